@@ -23,7 +23,7 @@ import tessera as ts
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "torch"))
 from models import Gpt, batches, on, same_start, tensor_parallel  # noqa: E402
 
-ROUNDS, COUNT = 60, 5
+ROUNDS, COUNT = 200, 5
 
 
 class Counting(TorchDispatchMode):

@@ -2,11 +2,14 @@
 
 # No row in Tessera: NotImplementedError, with the name of the op.
 NO_ROW = frozenset("""
-_segment_reduce.lengths _segment_reduce.offsets as_strided_scatter chalf combinations frexp geqrf hash_tensor
-histogram histogramdd i0 igamma igammac index_reduce.prod linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
-linalg.matrix_sqrth linalg.polar mode nn.functional.linear_cross_entropy.chunked
-nn.functional.linear_cross_entropy.chunked_none nonzero_static ormqr polygamma.polygamma_n_0 polygamma.polygamma_n_1
-polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 resize_as_ scatter_reduce.prod sgn
+_segment_reduce.lengths _segment_reduce.offsets chalf geqrf hash_tensor histogramdd igamma igammac linalg.ldl_factor
+linalg.ldl_factor_ex linalg.ldl_solve linalg.matrix_sqrth linalg.polar nn.functional.linear_cross_entropy.chunked
+nn.functional.linear_cross_entropy.chunked_none special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0
+special.bessel_y1 special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v
+special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
+special.legendre_polynomial_p special.modified_bessel_k0 special.modified_bessel_k1 special.scaled_modified_bessel_k0
+special.scaled_modified_bessel_k1 special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u
+special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0
 """.split())
 
 # Random numbers, memory that nobody wrote, strides of a larger storage, and arguments that say `cpu`: not to be compared.
@@ -17,6 +20,7 @@ OTHER_MEANING = frozenset("""
 _batch_norm_with_update _native_batch_norm_legit argwhere as_strided as_strided.partial_views as_strided_copy
 bernoulli cauchy empty empty_like empty_permuted empty_strided exponential geometric log_normal multinomial
 native_batch_norm native_dropout_backward new_empty new_empty_strided nn.functional.alpha_dropout
+nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
 nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train
 nn.functional.feature_alpha_dropout.without_train nn.functional.multi_head_attention_forward
 nn.functional.rrelu nn.functional.scaled_dot_product_attention nonzero normal normal.in_place normal.number_mean rand_like randint

@@ -122,12 +122,70 @@ def test_maxima_of_as_many_windows_as_are_wanted(mesh, sizes):
     assert torch.equal(indices.cpu(), F.adaptive_max_pool2d(drawn(4, 3, 5, 7), sizes, return_indices=True)[1])
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin", "prod"])
 @pytest.mark.parametrize("include_self", [True, False])
 def test_reductions_by_indices(mesh, reduce, include_self):
     at = torch.randint(0, 5, (4, 6), generator=torch.Generator().manual_seed(3))
     for places in itertools.product([R, S(0), S(1)], repeat=2):
         compared(lambda x, y: x.scatter_reduce(1, at.to(x.device), y, reduce, include_self=include_self), [drawn(4, 5), drawn(4, 6, seed=5)], mesh, places)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_products_by_indices_with_zeros_and_of_integers(mesh, include_self):
+    at = torch.randint(0, 5, (4, 6), generator=torch.Generator().manual_seed(3))
+    source, x = drawn(4, 6, seed=5), drawn(4, 5)
+    source[1, 2], source[2], x[1] = 0, 0, 0
+    for places in itertools.product([R, S(0), S(1)], repeat=2):
+        compared(lambda x, y: x.scatter_reduce(1, at.to(x.device), y, "prod", include_self=include_self), [x, source], mesh, places)
+        compared(lambda x, y: x.index_reduce(1, at[0].to(x.device), y, "prod", include_self=include_self), [x, source], mesh, places)
+        whole, updates = (tt.distribute_tensor((3 * one).long(), mesh, [place]) for one, place in zip((x, source), places))
+        got = whole.scatter_reduce(0, at.to(x.device)[:3, :4].to(whole.device) % 4, updates, "prod", include_self=include_self)
+        assert torch.equal(got.cpu(), (3 * x).long().scatter_reduce(0, at[:3, :4] % 4, (3 * source).long(), "prod", include_self=include_self))
+
+
+@pytest.mark.parametrize("place", [R, S(0), S(1)])
+def test_the_value_that_is_there_most_often(mesh, place):
+    values = torch.randint(0, 3, (4, 9), generator=torch.Generator().manual_seed(1)).float()
+    for dim, keepdim, kind in itertools.product([0, 1], [False, True], [torch.float32, torch.int64]):
+        x = values.to(kind)
+        for got, expected in zip(tt.distribute_tensor(x, mesh, [place]).mode(dim, keepdim), x.mode(dim, keepdim)):
+            assert torch.equal(got.cpu(), expected)
+    compared(lambda x: x.mode(1).values, [values], mesh, [place])
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_maxima_of_windows_at_random_places(mesh, dims):
+    shape, kernel, counts = (4, 4, 7, 9, 6)[:dims + 2], (2, 3, 2)[:dims], (3, 4, 1)[:dims]
+    pool, samples = getattr(F, f"fractional_max_pool{dims}d"), torch.rand(4, 4, dims, generator=torch.Generator().manual_seed(2))
+    for place in (R, S(0), S(1), S(2)):
+        compared(lambda x, u: pool(x, kernel, counts, _random_samples=u.detach()), [drawn(*shape), samples], mesh, [place, R])
+        compared(lambda x: pool(x, 2, counts, _random_samples=samples[:1].to(x.device)), [drawn(*shape[1:])], mesh, [place])
+    x = tt.distribute_tensor(drawn(*shape), mesh, [S(0)])
+    indices = pool(x, kernel, counts, _random_samples=tt.distribute_tensor(samples, mesh), return_indices=True)[1]
+    assert torch.equal(indices.cpu(), pool(drawn(*shape), kernel, counts, _random_samples=samples, return_indices=True)[1])
+    assert pool(x, kernel, counts).shape == (4, 4, *counts)      # at places of its own
+    with pytest.raises((ts.InvalidArgumentError, RuntimeError), match="fractional_max_pool"):
+        pool(x, kernel, shape[2:])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("starts", [[1, 2], [0, 5, 2], [0, 3, 2], [0, 2, 13], [0, -1]], ids=str)
+def test_offsets_that_are_none_are_refused(mesh, mode, starts):
+    weight, numbers = tt.distribute_tensor(drawn(7, 5), mesh, [S(0)]), tt.distribute_tensor(NUMBERS, mesh, [S(0)])
+    with pytest.raises((ts.IndexOutOfRangeError, RuntimeError), match="out of range|offsets"):
+        F.embedding_bag(numbers, weight, tt.distribute_tensor(torch.tensor(starts), mesh), mode=mode).cpu()
+
+
+def test_maxima_of_bags_gather_no_table(mesh, session):
+    """A worker receives what it lacks of its columns: of a table of 64 x 16 in four shards 12 of 16 rows' worth, once."""
+    rows, columns, workers = 64, 16, 4
+    weight = tt.distribute_tensor(drawn(rows, columns), mesh, [S(0)]).requires_grad_()
+    numbers, starts = torch.randint(0, rows, (200,), generator=torch.Generator().manual_seed(1)), torch.arange(0, 200, 10)
+    there = [tt.distribute_tensor(one, mesh) for one in (numbers, starts)]
+    with session.comm_debug() as comm:
+        out = F.embedding_bag(there[0], weight, there[1], mode="max").wait()
+    assert max(comm.bytes_received) == 4 * rows * columns // workers * (workers - 1) // workers
+    assert torch.equal(out.detach().cpu(), F.embedding_bag(numbers, drawn(rows, columns), starts, mode="max"))
 
 
 def test_functions_of_distributions(mesh):
@@ -230,3 +288,35 @@ def test_samples_of_gamma_and_beta_distributions_have_their_moments(mesh, place)
     beta = torch.distributions.Dirichlet(two).sample().cpu()
     torch.testing.assert_close(beta.sum(1), torch.ones(20000))
     assert abs(beta[:, 0].mean() - 0.4) < 5 * (0.04 / 20000) ** 0.5
+
+
+def far(samples, probabilities):
+    """Pearson's statistic of whole numbers, over its deviation: about normal."""
+    expected = probabilities * len(samples)
+    counts = torch.bincount(samples.long(), minlength=len(expected))[:len(expected)]
+    usual = expected > 5
+    degrees = int(usual.sum())
+    return float((((counts - expected) ** 2 / expected)[usual].sum() - degrees) / (2 * degrees) ** 0.5)
+
+
+@pytest.mark.parametrize("place", [R, S(0)])
+def test_samples_of_poisson_and_binomial_distributions_are_as_frequent_as_they_are_probable(mesh, place):
+    count, k = 8000, torch.arange(0, 101).double()
+    means = torch.tensor([0.0, 0.3, 4.0, 9.9, 10.0, 30.0, 1e4])
+    torch.manual_seed(3)
+    samples = torch.poisson(tt.distribute_tensor(means.repeat_interleave(count), mesh, [place])).cpu().view(-1, count)
+    assert (samples[0] == 0).all()
+    for one, mean in zip(samples[1:].double(), means[1:].double()):
+        assert abs(one.mean() - mean) < 5 * (mean / count) ** 0.5
+        assert mean > 50 or far(one, (k * mean.log() - mean - torch.lgamma(k + 1)).exp()) < 5
+    torch.manual_seed(3)
+    assert torch.equal(torch.poisson(tt.distribute_tensor(means.repeat_interleave(count), mesh, [R])).cpu().view(-1, count), samples)
+    trials, chances = torch.tensor([0, 5, 7, 5, 40, 100, 100.0, 1e6]), torch.tensor([0.5, 0.0, 1.0, 0.3, 0.25, 0.5, 0.9, 1e-6])
+    samples = torch.binomial(*(tt.distribute_tensor(one.repeat_interleave(count), mesh, [place]) for one in (trials, chances))).cpu().view(-1, count)
+    assert [one.unique().tolist() for one in samples[:3]] == [[0], [0], [7]]
+    for one, n, p in zip(samples[3:].double(), trials[3:].double(), chances[3:].double()):
+        assert one.max() <= n and abs(one.mean() - n * p) < 5 * (n * p / count) ** 0.5
+        j = k[:int(min(n, 100)) + 1]
+        log_p = torch.lgamma(n + 1) - torch.lgamma(j + 1) - torch.lgamma(n - j + 1) + j * p.log() + (n - j) * torch.log1p(-p)
+        assert far(one, log_p.exp()) < 5
+    assert torch.distributions.Poisson(tt.distribute_tensor(means[1:], mesh)).sample((2,)).shape == (2, 6)

@@ -75,8 +75,31 @@ def test_factors_that_were_made_elsewhere(mesh):
     for got, expected in zip(torch.linalg.lu_factor(tt.distribute_tensor(MATRIX, mesh, [S(1)])), factors):
         assert got.dtype == expected.dtype
         torch.testing.assert_close(got.cpu(), expected)
-    with pytest.raises(NotImplementedError, match="pivots"):
-        torch.linalg.lu_factor(there[0], pivot=False)
+
+
+@pytest.mark.parametrize("placement", [R, S(0), S(1)])
+@pytest.mark.parametrize("shape", [(19, 19), (13, 19), (19, 13), (3, 9, 11), (4, 4), (1, 3)], ids=str)
+def test_factors_without_pivots(mesh, shape, placement):
+    """torch has them on GPUs alone: L U is the matrix, and a gradient that goes through them is the sum's."""
+    a = torch.randn(shape, generator=torch.Generator().manual_seed(2)) + 6 * torch.eye(*shape[-2:])
+    x = tt.distribute_tensor(a, mesh, [placement]).requires_grad_()
+    none, lower, upper = torch.linalg.lu(x, pivot=False)
+    assert none.numel() == 0 and torch.equal(lower.detach().cpu().diagonal(0, -2, -1), torch.ones(*shape[:-2], min(shape[-2:])))
+    assert torch.equal(lower.detach().cpu(), lower.detach().cpu().tril()) and torch.equal(upper.detach().cpu(), upper.detach().cpu().triu())
+    torch.testing.assert_close((lower @ upper).detach().cpu(), a, rtol=1e-4, atol=1e-5)
+    (lower @ upper).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), torch.ones(shape), rtol=1e-3, atol=1e-3)
+    factors, pivots, info = torch.linalg.lu_factor_ex(x.detach(), pivot=False)
+    torch.testing.assert_close(factors.cpu(), lower.detach().cpu().tril(-1)[..., :factors.shape[-1]] + upper.detach().cpu()
+                               if shape[-2] == shape[-1] else factors.cpu())
+    assert pivots.cpu().flatten().tolist() == list(range(1, min(shape[-2:]) + 1)) * (shape[0] if len(shape) > 2 else 1) and not info.cpu().any()
+
+
+def test_factors_without_pivots_solve_and_tell_a_zero(mesh):
+    x, b = tt.distribute_tensor(MATRIX, mesh, [S(0)]), tt.distribute_tensor(TALL[:4], mesh, [S(0)])
+    torch.testing.assert_close(torch.linalg.lu_solve(*torch.linalg.lu_factor(x, pivot=False), b).cpu(), torch.linalg.solve(MATRIX, TALL[:4]))
+    singular = tt.distribute_tensor(torch.tensor([[1.0, 2, 3], [2, 4, 1], [0, 1, 1]]), mesh)
+    assert torch.linalg.lu_factor_ex(singular, pivot=False).info.item() == 2
 
 
 def test_factors_of_complex_matrices_and_batches(mesh):

@@ -16,9 +16,7 @@ from op_names import NO_ROW, OTHER_MEANING
 
 SAMPLES = 2
 PLACEMENTS = [[ts.Replicate()], [ts.Shard(0)], [ts.Shard(-1)], [ts.Partial()]]
-FAMILIES = ("sparse", "special.", "signal.", "_refs", "jiterator", "masked.", "torch.ops.aten._flash",
-            "torch.ops.aten._scaled", "to_sparse", "nn.functional.interpolate", "nn.functional.max_unpool",
-            "nn.functional.ctc", "nn.functional.fractional")
+FAMILIES = ("sparse", "_refs", "jiterator", "torch.ops.aten._flash", "torch.ops.aten._scaled", "to_sparse")
 
 
 def name_of(op) -> str:

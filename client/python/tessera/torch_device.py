@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import sysconfig
 
 SOURCE = pathlib.Path(__file__).parent / "torch" / "device.cc"
 
@@ -22,8 +23,8 @@ def build(torch_folder: pathlib.Path) -> pathlib.Path:
     new = target.with_suffix(".so.new")
     include = torch_folder / "include"
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-isystem", include,
-                    "-isystem", include / "torch/csrc/api/include", SOURCE, "-L", torch_folder / "lib", "-Wl,--no-as-needed",
-                    "-lc10", "-ltorch_cpu", "-o", new], check=True)
+                    "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), SOURCE,
+                    "-L", torch_folder / "lib", "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", new], check=True)
     return new.replace(target)
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     try:
         print(build(pathlib.Path(found.origin).parent))
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"tessera.torch_device: the device can't be compiled (it needs g++, or the compiler that CXX names): {error}")
+        sys.exit(f"tessera.torch_device: the device can't be compiled (it needs g++, or the compiler that CXX names, and Python's headers): {error}")
 
 
 if __name__ == "__main__":

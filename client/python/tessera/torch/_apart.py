@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import _tessera_ops as made
 import torch
 
@@ -14,8 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
 from .._tensor import OPS
 from ._composed import wide
-from ._device import next_call
-from ._dtypes import F64, HALVES, INT64
+from ._dtypes import F64, INT64
 from ._operands import cast, operand
 from ._placing import create_like, full_like, settled, settled_dims
 from ._table import row, run
@@ -229,12 +226,15 @@ def _averaged(kernel, reach: float, is_backward: bool):
     def function(x, output_size, *rest):
         h = settled(x)
         sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
-        out = wide(h)
+        is_whole = h.dtype.kind in "iu"
+        out = cast(h, F64) if is_whole else wide(h)
         for d, (n, m, scale) in enumerate(zip(sizes, output_size, [*scales, None, None])):
             weights = _means(out, n, m, align, scale, kernel, reach)
             source, target = ("bchw", "bcow") if d == 0 else ("bchw", "bcho")
             sides = ("o" + "hw"[d]) if not is_backward else ("hw"[d] + "o")
             out = einsum(f"{source},{sides}->{target}", out, weights)
+        if is_whole:
+            out = clip(made.round(out), *((0, 255) if h.dtype.itemsize == 1 else (None, None)))
         return wrap(cast(out, h._dtype))
     return function
 
@@ -291,135 +291,3 @@ def logcumsumexp(x, dim):
         out = concat([head, made.logaddexp(rest, before)], axis=dim)
         reach *= 2
     return wrap(cast(out, dtype))
-
-
-# ---- functions of distributions, in f64 -----------------------------------------------------------------------------------
-
-def _in_f64(function):
-    def run_(x, *rest):
-        h = settled(x)
-        kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else settled(run("true_divide.Tensor")(x, 1))._dtype
-        return wrap(cast(function(cast(h, F64), *rest), kind))
-    return run_
-
-
-def _polynomial(x, coefficients):
-    """The leading one first."""
-    out = coefficients[0]
-    for c in coefficients[1:]:
-        out = out * x + c
-    return out
-
-
-@row("erfinv.default", how="composed")
-@_in_f64
-def erfinv(y):
-    """Giles, "Approximating the erfinv function" (2010), and two steps of Newton's."""
-    w = -made.log((1.0 - y) * (1.0 + y))
-    near = _polynomial(w - 2.5, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-                                 -0.00417768164, 0.246640727, 1.50140941))
-    far = _polynomial(made.sqrt(w) - 3.0, (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-                                           0.00943887047, 1.00167406, 2.83297682))
-    x = made.where(w < 5.0, near, far) * y
-    for _ in range(2):
-        x = x - (made.erf(x) - y) * (math.sqrt(math.pi) / 2) * made.exp(x * x)
-    return made.where(made.equal(made.abs(y), 1.0), y * float("inf"), x)
-
-
-_LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059, 12.507343278686905,
-            -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
-
-
-@row("lgamma.default", how="composed")
-@_in_f64
-def lgamma(x):
-    """Lanczos's approximation (g = 7, 9 terms), and the reflection below 1/2."""
-    is_low = x < 0.5
-    z = made.where(is_low, 1.0 - x, x) - 1.0
-    total = _LANCZOS[0]
-    for k, c in enumerate(_LANCZOS[1:], start=1):
-        total = total + c / (z + float(k))
-    t = z + 7.5
-    out = 0.5 * math.log(2 * math.pi) + (z + 0.5) * made.log(t) - t + made.log(total)
-    out = made.where(is_low, math.log(math.pi) - made.log(made.abs(made.sin(math.pi * made.remainder(x, 2.0)))) - out, out)
-    is_pole = made.logical_and(x <= 0.0, made.equal(made.floor(x), x))
-    return made.where(made.logical_or(is_pole, made.isinf(x)), float("inf"), out)
-
-
-def _shifted(x, function):
-    """Sums of function(x), function(x + 1), ... up to where the asymptotic series is taken, and that place."""
-    total, at = 0.0, x
-    for _ in range(8):
-        is_low = at < 8.0
-        total = total + made.where(is_low, function(at), 0.0)
-        at = at + made.where(is_low, 1.0, 0.0)
-    return total, at
-
-
-def _digamma(x):
-    is_low = x < 0.0
-    total, at = _shifted(made.where(is_low, 1.0 - x, x), lambda one: 1.0 / one)
-    r = 1.0 / (at * at)
-    series = r * _polynomial(r, (-1 / 12, 691 / 32760, -1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12)[1:])
-    out = made.log(at) - 0.5 / at + series - total
-    out = made.where(is_low, out - math.pi / made.tan(math.pi * made.remainder(x, 1.0)), out)
-    out = made.where(made.logical_and(is_low, made.equal(made.floor(x), x)), float("nan"), out)
-    return made.where(made.equal(x, 0.0), -1.0 / x, out)
-
-
-row("digamma.default", how="composed")(_in_f64(_digamma))
-
-
-@row("polygamma.default", how="composed")
-def polygamma(n, x):
-    """The digamma function, and its first derivative."""
-    if n == 0:
-        return run("digamma.default")(x)
-    if n != 1:
-        raise NotImplementedError(f"polygamma: of order {n} has no row in Tessera; of 0 and 1 it has")
-    return _trigamma(x)
-
-
-@_in_f64
-def _trigamma(x):
-    is_low = x < 0.5
-    total, at = _shifted(made.where(is_low, 1.0 - x, x), lambda one: 1.0 / (one * one))
-    r = 1.0 / (at * at)
-    series = _polynomial(r, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6)) * r / at
-    out = total + 1.0 / at + 0.5 * r + series
-    turn = made.sin(math.pi * made.remainder(x, 2.0))
-    return made.where(is_low, math.pi**2 / (turn * turn) - out, out)
-
-
-# ---- samples of distributions, by rejection ---------------------------------------------------------------------------------
-
-_TRIES = 12     # each is taken with a probability above 0.95, so that all are refused once in 4e15 samples
-
-
-@row("_standard_gamma.default", how="composed")
-def standard_gamma(x, generator=None):
-    """Marsaglia, Tsang, "A simple method for generating gamma variables" (2000): d v of the first try that is taken, with
-    v = (1 + c n)^3 of a normal n. Below 1 of alpha + 1, times u^(1 / alpha)."""
-    alpha = wide(settled(x))
-    def drawn(name):
-        kept = [one if one[0] == 1 else (0, 0, 0) for one in alpha._placements]
-        numbers = next_call(generator) if name == "rand" else [0.0, 1.0, *next_call(generator), *next_call(generator)]
-        return create_like(name, alpha, alpha.shape, alpha._dtype, numbers, kept)
-    is_low = alpha < 1.0
-    d = made.where(is_low, alpha + 1.0, alpha) - 1.0 / 3.0
-    c = 1.0 / made.sqrt(9.0 * d)
-    out, is_found = d, made.less(alpha, float("-inf"))
-    for _ in range(_TRIES):
-        n, u = drawn("normal"), 1.0 - drawn("rand")
-        t = 1.0 + c * n
-        v = t * t * t
-        is_taken = made.logical_and(t > 0.0, made.log(u) < 0.5 * n * n + d * (1.0 - v + made.log(made.where(t > 0.0, v, 1.0))))
-        out = made.where(made.logical_and(is_taken, made.logical_not(is_found)), d * v, out)
-        is_found = made.logical_or(is_found, is_taken)
-    return wrap(cast(made.where(is_low, out * (1.0 - drawn("rand")) ** (1.0 / made.where(is_low, alpha, 1.0)), out), settled(x)._dtype))
-
-
-@row("_sample_dirichlet.default", how="composed")
-def sample_dirichlet(x, generator=None):
-    parts = settled(standard_gamma(x, generator))
-    return wrap(parts / made.sum(parts, axis=-1, keepdims=True))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
-from .._ops import reshape
+from .._ops import concat, permute_dims, reshape
 from .._tensor import OPS
 from . import _composed
+from ._cell import moved
 from ._composed import _call, wide
 from ._dtypes import INT64
 from ._operands import cast
@@ -60,14 +61,33 @@ def _bags(numbers, offsets):
     return cast(_call(OPS["searchsorted"], (offsets, at), side="right"), INT64) - 1
 
 
+def _checked(starts, count: int):
+    """The offsets; where the first isn't 0, one is less than the one before, or one is beyond the indices, what is computed with
+    them fails, as a lookup beyond the last offset."""
+    if not starts.shape[0]:
+        return starts
+    before = concat([full_like(starts, (1,), INT64, 0), starts[:-1]], axis=0)
+    at = create_like("arange", starts, starts.shape, INT64, [0, 1])
+    is_bad = made.logical_or(starts < before, made.logical_or(starts > count, made.logical_and(made.equal(at, 0), made.not_equal(starts, 0))))
+    return _call(OPS["take_along_axis"], (starts, made.where(is_bad, starts.shape[0] + at, at)), dims=[0])
+
+
+def _by_columns(w):
+    """A table whose rows are in shards with its columns in shards: maxima of bags need a bag's rows together, and a worker has them
+    of its columns for a part of the table."""
+    return moved(w, [(1, 1, *one[2:]) if one[0] == 1 and one[1] == 0 else one for one in w._placements])
+
+
 def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM, sparse=False, per_sample_weights=None,
                    include_last_offset=False, padding_idx=-1):
     w, numbers, starts = wide(settled(weight)), cast(settled(indices), INT64), cast(settled(offsets), INT64)
     if numbers.ndim != 1 or starts.ndim != 1 or w.ndim != 2:
         raise InvalidArgumentError(f"embedding_bag: takes a matrix, and vectors of indices and offsets: {weight!r}, {indices!r}, {offsets!r}")
     count = starts.shape[0] - bool(include_last_offset)
-    bag = _bags(numbers, starts[:count])
-    rows = _composed.embedding(w, numbers)
+    if count < 0:
+        raise InvalidArgumentError(f"embedding_bag: include_last_offset takes at least one offset: {offsets!r}")
+    bag = _bags(numbers, _checked(starts, numbers.shape[0])[:count])
+    rows = _composed.embedding(_by_columns(w) if mode == MAX else w, numbers)
     counted = _is_counted(numbers, padding_idx, w.shape[0])
     if per_sample_weights is not None:
         rows = rows * _beside(cast(settled(per_sample_weights), w._dtype), True)
@@ -102,8 +122,9 @@ def _maxima(rows, numbers, bag, counted, size):
     is_none = made.logical_or(is_empty, made.equal(first, total))
     if not total:
         return full_like(rows, shape, rows._dtype, 0), full_like(numbers, shape, INT64, -1)
-    flat = reshape(made.where(is_none, 0, first), (shape[0] * shape[1],))
-    rows_of = reshape(_call(OPS["take_along_axis"], (numbers, flat), dims=[0]), shape)
+    # By columns, which may be in shards.
+    flat = reshape(permute_dims(made.where(is_none, 0, first), (1, 0)), (shape[0] * shape[1],))
+    rows_of = permute_dims(reshape(_call(OPS["take_along_axis"], (numbers, flat), dims=[0]), shape[::-1]), (1, 0))
     return made.where(is_empty, 0.0, largest), made.where(is_none, -1, rows_of)
 
 
@@ -117,7 +138,7 @@ def of_weight(grad, indices, bag, size, most, count, by_freq, mode, sample_weigh
     if mode == MAX:
         at = settled(most)
         g = made.where(made.greater_equal(at, 0), g, 0.0)
-        zeros = full_like(g, (count, g.shape[1]), g._dtype, 0, _whole(g))
+        zeros = full_like(g, (count, g.shape[1]), g._dtype, 0, [one if one[0] == 1 and one[1] == 1 else (0, 0, 0) for one in g._placements])
         return wrap(cast(_added(zeros, made.maximum(at, 0), g), kind))
     if mode == MEAN:
         g = g / _beside(made.maximum(cast(settled(size), g._dtype), 1.0), True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import _tessera
+from _tessera_ops import conj
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._cell import moved
 from ._composed import einsum
+from ._dtypes import INTEGERS
 from ._operands import cast, operand
 from ._placing import is_small, settled
 from ._table import row
@@ -60,17 +62,25 @@ def _plain(op: str, notation: str):
         x, y = settled(a), settled(b)
         if x._dtype != y._dtype:
             _refuse_dtypes(op, a, b)
-        return wrap(_call(_EINSUM, (x, y), notation=notation))
+        return wrap(cast(_call(_EINSUM, (x, y), notation=notation), x._dtype))      # of small integers the catalog's are wider
     return function
 
 
-for _name, _notation in (("mm", "mk,kn->mn"), ("bmm", "bmk,bkn->bmn"), ("dot", "i,i->"), ("vdot", "i,i->"), ("mv", "mk,k->m")):
+for _name, _notation in (("mm", "mk,kn->mn"), ("bmm", "bmk,bkn->bmn"), ("dot", "i,i->"), ("mv", "mk,k->m")):
     row(f"{_name}.default")(_plain(_name, _notation))
+
+
+@row("vdot.default")
+def vdot(a, b):
+    x = settled(a)
+    return _plain("vdot", "i,i->")(wrap(conj(x)) if x.dtype.kind == "c" else a, b)
 
 
 def _plus(op: str, notation: str):
     def function(x, a, b, *, beta=1, alpha=1):
         out = handle_of(_plain(op, notation)(a, b))
+        if out._dtype in INTEGERS:
+            alpha, beta = int(alpha), int(beta)
         out = out if alpha == 1 else _call(OPS["multiply"], (out, alpha))
         h = cast(operand(op, x, a), out._dtype)
         return wrap(out if beta == 0 else _call(_ADD, (out, h if beta == 1 else _call(OPS["multiply"], (h, beta)))))
@@ -96,7 +106,7 @@ def matmul(a, b):
     x, y = settled(a), settled(b)
     if x._dtype != y._dtype:
         _refuse_dtypes("matmul", a, b)
-    return wrap(x @ y)
+    return wrap(cast(x @ y, x._dtype))
 
 
 def _unbroadcast(handle, shape):

@@ -57,6 +57,15 @@ for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0), ("full", None)):
 row("new_empty_strided.default")(lambda x, size, stride, **options: _new(0)(x, size, **options))
 
 
+@row("_new_zeros_with_same_feature_meta.default")
+def zeros_of_tangents(x, other, *, self_num_batch_dims=0):
+    """Where a tangent is kept. torch.func.linearize traces how tangents are computed, and sees no ops of tensors on workers."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    if get_proxy_mode() is not None:
+        raise NotImplementedError(f"linearize: traces ops, of which it sees none of {other!r}; torch.func.jvp computes them each time")
+    return _new(0)(x, (*x.shape[:self_num_batch_dims], *other.shape), dtype=other.dtype)
+
+
 def _random_like(name: str):
     def function(x, *args, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, generator=None):
         numbers = ([0.0, 1.0, *next_call(generator), *next_call(generator)] if name == "normal" else next_call(generator))
@@ -149,8 +158,11 @@ def set_(x, source):
 
 @row("resize_.default", how="client")
 def resize_(x, size, *, memory_format=None):
-    """The first elements in row-major order; new ones are 0."""
+    """The first elements in row-major order; new ones are 0. A view goes on in the memory that it is a view of, as far as that goes."""
     count = math.prod(size)
+    if x._view is not None and x.storage_offset() + count <= x._cell.get().size:
+        x.data = run("as_strided.default")(x, size, torch.empty(size, device="meta").stride(), x.storage_offset())
+        return x
     h = settled(x)
     flat = _call(OPS["reshape"], (h,), shape=[h.size])
     if count > h.size:
@@ -159,6 +171,11 @@ def resize_(x, size, *, memory_format=None):
         flat = flat[:count]
     x.data = wrap(_call(OPS["reshape"], (flat,), shape=[int(n) for n in size]))
     return x
+
+
+@row("resize_as_.default", how="client")
+def resize_as_(x, template, *, memory_format=None):
+    return resize_(x, template.shape)
 
 
 @row("_has_same_storage_numel.default", how="client")
@@ -312,9 +329,10 @@ def _below(*args, **kwargs):
 
 for _name, _function in (
         ("empty.memory_format", _empty), ("empty_strided", lambda size, stride, **options: _empty(size, **options)),
-        ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
+        ("_efficientzerotensor", _empty), ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
         ("eye", lambda n, **options: _eye(n, n, **options)), ("eye.m", lambda n, m, **options: _eye(n, m, **options)),
-        ("randperm", _randperm), ("randperm.generator", lambda n, *, generator=None, **options: _randperm(n, generator=generator, **options)),
+        ("kaiser_window", _from_cpu(torch.kaiser_window)), ("kaiser_window.periodic", _from_cpu(torch.kaiser_window)),
+        ("kaiser_window.beta", _from_cpu(torch.kaiser_window)), ("randperm", _randperm), ("randperm.generator", lambda n, *, generator=None, **options: _randperm(n, generator=generator, **options)),
         ("tril_indices", _from_cpu(torch.tril_indices)), ("triu_indices", _from_cpu(torch.triu_indices)), ("_copy_from", _copy_from)):
     _library.impl(_name, _function, "PrivateUse1")
 # Kernels that are never called, which keep composite ops whole on their way to __torch_dispatch__.

@@ -47,6 +47,8 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
         array = array.copy()
     if array.dtype == bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype == np.uint64:        # which has two names in NumPy, of which torch knows one
+        array = array.view(np.uint64)
     return torch.from_numpy(array)
 
 

@@ -9,10 +9,10 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._dtypes import BOOL, FLOATS, code
+from ._dtypes import BOOL, FLOATS, U8, code
 from ._operands import cast, floating, number_as, operand, promoted
 from ._placing import settled
-from ._table import aten, row
+from ._table import aten, put, row
 from ._tensor import Tensor, handle_of, wrap
 
 _call = _tessera.call
@@ -28,7 +28,8 @@ _OTHER_NAMES = {"neg": "negative", "bitwise_not": "bitwise_invert", "sgn": "sign
 def _unary(name: str, op: int):
     if name in _KEEP:
         def function(x):
-            return wrap(_call(op, (handle_of(x),)))
+            h = handle_of(x)
+            return wrap(h if h._dtype == BOOL and name in ("sign", "sgn") else _call(op, (h,)))
     else:
         def function(x):
             return wrap(_call(op, (floating(settled(x)),)))
@@ -162,12 +163,24 @@ def _binary(name: str, op: int, is_float: bool = False):
     return function
 
 
-for _name, _op in (("maximum", "maximum"), ("minimum", "minimum"), ("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
+def _extreme(name: str, op: int, of_bools: int):
+    slow = _binary(name, op)
+
+    def function(a, b):
+        if a.dtype is torch.bool and getattr(b, "dtype", None) is torch.bool:
+            return wrap(_call(of_bools, (settled(a), settled(b))))
+        return slow(a, b)
+    return function
+
+
+for _name, _op in (("maximum", "logical_or"), ("minimum", "logical_and")):
+    row(f"{_name}.default")(_extreme(_name, OPS[_name], OPS[_op]))
+for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
                    ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("floor_divide", "floor_divide"),
-                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"),
-                   ("bitwise_right_shift", "bitwise_right_shift")):
-    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default")(_binary(_name, OPS[_op]))
+                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"), ("gcd", "gcd"), ("lcm", "lcm"),
+                   ("bitwise_right_shift", "bitwise_right_shift"), ("__lshift__", "bitwise_left_shift"), ("__rshift__", "bitwise_right_shift")):
+    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_name, OPS[_op]))
 for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
     row(f"{_name}.default", f"{_name}.Tensor")(_binary(_name, OPS[_name], True))
 
@@ -198,9 +211,11 @@ def clamp(x, min=None, max=None):  # noqa: A002 - ATen's names
     bounds = [operand("clamp", bound, x) for bound in (min, max) if bound is not None]
     if h._dtype not in FLOATS and any(isinstance(bound, float) for bound in bounds):
         h = floating(h)
-    mode = "max" if min is None else "min" if max is None else ""
+    mode, kind = "max" if min is None else "min" if max is None else "", h._dtype
+    if kind == BOOL:
+        h = cast(h, U8)
     bounds = [number_as(bound, h._dtype) if isinstance(bound, (int, float)) else cast(bound, h._dtype) for bound in bounds]
-    return wrap(_call(OPS["clip"], (h, *bounds), mode=mode))
+    return wrap(cast(_call(OPS["clip"], (h, *bounds), mode=mode), kind if kind == BOOL else h._dtype))
 
 
 @row("clamp_min.default", "clamp_min.Tensor")
@@ -219,11 +234,6 @@ def complex_(real, imag):
     return wrap(_call(OPS["complex"], (settled(x), settled(y))))
 
 
-@row("erfc.default", how="composed")
-def erfc(x):
-    return wrap(_call(SUB, (1, _call(OPS["erf"], (floating(settled(x)),)))))
-
-
 @row("fmod.Tensor", "fmod.Scalar", how="composed")
 def fmod(a, b):
     """The remainder with the sign of a."""
@@ -236,6 +246,8 @@ def _without_nan(op: int):
     """Of each two the one that is a number."""
     def function(a, b):
         x, y = (settled(one) for one in promoted("fmax", a, b))
+        if x._dtype == BOOL:
+            return wrap(_call(OPS["logical_or" if op == OPS["maximum"] else "logical_and"], (x, y)))
         if x._dtype not in FLOATS:
             return wrap(_call(op, (x, y)))
         nan_x, nan_y = _call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))
@@ -321,6 +333,12 @@ def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blo
     return wrap(cast(handle_of(x), code(dtype, x.dtype)))
 
 
+def convert_element_type(x, dtype):
+    """What torch's own decompositions ask for."""
+    return wrap(cast(handle_of(x), code(dtype)))
+
+
+put(torch.ops.prims.convert_element_type.default, convert_element_type, "catalog")
 row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="client")(
     lambda x, memory_format=None: wrap(handle_of(x)))     # values are immutable: a copy is another name
 

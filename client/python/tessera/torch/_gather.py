@@ -9,9 +9,10 @@ import torch
 import _tessera
 from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
+from .._ops import concat, pad
 from .._tensor import OPS
 from . import _composed
-from ._dtypes import BOOL, INT64
+from ._dtypes import BOOL, INT64, U8
 from ._operands import cast, handle, operand
 from ._placing import full_like, settled
 from ._table import row, run
@@ -211,9 +212,11 @@ def _lowest(h):
 def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, **options):
     """Places that nothing goes to keep what they have; the others are counted where that matters."""
     reduce = reduce or options.get("reduce")
+    if reduce in ("prod", "multiply"):
+        return _scatter_product(x, dim, indices, source, include_self)
     mode = _REDUCE.get(reduce)
     if mode is None:
-        raise NotImplementedError(f"scatter_reduce: reduce={reduce!r} has no row in Tessera")
+        raise InvalidArgumentError(f"scatter_reduce: reduce={reduce!r} is not sum, prod, mean, amax or amin")
     if include_self and reduce != "mean":
         return _scatter(mode)(x, dim, indices, source)
     h, at = settled(x), _numbers("scatter", x, indices)
@@ -222,13 +225,46 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
     is_met = counts > 0
     base = h
     if not include_self:
-        neutral = 0 if mode == "add" else _lowest(h)[mode == "min"]
+        neutral = _lowest(h)[mode == "min"] if mode != "add" else False if h._dtype == BOOL else 0
         base = _call(OPS["where"], (is_met, neutral, h))
     out = settled(_scatter(mode)(wrap(base), dim, indices, source))
     if reduce == "mean":
         counts = cast(_call(OPS["maximum"], (counts + int(include_self), 1)), h._dtype)
         out = _call(OPS["floor_divide" if h.dtype.kind in "iu" else "divide"], (out, counts))
     return wrap(out if include_self else _call(OPS["where"], (is_met, out, h)))
+
+
+def _scatter_product(x, dim, indices, source, include_self: bool):
+    """Products by indices: in the order of the indices by products of 1, 2, 4, ... neighbours that go to one place; the last of a
+    place has them all, and is added to nothing there."""
+    h, at = settled(x), _numbers("scatter_reduce", x, indices)
+    updates = cast(handle("scatter_reduce", source, x), h._dtype)
+    if h._dtype == BOOL:
+        out = _scatter_product(wrap(cast(h, U8)), dim, indices, wrap(cast(updates, U8)), include_self)
+        return wrap(cast(settled(out), BOOL))
+    dim %= x.ndim
+    updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape)) if not updates.ndim else updates[tuple(slice(0, n) for n in at.shape)]
+    n = at.shape[dim]
+    if not at.size:
+        return wrap(h)
+    order = _call(OPS["argsort"], (at,), dims=[dim], descending=False, stable=True)
+    at, product = (_call(OPS["take_along_axis"], (one, order), dims=[dim]) for one in (at, updates))
+
+    def part(one, start, stop):
+        return one[(slice(None),) * dim + (slice(start, stop),)]
+
+    reach = 1
+    while reach < n:
+        is_one = _call(OPS["equal"], (part(at, reach, None), part(at, 0, -reach)))
+        longer = _call(OPS["where"], (is_one, part(product, 0, -reach), 1)) * part(product, reach, None)
+        product = concat([part(product, 0, reach), longer], axis=dim)
+        reach *= 2
+    is_last = pad(_call(OPS["not_equal"], (part(at, 1, None), part(at, 0, -1))), [(0, 1) if d == dim else (0, 0) for d in range(x.ndim)],
+                  constant_values=True)
+    zeros, met = (full_like(h, h.shape, kind, 0) for kind in (h._dtype, INT64))
+    product = settled(_scatter("add")(wrap(zeros), dim, wrap(at), wrap(_call(OPS["where"], (is_last, product, 0)))))
+    met = settled(_scatter("add")(wrap(met), dim, wrap(at), wrap(cast(is_last, INT64))))
+    return wrap(_call(OPS["where"], (met > 0, h * product if include_self else product, h)))
 
 
 @row("index_reduce.default")
@@ -266,6 +302,24 @@ def nonzero(x):
     """The places that are not 0, (number, dims); waits for their number."""
     from .._ops import stack
     return wrap(stack(list(_indexing.nonzero(settled(x))), axis=1))
+
+
+@row("nonzero_static.default")
+def nonzero_static(x, *, size, fill_value=-1):
+    """The first `size` of them, and fill_value behind the last: nothing is waited for."""
+    h = settled(x)
+    flat = _call(OPS["reshape"], (h if h._dtype == BOOL else _call(OPS["not_equal"], (h, 0)),), shape=[h.size])
+    zeros = cast(_call(OPS["logical_not"], (flat,)), INT64)
+    order = _call(OPS["argsort"], (zeros,), dims=[0], descending=False, stable=True)[:size]
+    found = _call(OPS["equal"], (_call(OPS["take_along_axis"], (zeros, order), dims=[0]), 0))
+    columns, rest = [], order
+    for extent in reversed(h.shape):
+        columns.append(_call(OPS["where"], (found, _call(OPS["remainder"], (rest, max(extent, 1))), fill_value)))
+        rest = _call(OPS["floor_divide"], (rest, max(extent, 1)))
+    if not columns:
+        return wrap(full_like(h, (size, 0), INT64, 0))
+    out = concat([_call(OPS["reshape"], (one,), shape=[one.size, 1]) for one in reversed(columns)], axis=1)
+    return wrap(pad(out, [(0, size - out.shape[0]), (0, 0)], constant_values=fill_value) if size > out.shape[0] else out)
 
 
 @row("masked_select.default")

@@ -50,7 +50,11 @@ def is_held() -> bool:
 
 
 def _collect(leaf: Tensor) -> None:
-    if not isinstance(leaf.grad, Tensor) or not _differs(leaf) or is_held():
+    grad = leaf.grad
+    if not isinstance(grad, Tensor) or is_held():
+        return
+    handle = handle_of(grad)
+    if (handle._placements == handle_of(leaf)._placements and not handle._has_partial) or not _differs(leaf):
         return
     task = torch._C._current_graph_task_id()
     bucket = _buckets.get(task)

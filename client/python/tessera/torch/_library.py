@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 
@@ -27,4 +28,15 @@ def _path() -> pathlib.Path:
     return path
 
 
+def _maker(path: pathlib.Path):
+    """make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory."""
+    try:
+        function = ctypes.PyDLL(str(path)).tessera_make
+    except AttributeError:
+        raise ImportError(f"tessera.torch: {path} was compiled from another version of tessera. {_HOW}") from None
+    function.restype = ctypes.py_object
+    return function()
+
+
 torch.ops.load_library(str(_path()))
+make = _maker(_path())

@@ -219,6 +219,24 @@ def fused_sgd(parameters, gradients, buffers, *, weight_decay, momentum, lr, dam
             _write(tensor, new, found)
 
 
+@row("_fused_adagrad_.default", "_fused_adagrad_.tensor_lr", how="composed")
+def fused_adagrad(parameters, gradients, sums, steps, *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None):
+    """sum += g^2; p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(sum) + eps), with g of the weights' decay."""
+    handles = _gradients(parameters, gradients, grad_scale)
+    found = None if found_inf is None else _call(OPS["reshape"], (handle_of(found_inf),), shape=[])
+    rate = _Rate("adagrad", lr)
+    for i, (p, g) in enumerate(zip(parameters, handles)):
+        h = handle_of(p)
+        g = -g if maximize else g
+        if weight_decay:
+            g = g + h * weight_decay
+        step = _composed.as_dtype(number_beside(handle_of(steps[i]), h), F64)
+        pace = _composed.as_dtype(rate.beside(p, h) / ((step - 1.0) * lr_decay + 1.0), h._dtype)
+        total = handle_of(sums[i]) + g * g
+        _write(sums[i], total, found)
+        _write(p, h - pace * g / (_call(_SQRT, (total,)) + eps), found)
+
+
 # ---- loss scaling -----------------------------------------------------------------------------------------------------------
 
 @row("_amp_foreach_non_finite_check_and_unscale_.default", how="composed")

@@ -10,17 +10,18 @@ from __future__ import annotations
 import torch
 
 import _tessera_ops as made
-from _tessera_ops import conj, lu_unpack as made_lu_unpack
+from _tessera_ops import conj, lu_unpack as made_lu_unpack, real
 from .. import fft, linalg
 from .._errors import InvalidArgumentError
-from .._ops import broadcast_to, matrix_transpose
+from .._ops import broadcast_to, concat, matrix_transpose
 from ._dtypes import CODES, INT64
 from ._operands import cast
-from ._placing import create_like, full_like, settled
+from ._placing import create_like, full_like, settled, settled_dims
 from ._table import row
 from ._tensor import wrap
 
 _INT32 = CODES[torch.int32]
+_UNROLLED = 8       # columns that are eliminated one by one
 _NORMS = ("backward", "ortho", "forward")       # by torch's number: not scaled, by the root of the length, by the length
 
 
@@ -93,23 +94,58 @@ def _turned_to_left(solve, b, left: bool, adjoint: bool, is_complex: bool):
     return x if left else matrix_transpose(x)
 
 
+def _columns(h, start, stop):
+    return h[..., start:stop]
+
+
+def _lu_in_place(h):
+    """L without its ones, and U, in one matrix, without exchanging rows: the left half of the columns, what it leaves of the
+    others, and the right half of that."""
+    m, n = h.shape[-2:]
+    if min(m, n) > _UNROLLED:
+        k = min(m, n) // 2
+        left = _lu_in_place(_columns(h, 0, k))
+        upper = linalg.solve_triangular(left[..., :k, :], _columns(h, k, n)[..., :k, :], unit_diagonal=True)
+        rest = _lu_in_place(_columns(h, k, n)[..., k:, :] - made.matmul(left[..., k:, :], upper))
+        return concat([left, concat([upper, rest], axis=-2)], axis=-1)
+    rows, columns = (create_like("arange", h, [count], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim) for count in (m, n))
+    for k in range(min(m - 1, n)):
+        below = made.where((rows > k)[:, None], h[..., :, k:k + 1] / h[..., k:k + 1, k:k + 1], 0)
+        is_column = made.logical_and((rows > k)[:, None], made.equal(columns, k))
+        h = made.where(is_column, below, h - below * made.where(columns > k, h[..., k:k + 1, :], 0))
+    return h
+
+
+def _without_pivots(h):
+    """(LU, pivots that exchange nothing, the number of the first 0 that was divided by: 0 of none)."""
+    factors = _lu_in_place(settled_dims(h, [h.ndim - 2, h.ndim - 1]))
+    count = min(h.shape[-2:])
+    at = create_like("arange", h, [count], INT64, [1, 1], [(0, 0, 0)] * h._mesh_ndim)
+    zeros = made.equal(made.diagonal(factors), 0)
+    first = made.min(made.where(zeros, at, count + 1), axis=-1) if count else full_like(h, h.shape[:-2], INT64, 0)
+    pivots = broadcast_to(cast(at, _INT32), (*h.shape[:-2], count))
+    return factors, pivots, cast(made.where(first > count, 0, first), _INT32)
+
+
 @row("linalg_lu_factor_ex.default")
 def lu_factor(x, *, pivot=True, check_errors=False):
-    _check_pivots("linalg_lu_factor_ex", pivot)
     h = settled(x)
+    if not pivot:
+        return tuple(wrap(one) for one in _without_pivots(h))
     factors, pivots = linalg.lu_factor(h)
     return wrap(factors), wrap(cast(pivots + 1, _INT32)), _info(h)
 
 
-def _check_pivots(op: str, pivot: bool):
-    if not pivot:
-        raise NotImplementedError(f"{op}: without pivots has no row in Tessera")
-
-
 @row("linalg_lu.default")
 def lu(x, *, pivot=True):
-    _check_pivots("linalg_lu", pivot)
-    return tuple(wrap(one) for one in linalg.lu(settled(x)))
+    h = settled(x)
+    if not pivot:
+        factors, m, n = _without_pivots(h)[0], *h.shape[-2:]
+        k = min(m, n)
+        lower = made.tril(factors[..., :k], k=-1)
+        rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+        return _nothing(h), wrap(lower + cast(made.equal(rows[:, None], rows[:k]), h._dtype)), wrap(made.triu(factors[..., :k, :]))
+    return tuple(wrap(one) for one in linalg.lu(h))
 
 
 @row("lu_unpack.default")
@@ -223,19 +259,36 @@ def _unit(h, n: int):
     return at[:, None] == at
 
 
+def _reflected(x, tau, other, adjoint=False):
+    """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... times a matrix (or its adjoint times it), by 1 - V T V^H, with
+    T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
+    m, k = x.shape[-2], tau.shape[-1]
+    rows, columns = (create_like("arange", x, [count], INT64, [0, 1], [(0, 0, 0)] * x._mesh_ndim) for count in (m, k))
+    vectors = made.where(rows[:, None] > columns, x[..., :k], cast(rows[:, None] == columns, x._dtype))
+    inner = tau[..., None] * made.triu(made.matmul(_adjoint(vectors), vectors), k=1)
+    turned = made.matmul(_adjoint(vectors), other)
+    if not adjoint:
+        scaled = linalg.solve_triangular(inner, tau[..., None] * turned, upper=True, unit_diagonal=True)
+    else:       # T^H = diag(tau)^H (1 + diag(tau) striu(V^H V))^-H
+        scaled = conj(tau[..., None]) * linalg.solve_triangular(_adjoint(inner), turned, unit_diagonal=True)
+    return other - made.matmul(vectors, scaled)
+
+
 @row("linalg_householder_product.default", how="composed")
 def householder_product(x, tau):
-    """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... as 1 - V T V^H, with T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
-    h, scales = settled(x), settled(tau)
-    m, n, k = *h.shape[-2:], scales.shape[-1]
-    vectors = h[..., :k]
-    row_at = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)[:, None]
-    column_at = create_like("arange", h, [k], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
-    vectors = made.where(row_at > column_at, vectors, cast(row_at == column_at, h._dtype))
-    products = made.matmul(_adjoint(vectors), vectors)
-    inner = scales[..., None] * made.triu(products, k=1)
-    turned = made.matmul(cast(_unit(h, k), h._dtype) * scales[..., None, :], _adjoint(vectors)[..., :n])
-    return wrap(cast(row_at == row_at[:n, 0], h._dtype) - made.matmul(vectors, linalg.solve_triangular(inner, turned, upper=True, unit_diagonal=True)))
+    h = settled(x)
+    m, n = h.shape[-2:]
+    rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    return wrap(_reflected(h, settled(tau), cast(rows[:, None] == rows[:n], h._dtype)))
+
+
+@row("ormqr.default", how="composed")
+def ormqr(x, tau, other, left=True, transpose=False):
+    """q @ other, or other @ q, or with the adjoint of q, by the reflections that a QR is made of."""
+    h, scales, b = settled(x), settled(tau), settled(other)
+    if left:
+        return wrap(_reflected(h, scales, b, adjoint=transpose))
+    return wrap(_adjoint(_reflected(h, scales, _adjoint(b), adjoint=not transpose)))
 
 
 @row("linalg_pinv.atol_rtol_tensor")
@@ -269,6 +322,8 @@ def lstsq(x, b, rcond=None, *, driver=None):
         raise InvalidArgumentError(f"linalg_lstsq: driver is {driver!r}, not gels, gelsy, gelsd or gelss")
     out, distances, rank, values = linalg.lstsq(a, right[..., None] if is_vector else right, rtol=rcond)
     has_distances = a.shape[-2] > a.shape[-1] and driver in ("gels", "gelsd", "gelss")
+    if distances.dtype.kind == "c":
+        distances = real(distances)
     return (wrap(out[..., 0] if is_vector else out), wrap(distances) if has_distances else _nothing(a),
             wrap(full_like(a, (0,), INT64, 0)) if driver == "gels" else wrap(rank),
             wrap(values) if driver in ("gelsd", "gelss") else _nothing(values))

@@ -63,7 +63,9 @@ def floating(one):
 def number_as(value, dtype: int):
     """A number of the category that a dtype of the catalog has: a bool beside integers is an integer, an integer beside floats
     a float."""
-    if isinstance(value, bool) and dtype != BOOL:
+    if dtype == BOOL:
+        return bool(value)
+    if isinstance(value, bool):
         value = int(value)
     return float(value) if isinstance(value, int) and dtype in FLOATS and not isinstance(value, bool) else value
 

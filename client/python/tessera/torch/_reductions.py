@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._dtypes import BOOL, FLOATS, INT64, U8, code
+from ._dtypes import BOOL, CODES, FLOATS, INT64, U8, code
 from ._operands import cast, floating
 from ._placing import settled
 from ._table import row
@@ -16,6 +17,7 @@ from ._tensor import handle_of, wrap
 
 _call = _tessera.call
 _SUM, _MEAN = OPS["sum"], OPS["mean"]
+_UNSIGNED = frozenset(CODES[one] for one in (torch.uint8, torch.uint16, torch.uint32))
 
 
 def dims_of(op: str, tensor, dim) -> list[int]:
@@ -35,11 +37,16 @@ def dims_of(op: str, tensor, dim) -> list[int]:
     return sorted(dims)
 
 
+def _summed(h, dtype):
+    """As sums and products take it: in the dtype that is asked for, unsigned integers as i64."""
+    if dtype is not None:
+        return cast(h, code(dtype))
+    return cast(h, INT64) if h._dtype in _UNSIGNED else h
+
+
 @row("sum.default", "sum.dim_IntList")
 def total(x, dim=None, keepdim=False, *, dtype=None):
-    h = handle_of(x)
-    if dtype is not None:
-        h = cast(h, code(dtype))
+    h = _summed(handle_of(x), dtype)
     return wrap(_call(_SUM, (h,), dims=dims_of("sum", x, dim), keepdims=keepdim))
 
 
@@ -53,23 +60,23 @@ def mean(x, dim=None, keepdim=False, *, dtype=None):
     return wrap(_call(_MEAN, (h,), dims=dims_of("mean", x, dim), keepdims=keepdim))
 
 
-def _reduction(name: str, op: int):
+def _reduction(name: str, op: int, of_bools: int):
     def function(x, dim=None, keepdim=False):
-        return wrap(_call(op, (settled(x),), dims=dims_of(name, x, dim), keepdims=keepdim))
+        h = settled(x)
+        out = _call(of_bools if h._dtype == BOOL else op, (h,), dims=dims_of(name, x, dim), keepdims=keepdim)
+        return wrap(cast(out, U8) if h._dtype == U8 else out)      # any and all of bytes are bytes
     return function
 
 
-for _name, _op in (("amax", "max"), ("amin", "min"), ("any", "any"), ("all", "all")):
-    row(f"{_name}.default", f"{_name}.dim", f"{_name}.dims")(_reduction(_name, OPS[_op]))
-row("max.default")(lambda x: wrap(_call(OPS["max"], (settled(x),), dims=list(range(x.ndim)))))
-row("min.default")(lambda x: wrap(_call(OPS["min"], (settled(x),), dims=list(range(x.ndim)))))
+for _names, _op, _of_bools in ((("amax", "max"), "max", "any"), (("amin", "min"), "min", "all"), (("any",), "any", "any"), (("all",), "all", "all")):
+    for _name in _names:
+        _overloads = ("default",) if _name in ("max", "min") else ("default", "dim", "dims")
+        row(*(f"{_name}.{one}" for one in _overloads))(_reduction(_name, OPS[_op], OPS[_of_bools]))
 
 
 @row("prod.default", "prod.dim_int")
 def product(x, dim=None, keepdim=False, *, dtype=None):
-    h = settled(x)
-    if dtype is not None:
-        h = cast(h, code(dtype))
+    h = _summed(settled(x), dtype)
     return wrap(_call(OPS["prod"], (h,), dims=dims_of("prod", x, dim), keepdims=keepdim))
 
 
@@ -159,9 +166,7 @@ def logsumexp(x, dim, keepdim=False):
 
 @row("cumsum.default")
 def cumsum(x, dim, *, dtype=None):
-    h = settled(x)
-    if dtype is not None:
-        h = cast(h, code(dtype))
+    h = _summed(settled(x), dtype)
     if not x.ndim:
         return wrap(h)
     return wrap(_call(OPS["cumulative_sum"], (h,), dims=dims_of("cumsum", x, dim)))
@@ -169,12 +174,17 @@ def cumsum(x, dim, *, dtype=None):
 
 @row("cumprod.default")
 def cumprod(x, dim, *, dtype=None):
-    h = settled(x)
-    if dtype is not None:
-        h = cast(h, code(dtype))
+    h = _summed(settled(x), dtype)
     if not x.ndim:
         return wrap(h)
     return wrap(_call(OPS["cumulative_prod"], (h,), dims=dims_of("cumprod", x, dim)))
+
+
+@row("trace.default")
+def trace(x):
+    if x.ndim != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got {x!r}")
+    return wrap(_call(_SUM, (_call(OPS["diagonal"], (_summed(handle_of(x), None),), k=0),), dims=[0]))
 
 
 @row("count_nonzero.default", "count_nonzero.dim_IntList")

@@ -17,26 +17,28 @@ _call, _call_all = _tessera.call, _tessera.call_all
 _LAYER_NORM_BACKWARD, _RMS_NORM_BACKWARD = OPS["layer_norm_backward"], OPS["rms_norm_backward"]
 
 
-def _row_dims(op: str, x, shape) -> list[int]:
-    lead = x.ndim - len(shape)
-    if lead < 0 or tuple(x.shape[lead:]) != tuple(shape):
+def _row_dims(op: str, x, extents, shape) -> list[int]:
+    ndim = len(extents)
+    lead = ndim - len(shape)
+    if lead < 0 or extents[lead:] != tuple(shape):
         raise InvalidArgumentError(f"{op}: normalized_shape is {list(shape)}, and the last dims of {x!r} are others")
-    return list(range(lead, x.ndim))
+    return [lead] if lead + 1 == ndim else list(range(lead, ndim))
 
 
-def _statistics_shape(x, dims) -> list[int]:
-    return [1 if d in dims else n for d, n in enumerate(x.shape)]
+def _statistics_shape(extents, dims) -> tuple:
+    return (*extents[:dims[0]], *[1] * len(dims)) if dims else extents
 
 
 @row("native_layer_norm.default")
 def layer_norm(x, shape, weight, bias, eps):
-    dims = _row_dims("layer_norm", x, shape)
-    h = settled_dims(handle_of(x), dims)
+    h = handle_of(x)
+    dims = _row_dims("layer_norm", x, h.shape, shape)
+    h = settled_dims(h, dims)
     scale = [handle_of(one) for one in (weight, bias) if one is not None]
     if weight is None and bias is not None:
         scale.insert(0, full_like(h, shape, h._dtype, 1))
     out = _call(OPS["layer_norm"], (h, *scale), dims=dims, eps=eps)
-    kind, extents = F32 if h._dtype in HALVES else h._dtype, _statistics_shape(x, dims)
+    kind, extents = F32 if h._dtype in HALVES else h._dtype, _statistics_shape(h.shape, dims)
     found: list = []
 
     def statistics():
@@ -51,8 +53,9 @@ def layer_norm(x, shape, weight, bias, eps):
 
 @row("native_layer_norm_backward.default")
 def layer_norm_backward(grad, x, shape, mean, rstd, weight, bias, wanted):
-    dims = _row_dims("layer_norm", x, shape)
-    h = settled_dims(handle_of(x), dims)
+    h = handle_of(x)
+    dims = _row_dims("layer_norm", x, h.shape, shape)
+    h = settled_dims(h, dims)
     return _norm_backward(_LAYER_NORM_BACKWARD, settled(grad, h), h, weight, dims, mean, rstd, wanted)
 
 
@@ -75,21 +78,23 @@ def _default_eps(h) -> float:
 
 @row("_fused_rms_norm.default")
 def rms_norm(x, shape, weight, eps):
-    dims = _row_dims("rms_norm", x, shape)
-    h = settled_dims(handle_of(x), dims)
+    h = handle_of(x)
+    dims = _row_dims("rms_norm", x, h.shape, shape)
+    h = settled_dims(h, dims)
     eps = _default_eps(h) if eps is None else eps
     scale = () if weight is None else (handle_of(weight),)
     out = _call(OPS["rms_norm"], (h, *scale), dims=dims, eps=eps)
     kind = F32 if h._dtype in HALVES else h._dtype
-    rstd = wrap_later(_statistics_shape(x, dims), kind, lambda: _composed.inverse_rms(wide(h), dims, eps))
+    rstd = wrap_later(_statistics_shape(h.shape, dims), kind, lambda: _composed.inverse_rms(wide(h), dims, eps))
     rstd._cell.eps = eps
     return wrap(out), rstd
 
 
 @row("_fused_rms_norm_backward.default")
 def rms_norm_backward(grad, x, shape, rstd, weight, wanted):
-    dims = _row_dims("rms_norm", x, shape)
-    h = settled_dims(handle_of(x), dims)
+    h = handle_of(x)
+    dims = _row_dims("rms_norm", x, h.shape, shape)
+    h = settled_dims(h, dims)
     return _norm_backward(_RMS_NORM_BACKWARD, settled(grad, h), h, weight, dims, None, rstd, wanted[:2])
 
 

@@ -8,11 +8,11 @@ import _tessera
 import _tessera_ops as made
 from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
-from .._ops import concat, reshape, squeeze
+from .._ops import concat, pad, permute_dims, reshape, squeeze
 from .._tensor import OPS
-from ._dtypes import CODES, FLOATS
+from ._dtypes import BOOL, CODES, FLOATS, U8
 from ._operands import cast
-from ._placing import full_like, settled
+from ._placing import create_like, full_like, settled
 from ._table import row
 from ._tensor import wrap
 
@@ -76,12 +76,37 @@ def kthvalue(x, k, dim=-1, keepdim=False):
     return _kth("kthvalue", x, k - 1, dim, keepdim, False)
 
 
+@row("mode.default")
+def mode(x, dim=-1, keepdim=False):
+    """The least of the values that are there most often, and the last place of it: where its run among the sorted ends."""
+    h = settled(x)
+    if not x.ndim:
+        return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
+    dim %= x.ndim
+    n = x.shape[dim]
+    if not n:
+        raise InvalidArgumentError(f"mode: dim {dim} of {x!r} has no elements")
+    order = _call(OPS["argsort"], (h,), dims=[dim], descending=False, stable=True)
+    ordered = _call(OPS["take_along_axis"], (h, order), dims=[dim])
+    number = reshape(create_like("arange", ordered, [n], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim), [n if d == dim else 1 for d in range(x.ndim)])
+    begins = made.equal(number, 0)
+    if n > 1:
+        along = (slice(None),) * dim
+        differs = made.not_equal(ordered[(*along, slice(1, None))], ordered[(*along, slice(0, -1))])
+        begins = made.logical_or(begins, pad(differs, [(1, 0) if d == dim else (0, 0) for d in range(x.ndim)]))
+    length = number - made.cumulative_max(made.where(begins, number, 0), axis=dim)
+    end = _call(OPS["argmax"], (length,), dims=[dim], keepdims=True)
+    found = [_call(OPS["take_along_axis"], (one, end), dims=[dim]) for one in (ordered, order)]
+    return tuple(wrap(one if keepdim else squeeze(one, axis=dim)) for one in found)
+
+
 def _running(function):
     def run_(x, dim):
         h = settled(x)
         if not x.ndim:
             return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
-        return tuple(wrap(one) for one in function(h, axis=dim))
+        values, places = function(cast(h, U8) if h._dtype == BOOL else h, axis=dim)
+        return wrap(cast(values, h._dtype)), wrap(places)
     return run_
 
 
@@ -145,6 +170,46 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
             wrap(_indexing.masked_select(counts, counts > 0)) if return_counts else wrap(full_like(h, (0,), _INT64, 0)))
 
 
+@row("unique_dim.default", how="composed")
+def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):  # noqa: A002 - ATen's name
+    """Different slices along a dim, in the order of their first elements, then of the second: sorted by each element once, from the
+    last one on."""
+    h = settled(x)
+    dim %= max(x.ndim, 1)
+    if not x.ndim or not x.numel():
+        raise NotImplementedError(f"unique_dim: of {x!r} has no row in Tessera; of what has elements along a dim it has")
+    turned = permute_dims(h, (dim, *(d for d in range(x.ndim) if d != dim)))
+    rows = reshape(turned, (x.shape[dim], -1))
+    count, width = rows.shape
+    order = create_like("arange", rows, [count], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    for column in reversed(range(width)):
+        values = _call(OPS["take_along_axis"], (rows[:, column], order), dims=[0])
+        order = _call(OPS["take_along_axis"], (order, _call(OPS["argsort"], (values,), dims=[0], descending=False, stable=True)), dims=[0])
+    ordered = _indexing.take(rows, order, axis=0)
+    begins = full_like(h, (1,), CODES[torch.bool], True)
+    if count > 1:
+        begins = concat([begins, made.any(made.not_equal(ordered[1:], ordered[:-1]), axis=1)], axis=0)
+    number = _call(OPS["cumulative_sum"], (cast(begins, _INT64),), dims=[0]) - 1
+    found = _indexing.take(ordered, _indexing.nonzero(begins)[0], axis=0)
+    found = reshape(found, (found.shape[0], *turned.shape[1:]))
+    found = permute_dims(found, (*range(1, dim + 1), 0, *range(dim + 1, x.ndim)))
+    zeros, ones = (full_like(h, (count,), _INT64, value, [(0, 0, 0)] * h._mesh_ndim) for value in (0, 1))
+    inverse = settled(_call(OPS["scatter"], (zeros, order, number), dims=[0], mode="set"))
+    counts = settled(_call(OPS["scatter"], (zeros, number, ones), dims=[0], mode="add"))
+    return wrap(found), wrap(inverse), wrap(_indexing.masked_select(counts, counts > 0))
+
+
+@row("repeat_interleave.Tensor", how="composed")
+def repeat_interleave(repeats, *, output_size=None):
+    """Each number as often as its element says. Without output_size it waits for how many there are."""
+    ends = _call(OPS["cumulative_sum"], (cast(settled(repeats), _INT64),), dims=[0])
+    if repeats.ndim != 1:
+        raise RuntimeError(f"repeat_interleave: repeats are {repeats!r}, not a vector")
+    count = (int(ends[-1].item()) if repeats.shape[0] else 0) if output_size is None else output_size
+    at = create_like("arange", ends, [count], _INT64, [0, 1], [(0, 0, 0)] * ends._mesh_ndim)
+    return wrap(cast(_call(OPS["searchsorted"], (ends, at), side="right"), settled(repeats)._dtype))
+
+
 @row("histc.default", how="composed")
 def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
     """How many elements are in each of equal parts of [min, max], or of what the elements reach where these are equal."""
@@ -159,6 +224,43 @@ def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
     place = made.minimum(cast(made.where(is_in, (h - low) * bins / (high - low), 0), _INT64), bins - 1)
     zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
     return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
+
+
+def _histogram(h, edges, weight, density: bool):
+    """How much is between each two edges, the last of which counts."""
+    flat, bins = reshape(h, (-1,)), edges.shape[0] - 1
+    place = cast(_call(OPS["searchsorted"], (edges, flat), side="right"), _INT64) - 1
+    is_in = made.logical_and(flat >= edges[0], flat <= edges[bins])
+    place = made.where(is_in, made.minimum(place, bins - 1), 0)
+    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, reshape(settled(weight), (-1,)), 0)
+    zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
+    out = settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
+    if density:
+        out = out / made.sum(out) / (edges[1:] - edges[:-1])
+    return wrap(out), wrap(edges)
+
+
+@row("histogram.bins_tensor", how="composed")
+def histogram_of_edges(x, bins, *, weight=None, density=False):
+    return _histogram(settled(x), settled(bins), weight, density)
+
+
+@row("histogram.bin_ct", how="composed")
+def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: A002 - ATen's name
+    """Of equal parts of a range, or of what the elements reach."""
+    h = settled(x)
+    if range is None and h.size:
+        low, high = made.min(h), made.max(h)
+        is_one = made.equal(low, high)
+        low, high = made.where(is_one, low - 0.5, low), made.where(is_one, high + 0.5, high)
+    else:
+        low, high = range or (0.0, 1.0)
+        if not low <= high:
+            raise InvalidArgumentError(f"histogram: the range {low} to {high}")
+        low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
+    at = create_like("arange", h, [bins + 1], h._dtype, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    step = (high - low) / bins
+    return _histogram(h, made.where(2 * at < bins, low + at * step, high - (bins - at) * step), weight, density)
 
 
 @row("bincount.default")

@@ -30,10 +30,15 @@ def row(*names: str, how: str = "catalog"):
         for name in names:
             found = overload(name)
             if found is not None:
-                TABLE[found] = function
-                KINDS[found] = how
+                put(found, function, how)
         return function
     return register
+
+
+def put(func, function, how: str) -> None:
+    """Into the table; and to the overload itself, whose hash costs a call each time that it is looked up."""
+    TABLE[func], KINDS[func] = function, how
+    func.tessera_row = function
 
 
 def run(name: str):
@@ -81,7 +86,7 @@ def _base_of(func):
         if found is not None and _is_known(found):
             return found, _reshaped_in_place if KINDS.get(found) == "view" else in_place
     elif which == "out" or which.endswith("_out"):
-        for one in [which[:-4]] if which != "out" else ["default", "Tensor", "self"]:
+        for one in [which[:-4], f"dim_{which[:-4]}"] if which != "out" else ["default", "Tensor", "self"]:
             found = overload(f"{name}.{one}")
             if found is not None and _is_known(found):
                 return found, _into
@@ -106,7 +111,7 @@ def missing(func):
     else:
         raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
                                   "x.cpu() brings the tensor here, if that is what you want")
-    TABLE[func], KINDS[func] = found, how
+    put(func, found, how)
     return found
 
 
@@ -149,5 +154,5 @@ def coverage(file=None) -> None:
 
 
 coverage.__module__ = "tessera.torch"
-_tensor.set_table(TABLE, missing)
+_tensor.set_missing(missing)
 __all__ = ["TABLE", "Tensor", "aten", "coverage", "in_place", "overload", "row", "run"]

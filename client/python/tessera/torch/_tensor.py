@@ -11,10 +11,10 @@ from .._mesh import DeviceMesh
 from .._placements import decode
 from .._session import session_of
 from ._cell import Cell, check_shape, like, write
-from ._device import DEVICE
+from . import _device  # noqa: F401 - names the device
 from ._dtypes import TORCH, tensor_of
+from ._library import make as _make
 
-_make = torch.Tensor._make_wrapper_subclass
 _Base = torch._C.TensorBase
 
 
@@ -41,8 +41,9 @@ class Tensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        row = TABLE.get(func)
-        if row is None:
+        try:
+            row = func.tessera_row
+        except AttributeError:
             row = missing(func)
         return row(*args, **kwargs) if kwargs else row(*args)
 
@@ -183,28 +184,25 @@ class Tensor(torch.Tensor):
         return rebuild, (self.detach().cpu(), self.requires_grad, placements, self._is_param)
 
 
-TABLE: dict = {}
-
-
-def missing(func):      # replaced by _table
+def missing(func):      # replaced by _table, which gives each overload that has a row the attribute tessera_row
     raise NotImplementedError(str(func))
 
 
-def set_table(table: dict, function) -> None:
-    global TABLE, missing
-    TABLE, missing = table, function
+def set_missing(function) -> None:
+    global missing
+    missing = function
 
 
 def wrap(handle) -> Tensor:
     """A tensor with a cell of its own."""
-    out = _make(Tensor, handle.shape, dtype=TORCH[handle._dtype], device=DEVICE)
+    out = _make(Tensor, handle.shape, TORCH[handle._dtype])
     out._cell = Cell(handle)
     return out
 
 
 def wrap_later(shape, code: int, load) -> Tensor:
     """A tensor that few read: `load` gives its handle when one does."""
-    out = _make(Tensor, shape, dtype=TORCH[code], device=DEVICE)
+    out = _make(Tensor, tuple(shape), TORCH[code])
     out._cell = Cell(None)
     out._cell.load = load
     return out
@@ -216,9 +214,9 @@ def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
     if strides is None and offset:
         strides = torch.empty(shape, device="meta").stride()
     if strides is None:
-        out = _make(Tensor, shape, dtype=TORCH[handle._dtype], device=DEVICE)
+        out = _make(Tensor, shape, TORCH[handle._dtype])
     else:
-        out = _make(Tensor, shape, strides=strides, storage_offset=offset, dtype=TORCH[handle._dtype], device=DEVICE)
+        out = _make(Tensor, shape, TORCH[handle._dtype], tuple(strides), offset)
     cell = out._cell = base._cell
     out._view = (step,) if base._view is None else (*base._view, step)
     out._seen = (cell.version, handle)
@@ -229,10 +227,10 @@ def alias(base: Tensor) -> Tensor:
     """Another tensor of the same cell and steps."""
     if base._view is None:
         cell = base._cell
-        out = _make(Tensor, base.shape, dtype=base.dtype, device=DEVICE)
+        out = _make(Tensor, base.shape, base.dtype)
         out._cell = cell
         return out
-    out = _make(Tensor, base.shape, strides=base.stride(), storage_offset=base.storage_offset(), dtype=base.dtype, device=DEVICE)
+    out = _make(Tensor, base.shape, base.dtype, base.stride(), base.storage_offset())
     out._cell, out._view, out._seen = base._cell, base._view, base._seen
     return out
 

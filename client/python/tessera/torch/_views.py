@@ -11,7 +11,7 @@ from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
 from ._placing import full_like, settled
-from ._table import row
+from ._table import row, run
 from ._tensor import Tensor, alias, handle_of, wrap, wrap_view
 
 _call = _tessera.call
@@ -240,6 +240,14 @@ def as_strided(x, size, stride, storage_offset=None):
     whole = wrap(base)
     whole._cell = x._cell
     return wrap_view(whole, step.take(base), step, tuple(stride), first)
+
+
+@row("as_strided_scatter.default")
+def as_strided_scatter(x, source, size, stride, storage_offset=None):
+    """x, of which as_strided shows the source."""
+    out = wrap(handle_of(x))
+    run("copy_.default")(as_strided(out, size, stride, storage_offset), source)
+    return out
 
 
 # ---- the gradients of parts: zeros around them ---------------------------------------------------------------------

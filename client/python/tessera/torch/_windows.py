@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import _tessera
+import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, pad, permute_dims, reshape
@@ -19,7 +20,7 @@ from .._tensor import OPS
 from ._composed import einsum
 from ._dtypes import F32, F64, INT64
 from ._operands import cast
-from ._placing import full_like, settled
+from ._placing import create_like, full_like, settled, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -211,6 +212,52 @@ for _name in ("avg_pool2d", "avg_pool3d"):
     row(f"{_name}_backward.default", how="composed")(_avg_pool_backward(_name))
 
 
+# ---- maxima of windows that a random number places ----------------------------------------------------------------------
+
+def _drawn_places(samples, n: int, m: int, k: int):
+    """[batch, channels, m]: where each of m windows of k elements begins among n, by one random number of each channel (Graham,
+    "Fractional max-pooling", 2014)."""
+    i = create_like("arange", samples, [m], INT64, [0, 1], [(0, 0, 0)] * samples._mesh_ndim)
+    if m == 1:
+        return broadcast_to(i + (n - k), (*samples.shape, 1))
+    step, u = (n - k) / (m - 1), samples[..., None]
+    at = cast(made.trunc((cast(i, samples._dtype) + u) * step), INT64) - cast(made.trunc(u * step), INT64)
+    return made.where(made.equal(i, m - 1), n - k, at)
+
+
+def _fractional_max_pool(dims):
+    def function(x, kernel_size, output_size, random_samples):
+        h, samples = settled(x), settled(random_samples)
+        kernel, counts, lifted = _each(kernel_size, dims), _each(output_size, dims), h.ndim == dims + 1
+        sizes = h.shape[-dims:]
+        if h.ndim not in (dims + 1, dims + 2) or any(m < 1 or n < k or m + k - 1 > n for n, m, k in zip(sizes, counts, kernel)):
+            raise InvalidArgumentError(f"fractional_max_pool{dims}d: {counts} windows of {kernel} in {x!r}")
+        h = settled_dims(reshape(h, (1, *h.shape)) if lifted else h, list(range(2, 2 + dims)))
+        batch, channels = h.shape[:2]
+        if tuple(samples.shape) != (batch, channels, dims):
+            raise InvalidArgumentError(f"fractional_max_pool{dims}d: the random samples are {random_samples!r}, and {x!r} takes ({batch}, {channels}, {dims})")
+        at = None       # of each window's elements the number in the image: [batch, channels, *counts, *kernel]
+        for d, (n, m, k) in enumerate(zip(sizes, counts, kernel)):
+            which = d if dims == 3 else dims - 1 - d        # of an image the first number is for its columns
+            place = _drawn_places(samples[..., which], n, m, k)[..., None] + create_like("arange", samples, [k], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+            shape = [batch, channels] + [1] * (2 * dims)
+            shape[2 + d], shape[2 + dims + d] = m, k
+            place = reshape(place, shape)
+            at = place if at is None else at * n + place
+        windows, size = math.prod(counts), math.prod(kernel)
+        at = reshape(at, (batch, channels, windows * size))
+        values = _call(OPS["take_along_axis"], (reshape(h, (batch, channels, math.prod(sizes))), at), dims=[2])
+        values, at = (reshape(one, (batch, channels, windows, size)) for one in (values, at))
+        largest = _call(OPS["argmax"], (values,), dims=[3], keepdims=True)
+        shape = (*([] if lifted else [batch]), channels, *counts)
+        return tuple(wrap(reshape(_call(OPS["take_along_axis"], (one, largest), dims=[3]), shape)) for one in (values, at))
+    return function
+
+
+for _dims in (2, 3):
+    row(f"fractional_max_pool{_dims}d.default", how="composed")(_fractional_max_pool(_dims))
+
+
 def _to_places(dims):
     """Each window's gradient goes to the place that its largest element was found at, of the last dims as one."""
     def function(grad, x, *window):
@@ -223,7 +270,8 @@ def _to_places(dims):
     return function
 
 
-for _name, _dims in (("max_pool3d_with_indices", 3), ("adaptive_max_pool2d", 2), ("adaptive_max_pool3d", 3)):
+for _name, _dims in (("max_pool3d_with_indices", 3), ("adaptive_max_pool2d", 2), ("adaptive_max_pool3d", 3),
+                     ("fractional_max_pool2d", 2), ("fractional_max_pool3d", 3)):
     row(f"{_name}_backward.default", how="composed")(_to_places(_dims))
 
 

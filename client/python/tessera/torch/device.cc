@@ -4,15 +4,25 @@
 // No memory is behind the device, and nothing here computes: tensors are wrapper subclasses, whose ops go to
 // __torch_dispatch__ (tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
 // destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops
-// that autocast casts; generators, which are a seed and the number of the next call.
+// that autocast casts; generators, which are a seed and the number of the next call; and what makes a tensor, once or
+// more for each op.
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/linear_native.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/matmul_backward_ops.h>
+#include <ATen/ops/matmul_native.h>
+#include <ATen/ops/matmul_ops.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 
 namespace {
@@ -131,3 +141,108 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #undef TESSERA_CAST
 }
 }  // namespace at::autocast
+
+// Products come whole to __torch_dispatch__, and of such torch has one derivative: the first, backward, of real
+// numbers. For all others they are taken apart into products that have them.
+namespace {
+
+// torch's own kernel, which records the whole product. It is that of every key of autograd but those of devices whose
+// product is taken apart, and what is under it runs by the keys below.
+c10::DispatchKeySet ToOwnKernel(c10::DispatchKeySet keys) {
+  return keys.remove(c10::DispatchKey::AutogradFunctionality).add(c10::DispatchKey::AutogradNestedTensor);
+}
+
+bool HasForwardGrad(const at::Tensor& x) { return x.defined() && x._fw_grad(/*level=*/0).defined(); }
+bool IsApart(const at::Tensor& x) { return x.is_complex() || HasForwardGrad(x); }
+
+at::Tensor Matmul(c10::DispatchKeySet keys, const at::Tensor& a, const at::Tensor& b) {
+  if (IsApart(a) || IsApart(b)) return at::native::matmul(a, b);
+  return at::_ops::matmul::redispatch(ToOwnKernel(keys), a, b);
+}
+
+at::Tensor Linear(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  const at::Tensor added = bias.value_or(at::Tensor());
+  if (IsApart(x) || IsApart(weight) || HasForwardGrad(added)) {
+    const at::Tensor product = at::native::matmul(x, weight.t());
+    return added.defined() ? product + added : product;
+  }
+  return at::_ops::linear::redispatch(ToOwnKernel(keys), x, weight, bias);
+}
+
+std::tuple<at::Tensor, at::Tensor> MatmulBackward(c10::DispatchKeySet keys, const at::Tensor& grad, const at::Tensor& a,
+                                                  const at::Tensor& b, std::array<bool, 2> wanted) {
+  const bool is_recorded =
+      at::GradMode::is_enabled() && (grad.requires_grad() || a.requires_grad() || b.requires_grad());
+  if (!is_recorded && !HasForwardGrad(grad) && !HasForwardGrad(a) && !HasForwardGrad(b)) {
+    return at::_ops::matmul_backward::redispatch(keys & c10::after_autograd_keyset, grad, a, b, wanted);
+  }
+  // Vectors as matrices of one row, one column.
+  const at::Tensor left = a.dim() == 1 ? a.unsqueeze(0) : a;
+  const at::Tensor right = b.dim() == 1 ? b.unsqueeze(1) : b;
+  at::Tensor g = b.dim() == 1 ? grad.unsqueeze(-1) : grad;
+  if (a.dim() == 1) g = g.unsqueeze(-2);
+  at::Tensor of_left;
+  at::Tensor of_right;
+  if (wanted[0]) of_left = at::sum_to(at::matmul(g, right.mT().conj()), left.sizes()).reshape(a.sizes());
+  if (wanted[1]) of_right = at::sum_to(at::matmul(left.mT().conj(), g), right.sizes()).reshape(b.sizes());
+  return {of_left, of_right};
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("matmul", Matmul);
+  m.impl("linear", Linear);
+  m.impl("matmul_backward", MatmulBackward);
+}
+
+}  // namespace
+
+// torch.Tensor._make_wrapper_subclass of this device, for what has a type, a shape and a dtype, and perhaps strides and
+// an offset: without its argument parser, in a fifth of its time.
+namespace {
+
+bool ReadInts(PyObject* tuple, c10::SmallVector<int64_t, 6>& out) {
+  TORCH_CHECK(PyTuple_Check(tuple), "make: takes tuples of ints");
+  out.resize(PyTuple_GET_SIZE(tuple));
+  for (size_t d = 0; d < out.size(); ++d) {
+    out[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, d));
+    if (out[d] == -1 && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+PyObject* Make(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK((count == 3 || count == 5) && PyType_Check(args[0]) && THPDtype_Check(args[2]),
+              "make: takes a type, a shape and a dtype, and perhaps strides and an offset");
+  c10::SmallVector<int64_t, 6> sizes;
+  if (!ReadInts(args[1], sizes)) return nullptr;
+  const auto dtype = at::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(args[2])->scalar_type);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), c10::multiply_integers(sizes) * dtype.itemsize(),
+                       c10::DataPtr(nullptr, c10::Device(kTessera, 0)), /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+  if (count == 3) {
+    impl->set_sizes_contiguous(sizes);
+  } else {
+    c10::SmallVector<int64_t, 6> strides;
+    if (!ReadInts(args[3], strides)) return nullptr;
+    TORCH_CHECK(strides.size() == sizes.size(), "make: ", sizes.size(), " dims with ", strides.size(), " strides");
+    const int64_t offset = PyLong_AsLongLong(args[4]);
+    if (offset == -1 && PyErr_Occurred()) return nullptr;
+    impl->set_sizes_and_strides(sizes, strides, offset);
+  }
+  impl->set_python_dispatch(true);
+  return THPVariable_Wrap(made, reinterpret_cast<PyTypeObject*>(args[0]));
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace
+
+// make(type, shape, dtype, strides, offset) as Python calls it. _library.py asks for it by name.
+extern "C" PyObject* tessera_make() {
+  static PyMethodDef method = {"make", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Make)), METH_FASTCALL,
+                               nullptr};
+  return PyCFunction_New(&method, nullptr);
+}

@@ -6,7 +6,7 @@ import torch
 
 from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
-from ..._placements import Placement, Shard, encode
+from ..._placements import Placement, Replicate, Shard, encode
 from .._cell import moved
 from .._moving import _redistributed, as_parameter, distribute_tensor
 from .._tensor import Tensor, handle_of
@@ -51,9 +51,12 @@ def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
     if not handle._mesh.same(mesh._raw):        # as a factory's, on the default mesh
         goal = _goal(op, placement, [(0, 0, 0)] * len(mesh._raw.shape), dim, x.ndim)
         return _redistributed(x, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in goal])
+    own = handle._placements[dim]
+    if own[0] == 0 and type(placement) is Replicate:
+        return x
     goal = _goal(op, placement, handle._placements, dim, x.ndim)
-    if goal[dim][0] == 2 and handle._placements[dim][0] != 2:
-        return x        # nothing becomes a pending sum
+    if goal[dim] == own or (goal[dim][0] == 2 and own[0] != 2):
+        return x        # it is there; and nothing becomes a pending sum
     return _redistributed(x, None, goal)
 
 
