@@ -1,7 +1,8 @@
 // merge: a part of what sorted runs are together. A block of the output takes from each run the elements whose ranks in
 // the whole fall into the block; where they begin and end is found by exact multi-selection, so blocks are independent,
 // and are divided among the compute threads. Runs that lie apart, in the memory of peers, are read where they lie: once
-// each element that is taken, and those that the selection looks at.
+// each element that is taken, and those that the selection looks at. Where a last input more than that, i64 of a row
+// [start, stop) for each run, says what may be read of the runs, nothing else of them is looked at.
 //
 // Law: elements are ordered by key, run and place in the run. Ranks within a run grow, so the elements of a run with
 // ranks below n are its first ones, and of all runs together they are n.

@@ -21,8 +21,9 @@ class MergeLowering {
         output_(Value(step.output)),
         mesh_(output_.spec.mesh),
         worker_(worker),
-        sample_step_(share == PhaseShare::kAlone && AreContiguous() ? SampleStepOf(Value(step.inputs[0]).spec, output_.spec)
-                                                                    : 0) {}
+        sample_step_(share == PhaseShare::kAlone && AreContiguous()
+                         ? SampleStepOf(Value(step.inputs[0]).spec, output_.spec)
+                         : 0) {}
 
   void Lower(MessageDrafts* drafts, Phase& phase) const {
     for (int64_t flat = 0; flat < mesh_.size(); ++flat) {

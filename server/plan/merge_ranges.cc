@@ -45,8 +45,8 @@ class Counts {
 absl::StatusOr<std::vector<Sample>> InOrder(absl::Span<const int64_t> sizes, int64_t step,
                                             absl::Span<const std::vector<uint64_t>> keys) {
   if (step < 1 || keys.size() != sizes.size()) {
-    return absl::InvalidArgumentError(StrCat("samples of ", keys.size(), " runs, each ", step, " elements; there are ",
-                                             sizes.size(), " runs"));
+    return absl::InvalidArgumentError(
+        StrCat("samples of ", keys.size(), " runs, each ", step, " elements; there are ", sizes.size(), " runs"));
   }
   std::vector<Sample> samples;
   for (size_t run = 0; run < sizes.size(); ++run) {
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<std::vector<Interval>>> MergeRanges(absl::Span<const 
   if (!samples.ok()) return samples.status();
   std::vector<std::vector<Interval>> ranges(sizes.size(), std::vector<Interval>(sizes.size()));
   Counts counts(sizes, step);
-  size_t begun = 0, ended = 0;              // parts whose ranges have their start, and their end
+  size_t begun = 0, ended = 0;                            // parts whose ranges have their start, and their end
   int64_t start = 0, end = sizes.empty() ? 0 : sizes[0];  // of the next of them
   const auto begin_part = [&] {
     for (size_t run = 0; run < sizes.size(); ++run) ranges[begun][run].start = counts.Low(run);

@@ -19,9 +19,9 @@
 // are surely below a, and d such that may be below b. All these ranges together have at most
 //     b - a + 2 (2 runs - 1)(step - 1)
 // elements. For let before(j, r) be the elements of run j with ranks below r; over all runs they are r. If x is run j's
-// first sample whose rank is surely b or more, the one before it has a rank below b + E, and is one of before(j, b + E):
-// high(d) <= before(j, b + E) + step - 1, over the runs at most b + E + runs (step - 1). In the same way the low(c) are
-// a - E - runs (step - 1) at least.
+// first sample whose rank is surely b or more, the one before it has a rank below b + E, and is one of before(j, b +
+// E): high(d) <= before(j, b + E) + step - 1, over the runs at most b + E + runs (step - 1). In the same way the low(c)
+// are a - E - runs (step - 1) at least.
 
 #include <cstdint>
 #include <vector>

@@ -26,8 +26,8 @@ struct PlacedRun {
   WorkerIndex holder;
   Interval range;  // of the vector
 };
-// From one sample to the next of those of which ranges of the runs are found, where messages bring them (merge_ranges.h);
-// 0: whole runs come. It takes that who merges has a run of the same place and size, as a sort does.
+// From one sample to the next of those of which ranges of the runs are found, where messages bring them
+// (merge_ranges.h); 0: whole runs come. It takes that who merges has a run of the same place and size, as a sort does.
 int64_t SampleStepOf(const TensorSpec& vector, const TensorSpec& output);
 
 // The runs in their order, as a position of the vector's mesh reads them: of workers who hold the same one, the one
@@ -35,8 +35,8 @@ int64_t SampleStepOf(const TensorSpec& vector, const TensorSpec& output);
 std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t> reader);
 
 // The most that positions of the output's mesh take of the runs of others, and give to others, where all are reached by
-// messages; in elements of each input, and of the first one in samples; by flat position. (What they take depends on the
-// values; where memory is mapped it has no slack, and there are no samples.)
+// messages; in elements of each input, and of the first one in samples; by flat position. (What they take depends on
+// the values; where memory is mapped it has no slack, and there are no samples.)
 struct MostMoved {
   std::vector<int64_t> received, sent;
   std::vector<int64_t> samples_received, samples_sent;

@@ -1,9 +1,9 @@
 #pragma once
 
-// MergeMessages: what travels of the runs of one merge, once its samples are there (server/plan/merge_ranges.h). Made as
-// the phase is enqueued; Choose runs between the messages that bring samples and those that bring runs, and gives these
-// their length: of each chunk what the reader's range has of it, maybe nothing. Both ends find the same ranges, so what
-// comes is checked against them as every message is against its size.
+// MergeMessages: what travels of the runs of one merge, once its samples are there (server/plan/merge_ranges.h). Made
+// as the phase is enqueued; Choose runs between the messages that bring samples and those that bring runs, and gives
+// these their length: of each chunk what the reader's range has of it, maybe nothing. Both ends find the same ranges,
+// so what comes is checked against them as every message is against its size.
 //
 //   a run of 10 elements of 4 bytes in chunks of 16 bytes, of which a reader takes [3, 6): 4 bytes of the first chunk,
 //   8 of the second, none of the third
@@ -25,7 +25,8 @@ namespace tessera {
 
 class MergeMessages {
  public:
-  // Of each run: where its samples are. In messages, in one piece; or each `stride` elements of memory that is read here.
+  // Of each run: where its samples are. In messages, in one piece; or each `stride` elements of memory that is read
+  // here.
   struct Samples {
     const std::byte* data = nullptr;
     int64_t stride = 1;
@@ -56,8 +57,8 @@ class MergeMessages {
   // Memory for what comes of all inputs.
   static int64_t MemoryBytes(const KernelInstruction& kernel, int64_t step);
 
-  // InvalidArgument where samples make no sense. Where any are missing, what should travel is empty: the other ends find
-  // it of the wrong size, and nobody waits for what never comes. (Why they are missing is the transfer's to say.)
+  // InvalidArgument where samples make no sense. Where any are missing, what should travel is empty: the other ends
+  // find it of the wrong size, and nobody waits for what never comes. (Why they are missing is the transfer's to say.)
   absl::Status Choose();
 
  private:

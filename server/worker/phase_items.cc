@@ -479,17 +479,17 @@ KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& ker
   }
   for (int scalar : kernel.scalars) record.kernel_scalars.push_back(here.instance.scalars[static_cast<size_t>(scalar)]);
   return KernelWork{{.op = &kernel.op,
-                                 .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
-                                 .output = AddressOf(kernel.output, here.instance),
-                                 .output_dtype = kernel.output_dtype,
-                                 .output_extents = kernel.output_extents,
-                                 .output_strides = kernel.output.strides,
-                                 .output_box = kernel.output_box,
-                                 .input_box = kernel.input_box,
-                                 .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
-                                 .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
-                                 .store = kernel.store},
-                                absl::MakeConstSpan(record.kernel_counts).subspan(first_count)};
+                     .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
+                     .output = AddressOf(kernel.output, here.instance),
+                     .output_dtype = kernel.output_dtype,
+                     .output_extents = kernel.output_extents,
+                     .output_strides = kernel.output.strides,
+                     .output_box = kernel.output_box,
+                     .input_box = kernel.input_box,
+                     .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
+                     .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
+                     .store = kernel.store},
+                    absl::MakeConstSpan(record.kernel_counts).subspan(first_count)};
 }
 
 void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,

@@ -157,9 +157,8 @@ void PhaseItems::EnqueueMerge(const Here& here, const MergePhase& merge) {
   const size_t first_input = here.record->kernel_inputs.size();
   KernelWork work = MakeKernel(here, std::get<KernelInstruction>(here.phase.instructions[0]), piece, merge.ranges);
   if (piece != nullptr) AddRuns(here, *piece, here.record->kernel_inputs.data() + first_input, *merge.messages);
-  device_.EnqueueAsync(here.stream, [chosen = merge.messages, record = here.record](Device::Done done) {
-    done(chosen->Choose());
-  });
+  device_.EnqueueAsync(here.stream,
+                       [chosen = merge.messages, record = here.record](Device::Done done) { done(chosen->Choose()); });
   for (const Active& active : incoming_) start(active, active.first_chunks, active.chunk_count);
   for (const Active& active : outgoing_) start(active, active.first_chunks, active.chunk_count);
   for (const Active& active : incoming_) {

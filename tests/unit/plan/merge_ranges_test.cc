@@ -13,15 +13,15 @@
 namespace tessera {
 namespace {
 
-using Run = std::vector<uint64_t>;
+using Keys = std::vector<uint64_t>;
 
 // All runs of at most `most` keys of 0, 1 and 2, in order.
-std::vector<Run> AllRuns(int64_t most) {
-  std::vector<Run> runs;
+std::vector<Keys> AllRuns(int64_t most) {
+  std::vector<Keys> runs;
   for (int64_t zeros = 0; zeros <= most; ++zeros) {
     for (int64_t ones = 0; zeros + ones <= most; ++ones) {
       for (int64_t twos = 0; zeros + ones + twos <= most; ++twos) {
-        Run& run = runs.emplace_back(static_cast<size_t>(zeros), 0);
+        Keys& run = runs.emplace_back(static_cast<size_t>(zeros), 0);
         run.insert(run.end(), static_cast<size_t>(ones), 1);
         run.insert(run.end(), static_cast<size_t>(twos), 2);
       }
@@ -31,7 +31,7 @@ std::vector<Run> AllRuns(int64_t most) {
 }
 
 // By part and run: what the part is made of, of a stable sort of the runs behind each other.
-std::vector<std::vector<Interval>> Taken(const std::vector<Run>& runs) {
+std::vector<std::vector<Interval>> Taken(const std::vector<Keys>& runs) {
   std::vector<std::tuple<uint64_t, size_t, int64_t>> all;
   for (size_t run = 0; run < runs.size(); ++run) {
     for (size_t i = 0; i < runs[run].size(); ++i) all.emplace_back(runs[run][i], run, static_cast<int64_t>(i));
@@ -49,12 +49,12 @@ std::vector<std::vector<Interval>> Taken(const std::vector<Run>& runs) {
 }
 
 // False, with a failure, where a range lacks something or all of a part are too long.
-bool RangesHold(const std::vector<Run>& runs, int64_t step) {
+bool RangesHold(const std::vector<Keys>& runs, int64_t step) {
   std::vector<int64_t> sizes;
-  std::vector<Run> samples;
-  for (const Run& run : runs) {
+  std::vector<Keys> samples;
+  for (const Keys& run : runs) {
     sizes.push_back(static_cast<int64_t>(run.size()));
-    Run& of_run = samples.emplace_back();
+    Keys& of_run = samples.emplace_back();
     for (size_t i = 0; i < run.size(); i += static_cast<size_t>(step)) of_run.push_back(run[i]);
   }
   const auto ranges = MergeRanges(sizes, step, samples);
@@ -83,13 +83,13 @@ bool RangesHold(const std::vector<Run>& runs, int64_t step) {
 
 TEST(MergeRanges, HaveAllThatIsTakenInSmallWorlds) {
   for (int64_t step = 1; step <= 3; ++step) {
-    const std::vector<Run> of_two = AllRuns(6), of_three = AllRuns(4);
-    for (const Run& a : of_two) {
-      for (const Run& b : of_two) ASSERT_TRUE(RangesHold({a, b}, step));
+    const std::vector<Keys> of_two = AllRuns(6), of_three = AllRuns(4);
+    for (const Keys& a : of_two) {
+      for (const Keys& b : of_two) ASSERT_TRUE(RangesHold({a, b}, step));
     }
-    for (const Run& a : of_three) {
-      for (const Run& b : of_three) {
-        for (const Run& c : of_three) ASSERT_TRUE(RangesHold({a, b, c}, step));
+    for (const Keys& a : of_three) {
+      for (const Keys& b : of_three) {
+        for (const Keys& c : of_three) ASSERT_TRUE(RangesHold({a, b, c}, step));
       }
     }
   }
@@ -98,9 +98,9 @@ TEST(MergeRanges, HaveAllThatIsTakenInSmallWorlds) {
 TEST(MergeRanges, HaveAllThatIsTakenOfManyRuns) {
   std::mt19937 random(3);
   for (int i = 0; i < 200; ++i) {
-    std::vector<Run> runs(1 + random() % 9);
+    std::vector<Keys> runs(1 + random() % 9);
     const uint64_t keys = i % 2 == 0 ? 4 : 1000;
-    for (Run& run : runs) {
+    for (Keys& run : runs) {
       run.resize(random() % 200);
       for (uint64_t& key : run) key = random() % keys;
       std::sort(run.begin(), run.end());
@@ -111,11 +111,11 @@ TEST(MergeRanges, HaveAllThatIsTakenOfManyRuns) {
 
 TEST(MergeRanges, RefuseSamplesThatMakeNoSense) {
   const std::vector<int64_t> sizes = {4, 4};
-  EXPECT_EQ(MergeRanges(sizes, 2, std::vector<Run>{{3, 1}, {1, 2}}).status().code(),
+  EXPECT_EQ(MergeRanges(sizes, 2, std::vector<Keys>{{3, 1}, {1, 2}}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MergeRanges(sizes, 2, std::vector<Run>{{1, 2, 3}, {1, 2}}).status().code(),
+  EXPECT_EQ(MergeRanges(sizes, 2, std::vector<Keys>{{1, 2, 3}, {1, 2}}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MergeRanges(sizes, 0, std::vector<Run>{{1, 2}, {1, 2}}).status().code(),
+  EXPECT_EQ(MergeRanges(sizes, 0, std::vector<Keys>{{1, 2}, {1, 2}}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

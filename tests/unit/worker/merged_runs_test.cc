@@ -110,9 +110,11 @@ struct SortWorld {
 
 void ExpectSorts(const SortWorld& way, const std::string& text, const std::vector<double>& values, bool descending) {
   const TensorSpec spec = Spec(text);
-  WorkerWorld world(
-      {.workers = static_cast<int>(spec.mesh.size()), .reach = way.reach, .hosts = way.hosts, .arena_bytes = 4 << 20,
-       .max_chunk_bytes = way.max_chunk_bytes});
+  WorkerWorld world({.workers = static_cast<int>(spec.mesh.size()),
+                     .reach = way.reach,
+                     .hosts = way.hosts,
+                     .arena_bytes = 4 << 20,
+                     .max_chunk_bytes = way.max_chunk_bytes});
   std::vector<Number> numbers(values.begin(), values.end());
   const std::vector<size_t> order = InOrder(values, descending);
   for (const OpId op : {OpId::kSort, OpId::kArgSort}) {
@@ -139,9 +141,9 @@ void ExpectSorts(const SortWorld& way, const std::string& text, const std::vecto
 class MergedRuns : public ::testing::TestWithParam<SortWorld> {};
 
 TEST_P(MergedRuns, GiveTheStableSortOfTheWhole) {
-  for (const char* text :
-       {"f32[8000] @ mesh(4) [S(0)]", "f32[200] @ mesh(2) [S(0)]", "f32[200] @ mesh(4) [S(0)]", "i32[7] @ mesh(4) [S(0)]", "f64[3] @ mesh(4) [S(0)]",
-        "i64[201] @ mesh(3) [S(0;1,0,200)]", "bf16[90] @ mesh(2,2) [S(0), S(0)]"}) {
+  for (const char* text : {"f32[8000] @ mesh(4) [S(0)]", "f32[200] @ mesh(2) [S(0)]", "f32[200] @ mesh(4) [S(0)]",
+                           "i32[7] @ mesh(4) [S(0)]", "f64[3] @ mesh(4) [S(0)]", "i64[201] @ mesh(3) [S(0;1,0,200)]",
+                           "bf16[90] @ mesh(2,2) [S(0), S(0)]"}) {
     for (const std::vector<double>& values : Cases(static_cast<size_t>(NumElements(Spec(text).shape)))) {
       for (const bool descending : {false, true}) {
         ExpectSorts(GetParam(), text, values, descending);
@@ -187,7 +189,7 @@ TEST_P(MergedRuns, HaveNaNLast) {
 TEST(MergedRunsByMessages, ComeInRangesOfAboutWhatIsMerged) {
   constexpr int64_t kSize = 40000;
   for (const char* text : {"f32[40000] @ mesh(4) [S(0)]", "i64[40000] @ mesh(2,2) [S(0), S(0)]",
-                           "bf16[40000] @ mesh(3) [S(0;9000,16000,15000)]", "f32[40000] @ mesh(4,2) [S(0), R]"}) {
+                           "i32[40000] @ mesh(3) [S(0;9000,16000,15000)]", "f32[40000] @ mesh(4,2) [S(0), R]"}) {
     const TensorSpec spec = Spec(text);
     const int64_t runs = spec.placements.back().is_shard() ? spec.mesh.size() : spec.mesh.shape()[0];
     int64_t largest = 0;
@@ -216,7 +218,8 @@ TEST(MergedRunsByMessages, ComeInRangesOfAboutWhatIsMerged) {
   }
 }
 
-// Sorts 40000 numbers on three workers, and marks worker 1 dead for the others, whose sends end as `drops` says.
+// Sorts 40000 numbers on three workers, of whom worker 1 loses what `drops` says and then is dead for the others, as
+// they are for it.
 void ExpectEndsWithoutWorker1(const std::function<bool(MessageTag)>& drops) {
   const TensorSpec spec = Spec("f32[40000] @ mesh(3) [S(0)]");
   const Plan plan = SortPlan(spec, OpId::kSort, false);
@@ -238,9 +241,12 @@ void ExpectEndsWithoutWorker1(const std::function<bool(MessageTag)>& drops) {
   world.Store(input, instance.buffer_offsets[static_cast<size_t>(input.buffer)],
               SplitDense(spec, std::vector<Number>(values.begin(), values.end())));
   world.Issue(instance);
-  for (const int worker : {0, 2}) world.at(worker).MarkDead(WorkerIndex(1));
-  const auto reports = world.WaitFor(instance.ordinal, 2);
   for (const int worker : {0, 2}) {
+    world.at(worker).MarkDead(WorkerIndex(1));
+    world.at(1).MarkDead(WorkerIndex(worker));
+  }
+  const auto reports = world.WaitFor(instance.ordinal);
+  for (const int worker : {0, 1, 2}) {
     ASSERT_EQ(reports.count(worker), 1u) << worker;
     EXPECT_EQ(reports.at(worker).status.code(), absl::StatusCode::kUnavailable) << reports.at(worker).status;
   }
