@@ -1,7 +1,8 @@
 // merge: a part of what sorted runs are together. A block of the output takes from each run the elements whose ranks in
 // the whole fall into the block; where they begin and end is found by exact multi-selection, so blocks are independent,
 // and are divided among the compute threads. Runs that lie apart, in the memory of peers, are read where they lie: once
-// each element that is taken, and those that the selection looks at.
+// each element that is taken, and those that the selection looks at. Where a last input more than that, i64 of a row
+// [start, stop) for each run, says what may be read of the runs, nothing else of them is looked at.
 //
 // Law: elements are ordered by key, run and place in the run. Ranks within a run grow, so the elements of a run with
 // ranks below n are its first ones, and of all runs together they are n.
@@ -20,6 +21,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sort_keys.h"
+#include "kernels/order_keys.h"
 #include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
@@ -36,7 +38,7 @@ struct SortedRun {
   const int64_t* places = nullptr;  // argmerge: in the run
   int64_t place_stride = 0;
   int64_t start = 0;  // in the whole
-  int64_t size = 0;
+  Interval there;     // what may be read of it
 };
 
 // By run: how many of its elements.
@@ -51,9 +53,14 @@ class Runs {
 
   size_t count() const { return runs_.size(); }
   const SortedRun<T>& run(size_t r) const { return runs_[r]; }
+  RunSplit begins() const {
+    RunSplit begins;
+    for (const SortedRun<T>& run : runs_) begins.push_back(run.there.start);
+    return begins;
+  }
   RunSplit ends() const {
     RunSplit ends;
-    for (const SortedRun<T>& run : runs_) ends.push_back(run.size);
+    for (const SortedRun<T>& run : runs_) ends.push_back(run.there.stop);
     return ends;
   }
   Key at(size_t r, int64_t i) const {
@@ -236,7 +243,7 @@ void MergeAll(Block<Item>& block, std::vector<int64_t> ends) {
 // `fill(run, first, last, items)` makes a run's items. `taken`: empty, or by input, gets how many are of its run.
 template <typename Item, typename Runs, typename Fill, typename Write>
 void MergeRanks(const Runs& runs, Interval ranks, absl::Span<int64_t> taken, const Fill& fill, const Write& write) {
-  const RunSplit begins = runs.SplitAt(ranks.start, RunSplit(runs.count(), 0), runs.ends());
+  const RunSplit begins = runs.SplitAt(ranks.start, runs.begins(), runs.ends());
   const RunSplit ends = runs.SplitAt(ranks.stop, begins, runs.ends());
   for (size_t i = 0; i < taken.size(); ++i) taken[i] = ends[i % runs.count()] - begins[i % runs.count()];
   RunBlocks((ranks.size() + kElementsPerBlock - 1) / kElementsPerBlock, [&](int64_t number) {
@@ -294,7 +301,19 @@ struct RunInputs {
   const MergeOp& op;
   const KernelCall& call;
   bool is_places() const { return op.result == SortResult::kPlaces; }
-  bool lie_apart() const { return call.inputs.size() > (is_places() ? 2u : 1u); }
+  size_t together() const { return is_places() ? 2 : 1; }
+  bool lie_apart() const { return call.inputs.size() > together(); }
+  // The one that says what may be read; null: all.
+  const KernelInput* ranges() const {
+    const bool has_ranges = lie_apart() && call.inputs.size() == together() * op.runs.size() + 1;
+    return has_ranges ? &call.inputs.back() : nullptr;
+  }
+  size_t run_inputs() const { return call.inputs.size() - (ranges() == nullptr ? 0 : 1); }
+  Interval there(size_t run) const {
+    if (ranges() == nullptr) return {0, size(run)};
+    const auto* const bounds = static_cast<const int64_t*>(ranges()->data) + 2 * run;
+    return {bounds[0], bounds[1]};
+  }
   const KernelInput& values(size_t run) const { return call.inputs[lie_apart() ? run : 0]; }
   const KernelInput& places(size_t run) const { return call.inputs[lie_apart() ? op.runs.size() + run : 1]; }
   int64_t first(size_t run) const { return lie_apart() ? 0 : op.runs[run]; }  // in its input
@@ -318,7 +337,23 @@ struct RunInputs {
       if (is_places() && (places(r).extents != in.extents || places(r).dtype != DType::kI64)) return false;
       end += size(r);
     }
-    return call.output_box[0].stop <= end;
+    return call.output_box[0].stop <= end && HasAll(call.output_box[0]);
+  }
+
+  // What may be read has as many elements before the ranks, and up to their end, as there must be.
+  bool HasAll(const Interval& ranks) const {
+    if (ranges() == nullptr) return true;
+    if (ranges()->dtype != DType::kI64 || ranges()->extents != Shape{static_cast<int64_t>(op.runs.size()), 2}) {
+      return false;
+    }
+    Interval all;
+    for (size_t r = 0; r < op.runs.size(); ++r) {
+      const Interval range = there(r);
+      if (range.start < 0 || range.stop < range.start || range.stop > size(r)) return false;
+      all.start += range.start;
+      all.stop += range.stop;
+    }
+    return all.start <= ranks.start && ranks.stop <= all.stop;
   }
 
   template <typename T>
@@ -332,7 +367,7 @@ struct RunInputs {
       run.stride = stride_of(values(r));
       run.data = static_cast<const T*>(data_of(values(r))) + first(r) * run.stride;
       run.start = op.runs[r];
-      run.size = size(r);
+      run.there = there(r);
       if (!is_places()) continue;
       run.place_stride = stride_of(places(r));
       run.places = static_cast<const int64_t*>(data_of(places(r))) + first(r) * run.place_stride;
@@ -344,11 +379,11 @@ struct RunInputs {
 }  // namespace
 
 absl::Status RunMerge(const MergeOp& op, const KernelCall& call) {
-  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+  const RunInputs in{op, call};
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(in.run_inputs()), static_cast<int>(call.scalars.size()));
       !s.ok()) {
     return s;
   }
-  const RunInputs in{op, call};
   const DType dtype = call.inputs[0].dtype;
   if (!in.Fit()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -357,7 +392,7 @@ absl::Status RunMerge(const MergeOp& op, const KernelCall& call) {
   }
   absl::Span<int64_t> taken;
   if (!call.more_outputs.empty()) {
-    taken = {static_cast<int64_t*>(call.more_outputs[0].data), call.inputs.size()};
+    taken = {static_cast<int64_t*>(call.more_outputs[0].data), in.run_inputs()};
   }
   const bool is_known = VisitElement(dtype, [&](auto element) {
     using T = decltype(element);
@@ -379,3 +414,30 @@ absl::Status RunMerge(const MergeOp& op, const KernelCall& call) {
 }
 
 }  // namespace tessera::cpu
+
+namespace tessera {
+
+absl::StatusOr<std::vector<uint64_t>> OrderKeys(const MergeOp& op, const KernelInput& values) {
+  std::vector<uint64_t> keys;
+  const bool is_known = cpu::VisitElement(values.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (scalar::kIsComplex<T>) {
+      return false;
+    } else {
+      const auto* const data = static_cast<const T*>(values.data);
+      const cpu::KeyOf<T> flip = cpu::FlipOf<T>(op.order);
+      const bool is_values = op.result == SortResult::kValues;
+      for (int64_t i = 0; i < values.extents[0]; ++i) {
+        const T value = data[i * values.strides[0]];
+        const cpu::KeyOf<T> key =
+            is_values ? cpu::ToKey<cpu::Zeros::kDistinct>(value) : cpu::ToKey<cpu::Zeros::kEqual>(value);
+        keys.push_back(static_cast<cpu::KeyOf<T>>(key ^ flip));
+      }
+      return true;
+    }
+  });
+  if (!is_known) return cpu::NoKernelFor("merge", values.dtype);
+  return keys;
+}
+
+}  // namespace tessera

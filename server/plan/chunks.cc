@@ -72,12 +72,14 @@ class ChunkLine {
     max_bytes_ = std::max(max_bytes_, AlignInMessage(CeilDivide(bytes, kMaxChunks)));
   }
 
-  ChunkRange Add(int64_t bytes, int64_t element_bytes) {
+  ChunkRange Add(const DraftPart& part, int64_t bytes) {
+    const int64_t element_bytes = SizeBytes(part.dtype);
+    if (part.is_alone) is_open_ = false;
     const bool fits =
         is_open_ && chunks_.back().bytes + bytes <= max_bytes_ && chunks_.back().bytes % element_bytes == 0;
     if (!fits) chunks_.push_back({0, AlignInMessage(memory_bytes()), -1});
     ChunkRange range = {Last(), Last(), chunks_.back().bytes};
-    is_open_ = bytes <= max_bytes_;
+    is_open_ = bytes <= max_bytes_ && !part.is_alone;
     for (; bytes > max_bytes_; bytes -= max_bytes_) {
       chunks_.back().bytes = max_bytes_;
       chunks_.push_back({0, memory_bytes(), -1});
@@ -109,9 +111,8 @@ OutgoingMessage CutOutgoing(WorkerIndex to, const DraftMessage& draft, int64_t m
   ChunkLine line(draft, max_chunk_bytes);
   for (const DraftPart& part : draft.parts) {
     if (BytesOf(part) == 0) continue;
-    const int64_t element_bytes = SizeBytes(part.dtype);
     ForEachBlock(part.extents, BlockOf(part, max_chunk_bytes), [&](const Shape& start, const Shape& extents) {
-      const ChunkRange place = line.Add(NumElements(extents) * element_bytes, element_bytes);
+      const ChunkRange place = line.Add(part, NumElements(extents) * SizeBytes(part.dtype));
       MessagePart& cut =
           message.parts.emplace_back(MessagePart{part.dtype, part.source_dtype, extents, part.sources, part.op, place});
       for (Operand& source : cut.sources) source = Advanced(std::move(source), start, part.source_dtype);
@@ -177,10 +178,9 @@ class IncomingCut {
     for (const DraftPart& part : draft.parts) {
       auto blocks = std::make_unique<Blocks>(Blocks{part.dtype, part.extents, {}, {}});
       if (BytesOf(part) > 0) {
-        const int64_t element_bytes = SizeBytes(part.dtype);
         blocks->block = BlockOf(part, max_chunk_bytes_);
         ForEachBlock(part.extents, blocks->block, [&](const Shape&, const Shape& extents) {
-          blocks->places.push_back(line.Add(NumElements(extents) * element_bytes, element_bytes));
+          blocks->places.push_back(line.Add(part, NumElements(extents) * SizeBytes(part.dtype)));
         });
         message.bytes += BytesOf(part);
       }

@@ -38,6 +38,7 @@ struct DraftPart {
   DType dtype = DType::kF32;  // in the message
   Shape extents;
   CutRule rule = {};
+  bool is_alone = false;  // shares no chunk with other parts
   // Of the sender; not used on the other side.
   absl::InlinedVector<Operand, 1> sources = {};
   DType source_dtype = DType::kF32;

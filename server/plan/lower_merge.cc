@@ -1,9 +1,11 @@
 #include "server/plan/lower_merge.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "schemas/types/layout.h"
+#include "server/plan/merge_ranges.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/operand_at.h"
 
@@ -13,8 +15,15 @@ namespace {
 // A merge of runs that lie apart: the reader's kernel has an input for each run, in the memory of its holder.
 class MergeLowering {
  public:
-  MergeLowering(const Plan& plan, const LocalStep& step, WorkerIndex worker)
-      : plan_(plan), step_(step), output_(Value(step.output)), mesh_(output_.spec.mesh), worker_(worker) {}
+  MergeLowering(const Plan& plan, const LocalStep& step, WorkerIndex worker, PhaseShare share)
+      : plan_(plan),
+        step_(step),
+        output_(Value(step.output)),
+        mesh_(output_.spec.mesh),
+        worker_(worker),
+        sample_step_(share == PhaseShare::kAlone && AreContiguous()
+                         ? SampleStepOf(Value(step.inputs[0]).spec, output_.spec)
+                         : 0) {}
 
   void Lower(MessageDrafts* drafts, Phase& phase) const {
     for (int64_t flat = 0; flat < mesh_.size(); ++flat) {
@@ -28,11 +37,30 @@ class MergeLowering {
 
  private:
   const PlanValue& Value(int value) const { return plan_.values[static_cast<size_t>(value)]; }
+  // So that what travels of a run is sent from where it lies.
+  bool AreContiguous() const {
+    return std::all_of(step_.inputs.begin(), step_.inputs.end(),
+                       [this](int input) { return Value(input).strides[0] == 1; });
+  }
   std::vector<PlacedRun> RunsOf(int input, WorkerIndex reader) const {
     return RunsAt(Value(input).spec, mesh_.PositionAt(*mesh_.FindWorker(reader)));
   }
   // It is wanted whole before any of it is merged.
   static constexpr CutRule kWhole = {.whole_dims = 1};
+
+  // What begins every message: the samples of the sender's run.
+  DraftPart SamplesOf(const PlacedRun& run) const {
+    const PlanValue& values = Value(step_.inputs[0]);
+    Operand samples = OperandAt(values, run.holder);
+    samples.strides[0] *= sample_step_;
+    return {.dtype = values.spec.dtype,
+            .extents = {SampleCount(run.range.size(), sample_step_)},
+            .rule = kWhole,
+            .is_alone = true,
+            .sources = {std::move(samples)},
+            .source_dtype = values.spec.dtype};
+  }
+  bool is_ranged() const { return sample_step_ > 0; }
 
   void AddKernel(const Box& box, MessageDrafts* drafts, Phase& phase) const {
     const int number = static_cast<int>(phase.instructions.size());
@@ -49,9 +77,11 @@ class MergeLowering {
         const Shape extents = {run.range.size()};
         if (is_peer && drafts != nullptr) {
           DraftMessage& message = drafts->incoming[run.holder];
+          if (is_ranged() && message.parts.empty()) message.parts.push_back(SamplesOf(run));
           message.operands.push_back(
               {number, static_cast<int>(kernel.inputs.size()), static_cast<int>(message.parts.size()), {0}});
-          message.parts.push_back({.dtype = value.spec.dtype, .extents = extents, .rule = kWhole});
+          message.parts.push_back(
+              {.dtype = value.spec.dtype, .extents = extents, .rule = kWhole, .is_alone = is_ranged()});
         }
         kernel.inputs.push_back(OperandAt(value, run.holder));
         kernel.input_extents.push_back(extents);
@@ -62,6 +92,7 @@ class MergeLowering {
         if (is_peer) phase.reads_from.push_back(run.holder);
       }
     }
+    phase.merge.step = sample_step_;
     phase.writes.push_back(output_.buffer);
     phase.instructions.emplace_back(std::move(kernel));
   }
@@ -74,11 +105,14 @@ class MergeLowering {
         phase.read_by.push_back(reader);
         phase.reads.push_back(value.buffer);
         if (drafts == nullptr) continue;
-        drafts->outgoing[reader].parts.push_back({.dtype = value.spec.dtype,
-                                                  .extents = {run.range.size()},
-                                                  .rule = kWhole,
-                                                  .sources = {OperandAt(value, worker_)},
-                                                  .source_dtype = value.spec.dtype});
+        std::vector<DraftPart>& parts = drafts->outgoing[reader].parts;
+        if (is_ranged() && parts.empty()) parts.push_back(SamplesOf(run));
+        parts.push_back({.dtype = value.spec.dtype,
+                         .extents = {run.range.size()},
+                         .rule = kWhole,
+                         .is_alone = is_ranged(),
+                         .sources = {OperandAt(value, worker_)},
+                         .source_dtype = value.spec.dtype});
       }
     }
   }
@@ -88,12 +122,14 @@ class MergeLowering {
   const PlanValue& output_;
   const Mesh& mesh_;
   const WorkerIndex worker_;
+  const int64_t sample_step_;
 };
 
 }  // namespace
 
-void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, MessageDrafts* drafts, Phase& phase) {
-  MergeLowering(plan, step, worker).Lower(drafts, phase);
+void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, PhaseShare share, MessageDrafts* drafts,
+                Phase& phase) {
+  MergeLowering(plan, step, worker, share).Lower(drafts, phase);
 }
 
 }  // namespace tessera

@@ -10,6 +10,11 @@ namespace tessera {
 
 // Adds to the phase what `worker` merges, and who reads its own runs. `drafts`: null where no messages are wanted.
 // `input_received_bytes` of a peer's run is what an element has: the kernel says how many it takes.
-void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, MessageDrafts* drafts, Phase& phase);
+// Whether other steps are in its phase. Of a merge that is alone messages bring ranges of the runs, where that is fewer
+// bytes (merge_ranges.h).
+enum class PhaseShare : uint8_t { kAlone = 0, kWithOthers = 1 };
+
+void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, PhaseShare share, MessageDrafts* drafts,
+                Phase& phase);
 
 }  // namespace tessera

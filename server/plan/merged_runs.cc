@@ -4,6 +4,7 @@
 #include <map>
 
 #include "schemas/types/layout.h"
+#include "server/plan/merge_ranges.h"
 
 namespace tessera {
 
@@ -43,20 +44,40 @@ std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t
   return runs;
 }
 
+int64_t SampleStepOf(const TensorSpec& vector, const TensorSpec& output) {
+  if (WithDType(output, vector.dtype) != vector) return 0;
+  Shape sizes;
+  for (const PlacedRun& run : RunsAt(vector, vector.mesh.PositionAt(0))) sizes.push_back(run.range.size());
+  return SampleStep(sizes);
+}
+
 MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output) {
   const Mesh& mesh = output.mesh;
-  MostMoved most{std::vector<int64_t>(static_cast<size_t>(mesh.size())),
-                 std::vector<int64_t>(static_cast<size_t>(mesh.size()))};
+  const std::vector<int64_t> none(static_cast<size_t>(mesh.size()));
+  MostMoved most{none, none, none, none};
+  const int64_t step = SampleStepOf(vector, output);
   for (int64_t flat = 0; flat < mesh.size(); ++flat) {
     const Position reader = mesh.PositionAt(flat);
+    const size_t self = static_cast<size_t>(flat);
     const int64_t wanted = LocalBox(output, reader)[0].size();
-    int64_t& received = most.received[static_cast<size_t>(flat)];
-    for (const PlacedRun& run : RunsAt(vector, reader)) {
-      if (run.holder == mesh.workers()[static_cast<size_t>(flat)]) continue;
-      const int64_t taken = std::min(wanted, run.range.size());
-      received = std::min(wanted, received + taken);
-      int64_t& sent = most.sent[static_cast<size_t>(*mesh.FindWorker(run.holder))];
-      sent = std::min(run.range.size(), sent + taken);
+    if (wanted == 0) continue;
+    const std::vector<PlacedRun> runs = RunsAt(vector, reader);
+    const auto count = static_cast<int64_t>(runs.size());
+    const int64_t slack = step == 0 ? 0 : RangeSlack(count, step);
+    for (const PlacedRun& run : runs) {
+      if (run.holder == mesh.workers()[self]) continue;
+      const size_t holder = static_cast<size_t>(*mesh.FindWorker(run.holder));
+      const int64_t size = run.range.size();
+      if (step == 0) {
+        most.received[self] += size;
+        most.sent[holder] += size;
+        continue;
+      }
+      most.received[self] = std::min(wanted + slack, most.received[self] + size);
+      // The ranges of parts that follow each other have no more than the slack in common.
+      most.sent[holder] = std::min(size + (count - 1) * slack, most.sent[holder] + std::min(wanted + slack, size));
+      most.samples_received[self] += SampleCount(size, step);
+      most.samples_sent[holder] += SampleCount(size, step);
     }
   }
   return most;

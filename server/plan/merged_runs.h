@@ -3,8 +3,9 @@
 // A merge of runs that lie apart: a local step whose MergeOp reads a vector that is cut. Each shard is a run. A worker
 // finds by exact multi-selection which elements of each run its shard of the output is made of, and reads those and
 // no others, in the memory of the run's holder where that is mapped. So each element moves at most once, and those
-// alone whose owner changes; how many they are depends on the values, and is counted where they are read. Of a holder
-// that is reached by messages the whole run comes.
+// alone whose owner changes; how many they are depends on the values, and is counted where they are read. Holders that
+// are reached by messages first send samples of their runs, of which both ends find a range that has all that is taken
+// (merge_ranges.h): it comes, and is little more. Of small vectors, where that gains nothing, whole runs come.
 //
 //   f32[4] @ mesh(2) [S(0)], sorted shards 1 5 and 2 9:  both workers take one element of the other's run, 4 bytes each
 //   f32[4], sorted shards 1 2 and 5 9:                   nothing moves
@@ -25,14 +26,20 @@ struct PlacedRun {
   WorkerIndex holder;
   Interval range;  // of the vector
 };
+// From one sample to the next of those of which ranges of the runs are found, where messages bring them
+// (merge_ranges.h); 0: whole runs come. It takes that who merges has a run of the same place and size, as a sort does.
+int64_t SampleStepOf(const TensorSpec& vector, const TensorSpec& output);
+
 // The runs in their order, as a position of the vector's mesh reads them: of workers who hold the same one, the one
 // whose place in the mesh is most like the reader's.
 std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t> reader);
 
-// The most that positions of the output's mesh take of the runs of others, and give to others, in elements of each
-// input; by flat position. (What they take depends on the values.)
+// The most that positions of the output's mesh take of the runs of others, and give to others, where all are reached by
+// messages; in elements of each input, and of the first one in samples; by flat position. (What they take depends on
+// the values; where memory is mapped it has no slack, and there are no samples.)
 struct MostMoved {
   std::vector<int64_t> received, sent;
+  std::vector<int64_t> samples_received, samples_sent;
 };
 MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output);
 

@@ -272,6 +272,9 @@ PlanTraffic TrafficOf(const Plan& plan) {
         const size_t worker = index(output.mesh.workers()[flat]);
         traffic.received_bytes[worker] += most.received[flat] * SizeBytes(vector.dtype);
         traffic.sent_bytes[worker] += most.sent[flat] * SizeBytes(vector.dtype);
+        if (input != merge.inputs[0]) continue;
+        traffic.received_bytes[worker] += most.samples_received[flat] * SizeBytes(vector.dtype);
+        traffic.sent_bytes[worker] += most.samples_sent[flat] * SizeBytes(vector.dtype);
       }
     }
   };

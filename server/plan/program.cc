@@ -477,7 +477,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
         LowerLocal(plan, *local, CountOutputReaders(plan, first_exchange), worker, phase);
         continue;
       }
-      LowerMerge(plan, *local, worker, drafts, phase);
+      LowerMerge(plan, *local, worker, end - i == 1 ? PhaseShare::kAlone : PhaseShare::kWithOthers, drafts, phase);
       for (const int input : local->inputs) {
         const int buffer = plan.values[static_cast<size_t>(input)].buffer;
         phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, first_exchange, buffer));

@@ -156,8 +156,18 @@ struct InstructionPiece {
   bool operator==(const InstructionPiece&) const = default;
 };
 
+// The phase's one instruction is a merge of runs that lie apart, and of its runs messages bring ranges alone, which
+// are found of samples (merge_ranges.h). Each message has the samples of the sender's run in its first chunks, with no
+// other part; then each part is what an input is of, all of it, and what travels of its chunks is what the reader's
+// ranges have of them, if anything.
+struct RangedMerge {
+  int64_t step = 0;  // of the samples; 0: whole runs travel
+  bool operator==(const RangedMerge&) const = default;
+};
+
 struct Phase {
   std::vector<Instruction> instructions;
+  RangedMerge merge;
   // Peers that this phase reads from and those that read this worker's memory in it, sorted.
   std::vector<WorkerIndex> reads_from;
   std::vector<WorkerIndex> read_by;

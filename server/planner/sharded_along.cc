@@ -81,8 +81,11 @@ absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int i
     values.result = SortResult::kValues;
     sorted.insert(sorted.begin(), AddLocal(builder, values, {input}, spec));
   }
-  const bool is_near = topology.kind == DeviceKind::kCpu && AreOnOneHost({&spec.mesh}, topology);
-  if (is_near) return AddLocal(builder, std::move(merge), std::move(sorted), output);
+  // Where whole runs would come in messages, a host takes each of them once. A GPU's samples aren't where its host
+  // reads them.
+  const bool reads_ranges = AreOnOneHost({&spec.mesh}, topology) || SampleStepOf(spec, output) > 0;
+  if (topology.kind == DeviceKind::kCpu && reads_ranges)
+    return AddLocal(builder, std::move(merge), std::move(sorted), output);
   std::vector<ValueMove> moves;
   for (const int value : sorted) {
     moves.push_back({value, WithDType(Gathered(spec, dims), builder.value(value).spec.dtype)});

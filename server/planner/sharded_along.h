@@ -6,8 +6,9 @@
 //   cumulative_sum of f32[8] @ mesh(2) [S(0)]:  the sum of each shard, f32[2] [S(0)], is gathered; each worker adds up
 //   those before its own, and its scan begins there. Two reads and a write of the shard, and 4 bytes from each worker.
 //   sort of it:  each worker sorts its shard, and merges of all the sorted shards the part that its shard of the result
-//   is, reading just that where it lies (server/plan/merged_runs.h). Where workers are on several hosts, or have GPUs,
-//   the sorted shards are gathered first. argmax of it:  each shard's largest and where it is, gathered and compared.
+//   is, reading just that where it lies (server/plan/merged_runs.h). Where workers have GPUs, or are on several
+//   hosts and the vector is small, the sorted shards are gathered first. argmax of it:  each shard's largest and where
+//   it is, gathered and compared.
 
 #include <vector>
 

@@ -383,7 +383,7 @@ void PhaseItems::EnqueueSteps(const Here& here) {
 void PhaseItems::EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece) {
   if (const auto* copy = std::get_if<CopyInstruction>(&work)) return EnqueueCopy(here, *copy, piece);
   if (const auto* reduce = std::get_if<ReduceInstruction>(&work)) return EnqueueReduce(here, *reduce, piece);
-  EnqueueKernel(here, std::get<KernelInstruction>(work), piece);
+  device_.EnqueueRun(here.stream, MakeKernel(here, std::get<KernelInstruction>(work), piece, nullptr));
 }
 
 void PhaseItems::EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece) {
@@ -450,7 +450,8 @@ int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& 
   return taken;
 }
 
-void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece) {
+KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece,
+                                  const int64_t* ranges) {
   RunRecord& record = *here.record;
   const size_t first_input = record.kernel_inputs.size();
   const size_t first_scalar = record.kernel_scalars.size();
@@ -472,21 +473,24 @@ void PhaseItems::EnqueueKernel(const Here& here, const KernelInstruction& kernel
       record.kernel_counts.push_back({received_bytes, kernel.input_received_bytes[k], times});
     }
   }
+  if (ranges != nullptr) {
+    const auto runs = static_cast<int64_t>(std::get<MergeOp>(kernel.op).runs.size());
+    record.kernel_inputs.push_back({.data = ranges, .dtype = DType::kI64, .extents = {runs, 2}, .strides = {2, 1}});
+  }
   for (int scalar : kernel.scalars) record.kernel_scalars.push_back(here.instance.scalars[static_cast<size_t>(scalar)]);
-  device_.EnqueueRun(here.stream,
-                     KernelWork{{.op = &kernel.op,
-                                 .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
-                                 .output = AddressOf(kernel.output, here.instance),
-                                 .output_dtype = kernel.output_dtype,
-                                 .output_extents = kernel.output_extents,
-                                 .output_strides = kernel.output.strides,
-                                 .output_box = kernel.output_box,
-                                 .input_box = kernel.input_box,
-                                 .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
-                                 .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
-                                 .store = kernel.store,
-                                 .output_readers = kernel.output_readers},
-                                absl::MakeConstSpan(record.kernel_counts).subspan(first_count)});
+  return KernelWork{{.op = &kernel.op,
+                     .inputs = absl::MakeConstSpan(record.kernel_inputs).subspan(first_input),
+                     .output = AddressOf(kernel.output, here.instance),
+                     .output_dtype = kernel.output_dtype,
+                     .output_extents = kernel.output_extents,
+                     .output_strides = kernel.output.strides,
+                     .output_box = kernel.output_box,
+                     .input_box = kernel.input_box,
+                     .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
+                     .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
+                     .store = kernel.store,
+                      .output_readers = kernel.output_readers},
+                    absl::MakeConstSpan(record.kernel_counts).subspan(first_count)};
 }
 
 void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
@@ -526,6 +530,18 @@ absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, i
     for (const Instruction& whole : phase.instructions) {
       if (!IsPushed(phase, whole)) EnqueueWork(here, whole, nullptr);
     }
+    return absl::OkStatus();
+  }
+  const bool is_ranged = phase.merge.step > 0 && device_.IsHostMemory();
+  if (is_ranged) {
+    here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
+    MergePhase merge;
+    const auto& kernel = std::get<KernelInstruction>(phase.instructions[0]);
+    if (absl::Status s = AddMergeTransfers(here, kernel, merge); !s.ok()) {
+      EnqueueRefusal(instance, phase, phase_number, record);
+      return s;
+    }
+    EnqueueMerge(here, merge);
     return absl::OkStatus();
   }
   ListRuns(phase);

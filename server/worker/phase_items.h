@@ -13,6 +13,9 @@
 // window of a few chunks, used again in turn; where instructions need more of a message at once, all of it. All
 // transfers of a phase have ended when its last item has, and the next one uses the memory again.
 //
+// Of a merge whose runs come in ranges (merge_messages.h) the chunks with samples travel first, then what of the others
+// is wanted.
+//
 // Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
 // awaited, and what is awaited before that are chunks of earlier steps.
 
@@ -28,6 +31,7 @@
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
+#include "server/worker/merge_messages.h"
 #include "server/worker/message_staging.h"
 #include "server/worker/message_windows.h"
 #include "server/worker/run_record.h"
@@ -69,6 +73,7 @@ class PhaseItems {
     size_t first_transfer = 0;  // its chunks' transfers follow each other
     size_t next_part = 0;       // to be packed
     StagingPlace place = StagingPlace::kHost;
+    size_t first_chunks = 0;    // of a merge of ranges: those that have the samples
     bool takes_direct = false;  // chunks that lie in one piece in a shard go from there, or to there
 
     bool IsDirect(const MessageChunk& chunk) const { return takes_direct && chunk.direct >= 0; }
@@ -88,6 +93,11 @@ class PhaseItems {
   struct Passing {
     bool passes_on = false;
     std::byte* data = nullptr;
+  };
+  // A merge of ranges: what chooses them, and where they are said to the kernel.
+  struct MergePhase {
+    std::shared_ptr<MergeMessages> messages;
+    int64_t* ranges = nullptr;
   };
   // Where a message's chunks lie in staging memory.
   struct Ring {
@@ -109,6 +119,10 @@ class PhaseItems {
                         int64_t window, std::array<int64_t, 2>& totals);
   static int64_t At(const Ring& ring, const MessageChunk& chunk, size_t number);
 
+  absl::Status AddMergeTransfers(const Here& here, const KernelInstruction& kernel, MergePhase& merge);
+  void AddRuns(const Here& here, const InstructionPiece& piece, KernelInput* inputs, MergeMessages& merge) const;
+  void EnqueueMerge(const Here& here, const MergePhase& merge);
+
   void EnqueueSteps(const Here& here);
   void EnqueueReceives(const Here& here, size_t chunk);
   void EnqueueSends(const Here& here, size_t chunk);
@@ -124,7 +138,9 @@ class PhaseItems {
   void EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece);
   void EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece);
   static int64_t* AddTakenCounts(const KernelInstruction& kernel, RunRecord& record);
-  void EnqueueKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece);
+  // `ranges`: of a merge of ranges, what it may read of each run; else null.
+  KernelWork MakeKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece,
+                        const int64_t* ranges);
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
   // Null where nothing passes on in the operand's buffer.

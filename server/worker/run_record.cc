@@ -44,6 +44,7 @@ void PhaseMessages::End(Transfer& transfer, absl::Status status) {
   {
     std::lock_guard lock(transfer.phase->mutex_);
     transfer.ended = true;
+    transfer.failed = !status.ok();
     if (status.ok() && transfer.received_bytes != nullptr) *transfer.received_bytes += transfer.bytes;
     awaited = std::move(transfer.awaited);
     if (!awaited) transfer.status = std::move(status);

@@ -72,6 +72,7 @@ class PhaseMessages {
     int64_t bytes = 0;
     int64_t* received_bytes = nullptr;  // of a receive: the count of what has come
     bool ended = false;
+    bool failed = false;
     absl::Status status = absl::OkStatus();
     Device::Done awaited = nullptr;  // what goes on when it ends
   };

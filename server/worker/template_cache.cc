@@ -43,6 +43,7 @@ class TemplateChecker {
       }
       if (phase.overwrites_phase > 0) made_.publishes[static_cast<size_t>(phase.overwrites_phase - 1)] = 1;
       TESSERA_RETURN_IF_ERROR(CheckMessages(phase));
+      if (phase.merge.step != 0) TESSERA_RETURN_IF_ERROR(CheckMerge(phase));
       made_.peers.insert(made_.peers.end(), phase.reads_from.begin(), phase.reads_from.end());
       made_.pushed_peers.insert(made_.pushed_peers.end(), phase.pushes_to.begin(), phase.pushes_to.end());
     }
@@ -142,7 +143,10 @@ class TemplateChecker {
     made_.kernel_scalar_count += kernel.scalars.size();
     const bool is_matmul = std::holds_alternative<MatmulOp>(kernel.op);
     const bool is_merge = std::holds_alternative<MergeOp>(kernel.op);
-    if (is_merge) made_.merge_count += 1;
+    if (is_merge) {
+      made_.merge_count += 1;
+      made_.kernel_input_count += 1;  // what it may read of the runs
+    }
     if (kernel.store == KernelStore::kAdd && !is_matmul) return Bad("a kernel that can't add to its output");
     for (size_t i = 0; i < inputs; ++i) {
       if (!is_matmul && !is_merge) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
@@ -253,6 +257,23 @@ class TemplateChecker {
       if (operand.place.offset % term.element_bytes != 0) return Bad("an operand that is not aligned in its message");
       TESSERA_RETURN_IF_ERROR(CheckPlace(phase.incoming[static_cast<size_t>(operand.message)].chunks, operand.place,
                                          touched.first, touched.second));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of a merge of ranges: an input for each run, and in each message the samples and then a part for each vector.
+  absl::Status CheckMerge(const Phase& phase) const {
+    const bool is_one = phase.merge.step > 0 && phase.instructions.size() == 1 && phase.pieces.size() <= 1;
+    const auto* kernel = is_one ? std::get_if<KernelInstruction>(&phase.instructions[0]) : nullptr;
+    const auto* merge = kernel == nullptr ? nullptr : std::get_if<MergeOp>(&kernel->op);
+    if (merge == nullptr) return Bad("ranges of what is no merge");
+    const size_t vectors = merge->result == SortResult::kPlaces ? 2 : 1;
+    if (kernel->inputs.size() != vectors * merge->runs.size()) return Bad("ranges of runs that lie together");
+    for (const Shape& extents : kernel->input_extents) {
+      if (extents.size() != 1) return Bad("ranges of what is no vector");
+    }
+    for (const OutgoingMessage& message : phase.outgoing) {
+      if (message.parts.size() != vectors + 1) return Bad(StrCat("a message of ranges in ", message.parts.size()));
     }
     return absl::OkStatus();
   }

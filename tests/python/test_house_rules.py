@@ -39,7 +39,7 @@ LAYERS = {
     "server/plan/rpc": ["schemas/", "server/plan"],
     "server/planner": ["schemas/types", "schemas/ops", "server/plan", "server/planner"],
     "server/coordinator": ["schemas/", "server/plan", "server/planner", "server/coordinator"],
-    "server/worker": ["schemas/", "server/plan", "server/transport", "server/device", "server/worker", "kernels/kernel.h", "kernels/cpu/blas_core.h"],
+    "server/worker": ["schemas/", "server/plan", "server/transport", "server/device", "server/worker", "kernels/kernel.h", "kernels/order_keys.h", "kernels/cpu/blas_core.h"],
     "server/transport": ["schemas/", "server/plan", "server/transport"],
     "server/transport/nccl": ["schemas/", "server/transport", "server/device/cuda"],
     "server/device": ["schemas/", "server/plan", "server/device", "kernels/joined_kernels.h", "kernels/kernel.h"],
