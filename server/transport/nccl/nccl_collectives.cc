@@ -192,7 +192,8 @@ void NcclCollectives::HearOfCall(Call& call, WorkerIndex from, const NcclRecord&
   if (IsLeader(call.workers)) {
     if (!Contains(call.workers, from)) return;
     if (record.word == NcclWord::kReady) return TakeReady(call, from, record.bytes);
-    if (record.word != NcclWord::kRefuse || call.may_enter) return;
+    if (record.word != NcclWord::kRefuse) return;
+    if (call.may_enter) return GiveUp(call.key, from);
     return Stay(call, from, absl::UnavailableError(StrCat("worker ", from.value, ": it takes no part in a collective")));
   }
   if (from != call.workers.front() || !call.failure.ok()) return;
@@ -222,6 +223,7 @@ void NcclCollectives::Hear(WorkerIndex from, const NcclRecord& record) {
     case NcclWord::kEnter:
     case NcclWord::kStay:
       if (Call* const call = Find(key)) return HearOfCall(*call, from, record);
+      if (record.word == NcclWord::kRefuse) GiveUp(key, from);
       if (last_key_ < key) early_[key].emplace_back(from, record);  // else it is over here
       return;
     case NcclWord::kEnded: {
@@ -247,6 +249,22 @@ void NcclCollectives::Hear(WorkerIndex from, const NcclRecord& record) {
 }
 
 // ---- what breaks
+
+// Of the leader: who was ready may not have heard that all enter.
+void NcclCollectives::GiveUp(CollectiveKey key, WorkerIndex from) {
+  const absl::Status broke = absl::UnavailableError(StrCat("worker ", from.value, ": the connection broke"));
+  const Call* const call = Find(key);
+  for (auto& [workers, communicator] : communicators_) {
+    const uint64_t number = communicator.number;
+    const bool is_its_call = call != nullptr && call->number == number && call->workers == workers;
+    const bool is_its_launch = std::any_of(launched_.begin(), launched_.end(), [&](const Launched& launch) {
+      return launch.key == key && launch.number == number && launch.workers == workers;
+    });
+    if (IsLeader(workers) && Contains(workers, from) && (is_its_call || is_its_launch)) {
+      return End(workers, communicator, broke, /*tells=*/true);
+    }
+  }
+}
 
 void NcclCollectives::LinkBroke(WorkerIndex peer, const absl::Status& why) {
   const auto has_to_do = [&](const Workers& workers) {

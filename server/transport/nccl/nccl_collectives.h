@@ -108,6 +108,7 @@ class NcclCollectives final : public Collectives {
   // Of the leader: nobody enters.
   void Stay(Call& call, WorkerIndex reason, const absl::Status& why);
   void Fail(Call& call, const absl::Status& why);
+  void GiveUp(CollectiveKey key, WorkerIndex from);
   absl::Status Issue(const Workers& workers, Communicator& communicator);
   void MakeRoom();
 
