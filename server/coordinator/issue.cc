@@ -325,8 +325,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   instance.plan = plan.id;
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
-  instance.makes_calls =
-      HaveNcclAlone(*plan.workers, workers_, TopologyOf(plan.plan->buffers[0].mesh));
+  instance.makes_calls = HaveNcclAlone(*plan.workers, workers_, TopologyOf(plan.plan->buffers[0].mesh));
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
                            PlaceBuffers(session.info.session, unit, plan, instance));
   OpPointer op;

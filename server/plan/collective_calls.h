@@ -7,8 +7,8 @@
 //   all_gather %0 [S(0), S(1)] -> %1 [R, S(1)]  on mesh(2,2)     two of them: workers 0, 2 and workers 1, 3
 //
 // Workers are ranks in the order of their numbers. An exchange splits into groups of workers that have to do with each
-// other; a group is a call where each element that moves has its place, in the sender's memory and in the receiver's, as
-// the call has it: in one piece, of equal size for all ranks, at multiples of that size. What is in no call goes by
+// other; a group is a call where each element that moves has its place, in the sender's memory and in the receiver's,
+// as the call has it: in one piece, of equal size for all ranks, at multiples of that size. What is in no call goes by
 // messages of pairs.
 //
 // Sums are calls for integers of 32 and 64 bits alone, which wrap and have one answer in any order. The order of a
@@ -62,9 +62,9 @@ struct CollectiveCall {
 // What a rank takes from another one's memory, each byte once: what the plan counts.
 int64_t BytesTaken(const CollectiveCall& call, size_t from, size_t to);
 
-// The calls of the phase's steps (`first` to before `end`), by group; empty where it is none. All groups of a phase with
-// several steps are calls, of the same workers in each step; a phase with one has what groups are.
-// Phases with anything but exchanges have none.
+// The calls of the phase's steps (`first` to before `end`), by group; empty where it is none. All groups of a phase
+// with several steps are calls, of the same workers in each step; a phase with one has what groups are. Phases with
+// anything but exchanges have none.
 std::vector<CollectiveCall> CallsOfPhase(const Plan& plan, size_t first, size_t end);
 
 // "AllGather".

@@ -6,8 +6,8 @@
 //   transport.collectives()->Announce({7, 1}, {0, 1, 2, 3});          // in the order of instructions
 //   transport.collectives()->Enter({7, 1}, {{&call, memory...}}, done);   // when the memory is there
 //
-// Law: every worker announces its calls by increasing key, and makes them in that order. Keys are the coordinator's, one
-// order for all, so no two sets of workers are entered in different orders.
+// Law: every worker announces its calls by increasing key, and makes them in that order. Keys are the coordinator's,
+// one order for all, so no two sets of workers are entered in different orders.
 //
 // Law: all workers of a call make it, or none does: each says that it is there, or refuses, before any of them enters.
 

@@ -45,15 +45,14 @@ void CallItems::Enqueue(const Instance& instance, int number, const RunRecordRef
     std::byte* const destination = takes ? at(call.destination) : source;
     parts.push_back({call.kind, call.root, call.dtype, call.count, source, destination});
   }
-  device_.EnqueueAsync(static_cast<StreamId>(instance.stream),
-                       [collectives = collectives_, key, parts = std::move(parts), &phase,
-                        record](Device::Done done) mutable {
-                         collectives->Enter(key, std::move(parts),
-                                            [&phase, record, done = std::move(done)](absl::Status status) mutable {
-                                              if (status.ok()) CountReceived(phase, record->report);
-                                              done(std::move(status));
-                                            });
-                       });
+  device_.EnqueueAsync(static_cast<StreamId>(instance.stream), [collectives = collectives_, key,
+                                                                parts = std::move(parts), &phase,
+                                                                record](Device::Done done) mutable {
+    collectives->Enter(key, std::move(parts), [&phase, record, done = std::move(done)](absl::Status status) mutable {
+      if (status.ok()) CountReceived(phase, record->report);
+      done(std::move(status));
+    });
+  });
 }
 
 void CallItems::Refuse(const Instance& instance, int number, const RunRecordRef& record) {

@@ -45,7 +45,7 @@ struct ProgramTemplate {
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
   std::vector<PassingUse> passing;
-  std::vector<PhaseCalls> calls;  // by phase; empty where the worker has no collectives
+  std::vector<PhaseCalls> calls;          // by phase; empty where the worker has no collectives
   std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
   std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted
   std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "schemas/types/status_macros.h"
@@ -152,7 +153,8 @@ void NcclCollectives::TakeReady(Call& call, WorkerIndex from, uint64_t what) {
   if (call.ready.size() < call.workers.size()) return;
   for (const auto& [worker, theirs] : call.ready) {
     if (theirs == call.ready.at(parts_.self)) continue;
-    return Stay(call, worker, absl::InternalError(StrCat("worker ", worker.value, ": it would make another collective")));
+    return Stay(call, worker,
+                absl::InternalError(StrCat("worker ", worker.value, ": it would make another collective")));
   }
   LetIn(call);
 }
@@ -194,7 +196,8 @@ void NcclCollectives::HearOfCall(Call& call, WorkerIndex from, const NcclRecord&
     if (record.word == NcclWord::kReady) return TakeReady(call, from, record.bytes);
     if (record.word != NcclWord::kRefuse) return;
     if (call.may_enter) return GiveUp(call.key, from);
-    return Stay(call, from, absl::UnavailableError(StrCat("worker ", from.value, ": it takes no part in a collective")));
+    return Stay(call, from,
+                absl::UnavailableError(StrCat("worker ", from.value, ": it takes no part in a collective")));
   }
   if (from != call.workers.front() || !call.failure.ok()) return;
   if (record.word == NcclWord::kStay) {
@@ -227,12 +230,10 @@ void NcclCollectives::Hear(WorkerIndex from, const NcclRecord& record) {
       if (last_key_ < key) early_[key].emplace_back(from, record);  // else it is over here
       return;
     case NcclWord::kEnded: {
-      const absl::Status broke = absl::UnavailableError(StrCat("worker ", from.value, ": a collective broke"));
-      if (Communicator* const own = FindNumber(parts_.self, record.ordinal, &workers)) {
-        return End(*workers, *own, broke, /*tells=*/true);
-      }
-      if (Communicator* const theirs = FindNumber(from, record.ordinal, &workers)) {
-        End(*workers, *theirs, broke, /*tells=*/false);
+      const absl::Status ended = absl::UnavailableError(StrCat("worker ", from.value, " ended it"));
+      for (const WorkerIndex leader : {parts_.self, from}) {
+        if (Communicator* const named = FindNumber(leader, record.ordinal, &workers))
+          return Break(*workers, *named, ended);
       }
       return;
     }
@@ -293,6 +294,11 @@ void NcclCollectives::Lost(WorkerIndex peer) {
     End(at->first, at->second, lost, /*tells=*/false);
     communicators_.erase(at);  // whoever comes in its place counts anew
   }
+  for (Launched& launch : launched_) {
+    if (!launch.named_by || !Contains(launch.workers, peer)) continue;
+    launch.named_by = std::nullopt;
+    launch.status = lost;
+  }
   for (Call& call : calls_) {
     if (!Contains(call.workers, peer)) continue;
     IsLeader(call.workers) ? Stay(call, peer, lost) : Fail(call, lost);
@@ -306,6 +312,7 @@ void NcclCollectives::Lost(WorkerIndex peer) {
 
 void NcclCollectives::Close() {
   closed_ = absl::CancelledError("transport: closed");
+  for (Launched& launch : launched_) launch.named_by = std::nullopt;
   for (auto& [workers, communicator] : communicators_) End(workers, communicator, closed_, /*tells=*/false);
   for (Call& call : calls_) Fail(call, closed_);
   calls_.clear();
@@ -382,9 +389,8 @@ absl::Status NcclCollectives::Start(const Workers& workers, Communicator& commun
   config.blocking = 0;
   const auto rank = std::lower_bound(workers.begin(), workers.end(), parts_.self) - workers.begin();
   TESSERA_RETURN_IF_ERROR(parts_.nccl->Check(
-      "ncclCommInitRankConfig",
-      parts_.nccl->CommInitRankConfig(&communicator.comm, static_cast<int>(workers.size()), communicator.id,
-                                      static_cast<int>(rank), &config)));
+      "ncclCommInitRankConfig", parts_.nccl->CommInitRankConfig(&communicator.comm, static_cast<int>(workers.size()),
+                                                                communicator.id, static_cast<int>(rank), &config)));
   communicator.state = State::kStarting;
   return absl::OkStatus();
 }
@@ -424,8 +430,8 @@ absl::Status NcclCollectives::Launch(Call& call, Communicator& communicator) {
                             nccl.ReduceScatter(from, to, count, SummedType(part.dtype), ncclSum, comm, stream));
         break;
       case CallKind::kAllReduce:
-        status = nccl.Check("ncclAllReduce",
-                            nccl.AllReduce(from, to, count, SummedType(part.dtype), ncclSum, comm, stream));
+        status =
+            nccl.Check("ncclAllReduce", nccl.AllReduce(from, to, count, SummedType(part.dtype), ncclSum, comm, stream));
         break;
     }
   }
@@ -453,21 +459,31 @@ absl::Status NcclCollectives::Advance(Call& call, Communicator& communicator) {
   return is_busy ? absl::OkStatus() : Mark();
 }
 
+void NcclCollectives::Break(const Workers& workers, Communicator& communicator, const absl::Status& status) {
+  std::string names;
+  for (const WorkerIndex worker : workers) StrAppend(&names, names.empty() ? "" : ", ", worker.value);
+  const absl::Status broke =
+      absl::UnavailableError(StrCat("workers ", names, ": their collective broke: ", StdView(status.message())));
+  const uint64_t number = communicator.number;
+  End(workers, communicator, broke, /*tells=*/true);
+  for (Launched& launch : launched_) {
+    if (launch.number != number || launch.workers != workers || launch.status != broke) continue;
+    launch.named_by = std::chrono::steady_clock::now() + kReasonWait;
+  }
+}
+
 // True when another one may be the first now.
 bool NcclCollectives::ProgressFirst() {
   std::erase_if(calls_, [this](const Call& call) {
     return call.is_here && (!call.failure.ok() || (call.is_launched && is_marked_));
   });
-  const auto first =
-      std::find_if(calls_.begin(), calls_.end(), [](const Call& call) { return call.failure.ok(); });
+  const auto first = std::find_if(calls_.begin(), calls_.end(), [](const Call& call) { return call.failure.ok(); });
   if (first == calls_.end() || !first->may_enter) return false;
   Communicator& communicator = communicators_[first->workers];
   const absl::Status status = Advance(*first, communicator);
   if (!status.ok()) {
     const Workers workers = first->workers;
-    End(workers, communicator,
-        absl::UnavailableError(StrCat("worker ", parts_.self.value, ": a collective broke: ", StdView(status.message()))),
-        /*tells=*/true);
+    Break(workers, communicator, status);
     return true;
   }
   return first->is_launched && is_marked_;
@@ -477,18 +493,17 @@ void NcclCollectives::FindBroken() {
   for (auto& [workers, communicator] : communicators_) {
     if (communicator.comm == nullptr || !IsInUse(workers, communicator.number)) continue;
     const absl::StatusOr<bool> is_busy = IsBusy(communicator);
-    if (is_busy.ok()) continue;
-    End(workers, communicator,
-        absl::UnavailableError(
-            StrCat("worker ", parts_.self.value, ": a collective broke: ", StdView(is_busy.status().message()))),
-        /*tells=*/true);
+    if (!is_busy.ok()) Break(workers, communicator, is_busy.status());
   }
 }
 
 bool NcclCollectives::Progress() {
   const uint64_t passed =
       progress_ == nullptr ? 0 : reinterpret_cast<std::atomic<uint64_t>*>(progress_)->load(std::memory_order_acquire);
-  while (!launched_.empty() && launched_.front().launch <= passed) {
+  const auto is_over = [&](const Launched& launch) {
+    return launch.launch <= passed && (!launch.named_by || std::chrono::steady_clock::now() >= *launch.named_by);
+  };
+  while (!launched_.empty() && is_over(launched_.front())) {
     Launched launch = std::move(launched_.front());
     launched_.pop_front();
     launch.done(launch.status);

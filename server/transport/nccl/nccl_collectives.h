@@ -24,10 +24,12 @@
 //
 // All but what `Collectives` says is of the transport's one thread.
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -37,7 +39,10 @@
 
 namespace tessera {
 
-inline constexpr size_t kMaxCommunicators = 16;  // docs/limits.md: max_communicators
+// What breaks a call is heard of as that by all ranks, and of a worker's death from the coordinator: so long a call
+// that broke waits for the name.
+inline constexpr std::chrono::milliseconds kReasonWait(500);  // docs/limits.md: collective_reason_wait
+inline constexpr size_t kMaxCommunicators = 16;               // docs/limits.md: max_communicators
 
 class NcclCollectives final : public Collectives {
  public:
@@ -92,6 +97,8 @@ class NcclCollectives final : public Collectives {
     uint64_t number = 0;
     Done done;
     absl::Status status = absl::OkStatus();
+    std::optional<std::chrono::steady_clock::time_point> named_by =
+        std::nullopt;  // it broke, and by whom isn't known yet
   };
 
   bool IsLeader(const Workers& workers) const { return workers.front() == parts_.self; }
@@ -114,6 +121,8 @@ class NcclCollectives final : public Collectives {
 
   // It is over at all ranks; `tells`: those that may not know it hear so.
   void End(const Workers& workers, Communicator& communicator, const absl::Status& why, bool tells);
+  // The library says that it broke, here or at another rank.
+  void Break(const Workers& workers, Communicator& communicator, const absl::Status& status);
   bool ProgressFirst();
   absl::Status Advance(Call& call, Communicator& communicator);
   absl::Status Start(const Workers& workers, Communicator& communicator);
@@ -133,8 +142,8 @@ class NcclCollectives final : public Collectives {
   std::deque<Call> calls_;                                                          // announced, in order
   std::map<CollectiveKey, std::vector<std::pair<WorkerIndex, NcclRecord>>> early_;  // said of what isn't announced yet
   std::map<Workers, Communicator> communicators_;
-  uint64_t issued_ = 0, questions_ = 0, uses_ = 0;                // of this leader
-  std::vector<std::pair<WorkerIndex, NcclRecord>> unanswered_;    // questions of leaders
+  uint64_t issued_ = 0, questions_ = 0, uses_ = 0;              // of this leader
+  std::vector<std::pair<WorkerIndex, NcclRecord>> unanswered_;  // questions of leaders
   CUstream stream_ = nullptr;
   std::byte* progress_ = nullptr;  // how many launches the stream has passed
   uint64_t launches_ = 0;

@@ -1,5 +1,5 @@
-// Exchanges of the small worlds as calls that all their workers make together, on GPU workers, by NCCL's collectives: the
-// outputs have the bits that Interpret says, and what workers count is what the plan says. And what happens when a
+// Exchanges of the small worlds as calls that all their workers make together, on GPU workers, by NCCL's collectives:
+// the outputs have the bits that Interpret says, and what workers count is what the plan says. And what happens when a
 // worker takes no part, is lost, or doesn't wait.
 
 #include <algorithm>
@@ -76,9 +76,8 @@ struct World {
 
 TEST(NcclCalls, HaveTheBitsOfInterpret) {
   const std::vector<World> worlds = {
-      {{2}, {{4}, {7}, {4, 6}}, DType::kI64},     {{2}, {{4}, {2, 3}}, DType::kBF16},
-      {{3}, {{6}, {9, 2}}, DType::kU32},          {{4}, {{8}, {4, 3}}, DType::kI32},
-      {{4}, {{8}, {1, 8}}, DType::kU64},          {{2, 2}, {{4, 4}}, DType::kI32, 2},
+      {{2}, {{4}, {7}, {4, 6}}, DType::kI64}, {{2}, {{4}, {2, 3}}, DType::kBF16}, {{3}, {{6}, {9, 2}}, DType::kU32},
+      {{4}, {{8}, {4, 3}}, DType::kI32},      {{4}, {{8}, {1, 8}}, DType::kU64},  {{2, 2}, {{4, 4}}, DType::kI32, 2},
       {{2, 2}, {{8, 2}}, DType::kF32, 3},
   };
   CallCounts entered = {};
@@ -139,8 +138,8 @@ TEST(NcclCalls, WhoTakesNoPartLeavesNobodyInside) {
   for (const int who : {0, 1, 2}) {
     CallCounts entered = {};
     WorkerWorld world(NcclCallsOptions(3, entered));
-    const auto plan = PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}},
-                                       *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
+    const auto plan =
+        PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}}, *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Instance instance = InstanceOf(world, *plan);
     for (int w = 0; w < 3; ++w) {
@@ -152,7 +151,8 @@ TEST(NcclCalls, WhoTakesNoPartLeavesNobodyInside) {
     ASSERT_EQ(reports.size(), 3u);
     for (const auto& [w, report] : reports) {
       EXPECT_THAT(std::string(report.status.message()),
-                  HasSubstr(w == who ? "outside the arena" : StrCat("worker ", who, ": it takes no part"))) << w;
+                  HasSubstr(w == who ? "outside the arena" : StrCat("worker ", who, ": it takes no part")))
+          << w;
       EXPECT_TRUE(report.received_bytes.empty());
     }
     world.FreeAll();
@@ -161,12 +161,12 @@ TEST(NcclCalls, WhoTakesNoPartLeavesNobodyInside) {
 }
 
 TEST(NcclCalls, ACallThatFailsEndsAtAllRanksAndTheNextOnePasses) {
-  for (const char* call : {"ncclGetUniqueId:1", "ncclCommInitRankConfig:1", "ncclCommInitRankConfig:3", "ncclAllGather:1",
-                           "ncclAllGather:2"}) {
+  for (const char* call : {"ncclGetUniqueId:1", "ncclCommInitRankConfig:1", "ncclCommInitRankConfig:3",
+                           "ncclAllGather:1", "ncclAllGather:2"}) {
     CallCounts entered = {};
     WorkerWorld world(NcclCallsOptions(3, entered));
-    const auto plan = PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}},
-                                       *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
+    const auto plan =
+        PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}}, *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
     ASSERT_TRUE(plan.ok()) << plan.status();
     const Instance instance = InstanceOf(world, *plan);
     setenv("TESSERA_NCCL_FAIL", call, 1);
@@ -174,7 +174,8 @@ TEST(NcclCalls, ACallThatFailsEndsAtAllRanksAndTheNextOnePasses) {
     const auto reports = world.WaitFor(instance.ordinal);
     unsetenv("TESSERA_NCCL_FAIL");
     ASSERT_EQ(reports.size(), 3u) << call;
-    for (const auto& [w, report] : reports) EXPECT_TRUE(absl::IsUnavailable(report.status)) << call << ": " << report.status;
+    for (const auto& [w, report] : reports)
+      EXPECT_TRUE(absl::IsUnavailable(report.status)) << call << ": " << report.status;
     ASSERT_NO_FATAL_FAILURE(ExpectRuns(world, *plan)) << call;
   }
 }

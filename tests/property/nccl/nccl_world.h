@@ -14,8 +14,8 @@ namespace tessera::testing {
 
 // All of them exchange messages, but for those of one of `hosts` (by worker), which map each other.
 WorldOptions NcclWorldOptions(int workers, const std::vector<int32_t>& hosts = {});
-// Their exchanges are calls where they can be. `entered`, which outlives the world, counts those of each kind as workers
-// make them.
+// Their exchanges are calls where they can be. `entered`, which outlives the world, counts those of each kind as
+// workers make them.
 using CallCounts = std::array<std::atomic<int>, 4>;
 WorldOptions NcclCallsOptions(int workers, CallCounts& entered);
 

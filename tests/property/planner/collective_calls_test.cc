@@ -46,7 +46,8 @@ class Run {
     const Shape extents = BoxShape(LocalBox(value.spec, value.spec.mesh.PositionAt(flat)));
     auto& elements = memory_[value.spec.mesh.workers()[static_cast<size_t>(flat)]][static_cast<size_t>(value.buffer)];
     ForEach(extents, [&](const Shape& index) {
-      visit(elements[static_cast<size_t>(std::inner_product(index.begin(), index.end(), value.strides.begin(), value.offset))]);
+      visit(elements[static_cast<size_t>(
+          std::inner_product(index.begin(), index.end(), value.strides.begin(), value.offset))]);
     });
   }
   void Load(int id, const ShardedArray& shards) {
@@ -107,7 +108,8 @@ class Run {
       for (int64_t i = 0; i < call.count; ++i) {
         switch (call.kind) {
           case CallKind::kAllGather:
-            for (size_t from = 0; from < ranks; ++from) put(static_cast<int64_t>(from) * call.count + i, given(from, i));
+            for (size_t from = 0; from < ranks; ++from)
+              put(static_cast<int64_t>(from) * call.count + i, given(from, i));
             break;
           case CallKind::kBroadcast: put(i, given(call.root, i)); break;
           case CallKind::kReduceScatter:
@@ -210,16 +212,17 @@ TEST(CollectiveCalls, AreWhatThePlanMeansInSmallWorlds) {
       }
     }
   }
-  for (const CallKind kind :
-       {CallKind::kAllGather, CallKind::kReduceScatter, CallKind::kAllReduce}) {
+  for (const CallKind kind : {CallKind::kAllGather, CallKind::kReduceScatter, CallKind::kAllReduce}) {
     EXPECT_GT(kinds[kind], 20) << ToText(kind);
   }
 }
 
 TEST(CollectiveCalls, OfOtherWorkersAreWhatThePlanMeans) {
   std::map<CallKind, int> kinds;
-  const Mesh one = MakeMesh({1}, {1}), apart = MakeMesh({1}, {7}), all = MakeMesh({4}), other = MakeMesh({4}, {2, 0, 3, 1});
-  for (const auto& [from, to] : {std::pair(one, all), std::pair(apart, all), std::pair(other, all), std::pair(all, other)}) {
+  const Mesh one = MakeMesh({1}, {1}), apart = MakeMesh({1}, {7}), all = MakeMesh({4}),
+             other = MakeMesh({4}, {2, 0, 3, 1});
+  for (const auto& [from, to] :
+       {std::pair(one, all), std::pair(apart, all), std::pair(other, all), std::pair(all, other)}) {
     for (const Placement& before : {Placement::Replicate(), Placement::Shard(0)}) {
       for (const Placement& after : {Placement::Replicate(), Placement::Shard(0)}) {
         const auto plan = PlanRedistribute({MakeSpec(DType::kI64, {8, 3}, from, {before}), {}},
@@ -260,7 +263,8 @@ TEST(CollectiveCalls, WhatIsUnevenOrScatteredOrAFloatsSumIsNone) {
   EXPECT_TRUE(CallsOf("f32[8] @ mesh(4; workers=3,1,2,0) [S(0)]", "f32[8] @ mesh(4; workers=3,1,2,0) [R]").empty());
   EXPECT_EQ(CallsOf("u32[8] @ mesh(4) [P(sum)]", "u32[8] @ mesh(4) [S(0)]").size(), 1u);
   for (const char* dtype : {"f64", "f32", "bf16", "i8", "u8", "c64"}) {
-    EXPECT_TRUE(CallsOf(std::string(dtype) + "[8] @ mesh(4) [P(sum)]", std::string(dtype) + "[8] @ mesh(4) [S(0)]").empty());
+    EXPECT_TRUE(
+        CallsOf(std::string(dtype) + "[8] @ mesh(4) [P(sum)]", std::string(dtype) + "[8] @ mesh(4) [S(0)]").empty());
   }
   EXPECT_TRUE(CallsOf("i64[8] @ mesh(4) [P(max)]", "i64[8] @ mesh(4) [S(0)]").empty());
 }
