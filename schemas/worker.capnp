@@ -102,6 +102,8 @@ struct Instance {
   waits @5 :List(Wait);
   writesAreFree @6 :Bool;
   # Nothing that was issued before is still about what it writes: who stores to peers in its first phase need not wait.
+  makesCalls @7 :Bool;
+  # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/collective_calls.h).
 }
 
 struct Window {

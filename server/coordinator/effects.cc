@@ -30,7 +30,7 @@ struct MessageText {
         StrCat("run ", m.ordinal.value, " template ", m.plan.value, " stream ", static_cast<int>(m.stream), " at");
     for (int64_t offset : m.buffer_offsets) StrAppend(&text, " ", offset);
     for (const Scalar& scalar : m.scalars) StrAppend(&text, " ", ToText(scalar));
-    return StrCat(text, " ", TextOf(m.waits), m.writes_are_free ? " free" : "");
+    return StrCat(text, " ", TextOf(m.waits), m.writes_are_free ? " free" : "", m.makes_calls ? " calls" : "");
   }
   std::string operator()(const TransferWindow& m) const {
     std::string text = StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret,

@@ -39,6 +39,19 @@ bool BeginsCollective(const Exchange& exchange) {
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
 
+// Whether the workers reach each other by NCCL, and none maps another one's memory.
+bool HaveNcclAlone(const std::vector<WorkerIndex>& group, const std::map<WorkerIndex, WorkerEntry>& workers,
+                   const Topology& topology) {
+  std::vector<int32_t> hosts;
+  for (const WorkerIndex worker : group) {
+    const auto known = workers.find(worker);
+    if (known == workers.end() || !known->second.info.has_nccl) return false;
+    hosts.push_back(topology.HostOf(worker));
+  }
+  std::sort(hosts.begin(), hosts.end());
+  return group.size() > 1 && std::adjacent_find(hosts.begin(), hosts.end()) == hosts.end();
+}
+
 // One step, or one operand that a contraction reads in pieces or whose runs are merged, is one collective; a reduction
 // into place and its spreading are two. All rounds of either are one.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
@@ -312,6 +325,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   instance.plan = plan.id;
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
+  instance.makes_calls = HaveNcclAlone(*plan.workers, workers_, TopologyOf(plan.plan->buffers[0].mesh));
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
                            PlaceBuffers(session.info.session, unit, plan, instance));
   OpPointer op;

@@ -41,6 +41,9 @@ struct Instance {
   // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait
   // until they are there.
   bool writes_are_free = false;
+  // Its workers reach each other by a library that has collectives, and in no other way: what the plan has of them
+  // (collective_calls.h) is called.
+  bool makes_calls = false;
   bool operator==(const Instance&) const = default;
 };
 

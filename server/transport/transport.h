@@ -24,6 +24,8 @@ struct MessageTag {
   bool operator==(const MessageTag&) const = default;
 };
 
+class Collectives;
+
 class MessageTransport {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
@@ -43,6 +45,9 @@ class MessageTransport {
 
   // Whether `bytes` of messages with the peer may be a GPU's memory. Once it was so of a peer, it stays so.
   virtual bool TakesDeviceMemory(WorkerIndex peer) { return false; }
+
+  // Calls of more than a pair (collectives.h); null where there are none.
+  virtual Collectives* collectives() { return nullptr; }
 
   // The peer is dead: its pending and future messages end with Unavailable.
   virtual void MarkDead(WorkerIndex peer) = 0;

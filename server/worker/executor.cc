@@ -17,6 +17,10 @@ bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
   return std::find(workers.begin(), workers.end(), worker) != workers.end();
 }
 
+Collectives* CollectivesOf(MessageTransport* messages) {
+  return messages == nullptr ? nullptr : messages->collectives();
+}
+
 }  // namespace
 
 Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, MessageTransport* messages, Report report,
@@ -24,8 +28,10 @@ Executor::Executor(WorkerIndex self, const SharedArena& own, Device& device, Mes
     : arenas_(self, own),
       device_(device),
       messages_(messages),
-      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes),
+      templates_(self, messages == nullptr ? MessageLists::kOmit : MessageLists::kBuild, max_chunk_bytes,
+                 CollectivesOf(messages) == nullptr ? CallLists::kOmit : CallLists::kBuild),
       phases_(arenas_, device, messages),
+      calls_(arenas_, device, CollectivesOf(messages)),
       records_(RunRecords::Make(std::move(report))) {}
 
 absl::Status Executor::AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena) {
@@ -267,7 +273,9 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
     }
     EnqueuePeerWaits(stream, instance.ordinal, instance.waits, number, phases[p]);
     if (!may_push_at_once) EnqueueWaitsToPush(stream, instance.ordinal, number, phases[p]);
-    if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && record->failure.ok()) {
+    if (calls_.Has(instance, known, number)) {
+      calls_.Enqueue(instance, number, record);
+    } else if (absl::Status s = phases_.Enqueue(instance, phases[p], number, record); !s.ok() && record->failure.ok()) {
       record->failure = std::move(s);
     }
     // A phase before one that is pushed to is published with that one's readiness, not earlier.
@@ -281,7 +289,12 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
 void Executor::RefusePhases(const Instance& instance, const RunRecordRef& record) {
   const std::vector<Phase>& phases = record->known->program.phases;
   for (size_t p = 0; p < phases.size(); ++p) {
-    phases_.EnqueueRefusal(instance, phases[p], static_cast<int>(p) + 1, record);
+    const int number = static_cast<int>(p) + 1;
+    if (calls_.Has(instance, *record->known, number)) {
+      calls_.Refuse(instance, number, record);
+    } else {
+      phases_.EnqueueRefusal(instance, phases[p], number, record);
+    }
   }
 }
 

@@ -31,6 +31,7 @@
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
+#include "server/worker/call_items.h"
 #include "server/worker/phase_items.h"
 #include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
@@ -104,6 +105,7 @@ class Executor {
   MessageTransport* messages_;
   TemplateCache templates_;
   PhaseItems phases_;
+  CallItems calls_;
   std::array<Ordinal, kStreamCount> last_ordinal_;
   std::vector<CounterWait> phase_waits_;  // of the phase at hand: each is enqueued once
   std::shared_ptr<RunRecords> records_;   // shared with reports under way

@@ -340,6 +340,39 @@ ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count
   return made;
 }
 
+namespace {
+
+// What a rank touches of its own memory.
+void AddRange(const CallMemory& memory, size_t rank, int64_t pieces, const CollectiveCall& call,
+              ProgramTemplate& made) {
+  const int64_t first = memory.Of(rank);
+  made.ranges.push_back({made.program.worker, memory.parameter, first, first + pieces * call.piece_bytes()});
+}
+
+void AddCalls(const Plan& plan, ProgramTemplate& made) {
+  made.calls.resize(made.program.phases.size());
+  const std::vector<int> phases = PhasesOf(plan);
+  for (size_t s = 0; s < plan.steps.size(); s = EndOfPhase(phases, s)) {
+    PhaseCalls& phase = made.calls[static_cast<size_t>(phases[s]) - 1];
+    for (CollectiveCall& call : CallsOfPhase(plan, s, EndOfPhase(phases, s))) {
+      const auto self = std::lower_bound(call.workers.begin(), call.workers.end(), made.program.worker);
+      if (self == call.workers.end() || *self != made.program.worker) continue;
+      phase.rank = static_cast<size_t>(self - call.workers.begin());
+      const auto ranks = static_cast<int64_t>(call.workers.size());
+      const bool is_root = call.kind == CallKind::kBroadcast && phase.rank == call.root;
+      if (call.kind != CallKind::kBroadcast || is_root) {
+        AddRange(call.source, phase.rank, call.kind == CallKind::kReduceScatter ? ranks : 1, call, made);
+      }
+      if (!is_root || call.root_keeps) {
+        AddRange(call.destination, phase.rank, call.kind == CallKind::kAllGather ? ranks : 1, call, made);
+      }
+      phase.calls.push_back(std::move(call));
+    }
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const Plan& plan) const {
   if (templates_.size() >= kMaxTemplates) {
     return absl::ResourceExhaustedError(StrCat("worker ", self_.value, ": ", templates_.size(),
@@ -347,8 +380,10 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
   }
   TESSERA_RETURN_IF_ERROR(VerifyPlan(plan));  // it came over a socket
   TESSERA_ASSIGN_OR_RETURN(Program program, LowerPlan(plan, self_, messages_, max_chunk_bytes_));
-  return std::make_shared<const ProgramTemplate>(
+  auto made = std::make_shared<ProgramTemplate>(
       MakeTemplate(std::move(program), static_cast<int>(plan.buffers.size()), plan.scalar_count));
+  if (calls_ == CallLists::kBuild) AddCalls(plan, *made);
+  return made;
 }
 
 absl::Status TemplateCache::Define(TemplateId id, const Plan& plan) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/plan/collective_calls.h"
 #include "server/plan/program.h"
 
 namespace tessera {
@@ -31,6 +32,12 @@ struct PassingUse {
   std::vector<WorkerIndex> takers;
 };
 
+// What this worker calls of a library of collectives in a phase, with the same workers each time.
+struct PhaseCalls {
+  size_t rank = 0;                    // of this worker
+  std::vector<CollectiveCall> calls;  // none: the phase goes by messages
+};
+
 struct ProgramTemplate {
   Program program;
   absl::Status status;  // why it can't be run: its messages are refused then
@@ -38,6 +45,7 @@ struct ProgramTemplate {
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
   std::vector<PassingUse> passing;
+  std::vector<PhaseCalls> calls;          // by phase; empty where the worker has no collectives
   std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
   std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted
   std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done
@@ -58,10 +66,13 @@ ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count
 absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_t> extents,
                                                          absl::Span<const int64_t> strides, int64_t element_bytes);
 
+// Whether the worker's transport has collectives.
+enum class CallLists : uint8_t { kOmit = 0, kBuild = 1 };
+
 class TemplateCache {
  public:
-  TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes)
-      : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes) {}
+  TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes, CallLists calls = CallLists::kOmit)
+      : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes), calls_(calls) {}
 
   // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
   // a plan that no worker can run) is remembered, and is what Find answers. An id that is known is replaced.
@@ -76,6 +87,7 @@ class TemplateCache {
   WorkerIndex self_;
   MessageLists messages_;
   int64_t max_chunk_bytes_;
+  CallLists calls_;
   absl::StatusOr<std::shared_ptr<const ProgramTemplate>> Make(const Plan& plan) const;
   std::map<TemplateId, absl::StatusOr<std::shared_ptr<const ProgramTemplate>>> templates_;
 };

@@ -170,12 +170,31 @@ def test_shards_move_between_gpus_by_nccl_and_the_plan_says_so(emulated, new_clu
     rows = session.distribute_tensor(values, mesh, [ts.Shard(0)])
     for placement in (ts.Shard(1), ts.Replicate()):
         plan = rows.explain_redistribute([placement])
-        assert [step.endswith(", by NCCL") for step in plan.steps] == [True] * len(plan.steps)
+        is_call = placement == ts.Replicate() and size[0] % 3 == 0
+        assert [step.split(", ")[-1] for step in plan.steps] == ["by NCCL's AllGather" if is_call else "by NCCL"]
         with session.comm_debug() as comm:
             moved = rows.redistribute([placement]).wait()
         assert comm.bytes_received == plan.bytes_received
         np.testing.assert_array_equal(moved.full_tensor(), values)
     assert not any("NCCL" in step for step in ts.explain(lambda x: x * 2, rows).steps)
+
+
+@needs_emulator
+def test_sums_of_integers_are_calls_of_nccl_and_those_of_floats_are_not(emulated, new_cluster, rng):
+    session = new_cluster(workers=3, memory="64MiB", device="cuda", transport="nccl").connect()
+    mesh = session.init_device_mesh("cuda", (3,))
+    values = rng.integers(-(2**62), 2**62, (3, 120_000))
+    for dtype, calls in ((np.int64, ["ReduceScatter", "AllGather"]), (np.float64, [None, "AllGather"])):
+        terms = session.distribute_tensor(values.astype(dtype), mesh, [ts.Shard(0)])
+        pending = terms.sum(axis=0)
+        assert pending.placements == (ts.Partial(),)
+        plan = pending.explain_redistribute([ts.Replicate()])
+        assert [step.split(", ")[-1] for step in plan.steps] == ["by NCCL" + (f"'s {call}" if call else "") for call in calls]
+        with session.comm_debug() as comm:
+            total = pending.redistribute([ts.Replicate()]).wait()
+        assert comm.bytes_received == plan.bytes_received
+        want = values.astype(dtype)
+        np.testing.assert_array_equal(total.full_tensor(), want[0] + want[1] + want[2])
 
 
 @needs_emulator

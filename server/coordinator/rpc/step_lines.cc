@@ -1,9 +1,12 @@
 #include "server/coordinator/rpc/step_lines.h"
 
 #include <algorithm>
+#include <set>
 #include <variant>
 
 #include "schemas/ops/gpu_kernels.h"
+#include "schemas/types/str_cat.h"
+#include "server/plan/collective_calls.h"
 #include "server/plan/exchange.h"
 
 namespace tessera {
@@ -37,6 +40,37 @@ void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionR
   }
 }
 
+// Where no two of the plan's workers map each other and all have NCCL, an exchange that is calls of all its workers:
+// "AllGather"; by step, else "".
+std::vector<std::string> CallsBySteps(const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
+                                      const Plan& plan) {
+  std::vector<std::string> calls(plan.steps.size());
+  std::set<int32_t> hosts;
+  std::set<WorkerIndex> workers;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    workers.insert(buffer.mesh.workers().begin(), buffer.mesh.workers().end());
+  }
+  for (const WorkerIndex worker : workers) {
+    if (!has_nccl(worker) || !hosts.insert(topology.HostOf(worker)).second) return calls;
+  }
+  const std::vector<int> phases = PhasesOf(plan);
+  for (size_t first = 0; first < plan.steps.size(); first = EndOfPhase(phases, first)) {
+    const size_t end = EndOfPhase(phases, first);
+    const std::vector<CollectiveCall> made = CallsOfPhase(plan, first, end);
+    if (made.empty()) continue;
+    std::set<WorkerIndex> callers;
+    for (const CollectiveCall& call : made) callers.insert(call.workers.begin(), call.workers.end());
+    // By step, then by group.
+    for (size_t s = first; s < end; ++s) {
+      const auto& exchange = std::get<ExchangeStep>(plan.steps[s]).exchange;
+      bool has_all = true;
+      for (const WorkerIndex worker : exchange.destination.mesh.workers()) has_all &= callers.count(worker) != 0;
+      if (has_all) calls[s] = std::string(ToText(made[(s - first) * made.size() / (end - first)].kind));
+    }
+  }
+  return calls;
+}
+
 std::string TransportOf(const Step& step, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl) {
   Ways ways;
   if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
@@ -56,6 +90,7 @@ std::string TransportOf(const Step& step, const Topology& topology, absl::Functi
 std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
                                      const Plan& plan) {
   std::vector<std::string> lines = StepLines(plan);
+  const std::vector<std::string> calls = CallsBySteps(topology, has_nccl, plan);
   for (size_t s = 0; topology.kind == DeviceKind::kCuda && s < lines.size(); ++s) {
     const auto dtype_of = [&plan](int value) { return plan.values[static_cast<size_t>(value)].spec.dtype; };
     const auto* local = std::get_if<LocalStep>(&plan.steps[s]);
@@ -67,6 +102,7 @@ std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef
     }
     if (is_product) lines[s] += ", by cuBLASLt where it is";
     lines[s] += TransportOf(plan.steps[s], topology, has_nccl);
+    if (!calls[s].empty()) lines[s] += StrCat("'s ", calls[s]);
   }
   return lines;
 }

@@ -3,8 +3,10 @@
 // StepLinesOn: the steps of a plan for people, as its workers run them: what the host computes for a GPU, what is
 // cuBLASLt's, and what moves by NCCL.
 //
-//   "all_gather %0 [S(0)] -> %1 [R], by NCCL"                 no two of them map each other
-//   "all_gather %0 [S(0)] -> %1 [R], by NCCL between hosts"   on a host they read where it lies
+//   "all_gather %0 [S(0)] -> %1 [R], by NCCL"                 no two of them map each other; messages of pairs
+//   "all_gather %0 [S(0)] -> %1 [R], by NCCL's AllGather"     likewise; one call of all
+//   (server/plan/collective_calls.h) "all_gather %0 [S(0)] -> %1 [R], by NCCL between hosts"   on a host they read
+//   where it lies
 
 #include <string>
 #include <vector>

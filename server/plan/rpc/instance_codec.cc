@@ -95,6 +95,7 @@ struct MessageEncoder {
     for (unsigned i = 0; i < scalars.size(); ++i) EncodeScalar(m.scalars[i], scalars[i]);
     EncodeWaits(m.waits, run.initWaits(static_cast<unsigned>(m.waits.size())));
     run.setWritesAreFree(m.writes_are_free);
+    run.setMakesCalls(m.makes_calls);
   }
   void operator()(const TransferWindow& m) {
     auto window = out.initWindow();
@@ -194,6 +195,7 @@ absl::StatusOr<const Instance*> InstanceDecoder::Decode(wire::Instance::Reader r
   instance_.plan = TemplateId(run.getTemplate());
   instance_.stream = run.getStream();
   instance_.writes_are_free = run.getWritesAreFree();
+  instance_.makes_calls = run.getMakesCalls();
   instance_.buffer_offsets.clear();
   for (int64_t offset : run.getBufferOffsets()) instance_.buffer_offsets.push_back(offset);
   instance_.scalars.clear();

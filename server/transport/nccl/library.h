@@ -27,7 +27,11 @@ namespace tessera {
   X(GroupStart)                   \
   X(GroupEnd)                     \
   X(Send)                         \
-  X(Recv)
+  X(Recv)                         \
+  X(AllGather)                    \
+  X(Broadcast)                    \
+  X(ReduceScatter)                \
+  X(AllReduce)
 
 struct Nccl {
   // The process's one. FailedPrecondition says what of the library is missing.

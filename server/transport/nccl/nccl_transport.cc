@@ -13,6 +13,7 @@
 
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/transport/nccl/nccl_collectives.h"
 #include "server/transport/nccl/pair.h"
 
 namespace tessera {
@@ -60,6 +61,8 @@ class NcclTransport final : public MessageTransport {
     parts_.control = control_.get();
     parts_.slots = &slots_;
     parts_.run = [mailbox = mailbox_](NcclParts::Task task) { mailbox->Put(std::move(task)); };
+    parts_.hear = [this](WorkerIndex from, const NcclRecord& record) { collectives_.Hear(from, record); };
+    parts_.link_broke = [this](WorkerIndex peer, const absl::Status& why) { collectives_.LinkBroke(peer, why); };
     thread_ = std::thread([this] { Loop(); });
   }
   ~NcclTransport() override {
@@ -105,12 +108,14 @@ class NcclTransport final : public MessageTransport {
     const std::lock_guard lock(mutex_);
     return with_.count(peer) != 0;
   }
+  Collectives* collectives() override { return &collectives_; }
   void MarkDead(WorkerIndex peer) override {
     control_->MarkDead(peer);
     mailbox_->Put([this, peer] {
       const auto found = pairs_.find(peer);
       if (found == pairs_.end() || found->second->is_closed()) return;
       found->second->Close(absl::UnavailableError(StrCat("worker ", peer.value, ": lost")));
+      collectives_.Lost(peer);
     });
   }
 
@@ -131,6 +136,7 @@ class NcclTransport final : public MessageTransport {
     bool is_busy = false;
     for (auto& [peer, pair] : pairs_) is_busy = pair->Progress() || is_busy;
     std::erase_if(leaving_, [](const auto& pair) { return !pair->Progress(); });
+    is_busy = collectives_.Progress() || is_busy;
     return is_busy || !leaving_.empty();
   }
 
@@ -142,6 +148,7 @@ class NcclTransport final : public MessageTransport {
       for (NcclParts::Task& task : tasks) task();
       is_busy = Progress();
     }
+    collectives_.Close();
     for (auto& [peer, pair] : pairs_) {
       if (!pair->is_closed()) pair->Close(absl::CancelledError("transport: closed"));
     }
@@ -158,6 +165,10 @@ class NcclTransport final : public MessageTransport {
   std::set<WorkerIndex> without_;  // peers that have none; likewise
   // Of the thread.
   std::map<WorkerIndex, std::shared_ptr<NcclPair>> pairs_;
+  NcclCollectives collectives_{parts_, [this](WorkerIndex peer) -> NcclPair* {
+                                 const auto found = pairs_.find(peer);
+                                 return found == pairs_.end() ? nullptr : found->second.get();
+                               }};
   std::vector<std::shared_ptr<NcclPair>> leaving_;  // whose peers came anew, until their streams have passed
   std::thread thread_;
 };

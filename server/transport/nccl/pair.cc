@@ -26,11 +26,24 @@ void NcclPair::Add(NcclPost post) {
   const auto [at, is_new] = posts_.try_emplace(key);
   if (!is_new) return post.done(absl::InternalError("transport: a tag was used twice"));
   at->second = std::move(post);
-  if (!is_listening_) {
-    Listen();
-    if (is_leader()) Say({});
-  }
+  BeginListening();
   is_leader() ? Match(key) : Tell(key);
+}
+
+void NcclPair::BeginListening() {
+  if (is_listening_) return;
+  Listen();
+  if (is_leader()) Say({});
+}
+
+void NcclPair::ListenForCollectives() {
+  if (!is_closed()) BeginListening();
+}
+
+void NcclPair::SayOfCollectives(const NcclRecord& record) {
+  if (is_closed()) return;
+  BeginListening();
+  Say(record);
 }
 
 void NcclPair::Tell(const Key& key) {
@@ -81,6 +94,11 @@ void NcclPair::Say(NcclRecord record) {
 
 void NcclPair::ControlFailed(uint64_t generation, const absl::Status& status) {
   if (generation != generation_) return;
+  BeginAgain(status);
+  parts_.link_broke(peer_, status);
+}
+
+void NcclPair::BeginAgain(const absl::Status& status) {
   // Even where all has ended: the peer may tell of something again, and is to hear that it is not to be waited for.
   const bool has_pending =
       has_talked_ || !posts_.empty() || !queue_.empty() || !peer_posts_.empty() || !launched_.empty();
@@ -137,6 +155,13 @@ void NcclPair::Hear(const NcclRecord& record) {
       if (const absl::Status status = Start(id, record.ordinal); !status.ok()) Fail(status);
       return;
     }
+    case NcclWord::kReady:
+    case NcclWord::kRefuse:
+    case NcclWord::kEnter:
+    case NcclWord::kStay:
+    case NcclWord::kEnded:
+    case NcclWord::kLeave:
+    case NcclWord::kIsIdle: return parts_.hear(peer_, record);
   }
 }
 

@@ -18,8 +18,23 @@
 
 namespace tessera {
 
-// kBroken: the communicator `ordinal` failed; kId: it begins. kHello says broken_ordinal alone.
-enum class NcclWord : uint32_t { kPosted = 1, kGo = 2, kOtherSize = 3, kId = 4, kBroken = 5, kHello = 6 };
+// kBroken: the communicator `ordinal` failed; kId: it begins. kHello says broken_ordinal alone. From kReady on they are
+// of collectives (collectives.h).
+enum class NcclWord : uint32_t {
+  kPosted = 1,
+  kGo = 2,
+  kOtherSize = 3,
+  kId = 4,
+  kBroken = 5,
+  kHello = 6,
+  kReady = 7,    // member to leader: it would enter; `bytes` is what it would call
+  kRefuse = 8,   // it won't
+  kEnter = 9,    // leader to member: all enter; the communicator `expected_bytes`, and its id
+  kStay = 10,    // nobody does, by reason of the worker `bytes`
+  kEnded = 11,   // either way: the communicator `ordinal` of the leader isn't used any more, whatever is under way
+  kLeave = 12,   // leader to member: when nothing is under way there, say so; `bytes` is the number of the question
+  kIsIdle = 13,  // the answer
+};
 // From the leader to the other one, or back.
 enum class NcclWay : uint32_t { kFromLeader = 0, kToLeader = 1 };
 
@@ -55,6 +70,9 @@ struct NcclParts {
   MessageTransport* control = nullptr;
   cuda::PinnedSlots* slots = nullptr;
   std::function<void(Task)> run;  // on the transport's thread; from any
+  // Of collectives: what a peer says, and that what was said to it or by it may be lost.
+  std::function<void(WorkerIndex, const NcclRecord&)> hear;
+  std::function<void(WorkerIndex, const absl::Status&)> link_broke;
 };
 
 class NcclPair : public std::enable_shared_from_this<NcclPair> {
@@ -62,6 +80,9 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   NcclPair(NcclParts& parts, WorkerIndex peer);
 
   void Add(NcclPost post);
+  // Of collectives. Words come in the order in which they are said, until link_broke.
+  void SayOfCollectives(const NcclRecord& record);
+  void ListenForCollectives();
   // Whether it wants to be asked again soon.
   bool Progress();
   // All that is pending ends with it, as does what comes later.
@@ -80,10 +101,12 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   bool is_leader() const { return parts_.self.value < peer_.value; }
   Key KeyOf(const NcclPost& post) const;
   void Listen();
+  void BeginListening();
   void Say(NcclRecord record);
   void Tell(const Key& key);
   void Hear(const NcclRecord& record);
   void ControlFailed(uint64_t generation, const absl::Status& status);
+  void BeginAgain(const absl::Status& status);
   void Match(const Key& key);
   void Begin(NcclPost post);
   void EndOtherSize(NcclPost post, uint64_t sent, uint64_t expected);

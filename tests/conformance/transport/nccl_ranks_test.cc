@@ -23,6 +23,7 @@
 
 #include "schemas/types/str_cat.h"
 #include "server/device/cuda/cuda_memory.h"
+#include "server/transport/collectives.h"
 #include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/socket/socket_transport.h"
 #include "tests/conformance/transport/transport_conformance.h"
@@ -36,6 +37,7 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder = "TESSERA_TEST_RANKS_FOLDER";
 constexpr size_t kMessageBytes[] = {1, 5000, (1 << 20) + 3};
 constexpr size_t kLargest = (1 << 20) + 3;
+constexpr size_t kPiece = 5000;  // of a gathered tensor
 
 // Memory of the GPU, and the same of the host to compare with.
 class Block {
@@ -132,18 +134,60 @@ class Rank {
     }
   }
 
-  // What NCCL moves to this rank stands still, where the driver is emulated, and all that is enqueued is enqueued.
-  [[noreturn]] void DieWithMessagesUnderWay(MessageTag tag) {
+  // What all ranks but `without` give is with all of them.
+  void GatherFromAll(CollectiveKey key, int without = -1) {
+    Block &given = *sent_[static_cast<size_t>(self_)], &taken = *received_[static_cast<size_t>(self_)];
+    std::memset(given.pinned(), self_ + 1, kPiece);
+    std::memset(taken.pinned(), 0xFF, kLargest);
+    given.Copy(given.pinned(), given.device());
+    taken.Copy(taken.pinned(), taken.device());
+    Outcome outcome;
+    EnterGather(key, without, outcome);
+    const absl::Status status = outcome.Wait();
+    ASSERT_TRUE(status.ok()) << "rank " << self_ << ": " << status;
+    taken.Copy(taken.device(), taken.pinned());
+    size_t at = 0;
+    for (int from = 0; from < count_; ++from) {
+      if (from == without) continue;
+      for (size_t i = 0; i < kPiece; ++i) ASSERT_EQ(taken.pinned()[at + i], static_cast<std::byte>(from + 1)) << from;
+      at += kPiece;
+    }
+    ASSERT_EQ(taken.pinned()[at], std::byte{0xFF});
+  }
+
+  void EnterGather(CollectiveKey key, int without, Outcome& outcome) {
+    std::vector<WorkerIndex> workers;
+    for (int rank = 0; rank < count_; ++rank) {
+      if (rank != without) workers.emplace_back(rank);
+    }
+    transport_->collectives()->Announce(key, workers);
+    const size_t self = static_cast<size_t>(self_);
+    transport_->collectives()->Enter(key,
+                                     {{.kind = CallKind::kAllGather,
+                                       .root = 0,
+                                       .dtype = DType::kU8,
+                                       .count = kPiece,
+                                       .source = sent_[self]->device(),
+                                       .destination = received_[self]->device()}},
+                                     outcome.Callback());
+  }
+
+  // What NCCL moves to this rank stands still, where the driver is emulated, and all that is enqueued is enqueued: a
+  // collective, and messages.
+  [[noreturn]] void DieWithMessagesUnderWay(MessageTag tag, CollectiveKey key) {
     const TestDriver& driver = TestDriver::Get();
     std::vector<Outcome> outcomes(static_cast<size_t>(count_));
     driver.Hold();
+    EnterGather(key, -1, outcomes[static_cast<size_t>(self_)]);
+    // What NCCL does, and the word that says that it is done.
+    while (driver.is_emulated() && driver.Queued() < 2) std::this_thread::yield();
     for (int peer = 0; peer < count_; ++peer) {
       if (peer == self_) continue;
       const size_t p = static_cast<size_t>(peer);
       transport_->Receive(WorkerIndex(peer), tag, {received_[p]->device(), kLargest}, outcomes[p].Callback());
     }
     // For each peer what NCCL does, and the word that says that it is done.
-    while (driver.is_emulated() && driver.Queued() < 2 * (count_ - 1)) std::this_thread::yield();
+    while (driver.is_emulated() && driver.Queued() < 2 * count_) std::this_thread::yield();
     for (int peer = 0; peer < count_ && !driver.is_emulated(); ++peer) {
       if (peer != self_) outcomes[static_cast<size_t>(peer)].Wait().IgnoreError();
     }
@@ -188,19 +232,32 @@ TEST(NcclRank, OfItsOwnProcess) {
       if (HasFatalFailure()) return;
     }
   }
+  for (uint32_t phase = 1; phase < 4; ++phase) rank.GatherFromAll({++ordinal, phase});
+  if (HasFatalFailure()) return;
   rank.Publish(StrCat("passed-", self), "all");
   for (int peer = 0; peer < count; ++peer) rank.Await(StrCat("passed-", peer));
   const int last = count - 1;
   const MessageTag tag = {.ordinal = 100, .phase = 1};
-  if (self == last) rank.DieWithMessagesUnderWay(tag);
-  Outcome sent;
+  const CollectiveKey key = {.ordinal = 100, .phase = 2};
+  if (self == last) rank.DieWithMessagesUnderWay(tag, key);
+  Outcome sent, gathered;
+  rank.EnterGather(key, -1, gathered);
   rank.transport().Send(WorkerIndex(last), tag, {rank.sent(last).device(), kLargest}, sent.Callback());
   rank.Await("dead");
+  const auto told = std::chrono::steady_clock::now();
   rank.transport().MarkDead(WorkerIndex(last));
+  const absl::Status call = gathered.Wait();
+  std::printf("rank %d of %d: out of the collective %.1f ms after it heard that rank %d is dead\n", self, count,
+              std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - told).count(), last);
+  EXPECT_TRUE(absl::IsUnavailable(call) || (call.ok() && !TestDriver::Get().is_emulated())) << call;
+  if (!call.ok()) {
+    EXPECT_NE(call.message().find(StrCat("worker ", last)), absl::string_view::npos) << call;
+  }
   const absl::Status status = sent.Wait();
   // On a real GPU it may have passed before.
   EXPECT_TRUE(absl::IsUnavailable(status) || (status.ok() && !TestDriver::Get().is_emulated())) << status;
   rank.ExchangeWithAll(101, 5000, true, last);
+  if (last > 1) rank.GatherFromAll({102, 1}, last);
   // Nobody leaves before all have what they want of it.
   rank.Publish(StrCat("left-", self), "all");
   for (int peer = 0; peer < last; ++peer) rank.Await(StrCat("left-", peer));

@@ -34,12 +34,20 @@ Lines LinesOf(const char* from, const char* to, const std::vector<int32_t>& host
 }
 
 TEST(StepLinesTest, MessagesOfGpusThatHaveItGoByNccl) {
-  EXPECT_THAT(LinesOf("f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2) [R]", {0, 1}),
+  EXPECT_THAT(LinesOf("f32[9] @ mesh(2) [S(0)]", "f32[9] @ mesh(2) [R]", {0, 1}),
               ElementsAre("all_gather %0 [S(0)] -> %1 [R], by NCCL"));
   EXPECT_THAT(LinesOf("f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2) [R]", {0, 1}, /*without=*/1),
               ElementsAre("all_gather %0 [S(0)] -> %1 [R]"));
   EXPECT_THAT(LinesOf("f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2) [R]", {0, 1}, -1, DeviceKind::kCpu),
               ElementsAre("all_gather %0 [S(0)] -> %1 [R]"));
+}
+
+TEST(StepLinesTest, ACallOfAllWorkersSaysWhichOne) {
+  EXPECT_THAT(LinesOf("f32[8] @ mesh(2) [S(0)]", "f32[8] @ mesh(2) [R]", {0, 1}),
+              ElementsAre("all_gather %0 [S(0)] -> %1 [R], by NCCL's AllGather"));
+  EXPECT_THAT(LinesOf("i64[8] @ mesh(2) [P(sum)]", "i64[8] @ mesh(2) [S(0)]", {0, 1})[0],
+              EndsWith(", by NCCL's ReduceScatter"));
+  EXPECT_THAT(LinesOf("f64[8] @ mesh(2) [P(sum)]", "f64[8] @ mesh(2) [S(0)]", {0, 1})[0], EndsWith(", by NCCL"));
 }
 
 TEST(StepLinesTest, WhatIsReadInMappedMemoryIsNot) {

@@ -40,6 +40,12 @@ class FilterDevice : public Device {
   bool IsHostMemory() const override { return inner_.IsHostMemory(); }
   void EnqueueAsync(StreamId stream, Start start) override {
     const int number = async_count_++;
+    if (options_.goes_on && options_.goes_on(worker_, number)) {
+      return inner_.EnqueueAsync(stream, [start = std::move(start)](Done done) mutable {
+        start([](const absl::Status&) {});
+        done(absl::OkStatus());
+      });
+    }
     if (!options_.skips_async || !options_.skips_async(worker_, number)) inner_.EnqueueAsync(stream, std::move(start));
   }
   void EnqueueSignal(StreamId stream, uint64_t value) override { inner_.EnqueueSignal(stream, value); }
@@ -302,7 +308,8 @@ WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<Sha
                     .stream = 0,
                     .buffer_offsets = {},
                     .scalars = scalars,
-                    .waits = {}};
+                    .waits = {},
+                    .makes_calls = options_.makes_calls};
   for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(Allocate(buffer.bytes));
   auto base = [&](const PlanValue& value) { return instance.buffer_offsets[static_cast<size_t>(value.buffer)]; };
   for (size_t i = 0; i < inputs.size(); ++i) {

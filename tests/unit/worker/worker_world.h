@@ -36,6 +36,10 @@ struct WorldOptions {
   std::function<bool(int worker, const CounterWait& wait)> skips = {};  // waits that are left out
   // Starts and waits of messages that are left out, by their number on the worker's device.
   std::function<bool(int worker, int number)> skips_async = {};
+  // Such that begin, and are not waited for.
+  std::function<bool(int worker, int number)> goes_on = {};
+  // Exchanges are calls of the transport's collectives where they can be.
+  bool makes_calls = false;
   // What stands between a worker and its transport; null: nothing.
   std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
   std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor

@@ -1,7 +1,8 @@
-// An emulated libnccl.so.2: the calls that move bytes between a pair of ranks, as one operation of the emulated driver
-// per group. It is ready when all its parts have met theirs (meeting.h). Ranks whose order, count or dtype differ fail
-// together, with a text that says both sides; the operation then stands until the communicator is aborted, as a real
-// one's does.
+// An emulated libnccl.so.2: the calls that move bytes between a pair of ranks, and collectives, as one operation of the
+// emulated driver per group. It is ready when all its parts have met theirs, and all ranks have come to its collectives
+// (meeting.h). Ranks whose order, count or dtype differ fail together, with a text that says both sides; the operation
+// then stands until the communicator is aborted, as a real one's does. Sums are of integers of 32 and 64 bits: a
+// float's has an order, which is the library's own.
 //
 //   TESSERA_NCCL_FAIL=ncclSend:2   the second call of ncclSend returns ncclInternalError
 
@@ -33,6 +34,7 @@ struct ncclComm {
   bool has_met = false;                              // all ranks had come
   std::map<std::pair<bool, int>, uint64_t> numbers;  // the next, by (is a send, peer)
   nccl::Meeting::Passed passed;                      // of the thread that runs operations
+  uint64_t collectives = 0;                          // operations with some, as they were launched
 };
 
 namespace {
@@ -50,7 +52,8 @@ struct Group {
   struct Call {
     Comm comm;
     cudaStream_t stream;
-    nccl::Part part;
+    std::optional<nccl::Part> part;  // or a collective
+    nccl::Collective collective = {};
   };
   std::vector<Call> calls;
 };
@@ -59,6 +62,16 @@ thread_local Group group;
 struct Operation {
   Comm comm;
   std::vector<nccl::Part> parts;
+  std::vector<nccl::Collective> collectives = {};
+  uint64_t number = 0;  // of those with collectives
+  bool is_announced = false;
+  bool is_done = false;  // the collectives are
+
+  std::vector<nccl::Collective::Call> Calls() const {
+    std::vector<nccl::Collective::Call> calls;
+    for (const nccl::Collective& collective : collectives) calls.push_back(collective.call);
+    return calls;
+  }
 };
 
 struct Driver {
@@ -118,6 +131,83 @@ std::byte* Place(const TesseraEmulatorMemory* memory, const nccl::Part& part) {
   return static_cast<std::byte*>(memory->touch(memory->engine, part.address, part.bytes, part.is_send ? 0 : 1));
 }
 
+// Integers wrap.
+template <typename T>
+void AddTo(std::string& sum, const std::string& term) {
+  for (size_t i = 0; i + sizeof(T) <= sum.size(); i += sizeof(T)) {
+    T a, b;
+    std::memcpy(&a, sum.data() + i, sizeof(T));
+    std::memcpy(&b, term.data() + i, sizeof(T));
+    a = static_cast<T>(a + b);
+    std::memcpy(sum.data() + i, &a, sizeof(T));
+  }
+}
+
+// What the rank gets: of what all give.
+std::string ResultOf(const nccl::Collective& collective, int self, const std::vector<std::string>& given) {
+  using Kind = nccl::Collective::Kind;
+  const auto [kind, dtype, count, sum, root] = collective.call;
+  if (kind == Kind::kBroadcast) return given[static_cast<size_t>(root)];
+  std::string result = kind == Kind::kAllGather ? "" : given[0];
+  for (size_t rank = kind == Kind::kAllGather ? 0 : 1; rank < given.size(); ++rank) {
+    if (kind == Kind::kAllGather) {
+      result += given[rank];
+    } else if (SizeOf(static_cast<ncclDataType_t>(dtype)) == 8) {
+      AddTo<uint64_t>(result, given[rank]);
+    } else {
+      AddTo<uint32_t>(result, given[rank]);
+    }
+  }
+  const auto bytes = static_cast<size_t>(collective.destination_bytes);
+  return kind == Kind::kReduceScatter ? result.substr(static_cast<size_t>(self) * bytes, bytes) : result;
+}
+
+// Null where memory is neither the device's nor registered.
+struct CollectivePlace {
+  CollectivePlace(const TesseraEmulatorMemory* memory, const nccl::Collective& c)
+      : source(At(memory, c.source, c.source_bytes, 0)),
+        destination(At(memory, c.destination, c.destination_bytes, 1)) {
+    is_whole = (source != nullptr || c.source_bytes == 0) && (destination != nullptr || c.destination_bytes == 0);
+  }
+  static std::byte* At(const TesseraEmulatorMemory* memory, uint64_t address, int64_t bytes, int is_write) {
+    return bytes == 0 ? nullptr : static_cast<std::byte*>(memory->touch(memory->engine, address, bytes, is_write));
+  }
+  std::byte *source, *destination;
+  bool is_whole;
+};
+
+// Whether what is wrong or all of the operation's collectives is there.
+bool CollectivesAreDone(Operation& operation, const TesseraEmulatorMemory* memory) {
+  const nccl::Meeting& meeting = operation.comm->meeting;
+  const std::vector<nccl::Collective::Call> calls = operation.Calls();
+  std::vector<CollectivePlace> places;
+  for (const nccl::Collective& collective : operation.collectives) {
+    places.emplace_back(memory, collective);
+    if (!places.back().is_whole) return true;  // its run says what is wrong
+  }
+  if (!operation.is_announced) {
+    std::vector<std::string> given;
+    for (size_t c = 0; c < places.size(); ++c) {
+      const auto* const from = reinterpret_cast<const char*>(places[c].source);
+      given.emplace_back(from, from == nullptr ? 0 : static_cast<size_t>(operation.collectives[c].source_bytes));
+    }
+    meeting.AnnounceAll(operation.number, calls, given);
+    operation.is_announced = true;
+  }
+  const auto all = meeting.TakeAll(operation.number, calls);
+  if (!all.has_value()) {
+    if (const auto wrong = meeting.FindPartBefore(operation.number, operation.comm->passed); wrong.has_value())
+      meeting.Fail(*wrong);
+    return false;
+  }
+  for (size_t c = 0; c < places.size(); ++c) {
+    const std::string result = ResultOf(operation.collectives[c], meeting.self(), (*all)[c]);
+    if (places[c].destination != nullptr) std::memcpy(places[c].destination, result.data(), result.size());
+  }
+  if (operation.number > 0) meeting.ForgetAll(operation.number - 1);
+  return true;
+}
+
 int IsReady(void* state, const TesseraEmulatorMemory* memory) {
   auto& operation = *static_cast<Operation*>(state);
   const nccl::Meeting& meeting = operation.comm->meeting;
@@ -139,7 +229,8 @@ int IsReady(void* state, const TesseraEmulatorMemory* memory) {
   }
   if (has_moved || !operation.comm->has_begun) meeting.PublishHead(operation.parts);
   operation.comm->has_begun = true;
-  if (is_done) return 1;
+  if (!operation.collectives.empty() && !operation.is_done) operation.is_done = CollectivesAreDone(operation, memory);
+  if (is_done && (operation.is_done || operation.collectives.empty())) return 1;
   if (const auto wrong = meeting.FindOtherOrder(operation.parts, operation.comm->passed); wrong.has_value())
     meeting.Fail(*wrong);
   return 0;
@@ -152,6 +243,11 @@ const char* Run(void* state, const TesseraEmulatorMemory* memory) {
   for (const nccl::Part& part : operation.parts) {
     operation.comm->passed[{part.is_send, part.peer}] = part.number + 1;
     if (Place(memory, part) == nullptr && !operation.comm->is_aborted) {
+      return "memory that is neither the device's nor registered";
+    }
+  }
+  for (const nccl::Collective& collective : operation.collectives) {
+    if (!CollectivePlace(memory, collective).is_whole && !operation.comm->is_aborted) {
       return "memory that is neither the device's nor registered";
     }
   }
@@ -168,7 +264,12 @@ ncclResult_t Launch() {
       operation = std::make_unique<Operation>(Operation{call.comm, {}});
     }
     if (stream != call.stream) return ncclInvalidUsage;
-    operation->parts.push_back(call.part);
+    if (call.part.has_value()) {
+      operation->parts.push_back(*call.part);
+    } else {
+      if (operation->collectives.empty()) operation->number = call.comm->collectives++;
+      operation->collectives.push_back(call.collective);
+    }
   }
   group.calls.clear();
   for (auto& [comm, both] : operations) {
@@ -196,6 +297,34 @@ ncclResult_t Add(const char* function, bool is_send, const void* at, size_t coun
   part.bytes = static_cast<int64_t>(count) * SizeOf(dtype);
   group.calls.push_back({comm, stream, part});
   return group.depth == 0 ? Launch() : ncclSuccess;
+}
+
+ncclResult_t AddCollective(const char* function, nccl::Collective::Call call, const void* source, int64_t source_counts,
+                           void* destination, int64_t destination_counts, ncclComm_t handle, cudaStream_t stream) {
+  if (IsInjected(function)) return ncclInternalError;
+  const Comm comm = Find(handle);
+  if (comm == nullptr || comm->is_aborted || call.root < 0 || call.root >= comm->meeting.ranks()) {
+    return ncclInvalidArgument;
+  }
+  if (!comm->meeting.HaveAllCome()) return ncclInvalidUsage;  // it isn't there yet
+  const int64_t bytes = call.count * SizeOf(static_cast<ncclDataType_t>(call.dtype));
+  nccl::Collective collective{call, reinterpret_cast<uint64_t>(source), reinterpret_cast<uint64_t>(destination)};
+  const bool gives = call.kind != nccl::Collective::Kind::kBroadcast || call.root == comm->meeting.self();
+  collective.source_bytes = gives ? bytes * source_counts : 0;
+  collective.destination_bytes = bytes * destination_counts;
+  group.calls.push_back({comm, stream, std::nullopt, collective});
+  return group.depth == 0 ? Launch() : ncclSuccess;
+}
+
+ncclResult_t AddReduction(const char* function, nccl::Collective::Kind kind, const void* source, void* destination,
+                          size_t count, ncclDataType_t dtype, ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
+  const Comm comm = Find(handle);
+  const bool is_integer = dtype == ncclInt32 || dtype == ncclUint32 || dtype == ncclInt64 || dtype == ncclUint64;
+  if (comm == nullptr || op != ncclSum || !is_integer) return ncclInvalidArgument;
+  const int64_t pieces = kind == nccl::Collective::Kind::kReduceScatter ? comm->meeting.ranks() : 1;
+  const nccl::Collective::Call call{kind, static_cast<int32_t>(dtype), static_cast<int64_t>(count),
+                                    static_cast<int32_t>(op)};
+  return AddCollective(function, call, source, pieces, destination, 1, handle, stream);
 }
 
 }  // namespace
@@ -285,6 +414,31 @@ ncclResult_t ncclSend(const void* at, size_t count, ncclDataType_t dtype, int pe
 }
 ncclResult_t ncclRecv(void* at, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm, cudaStream_t stream) {
   return Add("ncclRecv", false, at, count, dtype, peer, comm, stream);
+}
+
+ncclResult_t ncclAllGather(const void* source, void* destination, size_t count, ncclDataType_t dtype, ncclComm_t handle,
+                           cudaStream_t stream) {
+  const Comm comm = Find(handle);
+  if (comm == nullptr) return ncclInvalidArgument;
+  const nccl::Collective::Call call{nccl::Collective::Kind::kAllGather, static_cast<int32_t>(dtype),
+                                    static_cast<int64_t>(count)};
+  return AddCollective("ncclAllGather", call, source, 1, destination, comm->meeting.ranks(), handle, stream);
+}
+ncclResult_t ncclBroadcast(const void* source, void* destination, size_t count, ncclDataType_t dtype, int root,
+                           ncclComm_t handle, cudaStream_t stream) {
+  const nccl::Collective::Call call{nccl::Collective::Kind::kBroadcast, static_cast<int32_t>(dtype),
+                                    static_cast<int64_t>(count), 0, root};
+  return AddCollective("ncclBroadcast", call, source, 1, destination, 1, handle, stream);
+}
+ncclResult_t ncclAllReduce(const void* source, void* destination, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                           ncclComm_t handle, cudaStream_t stream) {
+  return AddReduction("ncclAllReduce", nccl::Collective::Kind::kAllReduce, source, destination, count, dtype, op,
+                      handle, stream);
+}
+ncclResult_t ncclReduceScatter(const void* source, void* destination, size_t count, ncclDataType_t dtype,
+                               ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
+  return AddReduction("ncclReduceScatter", nccl::Collective::Kind::kReduceScatter, source, destination, count, dtype,
+                      op, handle, stream);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {

@@ -175,6 +175,83 @@ bool Meeting::Take(const Part& receive, std::byte* bytes) const {
   return unlink(path.c_str()) == 0;
 }
 
+std::string ToText(const Collective::Call& call) {
+  static constexpr const char* kNames[] = {"AllGather", "Broadcast", "AllReduce", "ReduceScatter"};
+  std::string text = std::string(kNames[static_cast<int>(call.kind)]) + " of " + std::to_string(call.count) +
+                     " of dtype " + std::to_string(call.dtype);
+  if (call.kind == Collective::Kind::kBroadcast) text += " from " + std::to_string(call.root);
+  return text;
+}
+
+std::string Meeting::NameOfAll(int rank, uint64_t number) const {
+  return "all-" + std::to_string(rank) + "-" + std::to_string(number);
+}
+
+void Meeting::AnnounceAll(uint64_t number, const std::vector<Collective::Call>& calls,
+                          const std::vector<std::string>& given) const {
+  std::string all;
+  for (size_t c = 0; c < calls.size(); ++c) {
+    const auto size = static_cast<uint64_t>(given[c].size());
+    all.append(reinterpret_cast<const char*>(&calls[c]), sizeof(calls[c]));
+    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    all.append(given[c]);
+  }
+  WriteWhole(Path(NameOfAll(self_, number)), all, std::to_string(self_));
+}
+
+std::optional<Meeting::Given> Meeting::TakeAll(uint64_t number, const std::vector<Collective::Call>& calls) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!Exists(NameOfAll(rank, number))) return std::nullopt;
+  }
+  Given given(calls.size());
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::optional<std::string> all = ReadWhole(Path(NameOfAll(rank, number)));
+    if (!all.has_value()) return std::nullopt;  // the folder goes
+    size_t at = 0, c = 0;
+    std::string theirs;
+    for (; at < all->size(); ++c) {
+      Collective::Call call;
+      uint64_t size = 0;
+      std::copy_n(all->data() + at, sizeof(call), reinterpret_cast<char*>(&call));
+      std::copy_n(all->data() + at + sizeof(call), sizeof(size), reinterpret_cast<char*>(&size));
+      at += sizeof(call) + sizeof(size);
+      if (c >= calls.size() || !(call == calls[c])) {
+        theirs = ToText(call);
+        break;
+      }
+      given[c].push_back(all->substr(at, size));
+      at += size;
+    }
+    if (theirs.empty() && c == calls.size()) continue;
+    Fail("rank " + std::to_string(rank) + " calls " + (theirs.empty() ? "nothing more" : theirs) + ", rank " +
+         std::to_string(self_) + " " + (c < calls.size() ? ToText(calls[c]) : "nothing more"));
+    return std::nullopt;
+  }
+  return given;
+}
+
+void Meeting::ForgetAll(uint64_t number) const { unlink(Path(NameOfAll(self_, number)).c_str()); }
+
+std::optional<std::string> Meeting::FindPartBefore(uint64_t number, const Passed& passed) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank == self_ || Exists(NameOfAll(rank, number))) continue;
+    std::istringstream lines(ReadWhole(Path("head-" + std::to_string(rank))).value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string kind;
+      int peer = 0;
+      uint64_t part = 0;
+      words >> kind >> peer >> part;
+      const auto before = passed.find({kind == "recv", rank});
+      if (peer != self_ || (before != passed.end() && part < before->second)) continue;
+      return "ranks " + std::to_string(std::min(self_, rank)) + " and " + std::to_string(std::max(self_, rank)) +
+             " have another order: a collective of rank " + std::to_string(self_) + " against \"" + line +
+             "\" of rank " + std::to_string(rank);
+    }
+  }
+  return std::nullopt;
+}
+
 void Meeting::RemoveFolder() const {
   // At once: a message of a folder that is half gone would look taken.
   std::error_code failed;

@@ -6,6 +6,9 @@
 //   rank-1            rank 1 has come: its process and its host, as NCCL_HOSTID says
 //   head-1            what the operation at the head of rank 1's stream has: lines "send 0 7" or "recv 0 3"
 //   0-1-7             what rank 0 sends to rank 1 as its 7th: count, dtype, bytes. Taken away by who receives it
+//   all-1-4           what rank 1 gives to its 4th operation of collectives: of each its kind, count, dtype, sum and
+//   root,
+//                     and the bytes. It takes it away when its 5th is done, and so all have come to the 5th
 //   error             the text of what went wrong; all ranks see it
 //
 // Law: a send and a receive of two ranks meet by their numbers, in the order in which each rank enqueued them.
@@ -32,6 +35,23 @@ struct Part {
   bool is_done = false;
 };
 
+// One of an operation's collectives.
+struct Collective {
+  enum class Kind : int32_t { kAllGather, kBroadcast, kAllReduce, kReduceScatter };
+  struct Call {
+    Kind kind = Kind::kAllGather;
+    int32_t dtype = 0;
+    int64_t count = 0;
+    int32_t sum = 0;  // of reductions: the library's number of the operation
+    int32_t root = 0;
+    bool operator==(const Call&) const = default;
+  };
+  Call call;
+  uint64_t source = 0, destination = 0;  // addresses
+  int64_t source_bytes = 0, destination_bytes = 0;
+};
+std::string ToText(const Collective::Call& call);
+
 class Meeting {
  public:
   // A new folder; empty where there can be none.
@@ -39,6 +59,8 @@ class Meeting {
 
   Meeting(std::string folder, int ranks, int self) : folder_(std::move(folder)), ranks_(ranks), self_(self) {}
 
+  int ranks() const { return ranks_; }
+  int self() const { return self_; }
   void Come() const;
   // Two processes of one host, whose ranks share the one GPU that there is: NCCL refuses them. Threads of a process it
   // would refuse, too; tests have them.
@@ -61,6 +83,17 @@ class Meeting {
   // True when it came; another count or dtype is a failure of all ranks.
   bool Take(const Part& receive, std::byte* bytes) const;
 
+  // The number-th operation of collectives: what this rank gives, once.
+  void AnnounceAll(uint64_t number, const std::vector<Collective::Call>& calls,
+                   const std::vector<std::string>& given) const;
+  // What all ranks give, by collective and rank, when all have come; ranks that call something else are a failure of
+  // all.
+  using Given = std::vector<std::vector<std::string>>;
+  std::optional<Given> TakeAll(uint64_t number, const std::vector<Collective::Call>& calls) const;
+  void ForgetAll(uint64_t number) const;
+  // A rank that hasn't come to this rank's collective, and waits for this rank with something else.
+  std::optional<std::string> FindPartBefore(uint64_t number, const Passed& passed) const;
+
   void RemoveFolder() const;
   // Takes the folder away when all ranks have left.
   void Leave() const;
@@ -68,6 +101,7 @@ class Meeting {
  private:
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
   std::string PathOf(int from, int to, uint64_t number) const;
+  std::string NameOfAll(int rank, uint64_t number) const;
   bool Exists(const std::string& name) const;
 
   const std::string folder_;

@@ -84,6 +84,16 @@ struct Rank {
   ncclResult_t Receive(size_t count = kBytes, ncclDataType_t dtype = ncclInt8) {
     return Library().Recv(destination, count, dtype, 1 - self, comm, reinterpret_cast<cudaStream_t>(stream));
   }
+  ncclResult_t AllGather(size_t count, ncclDataType_t dtype = ncclInt8) {
+    return Library().AllGather(source, destination, count, dtype, comm, reinterpret_cast<cudaStream_t>(stream));
+  }
+  ncclResult_t Broadcast(int root) {
+    return Library().Broadcast(source, destination, 64, ncclInt8, root, comm, reinterpret_cast<cudaStream_t>(stream));
+  }
+  ncclResult_t Sum(bool scatters, size_t count, ncclDataType_t dtype) {
+    const auto& call = scatters ? Library().ReduceScatter : Library().AllReduce;
+    return call(source, destination, count, dtype, ncclSum, comm, reinterpret_cast<cudaStream_t>(stream));
+  }
   bool HasPassed() const {
     return Eventually([&] { return driver.StreamQuery(stream) == CUDA_SUCCESS; });
   }
@@ -158,6 +168,59 @@ TEST(EmulatedNccl, AnotherOrderIsFoundOnBoth) {
     EXPECT_EQ(ranks.rank[self]->Receive(), ncclSuccess);
   }
   EXPECT_THAT(ranks.FailureOfBoth(), HasSubstr("ranks 0 and 1 have another order"));
+}
+
+TEST(EmulatedNccl, CollectivesAreWhatTheyAre) {
+  Ranks ranks;
+  const auto pass = [&ranks](auto call) {
+    for (const auto& rank : ranks.rank) EXPECT_EQ(call(*rank), ncclSuccess);
+    for (const auto& rank : ranks.rank) EXPECT_TRUE(rank->HasPassed());
+  };
+  for (int round = 0; round < 3; ++round) {
+    pass([](Rank& rank) { return rank.AllGather(100); });
+    for (const auto& rank : ranks.rank) {
+      for (size_t i = 0; i < 201; ++i) {
+        const int want = i < 100 ? 1 : i < 200 ? 2 : round == 0 ? rank->self + 1 : 3;
+        EXPECT_EQ(rank->destination[i], std::byte(want)) << i;
+      }
+    }
+    pass([](Rank& rank) { return rank.Broadcast(1); });
+    EXPECT_EQ(ranks.rank[0]->destination[63], std::byte(2));
+    // Rank 0 has 0x0101..., rank 1 0x0202...
+    pass([](Rank& rank) { return rank.Sum(false, Rank::kBytes / 8, ncclUint64); });
+    EXPECT_EQ(ranks.rank[0]->destination[Rank::kBytes - 1], std::byte(3));
+    pass([](Rank& rank) { return rank.Sum(true, Rank::kBytes / 8, ncclInt32); });
+    EXPECT_EQ(ranks.rank[1]->destination[Rank::kBytes / 2 - 1], std::byte(3));
+  }
+  EXPECT_EQ(ranks.rank[0]->Sum(false, 4, ncclFloat32), ncclInvalidArgument);
+}
+
+TEST(EmulatedNccl, ACollectiveWaitsForAllRanks) {
+  Ranks ranks;
+  EXPECT_EQ(ranks.rank[0]->AllGather(8), ncclSuccess);
+  EXPECT_EQ(ranks.rank[0]->driver.StreamQuery(ranks.rank[0]->stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ranks.rank[1]->AllGather(8), ncclSuccess);
+  EXPECT_TRUE(ranks.rank[0]->HasPassed() && ranks.rank[1]->HasPassed());
+}
+
+TEST(EmulatedNccl, AnotherCollectiveCountOrDtypeOfARankIsFoundOnBoth) {
+  const auto found = [](auto first, auto second) {
+    Ranks ranks;
+    EXPECT_EQ(first(*ranks.rank[0]), ncclSuccess);
+    EXPECT_EQ(second(*ranks.rank[1]), ncclSuccess);
+    const std::string said = ranks.FailureOfBoth();
+    EXPECT_EQ(ranks.rank[1]->destination[0], std::byte{2});  // untouched
+    return said;
+  };
+  const auto gather = [](size_t count, ncclDataType_t dtype = ncclInt8) {
+    return [=](Rank& rank) { return rank.AllGather(count, dtype); };
+  };
+  EXPECT_THAT(found(gather(8), gather(9)), HasSubstr("AllGather of 9"));
+  EXPECT_THAT(found(gather(8), gather(8, ncclFloat32)), HasSubstr("of dtype 7"));
+  EXPECT_THAT(found(gather(64), [](Rank& rank) { return rank.Broadcast(0); }), HasSubstr("Broadcast of 64"));
+  EXPECT_THAT(found([](Rank& rank) { return rank.Broadcast(1); }, [](Rank& rank) { return rank.Broadcast(0); }),
+              HasSubstr("from 1"));
+  EXPECT_THAT(found(gather(8), [](Rank& rank) { return rank.Send(); }), HasSubstr("have another order"));
 }
 
 TEST(EmulatedNccl, AnAbortFreesTheStreamAndIsSeenByThePeer) {
