@@ -32,7 +32,7 @@ def test_comparing_with_what_is_no_operand_names_the_op(mesh4, name, compare):
 
 def test_errors_of_python_name_the_public_class(mesh4):
     x = ts.ones((3,), device_mesh=mesh4)
-    for call, name in ((lambda: x.redistribute(1, 2, 3), "Tensor.redistribute"), (lambda: x.item(1), "Tensor.item"),
+    for call, name in ((lambda: x.redistribute(1, 2, 3), "Tensor.redistribute"), (lambda: x.item(index=1), "Tensor.item"),
                        (lambda: x.reshape(1, copies=2), "Tensor.reshape"), (lambda: x.session.sync(1, 2, 3), "sync")):
         with pytest.raises(TypeError, match=re.escape(name)) as raised:
             call()
