@@ -123,7 +123,8 @@ struct SortOp {
 // the part of the whole in order that its box says: values, or (kPlaces, i64) places in the whole, where input 1 has
 // each element's place in its own run (i64). Equal elements come in the order of their places. In a kernel's call each
 // run may be an input of its own, those of values first; it then says in `more_outputs`, by input, how many elements it
-// has taken (i64).
+// has taken (i64). One more may stand behind them, i64 [runs, 2]: which elements of each run are there, beyond which
+// nothing is read (server/plan/merge_ranges.h).
 struct MergeOp {
   SortResult result = SortResult::kValues;
   Shape runs;

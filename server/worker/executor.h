@@ -16,8 +16,8 @@
 // Bytes received are counted where they move: by the device for what is read in a peer's memory, by
 // the message that arrived for the rest; never copied from the plan.
 //
-// After warm-up an ordinal allocates nothing (ranks up to 6): records are used again (run_record.h). A merge by messages
-// is the exception: its ranges (server/plan/merge_ranges.h) are lists of their own.
+// After warm-up an ordinal allocates nothing (ranks up to 6): records are used again (run_record.h). A merge by
+// messages is the exception: its ranges (server/plan/merge_ranges.h) are lists of their own.
 //
 // All calls come from one thread; reports come from the device's threads.
 

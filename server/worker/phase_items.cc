@@ -489,7 +489,7 @@ KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& ker
                      .more_outputs = absl::MakeConstSpan(record.merge_outputs).subspan(first_output),
                      .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
                      .store = kernel.store,
-                      .output_readers = kernel.output_readers},
+                     .output_readers = kernel.output_readers},
                     absl::MakeConstSpan(record.kernel_counts).subspan(first_count)};
 }
 
