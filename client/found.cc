@@ -199,10 +199,10 @@ absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted) {
   const SpeakAs speaks(Speaker::kUniqueAll);
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
-  // Numbers are sorted by themselves; complex ones have an order only by their parts.
-  // An element that equals itself is found among the values; a NaN isn't.
   const DTypeKind kind = Kind(x.dtype());
+  // An element that equals itself is found among the values; a NaN isn't.
   const bool is_found = kind == DTypeKind::kSigned || kind == DTypeKind::kUnsigned;
+  // Numbers are sorted by themselves; complex ones have an order only by their parts.
   const bool is_complex = kind == DTypeKind::kComplex;
   std::optional<Tensor> order;
   if (is_complex || wanted.indices || (wanted.inverse && !is_found)) {

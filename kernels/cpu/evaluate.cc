@@ -83,6 +83,11 @@ void FillElements(const ElementBits& element, int64_t element_bytes, int64_t cou
 
 }  // namespace
 
+int64_t CountLoops(const Expression& expression) {
+  return std::count_if(expression.nodes.begin(), expression.nodes.end(),
+                       [](const ExpressionNode& node) { return Arity(node.op) > 0; });
+}
+
 Evaluator::Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number, FetchAhead* ahead)
     : expression_(expression), ahead_(ahead), nodes_(expression.nodes.size()) {
   static thread_local std::array<std::vector<std::byte>, kMaxJoinedKernels> scratches;

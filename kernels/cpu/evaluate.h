@@ -21,6 +21,9 @@ namespace tessera::cpu {
 
 class FetchAhead;
 
+// The nodes of an expression that are computed, each by a loop over the block.
+int64_t CountLoops(const Expression& expression);
+
 class Evaluator {
  public:
   // Where the elements of the block at hand are: of an input (`node.a`, kInput) or an index (kIndex), in place, or

@@ -13,6 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 
+#include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/stores.h"
@@ -290,13 +291,11 @@ void AddAhead(const Turns& turns, int64_t row, int64_t count, FetchAhead& ahead)
   }
 }
 
-// The nodes that a block of all members computes.
+// That a block of all members takes.
 int64_t LoopsOf(const std::deque<Member>& members) {
   int64_t loops = 0;
   for (const Member& member : members) {
-    const auto* map = std::get_if<MapOp>(member.call.op);
-    if (map == nullptr) continue;
-    for (const ExpressionNode& node : map->expression.nodes) loops += Arity(node.op) > 0 ? 1 : 0;
+    if (const auto* map = std::get_if<MapOp>(member.call.op)) loops += CountLoops(map->expression);
   }
   return loops;
 }

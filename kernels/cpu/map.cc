@@ -43,25 +43,14 @@ class MapRunner final : public PieceRunner {
   // All of it, with the next block on its way where what is read comes from memory.
   absl::Status RunAll(FetchAhead& ahead, int64_t loops) {
     if (stores_ == Stores::kCached || loops < 2) return Run(0, nest_.size);
-    for (int64_t start = 0; start < nest_.size;) {
-      const int64_t n = BlockLength(nest_, start);
+    return RunBlocks(0, nest_.size, [&](int64_t next) {
       ahead.Begin(loops);
-      if (start + n < nest_.size) AddAhead(start + n, ahead);
-      if (absl::Status s = RunBlock(start, n); !s.ok()) return s;
-      start += n;
-    }
-    EndStores(stores_);
-    return absl::OkStatus();
+      if (next < nest_.size) AddAhead(next, ahead);
+    });
   }
 
   absl::Status Run(int64_t start, int64_t count) override {
-    for (const int64_t end = start + count; start < end;) {
-      const int64_t n = std::min(BlockLength(nest_, start), end - start);
-      if (absl::Status s = RunBlock(start, n); !s.ok()) return s;
-      start += n;
-    }
-    EndStores(stores_);
-    return absl::OkStatus();
+    return RunBlocks(start, start + count, [](int64_t) {});
   }
 
  private:
@@ -70,6 +59,19 @@ class MapRunner final : public PieceRunner {
     const std::byte* scratch = nullptr;
     int64_t offset = 0;
   };
+
+  // Before each block `begin(next)`, with where the one after it begins.
+  template <typename Begin>
+  absl::Status RunBlocks(int64_t start, int64_t end, Begin&& begin) {
+    while (start < end) {
+      const int64_t n = std::min(BlockLength(nest_, start), end - start);
+      begin(start + n);
+      if (absl::Status s = RunBlock(start, n); !s.ok()) return s;
+      start += n;
+    }
+    EndStores(stores_);
+    return absl::OkStatus();
+  }
 
   // What the block that begins here reads in one piece.
   void AddAhead(int64_t start, FetchAhead& ahead) const {
@@ -212,11 +214,6 @@ absl::Status CheckMap(const MapOp& op, const KernelCall& call) {
 
 }  // namespace
 
-int64_t LoopsOf(const Expression& expression) {
-  return std::count_if(expression.nodes.begin(), expression.nodes.end(),
-                       [](const ExpressionNode& node) { return Arity(node.op) > 0; });
-}
-
 // What is written over an input is in the cache by then.
 Stores StoresOf(const KernelCall& call) {
   int64_t touched = NumElements(call.output_extents) * SizeBytes(call.output_dtype);
@@ -237,7 +234,7 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
   FetchAhead ahead;
   MapRunner runner(op.expression, call, 0, StoresOf(call), &ahead);
   if (absl::Status s = runner.Prepare(); !s.ok()) return s;
-  return runner.RunAll(ahead, LoopsOf(op.expression));
+  return runner.RunAll(ahead, CountLoops(op.expression));
 }
 
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,

@@ -21,6 +21,11 @@ absl::StatusOr<int> DimOf(const ResolveInput& input) {
       StrCat(input.row.name, ": axis ", dims[0], " is out of range for rank ", rank, ": ", DescribeOperands(input)));
 }
 
+bool IsPending(const TensorSpec& spec) {
+  return std::any_of(spec.placements.begin(), spec.placements.end(),
+                     [](const Placement& placement) { return placement.is_partial(); });
+}
+
 // Nothing pending, and the dim whole.
 TensorSpec WholeAlong(const TensorSpec& own, int dim) {
   TensorSpec spec = own;
@@ -135,8 +140,7 @@ absl::StatusOr<Shape> TakenShape(const ResolveInput& input, const TensorSpec& x,
 // element of a vocabulary that is cut moves for a lookup. A sum of bools is none.
 bool TakesFromShards(const TensorSpec& x, int dim, int64_t taken) {
   if (x.dtype == DType::kBool || taken >= NumElements(x.shape)) return false;
-  return std::any_of(x.placements.begin(), x.placements.end(),
-                     [&](const Placement& placement) { return placement.is_shard(dim); });
+  return !ShardingMeshDims(x, dim).empty();
 }
 
 // Where indices are as finely cut as the dim, each worker could take its own from the whole tensor. That is less than
@@ -206,14 +210,10 @@ std::optional<ReduceOp> PendingOf(ScatterMode mode, DType dtype) {
 // updates goes to its own.
 std::optional<OpResolution> ScatterIntoShards(const ResolveInput& input, ScatterMode mode, int dim) {
   const TensorSpec &x = *input.tensors[0], &indices = *input.tensors[1], &given = *input.tensors[2];
-  bool is_cut = false;
-  for (const Placement& placement : x.placements) {
-    if (placement.is_partial()) return std::nullopt;
-    is_cut = is_cut || placement.is_shard(dim);
-  }
+  if (IsPending(x) || ShardingMeshDims(x, dim).empty()) return std::nullopt;
   const int64_t brought =
       NumElements(given.shape) * SizeBytes(given.dtype) + NumElements(indices.shape) * SizeBytes(indices.dtype);
-  if (!is_cut || brought >= NumElements(x.shape) * SizeBytes(x.dtype)) return std::nullopt;
+  if (brought >= NumElements(x.shape) * SizeBytes(x.dtype)) return std::nullopt;
   TensorSpec updates = given;
   updates.mesh = x.mesh;
   updates.placements = x.placements;
@@ -293,13 +293,9 @@ absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
 // elements of each. That is less to move where the vector is long beside the values and their places.
 bool CountsByShard(const TensorSpec& sorted, const TensorSpec& values) {
   if (!HaveSameArrangement(sorted.mesh, values.mesh)) return false;
-  const bool is_cut = std::any_of(sorted.placements.begin(), sorted.placements.end(),
-                                  [](const Placement& placement) { return placement.is_shard(); });
-  const bool is_pending = std::any_of(sorted.placements.begin(), sorted.placements.end(),
-                                      [](const Placement& placement) { return placement.is_partial(); });
+  if (IsPending(sorted) || ShardingMeshDims(sorted, 0).empty()) return false;
   const int64_t of_value = SizeBytes(values.dtype) + SizeBytes(DType::kI64);
-  return is_cut && !is_pending &&
-         NumElements(values.shape) * of_value < NumElements(sorted.shape) * SizeBytes(sorted.dtype);
+  return NumElements(values.shape) * of_value < NumElements(sorted.shape) * SizeBytes(sorted.dtype);
 }
 
 absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {

@@ -6,6 +6,7 @@
 
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -144,11 +145,6 @@ void Roll(G& g) {
   g.Return(g.Reshape(x, shape));
 }
 
-bool IsCutAlong(const V& x, int64_t dim) {
-  return std::any_of(x.spec().placements.begin(), x.spec().placements.end(),
-                     [dim](const Placement& placement) { return placement.is_shard(static_cast<int>(dim)); });
-}
-
 // Every dim repeated as a whole: a new dim in front of each is broadcast, and both are merged. Of a dim that is cut the
 // two could only be merged where it is whole, so its copies are put side by side first, where each goes to its place.
 void Tile(G& g) {
@@ -156,7 +152,7 @@ void Tile(G& g) {
   std::vector<int64_t> repeats = g.attributes().repeats();
   for (int64_t d = 0; d < x.rank() && static_cast<int64_t>(repeats.size()) >= x.rank(); ++d) {
     int64_t& times = repeats[repeats.size() - static_cast<size_t>(x.rank() - d)];
-    if (times < 2 || times > kMaxCopiesSideBySide || !IsCutAlong(x, d)) continue;
+    if (times < 2 || times > kMaxCopiesSideBySide || ShardingMeshDims(x.spec(), static_cast<int>(d)).empty()) continue;
     x = SideBySide(g, std::vector<V>(static_cast<size_t>(times), x), d);
     if (g.failed()) return;
     times = 1;
