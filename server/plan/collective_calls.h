@@ -55,6 +55,9 @@ struct CollectiveCall {
   CallMemory destination;
   bool root_keeps = true;
 
+  // Whether a rank has something of its own to give, and a place for what it takes.
+  bool gives(size_t rank) const { return kind != CallKind::kBroadcast || rank == root; }
+  bool takes(size_t rank) const { return kind != CallKind::kBroadcast || rank != root || root_keeps; }
   int64_t piece_bytes() const { return count * SizeBytes(dtype); }
   bool operator==(const CollectiveCall&) const = default;
 };

@@ -37,12 +37,9 @@ void CallItems::Enqueue(const Instance& instance, int number, const RunRecordRef
       return arenas_.MemoryOf(arenas_.self()) + instance.buffer_offsets[static_cast<size_t>(memory.parameter)] +
              memory.Of(phase.rank);
     };
-    const bool is_root = call.kind == CallKind::kBroadcast && phase.rank == call.root;
-    const bool gives = call.kind != CallKind::kBroadcast || is_root;
-    const bool takes = !is_root || call.root_keeps;
     // The library's word for a root that keeps nothing, and for those who give nothing: both are the same memory.
-    std::byte* const source = gives ? at(call.source) : at(call.destination);
-    std::byte* const destination = takes ? at(call.destination) : source;
+    std::byte* const source = call.gives(phase.rank) ? at(call.source) : at(call.destination);
+    std::byte* const destination = call.takes(phase.rank) ? at(call.destination) : source;
     parts.push_back({call.kind, call.root, call.dtype, call.count, source, destination});
   }
   device_.EnqueueAsync(static_cast<StreamId>(instance.stream), [collectives = collectives_, key,

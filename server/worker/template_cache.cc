@@ -359,11 +359,10 @@ void AddCalls(const Plan& plan, ProgramTemplate& made) {
       if (self == call.workers.end() || *self != made.program.worker) continue;
       phase.rank = static_cast<size_t>(self - call.workers.begin());
       const auto ranks = static_cast<int64_t>(call.workers.size());
-      const bool is_root = call.kind == CallKind::kBroadcast && phase.rank == call.root;
-      if (call.kind != CallKind::kBroadcast || is_root) {
+      if (call.gives(phase.rank)) {
         AddRange(call.source, phase.rank, call.kind == CallKind::kReduceScatter ? ranks : 1, call, made);
       }
-      if (!is_root || call.root_keeps) {
+      if (call.takes(phase.rank)) {
         AddRange(call.destination, phase.rank, call.kind == CallKind::kAllGather ? ranks : 1, call, made);
       }
       phase.calls.push_back(std::move(call));

@@ -58,4 +58,11 @@ absl::Status Nccl::Check(std::string_view call, ncclResult_t result) const {
                                        static_cast<int>(result), "): ", std::string_view(GetLastError(nullptr))));
 }
 
+absl::StatusOr<bool> Nccl::IsBusy(ncclComm_t comm) const {
+  ncclResult_t result = ncclSuccess;
+  if (absl::Status s = Check("ncclCommGetAsyncError", CommGetAsyncError(comm, &result)); !s.ok()) return s;
+  if (absl::Status s = Check("the communicator", result); !s.ok()) return s;
+  return result == ncclInProgress;
+}
+
 }  // namespace tessera

@@ -40,6 +40,8 @@ struct Nccl {
   // OK for success and for what a non-blocking communicator goes on with; else an error that names the call and what
   // NCCL says of it.
   absl::Status Check(std::string_view call, ncclResult_t result) const;
+  // Whether a non-blocking communicator still goes on with what it was told; its error, if it has failed.
+  absl::StatusOr<bool> IsBusy(ncclComm_t comm) const;
 
 #define TESSERA_NCCL_MEMBER(Name) decltype(&::nccl##Name) Name = nullptr;
   TESSERA_NCCL_FUNCTIONS(TESSERA_NCCL_MEMBER)

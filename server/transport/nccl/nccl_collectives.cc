@@ -1,7 +1,6 @@
 #include "server/transport/nccl/nccl_collectives.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -380,11 +379,7 @@ void NcclCollectives::AnswerQuestions() {
 
 absl::Status NcclCollectives::Start(const Workers& workers, Communicator& communicator) {
   TESSERA_RETURN_IF_ERROR(parts_.gpu.Enter());
-  if (stream_ == nullptr) {
-    const cuda::Driver& driver = *parts_.gpu.driver;
-    TESSERA_RETURN_IF_ERROR(driver.Check("cuStreamCreate", driver.StreamCreate(&stream_, CU_STREAM_NON_BLOCKING)));
-    TESSERA_ASSIGN_OR_RETURN(progress_, parts_.slots->Take());
-  }
+  TESSERA_RETURN_IF_ERROR(stream_.Open(parts_.gpu, *parts_.slots));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const auto rank = std::lower_bound(workers.begin(), workers.end(), parts_.self) - workers.begin();
@@ -395,20 +390,12 @@ absl::Status NcclCollectives::Start(const Workers& workers, Communicator& commun
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> NcclCollectives::IsBusy(const Communicator& communicator) const {
-  ncclResult_t result = ncclSuccess;
-  TESSERA_RETURN_IF_ERROR(
-      parts_.nccl->Check("ncclCommGetAsyncError", parts_.nccl->CommGetAsyncError(communicator.comm, &result)));
-  TESSERA_RETURN_IF_ERROR(parts_.nccl->Check("the communicator", result));
-  return result == ncclInProgress;
-}
-
 absl::Status NcclCollectives::Launch(Call& call, Communicator& communicator) {
   const Nccl& nccl = *parts_.nccl;
   launched_.push_back({++launches_, call.key, call.workers, call.number, std::exchange(call.done, nullptr)});
   call.is_launched = true;
   is_marked_ = false;
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_);
+  cudaStream_t const stream = stream_.get();
   ncclComm_t const comm = communicator.comm;
   TESSERA_RETURN_IF_ERROR(nccl.Check("ncclGroupStart", nccl.GroupStart()));
   absl::Status status;
@@ -442,19 +429,17 @@ absl::Status NcclCollectives::Launch(Call& call, Communicator& communicator) {
 // The stream says when it has passed the last launch.
 absl::Status NcclCollectives::Mark() {
   is_marked_ = true;
-  const cuda::Driver& driver = *parts_.gpu.driver;
-  return driver.Check("cuStreamWriteValue64",
-                      driver.StreamWriteValue64(stream_, cuda::AddressOf(progress_), launches_, 0));
+  return stream_.Mark(launches_);
 }
 
 absl::Status NcclCollectives::Advance(Call& call, Communicator& communicator) {
   if (communicator.state == State::kNone) TESSERA_RETURN_IF_ERROR(Start(call.workers, communicator));
-  TESSERA_ASSIGN_OR_RETURN(bool is_busy, IsBusy(communicator));
+  TESSERA_ASSIGN_OR_RETURN(bool is_busy, parts_.nccl->IsBusy(communicator.comm));
   if (is_busy) return absl::OkStatus();
   communicator.state = State::kReady;
   if (!call.is_launched) {
     TESSERA_RETURN_IF_ERROR(Launch(call, communicator));
-    TESSERA_ASSIGN_OR_RETURN(is_busy, IsBusy(communicator));
+    TESSERA_ASSIGN_OR_RETURN(is_busy, parts_.nccl->IsBusy(communicator.comm));
   }
   return is_busy ? absl::OkStatus() : Mark();
 }
@@ -492,14 +477,13 @@ bool NcclCollectives::ProgressFirst() {
 void NcclCollectives::FindBroken() {
   for (auto& [workers, communicator] : communicators_) {
     if (communicator.comm == nullptr || !IsInUse(workers, communicator.number)) continue;
-    const absl::StatusOr<bool> is_busy = IsBusy(communicator);
+    const absl::StatusOr<bool> is_busy = parts_.nccl->IsBusy(communicator.comm);
     if (!is_busy.ok()) Break(workers, communicator, is_busy.status());
   }
 }
 
 bool NcclCollectives::Progress() {
-  const uint64_t passed =
-      progress_ == nullptr ? 0 : reinterpret_cast<std::atomic<uint64_t>*>(progress_)->load(std::memory_order_acquire);
+  const uint64_t passed = stream_.passed();
   const auto is_over = [&](const Launched& launch) {
     return launch.launch <= passed && (!launch.named_by || std::chrono::steady_clock::now() >= *launch.named_by);
   };

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "server/transport/collectives.h"
+#include "server/transport/nccl/nccl_stream.h"
 #include "server/transport/nccl/pair.h"
 
 namespace tessera {
@@ -128,7 +129,6 @@ class NcclCollectives final : public Collectives {
   absl::Status Start(const Workers& workers, Communicator& communicator);
   absl::Status Launch(Call& call, Communicator& communicator);
   absl::Status Mark();
-  absl::StatusOr<bool> IsBusy(const Communicator& communicator) const;
   void FindBroken();
   void AnswerQuestions();
 
@@ -144,8 +144,7 @@ class NcclCollectives final : public Collectives {
   std::map<Workers, Communicator> communicators_;
   uint64_t issued_ = 0, questions_ = 0, uses_ = 0;              // of this leader
   std::vector<std::pair<WorkerIndex, NcclRecord>> unanswered_;  // questions of leaders
-  CUstream stream_ = nullptr;
-  std::byte* progress_ = nullptr;  // how many launches the stream has passed
+  NcclStream stream_;
   uint64_t launches_ = 0;
   bool is_marked_ = true;  // the last one's number is behind it in the stream
   std::deque<Launched> launched_;

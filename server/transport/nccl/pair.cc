@@ -1,7 +1,6 @@
 #include "server/transport/nccl/pair.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -273,11 +272,7 @@ absl::Status NcclPair::Start(const ncclUniqueId& id, uint64_t number) {
   Abort();
   comm_number_ = number;
   TESSERA_RETURN_IF_ERROR(parts_.gpu.Enter());
-  if (stream_ == nullptr) {
-    const cuda::Driver& driver = *parts_.gpu.driver;
-    TESSERA_RETURN_IF_ERROR(driver.Check("cuStreamCreate", driver.StreamCreate(&stream_, CU_STREAM_NON_BLOCKING)));
-    TESSERA_ASSIGN_OR_RETURN(progress_, parts_.slots->Take());
-  }
+  TESSERA_RETURN_IF_ERROR(stream_.Open(parts_.gpu, *parts_.slots));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.minCTAs = config.maxCTAs = 1;
@@ -295,7 +290,7 @@ absl::Status NcclPair::Launch() {
   queue_.clear();
   state_ = State::kLaunching;
   const int peer = is_leader() ? 1 : 0;
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_);
+  cudaStream_t const stream = stream_.get();
   TESSERA_RETURN_IF_ERROR(nccl.Check("ncclGroupStart", nccl.GroupStart()));
   absl::Status status;
   for (const NcclPost& post : posts) {
@@ -310,9 +305,7 @@ absl::Status NcclPair::Launch() {
 // The stream says when it has passed the last launch.
 absl::Status NcclPair::Mark() {
   state_ = State::kReady;
-  const cuda::Driver& driver = *parts_.gpu.driver;
-  return driver.Check("cuStreamWriteValue64",
-                      driver.StreamWriteValue64(stream_, cuda::AddressOf(progress_), launches_, 0));
+  return stream_.Mark(launches_);
 }
 
 void NcclPair::Abort() {
@@ -325,10 +318,8 @@ void NcclPair::Abort() {
 
 absl::Status NcclPair::Advance() {
   if (comm_ == nullptr) return absl::OkStatus();
-  ncclResult_t result = ncclSuccess;
-  TESSERA_RETURN_IF_ERROR(parts_.nccl->Check("ncclCommGetAsyncError", parts_.nccl->CommGetAsyncError(comm_, &result)));
-  TESSERA_RETURN_IF_ERROR(parts_.nccl->Check("the communicator", result));
-  if (result == ncclInProgress) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const bool is_busy, parts_.nccl->IsBusy(comm_));
+  if (is_busy) return absl::OkStatus();
   if (state_ == State::kStarting) state_ = State::kReady;
   if (state_ == State::kLaunching) TESSERA_RETURN_IF_ERROR(Mark());
   if (state_ == State::kReady && !queue_.empty()) return Launch();
@@ -336,8 +327,7 @@ absl::Status NcclPair::Advance() {
 }
 
 bool NcclPair::Progress() {
-  const uint64_t passed =
-      progress_ == nullptr ? 0 : reinterpret_cast<std::atomic<uint64_t>*>(progress_)->load(std::memory_order_acquire);
+  const uint64_t passed = stream_.passed();
   while (!launched_.empty() && launched_.front().number <= passed) {
     Launched launch = std::move(launched_.front());
     launched_.pop_front();

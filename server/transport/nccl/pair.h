@@ -14,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/transport/nccl/library.h"
+#include "server/transport/nccl/nccl_stream.h"
 #include "server/transport/transport.h"
 
 namespace tessera {
@@ -135,8 +136,7 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   State state_ = State::kNone;
   ncclComm_t comm_ = nullptr;
   uint64_t comm_number_ = 0;  // the leader counts them
-  CUstream stream_ = nullptr;
-  std::byte* progress_ = nullptr;  // how many launches the stream has passed
+  NcclStream stream_;
   uint64_t launches_ = 0;
   std::deque<NcclPost> queue_;
   std::deque<Launched> launched_;
