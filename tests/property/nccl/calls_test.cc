@@ -58,13 +58,10 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan) {
   world.FreeAll();
 }
 
-Instance InstanceOf(WorkerWorld& world, const Plan& plan) {
-  Instance instance;
-  instance.ordinal = world.NextOrdinal();
-  instance.plan = world.Define(plan);
-  instance.makes_calls = true;
-  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(world.Allocate(buffer.bytes));
-  return instance;
+// So many f32 in shards, to all workers.
+absl::StatusOr<Plan> PlanGather(int elements, int workers) {
+  const std::string tensor = StrCat("f32[", elements, "] @ mesh(", workers, ") ");
+  return PlanRedistribute({*ParseTensorSpec(tensor + "[S(0)]"), {}}, *ParseTensorSpec(tensor + "[R]"));
 }
 
 struct World {
@@ -138,10 +135,9 @@ TEST(NcclCalls, WhoTakesNoPartLeavesNobodyInside) {
   for (const int who : {0, 1, 2}) {
     CallCounts entered = {};
     WorkerWorld world(NcclCallsOptions(3, entered));
-    const auto plan =
-        PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}}, *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
+    const auto plan = PlanGather(6, 3);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    const Instance instance = InstanceOf(world, *plan);
+    const Instance instance = world.Place(*plan);
     for (int w = 0; w < 3; ++w) {
       Instance own = instance;
       if (w == who) own.buffer_offsets[0] = int64_t{1} << 40;
@@ -165,10 +161,9 @@ TEST(NcclCalls, ACallThatFailsEndsAtAllRanksAndTheNextOnePasses) {
                            "ncclAllGather:1", "ncclAllGather:2"}) {
     CallCounts entered = {};
     WorkerWorld world(NcclCallsOptions(3, entered));
-    const auto plan =
-        PlanRedistribute({*ParseTensorSpec("f32[6] @ mesh(3) [S(0)]"), {}}, *ParseTensorSpec("f32[6] @ mesh(3) [R]"));
+    const auto plan = PlanGather(6, 3);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    const Instance instance = InstanceOf(world, *plan);
+    const Instance instance = world.Place(*plan);
     setenv("TESSERA_NCCL_FAIL", call, 1);
     world.Issue(instance);
     const auto reports = world.WaitFor(instance.ordinal);
@@ -192,10 +187,9 @@ TEST(NcclCalls, AWaitThatIsLeftOutIsFoundInEveryOrder) {
       WorldOptions options = NcclCallsOptions(2, entered);
       options.goes_on = [waits](int worker, int) { return !waits && worker == 1; };
       WorkerWorld world(options);
-      const auto plan = PlanRedistribute({*ParseTensorSpec("f32[64] @ mesh(2) [S(0)]"), {}},
-                                         *ParseTensorSpec("f32[64] @ mesh(2) [R]"));
+      const auto plan = PlanGather(64, 2);
       ASSERT_TRUE(plan.ok()) << plan.status();
-      const Instance instance = InstanceOf(world, *plan);
+      const Instance instance = world.Place(*plan);
       // Worker 1 alone comes: what it is to take isn't there when it goes on.
       world.at(1).Run(instance);
       if (!waits) {

@@ -89,10 +89,7 @@ std::vector<std::string> FindHazards(const Case& param, uint32_t seed, int left_
   WorkerWorld world(options);
   const auto plan = PlanRedistribute({*ParseTensorSpec(param.from), param.strides}, *ParseTensorSpec(param.to));
   EXPECT_TRUE(plan.ok()) << plan.status();
-  Instance instance;
-  instance.ordinal = world.NextOrdinal();
-  instance.plan = world.Define(*plan);
-  for (const PlanBuffer& buffer : plan->buffers) instance.buffer_offsets.push_back(world.Allocate(buffer.bytes));
+  const Instance instance = world.Place(*plan);
   const int64_t beside = world.Allocate(kFloats * 4);
   world.Issue(instance);
   while (posts.sent == nullptr || posts.received == nullptr) std::this_thread::yield();

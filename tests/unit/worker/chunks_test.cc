@@ -268,13 +268,8 @@ TEST(Chunks, WhoCantRunAPlanRefusesItsMessages) {
   for (const int value : *moved) builder.AddOutput(value);
   const Plan plan = std::move(builder).Finish();
   WorkerWorld world({.reach = Reach::kMessages, .arena_bytes = 8 << 20, .max_chunk_bytes = 8});
-  Instance instance{.ordinal = world.NextOrdinal(),
-                    .plan = world.Define(plan),
-                    .stream = 1,
-                    .buffer_offsets = {},
-                    .scalars = {},
-                    .waits = {}};
-  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(world.Allocate(buffer.bytes));
+  Instance instance = world.Place(plan);
+  instance.stream = 1;
   world.Issue(instance);
   const auto reports = world.WaitFor(instance.ordinal);
   ASSERT_EQ(reports.size(), 2u);  // nobody waits for ever

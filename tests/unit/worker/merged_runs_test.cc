@@ -229,13 +229,8 @@ void ExpectEndsWithoutWorker1(const std::function<bool(MessageTag)>& drops) {
     return std::make_unique<DroppedSends>(std::move(inner), drops);
   };
   WorkerWorld world(options);
-  Instance instance{.ordinal = world.NextOrdinal(),
-                    .plan = world.Define(plan),
-                    .stream = 1,
-                    .buffer_offsets = {},
-                    .scalars = {},
-                    .waits = {}};
-  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(world.Allocate(buffer.bytes));
+  Instance instance = world.Place(plan);
+  instance.stream = 1;
   const std::vector<double> values = Cases(40000)[0];
   const PlanValue& input = plan.values[static_cast<size_t>(plan.inputs[0])];
   world.Store(input, instance.buffer_offsets[static_cast<size_t>(input.buffer)],

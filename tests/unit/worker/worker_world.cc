@@ -301,16 +301,19 @@ std::map<int, CompletionReport> WorkerWorld::WaitFor(Ordinal ordinal, int count)
   return reports_[ordinal];
 }
 
+Instance WorkerWorld::Place(const Plan& plan) {
+  Instance instance;
+  instance.ordinal = NextOrdinal();
+  instance.plan = Define(plan);
+  instance.makes_calls = options_.makes_calls;
+  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(Allocate(buffer.bytes));
+  return instance;
+}
+
 WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<ShardedArray>& inputs,
                                          const std::vector<Scalar>& scalars) {
-  Instance instance{.ordinal = NextOrdinal(),
-                    .plan = Define(plan),
-                    .stream = 0,
-                    .buffer_offsets = {},
-                    .scalars = scalars,
-                    .waits = {},
-                    .makes_calls = options_.makes_calls};
-  for (const PlanBuffer& buffer : plan.buffers) instance.buffer_offsets.push_back(Allocate(buffer.bytes));
+  Instance instance = Place(plan);
+  instance.scalars = scalars;
   auto base = [&](const PlanValue& value) { return instance.buffer_offsets[static_cast<size_t>(value.buffer)]; };
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlanValue& value = plan.values[static_cast<size_t>(plan.inputs[i])];

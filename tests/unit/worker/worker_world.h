@@ -69,6 +69,8 @@ class WorkerWorld {
   Ordinal NextOrdinal() { return Ordinal(++last_ordinal_); }
   // Known to all workers.
   TemplateId Define(const Plan& plan);
+  // The next ordinal: the plan, defined, with its buffers in fresh memory.
+  Instance Place(const Plan& plan);
   void Issue(const Instance& instance);
   // The reports of an ordinal by worker, once `count` of them (all workers by default) are there. Ends
   // the test's wait after 20 s: the map is then incomplete.
