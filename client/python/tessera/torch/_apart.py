@@ -14,16 +14,12 @@ from .._tensor import OPS
 from ._composed import wide
 from ._dtypes import F64, INT64
 from ._operands import cast, operand
-from ._placing import create_like, full_like, settled, settled_dims
+from ._placing import full_like, iota, settled, settled_dims
 from ._table import row, run
 from ._tensor import rebind, wrap
 
 _call = _tessera.call
 _MEAN = 1       # torch's number of a reduction
-
-
-def _iota(like, count: int, code: int = INT64):
-    return create_like("arange", like, [count], code, [0, 1], [(0, 0, 0)] * like._mesh_ndim)
 
 
 # ---- activations ---------------------------------------------------------------------------------------------------------
@@ -110,7 +106,7 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
     h = _rows_of(x)
     classes = h.shape[1]
     labels = reshape(settled(operand("multi_margin_loss", target, x)), (h.shape[0], 1))
-    is_it = made.equal(labels, _iota(h, classes, labels._dtype))
+    is_it = made.equal(labels, iota(h, classes, labels._dtype))
     over = margin - made.sum(made.where(is_it, h, 0), axis=1, keepdims=True) + h
     parts = made.where(made.logical_and(over > 0, made.logical_not(is_it)), 1.0 if p == 1 else 2.0 * over, 0.0) * (1.0 / classes)
     if weight is not None:
@@ -143,7 +139,7 @@ def _replication_pad_backward(dims: int):
         g = settled(grad)
         for k in range(dims):
             dim, n = x.ndim - 1 - k, x.shape[x.ndim - 1 - k]
-            at = clip(_iota(g, g.shape[dim]) - padding[2 * k], 0, n - 1)
+            at = clip(iota(g, g.shape[dim]) - padding[2 * k], 0, n - 1)
             shape = [n if d == dim else e for d, e in enumerate(g.shape)]
             kept = [one if one[0] == 1 and one[1] != dim else (0, 0, 0) for one in g._placements]
             zeros = full_like(g, shape, g._dtype, 0, kept)
@@ -159,8 +155,8 @@ for _dims in (1, 2, 3):
 def _windows(like, n: int, m: int):
     """[m, longest]: the elements of each of m windows over n, cut to the last one; and whether they are in it."""
     longest = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
-    i = reshape(_iota(like, m), (m, 1))
-    places = made.floor_divide(i * n, m) + _iota(like, longest)
+    i = reshape(iota(like, m), (m, 1))
+    places = made.floor_divide(i * n, m) + iota(like, longest)
     return made.minimum(places, n - 1), places < made.floor_divide((i + 1) * n + (m - 1), m)
 
 
@@ -213,10 +209,10 @@ def _means(like, n: int, m: int, align: bool, scale, kernel, reach: float):
     """[m, n]: of n elements the weight of each in each of m, the kernel as wide as an element of the result."""
     step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align else 1.0 / scale if scale else n / m
     width = max(step, 1.0)
-    center = step * (reshape(_iota(like, m, F64), (m, 1)) + 0.5)
+    center = step * (reshape(iota(like, m, F64), (m, 1)) + 0.5)
     first = made.maximum(made.trunc(center - reach * width + 0.5), 0.0)
     end = made.minimum(made.trunc(center + reach * width + 0.5), float(n))
-    at = _iota(like, n, F64)
+    at = iota(like, n, F64)
     weights = made.where(made.logical_and(at >= first, at < end), kernel((at - center + 0.5) * (1 / width)), 0.0)
     total = made.sum(weights, axis=1, keepdims=True)
     return cast(weights / made.where(made.equal(total, 0.0), 1.0, total), like._dtype)
@@ -249,7 +245,7 @@ for _name, _kernel, _reach in (("bilinear", _triangle, 1.0), ("bicubic", _cubic,
 def _pairs(like, n: int):
     """Where (i, j) with i < j lie in an [n, n], in order: the k-th pair's row by how many come after it."""
     count = n * (n - 1) // 2
-    k = _iota(like, count)
+    k = iota(like, count)
     after = cast(made.trunc((made.sqrt(8.0 * cast(count - 1 - k, F64) + 1.0) - 1.0) * 0.5), INT64)
     i = n - 2 - after
     return i * n + (k + i + 1 - count + made.floor_divide((n - i) * (n - i - 1), 2))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import _tessera
 from .._tensor import OPS
-from ._dtypes import BOOL, F32, HALVES, INT64
-from ._placing import create_like, settled_dims
+from ._dtypes import BOOL, F32, HALVES
+from ._placing import iota, settled_dims
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
@@ -103,9 +103,8 @@ def attention_scores(q, k, mask, is_causal: bool, scale: float):
     minus_infinity = float("-inf")
     if is_causal:
         rows, columns = scores.shape[-2:]
-        whole = [(0, 0, 0)] * q._mesh_ndim
-        at_row = _call(RESHAPE, (create_like("arange", q, [rows], INT64, [0, 1], whole),), shape=[rows, 1])
-        at_column = create_like("arange", q, [columns], INT64, [0, 1], whole)
+        at_row = _call(RESHAPE, (iota(q, rows),), shape=[rows, 1])
+        at_column = iota(q, columns)
         scores = _call(WHERE, (_call(OPS["greater_equal"], (at_row, at_column)), scores, minus_infinity))
     if mask is not None:
         scores = _call(WHERE, (mask, scores, minus_infinity)) if mask._dtype == BOOL else add(scores, as_dtype(mask, scores._dtype))

@@ -16,7 +16,7 @@ from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, concat, matrix_transpose
 from ._dtypes import CODES, INT64
 from ._operands import cast
-from ._placing import create_like, full_like, settled, settled_dims
+from ._placing import full_like, iota, settled, settled_dims
 from ._table import row
 from ._tensor import wrap
 
@@ -108,7 +108,7 @@ def _lu_in_place(h):
         upper = linalg.solve_triangular(left[..., :k, :], _columns(h, k, n)[..., :k, :], unit_diagonal=True)
         rest = _lu_in_place(_columns(h, k, n)[..., k:, :] - made.matmul(left[..., k:, :], upper))
         return concat([left, concat([upper, rest], axis=-2)], axis=-1)
-    rows, columns = (create_like("arange", h, [count], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim) for count in (m, n))
+    rows, columns = (iota(h, count) for count in (m, n))
     for k in range(min(m - 1, n)):
         below = made.where((rows > k)[:, None], h[..., :, k:k + 1] / h[..., k:k + 1, k:k + 1], 0)
         is_column = made.logical_and((rows > k)[:, None], made.equal(columns, k))
@@ -120,7 +120,7 @@ def _without_pivots(h):
     """(LU, pivots that exchange nothing, the number of the first 0 that was divided by: 0 of none)."""
     factors = _lu_in_place(settled_dims(h, [h.ndim - 2, h.ndim - 1]))
     count = min(h.shape[-2:])
-    at = create_like("arange", h, [count], INT64, [1, 1], [(0, 0, 0)] * h._mesh_ndim)
+    at = iota(h, count, start=1)
     zeros = made.equal(made.diagonal(factors), 0)
     first = made.min(made.where(zeros, at, count + 1), axis=-1) if count else full_like(h, h.shape[:-2], INT64, 0)
     pivots = broadcast_to(cast(at, _INT32), (*h.shape[:-2], count))
@@ -143,7 +143,7 @@ def lu(x, *, pivot=True):
         factors, m, n = _without_pivots(h)[0], *h.shape[-2:]
         k = min(m, n)
         lower = made.tril(factors[..., :k], k=-1)
-        rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+        rows = iota(h, m)
         return _nothing(h), wrap(lower + cast(made.equal(rows[:, None], rows[:k]), h._dtype)), wrap(made.triu(factors[..., :k, :]))
     return tuple(wrap(one) for one in linalg.lu(h))
 
@@ -255,7 +255,7 @@ def cholesky_inverse(factor, upper=False):
 
 
 def _unit(h, n: int):
-    at = create_like("arange", h, [n], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    at = iota(h, n)
     return at[:, None] == at
 
 
@@ -263,7 +263,7 @@ def _reflected(x, tau, other, adjoint=False):
     """(1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... times a matrix (or its adjoint times it), by 1 - V T V^H, with
     T = (1 + diag(tau) striu(V^H V))^-1 diag(tau)."""
     m, k = x.shape[-2], tau.shape[-1]
-    rows, columns = (create_like("arange", x, [count], INT64, [0, 1], [(0, 0, 0)] * x._mesh_ndim) for count in (m, k))
+    rows, columns = (iota(x, count) for count in (m, k))
     vectors = made.where(rows[:, None] > columns, x[..., :k], cast(rows[:, None] == columns, x._dtype))
     inner = tau[..., None] * made.triu(made.matmul(_adjoint(vectors), vectors), k=1)
     turned = made.matmul(_adjoint(vectors), other)
@@ -278,7 +278,7 @@ def _reflected(x, tau, other, adjoint=False):
 def householder_product(x, tau):
     h = settled(x)
     m, n = h.shape[-2:]
-    rows = create_like("arange", h, [m], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    rows = iota(h, m)
     return wrap(_reflected(h, settled(tau), cast(rows[:, None] == rows[:n], h._dtype)))
 
 

@@ -11,6 +11,7 @@ import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._cell import moved
+from ._dtypes import INT64
 from ._tensor import Tensor, handle_of
 
 _call = _tessera.call
@@ -93,3 +94,8 @@ def create_like(op: str, handle, shape, code: int, scalars, placements=None):
     if placements is None:
         placements = kept(handle) if tuple(shape) == handle.shape else [REPLICATE] * handle._mesh_ndim
     return handle._session._create(OPS[op], dtype=code, shape=list(shape), mesh=handle._mesh, placements=placements, scalars=scalars)
+
+
+def iota(handle, count: int, code: int = INT64, start: int = 0):
+    """start, start + 1, ... on the handle's mesh, whole everywhere: what stands beside a dim of it."""
+    return create_like("arange", handle, [count], code, [start, 1], [REPLICATE] * handle._mesh_ndim)

@@ -31,9 +31,8 @@ def standard_gamma(x, generator=None):
     v = (1 + c n)^3 of a normal n. Below 1 of alpha + 1, times u^(1 / alpha)."""
     alpha = wide(settled(x))
     def drawn(name):
-        kept = [one if one[0] == 1 else (0, 0, 0) for one in alpha._placements]
         numbers = next_call(generator) if name == "rand" else [0.0, 1.0, *next_call(generator), *next_call(generator)]
-        return create_like(name, alpha, alpha.shape, alpha._dtype, numbers, kept)
+        return create_like(name, alpha, alpha.shape, alpha._dtype, numbers)
     is_low = alpha < 1.0
     d = made.where(is_low, alpha + 1.0, alpha) - 1.0 / 3.0
     c = 1.0 / made.sqrt(9.0 * d)
@@ -209,8 +208,7 @@ _COUNT_TRIES = 26   # each is taken with a probability above 0.75
 
 
 def _uniform(like, generator):
-    kept = [one if one[0] == 1 else (0, 0, 0) for one in like._placements]
-    return create_like("rand", like, like.shape, F64, next_call(generator), kept)
+    return create_like("rand", like, like.shape, F64, next_call(generator))
 
 
 def _log_factorial(k):

@@ -12,7 +12,7 @@ from .._ops import concat, pad, permute_dims, reshape, squeeze
 from .._tensor import OPS
 from ._dtypes import BOOL, CODES, FLOATS, U8
 from ._operands import cast
-from ._placing import create_like, full_like, settled
+from ._placing import full_like, iota, settled
 from ._table import row
 from ._tensor import wrap
 
@@ -88,7 +88,7 @@ def mode(x, dim=-1, keepdim=False):
         raise InvalidArgumentError(f"mode: dim {dim} of {x!r} has no elements")
     order = _call(OPS["argsort"], (h,), dims=[dim], descending=False, stable=True)
     ordered = _call(OPS["take_along_axis"], (h, order), dims=[dim])
-    number = reshape(create_like("arange", ordered, [n], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim), [n if d == dim else 1 for d in range(x.ndim)])
+    number = reshape(iota(ordered, n), [n if d == dim else 1 for d in range(x.ndim)])
     begins = made.equal(number, 0)
     if n > 1:
         along = (slice(None),) * dim
@@ -181,7 +181,7 @@ def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False): 
     turned = permute_dims(h, (dim, *(d for d in range(x.ndim) if d != dim)))
     rows = reshape(turned, (x.shape[dim], -1))
     count, width = rows.shape
-    order = create_like("arange", rows, [count], _INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    order = iota(rows, count)
     for column in reversed(range(width)):
         values = _call(OPS["take_along_axis"], (rows[:, column], order), dims=[0])
         order = _call(OPS["take_along_axis"], (order, _call(OPS["argsort"], (values,), dims=[0], descending=False, stable=True)), dims=[0])
@@ -206,7 +206,7 @@ def repeat_interleave(repeats, *, output_size=None):
     if repeats.ndim != 1:
         raise RuntimeError(f"repeat_interleave: repeats are {repeats!r}, not a vector")
     count = (int(ends[-1].item()) if repeats.shape[0] else 0) if output_size is None else output_size
-    at = create_like("arange", ends, [count], _INT64, [0, 1], [(0, 0, 0)] * ends._mesh_ndim)
+    at = iota(ends, count)
     return wrap(cast(_call(OPS["searchsorted"], (ends, at), side="right"), settled(repeats)._dtype))
 
 
@@ -258,7 +258,7 @@ def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: 
         if not low <= high:
             raise InvalidArgumentError(f"histogram: the range {low} to {high}")
         low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
-    at = create_like("arange", h, [bins + 1], h._dtype, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+    at = iota(h, bins + 1, h._dtype)
     step = (high - low) / bins
     return _histogram(h, made.where(2 * at < bins, low + at * step, high - (bins - at) * step), weight, density)
 

@@ -20,17 +20,13 @@ from ._create import _library
 from ._dtypes import F64, INT64
 from ._moving import upload
 from ._operands import cast
-from ._placing import create_like, full_like, settled, settled_dims
+from ._placing import full_like, iota, settled, settled_dims
 from ._table import row
 from ._tensor import Tensor, handle_of, wrap
 
 _call = _tessera.call
 _NONE = float("-inf")
 _MEAN, _SUM = 1, 2      # torch's numbers of reductions
-
-
-def _iota(like, count: int):
-    return create_like("arange", like, [count], INT64, [0, 1], [(0, 0, 0)] * like._mesh_ndim)
 
 
 def _taken(x, at, dim: int):
@@ -86,9 +82,9 @@ class _Labels:
                 raise InvalidArgumentError(f"ctc_loss: target_lengths are {known}, and targets are {targets!r}")
             most = max(known, default=0)
             first = made.cumulative_sum(self.lengths, axis=0) - self.lengths
-            at = made.minimum(first[:, None] + _iota(scores, most), max(given.size - 1, 0))
+            at = made.minimum(first[:, None] + iota(scores, most), max(given.size - 1, 0))
             given = reshape(_taken(given, reshape(at, (-1,)), 0), (count, most)) if given.size else full_like(scores, (count, most), INT64, blank)
-        is_in = _iota(scores, most) < self.lengths[:, None]
+        is_in = iota(scores, most) < self.lengths[:, None]
         given = made.where(is_in, given, blank)
         blanks = full_like(given, given.shape, INT64, blank)
         self.places = 2 * most + 1
@@ -114,7 +110,7 @@ def _stacked(parts):
 def _forward(labels: _Labels):
     """alpha, [T, n, L]."""
     n, places = labels.classes.shape
-    first = made.where(_iota(labels.picks, places) < 2, labels.picks[0], _NONE)
+    first = made.where(iota(labels.picks, places) < 2, labels.picks[0], _NONE)
     alphas = [first]
     for t in range(1, labels.picks.shape[0]):
         wider = pad(alphas[-1], [(0, 0), (2, 0)], constant_values=_NONE)
@@ -126,10 +122,10 @@ def _forward(labels: _Labels):
 def _backward(labels: _Labels):
     """beta, [T, n, L]."""
     steps, n, places = labels.picks.shape
-    at = _iota(labels.picks, places)
+    at = iota(labels.picks, places)
     end = 2 * labels.lengths[:, None]
     ends = made.logical_or(made.equal(at, end), made.logical_and(made.equal(at, end - 1), end > 0))
-    is_last = made.equal(_iota(labels.picks, steps)[:, None], labels.steps - 1)
+    is_last = made.equal(iota(labels.picks, steps)[:, None], labels.steps - 1)
     begins = made.where(made.logical_and(is_last[:, :, None], ends), labels.picks, _NONE)
     skips = pad(labels.skips, [(0, 0), (0, 2)], constant_values=_NONE)[:, 2:]
     betas = [begins[steps - 1]]
@@ -169,13 +165,12 @@ def ctc_loss_backward(grad, log_probs, targets, input_lengths, target_lengths, l
     loss = cast(settled(losses), F64)
     is_there = made.not_equal(through, _NONE)
     parts = made.where(is_there, made.exp(through - labels.picks + loss[:, None]), 0.0)
-    kept = [one if one[0] == 1 else (0, 0, 0) for one in scores._placements]
-    zeros = full_like(scores, scores.shape, F64, 0, kept)
+    zeros = full_like(scores, scores.shape, F64, 0)
     through = settled(_call(OPS["scatter"], (zeros, labels.at, parts), dims=[2], mode="add"))
     is_impossible = made.isinf(loss)
     factor = made.where(is_impossible, 0.0 if zero_infinity else float("nan"), cast(settled(grad), F64))
     out = (made.exp(cast(scores, F64)) - through) * factor[:, None]
-    is_in = _iota(scores, scores.shape[0])[:, None] < labels.steps
+    is_in = iota(scores, scores.shape[0])[:, None] < labels.steps
     return wrap(cast(made.where(is_in[:, :, None], out, 0.0), scores._dtype))
 
 

@@ -66,11 +66,11 @@ def lgamma(x):
     return made.where(made.logical_or(is_pole, made.isinf(x)), float("inf"), out)
 
 
-def _shifted(x, function):
-    """Sums of function(x), function(x + 1), ... up to where the asymptotic series is taken, and that place."""
+def _shifted(x, function, end: int = 8):
+    """Sums of function(x), function(x + 1), ... up to the end, from which on the asymptotic series is taken, and that place."""
     total, at = 0.0, x
-    for _ in range(8):
-        is_low = at < 8.0
+    for _ in range(end):
+        is_low = at < float(end)
         total = total + made.where(is_low, function(at), 0.0)
         at = at + made.where(is_low, 1.0, 0.0)
     return total, at
@@ -117,11 +117,7 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 
 def _zeta_of_positive(s, q):
     """The sum of (q + k) ** -s, by Euler's and Maclaurin's formula from 10 on."""
-    total, at = 0.0, q
-    for _ in range(10):
-        is_low = at < 10.0
-        total = total + made.where(is_low, made.where(is_low, at, 1.0) ** -s, 0.0)
-        at = at + made.where(is_low, 1.0, 0.0)
+    total, at = _shifted(q, lambda one: one ** -s, end=10)
     power = at ** -s
     total = total + power * at / (s - 1.0) + 0.5 * power
     rising, power = s, power / at

@@ -20,7 +20,7 @@ from .._tensor import OPS
 from ._composed import einsum
 from ._dtypes import F32, F64, INT64
 from ._operands import cast
-from ._placing import create_like, full_like, settled, settled_dims
+from ._placing import full_like, iota, settled, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -217,7 +217,7 @@ for _name in ("avg_pool2d", "avg_pool3d"):
 def _drawn_places(samples, n: int, m: int, k: int):
     """[batch, channels, m]: where each of m windows of k elements begins among n, by one random number of each channel (Graham,
     "Fractional max-pooling", 2014)."""
-    i = create_like("arange", samples, [m], INT64, [0, 1], [(0, 0, 0)] * samples._mesh_ndim)
+    i = iota(samples, m)
     if m == 1:
         return broadcast_to(i + (n - k), (*samples.shape, 1))
     step, u = (n - k) / (m - 1), samples[..., None]
@@ -239,7 +239,7 @@ def _fractional_max_pool(dims):
         at = None       # of each window's elements the number in the image: [batch, channels, *counts, *kernel]
         for d, (n, m, k) in enumerate(zip(sizes, counts, kernel)):
             which = d if dims == 3 else dims - 1 - d        # of an image the first number is for its columns
-            place = _drawn_places(samples[..., which], n, m, k)[..., None] + create_like("arange", samples, [k], INT64, [0, 1], [(0, 0, 0)] * h._mesh_ndim)
+            place = _drawn_places(samples[..., which], n, m, k)[..., None] + iota(samples, k)
             shape = [batch, channels] + [1] * (2 * dims)
             shape[2 + d], shape[2 + dims + d] = m, k
             place = reshape(place, shape)
