@@ -140,6 +140,17 @@ def test_data_of_a_parameter():
     assert tuple(p.shape) == (4,) and values(p) == [0, 5, 10, 15] and isinstance(p, nn.Parameter)
 
 
+def test_what_is_written_to_data_is_no_version_that_backward_refuses():
+    x = tensor(3).requires_grad_()
+    loss, version = (x * x).sum(), x._version
+    x.data.add_(1)
+    x.data[0] = 5
+    assert x._version == version
+    loss.backward()
+    assert values(x.grad) == [10, 4, 6]
+    torch.autograd.gradgradcheck(lambda v: v.tanh().sum(), tensor(2, dtype=torch.float64).requires_grad_())
+
+
 def test_a_module_to_another_dtype():
     m = linear(2, 2)
     m.to(torch.bfloat16)
@@ -186,6 +197,28 @@ def test_torch_save_and_load_of_weights_alone():
     assert torch.equal(loaded["weight"].cpu(), m.weight.detach().cpu())
 
 
+@pytest.mark.parametrize("where", ["cpu", torch.device("cpu"), {"tessera:0": "cpu"}, lambda storage, location: storage])
+def test_what_was_saved_here_is_loaded_where_map_location_says(where):
+    m, file = linear(2, 2), io.BytesIO()
+    torch.save({"state": m.state_dict(), "weight": m.weight}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=where)
+    assert loaded["state"]["bias"].device.type == loaded["weight"].device.type == "cpu"
+    assert torch.equal(loaded["weight"], m.weight.detach().cpu()) and isinstance(loaded["weight"], nn.Parameter)
+
+
+@pytest.mark.parametrize("where", [D, torch.device(D), {"cpu": D}])
+def test_what_was_saved_elsewhere_is_loaded_here(mesh, where):
+    m, file, turned = nn.Linear(2, 2), io.BytesIO(), torch.arange(12.0).view(3, 4).t()[1:]
+    torch.save({"state": m.state_dict(), "weight": m.weight, "turned": turned, "none": torch.empty(0), "one": torch.tensor(3)}, file)
+    file.seek(0)
+    with tt.default_placement(mesh, [ts.Shard(0)]):
+        loaded = torch.load(file, map_location=where)
+    assert all(isinstance(loaded[key], tt.Tensor) for key in ("weight", "turned", "none", "one"))
+    assert values(loaded["turned"]) == turned.tolist() and loaded["one"].item() == 3 and loaded["turned"].placements == (ts.Shard(0),)
+    assert torch.equal(loaded["state"]["weight"].cpu(), m.weight) and isinstance(loaded["weight"], nn.Parameter)
+
+
 def test_state_dicts_between_here_and_there():
     m, c = linear(2, 2), nn.Linear(2, 2)
     m.load_state_dict(c.state_dict())
@@ -228,6 +261,12 @@ def test_averaged_models_and_schedulers():
 def test_memory_is_refused_by_name(read):
     with pytest.raises(ts.FailedPreconditionError, match="lives on workers"):
         read(tensor(2, 2))
+
+
+@pytest.mark.parametrize("make", [lambda: torch.UntypedStorage(8, device=D), lambda: torch.UntypedStorage(8).to(device=D)])
+def test_a_storage_here_is_refused(make):
+    with pytest.raises(RuntimeError, match="a storage of 8 bytes on tessera"):
+        make()
 
 
 def test_values_are_read_where_they_are_asked_for():
@@ -402,6 +441,7 @@ def test_inference_mode_and_no_grad():
     m = linear(3, 2)
     with torch.inference_mode():
         assert m(tensor(1, 4, 3)).shape == (1, 4, 2)
+        assert (tensor(3) > 0).sum().item() == 2
     with torch.no_grad():
         assert not m(tensor(1, 3)).requires_grad
 

@@ -37,6 +37,11 @@ CALLS = {
     "meshgrid": lambda x: list(torch.meshgrid(x[0], x[1], indexing="ij")),
     "block_diag": lambda x: torch.block_diag(x, x),
     "vander": lambda x: torch.vander(x[0].float()),
+    "copysign": lambda x: torch.copysign(x.float(), -2),
+    "masked_scatter of a row": lambda x: x[0].masked_scatter(x > 2, x + 10),
+    "gather of nothing": lambda x: x.gather(0, x[:0, :0]),
+    "gather of a number": lambda x: [x[0, 0].gather(0, x[0, 0] * 0), x[0, 0].gather(0, x[0, :1] * 0)],
+    "addbmm": lambda x: torch.addbmm(x, x[None], (x.float().mT[None, :, :4] @ x.float()).long(), beta=2, alpha=3),
     "rot90": lambda x: x.rot90(),
     "flipud": lambda x: x.flipud(),
     "kron": lambda x: torch.kron(x, x),
@@ -234,6 +239,17 @@ def test_a_call_on_small_integers_gives_their_dtype(mesh, name, kinds, function)
         for place in (R, S(0), S(1)):
             for one, other in zip(outs(function(tt.distribute_tensor(x, mesh, [place]))), outs(function(x)), strict=True):
                 torch.testing.assert_close(one.cpu(), other)
+
+
+@pytest.mark.parametrize("place", [R, S(0), S(1)])
+def test_a_linear_layer_of_one_output_without_a_dim(mesh, place):
+    x, weight, bias = torch.randn(4, 6), torch.randn(6), torch.randn(())
+    here = [one.requires_grad_() for one in (x, weight, bias)]
+    there = [tt.distribute_tensor(one, mesh, [p]).requires_grad_() for one, p in zip(here, (place, R, R))]
+    (here[0] @ here[1] + here[2]).square().sum().backward()
+    F.linear(*there).square().sum().backward()
+    for one, other in zip(there, here):
+        torch.testing.assert_close(one.grad.cpu(), other.grad)
 
 
 def test_calls_on_complex_numbers_and_halves(mesh):

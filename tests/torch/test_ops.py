@@ -106,6 +106,19 @@ def test_an_op_is_what_it_is_on_the_cpu(mesh, name):
             check(OPS[name], sample, mesh, placements)
 
 
+@pytest.mark.parametrize("name", [name for name in OPS if name not in NO_ROW])
+def test_an_op_is_the_same_in_inference_mode(mesh, name):
+    """Where no graph is recorded torch hands over ops whole that it takes apart elsewhere."""
+    for sample in samples_of(OPS[name]):
+        expected = tensors_in([call(OPS[name], mapped(sample, lambda x: x.detach().clone()))])
+        with torch.inference_mode():
+            here = mapped(sample, lambda x: tt.distribute_tensor(x.detach(), mesh, [ts.Shard(0) if x.ndim else ts.Replicate()]))
+            got = tensors_in([call(OPS[name], here)])
+        assert [x.shape for x in got] == [x.shape for x in expected]
+        for one, other in zip(got, expected):
+            torch.testing.assert_close(one.cpu(), other.detach(), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", [name for name in OPS if name in NO_ROW])
 def test_an_op_without_a_row_is_refused_by_name(mesh, name):
     with pytest.raises(NotImplementedError, match="Tessera|tessera"):

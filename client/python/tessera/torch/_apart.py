@@ -12,7 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
 from .._tensor import OPS
 from ._composed import wide
-from ._dtypes import F64, INT64
+from ._dtypes import F64, INT64, INTEGERS
 from ._operands import cast, operand
 from ._placing import full_like, iota, settled, settled_dims
 from ._table import row, run
@@ -76,7 +76,8 @@ def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1):
 
 @row("addbmm.default")
 def addbmm(x, left, right, *, beta=1, alpha=1):
-    out = einsum("bij,bjk->ik", settled(left), settled(right))
+    out = cast(einsum("bij,bjk->ik", settled(left), settled(right)), settled(x)._dtype)
+    alpha, beta = (int(alpha), int(beta)) if out._dtype in INTEGERS else (alpha, beta)
     out = out if alpha == 1 else out * alpha
     if beta == 0:
         return wrap(broadcast_to(out, torch.broadcast_shapes(x.shape, out.shape)))

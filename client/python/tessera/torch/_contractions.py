@@ -30,7 +30,8 @@ def linear(x, weight, bias=None):
     h, w = settled(x), settled(weight)
     if h._dtype != w._dtype:
         _refuse_dtypes("linear", x, weight)
-    out = _call(_EINSUM, (h, w), notation=_LINEAR[h.ndim - 1][0])
+    notation = _LINEAR[h.ndim - 1][0]
+    out = _call(_EINSUM, (h, w), notation=notation if w.ndim > 1 else notation.replace("o", ""))
     return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
 
 
@@ -50,6 +51,10 @@ def _cut_as_output(g, x, w):
 @row("linear_backward.default", how="composed")
 def linear_backward(x, grad, weight, wanted):
     _, to_x, to_w = _LINEAR[x.ndim - 1]
+    if weight.ndim == 1:        # one output, without a dim
+        g = settled(grad)
+        return (wrap(einsum(to_x.replace("o", ""), g, settled(weight))) if wanted[0] else None,
+                wrap(einsum(to_w.replace("o", ""), g, settled(x))) if wanted[1] else None, wrap(_call(_SUM, (g,))) if wanted[2] else None)
     g = _cut_as_output(settled(grad), settled(x), settled(weight))
     dx = wrap(einsum(to_x, g, settled(weight))) if wanted[0] else None
     dw = wrap(einsum(to_w, g, settled(x))) if wanted[1] else None

@@ -182,7 +182,7 @@ for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("bitwise_right_shift", "bitwise_right_shift"), ("__lshift__", "bitwise_left_shift"), ("__rshift__", "bitwise_right_shift")):
     row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_name, OPS[_op]))
 for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
-    row(f"{_name}.default", f"{_name}.Tensor")(_binary(_name, OPS[_name], True))
+    row(f"{_name}.default", f"{_name}.Tensor", f"{_name}.Scalar")(_binary(_name, OPS[_name], True))
 
 
 def _logical_of(op: int):

@@ -73,7 +73,8 @@ def put(x, indices, source, accumulate=False):
 def masked_scatter(x, mask, source):
     """The first element of the source at the first true one of the mask, and so on."""
     h, m, values = settled(x), cast(settled(mask), BOOL), cast(settled(source), settled(x)._dtype)
-    m = _call(OPS["broadcast_to"], (m,), shape=list(h.shape))
+    shape = list(torch.broadcast_shapes(h.shape, m.shape))
+    h, m = (_call(OPS["broadcast_to"], (one,), shape=shape) for one in (h, m))
     if not h.size or not values.size:
         return wrap(h)
     flat = cast(_call(OPS["reshape"], (m,), shape=[m.size]), INT64)
@@ -168,8 +169,12 @@ def index_add(x, dim, indices, source, *, alpha=1):
 
 
 @row("gather.default")
-@_with_dims
 def gather(x, dim, indices, *, sparse_grad=False):
+    if not indices.numel():
+        return wrap(full_like(settled(x), tuple(indices.shape), settled(x)._dtype, 0))
+    if not x.ndim or not indices.ndim:
+        out = gather(x.reshape(-1), 0, indices.reshape(-1))
+        return out.reshape(indices.shape)
     return wrap(_indexing.gather(settled(x), _numbers("gather", x, indices), axis=dim))
 
 

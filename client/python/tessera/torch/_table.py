@@ -104,10 +104,10 @@ def missing(func):
         function = TABLE.get(base) or missing(base)
         found = _into(function, str(func), base) if make is _into else make(function, str(func))
         how = f"from {base}"
+    elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        found, how = func.decompose, "decomposed by torch"      # as where a graph is recorded; inference_mode brings these whole
     elif func in _decompositions() and not any(one.is_out for one in func._schema.arguments):
         found, how = _taken_apart(func, _decompositions()[func]), "decomposed by torch"
-    elif torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        found, how = func.decompose, "decomposed by torch"
     else:
         raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
                                   "x.cpu() brings the tensor here, if that is what you want")

@@ -11,7 +11,7 @@ from .._mesh import DeviceMesh
 from .._placements import decode
 from .._session import session_of
 from ._cell import Cell, check_shape, like, write
-from . import _device  # noqa: F401 - names the device
+from . import _device
 from ._dtypes import TORCH, tensor_of
 from ._library import make as _make
 
@@ -73,7 +73,7 @@ class Tensor(torch.Tensor):
 
     @property
     def data(self):
-        return self.detach()
+        return _Base.data.__get__(self)     # what is written to it is no version of this tensor: detach() would count it
 
     @data.setter
     def data(self, new):
@@ -263,9 +263,24 @@ def rebind(op: str, tensor: Tensor, handle) -> Tensor:
     return tensor
 
 
+def _restore_location(values: torch.Tensor) -> torch.device:
+    """Where torch.load's map_location says that a tensor of this device goes; here, where it says nothing."""
+    where = torch.serialization._serialization_tls.map_location
+    here = str(_device.DEVICE)
+    if callable(where):
+        storage = where(values.untyped_storage(), here)
+        return _device.DEVICE if storage is None else storage.device
+    return torch.device(torch._utils._get_restore_location(here))
+
+
 def rebuild(values: torch.Tensor, requires_grad: bool, placements: tuple, is_parameter: bool):
-    """What torch.load and pickle make: on the default mesh; with these placements, where it has as many dims."""
+    """What torch.load and pickle make: on the default mesh; with these placements, where it has as many dims. Elsewhere where
+    torch.load has a map_location that says so."""
     from ._moving import default_mesh, upload
+    place = _restore_location(values)
+    if place.type != _device.NAME:
+        values = values.to(place)
+        return torch.nn.Parameter(values, requires_grad) if is_parameter else values.requires_grad_(requires_grad)
     mesh = default_mesh()
     encoded = [tuple(one) for one in placements]
     if len(encoded) != len(mesh._raw.shape) or any(one[0] == 2 for one in encoded):

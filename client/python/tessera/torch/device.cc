@@ -20,6 +20,7 @@
 #include <ATen/ops/matmul_backward_ops.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/matmul_ops.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -51,6 +52,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+// Where a storage is asked for by name: without an allocator torch would go through a null pointer.
+struct NoMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(bytes == 0, "a storage of ", bytes,
+                " bytes on tessera: tensors lie on workers and have no storage in this process; tensor.to(\"tessera\") "
+                "brings one there");
+    return c10::DataPtr(nullptr, c10::Device(kTessera, 0));
+  }
+  void copy_data(void*, const void*, std::size_t) const override {}  // of no bytes
+};
+
+NoMemory no_memory;
+REGISTER_ALLOCATOR(kTessera, &no_memory);
 
 // A seed and the number of the next random call, which is its offset.
 struct CallGenerator final : c10::GeneratorImpl {
