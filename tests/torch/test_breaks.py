@@ -446,6 +446,17 @@ def test_inference_mode_and_no_grad():
         assert not m(tensor(1, 3)).requires_grad
 
 
+def test_what_waits_for_a_device_waits_for_all_that_was_asked(monkeypatch):
+    from tessera.torch import _device
+    waited = []
+    monkeypatch.setattr(_device, "synchronize", lambda: waited.append(None))
+    torch.accelerator.synchronize()
+    event = torch.Event(device=D)
+    event.record()
+    event.synchronize()
+    assert len(waited) == 2
+
+
 def test_anomaly_mode():
     with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
         (tensor(3).requires_grad_() * 2).sum().backward()

@@ -1,7 +1,9 @@
 """DistributedDataParallel and fully_shard: torch's steps, what moves, and how much is gathered at a time."""
 
+import copy
 import functools
 import gc
+import pickle
 
 import pytest
 import torch
@@ -126,6 +128,60 @@ def test_gradients_and_mixed_precision(session, mesh):
     for one, expected in zip(model.parameters(), other.parameters()):
         assert one.grad.dtype == torch.float32 and one.grad.placements == (S(0),)
         torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=0.05, atol=0.02)
+
+
+def test_a_fully_sharded_module_adds_gradients_up_without_reducing_them(session, mesh):
+    model, other = same_start(mlp)
+    tt.fully_shard(model[0], mesh=mesh)
+    tt.fully_shard(model, mesh=mesh)
+    parts = torch.randn(3, 8, 8).unbind()
+    for k, part in enumerate(parts):
+        model.set_requires_gradient_sync(k == 2)
+        model(tt.distribute_tensor(part, mesh, [S(0)])).square().sum().backward()
+        other(part).square().sum().backward()
+        assert {p.grad.placements for p in model.parameters()} == {(S(0),) if k == 2 else (ts.Partial(),)}
+    for one, expected in zip(model.parameters(), other.parameters()):
+        torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_a_fully_sharded_module_is_gathered_and_let_go_when_it_is_told(session, mesh):
+    model, other = same_start(functools.partial(nn.Linear, 8, 4))
+    assert tt.fully_shard(model, mesh=mesh) is model and isinstance(model, tt.FSDPModule) and type(model).__mro__[2] is nn.Linear
+    x = torch.randn(8, 8)
+    here = tt.distribute_tensor(x, mesh, [S(0)]).wait()
+    model.unshard(async_op=True).wait()
+    session.sync()
+    with session.comm_debug() as comm:
+        out = model(here).wait()
+    assert sum(comm.bytes_received) == 0        # nothing was left to gather
+    torch.testing.assert_close(out.cpu(), other(x))
+    model.unshard()
+    model.reshard()
+    with session.comm_debug() as comm:
+        model(here).wait()
+    assert sum(comm.bytes_received) > 0
+
+
+def test_the_units_that_are_asked_for_early_can_be_said(mesh):
+    model, other = same_start(functools.partial(Gpt, layers=4))
+    sharded(model, mesh)
+    layers = list(model.layers)
+    layers[0].set_modules_to_forward_prefetch(layers[1:3])
+    layers[3].set_modules_to_backward_prefetch([layers[2], layers[1]])
+    early = []
+    layers[0].mlp.w2.register_forward_hook(lambda *_: early.append([one._fully_sharded.gathered is not None for one in layers[1:]]))
+    model.set_reshard_after_forward(True)
+    got, expected = train(model, on(mesh, batches(), [S(0)]), ADAMW), train(other, batches(), ADAMW)
+    assert early and all(one == [True, True, False] for one in early)
+    assert_same_training(got, expected)
+    with pytest.raises(ts.InvalidArgumentError, match="Linear is not fully sharded"):
+        layers[0].set_modules_to_forward_prefetch([nn.Linear(2, 2)])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_copies_of_a_fully_sharded_module_are_refused_by_name(mesh, copied):
+    with pytest.raises(ts.FailedPreconditionError, match="FSDPLinear is fully sharded"):
+        copied(tt.fully_shard(nn.Linear(4, 4), mesh=mesh))
 
 
 def test_fully_shard_twice_or_on_a_mesh_of_two_dims_is_refused(mesh22):

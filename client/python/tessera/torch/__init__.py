@@ -23,7 +23,7 @@ from . import (_elementwise, _contractions, _reductions, _rows, _views, _create,
 from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
-from ._fully_shard import MixedPrecisionPolicy, fully_shard
+from ._fully_shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from ._gradients import no_sync
 from ._loader import ShardedLoader
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
@@ -34,7 +34,7 @@ from ._tensor import Tensor
 from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
-__all__ = ["DistributedDataParallel", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
+__all__ = ["DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
            "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
            "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
            "to_handle"]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import _tessera
-from .._errors import InvalidArgumentError
+from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._tensor import OPS
 from . import _gradients
@@ -64,6 +64,9 @@ class _Unit:
         self.places: list = []      # (module, name, number of the parameter): tied ones have several
         self.parameters: list = []
         self.gathered: tuple | None = None      # what was asked for early: of which handles, and the whole ones
+        self.is_held = False        # gradients are added up where they are, and not reduced
+        self.following: list | None = None      # units that are asked for early, forward and backward; None: the neighbour
+        self.preceding: list | None = None
         self.shown: list = []       # weak references to the cells of the gathered parameters of each forward
         numbers: dict = {}
         for submodule in module.modules():
@@ -123,9 +126,9 @@ class _Unit:
         """What an emptied cell calls: fills all cells of its forward, as the unit is gathered as one."""
         def load():
             handles = self.take()
-            before = self._neighbour(-1)
-            if before is not None and before.reshard and before.is_wanted():
-                before.prefetch()
+            for before in self._neighbours(-1, self.preceding):
+                if before.reshard and before.is_wanted():
+                    before.prefetch()
             for cells in self.shown:
                 if cells[number]() is cell():
                     for other, handle in zip(cells, handles):
@@ -134,9 +137,11 @@ class _Unit:
             return handles[number]
         return load
 
-    def _neighbour(self, step: int):
+    def _neighbours(self, step: int, said: list | None) -> list:
+        if said is not None:
+            return said
         at = self.order.index(self) + step if self in self.order else -1
-        return self.order[at] if 0 <= at < len(self.order) else None
+        return [self.order[at]] if 0 <= at < len(self.order) else []
 
     # ---- hooks ------------------------------------------------------------------------------------------
 
@@ -144,9 +149,9 @@ class _Unit:
         if self not in self.order:
             self.order.append(self)
         tensors = _Gather.apply(self, *self.parameters)
-        following = self._neighbour(1)
-        if following is not None and following.reshard:
-            following.prefetch()
+        for following in self._neighbours(1, self.following):
+            if following.reshard:
+                following.prefetch()
         self.shown = [cells for cells in self.shown if any(one() is not None for one in cells)]
         self.shown.append([weakref.ref(one._cell) for one in tensors])
         for submodule, name, number in self.places:
@@ -175,7 +180,7 @@ class _Unit:
         self.let_go()
         places = [i for i, one in enumerate(grads) if one is not None]
         handles = [handle_of(grads[i]) for i in places]
-        if not _gradients.is_held():
+        if not _gradients.is_held() and not self.is_held:
             if self.policy.reduce_dtype is not None:
                 kind = code(self.policy.reduce_dtype)
                 handles = [_tessera.call(OPS["astype"], (h,), dtype=kind) if h._dtype != kind else h for h in handles]
@@ -198,6 +203,63 @@ def _cast(one, dtype: torch.dtype):
     return one
 
 
+class _Gathered:
+    """What unshard(async_op=True) gives: the gathering is on its way, and what needs it waits for it there."""
+
+    def wait(self) -> None:
+        pass
+
+
+class FSDPModule:
+    """What a module has after fully_shard, by torch's names. Its parameters are global tensors at any time: what these say is
+    only when they are gathered and when their gradients are reduced."""
+
+    def __deepcopy__(self, memo):
+        raise FailedPreconditionError(f"deepcopy: {type(self).__name__} is fully sharded; copy the module before fully_shard, and its state_dict()")
+
+    def __reduce_ex__(self, protocol):
+        raise FailedPreconditionError(f"pickle: {type(self).__name__} is fully sharded; save its state_dict(), or tt.save it")
+
+    def _units(self, recurse: bool) -> list:
+        return [one._fully_sharded for one in (self.modules() if recurse else [self]) if isinstance(one, FSDPModule)]
+
+    def unshard(self, async_op: bool = False):
+        """Asks for the whole parameters of this unit now, for the forward that comes."""
+        self._fully_sharded.prefetch()
+        return _Gathered() if async_op else None
+
+    def reshard(self) -> None:
+        """Lets the gathered parameters of this unit go."""
+        self._fully_sharded.gathered = None
+        self._fully_sharded.let_go()
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """False: gradients are added up where they are; the first backward after True reduces the sums."""
+        for unit in self._units(recurse):
+            unit.is_held = not requires_gradient_sync
+            for parameter in unit.parameters:
+                parameter._is_held = unit.is_held
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        for unit in self._units(recurse):
+            unit.reshard = bool(reshard_after_forward)
+
+    def set_modules_to_forward_prefetch(self, modules: list) -> None:
+        """The units that are asked for before this one's forward, in place of the one that followed it in the step before."""
+        self._fully_sharded.following = _units_of("set_modules_to_forward_prefetch", modules)
+
+    def set_modules_to_backward_prefetch(self, modules: list) -> None:
+        """The units that are asked for when backward reads this one, in place of the one before it."""
+        self._fully_sharded.preceding = _units_of("set_modules_to_backward_prefetch", modules)
+
+
+def _units_of(op: str, modules) -> list:
+    for one in modules:
+        if not isinstance(one, FSDPModule):
+            raise InvalidArgumentError(f"{op}: {type(one).__name__} is not fully sharded; call tt.fully_shard on it first")
+    return [one._fully_sharded for one in modules]
+
+
 def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_after_forward: bool = True,
                 mp_policy: MixedPrecisionPolicy | None = None) -> nn.Module:
     """Shards the parameters of a module along a mesh dim, in place; returns the module.
@@ -205,7 +267,8 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_af
     Call it on the inner modules first, as on each layer, and then on the whole: a parameter belongs to the innermost call.
     mesh: of one dim, as mesh["dp"]; default default_placement's. reshard_after_forward: gathered parameters are let go after
     forward and gathered again for backward; False keeps them until backward is through. mp_policy: torch's, or
-    tt.MixedPrecisionPolicy. Optimizers are made after this; they and state_dict see the shards.
+    tt.MixedPrecisionPolicy. Optimizers are made after this; they and state_dict see the shards. The module is an FSDPModule
+    then: unshard, reshard, set_requires_gradient_sync, set_modules_to_forward_prefetch and their like are its methods.
 
     >>> for layer in model.layers:
     ...     tt.fully_shard(layer, mesh=mesh["dp"])
@@ -223,6 +286,8 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_af
     dim = 0 if mesh._dims is None else mesh._dims[0]
     unit = _Unit(module, mesh, dim, bool(reshard_after_forward), mp_policy or MixedPrecisionPolicy(), order)
     module._fully_sharded = unit
+    kind = type(module)
+    module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__})
     module.register_forward_pre_hook(unit.before, with_kwargs=True)
     module.register_forward_hook(unit.after)
     whole = DeviceMesh._wrap(mesh._session, mesh._raw)
@@ -233,4 +298,4 @@ def fully_shard(module: nn.Module, *, mesh: DeviceMesh | None = None, reshard_af
     return module
 
 
-fully_shard.__module__ = MixedPrecisionPolicy.__module__ = "tessera.torch"
+fully_shard.__module__ = FSDPModule.__module__ = MixedPrecisionPolicy.__module__ = "tessera.torch"

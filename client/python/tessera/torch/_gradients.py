@@ -51,7 +51,7 @@ def is_held() -> bool:
 
 def _collect(leaf: Tensor) -> None:
     grad = leaf.grad
-    if not isinstance(grad, Tensor) or is_held():
+    if not isinstance(grad, Tensor) or is_held() or getattr(leaf, "_is_held", False):
         return
     handle = handle_of(grad)
     if (handle._placements == handle_of(leaf)._placements and not handle._has_partial) or not _differs(leaf):

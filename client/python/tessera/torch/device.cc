@@ -22,6 +22,7 @@
 #include <ATen/ops/matmul_ops.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
@@ -49,6 +50,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  void synchronizeEvent(void*) const override { WaitForAll(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { WaitForAll(); }
+
+ private:
+  static void WaitForAll() {
+    const pybind11::gil_scoped_acquire gil;
+    pybind11::module_::import("tessera.torch._device").attr("synchronize")();
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
