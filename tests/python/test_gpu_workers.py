@@ -69,6 +69,17 @@ def test_another_device_is_refused_by_name():
 
 
 @needs_emulator
+def test_products_in_tf32_round_their_factors_and_no_others_do(emulated, new_cluster):
+    session = new_cluster(workers=2, memory="32MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    factor = np.float32(1 + 2.0**-12)       # TF32 has 10 bits
+    x, y = (session.distribute_tensor(np.full((8, 8), value, np.float32), mesh, [ts.Shard(0)]) for value in (factor, 1))
+    assert np.all((x @ y).full_tensor() == 8 * factor)
+    assert np.all(ts.matmul(x, y, precision="tf32").full_tensor() == 8)
+    assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == 8)
+
+
+@needs_emulator
 @pytest.mark.parametrize("size", [(35, 22), (900, 700)])
 def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
     session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="ucx").connect()
