@@ -128,11 +128,14 @@ absl::StatusOr<Tensor> RunsOf(const Tensor& x, const Tensor& starts, const Tenso
 
 std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
 
+// A dim of the mask has the extent of x's or none: it then chooses nothing, as in the array API.
 absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
   if (mask.dtype != DType::kBool) {
     return DTypeError(StrCat("index: ", ToText(mask), " is no mask: its dtype is not bool"));
   }
-  const bool fits = mask.rank() <= x.rank() && std::equal(mask.shape.begin(), mask.shape.end(), x.shape.begin());
+  const auto fits_dim = [](int64_t of_mask, int64_t of_x) { return of_mask == of_x || of_mask == 0; };
+  const bool fits =
+      mask.rank() <= x.rank() && std::equal(mask.shape.begin(), mask.shape.end(), x.shape.begin(), fits_dim);
   if (fits) return absl::OkStatus();
   return IndexOutOfRangeError(StrCat("index: a mask of shape ", ToText(mask.shape), " for ", ToText(x)));
 }

@@ -181,6 +181,8 @@ absl::Status SessionImpl::RequestUpload(uint64_t number, const HandlePtr& handle
 
 void SessionImpl::GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why) {
   ReleaseTicket(ticket, why);
+  // A line that broke says that a worker is gone, and the coordinator why: it fails the handles as the ticket ends.
+  if (absl::IsUnavailable(why)) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const uint64_t handle : handles) {
@@ -274,7 +276,14 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   }
   FinishUpload(number, ticket, handle, progress, ring);
   // The source has been read: what goes wrong from here on poisons the handle.
-  return status;
+  return AsTheCoordinatorSays(status, *handle);
+}
+
+absl::Status SessionImpl::AsTheCoordinatorSays(const absl::Status& status, HandleState& handle) {
+  if (!absl::IsUnavailable(status)) return status;
+  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&handle] { return handle.settled; }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  return handle.failure.ok() ? status : handle.TellFailure();
 }
 
 absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
@@ -309,7 +318,7 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
   if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
   const absl::Status copied = CopyInPlace("upload", number, runs, progress);
   FinishUpload(number, ticket, handle, progress, nullptr);
-  TESSERA_RETURN_IF_ERROR(copied);
+  TESSERA_RETURN_IF_ERROR(AsTheCoordinatorSays(copied, *handle));
   // Only then has the source been read; what went wrong has poisoned the handle.
   return WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
 }
@@ -350,7 +359,7 @@ absl::Status SessionImpl::SendRows(uint64_t number, const RequestPtr& request, c
     CopySlab(number, workers, slab, slot, progress);
   }
   FinishUpload(number, ticket, handle, progress, ring);
-  return status;
+  return AsTheCoordinatorSays(status, *handle);
 }
 
 absl::Status SessionImpl::CopyInPlace(std::string_view what, uint64_t number, const std::vector<SlabRun>& runs,

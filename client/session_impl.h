@@ -174,6 +174,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
   // Of an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
   void GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why);
+  // What an upload that broke ends with.
+  absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
   void CancelAll();

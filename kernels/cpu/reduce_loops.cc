@@ -208,18 +208,50 @@ HWY_INLINE T Block(const T* row, int64_t count, Map map = {}) {
   return lanes[0];
 }
 
+// Has a block that is wanted soon on its way. It may lie beyond the row.
+template <typename T>
+HWY_INLINE void FetchBlock(const T* block) {
+  constexpr size_t kLine = 64;
+  for (size_t at = 0; at < static_cast<size_t>(kTreeBlock) * sizeof(T); at += kLine) {
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(block) + at);
+  }
+}
+
+// The value of the next 2^level blocks, of which there is a multiple in the tree.
+template <typename T, typename Op>
+HWY_INLINE void Carry(T value, size_t level, RowTree* tree) {
+  const uint64_t added = uint64_t{1} << level;
+  for (uint64_t carried = tree->blocks >> level; (carried & 1) != 0; carried >>= 1, ++level) {
+    T earlier;
+    std::memcpy(static_cast<void*>(&earlier), &tree->levels[level], sizeof(T));
+    value = Op::Two(earlier, value);
+  }
+  std::memcpy(&tree->levels[level], &value, sizeof(T));
+  tree->blocks += added;
+}
+
+// Eight blocks at a time are a tree of their own: a carry for each would wait for the one before through memory, and
+// the core would read ahead too little.
 template <typename T, typename Op, typename Map = Itself>
 HWY_INLINE void Push(const T* row, int64_t count, RowTree* tree, Map map = {}) {
-  for (int64_t at = 0; at < count; at += kTreeBlock) {
-    T value = Block<T, Op>(row + at, std::min(kTreeBlock, count - at), map);
-    size_t level = 0;
-    for (uint64_t carried = tree->blocks; (carried & 1) != 0; carried >>= 1, ++level) {
-      T earlier;
-      std::memcpy(static_cast<void*>(&earlier), &tree->levels[level], sizeof(T));
-      value = Op::Two(earlier, value);
+  constexpr size_t kLevels = 3;
+  constexpr int64_t kBlocks = int64_t{1} << kLevels;
+  for (int64_t at = 0; at < count;) {
+    if (tree->blocks % kBlocks != 0 || count - at < kBlocks * kTreeBlock) {
+      Carry<T, Op>(Block<T, Op>(row + at, std::min(kTreeBlock, count - at), map), 0, tree);
+      at += kTreeBlock;
+      continue;
     }
-    std::memcpy(&tree->levels[level], &value, sizeof(T));
-    ++tree->blocks;
+    T values[kBlocks];
+    for (T& value : values) {
+      FetchBlock(row + at + kBlocks * kTreeBlock);
+      value = Block<T, Op>(row + at, kTreeBlock, map);
+      at += kTreeBlock;
+    }
+    for (int64_t width = kBlocks / 2; width > 0; width /= 2) {
+      for (int64_t b = 0; b < width; ++b) values[b] = Op::Two(values[2 * b], values[2 * b + 1]);
+    }
+    Carry<T, Op>(values[0], kLevels, tree);
   }
 }
 
@@ -383,8 +415,10 @@ int64_t FirstOf(const T* row, int64_t count) {
   for (int64_t at = 0; at < count; at += kTogether) {
     if (best != best) return index;
     const int64_t n = std::min(kTogether, count - at);
+    FetchBlock(row + at + kTogether);
     T extreme = Block<T, Op>(row + at, std::min(kTreeBlock, n));
     for (int64_t i = kTreeBlock; i < n; i += kTreeBlock) {
+      FetchBlock(row + at + i + kTogether);
       extreme = Op::Two(extreme, Block<T, Op>(row + at + i, std::min(kTreeBlock, n - i)));
     }
     // Op takes a NaN before a number, and the better of two numbers.

@@ -49,7 +49,8 @@ struct Launch {
 // library could choose by.
 inline constexpr uint64_t kProductAlignment = 16;
 struct MatmulProblem {
-  DType dtype = DType::kF32;  // f64, f32 (without TF32), f16 or bf16 (summed in f32)
+  DType dtype = DType::kF32;                             // f64, f32, f16 or bf16 (summed in f32)
+  ProductPrecision precision = ProductPrecision::kFull;  // kTf32 of f32 alone
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
   uint64_t left = 0, right = 0, output = 0;  // addresses
   KernelStore store = KernelStore::kWrite;

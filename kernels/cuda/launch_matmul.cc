@@ -266,6 +266,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   Launch plain = PlainProduct(p, call.output_dtype);
   if (IsLibrarys(call.output_dtype)) {
     MatmulProblem problem = {.dtype = call.output_dtype,
+                             .precision = op.notation.precision,
                              .batch = p.batch,
                              .rows = p.rows,
                              .columns = p.columns,

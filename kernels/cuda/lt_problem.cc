@@ -28,6 +28,7 @@ std::vector<LtProblem> LtProblemsOf(const MatmulProblem& product) {
     LtProblem problem;
     problem.shape = {.dtype = product.dtype,
                      .computed_in = product.dtype == DType::kF64 ? DType::kF64 : DType::kF32,
+                     .precision = product.precision,
                      .rows = product.columns,
                      .columns = product.rows,
                      .inner = product.inner,

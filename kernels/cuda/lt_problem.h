@@ -11,7 +11,8 @@
 // right^T * left^T, where no order needs to be said, which few kernels of the library know.
 //
 // Law: everything that the library's choice of an algorithm may depend on is in LtShape, and follows from extents and
-// dtype alone: one product, one algorithm, however operands lay. Sums are in f32, of f64 in f64.
+// dtype alone, and from the precision that was asked for: one product, one algorithm, however operands lay. Sums are in
+// f32, of f64 in f64.
 
 #include <compare>
 #include <cstdint>
@@ -33,8 +34,9 @@ struct LtLayout {
 inline constexpr int64_t kMaxLtBatch = 65535;
 
 struct LtShape {
-  DType dtype = DType::kF32;        // of a, b and d
-  DType computed_in = DType::kF32;  // and the type of the scales
+  DType dtype = DType::kF32;                             // of a, b and d
+  DType computed_in = DType::kF32;                       // and the type of the scales
+  ProductPrecision precision = ProductPrecision::kFull;  // kTf32 of f32 alone
   int64_t rows = 0, columns = 0, inner = 0;
   int32_t batch = 1;
   LtLayout a, b, d;

@@ -74,6 +74,7 @@ using AttributeValue = std::variant<bool, int64_t, double, DType, std::string, s
 //   upper, full_matrices, hermitian, rtol, unit_diagonal, transposed  linear algebra
 //   kernel_size, stride, padding, dilation, groups, ceil_mode, count_include_pad  windows
 //   p                a probability
+//   precision        matmul, einsum: of f32 factors, full or tf32
 #define TESSERA_ATTRIBUTES(APPLY)                                  \
   APPLY(notation, kNotation, std::string)                          \
   APPLY(shape, kShape, Shape)                                      \
@@ -120,7 +121,8 @@ using AttributeValue = std::variant<bool, int64_t, double, DType, std::string, s
   APPLY(ceil_mode, kCeilMode, bool)                                \
   APPLY(count_include_pad, kCountIncludePad, bool)                 \
   APPLY(transposed, kTransposed, bool)                             \
-  APPLY(unit_diagonal, kUnitDiagonal, bool)
+  APPLY(unit_diagonal, kUnitDiagonal, bool)                        \
+  APPLY(precision, kPrecision, std::string)
 
 enum class AttributeId : uint16_t {
 #define TESSERA_ATTRIBUTE_ID(name, id, type) id,

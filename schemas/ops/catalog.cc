@@ -216,11 +216,15 @@ constexpr std::array kRows = {
           "argmax(x, /, axis=None, *, keepdims=False)",
           "Returns the indices of the maximum values along an axis; the first one of several."),
     OpRow{OpId::kMatmul, "matmul", F::kContraction, 2, 2, "mk,kn->mn", std::nullopt, std::nullopt, D::kPromoteNumeric,
-          P::kLinear, "matmul(x1, x2, /)",
-          "Computes the matrix product; leading dims are broadcast, a 1-D operand is a vector."},
-    OpRow{OpId::kEinsum, "einsum", F::kContraction, 2, 2, "", std::nullopt, std::nullopt, D::kPromoteNumeric,
-          P::kLinear, "einsum(notation, x1, x2, /)",
-          "Sums products over the letters that the output does not have; copies nothing to permute dims."},
+          P::kLinear, "matmul(x1, x2, /, *, precision='full')",
+          "Computes the matrix product; leading dims are broadcast, a 1-D operand is a vector. precision='tf32' lets "
+          "GPUs "
+          "read f32 factors with 10 bits of mantissa."},
+    OpRow{
+        OpId::kEinsum, "einsum", F::kContraction, 2, 2, "", std::nullopt, std::nullopt, D::kPromoteNumeric, P::kLinear,
+        "einsum(notation, x1, x2, /, *, precision='full')",
+        "Sums products over the letters that the output does not have; copies nothing to permute dims. precision as of "
+        "matmul."},
     Plain(OpId::kTranspose, "permute_dims", F::kView, 1, D::kSame, P::kMove, "permute_dims(x, /, axes)",
           "Permutes the axes of a tensor; copies nothing."),
     Plain(OpId::kSlice, "slice", F::kView, 1, D::kSame, P::kMove, "x[index]",

@@ -6,6 +6,8 @@
 namespace tessera {
 namespace {
 
+constexpr std::string_view kTf32Text = "; tf32";
+
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool Has(std::string_view letters, char letter) { return letters.find(letter) != std::string_view::npos; }
 
@@ -33,7 +35,8 @@ bool TryTake(std::string_view& text, std::string_view token) {
 }  // namespace
 
 std::string ToText(const Contraction& contraction) {
-  return StrCat(contraction.left, ",", contraction.right, "->", contraction.output);
+  return StrCat(contraction.left, ",", contraction.right, "->", contraction.output,
+                contraction.precision == ProductPrecision::kTf32 ? kTf32Text : "");
 }
 
 absl::StatusOr<Contraction> ParseContraction(std::string_view text) {
@@ -44,6 +47,7 @@ absl::StatusOr<Contraction> ParseContraction(std::string_view text) {
   contraction.right = TakeLetters(rest);
   const bool has_arrow = TryTake(rest, "->");
   contraction.output = TakeLetters(rest);
+  if (TryTake(rest, kTf32Text)) contraction.precision = ProductPrecision::kTf32;
   if (!has_comma || !has_arrow || !rest.empty()) {
     return absl::InvalidArgumentError(
         StrCat("contraction: expected a notation like mk,kn->mn, not \"", Printable(text, 60), "\""));

@@ -10,6 +10,9 @@
 // and the output (left, right), in both operands alone (inner: it is summed over), or in one operand alone
 // (unit: the dim has extent 1 and says nothing; so a batch dim that is broadcast is written).
 // Law: output[...] = sum over the inner letters of left[...] * right[...], the first inner letter outermost.
+//
+// Behind the letters may stand "; tf32": factors of f32 may be read with the 10 bits of mantissa that TF32 has
+// (NVIDIA's TensorFloat-32), where a device is faster for it. What is computed from more bits is as good an answer.
 
 #include <cstdint>
 #include <string>
@@ -21,20 +24,23 @@
 
 namespace tessera {
 
+enum class ProductPrecision : uint8_t { kFull, kTf32 };
+
 struct Contraction {
   std::string left = "mk";
   std::string right = "kn";
   std::string output = "mn";
+  ProductPrecision precision = ProductPrecision::kFull;
   bool operator==(const Contraction&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const Contraction& c) {
-    return H::combine(std::move(h), c.left, c.right, c.output);
+    return H::combine(std::move(h), c.left, c.right, c.output, c.precision);
   }
 };
 
 enum class LetterRole : uint8_t { kBatch, kLeft, kRight, kInner, kUnit };
 
-// "bmk,bkn->bmn"; round-trips. White space is free, an operand may have no letters.
+// "bmk,bkn->bmn", "mk,kn->mn; tf32"; round-trips. White space is free, an operand may have no letters.
 std::string ToText(const Contraction& contraction);
 absl::StatusOr<Contraction> ParseContraction(std::string_view text);
 // Letters are a-z and A-Z, each at most once in an operand and in the output, the output's come from the

@@ -224,6 +224,15 @@ absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
   return notation;
 }
 
+// Of factors that aren't f32 it says nothing.
+absl::StatusOr<ProductPrecision> PrecisionOf(const ResolveInput& input, DType product) {
+  const std::string& text = input.call.attributes.precision();
+  if (text.empty() || text == "full") return ProductPrecision::kFull;
+  if (text != "tf32")
+    return OperandError(input, StrCat("precision is '", Printable(text, 60), "', not 'full' or 'tf32'"));
+  return product == DType::kF32 ? ProductPrecision::kTf32 : ProductPrecision::kFull;
+}
+
 // Broadcasting done, every letter has one extent and is summed over or kept.
 absl::Status CheckExtents(const ResolveInput& input, const Contraction& notation) {
   const TensorSpec& a = *input.tensors[0];
@@ -266,6 +275,7 @@ absl::StatusOr<OpResolution> ResolveContraction(const ResolveInput& input) {
   ReleaseBroadcast(a, b, fresh, notation);
   TESSERA_RETURN_IF_ERROR(CheckExtents(input, notation));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
+  TESSERA_ASSIGN_OR_RETURN(notation.precision, PrecisionOf(input, dtypes.result));
   const Shape shape = OutputShape(notation, a, b);
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(dtypes.result)));
   const TensorSpec product{dtypes.result, shape, a.mesh, Placements(static_cast<size_t>(a.mesh.ndim()))};

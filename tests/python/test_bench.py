@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not LIMITS.exists(), reason="the benchmarks are 
 
 
 def variants(*arguments):
-    done = subprocess.run([LIMITS, *map(str, arguments), "--repetitions=2"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([LIMITS, *map(str, arguments), "--repetitions=2"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["variants"]
 
@@ -58,5 +58,5 @@ def test_a_figure_reaches_the_table_and_the_json(tmp_path):
 
 
 def test_unknown_figures_are_refused():
-    done = subprocess.run([sys.executable, ROOT / "tests/bench/run.py", "--only", "no_such"], text=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, ROOT / "tests/bench/run.py", "--only", "no_such"], text=True, capture_output=True, timeout=120)
     assert done.returncode == 2 and "no_such" in done.stderr

@@ -591,6 +591,11 @@ def test_scans_and_sorts(session, mesh22, rng, placements, dtype):
     close(ts.scatter_add(x, ts.asarray(np.array([1, 1, 0])), ts.asarray(a[:, :3]), axis=1), added, dtype)
     row = np.sort(a.ravel())
     order = np.array([2, 0, 1])
+    for side in ("left", "right"):
+        for number in (5, 5.5):
+            few = np.array([1, 5, 5, 9], dtype)
+            close(ts.searchsorted(ts.asarray(few), number, side=side), np.searchsorted(few, number, side=side), np.int64)
+            close(ts.asarray(few).searchsorted(number, side=side), np.searchsorted(few, number, side=side), np.int64)
     close(ts.searchsorted(ts.asarray(np.array([5, 9, 1], dtype)), x, sorter=ts.asarray(order)),
           np.searchsorted(np.array([5, 9, 1], dtype), a, sorter=order), np.int64)
     for side in ("left", "right"):

@@ -14,7 +14,7 @@ FILES = ["ca.crt", "ca.key", "server.crt", "server.key", "worker.crt", "worker.k
 
 
 def openssl(*arguments):
-    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(name="folder")

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 from test_plan_command import tessera
 
@@ -106,7 +107,7 @@ def test_up_prints_the_address_first_and_ends_on_ctrl_c():
         with ts.connect(address) as session:
             np.testing.assert_array_equal(ts.arange(10, device_mesh=session.default_mesh).full_tensor(), np.arange(10))
         up.send_signal(signal.SIGINT)
-        assert up.wait(10) == 0
+        assert up.wait(60) == 0
         with pytest.raises(ts.UnavailableError):
             ts.connect(address)
     finally:
@@ -120,7 +121,7 @@ def test_a_bind_beyond_this_host_is_refused():
     for address, why in (("tcp:0.0.0.0:7070", "an address is unix:/path or tls://host:port"),
                          ("tls://0.0.0.0:7070", "TLS needs a certificate and its key")):
         server = subprocess.run([os.path.join(BIN, "server/coordinator/tessera-coordinator"), "--listen", address],
-                                capture_output=True, text=True, timeout=20,
+                                capture_output=True, text=True, timeout=120,
                                 env={**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j"})
         assert server.returncode == 2 and why in server.stderr
 
@@ -146,11 +147,10 @@ def test_a_demo_whose_check_fails_is_status_1(monkeypatch):
 
 
 @pytest.mark.whole_system
+@in_time.tried_again
 def test_a_cluster_larger_than_the_host_is_refused():
-    start = time.monotonic()
-    with pytest.raises(ts.ResourceExhaustedError, match="available"):
+    with in_time.Limit(5), pytest.raises(ts.ResourceExhaustedError, match="available"):
         ts.local_cluster(workers=2, memory="100TiB")
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.whole_system
@@ -168,15 +168,15 @@ def wrap(folder, role, script):
 
 
 @pytest.mark.whole_system
-@pytest.mark.parametrize("role, match", [("coordinator", "the coordinator does not listen after 2 s: on my way"),
-                                         ("worker", "0 of 1 workers joined in 2 s; worker 0: on my way")])
+@pytest.mark.parametrize("role, match", [("coordinator", "the coordinator does not listen after 8 s: on my way"),
+                                         ("worker", "0 of 1 workers joined in 8 s; worker 0: on my way")])
 def test_a_cluster_that_is_not_up_in_time_tells_who_is_late(monkeypatch, tmp_path, role, match):
     for real in ("coordinator", "worker"):
         wrap(tmp_path, real, 'exec "$REAL" "$@"')
     wrap(tmp_path, role, "echo on my way >&2\nexec sleep 60")    # the cluster ends it
     monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
     with pytest.raises(ts.DeadlineExceededError, match=match):
-        ts.local_cluster(workers=1, memory="16MiB", timeout=2)
+        ts.local_cluster(workers=1, memory="16MiB", timeout=8)
 
 
 @pytest.mark.whole_system
@@ -191,7 +191,7 @@ def test_a_log_is_kept_up_to_its_end(monkeypatch, tmp_path):
 
     before = kept()     # of other clusters of this process
     with ts.local_cluster(workers=1, memory="16MiB") as cluster:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while kept() - before > 1 << 20:
             assert time.monotonic() < deadline, kept()
             time.sleep(0.05)
@@ -199,13 +199,12 @@ def test_a_log_is_kept_up_to_its_end(monkeypatch, tmp_path):
 
 
 @pytest.mark.whole_system
+@in_time.tried_again
 def test_a_child_that_ends_is_told_at_once(monkeypatch, tmp_path):
     for role in ("coordinator", "worker"):
         program = tmp_path / f"tessera-{role}"
         program.write_text("#!/bin/sh\necho what went wrong >&2\nexit 3\n")
         program.chmod(0o755)
     monkeypatch.setenv("TESSERA_BIN_DIR", str(tmp_path))
-    start = time.monotonic()
-    with pytest.raises(ts.UnavailableError, match="what went wrong"):
+    with in_time.Limit(5), pytest.raises(ts.UnavailableError, match="what went wrong"):
         ts.local_cluster(workers=1, memory="16MiB")
-    assert time.monotonic() - start < 5

@@ -37,7 +37,7 @@ def tried(statement):
         return type(error).__name__
 sys.stdout.write(json.dumps([tried(one) for one in {list(statements)!r}]))
 """
-        done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -28,6 +28,20 @@ def same(session, mesh, function, oracle, shapes, rng, rounds=4, dtype=np.float6
         close(function(*tensors), np.asarray(oracle(*arrays)))
 
 
+def test_a_product_in_tf32_is_exact_on_cpus_and_its_plan_says_it(session, mesh4, rng):
+    a, b = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    x, y = session.distribute_tensor(a, mesh4, [S(0)]), session.distribute_tensor(b, mesh4, [R()])
+    for product in (lambda x, y, **how: ts.matmul(x, y, **how), lambda x, y, **how: ts.einsum("mk,kn->mn", x, y, **how)):
+        assert product(x, y, precision="tf32").full_tensor().tobytes() == product(x, y).full_tensor().tobytes()
+        assert "tf32" in str(ts.explain(product, x, y, precision="tf32"))
+        assert "tf32" not in str(ts.explain(product, x, y, precision="full"))
+        with pytest.raises(ts.InvalidArgumentError, match="precision is 'half', not 'full' or 'tf32'"):
+            product(x, y, precision="half")
+    # Of other dtypes it says nothing, and an einsum of three has it in each product.
+    assert ts.matmul(x.astype(ts.float64), y, precision="tf32").dtype == ts.float64
+    assert str(ts.explain(ts.einsum, "ij,jk,kl->il", x, y, y, precision="tf32")).count("tf32") >= 2
+
+
 MATMUL_SHAPES = [((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 5)), ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
                  ((6, 3, 4), (6, 4, 5)), ((6, 1, 3, 4), (2, 4, 5)), ((1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)),
                  ((0, 3, 4), (0, 4, 5)), ((2, 3, 0), (2, 0, 5)), ((5, 1, 1), (1, 1, 7))]

@@ -154,5 +154,12 @@ def test_asarray_copies_where_it_is_asked_to(session, mesh4):
         copy += 1
         assert copy.full_tensor().sum() == 8
     assert ts.asarray(x) is x and ts.asarray(x, copy=False, dtype="f8").full_tensor().sum() == 0
+    assert ts.asarray(x, copy=False, device=x.device) is x and ts.asarray(x, device=mesh4).placements == x.placements
+    with pytest.raises(ts.InvalidArgumentError, match="asarray: .*copy"):
+        ts.asarray(x, copy=False, device=session.init_device_mesh((2, 2)))
     with pytest.raises(ts.InvalidArgumentError, match="asarray: .*copy"):
         ts.asarray(x, copy=False, dtype="f4")
+
+
+def test_a_grid_of_no_vectors_is_empty(session):
+    assert ts.meshgrid() == [] and ts.meshgrid(indexing="ij") == []

@@ -38,13 +38,13 @@ print(float((x + 1).sum()), session.state, flush=True)
 def test_a_half_open_connection_counts_as_gone_and_its_session_goes_on():
     """Nothing gets through, and nobody says so: neither side's kernel knows that the other one isn't there."""
     try:
-        with two_hosts.TwoHosts() as hosts, TlsCluster(workers=1, host=hosts[0], flags=["--session-silence=1"]) as cluster:
+        with two_hosts.TwoHosts() as hosts, TlsCluster(workers=1, host=hosts[0], flags=["--session-silence=3"]) as cluster:
             command = hosts[1].command(sys.executable, "-c", CLIENT, cluster.address, cluster.token, cluster.certificates / "ca.crt")
             client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                       env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
             assert client.stdout.readline() == "there\n"
             with hosts.link_down():
-                two_hosts.wait_until(lambda: "has said nothing for 1 s (session_silence)" in cluster.coordinator_log(), "the silence")
+                two_hosts.wait_until(lambda: "has said nothing for 3 s (session_silence)" in cluster.coordinator_log(), "the silence")
                 with cluster.connect(address=cluster.unix) as other:   # which goes on meanwhile
                     assert float(ts.ones((4,), device_mesh=other.default_mesh).sum()) == 4
             said, _ = client.communicate("\n", timeout=60)

@@ -282,7 +282,7 @@ def test_a_session_that_ends_in_the_middle_leaves_the_old_file(cluster, tmp_path
     assert read(path, "x").shape == (5, 6)
 
 
-def wait_until(true, seconds=10.0):
+def wait_until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"

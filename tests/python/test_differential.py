@@ -43,7 +43,7 @@ def test_a_wrong_result_is_found_and_its_script_shows_it(small_cluster):
             failure = program_with([upload, f"x1 = {wrong}"], known).run(session)
             assert failure.startswith("seed 0: x1 = Tensor("), (wrong, failure)
     script = failure.split("\n", 1)[1]
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert shown.returncode == 0 and "Tensor(f32[4]" in shown.stdout, shown.stdout + shown.stderr[-2000:]
 
 

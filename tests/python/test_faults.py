@@ -19,7 +19,7 @@ import tessera as ts
 S, R = ts.Shard, ts.Replicate
 
 
-def wait_until(true, seconds=10.0):
+def wait_until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -115,7 +115,7 @@ def test_garbage_on_every_socket_closes_the_connection(new_cluster):
     for path in sockets:
         for data in garbage():
             with socket.socket(socket.AF_UNIX) as raw:
-                raw.settimeout(5)
+                raw.settimeout(60)
                 raw.connect(path)
                 try:
                     raw.sendall(data)
@@ -145,7 +145,7 @@ def test_a_killed_worker_is_named_and_the_rest_goes_on(new_cluster):
         lost.full_tensor()
     np.testing.assert_array_equal((kept @ kept).full_tensor(), a @ a)
     np.testing.assert_array_equal(kept.redistribute([S(1)]).full_tensor(), a)
-    assert session.status()["workers"][2]["state"] == "dead"
+    wait_until(lambda: session.status()["workers"][2]["state"] == "dead")   # its peers may have told of it first
 
 
 @in_time.tried_again
@@ -177,7 +177,7 @@ def test_a_killed_coordinator_makes_everything_unavailable(new_cluster):
 def test_a_stopped_worker_does_not_hold_a_wait_for_ever(new_cluster):
     cluster = new_cluster(workers=2)
     session = cluster.connect(stall_timeout=1.5)
-    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
+    x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait(timeout=60)
     os.kill(cluster.worker_pids[1], signal.SIGSTOP)
     try:
         with pytest.raises((ts.DeadlineExceededError, ts.UnavailableError)):
@@ -197,8 +197,8 @@ def test_ctrl_c_in_a_wait_returns_within_a_second(new_cluster):
     # A shell starts what runs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with in_time.Limit(1.3), pytest.raises(KeyboardInterrupt):
+        with in_time.Limit(2), pytest.raises(KeyboardInterrupt):
+            threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
             (x @ x.T).wait()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -261,7 +261,8 @@ print(float(session.distribute_tensor(np.ones(4), mesh, rows).sum()))
 def test_what_depends_on_an_upload_that_failed_here_has_the_first_cause(new_cluster, left, elements):
     cluster = new_cluster(workers=2)
     out = subprocess.run([sys.executable, "-c", SHORT_OF_FILES, cluster.address, str(left), str(elements)], text=True,
-                         capture_output=True, timeout=60)
+                         capture_output=True, timeout=120)
+    assert out.returncode == 0, out.stderr
     cause = f"worker {left - 1}: data: socket: Too many open files"
     said = out.stdout.splitlines()
     # An upload that reads its source by slabs may hear of it before it returns.
@@ -281,7 +282,8 @@ print(*[x.tolist()[0] for x in kept[::500]])
 
 
 def test_small_uploads_under_way_are_bounded(new_cluster):
-    out = subprocess.run([sys.executable, "-c", MANY_UPLOADS, new_cluster().address], text=True, capture_output=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", MANY_UPLOADS, new_cluster().address], text=True, capture_output=True, timeout=120)
+    assert out.returncode == 0, out.stderr
     assert out.stdout.split() == ["0.0", "500.0", "1000.0", "1500.0", "2000.0", "2500.0"], out.stderr
 
 
@@ -297,7 +299,7 @@ def runs(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):     # it may go between the two calls
         return False
 
 
@@ -332,7 +334,7 @@ def test_a_cluster_ends_with_its_owner():
     assert len(pids) == 3 and all(map(runs, pids)) and os.path.exists(path)
     owner.kill()
     owner.wait()
-    wait_until(lambda: not any(map(runs, pids)), 5)
+    wait_until(lambda: not any(map(runs, pids)))
     assert not os.path.exists(os.path.dirname(path))
 
 
@@ -349,12 +351,12 @@ def test_a_cluster_lasts_as_long_as_a_tensor_or_an_open_session():
     assert float((x + x).sum()) == 8
     pids = pids_of(x.session)
     del x
-    wait_until(lambda: not any(map(runs, pids)), 5)
+    wait_until(lambda: not any(map(runs, pids)))
     session = start()
     y = session.distribute_tensor(np.ones(4))
     pids = pids_of(session)
     session.close()
-    wait_until(lambda: not any(map(runs, pids)), 5)
+    wait_until(lambda: not any(map(runs, pids)))
     with pytest.raises(ts.FailedPreconditionError):
         y.full_tensor()
 

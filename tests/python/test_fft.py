@@ -30,7 +30,7 @@ def test_one_axis(session, mesh22, rng, name, dtype):
         x = session.distribute_tensor(a, mesh22, placements)
         for axis in (0, 1, -1):
             for n in (None, 3, 7, 12):
-                for norm in ("backward", "ortho", "forward"):
+                for norm in ("backward", "ortho", "forward", None):
                     close(getattr(ts.fft, name)(x, n=n, axis=axis, norm=norm), getattr(np.fft, name)(a, n=n, axis=axis, norm=norm),
                           2e-5 if np.dtype(dtype).itemsize // (2 if np.dtype(dtype).kind == "c" else 1) == 4 else 1e-10)
 

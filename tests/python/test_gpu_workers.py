@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 from conftest import EMULATED_DRIVER, TRANSPORT, use_emulated_driver
 from test_processes import Up, wait_until
@@ -51,21 +52,31 @@ def test_the_worker_is_linked_with_no_library_of_cuda():
 
 
 def test_a_worker_without_a_driver_says_so_and_ends(no_driver):
-    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda"], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda"], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "libcuda.so.1" in ended.stderr
 
 
+@in_time.tried_again
 def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
-    begin = time.monotonic()
-    with pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1"):
+    with in_time.Limit(5), pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1"):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
-    assert time.monotonic() - begin < 5
 
 
 def test_another_device_is_refused_by_name():
     with pytest.raises(ts.InvalidArgumentError, match="tpu"):
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
+
+
+@needs_emulator
+def test_products_in_tf32_round_their_factors_and_no_others_do(emulated, new_cluster):
+    session = new_cluster(workers=2, memory="32MiB", device="cuda").connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    factor = np.float32(1 + 2.0**-12)       # TF32 has 10 bits
+    x, y = (session.distribute_tensor(np.full((8, 8), value, np.float32), mesh, [ts.Shard(0)]) for value in (factor, 1))
+    assert np.all((x @ y).full_tensor() == 8 * factor)
+    assert np.all(ts.matmul(x, y, precision="tf32").full_tensor() == 8)
+    assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == 8)
 
 
 @needs_emulator
@@ -158,7 +169,7 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
                 x.to_device(session.init_device_mesh("cpu", (1,))).wait()
         finally:
             other.terminate()
-            assert other.wait(10) == 0
+            assert other.wait(60) == 0
 
 
 @needs_emulator
@@ -225,7 +236,7 @@ def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng, transp
         finally:
             for other in others:
                 other.terminate()
-            assert [other.wait(10) for other in others] == [0, 0]
+            assert [other.wait(60) for other in others] == [0, 0]
 
 
 @needs_emulator
@@ -248,7 +259,7 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
         finally:
             for other in others:
                 other.terminate()
-            assert [other.wait(10) for other in others] == [0, 0]
+            assert [other.wait(60) for other in others] == [0, 0]
 
 
 @needs_emulator
@@ -289,7 +300,7 @@ def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, fai
                 a = session.distribute_tensor(np.ones((160, 160), np.float32), mesh)
                 # The sort is of those kernels that take their time on the emulated driver.
                 float((ts.linalg.inv(a[:9, :9] + 9 * ts.eye(9, device_mesh=mesh)) @ a[:9] @ a).sum() + ts.sort(a.flatten()).sum())
-        assert other.wait(10) == 1
+        assert other.wait(60) == 1
         assert f"the GPU is lost: {said}" in other.stderr.read()
         assert float(ts.ones((4,), device_mesh=session.init_device_mesh("cpu", (1,))).sum()) == 4
 
@@ -309,8 +320,8 @@ def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(em
     time.sleep(0.3)
     os.kill(worker, signal.SIGKILL)
     for each in moved:
-        with pytest.raises(ts.UnavailableError, match="worker 2 was lost"):
-            each.wait(30)
+        with pytest.raises(ts.UnavailableError, match=r"worker 2(:| was lost)"):     # its peers or the coordinator may see it first
+            each.wait(60)
     np.testing.assert_array_equal((behind * 2).full_tensor(), values * 2)
     np.testing.assert_array_equal((y + 1).redistribute([ts.Replicate()]).to_local(1), values + 1)
 
@@ -370,6 +381,6 @@ def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(emulated, rng):
         np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
         np.testing.assert_array_equal((x * x).max(axis=0).full_tensor(), (a * a).max(axis=0))
         worker.terminate()
-        assert worker.wait(10) == 0
+        assert worker.wait(60) == 0
         said = worker.stderr.read()
         assert said.count("is computed on the host: maps: NVRTC 0.0: NVRTC_ERROR_COMPILATION this NVRTC compiles nothing") == 1

@@ -93,6 +93,26 @@ def test_of_nothing(mesh):
     assert float(zero) == 5
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4), (5, 0, 4), (0, 0), (5, 0), (0,)])
+def test_a_mask_with_an_extent_of_0_chooses_nothing(mesh, shape):
+    x, mask = made(mesh, X), np.zeros(shape, bool)
+    for key in (mask, made(mesh, mask)):
+        np.testing.assert_array_equal(x[key].full_tensor(), X[mask])
+        assert x[key].dtype == X.dtype
+        x[key] = 7
+        x[key] = np.zeros(X[mask].shape)
+        with pytest.raises(ValueError, match=r"x\[mask\] = v: a value of shape \(2,"):
+            x[key] = np.zeros((2, *X.shape[len(shape):]))
+    if len(shape) < X.ndim:
+        np.testing.assert_array_equal(x[mask, 0].full_tensor(), X[mask, 0])
+    np.testing.assert_array_equal(x.full_tensor(), X)
+    for wrong in ((0, 2), (4, 0)):
+        with pytest.raises(IndexError, match="mask of shape"):
+            x[np.zeros(wrong, bool)]
+        with pytest.raises(IndexError, match="mask of shape"):
+            x[np.zeros(wrong, bool)] = 1
+
+
 def test_indices_that_dont_fit_are_index_errors(mesh):
     x = made(mesh, X)
     with pytest.raises(IndexError, match=r"\(3,\), \(2,\)"):

@@ -72,8 +72,8 @@ x = ts.ones((1200, 1200), device_mesh=session.default_mesh)
 last = x
 for _ in range(300):
     last = last @ x
-threading.Timer(0.5, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
 try:
+    threading.Timer(1, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
     last.wait()
 except KeyboardInterrupt:
     pass
@@ -83,6 +83,7 @@ except ts.CancelledError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", program, cluster.address], capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr[-2000:]
     assert re.match(r"(matmul|call): cancelled by the client before it was", out.stdout), out.stdout + out.stderr[-2000:]
 
 
@@ -104,5 +105,6 @@ with ts.local_cluster(workers=1, memory="16MiB") as cluster:
 """
     folder = tmp_path if len(str(tmp_path)) < 40 else f"/tmp/tessera-{os.getpid()}"
     os.makedirs(folder, exist_ok=True)
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=folder)
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=folder)
+    assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout.startswith(f"unix:{os.path.realpath(folder)}/here/") and out.stdout.endswith(" 2.0\n"), out.stdout + out.stderr[-2000:]

@@ -228,9 +228,9 @@ def test_ctrl_c_ends_the_wait_for_a_shape_and_cancels_what_waited(pair, here):
     x.wait()
     with held(pair):
         y = x[x > 0] + 1
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             y.shape
         timer.join()
     with pytest.raises(ts.CancelledError):
@@ -252,7 +252,7 @@ def test_dropped_handles_leave_nothing(pair, here):
         del halves
     assert kept.shape
     here.sync()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(here.tensors()) > 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(here.tensors()) == 2
@@ -358,5 +358,5 @@ def test_a_session_that_closes_or_goes_with_pending_handles(pair):
               "x = session.distribute_tensor(np.arange(1000.0), mesh, [ts.Shard(0)])\n"
               "for i in range(200):\n    y = x[x > i] + 1\n    if i % 3: del y\nprint('end')\n")
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | {"TESSERA_ADDRESS": pair.address},
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr

@@ -10,7 +10,7 @@ TESSERA = os.path.join(os.environ.get("TESSERA_BIN_DIR", "bazel-bin"), "client/c
 
 
 def tessera(*arguments, **environment):
-    return subprocess.run([TESSERA, *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([TESSERA, *arguments], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "HOME": "/nonexistent", **environment})
 
 

@@ -20,7 +20,7 @@ WORKER = BINARIES / "server/worker/tessera-worker"
 TESSERA = BINARIES / "client/cli/tessera"
 
 
-def wait_until(true, seconds=10.0):
+def wait_until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -30,7 +30,7 @@ def wait_until(true, seconds=10.0):
 def runs(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):     # it may go between the two calls
         return False
 
 
@@ -76,7 +76,7 @@ def test_workers_of_several_hosts_need_a_network_that_is_trusted(tmp_path):
             wait_until(lambda: [worker["state"] for worker in session.status()["workers"]] == ["alive"])
         for index, options in enumerate([("ucx",), ("shm",), ("ucx", "--trusted-network"), ("shm+ucx",)], 1):
             workers.append(start_worker(tmp_path, index, "--host-id", "there", "--transport", *options))
-            assert workers[-1].wait(10) == 1
+            assert workers[-1].wait(60) == 1
             said = workers[-1].stderr.read()
             assert "--trusted-network" in said, said
         assert first.poll() is None
@@ -116,11 +116,11 @@ def test_no_token_is_shown_to_another_user(tmp_path, monkeypatch):
         if trusted:
             monkeypatch.setenv("TESSERA_SERVER_UID", trusted)
         with pytest.raises(ts.UnavailableError if trusted else ts.PermissionDeniedError) as error:
-            ts.connect(f"unix:{path}", token="secret", timeout=5)
+            ts.connect(f"unix:{path}", token="secret", timeout=20)
         if not trusted:
             assert "65534" in str(error.value) and "TESSERA_SERVER_UID" in str(error.value) and path in str(error.value)
         assert (listener.stdout.readline() != "0\n") == bool(trusted)
-        listener.wait()
+        assert listener.wait() == 0
         listener.stdout.close()
         os.unlink(path)
 
@@ -173,7 +173,7 @@ class Up:
 
     def __exit__(self, *_):
         self.process.terminate()
-        assert self.process.wait(10) == 0
+        assert self.process.wait(60) == 0
         self.reader.join()
         self.process.stdout.close()
         self.process.stderr.close()
@@ -201,16 +201,17 @@ def test_what_up_says_makes_another_worker_join():
                 assert float(ts.ones((4,), device_mesh=later.init_device_mesh((2,)), placements=[S(0)]).sum()) == 4
         finally:
             other.terminate()
-            assert other.wait(10) == 0
+            assert other.wait(60) == 0
 
 
 @pytest.mark.parametrize("worker", [1, -1])
 def test_stop_warns_of_a_server_that_a_signal_ended(worker):
     cluster = ts.local_cluster(2, memory="16MiB")
-    os.kill(cluster.coordinator_pid if worker < 0 else cluster.worker_pids[worker], signal.SIGSEGV)
+    pid = cluster.coordinator_pid if worker < 0 else cluster.worker_pids[worker]
+    os.kill(pid, signal.SIGSEGV)
+    wait_until(lambda: not runs(pid))
     who = "the coordinator" if worker < 0 else f"worker {worker}"
     with pytest.warns(RuntimeWarning, match=rf"{who} was killed by signal 11 \(SIGSEGV\)") as seen:
-        time.sleep(0.3)
         cluster.stop()
     assert len(seen) == 1
     cluster.stop()      # said once

@@ -54,7 +54,7 @@ def test_each_mesh_waits_for_its_own_tensors(session):
     for _ in range(5):
         exchanged, computed = x.redistribute([S(1)]), y + 1.0  # in flight
         moved = ts.redistribute([w, exchanged, computed], placements=[[S(1)], [S(0)], [R()]])
-        ts.wait(*moved, timeout=20)
+        ts.wait(*moved, timeout=60)
         u, v = ts.redistribute([w, y + 1.0], right, [[S(1)], [S(0)]])
         np.testing.assert_array_equal((u + v).full_tensor(), np.full((8, 8), 3.0))
 

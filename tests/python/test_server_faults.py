@@ -33,14 +33,19 @@ def sockets_of(cluster):
     return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".sock")]
 
 
+def interrupt_soon():
+    """Late enough for the wait that follows to have begun, and in the block that expects it should it not have."""
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
 def connect_raw(path):
     raw = socket.socket(socket.AF_UNIX)
-    raw.settimeout(5)
+    raw.settimeout(60)
     raw.connect(path)
     return raw
 
 
-def wait_until(true, seconds=5.0):
+def wait_until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -123,11 +128,11 @@ def test_a_session_reaches_a_worker_that_joined_again(new_cluster):
 
 @pytest.mark.whole_system
 def test_a_coordinator_that_was_held_up_kills_nobody(new_cluster):
-    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "2"])
+    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "3"])
     session = cluster.connect()
     x = ts.ones((4,), device_mesh=session.default_mesh).wait()
     os.kill(cluster.coordinator_pid, signal.SIGSTOP)
-    time.sleep(3)
+    time.sleep(4)
     os.kill(cluster.coordinator_pid, signal.SIGCONT)
     assert float((x + 1).sum()) == 8
     assert [worker["state"] for worker in session.status()["workers"]] == ["alive", "alive"]
@@ -135,11 +140,11 @@ def test_a_coordinator_that_was_held_up_kills_nobody(new_cluster):
 
 @pytest.mark.whole_system
 def test_a_stopped_worker_is_killed_and_what_waits_for_it_fails(new_cluster):
-    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "1"])
+    cluster = new_cluster(workers=2, coordinator_flags=["--worker-timeout", "3"])    # the other one may be late
     session = cluster.connect()
     x = ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)]).wait()
     os.kill(cluster.worker_pids[1], signal.SIGSTOP)
-    with pytest.raises(ts.UnavailableError, match=r"worker 1 was lost \(silent for 1 s\)"):
+    with pytest.raises(ts.UnavailableError, match=r"worker 1 was lost \(silent for 3 s\)"):
         x.redistribute([S(1)]).wait()
     assert float(ts.ones((8,), device_mesh=session.init_device_mesh((1,))).sum()) == 8
 
@@ -159,7 +164,7 @@ def test_a_worker_of_another_pid_namespace_has_no_number_here(tmp_path):
     address = f"unix:{tmp_path}/socket"
     environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
     coordinator = ["unshare", "-pf", "--kill-child", BINARIES / "server/coordinator/tessera-coordinator", "--listen", address]
-    with started(*coordinator, "--worker-timeout", "1", env=environment):
+    with started(*coordinator, "--worker-timeout", "3", env=environment):
         wait_until(lambda: os.path.exists(f"{tmp_path}/socket"))
         worker = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--memory", "1MiB", "--socket-dir", tmp_path]
         with ts.connect(address, token="a") as session, started(*worker, env=environment) as process:
@@ -186,7 +191,7 @@ def test_a_coordinator_that_is_told_to_end_ends_well(tmp_path):
         wait_until(lambda: [worker["state"] for worker in session.status()["workers"]] == ["alive"] * 3)
         ts.ones((6,), device_mesh=session.init_device_mesh((3,))).wait()
         coordinator.send_signal(signal.SIGTERM)
-        assert coordinator.wait(10) == 0
+        assert coordinator.wait(60) == 0
 
 
 @pytest.mark.whole_system
@@ -211,8 +216,8 @@ def test_ctrl_c_cancels_what_waits_in_the_client_too(new_cluster):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for _ in range(40_000):
         y = y @ a
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
+        interrupt_soon()
         y.wait()
     assert [float((a * 0 + i).max()) for i in range(3)] == [0, 1, 2]  # what comes after it is not cancelled
     wait_until(lambda: admin.status()["sessions"][0]["queued"] == 0)
@@ -232,7 +237,9 @@ def die_with(cluster, body):
     """A client that runs `body` with a session `s` of a long lease, and is killed; how to resume its session."""
     code = ("import os, sys, time, numpy as np, tessera as ts\ns = ts.connect(sys.argv[1], lease=60)\nm = s.default_mesh\n"
             f"{body}\nprint(s.resume_text, flush=True)\nos.kill(os.getpid(), 9)")
-    return subprocess.run([sys.executable, "-c", code, cluster.address], stdout=subprocess.PIPE, text=True).stdout.strip()
+    ended = subprocess.run([sys.executable, "-c", code, cluster.address], stdout=subprocess.PIPE, text=True)
+    assert ended.returncode == -signal.SIGKILL
+    return ended.stdout.strip()
 
 
 @pytest.mark.whole_system
@@ -284,7 +291,7 @@ def test_a_coordinator_takes_no_path_that_is_in_use(cluster, tmp_path):
     kept = tmp_path / "kept.npy"
     kept.write_text("data")
     for path, why in ((kept, "is a file, and not a socket"), (cluster.address.partition("#")[0].removeprefix("unix:"), "another process serves")):
-        ended = subprocess.run([program, "--listen", f"unix:{path}"], env=environment, capture_output=True, text=True, timeout=10)
+        ended = subprocess.run([program, "--listen", f"unix:{path}"], env=environment, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 1 and why in ended.stderr
     assert kept.read_text() == "data"
     ts.connect(cluster.address).close()
@@ -298,7 +305,7 @@ def test_a_number_out_of_range_is_wrong_usage(program, flag):
     needed = {"coordinator": "--listen=unix:/nowhere/socket", "worker": "--coordinator=unix:/nowhere/socket"}[program]
     environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
     command = [BINARIES / f"server/{program}/tessera-{program}", needed, flag]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2 and flag.partition("=")[0] in ended.stderr + ended.stdout
 
 
@@ -313,7 +320,7 @@ os.kill(pid, signal.SIGSTOP); threading.Timer(1, os.kill, (pid, signal.SIGCONT))
 for _ in range(2000): y = y + 1
 y.wait(); del y; s.close()
 """
-    ended = subprocess.run([sys.executable, "-c", code, cluster.address, str(cluster.coordinator_pid)], timeout=30)
+    ended = subprocess.run([sys.executable, "-c", code, cluster.address, str(cluster.coordinator_pid)], timeout=120)
     assert ended.returncode == 0
 
 
@@ -325,7 +332,8 @@ c = ts.local_cluster(workers=1, memory="16MiB"); print(c.coordinator_pid, flush=
 if os.fork() == 0: os.close(1); time.sleep(20); os._exit(0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
     wait_until(lambda: not os.path.exists(f"/proc/{int(ended.stdout)}"))
 
 
@@ -382,6 +390,26 @@ def test_a_worker_that_dies_while_a_large_array_comes_fails_that_fetch_alone(new
         np.testing.assert_array_equal(kept.full_tensor(), a[:2048])
 
 
+def test_an_upload_that_sees_first_that_a_worker_is_gone_says_what_the_coordinator_says(new_cluster):
+    cluster = new_cluster(workers=2, memory="256MiB")
+    session = cluster.connect()
+    mesh = session.init_device_mesh((2,))
+    a = np.broadcast_to(np.ones(1, np.uint8), (1 << 27, 1))     # strides of 0: read an element at a time
+
+    def lose():     # while the coordinator hears of nothing
+        os.kill(cluster.coordinator_pid, signal.SIGSTOP)
+        os.kill(cluster.worker_pids[1], signal.SIGKILL)
+        time.sleep(1)
+        os.kill(cluster.coordinator_pid, signal.SIGCONT)
+
+    losing = threading.Timer(0.2, lose)
+    losing.start()
+    with pytest.raises(ts.UnavailableError, match=r"worker 1 was lost \("):
+        while True:
+            session.distribute_tensor(a, mesh, [S(0)]).wait()
+    losing.join()
+
+
 def test_a_large_fetch_can_be_interrupted(new_cluster):
     cluster = new_cluster(workers=2, memory="128MiB")
     session = cluster.connect()
@@ -390,8 +418,8 @@ def test_a_large_fetch_can_be_interrupted(new_cluster):
     os.kill(cluster.worker_pids[1], signal.SIGSTOP)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            interrupt_soon()
             x.full_tensor()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -18,7 +18,7 @@ def free_bytes(session):
     return min(worker["memory_bytes"] - worker["used_bytes"] for worker in session.status()["workers"])
 
 
-def wait_until_free(session, bytes, seconds=10.0):
+def wait_until_free(session, bytes, seconds=60.0):
     """What is dropped is free when the coordinator has heard of it."""
     deadline = time.monotonic() + seconds
     while free_bytes(session) != bytes:

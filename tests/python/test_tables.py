@@ -47,7 +47,7 @@ def column(path, name):
     return values.to_numpy(zero_copy_only=False).reshape(-1, *extents)
 
 
-def wait_until(true, seconds=15.0):
+def wait_until(true, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"

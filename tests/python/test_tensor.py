@@ -141,10 +141,10 @@ def test_wait_and_is_ready(session, mesh4):
     assert y.wait() is y and y.is_ready()
     ts.wait(x, y, x + y)
     ts.wait()
-    ts.wait(x, y, timeout=5)
+    ts.wait(x, y, timeout=60)
     with pytest.raises(ts.InvalidArgumentError, match=r"spread a list"):
         ts.wait([x, y])
-    assert y.wait(timeout=5) is y
+    assert y.wait(timeout=60) is y
     session.sync()
 
 

@@ -5,14 +5,14 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import tessera as ts
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from tls_cluster import TlsCluster, make_certificates  # noqa: E402
+from tls_cluster import TlsCluster, held_port, make_certificates  # noqa: E402
+from two_hosts import wait_until  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +87,13 @@ def test_an_expired_certificate_is_refused(tmp_path):
                 pass
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(ts.UnauthenticatedError, match="expired"):
-            ts.connect(f"tls://localhost:{server.getsockname()[1]}", token="x", ca=folder / "ca.crt", timeout=5)
+            ts.connect(f"tls://localhost:{server.getsockname()[1]}", token="x", ca=folder / "ca.crt", timeout=60)
 
 
 def test_a_wrong_token_and_a_ca_that_is_no_certificate(tls, tmp_path):
     with pytest.raises(ts.UnauthenticatedError, match="token"):
         ts.connect(tls.address, token="nonsense", ca=tls.certificates / "ca.crt")
-    assert "the token is wrong" in tls.coordinator_log()
+    wait_until(lambda: "the token is wrong" in tls.coordinator_log(), "a line in the log")
     (tmp_path / "ca.crt").write_text("nonsense")
     with pytest.raises(ts.InvalidArgumentError, match="ca.crt is no certificate in PEM"):
         ts.connect(tls.address, token=tls.token, ca=tmp_path / "ca.crt")
@@ -116,7 +116,7 @@ def test_plaintext_and_half_a_handshake_harm_nobody(tls):
 def test_workers_need_certificates_and_their_own_address(tls):
     for options, why in (({"who": "server"}, "certificate"), ({"coordinator": tls.clients}, "this address is for clients")):
         worker = tls.start_worker(7, **options)
-        assert worker.wait(15) != 0
+        assert worker.wait(60) != 0
         assert why in worker.stderr.read().lower()
     with pytest.raises((ts.UnauthenticatedError, ts.UnavailableError)):
         tls.connect(address=tls.workers)   # without a certificate
@@ -136,9 +136,11 @@ def test_a_worker_whose_certificate_is_not_the_authoritys_or_has_expired_does_no
         subprocess.run([*map(str, command)], check=True, capture_output=True)
     before = tls.coordinator_log().count("certificate verify failed")
     worker = tls.start_worker(7, who=who)
-    assert worker.wait(15) != 0
+    assert worker.wait(60) != 0
     assert "certificate" in worker.stderr.read()
-    assert tls.coordinator_log().count("certificate verify failed") == before + 1
+    refused = lambda: tls.coordinator_log().count("certificate verify failed")  # noqa: E731
+    wait_until(lambda: refused() > before, "a line in the log")
+    assert refused() == before + 1
     with tls.connect() as session:
         assert {worker["index"] for worker in session.status()["workers"]} == {0, 1}
 
@@ -168,32 +170,31 @@ def test_a_worker_that_is_not_of_the_host_that_it_says_is_named():
         with cluster.connect() as session:
             both, first = session.init_device_mesh((2,)), session.init_device_mesh((1,), workers=[0])
             with pytest.raises(ts.UnavailableError, match="redistribute: worker 1: worker 0 can't reach it"):
-                session.distribute_tensor(values, both, [ts.Shard(0)]).redistribute([ts.Shard(1)]).wait(timeout=20)
+                session.distribute_tensor(values, both, [ts.Shard(0)]).redistribute([ts.Shard(1)]).wait(timeout=60)
             np.testing.assert_array_equal((session.distribute_tensor(values, first) + 1).full_tensor(), values + 1)
-        assert "worker 0 can't map worker 1 or send to it" in cluster.coordinator_log()
+        wait_until(lambda: "worker 0 can't map worker 1 or send to it" in cluster.coordinator_log(), "a line in the log")
 
 
 def test_a_number_serves_as_a_host(tmp_path):
     folder = make_certificates(tmp_path / "certs", "127.0.0.1")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    binaries = os.environ.get("TESSERA_BIN_DIR", "bazel-bin")
+    binaries, held = os.environ.get("TESSERA_BIN_DIR", "bazel-bin"), held_port()
     up = subprocess.Popen([os.path.join(binaries, "client/cli/tessera"), "up", "--workers", "2", "--memory", "32MiB", "--listen",
-                           f"tls://127.0.0.1:{port}", "--tls-cert", folder / "server.crt", "--tls-key", folder / "server.key"],
+                           f"tls://127.0.0.1:{held.getsockname()[1]}", "--tls-cert", folder / "server.crt", "--tls-key", folder / "server.key"],
                           stdout=subprocess.PIPE, text=True)
     try:
         told = [up.stdout.readline() for _ in range(5)]
         address = told[-1].split()[-1]
         assert told[-1].startswith("from other hosts: tls://127.0.0.1:")
         status = subprocess.run([os.path.join(binaries, "client/cli/tessera"), "status", "--address", address, "--ca", folder / "ca.crt"],
-                                capture_output=True, text=True, timeout=20)
+                                capture_output=True, text=True, timeout=120)
         assert status.returncode == 0 and "alive" in status.stdout, status.stderr
         with ts.connect(address, ca=folder / "ca.crt") as session:
             x = np.arange(3e5)
             np.testing.assert_array_equal(session.distribute_tensor(x).full_tensor(), x)
     finally:
         up.terminate()
-        assert up.wait(20) == 0
+        held.close()
+        assert up.wait(60) == 0
 
 
 def test_addresses_are_checked():
@@ -201,11 +202,11 @@ def test_addresses_are_checked():
         with pytest.raises(ts.InvalidArgumentError, match="an address is unix:/path or tls://host:port"):
             ts.connect(address, token="x")
     with pytest.raises(ts.UnavailableError, match="no server at tls://localhost:1"):
-        ts.connect("tls://localhost:1", token="x", timeout=3)
+        ts.connect("tls://localhost:1", token="x", timeout=20)
 
 
 def test_a_client_that_says_nothing_loses_its_session():
-    with TlsCluster(workers=1, flags=["--session-silence=1"]) as cluster:
+    with TlsCluster(workers=1, flags=["--session-silence=3"]) as cluster:
         code = ("import os, signal, sys, tessera as ts, numpy as np; s = ts.connect(sys.argv[1], token=sys.argv[2], ca=sys.argv[3], lease=0.5);"
                 "x = s.distribute_tensor(np.ones(1 << 20)).wait(); print('there', flush=True); os.kill(os.getpid(), signal.SIGSTOP)")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -214,11 +215,8 @@ def test_a_client_that_says_nothing_loses_its_session():
         try:
             assert stopped.stdout.readline().strip() == "there"
             with cluster.connect() as session:
-                deadline = time.monotonic() + 15
-                while session.status()["workers"][0]["used_bytes"] > 0 and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                assert session.status()["workers"][0]["used_bytes"] == 0
-            assert "has said nothing for 1 s (session_silence)" in cluster.coordinator_log()
+                wait_until(lambda: session.status()["workers"][0]["used_bytes"] == 0, "its memory is free")
+            assert "has said nothing for 3 s (session_silence)" in cluster.coordinator_log()
         finally:
             stopped.kill()
             stopped.wait()

@@ -19,7 +19,7 @@ WORKER = two_hosts.BINARIES / "server/worker/tessera-worker"
 
 
 def openssl(*arguments):
-    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -83,7 +83,7 @@ def test_a_wrong_certificate_is_named_in_the_ops_error_and_in_the_log(folders, s
     with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(1, 1), transport="shm+tls", certificates=folders) as cluster, \
             ts.connect(cluster.address) as session:
         with pytest.raises(ts.UnavailableError) as failed:
-            redistributed(session, values).wait(timeout=20)
+            redistributed(session, values).wait(timeout=60)
         said = str(failed.value)
         assert "redistribute" in said and "worker 1: no connection: its certificate is refused: " in said and refusal in said
         wait_for_log(cluster, 0, "no connection with worker 1", refusal)
@@ -98,7 +98,7 @@ def test_a_worker_who_shows_a_wrong_certificate_is_told(folders, rng):
     with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(1, 1), transport="shm+tls", certificates=folders) as cluster, \
             ts.connect(cluster.address) as session:
         with pytest.raises(ts.UnavailableError, match="worker 1: no connection: the other side refused it: .*certificate expired"):
-            redistributed(session, rng.standard_normal((64, 64))).wait(timeout=20)
+            redistributed(session, rng.standard_normal((64, 64))).wait(timeout=60)
         wait_for_log(cluster, 1, "no connection with 127.0.0.1:", "its certificate is refused: certificate has expired")
 
 
@@ -133,7 +133,7 @@ def test_plaintext_is_closed_with_a_line_in_the_log_and_ops_go_on(rng):
     (["--message-listen", "127.0.0.1"], "--transport tls or shm+tls")])
 def test_options_that_do_not_fit_are_refused_before_it_joins(options, said, tmp_path):
     command = [WORKER, "--coordinator", f"unix:{tmp_path}/none", "--index", 0, "--memory", "1MiB", "--socket-dir", tmp_path, *options]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=20, env={**os.environ, "TESSERA_JOIN_TOKEN": "b"})
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, env={**os.environ, "TESSERA_JOIN_TOKEN": "b"})
     assert done.returncode == 1 and said in done.stderr, done.stderr
 
 
@@ -152,7 +152,7 @@ def test_messages_go_over_tls_between_all_workers_where_none_map_each_other(rng)
 
 def refused_at_join(cluster, tmp_path, *options):
     command = [WORKER, "--coordinator", cluster.address.partition("#")[0], "--index", 7, "--memory", "1MiB", "--socket-dir", tmp_path, *options]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=20,
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "TESSERA_JOIN_TOKEN": cluster.join_token})
     assert done.returncode == 1, done.stderr
     return done.stderr

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+import in_time
 import tessera as ts
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -210,6 +211,7 @@ def test_chains_reuse_memory_that_peers_of_both_kinds_read(session, mesh, rng):
 
 
 @pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls"])
+@in_time.tried_again
 def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, rng, transport):
     with two_hosts.Cluster(hosts, memory="160MiB", transport=transport) as cluster, ts.connect(cluster.address) as session:
         mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
@@ -224,7 +226,7 @@ def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, 
             for one in turned:
                 one.wait()
             kept.redistribute([S(0), S(1)]).wait()
-        assert time.monotonic() - started < 10
+        in_time.check(time.monotonic() - started, 10)
         # What doesn't need it goes on, over the wire too.
         np.testing.assert_array_equal(whole_on_one.full_tensor(), values)
         rest = session.init_device_mesh((3,), workers=[0, 1, 2])
@@ -238,14 +240,15 @@ def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(host
         mesh = session.init_device_mesh((2, 2), mesh_dim_names=("host", "worker"))
         values = values_of(rng, (2048, 1024))  # 16 MiB: exchanges that take a while
         x = session.distribute_tensor(values, mesh, [S(0), S(0)]).wait()
-        failed = 0
-        for _ in range(4):
+        failed = rounds = 0
+        while rounds < 4 or (failed == 0 and rounds < 40):  # what is under way may have ended before they break
+            rounds += 1
             turned = [x.redistribute([S(1), S(1)]) for _ in range(4)]
             if not hosts.break_connections():
                 pytest.skip("this kernel can't end the connections of others (ss --kill)")
             for one in turned:
                 try:
-                    one.wait(timeout=20)
+                    one.wait(timeout=60)
                 except ts.UnavailableError as broken:
                     failed += 1
                     assert "redistribute" in str(broken) and "worker" in str(broken) and "connection" in str(broken), broken
@@ -254,7 +257,7 @@ def test_a_transport_that_breaks_fails_what_is_under_way_and_the_next_works(host
         assert all(worker["state"] == "alive" for worker in session.status()["workers"])
 
 
-def first_that_works(make, seconds=10):
+def first_that_works(make, seconds=60):
     """A link that is up again is found by the next attempt to connect."""
     deadline = time.monotonic() + seconds
     while True:
@@ -265,6 +268,7 @@ def first_that_works(make, seconds=10):
 
 
 @pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls"])
+@in_time.tried_again
 def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(rng, transport):
     # On hosts of its own: the connections of every cluster on them break.
     with two_hosts.TwoHosts() as hosts, \
@@ -279,16 +283,16 @@ def test_a_link_that_is_down_fails_what_is_under_way_and_the_next_works(rng, tra
             started = time.monotonic()
             with pytest.raises(ts.UnavailableError, match="redistribute.*worker [0-3]: the connection broke"):
                 for one in turned:
-                    one.wait(timeout=20)
+                    one.wait(timeout=60)
             # The workers of one host are held as long as what is queued waits for a connection, and then not at all.
             np.testing.assert_array_equal(of_one_host.redistribute([S(1)]).full_tensor(), values)
-            assert time.monotonic() - started < 20
+            in_time.check(time.monotonic() - started, 20)
             started, unreachable = time.monotonic(), [turn() for _ in range(8)]
             np.testing.assert_array_equal(of_one_host.redistribute([S(1)]).full_tensor(), values)
-            assert time.monotonic() - started < 5
+            in_time.check(time.monotonic() - started, 5)
             for one in unreachable:
                 with pytest.raises(ts.UnavailableError, match="worker [0-3]"):
-                    one.wait(timeout=5)
+                    one.wait(timeout=60)
         np.testing.assert_array_equal(first_that_works(turn).full_tensor(), values)
         np.testing.assert_array_equal(turn().full_tensor(), values)
         assert all(worker["state"] == "alive" for worker in session.status()["workers"])

@@ -89,7 +89,7 @@ class Steps:
             compare(tensor, values)
         self.session.sync()
         own = sorted([self.total._handle, *(tensor._handle for tensor, _ in self.kept)])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (theirs := sorted(one["handle"] for one in self.session._status()["tensors"])) != own:
             if time.monotonic() > deadline:
                 raise Wrong(f"the client has the handles {own}, the coordinator {theirs}")

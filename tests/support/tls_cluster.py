@@ -20,6 +20,14 @@ def make_certificates(folder, *hosts):
     return pathlib.Path(folder)
 
 
+def held_port():
+    """A socket with a port of this host. It doesn't listen: nobody else is given the port, and a server may listen there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 class Here:
     """Where programs run, and by which name they are reached: as two_hosts.Host."""
 
@@ -38,7 +46,7 @@ class TlsCluster:
         self.host = host
         self.certificates = make_certificates(self.folder / "certs", *{host.address, "localhost"})
         self.token, self.join_token = secrets.token_hex(8), secrets.token_hex(8)
-        self.processes, self.proxies = [], []
+        self.processes, self.proxies, self.held = [], [], []
         own = self._files("server")
         command = host.command(BINARIES / "server/coordinator/tessera-coordinator", f"--listen=unix:{self.folder}/socket",
                                f"--listen=tls://{host.address}:0", f"--listen-workers=tls://{host.address}:0", *own, *flags)
@@ -65,8 +73,8 @@ class TlsCluster:
         flags = [*flags] if address in ("own", None) else [*flags, f"--data-advertise={address}"]
         name, port = self.host.address, data_port
         if proxied:
-            with socket.create_server(("localhost", 0)) as probe:
-                port = probe.getsockname()[1]
+            self.held.append(held_port())
+            port = self.held[-1].getsockname()[1]
             flags += [f"--data-advertise=localhost:{self._through_proxy(f'tls://localhost:{port}').rpartition(':')[2]}"]
         command = self.host.command(
             BINARIES / "server/worker/tessera-worker", f"--coordinator={coordinator or self.workers}", f"--index={index}",
@@ -82,7 +90,7 @@ class TlsCluster:
 
     def wait_for_workers(self, count):
         import time
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with self.connect(address=self.unix) as session:
                 if sum(worker["state"] == "alive" for worker in session.status()["workers"]) >= count:
@@ -106,6 +114,8 @@ class TlsCluster:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+        for held in self.held:
+            held.close()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -134,8 +144,12 @@ class CutProxy:
         while not self._stopped:
             try:
                 near, _ = self._server.accept()
-                far = socket.create_connection((self._host, self._target))
             except OSError:
+                continue
+            try:
+                far = socket.create_connection((self._host, self._target))
+            except OSError:     # else whoever is there would wait for an answer
+                near.close()
                 continue
             with self._lock:
                 self._pairs.append((near, far))

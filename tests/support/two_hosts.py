@@ -25,7 +25,7 @@ import time
 import tessera as ts
 
 INTERFACE = "tess0"  # the name of both ends, each in its own namespace
-START_SECONDS = 30
+START_SECONDS = 60
 BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
 
 
@@ -207,7 +207,7 @@ class Cluster:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
             try:
-                process.wait(5)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

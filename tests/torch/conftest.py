@@ -1,5 +1,7 @@
 """One cluster of four workers for all tests of tessera.torch; a test has a session of its own."""
 
+import os
+
 import pytest
 import torch
 
@@ -40,3 +42,12 @@ def mesh22(session):
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_here():
+    """A test writes to tmp_path: what one leaves where it runs, the checkout, is committed by somebody some day."""
+    before = set(os.listdir())
+    yield
+    left = {name for name in set(os.listdir()) - before if not name.startswith((".", "bazel-"))}
+    assert not left, f"left in {os.getcwd()}: {left}"

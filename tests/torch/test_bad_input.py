@@ -115,13 +115,13 @@ def test_training_goes_on_from_a_checkpoint_on_the_workers_that_are_left(tmp_pat
             assert step(model, optimizer, tt.distribute_tensor(x, mesh, [S(0)])) == pytest.approx(step(other, expected, x), rel=1e-5)
         tt.save(tmp_path / "c", {"model": model, "optimizer": optimizer})
         os.kill(cluster.worker_pids[2], signal.SIGKILL)
-        with pytest.raises(ts.UnavailableError, match=r"worker 2 was lost.*(went \[|lost parameters: 0.weight)") as error:
+        with pytest.raises(ts.UnavailableError, match=r"worker 2 was lost.*(went \[|lost parameters: [02]\.(weight|bias))") as error:
             for _ in range(100):
                 step(model, optimizer, tt.distribute_tensor(x, mesh, [S(0)]))
         assert lines_of(error)[0].startswith("step(model, optimizer")
         model.zero_grad()
         assert all(one.grad is None for one in model.parameters())
-        with pytest.raises(ts.UnavailableError, match="worker 2.*adam_step|worker 2"):
+        with pytest.raises(ts.UnavailableError, match=r"worker 2 was lost \("):
             model[0].weight.cpu()
         rest = session.init_device_mesh((2,), workers=[0, 1])
         again = mlp()

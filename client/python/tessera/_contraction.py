@@ -25,10 +25,10 @@ def _tensors(name: str, operands) -> None:
             raise ArgumentError(f"{name}: takes tensors, not {type(x).__name__}; make one with ts.asarray or distribute_tensor")
 
 
-def _product(x1, x2, left: str, right: str, output: str, name: str = "einsum"):
+def _product(x1, x2, left: str, right: str, output: str, name: str = "einsum", **precision):
     """The product that the user called `name`."""
     with named(name):
-        return call("einsum", x1, x2, notation=f"{left},{right}->{output}")
+        return call("einsum", x1, x2, notation=f"{left},{right}->{output}", **precision)
 
 
 def _fresh(used: str) -> str:
@@ -108,12 +108,14 @@ def _stretched(x, letters: str, y, other: str) -> set[str]:
             if letter in other and y.shape[other.index(letter)] == 1 != x.shape[d]}
 
 
-def einsum(notation, /, *operands):
+def einsum(notation, /, *operands, precision="full"):
     _tensors("einsum", operands)
     if not operands:
         raise ArgumentError("einsum: takes a notation and tensors")
+    if precision not in ("full", "tf32"):
+        raise InvalidArgumentError(f"einsum: precision is {precision!r}, not 'full' or 'tf32'")
     with named("einsum"):
-        return _einsum(notation, operands)
+        return _einsum(notation, operands, precision)
 
 
 _document(einsum, "einsum")
@@ -153,7 +155,7 @@ def _order(inputs: list[str], output: str, operands: list) -> list[tuple[int, in
     return pairs
 
 
-def _einsum(notation, operands):
+def _einsum(notation, operands, precision):
     parsed = _Notation(notation, operands)
     output = parsed.output
     dtype = _common_dtype(operands)
@@ -177,7 +179,7 @@ def _einsum(notation, operands):
         y, other = _sum_out(y, other, later | of_y, dtype)
         both = letters + "".join(letter for letter in other if letter not in letters)
         kept = output if not operands else "".join(letter for letter in both if letter in later)
-        operands.append(_product(x, y, letters, other, kept))
+        operands.append(_product(x, y, letters, other, kept, precision=precision))
         inputs.append(kept)
     return operands[0]
 

@@ -175,14 +175,15 @@ def eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None, device_mesh=Non
 def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, placements=None):
     """A tensor from numbers, lists or arrays; placed by "auto". Of a tensor itself, unless copy is True or it must change."""
     if isinstance(obj, _tessera.Tensor):
-        stays = device is None and device_mesh is None and placements is None
+        mesh = device_mesh if device_mesh is not None else device
+        stays = placements is None and (mesh is None or mesh == obj.device_mesh)
         converts = dtype is not None and code_of(dtype, "asarray") != obj._dtype
         if copy is False and (converts or not stays):
             raise InvalidArgumentError(f"asarray: of {obj._spec} a copy can't be avoided")
         out = astype(obj, dtype) if converts else obj
         if stays:
             return +out if copy and not converts else out
-        return out.redistribute(device_mesh if device_mesh is not None else device, placements)
+        return out.redistribute(mesh, placements)
     if copy is False:
         raise InvalidArgumentError("asarray: a copy to the workers can't be avoided")
     mesh, encoded = _place("asarray", device, device_mesh, placements)

@@ -20,6 +20,11 @@ def has_arrays(key) -> bool:
     return False
 
 
+def mask_fits(mask_shape, shape) -> bool:
+    """Whether a mask may stand for the first of these dims: each of its extents is the dim's, or 0, which chooses nothing."""
+    return len(mask_shape) <= len(shape) and all(of_mask in (extent, 0) for of_mask, extent in zip(mask_shape, shape))
+
+
 def mask_of(key, tensor):
     """The mask of x[mask] = v, a tensor of some of x's first dims; None for another index."""
     if isinstance(key, tuple) and len(key) == 1:
@@ -31,7 +36,7 @@ def mask_of(key, tensor):
     is_array = isinstance(key, np.ndarray) and key.dtype == np.bool_
     if not is_array and not (hasattr(key, "_spec_now") and key.dtype == np.bool_):
         return None
-    if tuple(key.shape) != tuple(tensor.shape[:len(key.shape)]):
+    if not mask_fits(key.shape, tensor.shape):
         raise IndexOutOfRangeError(f"index: a mask of shape {tuple(key.shape)} for {tensor._spec}")
     if not is_array:
         return key

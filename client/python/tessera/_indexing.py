@@ -16,8 +16,10 @@ import numpy as np
 import _tessera
 import _tessera_ops as made
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError, named
+from ._index import mask_fits
+from ._info import result_type
 from ._local_map import local_map
-from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
+from ._ops import _beside, _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._placements import Replicate, Shard
 from ._tensor import OPS, as_operand, axes_of
 
@@ -169,7 +171,7 @@ def _expand(key, x) -> list:
             items.append(_Truth(_places_of(reshape(item, (1,)) if isinstance(item, _tessera.Tensor) else item.reshape(1), x)))
         else:
             extents = x.shape[dim:dim + item.ndim]
-            if tuple(item.shape) != tuple(extents):
+            if not mask_fits(item.shape, extents):
                 raise IndexOutOfRangeError(f"index: a mask of shape {tuple(item.shape)} for dims {tuple(extents)} of {x._spec}")
             places = _places_of(item, x)
             items += _unravel(places, item.shape) if item.ndim > 1 else [places]
@@ -320,6 +322,10 @@ def _put(x, plan: _Plan, value, options: dict):
 def put_masked(x, mask, value):
     """x with x[mask] = value: a value for all, or one for each place where the mask is true, in order. A new tensor."""
     rest = tuple(x.shape[mask.ndim:])
+    if tuple(mask.shape) != tuple(x.shape[:mask.ndim]):     # one of its extents is 0
+        if not isinstance(value, (builtins.bool, int, float, complex)):
+            _value_like(x, _as_tensor(x, value), (0, *rest), "x[mask]")
+        return x._copy()
     if isinstance(value, np.generic) or not isinstance(value, (builtins.bool, int, float, complex)):
         value = _without_leading_ones(_as_tensor(x, value), len(rest))
         if value.ndim > len(rest):
@@ -443,7 +449,11 @@ def searchsorted(x1, x2, /, side="left", sorter=None):
 
     Finds where elements of x2 belong in the sorted vector x1: before equal ones (left), or behind (right). sorter: the
     indices that sort x1, where it isn't sorted."""
-    return made.searchsorted(x1 if sorter is None else take(x1, sorter), x2, side=side)
+    x1 = _tensor_of("searchsorted", x1)
+    if isinstance(x2, (builtins.bool, int, float)) and not isinstance(x2, np.generic):
+        dtype = result_type(x1, x2)
+        x1, x2 = astype(x1, dtype, copy=False), np.asarray(x2, dtype)
+    return made.searchsorted(x1 if sorter is None else take(x1, sorter), _beside("searchsorted", x1, x2), side=side)
 
 
 def isin(x1, x2, /, *, invert=False):

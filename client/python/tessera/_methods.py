@@ -6,7 +6,6 @@ from __future__ import annotations
 import _tessera
 import _tessera_ops as made
 from . import _calculus, _functional, _indexing, _ops
-from ._arrangement import beside
 from ._attach import attach
 from ._errors import ArgumentError, InvalidArgumentError
 from ._ops import permute_dims, reshape
@@ -102,7 +101,7 @@ class _NumpyMethods:
 
     def searchsorted(self, v, side="left", sorter=None):
         """Where elements of v belong in the tensor, which is a sorted vector: before equal ones (left), or behind."""
-        return _indexing.searchsorted(self, beside("searchsorted", self, v), side=side, sorter=sorter)
+        return _indexing.searchsorted(self, v, side=side, sorter=sorter)
 
     def take(self, indices, axis=None, out=None, mode="raise"):
         """The elements along an axis, by default of the flattened tensor, at the indices."""

@@ -319,6 +319,8 @@ def meshgrid(*arrays, indexing="xy"):
     """Coordinate tensors of coordinate vectors; a list."""
     if indexing not in ("xy", "ij"):
         raise InvalidArgumentError(f"meshgrid: indexing is {indexing!r}; it is 'xy' or 'ij'")
+    if not arrays:
+        return []
     arrays = _tensors_of("meshgrid", list(arrays))
     for array in arrays:
         if array.ndim > 1:

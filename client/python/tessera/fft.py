@@ -22,7 +22,7 @@ def _given(name: str, x, norm):
     """The tensor, integers as f64."""
     if not isinstance(x, _tessera.Tensor):
         raise ArgumentError(f"{name}: x is {type(x).__name__}, not a Tensor; make one with ts.asarray or distribute_tensor")
-    if norm not in ("backward", "ortho", "forward"):
+    if norm not in (None, "backward", "ortho", "forward"):
         raise InvalidArgumentError(f"{name}: norm is {norm!r}, not backward, ortho or forward")
     return astype(x, float64) if numpy_of(x._dtype).kind in "biu" else x
 
@@ -38,7 +38,7 @@ def _along_one(name: str):
     def function(x, /, *, n=None, axis=-1, norm="backward"):
         x = _given(name, x, norm)
         length = {} if n is None else {"k": _length(name, n)}
-        return _tessera.call(OPS[name], (x,), dims=axes_of(name, operator.index(axis), x.ndim), norm=norm, **length)
+        return _tessera.call(OPS[name], (x,), dims=axes_of(name, operator.index(axis), x.ndim), norm=norm or "backward", **length)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = _DOCS[name]
     return function
@@ -54,7 +54,7 @@ def _along_several(name: str):
             dims = [axes_of(name, axis, x.ndim)[0] for axis in integers(axes, "axes", name)]
         if lengths is not None and len(lengths) != len(dims) or any(d < 0 for d in dims):
             raise InvalidArgumentError(f"{name}: s is {s!r}, for axes {axes!r} of {x._spec}")
-        return _tessera.call(OPS[name], (x,), dims=dims, norm=norm, **({} if lengths is None else {"lengths": lengths}))
+        return _tessera.call(OPS[name], (x,), dims=dims, norm=norm or "backward", **({} if lengths is None else {"lengths": lengths}))
     function.__name__ = function.__qualname__ = name
     function.__doc__ = _DOCS[name].replace("lengths=None", "s=None")
     return function

@@ -17,12 +17,18 @@ cudaDataType TypeOf(DType dtype) {
   }
 }
 
-// Implementations that read f32 with fewer bits, or add up in f16, have no place; COMPUTE_32F alone asks for none.
-uint64_t ImplementationsFor(DType dtype) {
+cublasComputeType_t ComputeTypeOf(const LtShape& shape) {
+  if (shape.computed_in == DType::kF64) return CUBLAS_COMPUTE_64F;
+  return shape.precision == ProductPrecision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+// Implementations that read f32 with fewer bits than was asked for, or add up in f16, have no place; COMPUTE_32F alone
+// asks for none.
+uint64_t ImplementationsFor(const LtShape& shape) {
   uint64_t refused = CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_16F;
-  if (dtype == DType::kF32) {
-    refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32 | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F |
-               CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
+  if (shape.dtype == DType::kF32) {
+    refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
+    if (shape.precision == ProductPrecision::kFull) refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32;
   }
   return ~refused;
 }
@@ -52,11 +58,9 @@ struct Products::Prepared {
   Prepared& operator=(const Prepared&) = delete;
 
   absl::Status Describe(const LtShape& shape) {
-    TESSERA_RETURN_IF_ERROR(library.Check(
-        "cublasLtMatmulDescCreate",
-        library.MatmulDescCreate(&description,
-                                 shape.computed_in == DType::kF64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                 TypeOf(shape.computed_in))));
+    TESSERA_RETURN_IF_ERROR(
+        library.Check("cublasLtMatmulDescCreate",
+                      library.MatmulDescCreate(&description, ComputeTypeOf(shape), TypeOf(shape.computed_in))));
     for (const auto& [layout, from] :
          {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
       TESSERA_RETURN_IF_ERROR(
@@ -101,7 +105,7 @@ class Preference {
         Set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kProductWorkspaceBytes)));
     TESSERA_RETURN_IF_ERROR(
         Set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
-    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_IMPL_MASK, ImplementationsFor(shape.dtype)));
+    TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_IMPL_MASK, ImplementationsFor(shape)));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.a.alignment_bytes));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.b.alignment_bytes));
     TESSERA_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.d.alignment_bytes));

@@ -18,11 +18,15 @@
 namespace tessera::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::Matcher;
 
 constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
 
@@ -74,6 +78,25 @@ TEST(CudaProducts, WithoutTheLibraryAreTheImagesAndItIsSaidOnce) {
   }
   EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("products are computed by the image's own kernels: no cuBLASLt: "
                                                     "/nowhere/libcublasLt.so.13")));
+}
+
+// 1 + 2^-12 is 1 in TF32.
+TEST(CudaProducts, ReadFactorsWithAllBitsUnlessTf32IsAskedFor) {
+  OneGpu gpu;
+  constexpr float kFactor = 1 + 0x1p-12f;
+  const float *factors = gpu.Put(std::vector<float>(64, kFactor)), *ones = gpu.Put(Ones(64));
+  float* result = gpu.Put(std::vector<float>(64));
+  Product product(factors, ones, result, 8, 8, 8);
+  const auto multiply = [&] {
+    gpu.device().EnqueueRun(kCompute, KernelWork{product.call, {}});
+    EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
+    return gpu.Get(result, 64);
+  };
+  EXPECT_THAT(multiply(), Each(8 * kFactor));
+  std::get<MatmulOp>(product.op).notation.precision = ProductPrecision::kTf32;
+  // A GPU may have been given an algorithm that reads all bits.
+  const Matcher<float> in_tf32 = TestDriver::Get().is_emulated() ? Matcher<float>(8) : AllOf(Ge(8), Le(8 * kFactor));
+  EXPECT_THAT(multiply(), Each(in_tf32));
 }
 
 // As of another version.

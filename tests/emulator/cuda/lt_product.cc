@@ -55,6 +55,16 @@ void Store(cudaDataType_t type, A value, std::byte* to) {
   }
 }
 
+// With 10 bits of mantissa, to the nearest one, of two the even one.
+float RoundedToTf32(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if ((bits & 0x7F800000) == 0x7F800000) return value;
+  bits = (bits + 0xFFF + ((bits >> 13) & 1)) & ~uint32_t{0x1FFF};
+  std::memcpy(&value, &bits, sizeof(bits));
+  return value;
+}
+
 bool IsRowMajor(const LtMatrix& matrix) { return matrix.order == CUBLASLT_ORDER_ROW; }
 uint64_t Lines(const LtMatrix& m) { return IsRowMajor(m) ? m.rows : m.columns; }
 uint64_t LineElements(const LtMatrix& m) { return IsRowMajor(m) ? m.columns : m.rows; }
@@ -86,6 +96,8 @@ uint64_t Hash(const LtShapes& shapes) {
   return hash;
 }
 
+bool IsTf32(const LtShapes& shapes) { return shapes.operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32; }
+
 uint64_t ImplementationOf(const LtShapes& shapes) {
   uint64_t flags = CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA;
   flags |= shapes.operation.compute == CUBLAS_COMPUTE_64F ? CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_64F
@@ -94,7 +106,9 @@ uint64_t ImplementationOf(const LtShapes& shapes) {
     case CUDA_R_16F: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F;
     case CUDA_R_16BF: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
     case CUDA_R_64F: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F;
-    default: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
+    default:
+      return flags |
+             (IsTf32(shapes) ? CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32 : CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F);
   }
 }
 
@@ -145,11 +159,16 @@ A PartOf(const LtCall& call, const Lined& a, const Lined& b, uint64_t row, uint6
          uint64_t last) {
   const LtShapes& s = call.shapes;
   A sum = 0;
+  const bool is_tf32 = IsTf32(s);
   const uint64_t terms = last - first, begin = FirstOf(call.algorithm, terms);
   for (uint64_t i = 0; i < terms; ++i) {
     const uint64_t k = first + (begin + i) % terms;
-    const A left = Load<A>(s.a.type, s.operation.transpose_a == CUBLAS_OP_N ? a.At(row, k) : a.At(k, row));
-    const A right = Load<A>(s.b.type, s.operation.transpose_b == CUBLAS_OP_N ? b.At(k, column) : b.At(column, k));
+    A left = Load<A>(s.a.type, s.operation.transpose_a == CUBLAS_OP_N ? a.At(row, k) : a.At(k, row));
+    A right = Load<A>(s.b.type, s.operation.transpose_b == CUBLAS_OP_N ? b.At(k, column) : b.At(column, k));
+    if (is_tf32) {
+      left = RoundedToTf32(static_cast<float>(left));
+      right = RoundedToTf32(static_cast<float>(right));
+    }
     sum += left * right;
   }
   return sum;
@@ -212,7 +231,8 @@ std::string WrongWith(const LtShapes& s) {
   const LtOperation& o = s.operation;
   const bool is_double = o.compute == CUBLAS_COMPUTE_64F && o.scale == CUDA_R_64F && s.a.type == CUDA_R_64F;
   const bool is_single = o.compute == CUBLAS_COMPUTE_32F && o.scale == CUDA_R_32F && s.a.type != CUDA_R_64F;
-  if (!is_double && !is_single) return "types that are not computed so";
+  const bool is_tf32 = IsTf32(s) && o.scale == CUDA_R_32F && s.a.type == CUDA_R_32F;
+  if (!is_double && !is_single && !is_tf32) return "types that are not computed so";
   if (s.b.type != s.a.type || s.c.type != s.d.type || (s.d.type != s.a.type && s.d.type != o.scale)) {
     return "types that don't go together";
   }

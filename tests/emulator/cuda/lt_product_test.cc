@@ -167,7 +167,7 @@ TEST(LtProduct, WhatGoesAgainstADescriptorIsRefused) {
       [](LtShapes& s) { s.d.type = s.c.type = CUDA_R_64F; },
       [](LtShapes& s) { s.a.type = CUDA_R_8I; },
       [](LtShapes& s) { s.a.order = CUBLASLT_ORDER_COL32; },
-      [](LtShapes& s) { s.operation.compute = CUBLAS_COMPUTE_32F_FAST_TF32; },
+      [](LtShapes& s) { s.operation.compute = CUBLAS_COMPUTE_32F_FAST_16BF; },
       [](LtShapes& s) { s.operation.compute = CUBLAS_COMPUTE_64F; },
       [](LtShapes& s) { s.operation.transpose_a = CUBLAS_OP_T; },
       [](LtShapes& s) { s.operation.transpose_b = 7; },
@@ -182,6 +182,28 @@ TEST(LtProduct, WhatGoesAgainstADescriptorIsRefused) {
     EXPECT_NE(WrongWith(shapes), "") << i;
     EXPECT_FALSE(ChooseAlgorithm(shapes, {}).has_value()) << i;
   }
+}
+
+// 1 + 2^-11 is between two numbers of TF32, and goes to the even one; 1 + 2^-11 + 2^-12 goes up.
+TEST(LtProduct, FactorsAreRoundedWhereTf32IsAskedFor) {
+  for (const auto& [factor, want] : {std::pair(1 + 0x1p-11, 1.0), std::pair(1 + 0x3p-12, 1 + 0x1p-10)}) {
+    for (const bool is_left : {false, true}) {
+      World world(kTypes[2], 1, 1, 1, 1, false, false, false);
+      Put(world.memory, world.type, world.call.a, is_left ? factor : 1);
+      Put(world.memory, world.type, world.call.b, is_left ? 1 : factor);
+      ASSERT_TRUE(world.Choose());
+      ASSERT_EQ(RunProduct(world.call, world.memory.Touch()), "");
+      EXPECT_EQ(Get(world.memory, world.type, world.call.d), factor);
+      world.call.shapes.operation.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+      EXPECT_FALSE(world.Choose({.implementations = ~uint64_t{CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32}}));
+      ASSERT_TRUE(world.Choose());
+      ASSERT_EQ(RunProduct(world.call, world.memory.Touch()), "");
+      EXPECT_EQ(Get(world.memory, world.type, world.call.d), want);
+    }
+  }
+  World world(kTypes[1], 1, 1, 1, 1, false, false, false);
+  world.call.shapes.operation.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+  EXPECT_NE(WrongWith(world.call.shapes), "");
 }
 
 TEST(LtProduct, APromiseThatIsntKeptIsFound) {

@@ -98,6 +98,24 @@ TEST(Matmul, EmptyExtents) {
             "f32[4,8] @ mesh(2) [P(sum)]");
 }
 
+TEST(Matmul, Tf32IsOfF32AndWhereItIsAskedFor) {
+  const auto local_of = [](const char* dtype, const char* precision) {
+    Attributes attributes;
+    attributes.set_precision(precision);
+    const std::string text = std::string(dtype) + "[8,8] @ mesh(2) [S(0)]";
+    return LocalText(OpId::kMatmul, {text, text}, attributes);
+  };
+  EXPECT_EQ(local_of("f32", ""), "matmul()");
+  EXPECT_EQ(local_of("f32", "full"), "matmul()");
+  EXPECT_EQ(local_of("f32", "tf32"), "matmul(mk,kn->mn; tf32)");
+  EXPECT_EQ(*ParseLocalOp("matmul(mk,kn->mn; tf32)"), LocalOp(MatmulOp{{.precision = ProductPrecision::kTf32}}));
+  for (const char* dtype : {"f64", "bf16", "i32"}) EXPECT_EQ(local_of(dtype, "tf32"), "matmul()") << dtype;
+  Attributes other;
+  other.set_precision("half");
+  EXPECT_EQ(
+      Output(OpId::kMatmul, Operands("R", "R"), other).find("matmul: precision is 'half', not 'full' or 'tf32': "), 0u);
+}
+
 TEST(ContractionWords, ClosedForms) {
   EXPECT_DOUBLE_EQ(GridReceivedWords(8, 8, 8, 1, 1, 1), 0);
   EXPECT_DOUBLE_EQ(GridReceivedWords(8, 8, 8, 2, 1, 1), 32);

@@ -6,14 +6,16 @@ elsewhere. Operands come without pending terms unless a function says otherwise.
 
 from __future__ import annotations
 
+from torch import get_float32_matmul_precision
+
 import _tessera
 from .._tensor import OPS
 from ._dtypes import BOOL, F32, HALVES
 from ._placing import iota, settled_dims
 
 _call = _tessera.call
-(ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
-    "add", "subtract", "multiply", "divide", "where", "sum", "mean", "einsum", "astype", "rsqrt", "square", "reshape", "take_along_axis", "softmax"))
+(ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, MATMUL, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
+    "add", "subtract", "multiply", "divide", "where", "sum", "mean", "einsum", "matmul", "astype", "rsqrt", "square", "reshape", "take_along_axis", "softmax"))
 
 
 def add(a, b):
@@ -40,8 +42,17 @@ def average(x, dims):
     return _call(MEAN, (x,), dims=list(dims), keepdims=True)
 
 
+def _precision() -> dict:
+    """TF32 where torch.set_float32_matmul_precision, or torch.backends.cuda.matmul.allow_tf32, lets it be."""
+    return {} if get_float32_matmul_precision() == "highest" else {"precision": "tf32"}
+
+
 def einsum(notation: str, a, b):
-    return _call(EINSUM, (a, b), notation=notation)
+    return _call(EINSUM, (a, b), notation=notation, **_precision())
+
+
+def matmul(a, b):
+    return _call(MATMUL, (a, b), **_precision())
 
 
 def as_dtype(x, dtype: int):

@@ -7,6 +7,7 @@ from _tessera_ops import conj
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._cell import moved
+from . import _composed
 from ._composed import einsum
 from ._dtypes import INTEGERS
 from ._operands import cast, operand
@@ -15,7 +16,7 @@ from ._table import row
 from ._tensor import handle_of, wrap
 
 _call = _tessera.call
-_ADD, _SUM, _EINSUM = OPS["add"], OPS["sum"], OPS["einsum"]
+_ADD, _SUM = OPS["add"], OPS["sum"]
 _LEAD = "abcdefgh"
 # By the number of dims of x: the forward, the gradient of x, the gradient of the weight.
 _LINEAR = [(f"{_LEAD[:n]}i,oi->{_LEAD[:n]}o", f"{_LEAD[:n]}o,oi->{_LEAD[:n]}i", f"{_LEAD[:n]}o,{_LEAD[:n]}i->oi") for n in range(8)]
@@ -31,7 +32,7 @@ def linear(x, weight, bias=None):
     if h._dtype != w._dtype:
         _refuse_dtypes("linear", x, weight)
     notation = _LINEAR[h.ndim - 1][0]
-    out = _call(_EINSUM, (h, w), notation=notation if w.ndim > 1 else notation.replace("o", ""))
+    out = einsum(notation if w.ndim > 1 else notation.replace("o", ""), h, w)
     return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
 
 
@@ -67,7 +68,7 @@ def _plain(op: str, notation: str):
         x, y = settled(a), settled(b)
         if x._dtype != y._dtype:
             _refuse_dtypes(op, a, b)
-        return wrap(cast(_call(_EINSUM, (x, y), notation=notation), x._dtype))      # of small integers the catalog's are wider
+        return wrap(cast(einsum(notation, x, y), x._dtype))      # of small integers the catalog's are wider
     return function
 
 
@@ -111,7 +112,7 @@ def matmul(a, b):
     x, y = settled(a), settled(b)
     if x._dtype != y._dtype:
         _refuse_dtypes("matmul", a, b)
-    return wrap(cast(x @ y, x._dtype))
+    return wrap(cast(_composed.matmul(x, y), x._dtype))
 
 
 def _unbroadcast(handle, shape):
