@@ -2,7 +2,7 @@
 
 # No row in Tessera: NotImplementedError, with the name of the op.
 NO_ROW = frozenset("""
-_segment_reduce.lengths _segment_reduce.offsets chalf geqrf hash_tensor histogramdd igamma igammac linalg.ldl_factor
+_segment_reduce.lengths _segment_reduce.offsets chalf hash_tensor histogramdd igamma igammac linalg.ldl_factor
 linalg.ldl_factor_ex linalg.ldl_solve linalg.matrix_sqrth linalg.polar nn.functional.linear_cross_entropy.chunked
 nn.functional.linear_cross_entropy.chunked_none special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0
 special.bessel_y1 special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v

@@ -181,3 +181,26 @@ def test_places_in_rows_and_runs(mesh, place):
         assert torch.equal(torch.histc(tt.distribute_tensor(x, mesh, [place]), 7, *bounds).cpu(), torch.histc(x, 7, *bounds))
     same = torch.full((4,), 2.0)
     assert torch.equal(torch.histc(tt.distribute_tensor(same, mesh, [S(0)]), 3).cpu(), torch.histc(same, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("shape", [(5, 5), (9, 4), (4, 7), (2, 6, 3)])
+def test_the_reflections_of_a_qr_are_those_of_the_cpu(mesh, shape, dtype):
+    matrix = torch.randn(shape, dtype=dtype)
+    for placement in (ts.Replicate(), ts.Shard(0)):
+        for got, expected in zip(torch.geqrf(tt.distribute_tensor(matrix, mesh, [placement])), torch.geqrf(matrix)):
+            torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_matrix_that_needs_no_reflections_has_a_qr_of_them(mesh):
+    for matrix in (torch.eye(4), torch.ones(5, 3).triu()):
+        vectors, scales = torch.geqrf(tt.distribute_tensor(matrix, mesh))
+        q = torch.linalg.householder_product(vectors, scales).cpu()
+        torch.testing.assert_close(q @ vectors.cpu()[:q.shape[1]].triu(), matrix, rtol=1e-5, atol=1e-5)
+
+
+def test_an_orthogonal_parametrization_is_orthogonal(mesh):
+    for kind in ("matrix_exp", "cayley", "householder"):
+        m = torch.nn.utils.parametrizations.orthogonal(tt.distribute_module(torch.nn.Linear(6, 4), mesh), orthogonal_map=kind)
+        w = m.weight.detach().cpu()
+        torch.testing.assert_close(w @ w.t(), torch.eye(4), rtol=1e-4, atol=1e-5)

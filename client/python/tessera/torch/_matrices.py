@@ -199,6 +199,27 @@ def qr(x, mode="reduced"):
     return _nothing(h) if mode == "r" else wrap(q), wrap(r)
 
 
+@row("geqrf.default", how="composed")
+def geqrf(x):
+    """R, and below it the vectors V of the reflections that Q is made of; and their scales. As Q - 1 = -V T V1^H, with V1 the
+    first rows of V and T triangular with the scales on its diagonal, the factors of Q - 1 without pivots are V and -T V1^H
+    (Ballard et al., Reconstructing Householder vectors from tall-skinny QR). A step of rounding more than 1 is subtracted, so
+    that a column that is reflected by nothing isn't divided by 0."""
+    h = settled(x)
+    q, r = linalg.qr(h)
+    m, n = h.shape[-2:]
+    k = min(m, n)
+    rows = iota(h, m)
+    one = cast(made.equal(rows[:, None], rows[:k]), h._dtype)
+    factors = _without_pivots(q - one * (1 + torch.finfo(x.dtype).eps))[0]
+    below = made.tril(factors, k=-1)
+    if m > k:
+        r = concat([r, full_like(r, (*r.shape[:-2], m - k, n), r._dtype, 0)], axis=-2)
+    if n > k:
+        below = concat([below, full_like(below, (*below.shape[:-1], n - k), below._dtype, 0)], axis=-1)
+    return wrap(below + r), wrap(-made.diagonal(factors))
+
+
 @row("_linalg_svd.default")
 def svd(x, full_matrices=False, compute_uv=True, *, driver=None):
     h = settled(x)
