@@ -40,6 +40,15 @@ def test_redistribute_and_its_gradient(mesh):
     assert x.redistribute([S(0)]) is x and x.redistribute([S(-2)]) is x
 
 
+def test_a_gradient_that_is_made_on_another_mesh_comes_to_its_parameter(session, mesh):
+    own = session.init_device_mesh((2, 2))
+    p = torch.nn.Parameter(tt.distribute_tensor(torch.ones(3), own))
+    beside = torch.arange(3.0, device="tessera")        # on the default mesh
+    p.grad = beside * 0
+    (p * p).sum().backward()
+    assert p.grad.device_mesh == own and p.grad.placements == p.placements and p.grad.tolist() == [2, 2, 2]
+
+
 def test_the_gradient_of_a_pending_sum_is_replicated(mesh):
     a = tt.distribute_tensor(torch.ones(4, 8), mesh, [S(1)]).requires_grad_()
     b = tt.distribute_tensor(torch.ones(8, 4), mesh, [S(0)])

@@ -53,8 +53,7 @@ def _collect(leaf: Tensor) -> None:
     grad = leaf.grad
     if not isinstance(grad, Tensor) or is_held() or getattr(leaf, "_is_held", False):
         return
-    handle = handle_of(grad)
-    if (handle._placements == handle_of(leaf)._placements and not handle._has_partial) or not _differs(leaf):
+    if not _differs(leaf):
         return
     task = torch._C._current_graph_task_id()
     bucket = _buckets.get(task)
@@ -70,7 +69,8 @@ def _collect(leaf: Tensor) -> None:
 
 
 def _differs(leaf: Tensor) -> bool:
-    return list(handle_of(leaf.grad)._placements) != _wanted(leaf)
+    grad, own = handle_of(leaf.grad), handle_of(leaf)
+    return list(grad._placements) != _wanted(leaf) or not grad._mesh.same(own._mesh)
 
 
 def _wanted(leaf: Tensor) -> list:
@@ -82,7 +82,10 @@ def reduce(leaves) -> None:
     groups: dict = {}
     for leaf in leaves:
         if isinstance(leaf.grad, Tensor) and _differs(leaf):
-            handle = handle_of(leaf.grad)
+            handle, mesh = handle_of(leaf.grad), handle_of(leaf)._mesh
+            if not handle._mesh.same(mesh):     # made beside a tensor of another mesh
+                leaf.grad = wrap(_tessera.call(_MOVE, (handle,), mesh=mesh, placements=_wanted(leaf)))
+                continue
             groups.setdefault((handle._session_key, handle._mesh.hash()), []).append((leaf, handle))
     for group in groups.values():
         handles = bring([handle for _, handle in group], [_wanted(leaf) for leaf, _ in group])
