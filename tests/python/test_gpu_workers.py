@@ -1,5 +1,6 @@
 """Workers with a GPU, on the emulated driver: what is started, what is refused, and what they compute."""
 
+import json
 import os
 import pathlib
 import re
@@ -66,6 +67,21 @@ def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
 def test_another_device_is_refused_by_name():
     with pytest.raises(ts.InvalidArgumentError, match="tpu"):
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
+
+
+@needs_emulator
+def test_the_figures_of_a_gpu_are_all_measured(emulated):
+    """On the emulated driver, of small sizes: its times say nothing, but each is there."""
+    done = subprocess.run([WORKER.parents[2] / "tests/bench/gpu_bench", "--quick"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "chain_of_6_maps", "sum", "softmax", "upload", "download",
+                             "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
+                             "tiny_op_of_the_device_host_time"]
+    for name, figure in figures.items():
+        assert 0 < figure["seconds"] <= figure["median_seconds"], (name, figure)
+        assert isinstance(figure["reached"], bool) and f"{name} " in done.stderr
+        assert ("goal_seconds" in figure) == name.startswith("tiny_op") and ("limit_seconds" in figure) != name.startswith("tiny_op")
 
 
 @needs_emulator

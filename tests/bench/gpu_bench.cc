@@ -1,0 +1,433 @@
+// What GPU workers reach, beside what the GPU does when it is asked directly, in turns in one run: gpu_bench [--quick].
+// One JSON object on stdout, a table on stderr. --quick takes sizes that an emulated driver manages too; its times say
+// nothing.
+//
+// Each figure is a speed: the limit's time over ours. Limits are copies and products that this process gives the driver
+// and cuBLASLt itself (the worker's descriptors, no service between); figures are of a cluster with one worker on the
+// same GPU, or, where they are said to be the device's, of the worker's Device in this process.
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "client/catalog_ops.h"
+#include "client/cluster.h"
+#include "client/host_memory.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+#include "server/device/cuda/cuda_device.h"
+#include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/products.h"
+
+namespace tessera::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Sizes {
+  int64_t bytes = int64_t{1} << 30;  // of what is passed over
+  int64_t square = 8192, f32_square = 4096;
+  int64_t worker_bytes = int64_t{16} << 30;
+  int products = 20, passes = 10, tiny_ops = 5000, rounds = 7;
+};
+constexpr Sizes kQuick = {.bytes = 1 << 16,
+                          .square = 32,
+                          .f32_square = 16,
+                          .worker_bytes = 16 << 20,
+                          .products = 2,
+                          .passes = 2,
+                          .tiny_ops = 20,
+                          .rounds = 2};
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double ProcessorSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// ---- asked directly
+
+// One stream of this process, and memory of the GPU in two halves.
+class Direct {
+ public:
+  static absl::StatusOr<std::unique_ptr<Direct>> Open(int64_t half_bytes) {
+    TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
+    TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::Open(*driver, 0));
+    TESSERA_ASSIGN_OR_RETURN(auto memory, cuda::MakeMemory(gpu, 2 * half_bytes, cuda::Sharing::kPrivate));
+    auto direct = std::unique_ptr<Direct>(new Direct(gpu, std::move(memory), half_bytes));
+    TESSERA_RETURN_IF_ERROR(direct->Check("cuStreamCreate", driver->StreamCreate(&direct->stream_, CU_STREAM_NON_BLOCKING)));
+    TESSERA_RETURN_IF_ERROR(direct->Check(
+        "cuMemHostAlloc", driver->MemHostAlloc(&direct->pinned_, static_cast<size_t>(half_bytes), CU_MEMHOSTALLOC_PORTABLE)));
+    return direct;
+  }
+  ~Direct() {
+    if (pinned_ != nullptr) gpu_.driver->MemFreeHost(pinned_);
+    if (stream_ != nullptr) gpu_.driver->StreamDestroy(stream_);
+  }
+  Direct(const Direct&) = delete;
+
+  const cuda::Gpu& gpu() const { return gpu_; }
+  std::byte* first() const { return memory_->data(); }
+  std::byte* second() const { return memory_->data() + half_bytes_; }
+  void* pinned() const { return pinned_; }
+  std::string Name() const {
+    char name[256] = {};
+    return gpu_.driver->DeviceGetName(name, sizeof(name), gpu_.device) == CUDA_SUCCESS ? name : "a GPU";
+  }
+
+  absl::Status Copy(const void* from, void* to, int64_t bytes) {
+    return Check("cuMemcpyAsync", gpu_.driver->MemcpyAsync(cuda::AddressOf(to), cuda::AddressOf(from),
+                                                           static_cast<size_t>(bytes), stream_));
+  }
+  // Three matrices, one behind the other, in the first half.
+  absl::Status Multiply(DType dtype, ProductPrecision precision, int64_t n) {
+    if (products_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(products_, cuda::Products::Open(gpu_, cuda::CublasLtLibraries()));
+      TESSERA_ASSIGN_OR_RETURN(
+          workspace_, cuda::MakeMemory(gpu_, cuda::kProductWorkspaceBytes, cuda::Sharing::kPrivate));
+    }
+    const uint64_t at = cuda::AddressOf(first()), bytes = static_cast<uint64_t>(n * n * SizeBytes(dtype));
+    const cuda::MatmulProblem problem = {.dtype = dtype,
+                                         .precision = precision,
+                                         .rows = n,
+                                         .columns = n,
+                                         .inner = n,
+                                         .left = at,
+                                         .right = at + bytes,
+                                         .output = at + 2 * bytes};
+    return products_->Enqueue(stream_, cuda::LtProblemsOf(problem), cuda::AddressOf(workspace_->data()));
+  }
+  absl::Status Await() { return Check("cuStreamSynchronize", gpu_.driver->StreamSynchronize(stream_)); }
+
+ private:
+  Direct(const cuda::Gpu& gpu, std::unique_ptr<DeviceMemory> memory, int64_t half_bytes)
+      : gpu_(gpu), memory_(std::move(memory)), half_bytes_(half_bytes) {}
+  absl::Status Check(std::string_view call, CUresult result) const { return gpu_.driver->Check(call, result); }
+
+  const cuda::Gpu gpu_;
+  const std::unique_ptr<DeviceMemory> memory_;
+  const int64_t half_bytes_;
+  CUstream stream_ = nullptr;
+  void* pinned_ = nullptr;
+  std::unique_ptr<DeviceMemory> workspace_;
+  std::unique_ptr<cuda::Products> products_;
+};
+
+// A worker's Device in this process.
+class OwnDevice {
+ public:
+  static absl::StatusOr<std::unique_ptr<OwnDevice>> Begin(const cuda::Gpu& gpu) {
+    auto own = std::unique_ptr<OwnDevice>(new OwnDevice());
+    TESSERA_ASSIGN_OR_RETURN(own->device_, cuda::CudaDevice::Prepare(gpu));
+    TESSERA_RETURN_IF_ERROR(own->device_->Begin({.counters = own->page_.get()}));
+    return own;
+  }
+  void Run(DeviceWork work) { device_->EnqueueRun(StreamId::kCompute, std::move(work)); }
+  absl::Status Await() {
+    std::promise<absl::Status> reported;
+    device_->EnqueueReport(StreamId::kCompute,
+                           [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
+    return reported.get_future().get();
+  }
+
+ private:
+  OwnDevice()
+      : page_(new (mmap(nullptr, kCounterPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                  CounterPage(),
+              [](CounterPage* page) { munmap(page, kCounterPageBytes); }) {}
+
+  const std::shared_ptr<CounterPage> page_;
+  std::unique_ptr<cuda::CudaDevice> device_;
+};
+
+// ---- figures
+
+// Enqueues so many and waits for the last.
+using Run = std::function<absl::Status(int count)>;
+
+class Bench {
+ public:
+  explicit Bench(const Sizes& sizes) : sizes_(sizes) {}
+
+  // `share` of the limit's time is what counts: a half where one byte is read and the limit writes it, too.
+  absl::Status Add(const std::string& name, double goal, int count, const Run& own, const std::string& limit_name,
+                   const Run& limit, double share = 1) {
+    std::vector<double> of_own, of_limit;
+    for (int round = 0; round <= sizes_.rounds; ++round) {
+      TESSERA_ASSIGN_OR_RETURN(const double own_s, Seconds(own, count));
+      TESSERA_ASSIGN_OR_RETURN(const double limit_s, Seconds(limit, count));
+      if (round == 0) continue;  // compiles, takes memory
+      of_own.push_back(own_s);
+      of_limit.push_back(share * limit_s);
+    }
+    const auto [best, median] = BestAndMedian(of_own);
+    const auto [limit_best, limit_median] = BestAndMedian(of_limit);
+    const double speed = limit_best / best;
+    out_[name] = {{"seconds", best},
+                  {"median_seconds", median},
+                  {"limit", limit_name},
+                  {"limit_seconds", limit_best},
+                  {"limit_median_seconds", limit_median},
+                  {"speed", speed},
+                  {"median_speed", limit_median / median},
+                  {"goal", goal},
+                  {"reached", speed >= goal}};
+    std::fprintf(stderr, "%-34s %11.3f us  %-24s %11.3f us  %5.2f  >= %.2f: %s\n", name.c_str(), best * 1e6,
+                 limit_name.c_str(), limit_best * 1e6, speed, goal, speed >= goal ? "reached" : "MISSED");
+    return absl::OkStatus();
+  }
+  // Beside a number of seconds that is the goal.
+  absl::Status AddWithin(const std::string& name, double goal_s, const std::function<absl::StatusOr<double>()>& seconds) {
+    std::vector<double> all;
+    for (int round = 0; round <= sizes_.rounds; ++round) {
+      TESSERA_ASSIGN_OR_RETURN(const double one, seconds());
+      if (round > 0) all.push_back(one);
+    }
+    const auto [best, median] = BestAndMedian(all);
+    out_[name] = {{"seconds", best}, {"median_seconds", median}, {"goal_seconds", goal_s}, {"reached", best <= goal_s}};
+    std::fprintf(stderr, "%-34s %11.3f us  %46s <= %.0f us: %s\n", name.c_str(), best * 1e6, "", goal_s * 1e6,
+                 best <= goal_s ? "reached" : "MISSED");
+    return absl::OkStatus();
+  }
+  void Skip(const std::string& name, const absl::Status& why) {
+    out_[name] = {{"skipped", std::string(why.message())}};
+    std::fprintf(stderr, "%-34s not measured: %s\n", name.c_str(), std::string(why.message()).c_str());
+  }
+  const nlohmann::ordered_json& out() const { return out_; }
+
+ private:
+  static absl::StatusOr<double> Seconds(const Run& run, int count) {
+    const Clock::time_point start = Clock::now();
+    TESSERA_RETURN_IF_ERROR(run(count));
+    return SecondsSince(start) / count;
+  }
+  static std::pair<double, double> BestAndMedian(std::vector<double> all) {
+    std::sort(all.begin(), all.end());
+    return {all.front(), all[all.size() / 2]};
+  }
+
+  const Sizes& sizes_;
+  nlohmann::ordered_json out_;
+};
+
+// The last of several calls in a row, waited for; those before are let go of as they are made.
+Run InARow(std::function<absl::StatusOr<Tensor>()> call) {
+  return [call = std::move(call)](int count) -> absl::Status {
+    std::optional<Tensor> last;
+    for (int i = 0; i < count; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(last, call());
+    }
+    return last->Wait();
+  };
+}
+
+class Figures {
+ public:
+  Figures(const Sizes& sizes, Direct& direct, const Session& session, Mesh mesh, Bench& bench)
+      : sizes_(sizes), direct_(direct), session_(session), mesh_(std::move(mesh)), bench_(bench) {}
+
+  absl::Status Run() {
+    TESSERA_RETURN_IF_ERROR(AddProduct("matmul_bf16", DType::kBF16, sizes_.square, ProductPrecision::kFull));
+    TESSERA_RETURN_IF_ERROR(AddProduct("matmul_f32", DType::kF32, sizes_.f32_square, ProductPrecision::kFull));
+    TESSERA_RETURN_IF_ERROR(AddProduct("matmul_tf32", DType::kF32, sizes_.f32_square, ProductPrecision::kTf32));
+    TESSERA_RETURN_IF_ERROR(AddPasses());
+    TESSERA_RETURN_IF_ERROR(AddTransfers());
+    TESSERA_RETURN_IF_ERROR(AddCopies());
+    return AddTinyOps();
+  }
+
+ private:
+  absl::StatusOr<Tensor> Ones(DType dtype, const Shape& shape) const {
+    Creation creation;
+    creation.shape = shape;
+    creation.dtype = dtype;
+    creation.mesh = mesh_;
+    creation.placements = Placements{Placement::Replicate()};
+    return ops::Full(session_, creation, {Scalar::Float(1)});
+  }
+  bench::Run DirectCopy() {
+    return [this](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) {
+        TESSERA_RETURN_IF_ERROR(direct_.Copy(direct_.first(), direct_.second(), sizes_.bytes));
+      }
+      return direct_.Await();
+    };
+  }
+
+  absl::Status AddProduct(const std::string& name, DType dtype, int64_t n, ProductPrecision precision) {
+    if (absl::Status status = direct_.Multiply(dtype, precision, n); !status.ok()) {
+      bench_.Skip(name, status);
+      return absl::OkStatus();
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Tensor a, Ones(dtype, {n, n}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor b, Ones(dtype, {n, n}));
+    ops::MatmulOptions options;
+    if (precision == ProductPrecision::kTf32) options.precision = "tf32";
+    const auto direct = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.Multiply(dtype, precision, n));
+      return direct_.Await();
+    };
+    return bench_.Add(StrCat(name, "_", n), 0.97, sizes_.products, InARow([&] { return ops::Matmul(a, b, options); }),
+                      "cuBLASLt itself", direct);
+  }
+
+  absl::Status AddPasses() {
+    const int64_t columns = std::min<int64_t>(4096, sizes_.bytes / 4 / 16);
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Ones(DType::kF32, {sizes_.bytes / 4 / columns, columns}));
+    const auto chain = [&]() -> absl::StatusOr<Tensor> {
+      TESSERA_ASSIGN_OR_RETURN(Tensor y, ops::Multiply(x, 0.5));
+      TESSERA_ASSIGN_OR_RETURN(y, ops::Add(y, 1.0));
+      TESSERA_ASSIGN_OR_RETURN(y, ops::Abs(y));
+      TESSERA_ASSIGN_OR_RETURN(y, ops::Multiply(y, y));
+      TESSERA_ASSIGN_OR_RETURN(y, ops::Subtract(y, x));
+      return ops::Relu(y);
+    };
+    TESSERA_RETURN_IF_ERROR(
+        bench_.Add("chain_of_6_maps", 0.9, sizes_.passes, InARow(chain), "device copy", DirectCopy()));
+    TESSERA_RETURN_IF_ERROR(bench_.Add("sum", 0.85, sizes_.passes, InARow([&] { return ops::Sum(x); }),
+                                       "half of a device copy", DirectCopy(), 0.5));
+    return bench_.Add("softmax", 0.85, sizes_.passes, InARow([&] { return ops::Softmax(x); }), "device copy",
+                      DirectCopy());
+  }
+
+  absl::Status AddTransfers() {
+    const Shape shape = {sizes_.bytes / 4};
+    std::vector<float> values(static_cast<size_t>(shape[0]), 1.0f);
+    const auto up = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) {
+        TESSERA_ASSIGN_OR_RETURN(const Tensor x, session_.DistributeTensor(MakeHostView(DType::kF32, shape, values.data()),
+                                                                           mesh_, {Placement::Replicate()}));
+        TESSERA_RETURN_IF_ERROR(x.Wait());
+      }
+      return absl::OkStatus();
+    };
+    const auto pinned = [&](bool is_up) -> bench::Run {
+      return [this, is_up](int count) -> absl::Status {
+        for (int i = 0; i < count; ++i) {
+          const void* from = is_up ? direct_.pinned() : direct_.first();
+          TESSERA_RETURN_IF_ERROR(direct_.Copy(from, is_up ? direct_.first() : direct_.pinned(), sizes_.bytes));
+        }
+        return direct_.Await();
+      };
+    };
+    TESSERA_RETURN_IF_ERROR(bench_.Add("upload", 0.8, 1, up, "pinned copy", pinned(true)));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Ones(DType::kF32, shape));
+    const auto down = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) {
+        TESSERA_RETURN_IF_ERROR(x.FullTensorTo({DType::kF32, shape, reinterpret_cast<char*>(values.data())}));
+      }
+      return absl::OkStatus();
+    };
+    return bench_.Add("download", 0.8, 1, down, "pinned copy", pinned(false));
+  }
+
+  // The device's, of half of the memory: rows of a matrix twice as wide, and a matrix that is turned.
+  absl::Status AddCopies() {
+    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<OwnDevice> device, OwnDevice::Begin(direct_.gpu()));
+    int64_t columns = 1;
+    while (columns * columns * 2 < sizes_.bytes / 4) columns *= 2;
+    const int64_t rows = sizes_.bytes / 4 / 2 / columns;
+    const auto run = [&](Strides from) -> bench::Run {
+      return [&, from = std::move(from)](int count) -> absl::Status {
+        for (int i = 0; i < count; ++i) {
+          device->Run(CopyWork{.extents = {rows, columns},
+                               .source = direct_.first(),
+                               .source_strides = from,
+                               .destination = direct_.second(),
+                               .destination_strides = {columns, 1}});
+        }
+        return device->Await();
+      };
+    };
+    TESSERA_RETURN_IF_ERROR(bench_.Add("strided_copy_by_the_device", 1 / 1.15, sizes_.passes, run({2 * columns, 1}),
+                                       "half of a device copy", DirectCopy(), 0.5));
+    return bench_.Add("transposing_copy_by_the_device", 1 / 1.15, sizes_.passes, run({1, rows}),
+                      "half of a device copy", DirectCopy(), 0.5);
+  }
+
+  absl::Status AddTinyOps() {
+    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<OwnDevice> device, OwnDevice::Begin(direct_.gpu()));
+    const LocalOp plus = MapOp{{{{ScalarOp::kInput, DType::kF32, 0},
+                                 {ScalarOp::kInput, DType::kF32, 0},
+                                 {ScalarOp::kAdd, DType::kF32, 0, 1}}}};
+    const std::vector<KernelInput> inputs = {
+        {.data = direct_.first(), .dtype = DType::kF32, .extents = {16}, .strides = {1}}};
+    const KernelCall call = {.op = &plus,
+                             .inputs = inputs,
+                             .output = direct_.second(),
+                             .output_dtype = DType::kF32,
+                             .output_extents = {16},
+                             .output_strides = {1}};
+    const auto many = [&]() -> absl::Status {
+      for (int i = 0; i < sizes_.tiny_ops; ++i) device->Run(KernelWork{call, {}});
+      return device->Await();
+    };
+    TESSERA_RETURN_IF_ERROR(bench_.AddWithin("tiny_op_of_the_device", 10e-6, [&]() -> absl::StatusOr<double> {
+      const Clock::time_point start = Clock::now();
+      TESSERA_RETURN_IF_ERROR(many());
+      return SecondsSince(start) / sizes_.tiny_ops;
+    }));
+    return bench_.AddWithin("tiny_op_of_the_device_host_time", 5e-6, [&]() -> absl::StatusOr<double> {
+      const double start = ProcessorSeconds();
+      TESSERA_RETURN_IF_ERROR(many());
+      return (ProcessorSeconds() - start) / sizes_.tiny_ops;
+    });
+  }
+
+  const Sizes& sizes_;
+  Direct& direct_;
+  const Session& session_;
+  const Mesh mesh_;
+  Bench& bench_;
+};
+
+absl::Status Main(const Sizes& sizes) {
+  const int64_t matrices = std::max(sizes.square * sizes.square * 2, sizes.f32_square * sizes.f32_square * 4) * 3;
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Direct> direct, Direct::Open(std::max(sizes.bytes, matrices)));
+  ClusterOptions options;
+  options.device = DeviceKind::kCuda;
+  options.memory_bytes = sizes.worker_bytes;
+  TESSERA_ASSIGN_OR_RETURN(const LocalCluster cluster, LocalCluster::Start(options));
+  TESSERA_ASSIGN_OR_RETURN(const Session session, cluster.Connect());
+  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, session.DefaultMesh());
+  Bench bench(sizes);
+  std::fprintf(stderr, "device: %s\n", direct->Name().c_str());
+  TESSERA_RETURN_IF_ERROR(Figures(sizes, *direct, session, std::move(mesh), bench).Run());
+  const nlohmann::ordered_json out = {{"device", direct->Name()}, {"bytes", sizes.bytes}, {"figures", bench.out()}};
+  std::printf("%s\n", out.dump(2).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  bool is_quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      is_quick = true;
+    } else {
+      std::fprintf(stderr, "usage: gpu_bench [--quick]\n");
+      return 2;
+    }
+  }
+  const absl::Status status = tessera::bench::Main(is_quick ? tessera::bench::kQuick : tessera::bench::Sizes());
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "gpu_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
