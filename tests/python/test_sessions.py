@@ -161,10 +161,10 @@ def test_a_guest_may_send_little(new_cluster):
 # ---- how long a wait lasts --------------------------------------------------------------------------------------------
 
 def test_an_op_that_takes_long_is_no_stall(new_cluster):
-    cluster = new_cluster(workers=1, memory="1GiB")
+    cluster = new_cluster(workers=1, memory="2GiB")     # the largest two, beside those before them
     session = cluster.connect(stall_timeout=2)      # which a busy machine's heartbeats keep
     # Products twice as long each, until one is longer than the time-out; those who wait for it read nothing that runs meanwhile.
-    for size in (2580, 3251, 4096, 5161, 6502):
+    for size in (2580, 3251, 4096, 5161, 6502, 8192):
         large = ts.ones((size, size), device_mesh=session.default_mesh, dtype=ts.float64).wait()
         start = time.monotonic()
         product = large @ large
