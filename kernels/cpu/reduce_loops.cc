@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/cpu/stores.h"
 #include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 
@@ -211,8 +212,7 @@ HWY_INLINE T Block(const T* row, int64_t count, Map map = {}) {
 // Has a block that is wanted soon on its way. It may lie beyond the row.
 template <typename T>
 HWY_INLINE void FetchBlock(const T* block) {
-  constexpr size_t kLine = 64;
-  for (size_t at = 0; at < static_cast<size_t>(kTreeBlock) * sizeof(T); at += kLine) {
+  for (int64_t at = 0; at < kTreeBlock * static_cast<int64_t>(sizeof(T)); at += kLineBytes) {
     __builtin_prefetch(reinterpret_cast<const std::byte*>(block) + at);
   }
 }

@@ -56,7 +56,9 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 double ProcessorSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -70,9 +72,11 @@ class Direct {
     TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::Open(*driver, 0));
     TESSERA_ASSIGN_OR_RETURN(auto memory, cuda::MakeMemory(gpu, 2 * half_bytes, cuda::Sharing::kPrivate));
     auto direct = std::unique_ptr<Direct>(new Direct(gpu, std::move(memory), half_bytes));
-    TESSERA_RETURN_IF_ERROR(direct->Check("cuStreamCreate", driver->StreamCreate(&direct->stream_, CU_STREAM_NON_BLOCKING)));
+    TESSERA_RETURN_IF_ERROR(
+        direct->Check("cuStreamCreate", driver->StreamCreate(&direct->stream_, CU_STREAM_NON_BLOCKING)));
     TESSERA_RETURN_IF_ERROR(direct->Check(
-        "cuMemHostAlloc", driver->MemHostAlloc(&direct->pinned_, static_cast<size_t>(half_bytes), CU_MEMHOSTALLOC_PORTABLE)));
+        "cuMemHostAlloc",
+        driver->MemHostAlloc(&direct->pinned_, static_cast<size_t>(half_bytes), CU_MEMHOSTALLOC_PORTABLE)));
     return direct;
   }
   ~Direct() {
@@ -98,8 +102,8 @@ class Direct {
   absl::Status Multiply(DType dtype, ProductPrecision precision, int64_t n) {
     if (products_ == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(products_, cuda::Products::Open(gpu_, cuda::CublasLtLibraries()));
-      TESSERA_ASSIGN_OR_RETURN(
-          workspace_, cuda::MakeMemory(gpu_, cuda::kProductWorkspaceBytes, cuda::Sharing::kPrivate));
+      TESSERA_ASSIGN_OR_RETURN(workspace_,
+                               cuda::MakeMemory(gpu_, cuda::kProductWorkspaceBytes, cuda::Sharing::kPrivate));
     }
     const uint64_t at = cuda::AddressOf(first()), bytes = static_cast<uint64_t>(n * n * SizeBytes(dtype));
     const cuda::MatmulProblem problem = {.dtype = dtype,
@@ -192,7 +196,8 @@ class Bench {
     return absl::OkStatus();
   }
   // Beside a number of seconds that is the goal.
-  absl::Status AddWithin(const std::string& name, double goal_s, const std::function<absl::StatusOr<double>()>& seconds) {
+  absl::Status AddWithin(const std::string& name, double goal_s,
+                         const std::function<absl::StatusOr<double>()>& seconds) {
     std::vector<double> all;
     for (int round = 0; round <= sizes_.rounds; ++round) {
       TESSERA_ASSIGN_OR_RETURN(const double one, seconds());
@@ -310,8 +315,9 @@ class Figures {
     std::vector<float> values(static_cast<size_t>(shape[0]), 1.0f);
     const auto up = [&](int count) -> absl::Status {
       for (int i = 0; i < count; ++i) {
-        TESSERA_ASSIGN_OR_RETURN(const Tensor x, session_.DistributeTensor(MakeHostView(DType::kF32, shape, values.data()),
-                                                                           mesh_, {Placement::Replicate()}));
+        TESSERA_ASSIGN_OR_RETURN(const Tensor x,
+                                 session_.DistributeTensor(MakeHostView(DType::kF32, shape, values.data()), mesh_,
+                                                           {Placement::Replicate()}));
         TESSERA_RETURN_IF_ERROR(x.Wait());
       }
       return absl::OkStatus();

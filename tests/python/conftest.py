@@ -4,9 +4,13 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from left_behind import nothing_is_left_here  # noqa: E402, F401
 
 # A shell that runs tests in the background has them ignore SIGINT, and their children with them, which are to be
 # interrupted.
@@ -45,15 +49,6 @@ def cluster():
     import tessera as ts
     with ts.local_cluster(workers=4, memory="256MiB", device=DEVICE, transport=TRANSPORT) as cluster:
         yield cluster
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_here():
-    """A test writes to tmp_path: what one leaves where it runs, the checkout, is committed by somebody some day."""
-    before = set(os.listdir())
-    yield
-    left = {name for name in set(os.listdir()) - before if not name.startswith((".", "bazel-"))}
-    assert not left, f"left in {os.getcwd()}: {left}"
 
 
 @pytest.fixture

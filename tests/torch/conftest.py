@@ -1,12 +1,16 @@
 """One cluster of four workers for all tests of tessera.torch; a test has a session of its own."""
 
-import os
+import pathlib
+import sys
 
 import pytest
 import torch
 
 import tessera as ts
 import tessera.torch as tt
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from left_behind import nothing_is_left_here  # noqa: E402, F401
 
 torch.set_num_threads(1)
 
@@ -42,12 +46,3 @@ def mesh22(session):
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_here():
-    """A test writes to tmp_path: what one leaves where it runs, the checkout, is committed by somebody some day."""
-    before = set(os.listdir())
-    yield
-    left = {name for name in set(os.listdir()) - before if not name.startswith((".", "bazel-"))}
-    assert not left, f"left in {os.getcwd()}: {left}"

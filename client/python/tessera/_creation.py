@@ -176,8 +176,8 @@ def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, pla
     """A tensor from numbers, lists or arrays; placed by "auto". Of a tensor itself, unless copy is True or it must change."""
     if isinstance(obj, _tessera.Tensor):
         mesh = device_mesh if device_mesh is not None else device
-        own = obj.device_mesh
-        stays = placements is None and (mesh is None or (mesh == own and mesh._session.address == own._session.address))
+        stays = placements is None and (
+            mesh is None or (mesh == (own := obj.device_mesh) and mesh._session.address == own._session.address))
         converts = dtype is not None and code_of(dtype, "asarray") != obj._dtype
         if copy is False and (converts or not stays):
             raise InvalidArgumentError(f"asarray: of {obj._spec} a copy can't be avoided")
