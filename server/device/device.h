@@ -10,6 +10,9 @@
 // (device/fake) records the items and finds a missing wait: two accesses to one byte, one of them a write, that no
 // chain of streams, signals and waits orders.
 //
+// Law: a wait for the worker's own counter is for a signal that was enqueued before it, on whatever stream. A device
+// may put off what was enqueued later, until all before it has run.
+//
 // An item that fails makes the stream remember its first error; items go on (the bytes are undefined,
 // the counters advance), and the next Report gets the error and clears it.
 

@@ -52,6 +52,7 @@ CudaDevice::Loop::~Loop() {
   host_.Stop();
   gpu_.Enter().IgnoreError();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
+  until_rest_.clear();
   for (auto& [worker, peer] : peers_) {
     if (peer.page != nullptr && peer.status.ok()) gpu_.driver->MemHostUnregister(peer.page.get());
   }
@@ -100,7 +101,7 @@ bool CudaDevice::Loop::Take() {
     std::swap(peers, new_peers_);
   }
   for (NewPeer& peer : peers) ReplacePeer(std::move(peer));
-  for (Given& given : items) streams_[given.stream]->queue.push_back(std::move(given.item));
+  for (Given& given : items) streams_[given.stream]->queue.push_back({++next_number_, std::move(given.item)});
   return !items.empty() || !peers.empty();
 }
 
@@ -129,20 +130,54 @@ void CudaDevice::Loop::Run() {
   End();
 }
 
+bool CudaDevice::Loop::IsAtRest(size_t streams) const {
+  return std::all_of(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(streams),
+                     [](const std::unique_ptr<Stream>& stream) { return stream->IsAtRest(); });
+}
+
+void CudaDevice::Loop::BeginRest() {
+  for (const std::unique_ptr<Stream>& stream : streams_) Fail(*stream, stream->MarkTheLast());
+}
+
+std::optional<size_t> CudaDevice::Loop::NextStream() const {
+  const bool awaits_rest = resting_for_.has_value() || !until_rest_.empty();
+  // The last transfers end soon, and no others begin then.
+  if (awaits_rest && IsAtRest(kTransferStream)) return IsAtRest(streams_.size()) ? resting_for_ : std::nullopt;
+  if (const Stream& transfers = *streams_[kTransferStream]; !transfers.queue.empty() && !transfers.is_full()) {
+    return kTransferStream;
+  }
+  if (awaits_rest) return std::nullopt;
+  std::optional<size_t> first;
+  for (size_t s = 0; s < kTransferStream; ++s) {
+    const auto& queue = streams_[s]->queue;
+    if (!queue.empty() && (!first.has_value() || queue.front().number < streams_[*first]->queue.front().number)) {
+      first = s;
+    }
+  }
+  return first.has_value() && streams_[*first]->is_full() ? std::nullopt : first;
+}
+
 bool CudaDevice::Loop::SubmitSome() {
   bool any = false;
-  for (size_t s = 0; s < streams_.size(); ++s) {
-    Stream& stream = *streams_[s];
-    while (!stream.queue.empty() && !stream.is_full()) {
-      StreamItem item = std::move(stream.queue.front());
-      stream.queue.pop_front();
-      any = true;
-      if (absl::Status status = Submit(stream, s, item); !status.ok()) {
-        Fail(stream, std::move(status));
-        LookForLoss();
-        if (is_lost_) return true;
-      }
+  if (IsAtRest(streams_.size())) until_rest_.clear();
+  for (std::optional<size_t> next = NextStream(); next.has_value(); next = NextStream()) {
+    any = true;
+    Stream& stream = *streams_[*next];
+    QueuedItem queued = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    bool must_load = false;
+    absl::Status status = Submit(stream, *next, queued.item, &must_load);
+    if (must_load) {
+      stream.queue.push_front(std::move(queued));
+      resting_for_ = next;
+      BeginRest();
+      continue;
     }
+    if (resting_for_ == next) resting_for_.reset();
+    if (status.ok()) continue;
+    Fail(stream, std::move(status));
+    LookForLoss();
+    if (is_lost_) return true;
   }
   return any;
 }
@@ -193,13 +228,14 @@ void CudaDevice::Loop::Fail(Stream& stream, absl::Status status) {
 
 // ---- items
 
-absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem& item) {
+absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem& item, bool* must_load) {
   struct Submitter {
     Loop& loop;
     Stream& stream;
     size_t number;
+    bool* must_load;
     absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(stream, wait); }
-    absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work); }
+    absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work, must_load); }
     absl::Status operator()(const ReadItem& read) const { return loop.SubmitRead(stream, read.work); }
     absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async.start)); }
     absl::Status operator()(const SignalItem& signal) const {
@@ -208,7 +244,7 @@ absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem&
     absl::Status operator()(ReportItem& report) const { return loop.SubmitReport(stream, std::move(report.report)); }
     absl::Status operator()(TransferItem& transfer) const { return loop.SubmitTransfer(stream, transfer); }
   };
-  return std::visit(Submitter{*this, stream, number}, item);
+  return std::visit(Submitter{*this, stream, number, must_load}, item);
 }
 
 absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wait) {
@@ -224,15 +260,18 @@ absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wai
   return awaited.met() ? absl::OkStatus() : stream.Wait(awaited, AddressOf(counter));
 }
 
-absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work) {
+absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load) {
+  Launcher::Turn turn{.workspace = stream.workspace, .may_load = must_load == nullptr || resting_for_.has_value()};
+  absl::Status status = launcher_->Enqueue(stream.get(), work, turn);
+  if (turn.replaced != nullptr) Fail(stream, stream.Mark([replaced = turn.replaced] {}));
+  Fail(stream, stream.Submitted());  // of what must load, a larger workspace's zeros
+  if (turn.must_load) {
+    *must_load = true;
+    return status;
+  }
   was_at_work_ = true;
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
-  std::shared_ptr<DeviceMemory> replaced;
-  Launcher::Fault fault;
-  absl::Status status = launcher_->Enqueue(stream.get(), work, stream.workspace, replaced, fault);
-  if (fault.word != nullptr) stream.faults.push_back(std::move(fault));
-  Fail(stream, stream.Submitted());
-  if (replaced != nullptr) Fail(stream, stream.Mark([replaced] {}));
+  if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? SubmitHostStep(stream, *kernel) : status;
@@ -341,7 +380,7 @@ absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& tran
   return absl::OkStatus();
 }
 
-// What waits on the old page is let go; the page itself goes when all streams have passed what is submitted now.
+// What waits on the old page is let go; the page itself goes at the next rest.
 void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
   std::shared_ptr<CounterPage> old;
   if (const auto known = peers_.find(peer.worker); known != peers_.end()) {
@@ -356,12 +395,12 @@ void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
   }
   if (old == nullptr) return;
   for (std::atomic<uint64_t>& counter : old->counters) counter.store(kAlwaysMet, std::memory_order_release);
-  auto let_go = std::shared_ptr<CounterPage>(old.get(), [held = old, gpu = gpu_](CounterPage* page) mutable {
-    gpu.driver->MemHostUnregister(page);
+  CounterPage* const page = old.get();
+  until_rest_.emplace_back(page, [held = std::move(old), gpu = gpu_](CounterPage* registered) mutable {
+    gpu.driver->MemHostUnregister(registered);
     held = nullptr;
   });
-  old = nullptr;
-  for (const std::unique_ptr<Stream>& stream : streams_) Fail(*stream, stream->Mark([let_go] {}));
+  BeginRest();
 }
 
 }  // namespace tessera::cuda

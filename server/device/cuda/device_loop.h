@@ -1,6 +1,14 @@
 #pragma once
 
 // The loop of a CudaDevice (cuda_device.h): its thread, its streams, and what other threads hand to it.
+//
+// Items are submitted in the order in which they were handed over, whatever their streams: the order of instructions.
+// So all that an item may wait for was submitted before it, here and at peers, and what has been submitted ends even
+// if nothing more is. That is what lets the loop wait for a rest: what isn't loaded yet (launcher.h) is loaded when
+// nothing runs on any stream, and pages of peers are let go of then, too: for either a driver may wait for all streams.
+// Until then the loop submits nothing more, and goes on with all else.
+//
+// Transfers are in no order with streams, and wait for nothing.
 
 #include <array>
 #include <atomic>
@@ -8,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -59,14 +68,20 @@ class CudaDevice::Loop {
   // What others handed over. Whether there was anything.
   bool Take();
   bool SubmitSome();
+  // The stream whose next item is to be submitted now.
+  std::optional<size_t> NextStream() const;
+  bool IsAtRest(size_t streams) const;  // so many of them
+  // Marks tell when there is one.
+  void BeginRest();
   bool Poll();
   void Sleep();
   void LookForLoss();
   void End();
 
-  absl::Status Submit(Stream& stream, size_t number, StreamItem& item);
+  absl::Status Submit(Stream& stream, size_t number, StreamItem& item, bool* must_load);
   absl::Status SubmitWait(Stream& stream, const CounterWait& wait);
-  absl::Status SubmitWork(Stream& stream, const DeviceWork& work);
+  // `must_load`, where it isn't null, says that nothing was submitted: the work waits for a rest.
+  absl::Status SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load = nullptr);
   absl::Status SubmitHostStep(Stream& stream, const KernelWork& work);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);
@@ -95,6 +110,10 @@ class CudaDevice::Loop {
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
   bool is_lost_ = false;
+  uint64_t next_number_ = 0;           // of an item
+  std::optional<size_t> resting_for_;  // the stream whose next item waits for a rest
+  // Registered pages of peers that are gone.
+  std::vector<std::shared_ptr<CounterPage>> until_rest_;
 
   std::mutex mutex_;
   std::condition_variable given_, idle_;

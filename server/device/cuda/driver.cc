@@ -11,7 +11,7 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int kVersion = 12000;  // of the functions' signatures that are asked for
+constexpr int kVersion = 12040;  // of the functions' signatures that are asked for
 constexpr const char* kLibrary = "libcuda.so.1";
 
 absl::StatusOr<Driver> Find() {
@@ -25,7 +25,7 @@ absl::StatusOr<Driver> Find() {
   const auto get = reinterpret_cast<GetAddress>(dlsym(library, "cuGetProcAddress_v2"));
   if (get == nullptr) {
     return absl::FailedPreconditionError(
-        StrCat("cuda: ", kLibrary, " has no cuGetProcAddress_v2: a driver for CUDA 12 or newer is needed"));
+        StrCat("cuda: ", kLibrary, " has no cuGetProcAddress_v2: a driver for CUDA 12.4 or newer is needed"));
   }
   Driver driver;
   LibraryFunctions take([get](const char* name) {
@@ -36,7 +36,8 @@ absl::StatusOr<Driver> Find() {
   TESSERA_CUDA_FUNCTIONS(TESSERA_CUDA_TAKE)
 #undef TESSERA_CUDA_TAKE
   if (!take.missing().empty()) {
-    return absl::FailedPreconditionError(StrCat("cuda: ", kLibrary, " has no ", take.missing()));
+    return absl::FailedPreconditionError(
+        StrCat("cuda: ", kLibrary, " has no ", take.missing(), ": a driver for CUDA 12.4 or newer is needed"));
   }
   if (absl::Status status = driver.Check("cuInit", driver.Init(0)); !status.ok()) {
     return absl::FailedPreconditionError(StrCat(StdView(status.message()), " (", kLibrary, ")"));

@@ -52,7 +52,12 @@ namespace tessera::cuda {
   X(MemsetD8Async)                \
   X(LibraryLoadData)              \
   X(LibraryGetKernel)             \
+  X(LibraryGetKernelCount)        \
+  X(LibraryEnumerateKernels)      \
   X(LibraryUnload)                \
+  X(KernelGetName)                \
+  X(KernelGetFunction)            \
+  X(FuncLoad)                     \
   X(KernelSetAttribute)           \
   X(LaunchKernel)
 

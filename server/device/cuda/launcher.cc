@@ -49,6 +49,13 @@ std::string CacheFolder() {
   return "";
 }
 
+// A kernel that isn't loaded yet would be at its first launch.
+absl::Status LoadNow(const Driver& driver, CUkernel kernel) {
+  CUfunction function = nullptr;
+  TESSERA_RETURN_IF_ERROR(driver.Check("cuKernelGetFunction", driver.KernelGetFunction(&function, kernel)));
+  return driver.Check("cuFuncLoad", driver.FuncLoad(function));
+}
+
 void Count(const CopyWork& copy) {
   if (copy.received_bytes != nullptr) *copy.received_bytes += NumElements(copy.extents) * copy.element_bytes;
 }
@@ -95,15 +102,25 @@ absl::Status Launcher::LoadImage() {
       return absl::Status(loaded.code(), StrCat(StdView(loaded.message()), ", of the kernels \"", part.family, "\""));
     }
     image_.push_back(library);
+    unsigned count = 0;
+    TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryGetKernelCount", driver.LibraryGetKernelCount(&count, library)));
+    std::vector<CUkernel> kernels(count);
+    TESSERA_RETURN_IF_ERROR(
+        driver.Check("cuLibraryEnumerateKernels", driver.LibraryEnumerateKernels(kernels.data(), count, library)));
+    for (CUkernel kernel : kernels) {
+      const char* name = nullptr;
+      TESSERA_RETURN_IF_ERROR(driver.Check("cuKernelGetName", driver.KernelGetName(&name, kernel)));
+      TESSERA_RETURN_IF_ERROR(LoadNow(driver, kernel));
+      kernels_.emplace(name, kernel);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
-                               std::shared_ptr<DeviceMemory>& replaced, Fault& fault) {
-  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy, workspace);
-  if (const auto* reduce = std::get_if<ReduceWork>(&work)) return Reduce(stream, *reduce, workspace, replaced);
-  return Kernel(stream, std::get<KernelWork>(work), workspace, replaced, fault);
+absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, Turn& turn) {
+  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy, turn.workspace);
+  if (const auto* reduce = std::get_if<ReduceWork>(&work)) return Reduce(stream, *reduce, turn);
+  return Kernel(stream, std::get<KernelWork>(work), turn);
 }
 
 absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace) {
@@ -123,41 +140,44 @@ absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, StreamWorkspa
   return absl::OkStatus();
 }
 
-absl::StatusOr<Workspace> Launcher::Reserve(CUstream stream, int64_t bytes, StreamWorkspace& workspace,
-                                            std::shared_ptr<DeviceMemory>& replaced) {
+absl::StatusOr<Workspace> Launcher::Reserve(CUstream stream, int64_t bytes, Turn& turn) {
+  StreamWorkspace& workspace = turn.workspace;
   const int64_t wanted = std::max(kMinWorkspaceBytes, kZeroBytes + bytes);
   if (workspace.memory == nullptr || workspace.memory->bytes() < wanted) {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger, MakeMemory(gpu_, wanted, Sharing::kPrivate));
     TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
         "cuMemsetD8Async", gpu_.driver->MemsetD8Async(AddressOf(larger->data()), 0, kZeroBytes, stream)));
-    replaced = std::exchange(workspace.memory, std::move(larger));
+    turn.replaced = std::exchange(workspace.memory, std::move(larger));
   }
   const CUdeviceptr base = AddressOf(workspace.memory->data());
   return Workspace{
       .address = base + kZeroBytes, .bytes = workspace.memory->bytes() - kZeroBytes, .fault_word = 0, .zeros = base};
 }
 
-absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, StreamWorkspace& workspace,
-                              std::shared_ptr<DeviceMemory>& replaced) {
+absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn) {
   const int64_t bytes = ReduceTermsWorkspaceBytes(reduce.dtype, reduce.extents, reduce.terms, reduce.destinations);
-  TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, workspace, replaced));
+  TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                            LaunchReduceTerms(reduce.op, reduce.dtype, reduce.extents, reduce.terms, reduce.term_count,
                                              reduce.destination_dtype, reduce.destinations, reserved));
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   Count(reduce);
   return absl::OkStatus();
 }
 
-absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, StreamWorkspace& workspace,
-                              std::shared_ptr<DeviceMemory>& replaced, Fault& fault) {
-  TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, WorkspaceBytes(kernel.call), workspace, replaced));
+absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& turn) {
+  TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, WorkspaceBytes(kernel.call), turn));
   TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
   reserved.fault_word = AddressOf(word);
-  fault.word = reinterpret_cast<int64_t*>(word);
-  fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  turn.fault.word = reinterpret_cast<int64_t*>(word);
+  turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
+  TESSERA_ASSIGN_OR_RETURN(const bool are_loaded, AreLoaded(steps));
+  if (!are_loaded && !turn.may_load) {
+    turn.must_load = true;
+    return Finish(turn.fault);
+  }
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   Count(kernel);
   return absl::OkStatus();
 }
@@ -182,35 +202,51 @@ absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Stre
   return absl::OkStatus();
 }
 
-absl::StatusOr<CUkernel> Launcher::LoadProgram(const MapProgram& program) {
-  TESSERA_RETURN_IF_ERROR(map_cache_.status());
-  TESSERA_ASSIGN_OR_RETURN(const std::string compiled, (*map_cache_)->Compile(program, architecture_));
+absl::StatusOr<CUkernel> Launcher::Load(const std::string& compiled, const std::string& entry) {
   const Driver& driver = *gpu_.driver;
   CUlibrary library = nullptr;
   TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryLoadData", driver.LibraryLoadData(&library, compiled.c_str(), nullptr,
                                                                                    nullptr, 0, nullptr, nullptr, 0)));
   libraries_.push_back(library);
   CUkernel kernel = nullptr;
-  TESSERA_RETURN_IF_ERROR(
-      driver.Check("cuLibraryGetKernel", driver.LibraryGetKernel(&kernel, library, program.entry.c_str())));
+  TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryGetKernel", driver.LibraryGetKernel(&kernel, library, entry.c_str())));
+  TESSERA_RETURN_IF_ERROR(LoadNow(driver, kernel));
   return kernel;
+}
+
+Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
+  const auto known = programs_.find(program.source);
+  if (known != programs_.end()) return known->second;
+  Program made;
+  made.compiled = map_cache_.ok() ? (*map_cache_)->Compile(program, architecture_) : map_cache_.status();
+  if (!made.compiled.ok()) made.kernel = made.compiled.status();
+  return programs_.emplace(program.source, std::move(made)).first->second;
+}
+
+absl::StatusOr<bool> Launcher::AreLoaded(const std::vector<Step>& steps) {
+  bool are_loaded = true;
+  for (const Step& step : steps) {
+    if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr && launch->program != nullptr) {
+      are_loaded = ProgramOf(*launch->program).kernel.has_value() && are_loaded;
+    } else if (const auto* product = std::get_if<MatmulProblem>(&step); product != nullptr && products_.ok()) {
+      TESSERA_ASSIGN_OR_RETURN(const bool is_loaded, (*products_)->AreLoaded(LtProblemsOf(*product)));
+      are_loaded = is_loaded && are_loaded;
+    }
+  }
+  return are_loaded;
 }
 
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
   if (launch.program != nullptr) {
-    const auto known = programs_.find(launch.program->source);
-    if (known != programs_.end()) return known->second;
-    absl::StatusOr<CUkernel> loaded = LoadProgram(*launch.program);
-    if (program_error_.ok()) program_error_ = loaded.status();
-    return programs_.emplace(launch.program->source, std::move(loaded)).first->second;
+    Program& program = ProgramOf(*launch.program);
+    if (!program.kernel.has_value()) {
+      program.kernel = Load(*program.compiled, launch.program->entry);
+      program.compiled = "";
+    }
+    if (program_error_.ok()) program_error_ = program.kernel->status();
+    return *program.kernel;
   }
   if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
-  for (CUlibrary library : image_) {
-    CUkernel kernel = nullptr;
-    if (gpu_.driver->LibraryGetKernel(&kernel, library, launch.entry.c_str()) != CUDA_SUCCESS) continue;
-    kernels_.emplace(launch.entry, kernel);
-    return kernel;
-  }
   return absl::InternalError(StrCat("cuda: the image has no kernel ", launch.entry));
 }
 

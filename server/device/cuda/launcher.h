@@ -1,18 +1,19 @@
 #pragma once
 
-// Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start: a kernel that is
-// loaded later stops the whole device.
+// Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start.
 //
 // Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
 // TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
 // TESSERA_CUBLASLT=PATH), else the image's.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
-// the work has run.
+// the work has run. What comes later than the image, a compiled map or a kernel of cuBLASLt, is loaded when nothing
+// runs on any stream: to load it a driver may wait for all that was enqueued in the context.
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,10 +46,18 @@ class Launcher {
   };
   // Takes the memory that products on the stream will want, before it is given to others.
   absl::Status ReserveForProducts(StreamWorkspace& workspace);
+  // What a call of Enqueue is given, and what it leaves.
+  struct Turn {
+    StreamWorkspace& workspace;
+    bool may_load = false;   // nothing runs on any stream of the device
+    bool must_load = false;  // the work was not enqueued: it needs a turn that may load
+    std::shared_ptr<DeviceMemory> replaced =
+        nullptr;  // a workspace that was too small, to be let go of behind the work
+    Fault fault = {};
+  };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
-  // nobody counted. `replaced` gets the workspace that was too small, to be let go of behind the work.
-  absl::Status Enqueue(CUstream stream, const DeviceWork& work, StreamWorkspace& workspace,
-                       std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
+  // nobody counted.
+  absl::Status Enqueue(CUstream stream, const DeviceWork& work, Turn& turn);
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
   // Why the first program that has no kernel has none.
@@ -60,24 +69,30 @@ class Launcher {
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
   absl::Status LoadImage();
   absl::Status Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace);
-  absl::Status Reduce(CUstream stream, const ReduceWork& reduce, StreamWorkspace& workspace,
-                      std::shared_ptr<DeviceMemory>& replaced);
-  absl::Status Kernel(CUstream stream, const KernelWork& kernel, StreamWorkspace& workspace,
-                      std::shared_ptr<DeviceMemory>& replaced, Fault& fault);
-  absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, StreamWorkspace& workspace,
-                                    std::shared_ptr<DeviceMemory>& replaced);
+  absl::Status Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn);
+  absl::Status Kernel(CUstream stream, const KernelWork& kernel, Turn& turn);
+  absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
   absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Launch& launch);
+  // What the steps launch is compiled now, if it isn't yet; whether it is loaded, too.
+  absl::StatusOr<bool> AreLoaded(const std::vector<Step>& steps);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
-  absl::StatusOr<CUkernel> LoadProgram(const MapProgram& program);
+  absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Fill& fill);
 
   const Gpu gpu_;
   PinnedSlots words_;
-  std::vector<CUlibrary> image_, libraries_;                               // the second of programs
-  std::map<std::string, CUkernel, std::less<>> kernels_;                   // of the image, by entry
-  std::map<std::string, absl::StatusOr<CUkernel>, std::less<>> programs_;  // by source
+  struct Program {
+    absl::StatusOr<std::string> compiled;            // let go of when it is loaded
+    std::optional<absl::StatusOr<CUkernel>> kernel;  // none: it isn't loaded
+  };
+  // From the first time on that it is asked for.
+  Program& ProgramOf(const MapProgram& program);
+
+  std::vector<CUlibrary> image_, libraries_;              // the second of programs
+  std::map<std::string, CUkernel, std::less<>> kernels_;  // of the image, by entry
+  std::map<std::string, Program, std::less<>> programs_;  // by source
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs
   absl::Status program_error_;

@@ -83,6 +83,7 @@ struct Products::Prepared {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t layouts[3] = {};  // a, b, d
   cublasLtMatmulAlgo_t algorithm = {};
+  bool is_loaded = false;
 };
 
 namespace {
@@ -140,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Products>> Products::Open(const Gpu& gpu, const s
   return std::unique_ptr<Products>(new Products(std::move(library), handle));
 }
 
-absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Ask(const LtShape& shape) {
+absl::StatusOr<std::shared_ptr<Products::Prepared>> Products::Ask(const LtShape& shape) {
   auto prepared = std::make_shared<Prepared>(*library_);
   TESSERA_RETURN_IF_ERROR(prepared->Describe(shape));
   Preference preference(*library_);
@@ -163,23 +164,34 @@ absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Ask(const Lt
       StrCat("cuBLASLt has no algorithm for ", TextOf(shape), ": ", StdView(status.message())));
 }
 
-absl::StatusOr<std::shared_ptr<const Products::Prepared>> Products::Prepare(const LtShape& shape) {
+absl::StatusOr<std::shared_ptr<Products::Prepared>> Products::Prepare(const LtShape& shape) {
   if (const auto known = prepared_.find(shape); known != prepared_.end()) return known->second;
   if (prepared_.size() >= kMaxPreparedProducts) prepared_.clear();
-  absl::StatusOr<std::shared_ptr<const Prepared>> answer = Ask(shape);
+  absl::StatusOr<std::shared_ptr<Prepared>> answer = Ask(shape);
   if (answer.ok() || absl::IsUnimplemented(answer.status())) prepared_.emplace(shape, answer);
   return answer;
 }
 
+absl::StatusOr<bool> Products::AreLoaded(absl::Span<const LtProblem> problems) {
+  bool are_loaded = true;
+  for (const LtProblem& problem : problems) {
+    const absl::StatusOr<std::shared_ptr<Prepared>> prepared = Prepare(problem.shape);
+    if (absl::IsUnimplemented(prepared.status())) return true;
+    TESSERA_RETURN_IF_ERROR(prepared.status());
+    are_loaded = are_loaded && (*prepared)->is_loaded;
+  }
+  return are_loaded;
+}
+
 absl::Status Products::Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace) {
-  std::vector<std::shared_ptr<const Prepared>> prepared;
+  std::vector<std::shared_ptr<Prepared>> prepared;
   for (const LtProblem& problem : problems) {
     TESSERA_ASSIGN_OR_RETURN(prepared.emplace_back(), Prepare(problem.shape));
   }
   const auto at = [](uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); };
   for (size_t i = 0; i < problems.size(); ++i) {
     const LtProblem& problem = problems[i];
-    const Prepared& with = *prepared[i];
+    Prepared& with = *prepared[i];
     const bool is_double = problem.shape.computed_in == DType::kF64;
     const double added = problem.store == KernelStore::kAdd ? 1 : 0;
     const double wide[] = {1, added};
@@ -191,6 +203,7 @@ absl::Status Products::Enqueue(CUstream stream, absl::Span<const LtProblem> prob
         library_->Matmul(handle_, with.description, alpha, at(problem.a), with.layouts[0], at(problem.b),
                          with.layouts[1], beta, at(problem.d), with.layouts[2], at(problem.d), with.layouts[2],
                          &with.algorithm, at(workspace), static_cast<size_t>(kProductWorkspaceBytes), stream)));
+    with.is_loaded = true;
   }
   return absl::OkStatus();
 }

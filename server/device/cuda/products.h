@@ -37,6 +37,9 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
+  // Whether each of them has been enqueued before. The library loads an algorithm's kernel when it is first enqueued.
+  // What the heuristic refuses counts as loaded; an error of another kind is returned.
+  absl::StatusOr<bool> AreLoaded(absl::Span<const LtProblem> problems);
   // Unimplemented where the heuristic knows no algorithm for one of them: nothing was enqueued then.
   absl::Status Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace);
 
@@ -46,12 +49,12 @@ class Products {
  private:
   struct Prepared;
   Products(std::unique_ptr<const CublasLt> library, cublasLtHandle_t handle);
-  absl::StatusOr<std::shared_ptr<const Prepared>> Prepare(const LtShape& shape);
-  absl::StatusOr<std::shared_ptr<const Prepared>> Ask(const LtShape& shape);
+  absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const LtShape& shape);
+  absl::StatusOr<std::shared_ptr<Prepared>> Ask(const LtShape& shape);
 
   const std::unique_ptr<const CublasLt> library_;
   const cublasLtHandle_t handle_;
-  std::map<LtShape, absl::StatusOr<std::shared_ptr<const Prepared>>> prepared_;
+  std::map<LtShape, absl::StatusOr<std::shared_ptr<Prepared>>> prepared_;
   int64_t asked_ = 0;
 };
 

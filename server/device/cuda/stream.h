@@ -43,6 +43,10 @@ struct TransferItem {
   absl::AnyInvocable<void(absl::Status)> done;
 };
 using StreamItem = std::variant<CounterWait, DeviceWork, ReadItem, AsyncItem, SignalItem, ReportItem, TransferItem>;
+struct QueuedItem {
+  uint64_t number = 0;  // in the order in which all items of the device were handed over
+  StreamItem item;
+};
 
 class Stream {
  public:
@@ -72,12 +76,15 @@ class Stream {
   bool Poll();
   bool is_full() const { return submitted_ - passed_ >= kMaxSubmitted; }
   bool is_idle() const { return marks_.empty() && queue.empty(); }
+  // The GPU has nothing more of it, and the host knows. Behind the last operation there must be a mark.
+  bool IsAtRest() const { return submitted_ == passed_; }
+  absl::Status MarkTheLast() { return submitted_ == submitted_at_mark_ ? absl::OkStatus() : Mark(nullptr); }
   // Whether the GPU may be working on something of it now.
   bool IsAtWork() const;
   // Lets go of all that it is parked at, and waits until the GPU has no more of it. What marks carry isn't run.
   void Abandon();
 
-  std::deque<StreamItem> queue;  // not submitted yet
+  std::deque<QueuedItem> queue;  // not submitted yet
   // Since the last report: what could not be submitted, and what went wrong on the way.
   absl::Status submit_error, run_error;
   StreamWorkspace workspace;

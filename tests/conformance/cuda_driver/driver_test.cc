@@ -209,6 +209,18 @@ TEST_F(CudaDriver, AKernelOfPtxRunsOnPinnedAndOnDeviceMemory) {
   Expect(driver_->LibraryGetKernel(&kernel, library, "add_one"));
   CUkernel missing = nullptr;
   EXPECT_EQ(driver_->LibraryGetKernel(&missing, library, "add_two"), CUDA_ERROR_NOT_FOUND);
+  // All kernels of a library can be had by what they are called, and be loaded before they are launched.
+  unsigned count = 0;
+  Expect(driver_->LibraryGetKernelCount(&count, library));
+  ASSERT_EQ(count, 1u);
+  CUkernel only = nullptr;
+  Expect(driver_->LibraryEnumerateKernels(&only, 1, library));
+  const char* name = nullptr;
+  Expect(driver_->KernelGetName(&name, only));
+  EXPECT_STREQ(name, "add_one");
+  CUfunction function = nullptr;
+  Expect(driver_->KernelGetFunction(&function, only));
+  Expect(driver_->FuncLoad(function));
   auto memory = MakeMemory(gpu_, kBytes, Sharing::kPrivate);
   ASSERT_TRUE(memory.ok()) << memory.status();
   constexpr uint64_t kCount = 100;

@@ -80,7 +80,14 @@ class CublasLtProducts : public ::testing::Test {
     }
   }
   absl::Status Enqueue(const MatmulProblem& problem, size_t stream = 0) {
-    return products_->Enqueue(streams_[stream], LtProblemsOf(problem), AddressOf(workspaces_[stream]->data()));
+    return Enqueue(LtProblemsOf(problem), stream);
+  }
+  // What isn't loaded yet is when nothing runs.
+  absl::Status Enqueue(const std::vector<LtProblem>& problems, size_t stream) {
+    if (!products_->AreLoaded(problems).value_or(true)) {
+      for (CUstream each : streams_) Expect(driver_->StreamSynchronize(each));
+    }
+    return products_->Enqueue(streams_[stream], problems, AddressOf(workspaces_[stream]->data()));
   }
   absl::Status Run(const MatmulProblem& problem) {
     Copy(pinned_, memory_->data(), streams_[0]);
@@ -251,7 +258,7 @@ TEST_F(CublasLtProducts, WhatHasNoAlgorithmIsRefusedBeforeAnythingRuns) {
   problems[1].shape.b.rows = 3;  // of an inner dim of 4
   for (int64_t e = 0; e < 16; ++e) At<float>(0)[e] = At<float>(1)[e] = 1;
   Copy(pinned_, memory_->data(), streams_[0]);
-  EXPECT_TRUE(absl::IsUnimplemented(products_->Enqueue(streams_[0], problems, AddressOf(workspaces_[0]->data()))));
+  EXPECT_TRUE(absl::IsUnimplemented(Enqueue(problems, 0)));
   Copy(memory_->data(), pinned_, streams_[0]);
   Expect(driver_->StreamSynchronize(streams_[0]));
   EXPECT_EQ(*At<float>(2), 0);
@@ -264,6 +271,7 @@ TEST_F(CublasLtProducts, AreInOrderWithTheirStreamAndNoOther) {
     return MatmulProblem{
         .rows = 4, .columns = 4, .inner = 4, .left = Address(left), .right = Address(1), .output = Address(output)};
   };
+  ASSERT_TRUE(Enqueue(problem(0, 2)).ok());  // what is loaded once is loaded
   // The second stream's product has the first one's for its operand, and is enqueued before it.
   Expect(driver_->StreamWaitValue64(streams_[1], AddressOf(words), 1, CU_STREAM_WAIT_VALUE_GEQ));
   ASSERT_TRUE(Enqueue(problem(2, 0), 1).ok());

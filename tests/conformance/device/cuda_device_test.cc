@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/local_op.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/driver.h"
 #include "tests/conformance/device/counter_pages.h"
@@ -121,11 +123,11 @@ TEST(CudaDeviceHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
 }
 
 TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
-  CudaGroup group(1);
+  CudaGroup group(2);
   Cells<int64_t> chain(group, 3000);
   chain[0] = 5;
   std::atomic<bool> done{false};
-  group.at(0).EnqueueWait(kCompute, {WorkerIndex(0), StreamId::kExchange, 1});
+  group.at(0).EnqueueWait(kCompute, {WorkerIndex(1), kCompute, 1});
   for (size_t i = 1; i < chain.size(); ++i) {
     group.at(0).EnqueueRun(kCompute, CopyWork{.extents = {1},
                                               .element_bytes = 8,
@@ -135,9 +137,69 @@ TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
                                               .destination_strides = {1}});
   }
   group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
-  group.at(0).EnqueueSignal(StreamId::kExchange, 1);
+  group.at(1).EnqueueSignal(kCompute, 1);
   while (!done.load()) std::this_thread::yield();
   EXPECT_EQ(chain.back(), 5);
+}
+
+// Of one f32.
+struct Map {
+  Map(std::string_view text, const float* x, float* y) : op(ParseLocalOp(text).value()) {
+    input = {.data = x, .dtype = DType::kF32, .extents = {1}, .strides = {1}};
+    call = {.op = &op,
+            .inputs = {&input, 1},
+            .output = y,
+            .output_dtype = DType::kF32,
+            .output_extents = {1},
+            .output_strides = {1},
+            .output_box = {{0, 1}}};
+  }
+  Map(const Map&) = delete;
+  const LocalOp op;
+  KernelInput input;
+  KernelCall call;
+};
+
+// A driver may wait for all streams to load it, and what another stream stands at may need the loop.
+TEST(CudaDevice, AMapThatIsNewIsLoadedWhenNothingRuns) {
+  CudaGroup group(2);
+  Cells<float> x(group, 1, 3), y(group, 1), z(group, 1);
+  const Map sum("map(add:f32(in0:f32, in0:f32))", x.data(), y.data());
+  const Map product("map(mul:f32(in0:f32, in0:f32))", x.data(), z.data());
+  std::atomic<int> others{0}, maps{0};
+  for (const Map* map : {&sum, &product}) {
+    const int before = others.load();
+    const uint64_t signal = static_cast<uint64_t>(before) + 1;
+    std::atomic<bool> has_started{false};
+    group.at(0).EnqueueWait(StreamId::kExchange, {WorkerIndex(1), kCompute, signal});
+    group.at(0).EnqueueAsync(StreamId::kExchange, [&](Device::Done done) {
+      has_started = true;
+      done(absl::OkStatus());
+    });
+    group.at(0).EnqueueReport(StreamId::kExchange, [&](absl::Status, const RunTimes&) { ++others; });
+    group.at(0).EnqueueRun(kCompute, KernelWork{map->call, {}});
+    group.at(0).EnqueueReport(kCompute, [&](absl::Status status, const RunTimes&) {
+      EXPECT_TRUE(status.ok()) << status;
+      ++maps;
+    });
+    // Transfers go on meanwhile.
+    float there = 0;
+    Cells<float> here(group, 1, 9);
+    const CopyWork download{.extents = {1},
+                            .element_bytes = 4,
+                            .source = here.data(),
+                            .source_strides = {1},
+                            .destination = &there,
+                            .destination_strides = {1}};
+    EXPECT_TRUE(group.at(0).Transfer(download, TransferSide::kDestinationIsHost).ok());
+    EXPECT_EQ(there, 9);
+    EXPECT_EQ(maps.load(), before);
+    EXPECT_FALSE(has_started.load());
+    group.at(1).EnqueueSignal(kCompute, signal);
+    while (others.load() == before || maps.load() == before) std::this_thread::yield();
+  }
+  EXPECT_EQ(y[0], 6);
+  EXPECT_EQ(z[0], 9);
 }
 
 TEST(CudaDevice, WhoWaitsIsNotAtWork) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include <cublasLt.h>
@@ -31,6 +32,7 @@ constexpr int kFirstDriverError = 100;  // of those that a context keeps
 struct Driver {
   decltype(&::tessera_emulator_enter) enter = nullptr;
   decltype(&::tessera_emulator_push) push = nullptr;
+  decltype(&::tessera_emulator_may_wait_for_all) may_wait_for_all = nullptr;
   decltype(&::cuCtxGetCurrent) current = nullptr;
 };
 const Driver& TheDriver() {
@@ -43,6 +45,7 @@ const Driver& TheDriver() {
     };
     take("tessera_emulator_enter", found.enter);
     take("tessera_emulator_push", found.push);
+    take("tessera_emulator_may_wait_for_all", found.may_wait_for_all);
     take("cuCtxGetCurrent", found.current);
     return found;
   }();
@@ -124,6 +127,19 @@ bool Gather(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a, cublasLtMa
 double ScaleOf(const LtOperation& operation, const void* scale) {
   if (operation.scale == CUDA_R_64F) return *static_cast<const double*>(scale);
   return static_cast<double>(*static_cast<const float*>(scale));
+}
+
+// An algorithm's kernel is loaded when it is first used.
+cublasStatus_t Load(const cublasLtMatmulAlgo_t& algorithm) {
+  static std::mutex& mutex = *new std::mutex();
+  static std::set<std::string>& loaded = *new std::set<std::string>();
+  {
+    std::lock_guard lock(mutex);
+    const std::string bytes(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm));
+    if (!loaded.insert(bytes).second) return CUBLAS_STATUS_SUCCESS;
+  }
+  const int result = TheDriver().may_wait_for_all("cublasLtMatmul with an algorithm for the first time");
+  return result == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 struct State {
@@ -296,6 +312,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   call.workspace_bytes = workspace_bytes;
   call.is_odd = calls++ % 2 != 0;
   if (std::string wrong = WrongWith(call); !wrong.empty()) return Wrong(kName, wrong, CUBLAS_STATUS_INVALID_VALUE);
+  if (const cublasStatus_t status = Load(*algorithm); status != CUBLAS_STATUS_SUCCESS) return status;
   const TesseraEmulatorOperation operation = {
       "product", nullptr, RunState, [](void* opaque) { delete static_cast<State*>(opaque); }, state.release()};
   return TheDriver().push(stream, &operation) != 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;

@@ -1,6 +1,8 @@
 // What the emulated driver finds that a real one doesn't tell.
 
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -101,6 +103,24 @@ TEST(Emulator, TheNthCallFailsAsItWasTold) {
   EXPECT_TRUE(MakeMemory(world.gpu, 4096, Sharing::kPrivate).ok());
   EXPECT_EQ(MakeMemory(world.gpu, 4096, Sharing::kPrivate).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(MakeMemory(world.gpu, 4096, Sharing::kPrivate).ok());
+}
+
+// In a process of its own: nothing works after it.
+TEST(Emulator, ALoadWhileAStreamOfTheThreadMayStandStillEndsTheContext) {
+  const auto load = [] {
+    World world;
+    const auto load_image = [&] {
+      CUlibrary library = nullptr;
+      return world.driver.LibraryLoadData(&library, ".version 7.0", nullptr, nullptr, 0, nullptr, nullptr, 0);
+    };
+    world.Fill(0, 0);
+    bool is_so = load_image() == CUDA_SUCCESS;
+    world.Wait(0);
+    std::thread([&] { is_so = is_so && load_image() == CUDA_SUCCESS; }).join();  // which feeds no stream
+    is_so = is_so && load_image() == CUDA_ERROR_LAUNCH_TIMEOUT;
+    std::_Exit(is_so && world.driver.StreamQuery(world.streams[1]) == CUDA_ERROR_LAUNCH_TIMEOUT ? 0 : 1);
+  };
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "cuLibraryLoadData while stream [0-9]+ may stand still");
 }
 
 // The last test of the process: nothing works after it.

@@ -1,5 +1,6 @@
 #include "tests/emulator/cuda/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -161,6 +162,7 @@ CUresult Engine::Push(CUstream stream, OperationKind what) {
   auto* queue = reinterpret_cast<Stream*>(stream);
   if (queue == nullptr || queue->is_destroyed) return CUDA_ERROR_INVALID_HANDLE;
   queue->queue.push_back({std::move(what), finds_hazards_ ? host_ : Clock()});
+  queue->fed_by = std::this_thread::get_id();
   changed_.notify_all();
   return CUDA_SUCCESS;
 }
@@ -211,6 +213,39 @@ const ptx::Kernel* Engine::FindKernel(CUlibrary library, const char* name) {
   const auto& kernels = reinterpret_cast<ptx::Module*>(library)->kernels;
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : &found->second;
+}
+
+std::vector<const ptx::Kernel*> Engine::KernelsOf(CUlibrary library) {
+  std::vector<const ptx::Kernel*> kernels;
+  for (const auto& [name, kernel] : reinterpret_cast<ptx::Module*>(library)->kernels) kernels.push_back(&kernel);
+  return kernels;
+}
+
+CUresult Engine::LoadKernel(const ptx::Kernel* kernel) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!loaded_.insert(kernel).second) return sticky_;
+  }
+  return MayWaitForAll("the load of " + kernel->name);
+}
+
+CUresult Engine::MayWaitForAll(const std::string& call) {
+  std::lock_guard lock(mutex_);
+  for (const auto& stream : streams_) {
+    if (stream->fed_by != std::this_thread::get_id()) continue;
+    if (std::none_of(stream->queue.begin(), stream->queue.end(), MayStandStill)) continue;
+    std::fprintf(stderr, "emulator: %s while stream %u may stand still: a driver may wait for it\n", call.c_str(),
+                 stream->number);
+    sticky_ = CUDA_ERROR_LAUNCH_TIMEOUT;
+    changed_.notify_all();
+  }
+  return sticky_;
+}
+
+bool Engine::MayStandStill(const Operation& operation) {
+  const auto* of_library = std::get_if<LibraryOperation>(&operation.what);
+  return std::holds_alternative<WaitOperation>(operation.what) ||
+         (of_library != nullptr && of_library->is_ready != nullptr);
 }
 
 bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) {

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <variant>
@@ -84,6 +85,12 @@ class Engine {
   // The entries of an image's PTX, or of PTX text.
   CUresult Load(const void* image, CUlibrary* library);
   const ptx::Kernel* FindKernel(CUlibrary library, const char* name);
+  std::vector<const ptx::Kernel*> KernelsOf(CUlibrary library);
+  // Loads a kernel, unless it is.
+  CUresult LoadKernel(const ptx::Kernel* kernel);
+  // The call may wait for all that runs in the context, as a real driver's may. Who makes it while a stream that the
+  // same thread feeds may stand still could wait for what the thread itself would have to do: the context ends.
+  CUresult MayWaitForAll(const std::string& call);
 
   // The host's memory there is to be registered no more.
   void ForgetHost(void* at);
@@ -104,6 +111,7 @@ class Engine {
     uint32_t number = 0;
     std::deque<Operation> queue;
     Clock clock;
+    std::thread::id fed_by;  // who enqueued last
     bool is_busy = false;
     bool is_destroyed = false;
   };
@@ -118,6 +126,7 @@ class Engine {
   };
 
   Engine();
+  static bool MayStandStill(const Operation& operation);
   void AwaitNoneRuns(std::unique_lock<std::mutex>& lock);
   void Loop();
   bool IsReady(const Stream& stream, const RangeMap& mapped);
@@ -138,6 +147,7 @@ class Engine {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<std::unique_ptr<ptx::Module>> modules_;
   std::map<std::string, ptx::Module*> module_of_text_;  // parsed once, however often it is loaded
+  std::set<const ptx::Kernel*> loaded_;
   std::vector<Injection> injections_;
   std::map<std::pair<uint64_t, uint64_t>, std::vector<Written>> written_;  // by word
   Clock host_;

@@ -29,6 +29,8 @@ struct TesseraEmulatorOperation {
 };
 // A call of the library begins so: the sticky error of the context, an injected one (control.h), or 0.
 int tessera_emulator_enter(const char* function);
+// The call may wait for all that runs in the context, as one that loads a kernel may (engine.h): an error, or 0.
+int tessera_emulator_may_wait_for_all(const char* call);
 // An operation on the stream. Whether it was enqueued.
 int tessera_emulator_push(CUstream stream, const TesseraEmulatorOperation* operation);
 }

@@ -85,6 +85,7 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
     case CUDA_ERROR_OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
     case CUDA_ERROR_NO_DEVICE: *text = "CUDA_ERROR_NO_DEVICE"; break;
     case CUDA_ERROR_ILLEGAL_ADDRESS: *text = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    case CUDA_ERROR_LAUNCH_TIMEOUT: *text = "CUDA_ERROR_LAUNCH_TIMEOUT"; break;
     case CUDA_ERROR_LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
     case CUDA_ERROR_NO_BINARY_FOR_GPU: *text = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: *text = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; break;
@@ -207,6 +208,7 @@ CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned) {
 }
 CUresult cuMemFreeHost(void* at) {
   return Entered("cuMemFreeHost", [&] {
+    if (const CUresult result = Emulated().MayWaitForAll("cuMemFreeHost"); result != CUDA_SUCCESS) return result;
     Emulated().ForgetHost(at);
     return Emulated().memory().FreeHost(at);
   });
@@ -216,6 +218,7 @@ CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
 }
 CUresult cuMemHostUnregister(void* at) {
   return Entered("cuMemHostUnregister", [&] {
+    if (const CUresult result = Emulated().MayWaitForAll("cuMemHostUnregister"); result != CUDA_SUCCESS) return result;
     Emulated().ForgetHost(at);
     return Emulated().memory().Unregister(at);
   });
@@ -266,7 +269,10 @@ CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t by
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned, CUlibraryOption*,
                            void**, unsigned) {
-  return Entered("cuLibraryLoadData", [&] { return Emulated().Load(image, library); });
+  return Entered("cuLibraryLoadData", [&] {
+    if (const CUresult result = Emulated().MayWaitForAll("cuLibraryLoadData"); result != CUDA_SUCCESS) return result;
+    return Emulated().Load(image, library);
+  });
 }
 CUresult cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
@@ -275,6 +281,38 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
     *kernel = reinterpret_cast<CUkernel>(const_cast<tessera::ptx::Kernel*>(found));
     return found == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
   });
+}
+CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {
+  return Entered("cuLibraryGetKernelCount", [&] {
+    *count = static_cast<unsigned>(Emulated().KernelsOf(library).size());
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
+  return Entered("cuLibraryEnumerateKernels", [&] {
+    const std::vector<const tessera::ptx::Kernel*> all = Emulated().KernelsOf(library);
+    for (size_t k = 0; k < std::min<size_t>(count, all.size()); ++k) {
+      kernels[k] = reinterpret_cast<CUkernel>(const_cast<tessera::ptx::Kernel*>(all[k]));
+    }
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuKernelGetName(const char** name, CUkernel kernel) {
+  return Entered("cuKernelGetName", [&] {
+    *name = reinterpret_cast<const tessera::ptx::Kernel*>(kernel)->name.c_str();
+    return CUDA_SUCCESS;
+  });
+}
+// A kernel is its function here.
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  return Entered("cuKernelGetFunction", [&] {
+    *function = reinterpret_cast<CUfunction>(kernel);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuFuncLoad(CUfunction function) {
+  return Entered("cuFuncLoad",
+                 [&] { return Emulated().LoadKernel(reinterpret_cast<const tessera::ptx::Kernel*>(function)); });
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
   return Entered("cuKernelSetAttribute", [] { return CUDA_SUCCESS; });
@@ -289,6 +327,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   }
   const auto* kernel = reinterpret_cast<const tessera::ptx::Kernel*>(function);
   const auto* first = static_cast<const std::byte*>(kernel->parameter_bytes > 0 ? parameters[0] : nullptr);
+  if (const CUresult result = Emulated().LoadKernel(kernel); result != CUDA_SUCCESS) return result;
   return PushOn("cuLaunchKernel", stream,
                 tessera::emulator::LaunchOperation{.kernel = kernel,
                                                    .parameters = {first, first + kernel->parameter_bytes},
@@ -300,6 +339,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 // ---- for other emulated libraries
 
 int tessera_emulator_enter(const char* function) { return Emulated().Enter(function); }
+int tessera_emulator_may_wait_for_all(const char* call) { return Emulated().MayWaitForAll(call); }
 int tessera_emulator_push(CUstream stream, const TesseraEmulatorOperation* operation) {
   const std::shared_ptr<void> state(operation->state, operation->drop);
   tessera::emulator::LibraryOperation what;

@@ -64,11 +64,14 @@ struct Rank {
     EXPECT_EQ(Library().CommInitRankConfig(&comm, 2, id, self, &config), ncclInProgress);
   }
   ~Rank() {
-    if (comm != nullptr) Library().CommAbort(comm);
+    Abort();
     EXPECT_EQ(driver.StreamSynchronize(stream), CUDA_SUCCESS);
     driver.MemFreeHost(source);
     driver.MemFreeHost(destination);
     driver.StreamDestroy(stream);
+  }
+  void Abort() {
+    if (comm != nullptr) Library().CommAbort(std::exchange(comm, nullptr));
   }
   ncclResult_t Async() const {
     ncclResult_t result = ncclSuccess;
@@ -111,6 +114,10 @@ struct Ranks {
     EXPECT_EQ(Library().GetUniqueId(&id), ncclSuccess);
     for (int self = 0; self < 2; ++self) rank[self] = std::make_unique<Rank>(self, id);
     EXPECT_TRUE(rank[0]->IsReady() && rank[1]->IsReady());
+  }
+  // What the one's stream stands at ends before anything is let go of.
+  ~Ranks() {
+    for (const auto& one : rank) one->Abort();
   }
   // What both are told, once it is said.
   std::string FailureOfBoth() {
