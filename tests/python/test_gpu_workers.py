@@ -284,6 +284,7 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
                                            ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
+                                           ("cuFuncLoad:3:2", r"cuFuncLoad: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
@@ -293,11 +294,18 @@ def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, 
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
+@needs_emulator
+def test_a_worker_that_cant_have_nccl_says_so_as_it_starts(emulated, monkeypatch):
+    monkeypatch.setenv("TESSERA_NCCL_FAIL", "ncclCommInitRankConfig:1")
+    with pytest.raises(ts.TesseraError, match="ncclCommInitRankConfig"):
+        ts.local_cluster(workers=1, memory="16MiB", device="cuda", transport="nccl")
+
+
 def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
     if not (EMULATED_DRIVER / "old_driver/libcuda.so.1").exists():
         pytest.skip("no driver to test with was built")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(EMULATED_DRIVER / "old_driver"))
-    with pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1 has no cuLibraryLoadData|without the CUDA toolkit"):
+    with pytest.raises(ts.UnavailableError, match=r"libcuda\.so\.1 has no cuLibraryLoadData: a driver for CUDA 12\.4|without the CUDA toolkit"):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 

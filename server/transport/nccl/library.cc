@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 #include <string>
-#include <type_traits>
 
 #include "schemas/types/str_cat.h"
+#include "server/device/cuda/library_functions.h"
 
 namespace tessera {
 namespace {
@@ -25,16 +25,13 @@ absl::StatusOr<Nccl> Find() {
                " (TESSERA_NCCL=PATH says where it is)"));
   }
   Nccl nccl;
-  std::string missing;
-  const auto take = [&](const char* name, auto& function) {
-    void* found = dlsym(library, name);
-    if (found == nullptr && missing.empty()) missing = name;
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
-  };
+  cuda::LibraryFunctions take([library](const char* name) { return dlsym(library, name); });
 #define TESSERA_NCCL_TAKE(Name) take("nccl" #Name, nccl.Name);
   TESSERA_NCCL_FUNCTIONS(TESSERA_NCCL_TAKE)
 #undef TESSERA_NCCL_TAKE
-  if (!missing.empty()) return absl::FailedPreconditionError(StrCat("nccl: ", path, " has no ", missing));
+  if (!take.missing().empty()) {
+    return absl::FailedPreconditionError(StrCat("nccl: ", path, " has no ", take.missing()));
+  }
   int version = 0;
   nccl.GetVersion(&version);
   if (version < kLeastVersion) {

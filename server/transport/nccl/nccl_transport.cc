@@ -21,6 +21,30 @@ namespace {
 
 constexpr std::string_view kAddressEnd = ":tessera-nccl-1";
 constexpr std::chrono::microseconds kPoll(20);  // how often communicators under way are looked at
+constexpr std::chrono::seconds kMostToLoad(60);
+
+// NCCL loads its kernels with the first communicator of a process, and a driver may wait for all streams then. One may
+// stand until the very message comes that the communicator is for. So the first one is made when there is no message
+// yet, of this worker alone.
+absl::Status LoadKernels(const Nccl& nccl, const cuda::Gpu& gpu) {
+  TESSERA_RETURN_IF_ERROR(gpu.Enter());
+  ncclUniqueId id;
+  TESSERA_RETURN_IF_ERROR(nccl.Check("ncclGetUniqueId", nccl.GetUniqueId(&id)));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.minCTAs = config.maxCTAs = 1;
+  ncclComm_t comm = nullptr;
+  TESSERA_RETURN_IF_ERROR(nccl.Check("ncclCommInitRankConfig", nccl.CommInitRankConfig(&comm, 1, id, 0, &config)));
+  const auto end = std::chrono::steady_clock::now() + kMostToLoad;
+  absl::StatusOr<bool> is_busy = true;
+  while ((is_busy = nccl.IsBusy(comm)).ok() && *is_busy && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (is_busy.ok() && !*is_busy) return nccl.Check("ncclCommDestroy", nccl.CommDestroy(comm));
+  nccl.CommAbort(comm);
+  return is_busy.ok() ? absl::DeadlineExceededError("nccl: no communicator of this worker alone within 60 s")
+                      : is_busy.status();
+}
 
 // Tasks for the one thread. It outlives the transport where the control's callbacks do.
 class Mailbox {
@@ -185,6 +209,7 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeNcclTransport(const NcclOp
     setenv("NCCL_HOSTID", StrCat("tessera-worker-", options.self.value).c_str(), /*overwrite=*/0);
   }
   TESSERA_ASSIGN_OR_RETURN(const Nccl* nccl, Nccl::Load());
+  TESSERA_RETURN_IF_ERROR(LoadKernels(*nccl, gpu));
   return std::make_unique<NcclTransport>(options.self, nccl, gpu, std::move(control));
 }
 
