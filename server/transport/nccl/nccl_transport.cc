@@ -21,7 +21,6 @@ namespace {
 
 constexpr std::string_view kAddressEnd = ":tessera-nccl-1";
 constexpr std::chrono::microseconds kPoll(20);  // how often communicators under way are looked at
-constexpr std::chrono::seconds kMostToLoad(60);
 
 // NCCL loads its kernels with the first communicator of a process, and a driver may wait for all streams then. One may
 // stand until the very message comes that the communicator is for. So the first one is made when there is no message
@@ -31,19 +30,11 @@ absl::Status LoadKernels(const Nccl& nccl, const cuda::Gpu& gpu) {
   ncclUniqueId id;
   TESSERA_RETURN_IF_ERROR(nccl.Check("ncclGetUniqueId", nccl.GetUniqueId(&id)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = 1;  // nobody else is waited for
   config.minCTAs = config.maxCTAs = 1;
   ncclComm_t comm = nullptr;
   TESSERA_RETURN_IF_ERROR(nccl.Check("ncclCommInitRankConfig", nccl.CommInitRankConfig(&comm, 1, id, 0, &config)));
-  const auto end = std::chrono::steady_clock::now() + kMostToLoad;
-  absl::StatusOr<bool> is_busy = true;
-  while ((is_busy = nccl.IsBusy(comm)).ok() && *is_busy && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  if (is_busy.ok() && !*is_busy) return nccl.Check("ncclCommDestroy", nccl.CommDestroy(comm));
-  nccl.CommAbort(comm);
-  return is_busy.ok() ? absl::DeadlineExceededError("nccl: no communicator of this worker alone within 60 s")
-                      : is_busy.status();
+  return nccl.Check("ncclCommDestroy", nccl.CommDestroy(comm));
 }
 
 // Tasks for the one thread. It outlives the transport where the control's callbacks do.

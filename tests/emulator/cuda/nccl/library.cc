@@ -347,15 +347,17 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (IsInjected("ncclCommInitRankConfig")) return ncclInternalError;
-  // A blocking one would wait for the others in this call: no part of what is emulated.
-  if (config == nullptr || config->blocking != 0 || EmulatedDriver().push == nullptr) return ncclInvalidUsage;
+  // A blocking one would wait for the others in this call: where there are others, it is no part of what is emulated.
+  const bool has_others = ranks > 1;
+  if (config == nullptr || EmulatedDriver().push == nullptr) return ncclInvalidUsage;
+  if (has_others && config->blocking != 0) return ncclInvalidUsage;
   if (rank < 0 || rank >= ranks) return ncclInvalidArgument;
   const auto comm = std::make_shared<ncclComm>(std::string(id.internal, strnlen(id.internal, sizeof(id))), ranks, rank);
   comm->meeting.Come();
   const std::lock_guard lock(mutex);
   communicators.emplace(comm.get(), comm);
   *made = comm.get();
-  return ncclInProgress;
+  return config->blocking != 0 ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
