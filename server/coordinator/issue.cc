@@ -10,6 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/state_machine.h"
+#include "server/plan/collective_calls.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"
@@ -37,19 +38,6 @@ bool BeginsCollective(const Exchange& exchange) {
   if (exchange.role == ExchangeRole::kShare) return false;
   if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return true;
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
-}
-
-// Whether the workers reach each other by NCCL, and none maps another one's memory.
-bool HaveNcclAlone(const std::vector<WorkerIndex>& group, const std::map<WorkerIndex, WorkerEntry>& workers,
-                   const Topology& topology) {
-  std::vector<int32_t> hosts;
-  for (const WorkerIndex worker : group) {
-    const auto known = workers.find(worker);
-    if (known == workers.end() || !known->second.info.has_nccl) return false;
-    hosts.push_back(topology.HostOf(worker));
-  }
-  std::sort(hosts.begin(), hosts.end());
-  return group.size() > 1 && std::adjacent_find(hosts.begin(), hosts.end()) == hosts.end();
 }
 
 // One step, or one operand that a contraction reads in pieces or whose runs are merged, is one collective; a reduction
@@ -325,7 +313,13 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   instance.plan = plan.id;
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
-  instance.makes_calls = HaveNcclAlone(*plan.workers, workers_, TopologyOf(plan.plan->buffers[0].mesh));
+  const Topology& topology = TopologyOf(plan.plan->buffers[0].mesh);
+  const auto has_nccl = [this](WorkerIndex worker) {
+    const auto known = workers_.find(worker);
+    return known != workers_.end() && known->second.info.has_nccl;
+  };
+  instance.makes_calls =
+      MayMakeCalls(*plan.workers, has_nccl, [&](WorkerIndex worker) { return topology.HostOf(worker); });
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
                            PlaceBuffers(session.info.session, unit, plan, instance));
   OpPointer op;

@@ -318,6 +318,15 @@ std::vector<CollectiveCall> CallsOfPhase(const Plan& plan, size_t first, size_t 
   return all;
 }
 
+bool MayMakeCalls(absl::Span<const WorkerIndex> workers, absl::FunctionRef<bool(WorkerIndex)> has_library,
+                  absl::FunctionRef<int32_t(WorkerIndex)> host_of) {
+  std::set<int32_t> hosts;
+  for (const WorkerIndex worker : workers) {
+    if (!has_library(worker) || !hosts.insert(host_of(worker)).second) return false;
+  }
+  return hosts.size() > 1;
+}
+
 std::string_view ToText(CallKind kind) {
   switch (kind) {
     case CallKind::kAllGather: return "AllGather";

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "schemas/types/dtype.h"
 #include "schemas/types/ids.h"
 #include "server/plan/plan.h"
@@ -69,6 +71,10 @@ int64_t BytesTaken(const CollectiveCall& call, size_t from, size_t to);
 // with several steps are calls, of the same workers in each step; a phase with one has what groups are. Phases with
 // anything but exchanges have none.
 std::vector<CollectiveCall> CallsOfPhase(const Plan& plan, size_t first, size_t end);
+
+// Whether all of a plan's workers have the library, and none maps another one's memory: so calls are made.
+bool MayMakeCalls(absl::Span<const WorkerIndex> workers, absl::FunctionRef<bool(WorkerIndex)> has_library,
+                  absl::FunctionRef<int32_t(WorkerIndex)> host_of);
 
 // "AllGather".
 std::string_view ToText(CallKind kind);

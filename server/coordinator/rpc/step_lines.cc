@@ -45,14 +45,12 @@ void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionR
 std::vector<std::string> CallsBySteps(const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
                                       const Plan& plan) {
   std::vector<std::string> calls(plan.steps.size());
-  std::set<int32_t> hosts;
   std::set<WorkerIndex> workers;
   for (const PlanBuffer& buffer : plan.buffers) {
     workers.insert(buffer.mesh.workers().begin(), buffer.mesh.workers().end());
   }
-  for (const WorkerIndex worker : workers) {
-    if (!has_nccl(worker) || !hosts.insert(topology.HostOf(worker)).second) return calls;
-  }
+  const auto host_of = [&](WorkerIndex worker) { return topology.HostOf(worker); };
+  if (!MayMakeCalls(std::vector<WorkerIndex>(workers.begin(), workers.end()), has_nccl, host_of)) return calls;
   const std::vector<int> phases = PhasesOf(plan);
   for (size_t first = 0; first < plan.steps.size(); first = EndOfPhase(phases, first)) {
     const size_t end = EndOfPhase(phases, first);
