@@ -329,9 +329,6 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
   if (options.device == "cpu") {
     return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
   }
-  // Streams of more than the GPU has queues wait for each other; one of NCCL's may wait for a peer's. Read as the
-  // driver starts.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   return MakeCudaPlatform({.gpu = options.gpu,
                            .worker = options.index,
                            .workers_on_host = options.workers_on_host,

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "schemas/types/status_macros.h"
@@ -39,6 +40,9 @@ absl::StatusOr<Driver> Find() {
     return absl::FailedPreconditionError(
         StrCat("cuda: ", kLibrary, " has no ", take.missing(), ": a driver for CUDA 12.4 or newer is needed"));
   }
+  // Streams that share a queue of the GPU wait for each other, and one may stand until another has come somewhere. The
+  // most that there can be; read as the driver starts.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   if (absl::Status status = driver.Check("cuInit", driver.Init(0)); !status.ok()) {
     return absl::FailedPreconditionError(StrCat(StdView(status.message()), " (", kLibrary, ")"));
   }
