@@ -64,6 +64,34 @@ def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
+def test_a_gpu_is_not_named_for_a_worker_without_one():
+    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--gpu", "0"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "--gpu 0 is for workers with a GPU: --device cuda" in ended.stderr
+
+
+@needs_emulator
+def test_a_gpu_that_is_not_there_is_named(emulated):
+    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda", "--gpu", "99"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "cuda: no GPU 99: the driver counts 1, from 0 on" in ended.stderr
+
+
+@needs_emulator
+@pytest.mark.parametrize("variable, library, said", [
+    ("TESSERA_CUBLASLT", "/etc/passwd", "products are computed by the image's own kernels: no cuBLASLt: /etc/passwd: invalid ELF header"),
+    ("TESSERA_CUBLASLT", "libm.so.6", "products are computed by the image's own kernels: no cuBLASLt: libm.so.6 has no cublasLtCreate"),
+    ("TESSERA_NVRTC", "/etc/passwd", "is computed on the host: maps: no NVRTC: /etc/passwd: invalid ELF header"),
+    ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
+def test_a_library_that_is_another_thing_is_named_and_done_without(emulated, monkeypatch, new_cluster, variable, library, said):
+    monkeypatch.setenv(variable, library)
+    cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
+    session = cluster.connect()
+    a = np.arange(64.0).reshape(8, 8)
+    x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
+    np.testing.assert_array_equal((x @ x).full_tensor(), a @ a)
+    np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+    assert said in cluster.log_tail(0)
+
+
 def test_another_device_is_refused_by_name():
     with pytest.raises(ts.InvalidArgumentError, match="tpu"):
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
