@@ -312,11 +312,14 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
                                            ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
+                                           ("cuLibraryLoadData:3:222", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION \(222\), of the kernels "
+                                                                       r"\"\w+\": they are of CUDA \d+\.\d, and the driver is for CUDA 12\.4"),
                                            ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
 def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
+    monkeypatch.setenv("TESSERA_EMULATOR_VERSION", "12040")
     with pytest.raises(ts.TesseraError, match=said):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 

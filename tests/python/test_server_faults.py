@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from conftest import DEVICE
+from conftest import DEVICE, IS_EMULATED
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 
@@ -454,17 +454,16 @@ def arenas_of(pid, size=64 << 20):
     return mapped, sum(is_one(os.readlink(link)) and os.stat(link).st_size == size for link in links if os.path.islink(link))
 
 
+@pytest.mark.skipif(DEVICE == "cuda" and not IS_EMULATED, reason="a GPU's memory is in no file that could be counted")
 def test_the_memory_of_a_worker_that_is_gone_is_given_back(new_cluster):
     cluster = new_cluster(workers=2, transport="shm")
     session = cluster.connect()
     rows = lambda: ts.ones((8, 8), device_mesh=session.default_mesh, placements=[S(0)])  # noqa: E731
-    arenas = lambda: arenas_of(cluster.worker_pids[0])  # noqa: E731
-    alone = arenas()
     rows().redistribute([S(1)]).wait()
-    together = arenas()
-    assert together[0] == alone[0] + 1
-    if DEVICE == "cpu":
-        assert (alone, together) == ((1, 1), (2, 1))  # a peer's takes no descriptor
+    arenas = lambda: arenas_of(cluster.worker_pids[0])  # noqa: E731
+    # A peer's takes no descriptor; the emulated driver keeps one of what it exports, and one of what it maps.
+    alone, together = ((1, 2), (2, 3)) if IS_EMULATED else ((1, 1), (2, 1))
+    assert arenas() == together
     with workers_that_join_again(cluster, 1) as rejoin:
         for _ in range(3):
             rejoin(when_dead=lambda: arenas() == alone)

@@ -1,5 +1,5 @@
-// The worker's executor on CUDA devices that map each other's memory: with all of its waits the emulated driver finds no
-// hazard in any order that it takes, and without one of them it does in every order.
+// The worker's executor on CUDA devices that map each other's memory: with all of its waits the emulated driver finds
+// no hazard in any order that it takes, and without one of them it does in every order.
 
 #include <atomic>
 #include <memory>
@@ -86,7 +86,8 @@ void IssueHeld(WorkerWorld& world, const std::vector<Instance>& instances, int q
   while (TestDriver::Get().Queued() < queued) std::this_thread::yield();
   TestDriver::Get().Release();
   for (const Instance& instance : instances) {
-    for (const auto& [worker, report] : world.WaitFor(instance.ordinal)) EXPECT_TRUE(report.status.ok()) << report.status;
+    for (const auto& [worker, report] : world.WaitFor(instance.ordinal))
+      EXPECT_TRUE(report.status.ok()) << report.status;
   }
 }
 
@@ -153,8 +154,8 @@ TEST_F(CudaExecutor, WaitsBetweenPhasesLeaveNoHazardAndWithoutOneThereIs) {
     world.Store(output, b, ShardedArray(2, Counting(Spec("f32[8] @ mesh(1) [R]"))[0]));
     // What is stored into a peer's memory others of its stream read before and behind it.
     std::vector<Instance> instances;
-    for (const auto& [id, offsets] :
-         {std::pair(reads, std::vector{b, read}), std::pair(reduces, std::vector{a, b}), std::pair(reads, std::vector{b, read})}) {
+    for (const auto& [id, offsets] : {std::pair(reads, std::vector{b, read}), std::pair(reduces, std::vector{a, b}),
+                                      std::pair(reads, std::vector{b, read})}) {
       instances.push_back({.ordinal = world.NextOrdinal(),
                            .plan = id,
                            .stream = kExchange,
