@@ -205,6 +205,8 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
                 assert (mesh.workers, mesh.device_type) == ((worker,), kind)
                 x = session.distribute_tensor(np.arange(6.0), mesh)
                 np.testing.assert_array_equal(x.full_tensor(), np.arange(6.0))
+            with pytest.raises(ts.InvalidArgumentError, match=r"mesh\(2\) has 2 positions, the cluster has 1 cpu workers"):
+                session.init_device_mesh((2,))
             with pytest.raises(ts.InvalidArgumentError, match="worker 0 of .* is cpu and worker 1 is cuda; a mesh has workers of one kind"):
                 session.init_device_mesh((2,), workers=(0, 1))
             with pytest.raises(ts.InvalidArgumentError, match='device type is "cpu", the workers of .* are cuda'):
