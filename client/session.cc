@@ -1,5 +1,6 @@
 #include "client/session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -94,10 +95,13 @@ absl::StatusOr<Mesh> Session::InitDeviceMesh(absl::Span<const int64_t> shape, ab
     const auto size = static_cast<size_t>(mesh.size());
     const std::vector<WorkerIndex> present = membership.Present(wanted);
     if (size > present.size()) {
+      const bool is_mixed =
+          std::any_of(membership.workers.begin(), membership.workers.end(),
+                      [wanted](const auto& worker) { return worker.second.is_here && worker.second.device != wanted; });
       return absl::InvalidArgumentError(StrCat("init_device_mesh: ", ToText(mesh), " has ", size,
                                                " positions, the cluster has ", present.size(),
-                                               kind.has_value() ? StrCat(" ", ToText(wanted)) : "", " workers",
-                                               impl_->lost_workers().empty() ? "" : " that are there"));
+                                               kind.has_value() || is_mixed ? StrCat(" ", ToText(wanted)) : "",
+                                               " workers", impl_->lost_workers().empty() ? "" : " that are there"));
     }
     const auto first = absl::MakeConstSpan(present).first(size);
     if (first != absl::MakeConstSpan(mesh.workers())) return Mesh::Make(shape, names, first);

@@ -187,6 +187,7 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
     std::lock_guard<std::mutex> lock(mutex_);
     progress->TakeBack(*landing.memory);
   }
+  if (absl::IsUnavailable(status)) return WhyBroken(status, handle);
   if (status.ok() && in_place && landing.memory->fd() < 0) {
     return absl::UnavailableError(StrCat("download: the memory that ", ToText(spec),
                                          " was brought to was given up by another transfer, which ended early"));
@@ -208,6 +209,24 @@ absl::Status SessionImpl::Arrived(const RequestPtr& request, const HandlePtr& ha
   TESSERA_RETURN_IF_ERROR(handle->TellFailure());
   TESSERA_RETURN_IF_ERROR(progress->error);
   return fetched;
+}
+
+// The coordinator may hear of a worker's end later than whoever had a line to it. It is asked for the same bytes again:
+// either the workers open their windows, and it was the line alone that broke, or it says who is gone, and what went
+// too.
+absl::Status SessionImpl::WhyBroken(const absl::Status& status, const HandlePtr& handle) {
+  auto [number, request] = NewRequest();
+  Record record;
+  record.kind = Record::Kind::kDownload;
+  record.request = number;
+  record.handle = handle->id;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  const absl::Status answered = WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; });
+  EndRequest(number, request);
+  TESSERA_RETURN_IF_ERROR(answered);
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(handle->TellFailure());
+  return status;
 }
 
 void SessionImpl::SlabProgress::TakeBack(HostMemory& memory) const {

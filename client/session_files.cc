@@ -297,9 +297,10 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
     if (all[i]->is_done) continue;
     session->connection_->FinishTransfer(all[i]->number, Settles(all[i]));
   }
-  for (const std::shared_ptr<Writing>& writing : all) {
-    if (status.ok()) status = AwaitDone("save", writing);
-    session->EndRequest(writing->number, writing->request);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (status.ok()) status = AwaitDone("save", all[i]);
+    session->EndRequest(all[i]->number, all[i]->request);
+    if (absl::IsUnavailable(status)) status = session->WhyBroken(status, tensors[i].first);
   }
   return status;
 }

@@ -241,6 +241,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Waits for the end of a download.
   absl::Status Arrived(const RequestPtr& state, const HandlePtr& handle, const SlabProgressPtr& progress,
                        const absl::Status& fetched);
+  // Of a download whose line to a worker broke: what the coordinator says of it, if it does.
+  absl::Status WhyBroken(const absl::Status& status, const HandlePtr& handle);
   static std::vector<Slab> InTurns(std::vector<Slab> slabs, const Holders& holders);
   // The box by a ring; what goes wrong is in `progress`, or returned.
   absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,

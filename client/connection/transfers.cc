@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayTo(int32_t
   }
   place.is_remote = true;
   auto way = std::make_shared<Way>(nullptr, wire::DataGate::Client(nullptr));
-  way->gate = Try(worker, way, doors, 0, "").catch_([way = std::weak_ptr(way)](kj::Exception&& exception) {
+  way->gate = Try(worker, way, doors, 0, {}).catch_([way = std::weak_ptr(way)](kj::Exception&& exception) {
     if (auto strong = way.lock()) strong->has_failed = true;
     kj::throwFatalException(kj::mv(exception));
     return wire::DataGate::Client(nullptr);
@@ -145,9 +145,10 @@ std::vector<int32_t> TransferTable::DoorsTo(int32_t worker) const {
   return doors;
 }
 
-// By the doors from number `at` on; what the ones before said stands in `refusals`.
+// By the doors from number `at` on; `refusals` is what the ones before said. Where one of them had a connection that
+// was lost, it may be reached the next time, and so the exception says.
 kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak_ptr<Way> way,
-                                                       std::vector<int32_t> doors, size_t at, std::string refusals) {
+                                                       std::vector<int32_t> doors, size_t at, Refusals refusals) {
   const int32_t door = doors[at];
   const bool is_own = door == worker;
   auto opened = kj::evalNow([&]() -> kj::Promise<wire::DataGate::Client> {
@@ -174,9 +175,15 @@ kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak
         // Whoever shows a wrong certificate at the worker's address isn't it: another way wouldn't mend that.
         if (is_own && !absl::IsUnavailable(status)) return kj::mv(exception);
         if (auto line = lines_.find(door); line != lines_.end() && !line->second->is_there()) lines_.erase(line);
-        StrAppend(&refusals, refusals.empty() ? "" : "; ",
+        StrAppend(&refusals.words, refusals.words.empty() ? "" : "; ",
                   is_own ? std::string() : StrCat("by way of worker ", door, ": "), StdView(status.message()));
-        if (at + 1 == doors.size()) return ToException(absl::UnavailableError(refusals));
+        refusals.is_lost |= exception.getType() == kj::Exception::Type::DISCONNECTED;
+        if (at + 1 == doors.size()) {
+          kj::Exception all = ToException(absl::UnavailableError(refusals.words));
+          if (!refusals.is_lost) return all;
+          return kj::Exception(kj::Exception::Type::DISCONNECTED, all.getFile(), all.getLine(),
+                               kj::heapString(all.getDescription()));
+        }
         return Try(worker, way, std::move(doors), at + 1, std::move(refusals));
       });
 }

@@ -69,8 +69,12 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<std::shared_ptr<DialedLine>> RemoteLineTo(int32_t worker);
   // Workers at whose addresses to try, in turn.
   std::vector<int32_t> DoorsTo(int32_t worker) const;
+  struct Refusals {
+    std::string words;
+    bool is_lost = false;  // one was a connection that was there
+  };
   kj::Promise<wire::DataGate::Client> Try(int32_t worker, std::weak_ptr<Way> way, std::vector<int32_t> doors, size_t at,
-                                          std::string refusals);
+                                          Refusals refusals);
   static kj::Promise<wire::DataGate::Client> RelayedBy(wire::DataGate::Client door, int32_t worker);
   // Null, and done is told why, where the transfer has no such part.
   Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);

@@ -29,6 +29,7 @@ struct MapCache::Library {
   int (*cubin_size)(void*, size_t*) = nullptr;
   int (*cubin)(void*, char*) = nullptr;
   std::string version_text;
+  const char* missing = nullptr;  // the first function that there is none of
 
   ~Library() {
     if (handle != nullptr) dlclose(handle);
@@ -37,6 +38,7 @@ struct MapCache::Library {
   template <typename F>
   bool Take(const char* name, F* function) {
     *function = reinterpret_cast<F>(dlsym(handle, name));
+    if (*function == nullptr) missing = name;
     return *function != nullptr;
   }
   bool TakeAll() {
@@ -92,7 +94,8 @@ absl::StatusOr<std::unique_ptr<MapCache>> MapCache::Open(MapCacheOptions options
     auto library = std::make_unique<Library>();
     library->handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library->handle == nullptr || !library->TakeAll()) {
-      absl::StrAppend(&tried, tried.empty() ? "" : "; ", library->handle == nullptr ? dlerror() : name.c_str());
+      absl::StrAppend(&tried, tried.empty() ? "" : "; ",
+                      library->handle == nullptr ? dlerror() : absl::StrCat(name, " has no ", library->missing));
       continue;
     }
     int major = 0, minor = 0;

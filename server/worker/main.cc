@@ -327,6 +327,9 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptio
 // A GPU is of one of its workers by number, where none was named.
 absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& options) {
   if (options.device == "cpu") {
+    if (options.gpu >= 0) {
+      return absl::InvalidArgumentError(StrCat("--gpu ", options.gpu, " is for workers with a GPU: --device cuda"));
+    }
     return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
   }
   return MakeCudaPlatform({.gpu = options.gpu,

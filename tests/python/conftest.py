@@ -20,6 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
 # What the workers compute on. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.
 DEVICE = os.environ.get("TESSERA_TEST_DEVICE", "cpu")
+IS_EMULATED = DEVICE == "cuda" and os.environ.get("TESSERA_TEST_GPU") != "real"
 EMULATED_DRIVER = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin/tests/emulator/cuda"
 
 

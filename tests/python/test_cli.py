@@ -13,6 +13,7 @@ import pytest
 
 import in_time
 import tessera as ts
+from conftest import DEVICE, IS_EMULATED
 from test_plan_command import tessera
 
 BIN = os.environ.get("TESSERA_BIN_DIR", "bazel-bin")
@@ -50,13 +51,14 @@ def test_doctor_says_what_works(tmp_path):
     assert all(word in help_text for word in ["--json", "error", *checks])
 
 
+@pytest.mark.skipif(IS_EMULATED, reason="100 MiB at a time take the emulated driver minutes")
 def test_bench_measures_a_cluster_that_is_there_or_one_of_its_own(cluster, tmp_path):
     names = ["tiny_ops", "op_and_fetch", "memcpy", "upload", "download", "rows_to_columns", "all_gather", "sum", "matmul"]
-    for flags, workers in ((("--address", cluster.address), 4), (("--workers", "1"), 1)):
+    for flags, workers, device in ((("--address", cluster.address), 4, DEVICE), (("--workers", "1"), 1, "cpu")):
         out = tessera("bench", "--json", *flags, HOME=str(tmp_path), TESSERA_ADDRESS="")
         assert out.returncode == 0, out.stderr
         report = json.loads(out.stdout)
-        assert (report["workers"], report["device"]) == (workers, "cpu")
+        assert (report["workers"], report["device"]) == (workers, device)
         assert [figure["name"] for figure in report["figures"]] == names
         for figure in report["figures"]:
             assert len(figure["seconds"]) == report["runs"] and min(figure["seconds"]) > 0

@@ -63,6 +63,18 @@ def test_relayed_transfers_go_on_where_they_were(half_hidden):
         assert door.cuts - cuts == 4
 
 
+@pytest.mark.parametrize("after", [1, 100, 2000, 5000])
+def test_a_line_that_breaks_while_a_worker_is_first_reached_is_made_again(half_hidden, after):
+    x = np.arange(20_000.0).reshape(100, 200)
+    door = half_hidden.proxies[1]
+    with half_hidden.connect() as session:
+        cuts = door.cuts
+        door.cut_after(after)
+        d = session.distribute_tensor(x, session.init_device_mesh((2,)), [ts.Shard(0)]).wait()
+        np.testing.assert_array_equal(d.full_tensor(), x)
+        assert door.cuts == cuts + 1
+
+
 def test_files_of_a_worker_that_is_not_reached_are_loaded_and_saved(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(1000.0).reshape(100, 10))
     with TlsCluster(workers=0) as cluster:

@@ -64,6 +64,34 @@ def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
+def test_a_gpu_is_not_named_for_a_worker_without_one():
+    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--gpu", "0"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "--gpu 0 is for workers with a GPU: --device cuda" in ended.stderr
+
+
+@needs_emulator
+def test_a_gpu_that_is_not_there_is_named(emulated):
+    ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda", "--gpu", "99"], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and "cuda: no GPU 99: the driver counts 1, from 0 on" in ended.stderr
+
+
+@needs_emulator
+@pytest.mark.parametrize("variable, library, said", [
+    ("TESSERA_CUBLASLT", "/etc/passwd", "products are computed by the image's own kernels: no cuBLASLt: /etc/passwd: invalid ELF header"),
+    ("TESSERA_CUBLASLT", "libm.so.6", "products are computed by the image's own kernels: no cuBLASLt: libm.so.6 has no cublasLtCreate"),
+    ("TESSERA_NVRTC", "/etc/passwd", "is computed on the host: maps: no NVRTC: /etc/passwd: invalid ELF header"),
+    ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
+def test_a_library_that_is_another_thing_is_named_and_done_without(emulated, monkeypatch, new_cluster, variable, library, said):
+    monkeypatch.setenv(variable, library)
+    cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
+    session = cluster.connect()
+    a = np.arange(64.0).reshape(8, 8)
+    x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
+    np.testing.assert_array_equal((x @ x).full_tensor(), a @ a)
+    np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+    assert said in cluster.log_tail(0)
+
+
 def test_another_device_is_refused_by_name():
     with pytest.raises(ts.InvalidArgumentError, match="tpu"):
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
@@ -177,6 +205,8 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
                 assert (mesh.workers, mesh.device_type) == ((worker,), kind)
                 x = session.distribute_tensor(np.arange(6.0), mesh)
                 np.testing.assert_array_equal(x.full_tensor(), np.arange(6.0))
+            with pytest.raises(ts.InvalidArgumentError, match=r"mesh\(2\) has 2 positions, the cluster has 1 cpu workers"):
+                session.init_device_mesh((2,))
             with pytest.raises(ts.InvalidArgumentError, match="worker 0 of .* is cpu and worker 1 is cuda; a mesh has workers of one kind"):
                 session.init_device_mesh((2,), workers=(0, 1))
             with pytest.raises(ts.InvalidArgumentError, match='device type is "cpu", the workers of .* are cuda'):
@@ -285,11 +315,14 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
                                            ("cuDevicePrimaryCtxRetain:1:100", r"cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE \(100\)"),
                                            ("cuLibraryLoadData:1:209", r"CUDA_ERROR_NO_BINARY_FOR_GPU \(209\), of the kernels"),
                                            ("cuFuncLoad:3:2", r"cuFuncLoad: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
+                                           ("cuLibraryLoadData:3:222", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION \(222\), of the kernels "
+                                                                       r"\"\w+\": they are of CUDA \d+\.\d, and the driver is for CUDA 12\.4"),
                                            ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
 def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
+    monkeypatch.setenv("TESSERA_EMULATOR_VERSION", "12040")
     with pytest.raises(ts.TesseraError, match=said):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 

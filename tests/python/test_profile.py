@@ -38,16 +38,19 @@ def test_a_large_product_takes_longer_than_a_tiny_op(session, mesh4):
     begin = time.perf_counter()
     with session.profile() as profile:
         (big @ big).wait()
-        (tiny + 1).wait()
+        for _ in range(10):
+            (tiny + 1).wait()
     wall = time.perf_counter() - begin
-    (product,), (addition,) = ops_named(profile, "matmul"), ops_named(profile, "add")
-    assert sum(run.working for run in product.runs) > 5 * sum(run.working for run in addition.runs)
+    (product,), additions = ops_named(profile, "matmul"), ops_named(profile, "add")
+    assert len(additions) == 10
+    # A worker that others keep from its core counts as working: not in each of the ten.
+    assert sum(run.working for run in product.runs) > 5 * min(sum(run.working for run in one.runs) for one in additions)
     assert product.end <= wall
     # What a worker did one after the other fits into the time that passed.
     for worker in range(4):
         assert sum(run.duration for op in profile.ops for run in op.runs if run.worker == worker) <= 2 * wall  # two streams
         assert sum(run.working for op in profile.ops for run in op.runs if run.worker == worker) <= 2 * wall
-    assert product.start < addition.start
+    assert product.start < additions[0].start
 
 
 def test_a_segment_names_its_ops(session, mesh4):

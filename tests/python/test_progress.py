@@ -68,8 +68,8 @@ def interrupted(before, doing, after="", memory="256MiB", delay=0.5):
 
 @pytest.mark.whole_system
 @pytest.mark.parametrize("before, doing, after", [
-    pytest.param(_ROW_BY_ROW.format(shape="(3 << 27, 1)"), "session.distribute_tensor(a, mesh, [ts.Shard(0)])", "", id="an upload that goes on"),
-    pytest.param(_ROW_BY_ROW.format(shape="(1, 3 << 27, 1)"), "session.distribute_tensor(a, mesh, [ts.Shard(1)])", "", id="an upload of one long row"),
+    pytest.param(_ROW_BY_ROW.format(shape="(3 << 27, 1)"), "while True: session.distribute_tensor(a, mesh, [ts.Shard(0)]).wait()", "", id="an upload that goes on"),
+    pytest.param(_ROW_BY_ROW.format(shape="(1, 3 << 27, 1)"), "while True: session.distribute_tensor(a, mesh, [ts.Shard(1)]).wait()", "", id="an upload of one long row"),
     pytest.param(_STOPPED + "\n" + _MANY_PAGES, "z.full_tensor()", _CONTINUED, id="pages that are made while workers compute"),
     pytest.param(_MANY_PAGES, "while True: z.full_tensor()", "", id="a download that goes on"),
     pytest.param(_STOPPED + "\nz = x + 2", "z.wait()", _CONTINUED, id="wait"),

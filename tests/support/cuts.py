@@ -118,19 +118,19 @@ class Cuts:
 
     def __init__(self, control, data):
         self.control, self.data = control, data
-        self.armed, self.before = None, 0
+        self.armed, self.before, self.after = None, 0, 0
         self.amid = 0   # that came in the middle of something, at the byte that the seed said
 
     def arm(self, proxies, which, after):
         self.armed = proxies[int(which * len(proxies))]
-        self.before = self.armed.cuts
+        self.before, self.after = self.armed.cuts, after
         self.armed.cut_after(after) if after else self.armed.cut()
 
     def make_sure(self):
         if self.armed.cuts == self.before:
             self.armed.cut_after(None)
             self.armed.cut()
-        else:
+        elif self.after:
             self.amid += 1
 
 

@@ -179,7 +179,7 @@ class CutProxy:
     def _allow(self, count):
         with self._lock:
             self.passed += count
-            if self._cut_after is None or count < self._cut_after:
+            if self._cut_after is None or count <= self._cut_after:     # with nothing left the next byte is the cut
                 if self._cut_after is not None:
                     self._cut_after -= count
                 return count

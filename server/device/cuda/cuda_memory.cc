@@ -81,7 +81,7 @@ absl::StatusOr<Gpu> Gpu::Open(const Driver& driver, int number) {
   int count = 0;
   TESSERA_RETURN_IF_ERROR(driver.Check("cuDeviceGetCount", driver.DeviceGetCount(&count)));
   if (number < 0 || number >= count) {
-    return absl::FailedPreconditionError(StrCat("cuda: GPU ", number, " of ", count));
+    return absl::FailedPreconditionError(StrCat("cuda: no GPU ", number, ": the driver counts ", count, ", from 0 on"));
   }
   Gpu gpu;
   gpu.driver = &driver;

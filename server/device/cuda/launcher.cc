@@ -72,6 +72,9 @@ void Count(const KernelWork& kernel) {
   for (const ReceivedCount& count : kernel.received) *count.received_bytes += count.bytes;
 }
 
+// 13020: 13.2.
+std::string VersionText(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
@@ -99,7 +102,11 @@ absl::Status Launcher::LoadImage() {
         driver.Check("cuLibraryLoadData",
                      driver.LibraryLoadData(&library, part.fatbin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
     if (!loaded.ok()) {
-      return absl::Status(loaded.code(), StrCat(StdView(loaded.message()), ", of the kernels \"", part.family, "\""));
+      int version = 0;
+      driver.DriverGetVersion(&version);
+      return absl::Status(loaded.code(),
+                          StrCat(StdView(loaded.message()), ", of the kernels \"", part.family, "\": they are of CUDA ",
+                                 VersionText(CUDA_VERSION), ", and the driver is for CUDA ", VersionText(version)));
     }
     image_.push_back(library);
     unsigned count = 0;

@@ -69,6 +69,7 @@ class Engine {
  public:
   // The process's one. Settings come from the environment:
   //   TESSERA_EMULATOR_SEED=7  TESSERA_EMULATOR_MEMORY=1073741824  TESSERA_EMULATOR_HAZARDS=1
+  //   TESSERA_EMULATOR_VERSION=12040           what cuDriverGetVersion says
   //   TESSERA_EMULATOR_FAIL=cuMemCreate:1:2   the first call of cuMemCreate returns error 2
   static Engine& Get();
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -64,7 +65,8 @@ CUresult cuInit(unsigned) {
   return Entered("cuInit", [] { return CUDA_SUCCESS; });
 }
 CUresult cuDriverGetVersion(int* version) {
-  *version = CUDA_VERSION;
+  const char* wanted = std::getenv("TESSERA_EMULATOR_VERSION");  // 12040: a driver for CUDA 12.4
+  *version = wanted == nullptr ? CUDA_VERSION : std::atoi(wanted);
   return CUDA_SUCCESS;
 }
 CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* found) {
@@ -88,6 +90,7 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
     case CUDA_ERROR_LAUNCH_TIMEOUT: *text = "CUDA_ERROR_LAUNCH_TIMEOUT"; break;
     case CUDA_ERROR_LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
     case CUDA_ERROR_NO_BINARY_FOR_GPU: *text = "CUDA_ERROR_NO_BINARY_FOR_GPU"; break;
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: *text = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"; break;
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: *text = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; break;
     default: *text = nullptr; return CUDA_ERROR_INVALID_VALUE;
   }
