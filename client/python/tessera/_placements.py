@@ -113,12 +113,25 @@ for _class in (Placement, Shard, Replicate, Partial):
     _class.__module__ = "tessera"
 
 
+def _of_dtensor(placement):
+    """A placement of torch's DTensor as ours; anything else as it is."""
+    kind = type(placement)
+    if kind.__module__ != "torch.distributed.tensor.placement_types":
+        return placement
+    if kind.__name__ == "Shard":
+        return Shard(placement.dim)
+    if kind.__name__ == "Replicate":
+        return Replicate()
+    return Partial(placement.reduce_op) if kind.__name__ == "Partial" else placement
+
+
 def listed(placements, op: str) -> list:
     """A list of what was given: one placement, or anything that iterates over some."""
+    placements = _of_dtensor(placements)
     if isinstance(placements, Placement):
         return [placements]
     try:
-        return list(placements)
+        return [_of_dtensor(one) for one in placements]
     except TypeError:
         raise InvalidArgumentError(f"{op}: placements is {placements!r}; it must be a list, one per mesh dim") from None
 

@@ -23,7 +23,8 @@ from . import (_elementwise, _contractions, _reductions, _rows, _views, _create,
 from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
-from ._fully_shard import FSDPModule, MixedPrecisionPolicy, fully_shard
+from ._fsdp_module import FSDPModule
+from ._fully_shard import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from ._gradients import no_sync
 from ._loader import ShardedLoader
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
@@ -34,7 +35,8 @@ from ._tensor import Tensor
 from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
-__all__ = ["DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
-           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
-           "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
-           "to_handle"]
+__all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
+           "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
+           "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
+           "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute",
+           "register_fsdp_forward_method", "save", "to_handle"]
