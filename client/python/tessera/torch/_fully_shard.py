@@ -26,9 +26,9 @@ from . import _gradients
 from ._cell import moved
 from ._dtypes import code
 from ._fsdp_module import FSDPModule
-from ._moving import as_parameter, default_mesh, distribute_tensor
+from ._moving import as_parameter, default_mesh, on_mesh
 from ._operands import cast
-from ._tensor import Tensor, handle_of, wrap
+from ._tensor import Tensor, handle_of, wrap, wrap_later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,19 +61,22 @@ class _Gather(torch.autograd.Function):
     """The parameters of a unit, whole along the mesh dim; backward brings their gradients to the shards."""
 
     @staticmethod
-    def forward(ctx, unit, *parameters):
+    def forward(ctx, unit, is_later, *parameters):
         ctx.unit = unit
         ctx.set_materialize_grads(False)
         out = []
-        for handle in unit.take(is_for_backward=not unit.reshard):
-            tensor = wrap(handle)
-            tensor._cell.load = unit.loader(len(out), weakref.ref(tensor._cell))
+        if is_later:        # by the first one that is read
+            whole = [wrap_later(p.shape, kind, None) for p, kind in zip(parameters, unit.kinds([handle_of(p) for p in parameters]))]
+        else:
+            whole = [wrap(handle) for handle in unit.take(is_for_backward=not unit.reshard)]
+        for tensor in whole:
+            tensor._cell.load = unit.loader(len(out))
             out.append(tensor)
         return tuple(out)
 
     @staticmethod
     def backward(ctx, *grads):
-        return (None, *ctx.unit.reduced(grads))
+        return (None, None, *ctx.unit.reduced(grads))
 
 
 @dataclasses.dataclass
@@ -125,6 +128,10 @@ class _Unit:
                 number = numbers[id(parameter)]
                 submodule._parameters[name] = self.parameters[number]
                 self.places.append((submodule, name, number))
+        rooms: dict = {}
+        for submodule, _, number in self.places:
+            rooms.setdefault(id(submodule), []).append(number)
+        self.rooms = list(rooms.values())       # the parameters of each submodule
 
     def _used_as(self, parameter) -> int:
         policy, dtype = self.policy, self.policy.param_dtype
@@ -158,7 +165,7 @@ class _Unit:
         if not isinstance(parameter, Tensor):
             known = getattr(parameter, "_on_tessera", None)
             parameter = known if known is not None else as_parameter(
-                distribute_tensor(parameter.detach(), DeviceMesh._wrap(mesh._session, mesh._raw)), parameter.requires_grad)
+                on_mesh(parameter, DeviceMesh._wrap(mesh._session, mesh._raw)), parameter.requires_grad)
             original._on_tessera = parameter
         handle = handle_of(parameter)
         placements = list(handle._placements)
@@ -172,9 +179,9 @@ class _Unit:
 
     def _gather(self, handles: list) -> list:
         wanted = [[(0, 0, 0) if d in self.options.dims else one for d, one in enumerate(h._placements)] for h in handles]
-        return _gradients.bring([cast(h, kind) for h, kind in zip(handles, self._kinds(handles))], wanted)    # converted before it moves
+        return _gradients.bring([cast(h, kind) for h, kind in zip(handles, self.kinds(handles))], wanted)    # converted before it moves
 
-    def _kinds(self, handles: list) -> list:
+    def kinds(self, handles: list) -> list:
         """In which dtypes parameters are used; without a policy in their own, whatever module.to has made of them."""
         return self.used_as if self.policy.param_dtype is not None else [h._dtype for h in handles]
 
@@ -195,18 +202,17 @@ class _Unit:
         """Whether a cell of an earlier forward is empty, which backward may read."""
         return any(one() is not None and one().handle is None for cells in self.shown for one in cells)
 
-    def loader(self, number: int, cell):
-        """What an emptied cell calls: fills all cells of its forward, as the unit is gathered as one."""
+    def loader(self, number: int):
+        """What an emptied cell calls: fills all emptied cells, as the unit is gathered as one."""
         def load():
             handles = self.take(is_for_backward=True)
             for before in self._neighbours(-1, self.preceding):
                 if before.reshard and before.is_wanted():
                     before.prefetch()
             for cells in self.shown:
-                if cells[number]() is cell():
-                    for other, handle in zip(cells, handles):
-                        if other() is not None and other().handle is None:
-                            other().handle = handle
+                for other, handle in zip(cells, handles):
+                    if other() is not None and other().handle is None:
+                        other().handle = handle
             return handles[number]
         return load
 
@@ -227,24 +233,47 @@ class _Unit:
             self.order.append(self)
         if len(self.modules) > 1:
             self.left = (self.left or {id(one) for one in self.modules}) - {id(module)}
-        tensors = _Gather.apply(self, *self.parameters)
+        tensors = self._show(is_later=False)
         for following in self._neighbours(1, self.following):
             if following.reshard:
                 following.prefetch()
-        self.shown = [cells for cells in self.shown if any(one() is not None for one in cells)]
-        self.shown.append([weakref.ref(one._cell) for one in tensors])
-        for submodule, name, number in self.places:
-            submodule._parameters[name] = tensors[number]
+        self._register(tensors)
         if self.policy.param_dtype is not None and self.policy.cast_forward_inputs:
             args, kwargs = (_cast(one, self.policy.param_dtype) for one in (args, kwargs))
         return args, kwargs
 
     def after(self, module, args, output):
-        for submodule, name, number in self.places:
-            submodule._parameters[name] = self.parameters[number]
+        self._register(self.parameters)
+        cells = self.shown[-1]
+        if any(all(cells[number]() is None for number in numbers) for numbers in self.rooms):
+            self._stand_by(output)
         if self.reshard:
             self.let_go()
         return output if self.policy.output_dtype is None else _cast(output, self.policy.output_dtype)
+
+    def _show(self, is_later: bool) -> tuple:
+        tensors = _Gather.apply(self, is_later, *self.parameters)
+        self.shown = [cells for cells in self.shown if any(one() is not None for one in cells)]
+        self.shown.append([weakref.ref(one._cell) for one in tensors])
+        return tensors
+
+    def _register(self, tensors) -> None:
+        for submodule, name, number in self.places:
+            submodule._parameters[name] = tensors[number]
+
+    def _stand_by(self, output) -> None:
+        """A submodule of which backward has saved no parameter may be computed again (activation checkpoints): whole parameters
+        are there from when backward comes to the outputs until it ends, and are gathered when one is read."""
+        outputs = [one for one in _tensors_of(output) if one.requires_grad]
+        if not outputs:
+            return
+
+        def stand(_):
+            with torch.enable_grad():
+                self._register(self._show(is_later=True))
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._register(self.parameters))
+
+        torch.autograd.graph.register_multi_grad_hook(outputs, stand, mode="any")
 
     def let_go(self) -> None:
         for cells in self.shown:
@@ -277,6 +306,14 @@ class _Unit:
         if self.is_copied_held:
             wanted = [own if d in self.options.copied and own[0] == 2 else one for d, (one, own) in enumerate(zip(wanted, grad._placements))]
         return wanted
+
+
+def _tensors_of(one) -> list:
+    if isinstance(one, torch.Tensor):
+        return [one]
+    if isinstance(one, dict):
+        one = list(one.values())
+    return [tensor for item in one for tensor in _tensors_of(item)] if isinstance(one, (list, tuple)) else []
 
 
 def _cast(one, dtype: torch.dtype):
@@ -375,7 +412,7 @@ def fully_shard(module, *, mesh: DeviceMesh | None = None, reshard_after_forward
         for submodule in one.modules():
             for name, buffer in submodule._buffers.items():
                 if buffer is not None and not isinstance(buffer, Tensor):
-                    submodule._buffers[name] = distribute_tensor(buffer, whole)
+                    submodule._buffers[name] = on_mesh(buffer, whole)
     return module
 
 

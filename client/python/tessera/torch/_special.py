@@ -156,7 +156,7 @@ def zeta(s, q):
 _SERIES, _ASYMPTOTIC, _FAR = 48, 28, 20.0
 
 
-def _scaled_bessel(order: int):
+def scaled_bessel(order: int):
     """I(x) exp(-|x|): up to 20 by the power series, whose terms all add, beyond by the asymptotic one."""
     powers, term = [], 1.0
     for k in range(_SERIES):
@@ -180,7 +180,7 @@ def _scaled_bessel(order: int):
 
 
 for _order, _name in enumerate(("i0", "i1")):
-    _scaled = _scaled_bessel(_order)
+    _scaled = scaled_bessel(_order)
     row(f"special_{_name}e.default", how="composed")(_in_f64(_scaled))
     row(f"special_{_name}.default", f"special_modified_bessel_{_name}.default", *(["i0.default"] if not _order else []), how="composed")(
         _in_f64(lambda x, scaled=_scaled: scaled(x) * made.exp(made.abs(x))))
