@@ -50,9 +50,7 @@ _LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.323
             -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
 
 
-@row("lgamma.default", how="composed")
-@_in_f64
-def lgamma(x):
+def lgamma_of(x):
     """Lanczos's approximation (g = 7, 9 terms), and the reflection below 1/2."""
     is_low = x < 0.5
     z = made.where(is_low, 1.0 - x, x) - 1.0
@@ -64,6 +62,9 @@ def lgamma(x):
     out = made.where(is_low, math.log(math.pi) - made.log(made.abs(made.sin(math.pi * made.remainder(x, 2.0)))) - out, out)
     is_pole = made.logical_and(x <= 0.0, made.equal(made.floor(x), x))
     return made.where(made.logical_or(is_pole, made.isinf(x)), float("inf"), out)
+
+
+lgamma = row("lgamma.default", how="composed")(_in_f64(lgamma_of))
 
 
 def _shifted(x, function, end: int = 8):
