@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from models import Gpt, R, S, assert_same_training, batches, on, same_start, tensor_parallel, train
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import tessera as ts
 import tessera.torch as tt
@@ -178,15 +179,50 @@ def test_the_units_that_are_asked_for_early_can_be_said(mesh):
         layers[0].set_modules_to_forward_prefetch([nn.Linear(2, 2)])
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("policy", [None, tt.MixedPrecisionPolicy(param_dtype=torch.bfloat16)])
+def test_activation_checkpoints_within_a_unit_use_the_gathered_parameters(session, mesh, policy, reentrant):
+    """Two parts of one unit that are computed again: with the dtypes of the first time, and gathered as one, not op by op."""
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts, self.last = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.LayerNorm(8)) for _ in range(2)), nn.Linear(8, 4)
+            self.again = True
+
+        def forward(self, x):
+            for part in self.parts:
+                x = checkpoint(part, x, use_reentrant=reentrant) if self.again else part(x)
+            return self.last(x)
+
+    model, other = same_start(Parts)
+    other.again = False
+    tt.fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    x = torch.randn(8, 8)
+    there = tt.distribute_tensor(x, mesh, [S(0)]).requires_grad_()
+    for _ in range(2):
+        loss = model(there).float().square().sum().wait()
+        session.sync()
+        with session.comm_debug() as comm:
+            loss.backward()
+            session.sync()
+        other(x).square().sum().backward()
+        tensors = len(list(model.parameters()))
+        assert comm.collective_counts["all_gather"] <= tensors * (3 if reentrant else 1) + 1       # once for all of backward, or for each of its own
+        assert all(isinstance(p, nn.Parameter) and p.placements == (S(0),) for p in model.parameters())
+    exact = policy is None
+    for one, expected in zip(model.parameters(), other.parameters()):
+        torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-4 if exact else 0.1, atol=1e-4 if exact else 0.3)
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
 def test_copies_of_a_fully_sharded_module_are_refused_by_name(mesh, copied):
     with pytest.raises(ts.FailedPreconditionError, match="FSDPLinear is fully sharded"):
         copied(tt.fully_shard(nn.Linear(4, 4), mesh=mesh))
 
 
-def test_fully_shard_twice_or_on_a_mesh_of_two_dims_is_refused(mesh22):
-    with pytest.raises(ts.InvalidArgumentError, match="mesh of one dim"):
-        tt.fully_shard(mlp(), mesh=mesh22)
+def test_fully_shard_twice_or_on_a_mesh_of_three_dims_is_refused(session, mesh22):
+    with pytest.raises(ts.InvalidArgumentError, match="mesh of one dim.*or of two"):
+        tt.fully_shard(mlp(), mesh=session.init_device_mesh((2, 1, 2)))
     model = tt.fully_shard(mlp(), mesh=mesh22["dp"])
     with pytest.raises(ts.InvalidArgumentError, match="sharded already"):
         tt.fully_shard(model, mesh=mesh22["dp"])

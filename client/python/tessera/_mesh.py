@@ -95,6 +95,9 @@ class DeviceMesh:
         mesh._setup(session, raw, parent, dims)
         return mesh
 
+    def __deepcopy__(self, memo):
+        return self         # a value, of the same session
+
     # ---- what it is -------------------------------------------------------------------------
 
     @property

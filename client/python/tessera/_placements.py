@@ -10,7 +10,8 @@ _REDUCE_OPS = ("sum", "avg", "min", "max", "product")
 
 
 class Placement:
-    """Shard(dim), Replicate() or Partial(reduce_op). A value: equality, a hash, and a text form."""
+    """Shard(dim), Replicate() or Partial(reduce_op). A value: equality, a hash, and a text form. Those of torch's DTensor are
+    equal to these, though their hashes are their own."""
 
     __slots__ = ()
 
@@ -50,6 +51,7 @@ class Shard(Placement):
         return dim is None or dim == self.dim
 
     def __eq__(self, other):
+        other = of_dtensor(other)
         return isinstance(other, Shard) and self.dim == other.dim and self.sizes == other.sizes
 
     def __hash__(self):
@@ -71,7 +73,7 @@ class Replicate(Placement):
         return True
 
     def __eq__(self, other):
-        return isinstance(other, Replicate)
+        return isinstance(of_dtensor(other), Replicate)
 
     def __hash__(self):
         return hash("R")
@@ -97,6 +99,7 @@ class Partial(Placement):
         return True
 
     def __eq__(self, other):
+        other = of_dtensor(other)
         return isinstance(other, Partial) and self.reduce_op == other.reduce_op
 
     def __hash__(self):
@@ -113,12 +116,25 @@ for _class in (Placement, Shard, Replicate, Partial):
     _class.__module__ = "tessera"
 
 
+def of_dtensor(placement):
+    """A placement of torch's DTensor as ours; anything else as it is."""
+    kind = type(placement)
+    if kind.__module__ != "torch.distributed.tensor.placement_types":
+        return placement
+    if kind.__name__ == "Shard":
+        return Shard(placement.dim)
+    if kind.__name__ == "Replicate":
+        return Replicate()
+    return Partial(placement.reduce_op) if kind.__name__ == "Partial" else placement
+
+
 def listed(placements, op: str) -> list:
     """A list of what was given: one placement, or anything that iterates over some."""
+    placements = of_dtensor(placements)
     if isinstance(placements, Placement):
         return [placements]
     try:
-        return list(placements)
+        return [of_dtensor(one) for one in placements]
     except TypeError:
         raise InvalidArgumentError(f"{op}: placements is {placements!r}; it must be a list, one per mesh dim") from None
 

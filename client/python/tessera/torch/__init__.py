@@ -19,11 +19,13 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
 from . import (_elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists, _matrices,  # noqa: F401
-               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _samples, _storages, _batched, _lost)
+               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _batched, _lost)
 from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
-from ._fully_shard import FSDPModule, MixedPrecisionPolicy, fully_shard
+from ._factories import empty, full, linspace, logspace, ones, rand, randn, zeros
+from ._fsdp_module import FSDPModule
+from ._fully_shard import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from ._gradients import no_sync
 from ._loader import ShardedLoader
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
@@ -34,7 +36,8 @@ from ._tensor import Tensor
 from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
 
-__all__ = ["DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "Partial", "PipelineStage", "Placement", "Replicate", "Schedule1F1B",
-           "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard", "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module",
-           "distribute_tensor", "from_handle", "from_local", "fully_shard", "load", "no_sync", "parallel", "redistribute", "save",
-           "to_handle"]
+__all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
+           "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
+           "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
+           "empty", "from_handle", "from_local", "full", "fully_shard", "linspace", "load", "logspace", "no_sync", "ones",
+           "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]

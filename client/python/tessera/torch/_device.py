@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from . import _library  # noqa: F401 - the compiled part comes first
-from . import _recorder
+from . import _memory, _recorder
 
 NAME = "tessera"
 torch.utils.rename_privateuse1_backend(NAME)
@@ -151,6 +151,7 @@ class DeviceModule:
         cls.set_rng_state(states[0])
 
 
+_memory.install(DeviceModule)
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
 torch._register_device_module(NAME, DeviceModule)
 default_generator = torch.Generator(DEVICE)

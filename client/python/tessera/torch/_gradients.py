@@ -86,34 +86,37 @@ def reduce(leaves) -> None:
             if not handle._mesh.same(mesh):     # made beside a tensor of another mesh
                 leaf.grad = wrap(_tessera.call(_MOVE, (handle,), mesh=mesh, placements=_wanted(leaf)))
                 continue
-            groups.setdefault((handle._session_key, handle._mesh.hash()), []).append((leaf, handle))
-    for group in groups.values():
-        handles = bring([handle for _, handle in group], [_wanted(leaf) for leaf, _ in group])
-        for (leaf, _), handle in zip(group, handles):
+            narrow = getattr(leaf, "_moves_in", None)
+            groups.setdefault((handle._session_key, handle._mesh.hash(), narrow), []).append((leaf, handle))
+    for (*_, narrow), group in groups.items():
+        handles = bring([handle for _, handle in group], [_wanted(leaf) for leaf, _ in group], narrow)
+        for (leaf, own), handle in zip(group, handles):
+            handle = handle if handle._dtype == own._dtype else _tessera.call(OPS["astype"], (handle,), dtype=own._dtype)
             if leaf.grad._view is None:
                 leaf.grad._cell.bind(handle)
             else:
                 leaf.grad = wrap(handle)
 
 
-def bring(handles: list, placements: list) -> list:
-    """Handles with these encoded placements on their meshes: by one op for each mesh, as far as the catalog's number of
-    operands allows."""
+def bring(handles: list, placements: list, dtype: int | None = None) -> list:
+    """Handles with these encoded placements on their meshes, in that dtype: by one op for each mesh, as far as the catalog's
+    number of operands allows."""
     if any(not one._mesh.same(handles[0]._mesh) for one in handles):
         groups: dict = {}
         for i, one in enumerate(handles):
             groups.setdefault(one._mesh.hash(), []).append(i)
         moved = {}
         for numbers in groups.values():
-            moved.update(zip(numbers, bring([handles[i] for i in numbers], [placements[i] for i in numbers])))
+            moved.update(zip(numbers, bring([handles[i] for i in numbers], [placements[i] for i in numbers], dtype)))
         return [moved[i] for i in range(len(handles))]
     out = []
+    options = {} if dtype is None else {"dtype": dtype}
     for i in range(0, len(handles), 64):
         part, wanted = handles[i:i + 64], placements[i:i + 64]
         if len(part) == 1:
-            out.append(_tessera.call(_MOVE, (part[0],), placements=wanted[0]))
+            out.append(_tessera.call(_MOVE, (part[0],), placements=wanted[0], **options))
         else:
-            out.extend(_tessera.call_all(_MOVE, tuple(part), placements_each=wanted))
+            out.extend(_tessera.call_all(_MOVE, tuple(part), placements_each=wanted, **options))
     return out
 
 

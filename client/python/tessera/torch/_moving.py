@@ -130,6 +130,15 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     return out
 
 
+def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh) -> Tensor:
+    """A module's parameter or buffer, without its gradient, replicated on the whole mesh. One on the device meta becomes zeros,
+    to be placed before module.to_empty(device="tessera") and the module's own initialization give it values."""
+    if tensor.device.type != "meta":
+        return distribute_tensor(tensor.detach(), mesh)
+    return wrap(mesh._session._create(OPS["full"], dtype=code(tensor.dtype), shape=list(tensor.shape), mesh=mesh._raw,
+                                      placements=_encoded("distribute_module", mesh, None), scalars=[0]))
+
+
 # ---- redistribute -----------------------------------------------------------------------------------------------
 
 class _Redistribute(torch.autograd.Function):
@@ -203,18 +212,58 @@ def to_handle(tensor: Tensor):
     return handle_of(tensor)._copy()
 
 
-def from_local(local_tensors, device_mesh: DeviceMesh | None = None, placements=None, *, shape=None) -> Tensor:
-    """A tensor of the CPU tensors at each position: a dict by position, a nested list in mesh shape, or f(position)."""
+class _FromLocal(torch.autograd.Function):
+    """Each CPU tensor's gradient is what its position has of the tensor's; of a term of a sum it is the whole gradient."""
+
+    @staticmethod
+    def forward(ctx, handle, positions, *tensors):
+        ctx.placements, ctx.positions = [(0, 0, 0) if one[0] == 2 else one for one in handle._placements], positions
+        return wrap(handle)
+
+    @staticmethod
+    def backward(ctx, grad):
+        h = handle_of(grad)
+        if list(h._placements) != ctx.placements:
+            h = _call(_MOVE, (h,), placements=ctx.placements)
+        return (None, None, *(tensor_of(np.asarray(h.to_local(one))) if wanted else None
+                              for one, wanted in zip(ctx.positions, ctx.needs_input_grad[2:])))
+
+
+def from_local(local_tensors, device_mesh: DeviceMesh | None = None, placements=None, *, run_check: bool = False, shape=None, stride=None) -> Tensor:
+    """A tensor of the CPU tensors at each position: a dict by position, a nested list in mesh shape, or f(position).
+
+    Those that require grad get theirs in backward, each its shard; one that stands at several positions gets the sum, as of
+    ranks that have a copy each. run_check, stride: taken as DTensor's callers give them; shapes are always checked.
+
+    >>> x = tt.from_local([torch.randn(2, 3) for _ in range(4)], mesh, [ts.Shard(0)])     # [8, 3] on four workers
+    """
     mesh = default_mesh() if device_mesh is None else device_mesh
+    if isinstance(local_tensors, torch.Tensor):
+        raise InvalidArgumentError(f"from_local: one tensor, {list(local_tensors.shape)}; this process has all positions of {mesh}: give a list of their "
+                                   "tensors, a dict by position or f(position), or the whole to tt.distribute_tensor")
+    positions, tensors = [], []
 
-    def arrays(one):
+    def array(one, position):
+        if isinstance(one, torch.Tensor) and one.requires_grad and torch.is_grad_enabled():
+            positions.append(position)
+            tensors.append(one)
+        return array_of(one) if isinstance(one, torch.Tensor) else one
+
+    def arrays(one, position=()):
         if isinstance(one, dict):
-            return {key: arrays(value) for key, value in one.items()}
+            return {key: array(value, key) for key, value in one.items()}
         if isinstance(one, (list, tuple)):
-            return [arrays(value) for value in one]
-        return array_of(one) if isinstance(one, torch.Tensor) else (lambda position: arrays(one(position))) if callable(one) else one
+            return [arrays(value, (*position, i)) for i, value in enumerate(one)]
+        return (lambda position: array(one(position), position)) if callable(one) else array(one, position)
 
-    return wrap(mesh._session.from_local(arrays(local_tensors), mesh, placements, shape=shape))
+    handle = mesh._session.from_local(arrays(local_tensors), mesh, placements, shape=shape)
+    if not tensors:
+        return wrap(handle)
+    if mesh._dims is not None:      # a position of the view, and the first one along the others
+        own = [0] * len(mesh._raw.shape)
+        positions = [tuple(one) if isinstance(one, tuple) else (one,) for one in positions]
+        positions = [tuple({**dict(enumerate(own)), **dict(zip(mesh._dims, one))}.values()) for one in positions]
+    return _FromLocal.apply(handle, positions, *tensors)
 
 
 def distribute_module(module: torch.nn.Module, device_mesh: DeviceMesh | None = None, partition_fn=None, input_fn=None,
@@ -234,11 +283,11 @@ def distribute_module(module: torch.nn.Module, device_mesh: DeviceMesh | None = 
         for key, parameter in submodule._parameters.items():
             if parameter is not None and not isinstance(parameter, Tensor):
                 if id(parameter) not in done:
-                    done[id(parameter)] = (parameter, as_parameter(distribute_tensor(parameter.detach(), mesh), parameter.requires_grad))
+                    done[id(parameter)] = (parameter, as_parameter(on_mesh(parameter, mesh), parameter.requires_grad))
                 submodule._parameters[key] = done[id(parameter)][1]
         for key, buffer in submodule._buffers.items():
             if buffer is not None and not isinstance(buffer, Tensor):
-                submodule._buffers[key] = distribute_tensor(buffer, mesh)
+                submodule._buffers[key] = on_mesh(buffer, mesh)
     if input_fn is not None:
         module.register_forward_pre_hook(lambda mod, inputs: input_fn(mod, inputs, mesh))
     if output_fn is not None:

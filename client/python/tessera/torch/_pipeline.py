@@ -92,7 +92,8 @@ class PipelineStage:
             if isinstance(module, DistributedDataParallel):
                 out[0 if module.device_mesh._dims is None else module.device_mesh._dims[0]] = _SHARD_0
             elif hasattr(module, "_fully_sharded"):
-                out[module._fully_sharded.dim] = _SHARD_0
+                for dim in (*module._fully_sharded.options.copied, *module._fully_sharded.options.dims):
+                    out[dim] = _SHARD_0
         return out
 
     def _fitting(self, ndim: int) -> list:

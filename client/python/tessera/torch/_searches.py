@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import _tessera
@@ -226,15 +228,23 @@ def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
     return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
 
 
-def _histogram(h, edges, weight, density: bool):
-    """How much is between each two edges, the last of which counts."""
-    flat, bins = reshape(h, (-1,)), edges.shape[0] - 1
+def _bin_of(flat, edges):
+    """The bin of each element, and whether it is in one; the last edge counts."""
+    bins = edges.shape[0] - 1
     place = cast(_call(OPS["searchsorted"], (edges, flat), side="right"), _INT64) - 1
     is_in = made.logical_and(flat >= edges[0], flat <= edges[bins])
-    place = made.where(is_in, made.minimum(place, bins - 1), 0)
-    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, reshape(settled(weight), (-1,)), 0)
+    return made.where(is_in, made.minimum(place, bins - 1), 0), is_in
+
+
+def _counted(h, place, is_in, weight, bins: int):
+    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, cast(reshape(settled(weight), (-1,)), h._dtype), 0)
     zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
-    out = settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
+    return settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
+
+
+def _histogram(h, edges, weight, density: bool):
+    """How much is between each two edges."""
+    out = _counted(h, *_bin_of(reshape(h, (-1,)), edges), weight, edges.shape[0] - 1)
     if density:
         out = out / made.sum(out) / (edges[1:] - edges[:-1])
     return wrap(out), wrap(edges)
@@ -245,22 +255,73 @@ def histogram_of_edges(x, bins, *, weight=None, density=False):
     return _histogram(settled(x), settled(bins), weight, density)
 
 
-@row("histogram.bin_ct", how="composed")
-def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: A002 - ATen's name
+def _edges(op: str, h, bins: int, bounds):
     """Of equal parts of a range, or of what the elements reach."""
-    h = settled(x)
-    if range is None and h.size:
+    if bounds is None and h.size:
         low, high = made.min(h), made.max(h)
         is_one = made.equal(low, high)
         low, high = made.where(is_one, low - 0.5, low), made.where(is_one, high + 0.5, high)
     else:
-        low, high = range or (0.0, 1.0)
+        low, high = bounds or (0.0, 1.0)
         if not low <= high:
-            raise InvalidArgumentError(f"histogram: the range {low} to {high}")
+            raise InvalidArgumentError(f"{op}: the range {low} to {high}")
         low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
     at = iota(h, bins + 1, h._dtype)
     step = (high - low) / bins
-    return _histogram(h, made.where(2 * at < bins, low + at * step, high - (bins - at) * step), weight, density)
+    return made.where(2 * at < bins, low + at * step, high - (bins - at) * step)
+
+
+@row("histogram.bin_ct", how="composed")
+def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: A002 - ATen's name
+    h = settled(x)
+    return _histogram(h, _edges("histogram", h, bins, range), weight, density)
+
+
+def _columns(x, bins) -> list:
+    """The coordinates of points, which stand in the last dim, one after the other."""
+    h = settled(x)
+    if h._dtype not in FLOATS:
+        raise InvalidArgumentError(f"histogramdd: takes floats, not {x!r}")
+    if h.ndim < 2 or h.shape[-1] != len(bins):
+        raise InvalidArgumentError(f"histogramdd: bins of {len(bins)} dims, and {x!r} has points of {h.shape[-1] if h.ndim else 0} coordinates")
+    return [reshape(h[..., d], (-1,)) for d in range(len(bins))]
+
+
+def _edges_of_columns(x, bins, bounds) -> list:
+    columns = _columns(x, bins)
+    if bounds is not None and len(bounds) != 2 * len(bins):
+        raise InvalidArgumentError(f"histogramdd: a range of {len(bounds)} numbers for {len(bins)} dims; it has two for each")
+    return [_edges("histogramdd", one, count, None if bounds is None else tuple(bounds[2 * d:2 * d + 2])) for d, (one, count) in enumerate(zip(columns, bins))]
+
+
+@row("_histogramdd_bin_edges.default", how="composed")
+def histogramdd_edges(x, bins, *, range=None, weight=None, density=False):  # noqa: A002
+    return [wrap(one) for one in _edges_of_columns(x, bins, range)]
+
+
+def _histogramdd(x, edges: list, weight, density: bool):
+    columns, counts = _columns(x, edges), [one.shape[0] - 1 for one in edges]
+    place, is_in = None, None
+    for column, one, count in zip(columns, edges, counts):
+        own, own_in = _bin_of(column, one)
+        place, is_in = (own, own_in) if place is None else (place * count + own, made.logical_and(is_in, own_in))
+    out = _counted(columns[0], made.where(is_in, place, 0), is_in, weight, math.prod(counts))
+    out = reshape(out, tuple(counts))
+    if density:
+        out = out / made.sum(out)
+        for d, one in enumerate(edges):
+            out = out / reshape(one[1:] - one[:-1], (-1, *[1] * (len(edges) - 1 - d)))
+    return wrap(out)
+
+
+@row("_histogramdd_from_bin_cts.default", how="composed")
+def histogramdd(x, bins, *, range=None, weight=None, density=False):  # noqa: A002
+    return _histogramdd(x, _edges_of_columns(x, bins, range), weight, density)
+
+
+@row("_histogramdd_from_bin_tensors.default", how="composed")
+def histogramdd_of_edges(x, bins, *, weight=None, density=False):
+    return _histogramdd(x, [settled(one) for one in bins], weight, density)
 
 
 @row("bincount.default")

@@ -50,9 +50,7 @@ _LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.323
             -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
 
 
-@row("lgamma.default", how="composed")
-@_in_f64
-def lgamma(x):
+def lgamma_of(x):
     """Lanczos's approximation (g = 7, 9 terms), and the reflection below 1/2."""
     is_low = x < 0.5
     z = made.where(is_low, 1.0 - x, x) - 1.0
@@ -64,6 +62,9 @@ def lgamma(x):
     out = made.where(is_low, math.log(math.pi) - made.log(made.abs(made.sin(math.pi * made.remainder(x, 2.0)))) - out, out)
     is_pole = made.logical_and(x <= 0.0, made.equal(made.floor(x), x))
     return made.where(made.logical_or(is_pole, made.isinf(x)), float("inf"), out)
+
+
+lgamma = row("lgamma.default", how="composed")(_in_f64(lgamma_of))
 
 
 def _shifted(x, function, end: int = 8):
@@ -156,7 +157,7 @@ def zeta(s, q):
 _SERIES, _ASYMPTOTIC, _FAR = 48, 28, 20.0
 
 
-def _scaled_bessel(order: int):
+def scaled_bessel(order: int):
     """I(x) exp(-|x|): up to 20 by the power series, whose terms all add, beyond by the asymptotic one."""
     powers, term = [], 1.0
     for k in range(_SERIES):
@@ -180,7 +181,7 @@ def _scaled_bessel(order: int):
 
 
 for _order, _name in enumerate(("i0", "i1")):
-    _scaled = _scaled_bessel(_order)
+    _scaled = scaled_bessel(_order)
     row(f"special_{_name}e.default", how="composed")(_in_f64(_scaled))
     row(f"special_{_name}.default", f"special_modified_bessel_{_name}.default", *(["i0.default"] if not _order else []), how="composed")(
         _in_f64(lambda x, scaled=_scaled: scaled(x) * made.exp(made.abs(x))))

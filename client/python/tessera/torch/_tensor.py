@@ -103,8 +103,15 @@ class Tensor(torch.Tensor):
         from ._moving import redistribute
         return redistribute(self, device_mesh, placements, forward_dtype=forward_dtype, backward_dtype=backward_dtype)
 
-    def full_tensor(self) -> torch.Tensor:
-        """The whole tensor as a CPU tensor. Blocks; raises the first cause if something failed."""
+    @staticmethod
+    def from_local(local_tensors, device_mesh=None, placements=None, **options):
+        """tt.from_local."""
+        from ._moving import from_local
+        return from_local(local_tensors, device_mesh, placements, **options)
+
+    def full_tensor(self, *, grad_placements=None) -> torch.Tensor:
+        """The whole tensor as a CPU tensor. Blocks; raises the first cause if something failed. grad_placements: taken as
+        DTensor's callers give it; the gradient comes back to this tensor's placements."""
         return self.cpu()
 
     def to_local(self, position) -> torch.Tensor:

@@ -8,7 +8,7 @@ from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
 from ..._placements import Placement, Replicate, Shard, encode
 from .._cell import moved
-from .._moving import _redistributed, as_parameter, distribute_tensor
+from .._moving import _redistributed, as_parameter, distribute_tensor, on_mesh
 from .._tensor import Tensor, handle_of
 
 
@@ -83,7 +83,7 @@ def brought(parameter: torch.nn.Parameter, mesh: DeviceMesh) -> torch.nn.Paramet
     known = getattr(parameter, "_on_tessera", None)
     if known is None:
         whole = DeviceMesh._wrap(mesh._session, mesh._raw)
-        known = parameter._on_tessera = as_parameter(distribute_tensor(parameter.detach(), whole), parameter.requires_grad)
+        known = parameter._on_tessera = as_parameter(on_mesh(parameter, whole), parameter.requires_grad)
     return known
 
 
@@ -96,4 +96,4 @@ def bring_rest(module: torch.nn.Module, mesh: DeviceMesh) -> None:
                 submodule._parameters[name] = brought(parameter, mesh)
         for name, buffer in submodule._buffers.items():
             if buffer is not None and not isinstance(buffer, Tensor):
-                submodule._buffers[name] = distribute_tensor(buffer, whole)
+                submodule._buffers[name] = on_mesh(buffer, whole)

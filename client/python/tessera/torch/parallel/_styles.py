@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
-from ..._placements import Placement, Replicate, Shard
+from ..._placements import Placement, Replicate, Shard, of_dtensor
 from ._place import mesh_dim_of, place_parameter, placed
 
 
@@ -23,7 +23,7 @@ class ParallelStyle(abc.ABC):
 
 
 def _layout(style: str, name: str, value, default: Placement | None) -> Placement:
-    value = default if value is None else value
+    value = default if value is None else of_dtensor(value)
     if not isinstance(value, Placement):
         raise InvalidArgumentError(f"{style}: {name} is {value!r}, not a placement; use ts.Shard(dim) or ts.Replicate()")
     return value
@@ -157,7 +157,8 @@ class SequenceParallel(ParallelStyle):
 
 
 def _tuple_of(layouts) -> tuple:
-    return (layouts,) if isinstance(layouts, Placement) or layouts is None else tuple(layouts)
+    layouts = of_dtensor(layouts)
+    return (layouts,) if isinstance(layouts, Placement) or layouts is None else tuple(map(of_dtensor, layouts))
 
 
 class PrepareModuleInput(ParallelStyle):
@@ -174,8 +175,8 @@ class PrepareModuleInput(ParallelStyle):
         op = "PrepareModuleInput"
         self.input_layouts = None if input_layouts is None else _tuple_of(input_layouts)
         self.desired_input_layouts = None if desired_input_layouts is None else _tuple_of(desired_input_layouts)
-        self.input_kwarg_layouts = dict(input_kwarg_layouts or {})
-        self.desired_input_kwarg_layouts = dict(desired_input_kwarg_layouts or {})
+        self.input_kwarg_layouts, self.desired_input_kwarg_layouts = (
+            {name: of_dtensor(one) for name, one in (layouts or {}).items()} for layouts in (input_kwarg_layouts, desired_input_kwarg_layouts))
         self.use_local_output = use_local_output
         self.with_kwargs = bool(self.input_kwarg_layouts)
         if self.input_layouts is not None:
