@@ -46,7 +46,7 @@ struct Launch {
 
 // output[b] = left[b] * right[b] (+ output[b] with kAdd), by matrices in row-major order: dense, one batch after the
 // other, and aligned. Operands that lie otherwise are brought together before, so that how they lie is nothing that a
-// library could choose by.
+// library could choose by. A bias (lt_epilogue.h) is added to each row, behind the sums.
 inline constexpr uint64_t kProductAlignment = 16;
 struct MatmulProblem {
   DType dtype = DType::kF32;                             // f64, f32, f16 or bf16 (summed in f32)
@@ -54,7 +54,8 @@ struct MatmulProblem {
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
   uint64_t left = 0, right = 0, output = 0;  // addresses
   KernelStore store = KernelStore::kWrite;
-  std::vector<Launch> otherwise = {};  // the same product by kernels of the image
+  uint64_t bias = 0;                   // the address of `columns` dense elements, aligned; 0: none
+  std::vector<Launch> otherwise = {};  // the same product by kernels of the image, without the bias
 };
 
 // Every byte of [address, address + bytes) becomes `value`.

@@ -40,6 +40,7 @@ std::vector<LtProblem> LtProblemsOf(const MatmulProblem& product) {
     problem.b = from(product.left, of_left);
     problem.d = from(product.output, of_output);
     problem.store = product.store;
+    problem.bias = product.bias;
     problems.push_back(problem);
   }
   return problems;

@@ -11,8 +11,8 @@
 // right^T * left^T, where no order needs to be said, which few kernels of the library know.
 //
 // Law: everything that the library's choice of an algorithm may depend on is in LtShape, and follows from extents and
-// dtype alone, and from the precision that was asked for: one product, one algorithm, however operands lay. Sums are in
-// f32, of f64 in f64.
+// dtype alone, and from the precision that was asked for: one product, one algorithm, however operands lay, and with a
+// bias or without. Sums are in f32, of f64 in f64.
 
 #include <compare>
 #include <cstdint>
@@ -47,6 +47,7 @@ struct LtProblem {
   LtShape shape;
   uint64_t a = 0, b = 0, d = 0;  // addresses
   KernelStore store = KernelStore::kWrite;
+  uint64_t bias = 0;  // the address of d's rows, added to each column; 0: none
 };
 
 // One after the other: several where there are more batches than kMaxLtBatch.

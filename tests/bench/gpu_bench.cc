@@ -64,6 +64,8 @@ double ProcessorSeconds() {
 
 // ---- asked directly
 
+enum class Bias : uint8_t { kNone, kAdded };
+
 // One stream of this process, and memory of the GPU in two halves.
 class Direct {
  public:
@@ -98,8 +100,8 @@ class Direct {
     return Check("cuMemcpyAsync", gpu_.driver->MemcpyAsync(cuda::AddressOf(to), cuda::AddressOf(from),
                                                            static_cast<size_t>(bytes), stream_));
   }
-  // Three matrices, one behind the other, in the first half.
-  absl::Status Multiply(DType dtype, ProductPrecision precision, int64_t n) {
+  // Three matrices, one behind the other, in the first half. Their bias is at the start of the second one.
+  absl::Status Multiply(DType dtype, ProductPrecision precision, int64_t n, Bias bias) {
     if (products_ == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(products_, cuda::Products::Open(gpu_, cuda::CublasLtLibraries()));
       TESSERA_ASSIGN_OR_RETURN(workspace_,
@@ -113,7 +115,8 @@ class Direct {
                                          .inner = n,
                                          .left = at,
                                          .right = at + bytes,
-                                         .output = at + 2 * bytes};
+                                         .output = at + 2 * bytes,
+                                         .bias = bias == Bias::kAdded ? cuda::AddressOf(second()) : 0};
     return products_->Enqueue(stream_, cuda::LtProblemsOf(problem), cuda::AddressOf(workspace_->data()));
   }
   absl::Status Await() { return Check("cuStreamSynchronize", gpu_.driver->StreamSynchronize(stream_)); }
@@ -250,6 +253,10 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(AddProduct("matmul_bf16", DType::kBF16, sizes_.square, ProductPrecision::kFull));
     TESSERA_RETURN_IF_ERROR(AddProduct("matmul_f32", DType::kF32, sizes_.f32_square, ProductPrecision::kFull));
     TESSERA_RETURN_IF_ERROR(AddProduct("matmul_tf32", DType::kF32, sizes_.f32_square, ProductPrecision::kTf32));
+    TESSERA_RETURN_IF_ERROR(
+        AddProduct("linear_f32", DType::kF32, sizes_.f32_square, ProductPrecision::kFull, Bias::kAdded));
+    TESSERA_RETURN_IF_ERROR(
+        AddProduct("linear_tf32", DType::kF32, sizes_.f32_square, ProductPrecision::kTf32, Bias::kAdded));
     TESSERA_RETURN_IF_ERROR(AddPasses());
     TESSERA_RETURN_IF_ERROR(AddTransfers());
     TESSERA_RETURN_IF_ERROR(AddCopies());
@@ -274,21 +281,32 @@ class Figures {
     };
   }
 
-  absl::Status AddProduct(const std::string& name, DType dtype, int64_t n, ProductPrecision precision) {
-    if (absl::Status status = direct_.Multiply(dtype, precision, n); !status.ok()) {
+  // With a bias beside one call of the library where it adds that, else beside the product alone.
+  absl::Status AddProduct(const std::string& name, DType dtype, int64_t n, ProductPrecision precision,
+                          Bias bias = Bias::kNone) {
+    if (absl::Status status = direct_.Multiply(dtype, precision, n, Bias::kNone); !status.ok()) {
       bench_.Skip(name, status);
       return absl::OkStatus();
     }
     TESSERA_ASSIGN_OR_RETURN(const Tensor a, Ones(dtype, {n, n}));
     TESSERA_ASSIGN_OR_RETURN(const Tensor b, Ones(dtype, {n, n}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor row, Ones(dtype, {n}));
     ops::MatmulOptions options;
     if (precision == ProductPrecision::kTf32) options.precision = "tf32";
+    const auto own = [&]() -> absl::StatusOr<Tensor> {
+      if (bias == Bias::kNone) return ops::Matmul(a, b, options);
+      TESSERA_ASSIGN_OR_RETURN(const Tensor product, ops::Matmul(a, b, options));
+      return ops::Add(product, row);
+    };
+    const bool is_librarys = bias == Bias::kAdded && direct_.Multiply(dtype, precision, n, bias).ok();
     const auto direct = [&](int count) -> absl::Status {
-      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.Multiply(dtype, precision, n));
+      for (int i = 0; i < count; ++i) {
+        TESSERA_RETURN_IF_ERROR(direct_.Multiply(dtype, precision, n, is_librarys ? bias : Bias::kNone));
+      }
       return direct_.Await();
     };
-    return bench_.Add(StrCat(name, "_", n), 0.97, sizes_.products, InARow([&] { return ops::Matmul(a, b, options); }),
-                      "cuBLASLt itself", direct);
+    return bench_.Add(StrCat(name, "_", n), 0.97, sizes_.products, InARow(own),
+                      is_librarys ? "cuBLASLt with the bias" : "cuBLASLt itself", direct);
   }
 
   absl::Status AddPasses() {

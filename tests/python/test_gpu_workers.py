@@ -103,7 +103,8 @@ def test_the_figures_of_a_gpu_are_all_measured(emulated):
     done = subprocess.run([WORKER.parents[2] / "tests/bench/gpu_bench", "--quick"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)["figures"]
-    assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "chain_of_6_maps", "sum", "softmax", "upload", "download",
+    assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "linear_f32_16", "linear_tf32_16",
+                             "chain_of_6_maps", "sum", "softmax", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
                              "tiny_op_of_the_device_host_time"]
     for name, figure in figures.items():
@@ -121,6 +122,27 @@ def test_products_in_tf32_round_their_factors_and_no_others_do(emulated, new_clu
     assert np.all((x @ y).full_tensor() == 8 * factor)
     assert np.all(ts.matmul(x, y, precision="tf32").full_tensor() == 8)
     assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == 8)
+
+
+@needs_emulator
+def test_a_layer_is_one_call_with_its_bias(emulated, monkeypatch, new_cluster, rng):
+    """A map of its own the worker would have its host compute, and say so: it has an NVRTC that compiles nothing."""
+    monkeypatch.setenv("TESSERA_NVRTC", str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
+    x, w, b = (rng.integers(-9, 9, size).astype(np.float32) for size in ((6, 10), (8, 10), (8,)))
+    for left in reversed(range(3)):
+        cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
+        session = cluster.connect()
+        mesh = session.init_device_mesh("cuda", (1,))
+        own = [session.distribute_tensor(values, mesh, [ts.Replicate()]).wait() for values in (x, w, b)]
+        np.testing.assert_array_equal(ts.linear(*own).full_tensor(), x @ w.T + b)
+        if "is computed on the host" not in cluster.log_tail(0):
+            break
+        # The product may be under way before the worker has what follows it.
+        assert left > 0, cluster.log_tail(0)
+    product = ts.matmul(own[0], own[1].T)           # somebody may read it
+    np.testing.assert_array_equal((product + own[2]).full_tensor(), x @ w.T + b)
+    assert "is computed on the host" in cluster.log_tail(0)
+    np.testing.assert_array_equal(product.full_tensor(), x @ w.T)
 
 
 @needs_emulator

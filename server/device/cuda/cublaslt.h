@@ -24,9 +24,11 @@ namespace tessera::cuda {
   X(GetStatusName)                    \
   X(GetVersion)                       \
   X(Matmul)                           \
+  X(MatmulAlgoCheck)                  \
   X(MatmulAlgoGetHeuristic)           \
   X(MatmulDescCreate)                 \
   X(MatmulDescDestroy)                \
+  X(MatmulDescSetAttribute)           \
   X(MatmulPreferenceCreate)           \
   X(MatmulPreferenceDestroy)          \
   X(MatmulPreferenceSetAttribute)     \

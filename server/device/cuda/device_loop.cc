@@ -262,7 +262,9 @@ absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wai
 
 absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load) {
   Launcher::Turn turn{.workspace = stream.workspace, .may_load = must_load == nullptr || resting_for_.has_value()};
-  absl::Status status = launcher_->Enqueue(stream.get(), work, turn);
+  const absl::StatusOr<bool> with_next = SubmitWithNext(stream, work, turn);
+  absl::Status status = with_next.status();
+  if (with_next.ok() && !*with_next && !turn.must_load) status = launcher_->Enqueue(stream.get(), work, turn);
   if (turn.replaced != nullptr) Fail(stream, stream.Mark([replaced = turn.replaced] {}));
   Fail(stream, stream.Submitted());  // of what must load, a larger workspace's zeros
   if (turn.must_load) {
@@ -275,6 +277,16 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? SubmitHostStep(stream, *kernel) : status;
+}
+
+absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn) {
+  const auto* kernel = std::get_if<KernelWork>(&work);
+  const auto* next = stream.queue.empty() ? nullptr : std::get_if<DeviceWork>(&stream.queue.front().item);
+  const auto* next_kernel = next == nullptr ? nullptr : std::get_if<KernelWork>(next);
+  if (kernel == nullptr || next_kernel == nullptr) return false;
+  const absl::StatusOr<bool> both = launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
+  if (!both.ok() || *both) stream.queue.pop_front();
+  return both;
 }
 
 void CudaDevice::Loop::WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned) {

@@ -82,6 +82,9 @@ class CudaDevice::Loop {
   absl::Status SubmitWait(Stream& stream, const CounterWait& wait);
   // `must_load`, where it isn't null, says that nothing was submitted: the work waits for a rest.
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load = nullptr);
+  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library. What isn't
+  // there yet isn't waited for.
+  absl::StatusOr<bool> SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn);
   absl::Status SubmitHostStep(Stream& stream, const KernelWork& work);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "kernels/cuda/image.h"
+#include "kernels/cuda/lt_epilogue.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -189,6 +191,28 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next,
+                                               Turn& turn) {
+  if (!products_.ok()) return false;
+  const std::optional<BiasedProduct> biased = JoinBias(product.call, next.call);
+  if (!biased.has_value()) return false;
+  // As much as either needs: what is taken now isn't replaced again where the product is enqueued by itself.
+  const int64_t bytes = std::max(WorkspaceBytes(product.call), WorkspaceBytes(biased->product));
+  TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
+  absl::StatusOr<std::vector<Step>> steps = LaunchKernel(biased->product, reserved);
+  const MatmulProblem* problem = steps.ok() ? AddBias(*biased, *steps) : nullptr;
+  if (problem == nullptr || !(*products_)->AddsBias(LtProblemsOf(*problem)[0].shape)) return false;
+  TESSERA_ASSIGN_OR_RETURN(const bool are_loaded, AreLoaded(*steps));
+  turn.must_load = !are_loaded && !turn.may_load;
+  if (turn.must_load) return false;
+  absl::Status status = Run(stream, *steps, turn.workspace);
+  if (absl::IsUnimplemented(status)) return false;
+  TESSERA_RETURN_IF_ERROR(status);
+  Count(product);
+  Count(next);
+  return true;
+}
+
 absl::Status Launcher::Finish(Fault& fault) {
   if (fault.word == nullptr) return absl::OkStatus();
   const int64_t value = *fault.word;
@@ -293,6 +317,7 @@ absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem, Stream
     refused = (*products_)->Enqueue(stream, LtProblemsOf(problem), AddressOf(workspace.products->data()));
     if (!absl::IsUnimplemented(refused)) return refused;
   }
+  if (problem.bias != 0) return refused;
   if (product_error_.ok()) product_error_ = refused;
   for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
   return absl::OkStatus();

@@ -58,6 +58,10 @@ class Launcher {
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
   // nobody counted.
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, Turn& turn);
+  // Enqueues a product of matrices and the sum with a bias that follows it as one call of cuBLASLt, where both are that
+  // (kernels/cuda/lt_epilogue.h) and the product's algorithm adds a bias: the bits are those of one after the other.
+  // False where not: each is to be enqueued by itself, unless the turn must load. Neither of the two leaves a fault.
+  absl::StatusOr<bool> EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next, Turn& turn);
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
   // Why the first program that has no kernel has none.

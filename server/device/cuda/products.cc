@@ -1,5 +1,6 @@
 #include "server/device/cuda/products.h"
 
+#include <optional>
 #include <utility>
 
 #include "schemas/types/status_macros.h"
@@ -39,6 +40,8 @@ bool IsRefusal(cublasStatus_t status) {
          status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
+void* At(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+
 std::string TextOf(const LtShape& shape) {
   return StrCat(ToText(shape.dtype), " ", shape.rows, " x ", shape.inner, " by ", shape.inner, " x ", shape.columns,
                 ", batch ", shape.batch);
@@ -52,15 +55,15 @@ struct Products::Prepared {
     for (cublasLtMatrixLayout_t layout : layouts) {
       if (layout != nullptr) library.MatrixLayoutDestroy(layout);
     }
-    if (description != nullptr) library.MatmulDescDestroy(description);
+    for (cublasLtMatmulDesc_t operation : {description, with_bias}) {
+      if (operation != nullptr) library.MatmulDescDestroy(operation);
+    }
   }
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
 
   absl::Status Describe(const LtShape& shape) {
-    TESSERA_RETURN_IF_ERROR(
-        library.Check("cublasLtMatmulDescCreate",
-                      library.MatmulDescCreate(&description, ComputeTypeOf(shape), TypeOf(shape.computed_in))));
+    TESSERA_RETURN_IF_ERROR(DescribeOperation(shape, &description));
     for (const auto& [layout, from] :
          {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
       TESSERA_RETURN_IF_ERROR(
@@ -73,17 +76,35 @@ struct Products::Prepared {
     }
     return absl::OkStatus();
   }
+  absl::Status DescribeWithBias(const LtShape& shape) {
+    if (with_bias == nullptr) TESSERA_RETURN_IF_ERROR(DescribeOperation(shape, &with_bias));
+    return Set(with_bias, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  }
+  // Who asks about the description is answered for a bias of this alignment.
+  absl::Status SetBias(uint64_t address) { return Set(with_bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER, At(address)); }
+
+  const CublasLt& library;
+  cublasLtMatmulDesc_t description = nullptr, with_bias = nullptr;
+  cublasLtMatrixLayout_t layouts[3] = {};  // a, b, d
+  cublasLtMatmulAlgo_t algorithm = {};
+  std::optional<bool> adds_bias;  // nothing: wasn't asked
+  bool is_loaded = false, is_loaded_with_bias = false;
+
+ private:
+  absl::Status DescribeOperation(const LtShape& shape, cublasLtMatmulDesc_t* operation) const {
+    return library.Check("cublasLtMatmulDescCreate",
+                         library.MatmulDescCreate(operation, ComputeTypeOf(shape), TypeOf(shape.computed_in)));
+  }
   template <typename T>
   absl::Status Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value) const {
     return library.Check("cublasLtMatrixLayoutSetAttribute",
                          library.MatrixLayoutSetAttribute(layout, attribute, &value, sizeof(value)));
   }
-
-  const CublasLt& library;
-  cublasLtMatmulDesc_t description = nullptr;
-  cublasLtMatrixLayout_t layouts[3] = {};  // a, b, d
-  cublasLtMatmulAlgo_t algorithm = {};
-  bool is_loaded = false;
+  template <typename T>
+  absl::Status Set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) const {
+    return library.Check("cublasLtMatmulDescSetAttribute",
+                         library.MatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
 };
 
 namespace {
@@ -178,9 +199,59 @@ absl::StatusOr<bool> Products::AreLoaded(absl::Span<const LtProblem> problems) {
     const absl::StatusOr<std::shared_ptr<Prepared>> prepared = Prepare(problem.shape);
     if (absl::IsUnimplemented(prepared.status())) return true;
     TESSERA_RETURN_IF_ERROR(prepared.status());
-    are_loaded = are_loaded && (*prepared)->is_loaded;
+    are_loaded = are_loaded && (problem.bias != 0 ? (*prepared)->is_loaded_with_bias : (*prepared)->is_loaded);
   }
   return are_loaded;
+}
+
+bool Products::AddsBias(const LtShape& shape) {
+  const absl::StatusOr<std::shared_ptr<Prepared>> prepared = Prepare(shape);
+  return prepared.ok() && AddsBias(shape, **prepared);
+}
+
+bool Products::AddsBias(const LtShape& shape, Prepared& prepared) {
+  if (prepared.adds_bias.has_value()) return *prepared.adds_bias;
+  const absl::StatusOr<bool> answer = AskForBias(shape, prepared);
+  if (answer.ok()) prepared.adds_bias = *answer;  // what else goes wrong is no answer
+  return answer.value_or(false);
+}
+
+absl::StatusOr<bool> Products::AskForBias(const LtShape& shape, Prepared& prepared) {
+  TESSERA_RETURN_IF_ERROR(prepared.DescribeWithBias(shape));
+  TESSERA_RETURN_IF_ERROR(prepared.SetBias(kProductAlignment));
+  cublasLtMatmulHeuristicResult_t result = {};
+  const cublasStatus_t answer =
+      library_->MatmulAlgoCheck(handle_, prepared.with_bias, prepared.layouts[0], prepared.layouts[1],
+                                prepared.layouts[2], prepared.layouts[2], &prepared.algorithm, &result);
+  if (IsRefusal(answer)) return false;
+  TESSERA_RETURN_IF_ERROR(library_->Check("cublasLtMatmulAlgoCheck", answer));
+  return result.workspaceSize <= static_cast<size_t>(kProductWorkspaceBytes);
+}
+
+absl::Status Products::Multiply(CUstream stream, const LtProblem& problem, Prepared& with, CUdeviceptr workspace) {
+  const bool has_bias = problem.bias != 0;
+  if (has_bias && !AddsBias(problem.shape, with)) {
+    return absl::UnimplementedError(StrCat("cuBLASLt adds no bias by its algorithm for ", TextOf(problem.shape)));
+  }
+  if (has_bias) TESSERA_RETURN_IF_ERROR(with.SetBias(problem.bias));
+  const bool is_double = problem.shape.computed_in == DType::kF64;
+  const double added = problem.store == KernelStore::kAdd ? 1 : 0;
+  const double wide[] = {1, added};
+  const float narrow[] = {1, static_cast<float>(added)};
+  const void* alpha = is_double ? static_cast<const void*>(&wide[0]) : &narrow[0];
+  const void* beta = is_double ? static_cast<const void*>(&wide[1]) : &narrow[1];
+  const cublasStatus_t answer = library_->Matmul(
+      handle_, has_bias ? with.with_bias : with.description, alpha, At(problem.a), with.layouts[0], At(problem.b),
+      with.layouts[1], beta, At(problem.d), with.layouts[2], At(problem.d), with.layouts[2], &with.algorithm,
+      At(workspace), static_cast<size_t>(kProductWorkspaceBytes), stream);
+  absl::Status status = library_->Check(StrCat("cublasLtMatmul of ", TextOf(problem.shape)), answer);
+  // The check doesn't promise that the algorithm runs.
+  if (has_bias && IsRefusal(answer)) {
+    with.adds_bias = false;
+    return absl::UnimplementedError(status.message());
+  }
+  if (status.ok()) (has_bias ? with.is_loaded_with_bias : with.is_loaded) = true;
+  return status;
 }
 
 absl::Status Products::Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace) {
@@ -188,22 +259,8 @@ absl::Status Products::Enqueue(CUstream stream, absl::Span<const LtProblem> prob
   for (const LtProblem& problem : problems) {
     TESSERA_ASSIGN_OR_RETURN(prepared.emplace_back(), Prepare(problem.shape));
   }
-  const auto at = [](uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); };
   for (size_t i = 0; i < problems.size(); ++i) {
-    const LtProblem& problem = problems[i];
-    Prepared& with = *prepared[i];
-    const bool is_double = problem.shape.computed_in == DType::kF64;
-    const double added = problem.store == KernelStore::kAdd ? 1 : 0;
-    const double wide[] = {1, added};
-    const float narrow[] = {1, static_cast<float>(added)};
-    const void* alpha = is_double ? static_cast<const void*>(&wide[0]) : &narrow[0];
-    const void* beta = is_double ? static_cast<const void*>(&wide[1]) : &narrow[1];
-    TESSERA_RETURN_IF_ERROR(library_->Check(
-        StrCat("cublasLtMatmul of ", TextOf(problem.shape)),
-        library_->Matmul(handle_, with.description, alpha, at(problem.a), with.layouts[0], at(problem.b),
-                         with.layouts[1], beta, at(problem.d), with.layouts[2], at(problem.d), with.layouts[2],
-                         &with.algorithm, at(workspace), static_cast<size_t>(kProductWorkspaceBytes), stream)));
-    with.is_loaded = true;
+    TESSERA_RETURN_IF_ERROR(Multiply(stream, problems[i], *prepared[i], workspace));
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,8 @@
 //
 // Law: a shape (kernels/cuda/lt_problem.h) has one algorithm, the first that the library's heuristic names; nothing is
 // measured. It may use kProductWorkspaceBytes, and adds parts of a sum in the type that it is computed in, in a fixed
-// order: no algorithm is taken that adds them in place, or rounds them in between.
+// order: no algorithm is taken that adds them in place, or rounds them in between. A bias is added by the same
+// algorithm, where the library says that it can, so that the sums have the same bits.
 
 #include <map>
 #include <memory>
@@ -37,10 +38,14 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Whether each of them has been enqueued before. The library loads an algorithm's kernel when it is first enqueued.
-  // What the heuristic refuses counts as loaded; an error of another kind is returned.
+  // Whether each of them has been enqueued before, with a bias or without, as it is. The library loads an algorithm's
+  // kernel when it is first enqueued, and with a bias it may be another. What the heuristic refuses counts as loaded;
+  // an error of another kind is returned.
   absl::StatusOr<bool> AreLoaded(absl::Span<const LtProblem> problems);
-  // Unimplemented where the heuristic knows no algorithm for one of them: nothing was enqueued then.
+  // Whether the shape's algorithm adds a bias, too. Asked for once; no where there is no algorithm.
+  bool AddsBias(const LtShape& shape);
+  // Unimplemented where the heuristic knows no algorithm for one of them, or where one with a bias, which comes alone,
+  // has one that doesn't add it: nothing was enqueued then.
   absl::Status Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace);
 
   // Shapes that the heuristic was asked for so far.
@@ -51,6 +56,10 @@ class Products {
   Products(std::unique_ptr<const CublasLt> library, cublasLtHandle_t handle);
   absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const LtShape& shape);
   absl::StatusOr<std::shared_ptr<Prepared>> Ask(const LtShape& shape);
+  // Whether the prepared shape's algorithm adds a bias.
+  bool AddsBias(const LtShape& shape, Prepared& prepared);
+  absl::StatusOr<bool> AskForBias(const LtShape& shape, Prepared& prepared);
+  absl::Status Multiply(CUstream stream, const LtProblem& problem, Prepared& with, CUdeviceptr workspace);
 
   const std::unique_ptr<const CublasLt> library_;
   const cublasLtHandle_t handle_;

@@ -3,6 +3,7 @@
 
 #include "server/device/cuda/products.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,8 +21,8 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int64_t kBytes = int64_t{8} << 20;
-// Of a, b and d in the memory.
-constexpr int64_t kPlaces[] = {0, kBytes / 4, kBytes / 2};
+// Of a, b, d and a bias in the memory.
+constexpr int64_t kPlaces[] = {0, kBytes / 4, kBytes / 2, kBytes * 3 / 4};
 
 template <typename T>
 constexpr DType kTypeOf = DType::kF32;
@@ -103,6 +104,10 @@ class CublasLtProducts : public ::testing::Test {
   double SumOfOnes(int64_t count);
   template <typename T>
   void HasTheSameBitsEachTime();
+  // Of how many shapes a bias is added by the library, to the product's bits.
+  template <typename T>
+  int CountBiased(ProductPrecision precision);
+  bool AddsBias(MatmulProblem problem) { return products_->AddsBias(LtProblemsOf(problem)[0].shape); }
 
   const Driver* driver_ = nullptr;
   Gpu gpu_;
@@ -232,6 +237,97 @@ TEST_F(CublasLtProducts, HaveTheSameBitsEachTime) {
   HasTheSameBitsEachTime<F16>();
   HasTheSameBitsEachTime<float>();
   HasTheSameBitsEachTime<double>();
+}
+
+// Each element is that of the product alone and then one sum, rounded once. Long sums of few elements are what an
+// algorithm cuts in parts.
+template <typename T>
+int CublasLtProducts::CountBiased(ProductPrecision precision) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> numbers(-1, 1);
+  int biased = 0;
+  for (const auto& [m, k, n] :
+       {std::tuple{5, 7, 3}, {1, 40, 10}, {33, 64, 18}, {16, 1, 2}, {16, 32, 24}, {8, 4096, 8}, {192, 256, 320}}) {
+    const auto elements = static_cast<size_t>(std::max({m * k, k * n, m * n + 8}));
+    used_bytes_ = elements * sizeof(T);
+    for (int place : {0, 1, 3}) {
+      for (size_t e = 0; e < elements; ++e) At<T>(place)[e] = T(numbers(random)) * T(numbers(random));
+    }
+    std::fill(At<T>(0), At<T>(0) + k, T(0));  // the first row is the bias's
+    At<T>(3)[0] = T(-0.0);
+    At<T>(3)[n - 1] = std::numeric_limits<T>::quiet_NaN();
+    MatmulProblem problem = {.dtype = kTypeOf<T>,
+                             .precision = precision,
+                             .rows = m,
+                             .columns = n,
+                             .inner = k,
+                             .left = Address(0),
+                             .right = Address(1),
+                             .output = Address(2)};
+    const absl::Status alone = Run(problem);
+    EXPECT_TRUE(alone.ok()) << alone;
+    std::vector<T> want(At<T>(2), At<T>(2) + elements);
+    for (int64_t i = 0; i < m * n; ++i) want[static_cast<size_t>(i)] += At<T>(3)[i % n];
+    problem.bias = Address(3);
+    if (!AddsBias(problem)) {
+      EXPECT_TRUE(absl::IsUnimplemented(Enqueue(problem)));
+      continue;
+    }
+    ++biased;
+    const absl::Status both = Run(problem);
+    EXPECT_TRUE(both.ok()) << both;
+    int wrong = 0;
+    for (size_t e = 0; e < elements; ++e) {
+      const bool are_nan = std::isnan(want[e]) && std::isnan(At<T>(2)[e]);
+      wrong += !are_nan && std::memcmp(&want[e], &At<T>(2)[e], sizeof(T)) != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0) << ToText(kTypeOf<T>) << " " << m << "x" << k << "x" << n;
+  }
+  return biased;
+}
+
+TEST_F(CublasLtProducts, ABiasIsAddedToTheProductsBits) {
+  EXPECT_GT(CountBiased<float>(ProductPrecision::kFull), 0);
+  EXPECT_GT(CountBiased<float>(ProductPrecision::kTf32), 0);
+  // A library may have none for f64.
+  EXPECT_GE(CountBiased<double>(ProductPrecision::kFull), testing::TestDriver::Get().is_emulated() ? 1 : 0);
+}
+
+TEST_F(CublasLtProducts, ABiasThatTakesMoreWorkspaceThanThereIsIsRefused) {
+  if (!testing::TestDriver::Get().is_emulated()) return;  // what another library takes is its own affair
+  EXPECT_TRUE(AddsBias({.rows = 1000, .columns = 1000, .inner = 64}));
+  // Of 32 MiB the product takes 26, and with a bias 39.
+  EXPECT_FALSE(AddsBias({.rows = 1800, .columns = 1800, .inner = 64}));
+}
+
+TEST_F(CublasLtProducts, ABiasIsAskedForOnceAndAgainWhereThatFailed) {
+  const testing::TestDriver& driver = testing::TestDriver::Get();
+  if (!driver.is_emulated()) return;  // fails when it is told to
+  const MatmulProblem first = {.rows = 4, .columns = 4, .inner = 4}, second = {.rows = 6, .columns = 4, .inner = 4};
+  const MatmulProblem third = {.rows = 8, .columns = 4, .inner = 4};
+  driver.Fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_FALSE(AddsBias(first));
+  EXPECT_FALSE(AddsBias(first));
+  driver.Fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_ALLOC_FAILED);
+  EXPECT_FALSE(AddsBias(second));
+  EXPECT_TRUE(AddsBias(second));
+  driver.Fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_TRUE(AddsBias(second));
+  EXPECT_FALSE(AddsBias(third));  // the first that asks
+}
+
+TEST_F(CublasLtProducts, ABiasThatIsRefusedAfterAllIsNotTriedAgain) {
+  const testing::TestDriver& driver = testing::TestDriver::Get();
+  if (!driver.is_emulated()) return;  // fails when it is told to
+  MatmulProblem problem = {
+      .rows = 4, .columns = 4, .inner = 4, .left = Address(0), .right = Address(1), .output = Address(2)};
+  problem.bias = Address(3);
+  ASSERT_TRUE(AddsBias(problem));
+  driver.Fail("cublasLtMatmul", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_TRUE(absl::IsUnimplemented(Run(problem)));
+  EXPECT_FALSE(AddsBias(problem));
+  problem.bias = 0;
+  EXPECT_TRUE(Run(problem).ok());
 }
 
 TEST_F(CublasLtProducts, AsManyBatchesAsAreAskedForAtOnce) {

@@ -3,15 +3,21 @@
 
 #include "server/device/cuda/products.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "schemas/ops/expression.h"
+#include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
 #include "tests/emulator/cuda/test_driver.h"
 
@@ -187,17 +193,230 @@ TEST(CudaProducts, OfStreamsThatNothingOrdersHaveAWorkspaceEach) {
   }
 }
 
-enum class LeftOut { kNothing, kProductsWait, kWritersWait };
+// ---- a product and the sum with its bias
 
-// One stream writes an operand, another multiplies by it, and the first writes it again. All is enqueued before
-// anything runs.
-std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
+// left, rows x inner, by right, inner x columns, and the sum with `columns` of a bias.
+struct Linear {
+  Linear(const float* left, const float* right, const float* bias, float* of_product, float* result, int64_t rows,
+         int64_t inner, int64_t columns)
+      : product(left, right, of_product, rows, inner, columns) {
+    product.call.output_readers = 1;
+    terms = {{.data = of_product, .dtype = DType::kF32, .extents = {rows, columns}, .strides = {columns, 1}},
+             {.data = bias, .dtype = DType::kF32, .extents = {columns}, .strides = {1}}};
+    sum = product.call;
+    sum.op = &op;
+    sum.inputs = terms;
+    sum.output = result;
+    sum.output_readers = 0;
+  }
+  Linear(const Linear&) = delete;
+  // Both at once: the device is idle before.
+  void Enqueue(Device& device) {
+    device.Drain();
+    device.Hold();
+    device.EnqueueRun(kCompute, KernelWork{product.call, {}});
+    device.EnqueueRun(kCompute, KernelWork{sum, {}});
+    device.Flush();
+  }
+  Product product;
+  LocalOp op = MapOp{*ParseExpression("add:f32(in0:f32, in1:f32)")};
+  std::vector<KernelInput> terms;
+  KernelCall sum;
+};
+
+// What the product's memory holds before: where the library adds the bias, afterwards, too.
+constexpr float kUntouched = -77;
+
+class CudaBiases : public ::testing::Test {
+ protected:
+  // Thirds, which round.
+  std::vector<float> Thirds(int64_t count, int factor) {
+    std::vector<float> values;
+    for (int64_t e = 0; e < count; ++e) values.push_back(static_cast<float>(e * factor % 23 - 11) / 3);
+    return values;
+  }
+  std::unique_ptr<Linear> MakeLinear(int64_t rows, int64_t inner, int64_t columns) {
+    results_ = static_cast<size_t>(rows * columns);
+    of_product_ = gpu_.Put(std::vector<float>(results_, kUntouched));
+    result_ = gpu_.Put(std::vector<float>(results_));
+    return std::make_unique<Linear>(gpu_.Put(Thirds(rows * inner, 7)), gpu_.Put(Thirds(inner * columns, 5)),
+                                    gpu_.Put(Thirds(columns, 3)), of_product_, result_, rows, inner, columns);
+  }
+  bool WasProductWritten() {
+    const std::vector<float> values = gpu_.Get(of_product_, results_);
+    const auto left = std::count(values.begin(), values.end(), kUntouched);
+    EXPECT_TRUE(left == 0 || left == static_cast<std::ptrdiff_t>(results_)) << left;
+    return left == 0;
+  }
+  std::vector<float> Run(Linear& linear) {
+    linear.Enqueue(gpu_.device());
+    EXPECT_EQ(gpu_.Report(kCompute), absl::OkStatus());
+    return gpu_.Get(result_, results_);
+  }
+  // One after the other.
+  std::vector<float> RunApart(Linear& linear) {
+    linear.product.call.output_readers = 0;
+    std::vector<float> values = Run(linear);
+    EXPECT_TRUE(WasProductWritten());
+    linear.product.call.output_readers = 1;
+    gpu_.Upload(std::vector<float>(results_, kUntouched).data(), reinterpret_cast<std::byte*>(of_product_),
+                static_cast<int64_t>(results_ * sizeof(float)));
+    return values;
+  }
+  static bool IsEmulated() { return TestDriver::Get().is_emulated(); }
+
+  OneGpu gpu_;
+  size_t results_ = 0;
+  float *of_product_ = nullptr, *result_ = nullptr;
+};
+
+TEST_F(CudaBiases, AreAddedByTheLibraryWithTheBitsOfASumOfTheirOwn) {
+  int joined = 0;
+  for (const auto& [m, k, n] : {std::tuple{4, 6, 8}, {1, 40, 16}, {33, 100, 18}, {5, 7, 3}, {3, 600, 1000}}) {
+    for (const ProductPrecision precision : {ProductPrecision::kFull, ProductPrecision::kTf32}) {
+      gpu_.Reset();
+      const auto linear = MakeLinear(m, k, n);
+      std::get<MatmulOp>(linear->product.op).notation.precision = precision;
+      const std::vector<float> want = RunApart(*linear);
+      EXPECT_EQ(Run(*linear), want) << m << "x" << k << "x" << n;
+      const bool was_written = WasProductWritten();
+      joined += was_written ? 0 : 1;
+      if (IsEmulated()) {
+        EXPECT_EQ(was_written, n % 2 != 0) << n;  // it refuses an odd number of columns
+      }
+    }
+  }
+  EXPECT_GT(joined, 0);
+}
+
+// Weights are copied to the workspace first, which grows.
+TEST_F(CudaBiases, OfFactorsThatLieOtherwiseHaveTheSameBits) {
+  constexpr int64_t kInner = 1100, kColumns = 500;  // 2.2 MB
+  const auto linear = MakeLinear(2, kInner, kColumns);
+  const std::vector<float> want = RunApart(*linear);
+  const std::vector<float> weights = Thirds(kInner * kColumns, 5);
+  std::vector<float> turned(weights.size());
+  for (size_t i = 0; i < turned.size(); ++i) turned[i % kColumns * kInner + i / kColumns] = weights[i];
+  linear->product.inputs[1].data = gpu_.Put(turned);
+  linear->product.inputs[1].strides = {1, kInner};
+  EXPECT_EQ(Run(*linear), want);
+  if (IsEmulated()) {
+    EXPECT_FALSE(WasProductWritten());
+  }
+}
+
+TEST_F(CudaBiases, OfProductsThatOthersReadAreAddedBehindThem) {
+  const auto linear = MakeLinear(4, 6, 8);
+  const std::vector<float> want = RunApart(*linear);
+  for (const int readers : {0, 2}) {
+    linear->product.call.output_readers = readers;
+    EXPECT_EQ(Run(*linear), want);
+    EXPECT_TRUE(WasProductWritten()) << readers;
+  }
+}
+
+TEST_F(CudaBiases, ThatTheAlgorithmDoesntAddAreAddedBehindIt) {
+  if (!IsEmulated()) GTEST_SKIP() << "refuses what it is told to";
+  // Each of a shape of its own, which hasn't been asked for.
+  for (const auto& [call, inner] : {std::pair("cublasLtMatmulAlgoCheck", 6), std::pair("cublasLtMatmul", 10)}) {
+    const auto linear = MakeLinear(4, inner, 8);
+    const std::vector<float> want = RunApart(*linear);
+    TestDriver::Get().Fail(call, 1, CUBLAS_STATUS_NOT_SUPPORTED);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(Run(*linear), want) << call;
+      EXPECT_TRUE(WasProductWritten()) << call;
+    }
+  }
+}
+
+TEST_F(CudaBiases, ThatAreNotThereYetArentWaitedFor) {
+  const auto linear = MakeLinear(4, 6, 8);
+  const std::vector<float> want = RunApart(*linear);
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
+  EXPECT_EQ(gpu_.Report(kCompute), absl::OkStatus());
+  EXPECT_TRUE(WasProductWritten());
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
+  EXPECT_EQ(gpu_.Report(kCompute), absl::OkStatus());
+  EXPECT_EQ(gpu_.Get(result_, results_), want);
+}
+
+TEST_F(CudaBiases, BehindASignalAreNoPartOfTheProduct) {
+  const auto linear = MakeLinear(4, 6, 8);
+  const std::vector<float> want = RunApart(*linear);
+  gpu_.device().Drain();
+  gpu_.device().Hold();
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
+  gpu_.device().EnqueueSignal(kCompute, 1);
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
+  gpu_.device().Flush();
+  EXPECT_EQ(gpu_.Report(kCompute), absl::OkStatus());
+  EXPECT_EQ(gpu_.Get(result_, results_), want);
+  EXPECT_TRUE(WasProductWritten());
+}
+
+// What multiplies with a bias may be another kernel than what multiplies without one.
+TEST_F(CudaBiases, AreLoadedWhenNothingRuns) {
+  const auto linear = MakeLinear(4, 14, 8);  // a shape of its own
+  const std::vector<float> want = RunApart(*linear);
+  std::promise<Device::Done> started;
+  gpu_.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
+  Device::Done done = started.get_future().get();
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
+  std::promise<absl::Status> reported;
+  gpu_.device().EnqueueReport(kCompute,
+                              [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
+  if (IsEmulated()) {
+    EXPECT_FALSE(WasProductWritten());  // by a transfer, which goes on meanwhile
+  }
+  done(absl::OkStatus());
+  EXPECT_EQ(reported.get_future().get(), absl::OkStatus());
+  EXPECT_EQ(gpu_.Get(result_, results_), want);
+}
+
+TEST_F(CudaBiases, WhatBothTakeFromPeersIsCounted) {
+  const auto linear = MakeLinear(4, 6, 8);
+  int64_t first = 0, second = 0;
+  const std::vector<ReceivedCount> of_product = {{&first, 40}}, of_sum = {{&first, 2}, {&second, 7}};
+  gpu_.device().Drain();
+  gpu_.device().Hold();
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, of_product});
+  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, of_sum});
+  gpu_.device().Flush();
+  EXPECT_EQ(gpu_.Report(kCompute), absl::OkStatus());
+  EXPECT_EQ(first, 42);
+  EXPECT_EQ(second, 7);
+  if (IsEmulated()) {
+    EXPECT_FALSE(WasProductWritten());
+  }
+}
+
+TEST_F(CudaBiases, AFailureIsReportedOnceAndWhatFollowsRuns) {
+  if (!IsEmulated()) GTEST_SKIP() << "fails when it is told to";
+  const auto linear = MakeLinear(4, 6, 8);
+  const std::vector<float> want = RunApart(*linear);
+  TestDriver::Get().Fail("cublasLtMatmul", 1, CUBLAS_STATUS_EXECUTION_FAILED);
+  linear->Enqueue(gpu_.device());
+  EXPECT_THAT(std::string(gpu_.Report(kCompute).message()), HasSubstr("cublasLtMatmul of f32 8 x 6 by 6 x 4"));
+  EXPECT_EQ(Run(*linear), want);
+  EXPECT_FALSE(WasProductWritten());
+}
+
+// ---- hazards
+
+enum class LeftOut { kNothing, kProductsWait, kWritersWait };
+enum class Written { kFactor, kBias };
+
+// One stream writes an operand, another multiplies by it or has it for the product's bias, and the first writes it
+// again. All is enqueued before anything runs.
+std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out, Written written) {
   const TestDriver& driver = TestDriver::Get();
   driver.Seed(seed);
   OneGpu gpu;
   const float *ones = gpu.Put(Ones(64)), *twos = gpu.Put(std::vector<float>(64, 2));
   float *operand = gpu.Put(std::vector<float>(64)), *result = gpu.Put(std::vector<float>(64));
   const Product product(operand, ones, result, 8, 8, 8);
+  const Linear linear(ones, ones, operand, gpu.Put(std::vector<float>(64)), result, 8, 8, 8);
   const auto copy = [&](const float* from) {
     return CopyWork{.extents = {64},
                     .element_bytes = 4,
@@ -206,15 +425,24 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
                     .destination = operand,
                     .destination_strides = {1}};
   };
-  gpu.device().EnqueueRun(kCompute, KernelWork{product.call, {}});  // what is made once is made
+  const auto multiply = [&] {
+    if (written == Written::kFactor) return gpu.device().EnqueueRun(kCompute, KernelWork{product.call, {}});
+    gpu.device().EnqueueRun(kCompute, KernelWork{linear.product.call, {}});
+    gpu.device().EnqueueRun(kCompute, KernelWork{linear.sum, {}});
+  };
+  gpu.device().Drain();
+  gpu.device().Hold();
+  multiply();  // what is made once is made
+  gpu.device().Flush();
   EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
   gpu.device().Drain();
   const size_t before = driver.Hazards().size();
   driver.Hold();
+  gpu.device().Hold();
   gpu.device().EnqueueRun(kExchange, copy(ones));
   gpu.device().EnqueueSignal(kExchange, 1);
   if (left_out != LeftOut::kProductsWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  gpu.device().EnqueueRun(kCompute, KernelWork{product.call, {}});
+  multiply();
   gpu.device().EnqueueSignal(kCompute, 1);
   if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
   gpu.device().EnqueueRun(kExchange, copy(twos));
@@ -226,13 +454,16 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
       done[n].set_value();
     });
   }
-  // Two copies, the product, two signals and two reports; and two to a wait, as the host looks before it.
+  gpu.device().Flush();
+  // Two copies, the product, with its bias or without, two signals and two reports; and two to a wait, as the host
+  // looks before it.
   const int queued = left_out == LeftOut::kNothing ? 11 : 9;
   while (driver.Queued() < queued) std::this_thread::yield();
+  EXPECT_EQ(driver.Queued(), queued);
   driver.Release();
   for (std::promise<void>& one : done) one.get_future().get();
   if (left_out == LeftOut::kNothing) {
-    EXPECT_THAT(gpu.Get(result, 64), Each(8)) << seed;
+    EXPECT_THAT(gpu.Get(result, 64), Each(written == Written::kFactor ? 8 : 9)) << seed;
   }
   std::vector<std::string> hazards = driver.Hazards();
   hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
@@ -242,15 +473,22 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
 TEST(CudaProductHazards, AnOrderedProductHasNone) {
   if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 20; ++seed) {
-    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
+    for (const Written written : {Written::kFactor, Written::kBias}) {
+      for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing, written)) {
+        ADD_FAILURE() << seed << ": " << hazard;
+      }
+    }
   }
 }
 
 TEST(CudaProductHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
   if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 20; ++seed) {
-    EXPECT_THAT(FindHazards(seed, LeftOut::kProductsWait), Contains(HasSubstr("product"))) << seed;
-    EXPECT_THAT(FindHazards(seed, LeftOut::kWritersWait), Contains(HasSubstr("product"))) << seed;
+    for (const Written written : {Written::kFactor, Written::kBias}) {
+      for (const LeftOut left_out : {LeftOut::kProductsWait, LeftOut::kWritersWait}) {
+        EXPECT_THAT(FindHazards(seed, left_out, written), Contains(HasSubstr("product"))) << seed;
+      }
+    }
   }
 }
 

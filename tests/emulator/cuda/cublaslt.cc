@@ -129,14 +129,14 @@ double ScaleOf(const LtOperation& operation, const void* scale) {
   return static_cast<double>(*static_cast<const float*>(scale));
 }
 
-// An algorithm's kernel is loaded when it is first used.
-cublasStatus_t Load(const cublasLtMatmulAlgo_t& algorithm) {
+// An algorithm's kernel is loaded when it is first used; with an epilogue it is another.
+cublasStatus_t Load(const cublasLtMatmulAlgo_t& algorithm, uint32_t epilogue) {
   static std::mutex& mutex = *new std::mutex();
   static std::set<std::string>& loaded = *new std::set<std::string>();
   {
     std::lock_guard lock(mutex);
     const std::string bytes(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm));
-    if (!loaded.insert(bytes).second) return CUBLAS_STATUS_SUCCESS;
+    if (!loaded.insert(bytes + std::to_string(epilogue)).second) return CUBLAS_STATUS_SUCCESS;
   }
   const int result = TheDriver().may_wait_for_all("cublasLtMatmul with an algorithm for the first time");
   return result == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -198,6 +198,9 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) { ret
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t attribute, const void* from,
                                               size_t bytes) {
+  if (const cublasStatus_t entered = Enter("cublasLtMatmulDescSetAttribute"); entered != CUBLAS_STATUS_SUCCESS) {
+    return entered;
+  }
   LtOperation* operation = operations.Find(description);
   if (operation == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   switch (attribute) {
@@ -205,6 +208,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
     case CUBLASLT_MATMUL_DESC_TRANSA: return Set(operation->transpose_a, from, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB: return Set(operation->transpose_b, from, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return Set(operation->epilogue, from, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Set(operation->bias, from, bytes);
     default: return Wrong("cublasLtMatmulDescSetAttribute", "an unknown attribute", CUBLAS_STATUS_INVALID_VALUE);
   }
 }
@@ -281,6 +285,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  constexpr const char* kName = "cublasLtMatmulAlgoCheck";
+  if (const cublasStatus_t entered = Enter(kName); entered != CUBLAS_STATUS_SUCCESS) return entered;
+  if (const cublasStatus_t status = CheckHandle(kName, handle); status != CUBLAS_STATUS_SUCCESS) return status;
+  LtShapes shapes;
+  if (algorithm == nullptr || result == nullptr || !Gather(description, a, b, c, d, &shapes)) {
+    return Wrong(kName, "a descriptor or an algorithm that isn't there", CUBLAS_STATUS_INVALID_VALUE);
+  }
+  LtAlgorithm asked;
+  std::memcpy(static_cast<void*>(&asked), algorithm, sizeof(LtAlgorithm));
+  const std::optional<uint64_t> workspace_bytes = CheckAlgorithm(shapes, asked);
+  if (!workspace_bytes.has_value()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = *workspace_bytes;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -312,7 +336,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   call.workspace_bytes = workspace_bytes;
   call.is_odd = calls++ % 2 != 0;
   if (std::string wrong = WrongWith(call); !wrong.empty()) return Wrong(kName, wrong, CUBLAS_STATUS_INVALID_VALUE);
-  if (const cublasStatus_t status = Load(*algorithm); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (const cublasStatus_t status = Load(*algorithm, call.shapes.operation.epilogue); status != CUBLAS_STATUS_SUCCESS)
+    return status;
   const TesseraEmulatorOperation operation = {
       "product", nullptr, RunState, [](void* opaque) { delete static_cast<State*>(opaque); }, state.release()};
   return TheDriver().push(stream, &operation) != 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kLongSum = 32;  // of elements: it is cut in two
 constexpr uint64_t kWorkspaceAlignment = 256;
+constexpr uint64_t kBiasAlignment = 16;
 
 int64_t BytesOf(cudaDataType_t type) {
   switch (type) {
@@ -79,14 +80,17 @@ std::string WrongWithMatrix(const LtMatrix& matrix, const char* name) {
   return "";
 }
 
-uint64_t Hash(const LtShapes& shapes) {
+enum class Epilogues { kLeftOut, kCounted };
+
+uint64_t Hash(const LtShapes& shapes, Epilogues epilogues) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto add = [&hash](auto value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001B3; };
   const LtOperation& o = shapes.operation;
   for (const int64_t value : {int64_t{o.compute}, int64_t{o.scale}, int64_t{o.pointer_mode}, int64_t{o.transpose_a},
-                              int64_t{o.transpose_b}, int64_t{o.epilogue}}) {
+                              int64_t{o.transpose_b}}) {
     add(value);
   }
+  if (epilogues == Epilogues::kCounted) add(int64_t{o.epilogue});
   for (const LtMatrix* m : {&shapes.a, &shapes.b, &shapes.c, &shapes.d}) {
     for (const int64_t value : {int64_t{m->type}, static_cast<int64_t>(m->rows), static_cast<int64_t>(m->columns),
                                 m->leading_dimension, int64_t{m->order}, int64_t{m->batch}, m->batch_stride}) {
@@ -115,6 +119,9 @@ uint64_t ImplementationOf(const LtShapes& shapes) {
 uint64_t InnerOf(const LtShapes& shapes) {
   return shapes.operation.transpose_a == CUBLAS_OP_N ? shapes.a.columns : shapes.a.rows;
 }
+
+bool HasBias(const LtShapes& shapes) { return shapes.operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
+uint64_t SumBytes(const LtShapes& shapes) { return shapes.operation.compute == CUBLAS_COMPUTE_64F ? 8 : 4; }
 
 bool IsAligned(uint64_t address, uint64_t bytes) { return bytes != 0 && address % bytes == 0; }
 
@@ -146,9 +153,10 @@ class Lined {
   std::vector<std::byte*> places_;
 };
 
-// Where a sum begins: as the library's kernels do, in another order for other layouts, alignments and extents.
+// Where a sum begins: as the library's kernels do, in another order for other layouts, alignments and extents, and for
+// another epilogue.
 uint64_t FirstOf(const LtAlgorithm& algorithm, uint64_t terms) {
-  uint64_t mixed = algorithm.of;
+  uint64_t mixed = algorithm.order;
   for (const uint32_t alignment : algorithm.alignment) mixed = (mixed ^ alignment) * 0x100000001B3;
   return (mixed >> 17) % terms;
 }
@@ -181,9 +189,14 @@ std::string RunIn(const LtCall& call, const LtTouch& touch) {
   const bool is_in_workspace = call.algorithm.workspace_bytes > 0;
   std::byte* scratch = nullptr;
   if (is_in_workspace) {
-    const auto bytes = static_cast<int64_t>(call.algorithm.workspace_bytes);
+    const auto bytes = static_cast<int64_t>(CheckAlgorithm(s, call.algorithm).value_or(0));
     scratch = touch(call.workspace, bytes, true);
     if (scratch == nullptr || touch(call.workspace, bytes, false) == nullptr) return "no memory of the workspace";
+  }
+  const std::byte* bias = nullptr;
+  if (HasBias(s)) {
+    bias = touch(s.operation.bias, static_cast<int64_t>(s.d.rows) * BytesOf(s.d.type), false);
+    if (bias == nullptr) return "no memory of the bias";
   }
   for (int64_t batch = 0; batch < s.d.batch; ++batch) {
     Lined a(s.a, call.a, batch), b(s.b, call.b, batch), c(s.c, call.c, batch), d(s.d, call.d, batch);
@@ -213,6 +226,7 @@ std::string RunIn(const LtCall& call, const LtTouch& touch) {
         }
         A value = static_cast<A>(call.alpha) * sum;
         if (call.beta != 0) value += static_cast<A>(call.beta) * Load<A>(s.c.type, c.At(row, column));
+        if (bias != nullptr) value += Load<A>(s.d.type, bias + row * static_cast<uint64_t>(BytesOf(s.d.type)));
         Store(s.d.type, value, d.At(row, column));
       }
     }
@@ -237,7 +251,7 @@ std::string WrongWith(const LtShapes& s) {
     return "types that don't go together";
   }
   if (o.pointer_mode != CUBLASLT_POINTER_MODE_HOST) return "scales that are not the host's";
-  if (o.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return "an epilogue";
+  if (o.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !HasBias(s)) return "an epilogue";
   for (const int32_t transpose : {o.transpose_a, o.transpose_b}) {
     if (transpose != CUBLAS_OP_N && transpose != CUBLAS_OP_T) return "an unknown operation";
   }
@@ -253,7 +267,8 @@ std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPrefe
   const uint64_t needs = ImplementationOf(shapes);
   if ((needs & preference.implementations) != needs) return std::nullopt;
   LtAlgorithm algorithm;
-  algorithm.of = Hash(shapes);
+  algorithm.of = Hash(shapes, Epilogues::kLeftOut);
+  algorithm.order = Hash(shapes, Epilogues::kCounted);
   const LtMatrix* const matrices[] = {&shapes.a, &shapes.b, &shapes.c, &shapes.d};
   for (size_t m = 0; m < 4; ++m) {
     const uint32_t promised = preference.alignment[m];
@@ -262,8 +277,7 @@ std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPrefe
   }
   if (InnerOf(shapes) < kLongSum || preference.schemes == CUBLASLT_REDUCTION_SCHEME_NONE) return algorithm;
   constexpr uint64_t kParts = 2;
-  const uint64_t sum_bytes = shapes.operation.compute == CUBLAS_COMPUTE_64F ? 8 : 4;
-  const uint64_t bytes = kParts * shapes.d.rows * shapes.d.columns * sum_bytes;
+  const uint64_t bytes = kParts * shapes.d.rows * shapes.d.columns * SumBytes(shapes);
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
                                 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) {
     if ((preference.schemes & scheme) == 0) continue;
@@ -277,9 +291,21 @@ std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPrefe
   return algorithm;
 }
 
+std::optional<uint64_t> CheckAlgorithm(const LtShapes& shapes, const LtAlgorithm& algorithm) {
+  if (!WrongWith(shapes).empty() || algorithm.of != Hash(shapes, Epilogues::kLeftOut)) return std::nullopt;
+  const uint64_t bytes = algorithm.workspace_bytes;
+  if (!HasBias(shapes)) return bytes;
+  if (shapes.d.rows % 2 != 0 || !IsAligned(shapes.operation.bias, kBiasAlignment)) return std::nullopt;
+  // The parts of a sum are put together there before the bias comes.
+  return bytes == 0 ? 0 : bytes + shapes.d.rows * shapes.d.columns * SumBytes(shapes);
+}
+
 std::string WrongWith(const LtCall& call) {
   const LtAlgorithm& algorithm = call.algorithm;
-  if (algorithm.of != Hash(call.shapes)) return "an algorithm of other shapes";
+  if (algorithm.of != Hash(call.shapes, Epilogues::kLeftOut)) return "an algorithm of other shapes";
+  if (HasBias(call.shapes) && call.shapes.operation.bias == 0) return "no bias";
+  const std::optional<uint64_t> workspace_bytes = CheckAlgorithm(call.shapes, algorithm);
+  if (!workspace_bytes.has_value()) return "an algorithm that doesn't add the bias";
   const uint64_t addresses[] = {call.a, call.b, call.c, call.d};
   for (size_t m = 0; m < 4; ++m) {
     if (addresses[m] == 0) return std::string("no ") + "abcd"[m];
@@ -287,8 +313,8 @@ std::string WrongWith(const LtCall& call) {
       return std::string("less alignment than was promised of ") + "abcd"[m];
     }
   }
-  if (algorithm.workspace_bytes > call.workspace_bytes) return "a workspace that is too small";
-  if (algorithm.workspace_bytes > 0 && (call.workspace == 0 || !IsAligned(call.workspace, kWorkspaceAlignment))) {
+  if (*workspace_bytes > call.workspace_bytes) return "a workspace that is too small";
+  if (*workspace_bytes > 0 && (call.workspace == 0 || !IsAligned(call.workspace, kWorkspaceAlignment))) {
     return "a workspace that isn't aligned to 256";
   }
   return "";

@@ -30,7 +30,8 @@ struct LtOperation {
   cudaDataType_t scale = CUDA_R_32F;
   int32_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
-  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // or CUBLASLT_EPILOGUE_BIAS: one element for each of d's rows
+  uint64_t bias = 0;
 };
 struct LtPreference {
   uint64_t workspace_bytes = 0;
@@ -45,7 +46,8 @@ struct LtShapes {
 
 // Fits cublasLtMatmulAlgo_t.
 struct LtAlgorithm {
-  uint64_t of = 0;  // the shapes
+  uint64_t of = 0;     // the shapes, whatever the epilogue
+  uint64_t order = 0;  // of a sum; another one where another epilogue was asked for
   uint64_t workspace_bytes = 0;
   uint32_t alignment[4] = {};
   uint32_t parts = 1;
@@ -57,6 +59,11 @@ static_assert(sizeof(LtAlgorithm) <= sizeof(cublasLtMatmulAlgo_t));
 std::string WrongWith(const LtShapes& shapes);
 // None where the shapes are wrong, or the preference allows nothing.
 std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPreference& preference);
+
+// What the algorithm needs for the shapes, which may have another epilogue than those that it was chosen for; none
+// where it can't compute them: of other shapes, or with a bias for an odd number of rows, or one that isn't aligned
+// to 16.
+std::optional<uint64_t> CheckAlgorithm(const LtShapes& shapes, const LtAlgorithm& algorithm);
 
 struct LtCall {
   LtShapes shapes;

@@ -258,5 +258,91 @@ TEST(LtProduct, PartsThatAreAddedInPlaceHaveOtherBitsEachTime) {
   EXPECT_EQ(inplace, (std::set<float>{256, 258}));
 }
 
+// Behind what b has.
+constexpr uint64_t kBias = kBase + (1 << 14) + (1 << 13);
+
+TEST(LtProduct, ABiasIsAddedToEachColumn) {
+  for (const Type type : {kTypes[2], kTypes[3]}) {
+    for (const int64_t inner : {7, 40}) {
+      World world(type, 6, 3, inner, 2, false, false, false);
+      ASSERT_TRUE(world.Choose({.workspace_bytes = 1 << 14, .schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}));
+      world.call.shapes.operation.epilogue = CUBLASLT_EPILOGUE_BIAS;
+      world.call.shapes.operation.bias = kBias;
+      ASSERT_EQ(WrongWith(world.call), "");
+      std::vector<double> want;
+      for (int64_t i = 0; i < 2 * 6 * 3; ++i) {
+        want.push_back(world.Want(i / 18, i / 3 % 6, i % 3) +
+                       Get(world.memory, type, kBias + static_cast<uint64_t>(i / 3 % 6 * type.bytes)));
+      }
+      ASSERT_EQ(RunProduct(world.call, world.memory.Touch()), "");
+      for (int64_t i = 0; i < 2 * 6 * 3; ++i) {
+        const uint64_t at = world.At(world.call.shapes.d, world.call.d, i / 18, i / 3 % 6, i % 3);
+        EXPECT_EQ(Get(world.memory, type, at), want[static_cast<size_t>(i)]) << inner << " " << i;
+      }
+      std::set<uint64_t> of_bias;
+      for (const uint64_t byte : world.memory.read) {
+        if (byte + kBase >= kBias && byte < 2 << 14) of_bias.insert(byte + kBase - kBias);
+      }
+      EXPECT_EQ(of_bias.size(), static_cast<size_t>(6 * type.bytes));
+      EXPECT_EQ(*of_bias.rbegin(), of_bias.size() - 1);
+    }
+  }
+}
+
+// 2049 is no number of f16, 2048 and 2050 are.
+TEST(LtProduct, OfHalvesABiasComesBeforeTheyAreRounded) {
+  World world(kTypes[0], 2, 1, 2, 1, false, false, false);
+  for (int64_t row = 0; row < 2; ++row) {
+    for (int64_t k = 0; k < 2; ++k) {
+      Put(world.memory, world.type, world.At(world.call.shapes.a, world.call.a, 0, row, k), k == 0 ? 2048 : 1);
+      Put(world.memory, world.type, world.At(world.call.shapes.b, world.call.b, 0, k, 0), 1);
+    }
+    Put(world.memory, world.type, kBias + static_cast<uint64_t>(row * world.type.bytes), 1);
+  }
+  ASSERT_TRUE(world.Choose());
+  world.call.shapes.operation.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  world.call.shapes.operation.bias = kBias;
+  ASSERT_EQ(RunProduct(world.call, world.memory.Touch()), "");
+  EXPECT_EQ(Get(world.memory, world.type, world.call.d), 2050);
+}
+
+TEST(LtProduct, WhoAsksForAnAlgorithmWithABiasGetsAnother) {
+  World world(kTypes[2], 6, 3, 40, 1, false, false, false);
+  ASSERT_TRUE(world.Choose());
+  const LtAlgorithm without = world.call.algorithm;
+  world.call.shapes.operation.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  world.call.shapes.operation.bias = kBias;
+  EXPECT_TRUE(CheckAlgorithm(world.call.shapes, without).has_value());
+  ASSERT_TRUE(world.Choose());
+  EXPECT_EQ(world.call.algorithm.of, without.of);
+  EXPECT_NE(world.call.algorithm.order, without.order);
+}
+
+TEST(LtProduct, ABiasThatAnAlgorithmDoesntAddIsRefused) {
+  const LtPreference preference = {.workspace_bytes = 1 << 14, .schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE};
+  World odd(kTypes[2], 5, 3, 40, 1, false, false, false);
+  ASSERT_TRUE(odd.Choose(preference));
+  EXPECT_TRUE(CheckAlgorithm(odd.call.shapes, odd.call.algorithm).has_value());
+  odd.call.shapes.operation.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  odd.call.shapes.operation.bias = kBias;
+  EXPECT_FALSE(CheckAlgorithm(odd.call.shapes, odd.call.algorithm).has_value());
+  EXPECT_EQ(WrongWith(odd.call), "an algorithm that doesn't add the bias");
+  World world(kTypes[2], 6, 3, 40, 1, false, false, false);
+  ASSERT_TRUE(world.Choose(preference));
+  world.call.shapes.operation.epilogue = CUBLASLT_EPILOGUE_BIAS;
+  EXPECT_EQ(WrongWith(world.call), "no bias");
+  world.call.shapes.operation.bias = kBias + 8;
+  EXPECT_EQ(WrongWith(world.call), "an algorithm that doesn't add the bias");
+  world.call.shapes.operation.bias = kBias;
+  EXPECT_EQ(WrongWith(world.call), "");
+  // Two parts, and what they are put together in.
+  EXPECT_EQ(CheckAlgorithm(world.call.shapes, world.call.algorithm), uint64_t{3 * 6 * 3 * 4});
+  world.call.workspace_bytes = world.call.algorithm.workspace_bytes;
+  EXPECT_EQ(WrongWith(world.call), "a workspace that is too small");
+  world.call.workspace_bytes = 1 << 14;
+  world.call.shapes.operation.bias = kBase + (4 << 14);
+  EXPECT_EQ(RunProduct(world.call, world.memory.Touch()), "no memory of the bias");
+}
+
 }  // namespace
 }  // namespace tessera::emulator

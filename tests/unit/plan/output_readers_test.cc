@@ -61,6 +61,13 @@ TEST(OutputReaders, EachInputOfALocalStepIsOne) {
             (std::vector<int>{2, 0}));
 }
 
+// As a sum with its bias: what a GPU's library computes as one with it (kernels/cuda/lt_epilogue.h).
+TEST(OutputReaders, OfAProductIsTheMapBehindIt) {
+  EXPECT_EQ(ReadersIn("  tmp %2 : f32[4] @ mesh(2) [S(0)] in b2\n  out %3 : f32[4] @ mesh(2) [S(0)] in b3\n",
+                      "  local matmul(bk,bk->b) %1, %1 -> %2\n  local map(sqrt:f32(in0:f32)) %2 -> %3\n", 8),
+            (std::vector<int>{2, 1, 0}));
+}
+
 TEST(OutputReaders, WhatWorkersReadOfEachOtherIsNot) {
   EXPECT_EQ(ReadersIn(kSum + "  out %3 : f32[4,4] @ mesh(2) [R] in b3\n",
                       kSums + "  all_gather %1 -> %3 move\n"
