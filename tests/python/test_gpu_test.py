@@ -16,6 +16,7 @@ BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", ROOT / "bazel-bin"))
 sys.path.insert(0, str(ROOT / "tools/gpu"))
 import machine  # noqa: E402
 import pack  # noqa: E402
+from run import count  # noqa: E402
 from steps import PROGRAMS, STEPS, named  # noqa: E402
 
 needs_emulator = pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(),
@@ -97,6 +98,17 @@ def test_a_run_says_of_each_step_how_it_ended(tmp_path):
     assert (tmp_path / "results").read_text() == done.stdout
     assert "==== doctor: client/cli/tessera doctor --device cuda\nfine\n" in (tmp_path / "log").read_text()
     assert run_steps(tmp_path, {"doctor": "echo fine"}).returncode == 0
+
+
+def test_cases_that_are_left_out_are_named_by_reason():
+    said = """s.sss
+SKIPPED tests/python/test_gpu_workers.py::test_a[cuInit:1:2-a call: it, fails] - no failures
+SKIPPED tests/python/test_gpu_workers.py::test_a[cuInit:2:2-another call] - no failures
+SKIPPED tests/python/test_gpu_workers.py::test_b - Skipped: no driver
+3 failed, 12 passed, 3 skipped, 1 warning in 3.10s
+"""
+    assert count(named(["workers"])[0], said) == (12, {"no failures": ["test_a", "test_a"], "no driver": ["test_b"]})
+    assert count(named(["workers"])[0], "3 skipped in 0.1s\n")[0] == 0
 
 
 @needs_emulator

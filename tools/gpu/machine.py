@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -83,11 +84,16 @@ out(**facts)
 """
 
 EXCLUSIVE_PROCESS = 3
+SECONDS = 60    # half a GB of a library may have to be read
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
     """In a process of its own: a library of another machine may do anything when it is opened."""
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, errors="replace")
+    command = [sys.executable, "-sE", "-c", code, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, errors="replace")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"it took more than {SECONDS} s")
 
 
 def pythons() -> list[str]:
@@ -132,6 +138,16 @@ def describe() -> dict:
     said = run(DESCRIBE, "libcuda.so.1")
     lines = said.stdout.strip().splitlines()
     return json.loads(lines[-1]) if said.returncode == 0 and lines else {"why": f"the driver ends its process ({said.returncode}): {said.stderr[-300:]}"}
+
+
+def hold_open() -> list[int]:
+    """Opens the GPUs' files for as long as steps run. Where no daemon of NVIDIA's does, the kernel starts a GPU anew, for seconds, whenever
+    a process comes and nobody has one open."""
+    held = []
+    for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
+        with contextlib.suppress(OSError):
+            held.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    return held
 
 
 def driver_release() -> str:

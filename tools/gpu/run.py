@@ -57,7 +57,7 @@ class Runner:
                             "PYTHONPATH": str(folder / "site"), "PYTHONNOUSERSITE": "1", "PYTHONUNBUFFERED": "1"}
         self.environment.setdefault("HOME", str(work))
         self.environment.setdefault("PATH", os.defpath)
-        for name in ("PYTHONHOME", "PYTHONSTARTUP", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        for name in ("PYTHONHOME", "PYTHONSTARTUP", "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TESSERA_ADDRESS", "TESSERA_TEST_TRANSPORT", "NCCL_HOSTID"):
             self.environment.pop(name, None)
 
     def look_around(self) -> None:
@@ -165,7 +165,7 @@ def count(step: Step, text: str) -> tuple[int, dict[str, list[str]]]:
         return text.count("[       OK ]"), {}
     passed = re.search(r"^(?:=+ )?(?:\d+ failed, )?(\d+) passed", text, re.MULTILINE)
     left_out: dict[str, list[str]] = {}
-    for test, reason in re.findall(r"^SKIPPED \S+::(\w+)\S* - (?:Skipped: )?(.*)$", text, re.MULTILINE):
+    for test, reason in re.findall(r"^SKIPPED \S+?::(\w+)(?:\[.*\])? - (?:Skipped: )?(.*)$", text, re.MULTILINE):
         left_out.setdefault(reason, []).append(test)
     return int(passed[1]) if passed else 0, left_out
 
@@ -178,7 +178,7 @@ def find_driver() -> None:
                  f"nor in {', '.join(machine.DRIVER_FOLDERS)}")
     if folder:
         path = ":".join(filter(None, (os.environ.get("LD_LIBRARY_PATH"), folder)))
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "LD_LIBRARY_PATH": path})
+        os.execve(sys.executable, [sys.executable, "-sE", *sys.argv], {**os.environ, "LD_LIBRARY_PATH": path})
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -213,12 +213,15 @@ def main() -> None:
     find_driver()
     report = Report(options.results, options.log)
     work = pathlib.Path(tempfile.mkdtemp(prefix="gpu-"))   # a short path: sockets lie there
+    held = machine.hold_open()
     try:
         runner = Runner(folder, work, report, options.seconds)
         runner.look_around()
         for step in options.steps:
             runner.run(step)
     finally:
+        for descriptor in held:
+            os.close(descriptor)
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(report.failed)
 
