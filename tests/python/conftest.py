@@ -20,13 +20,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
 # What the workers compute on. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.
 DEVICE = os.environ.get("TESSERA_TEST_DEVICE", "cpu")
-IS_EMULATED = DEVICE == "cuda" and os.environ.get("TESSERA_TEST_GPU") != "real"
+REAL_GPU = os.environ.get("TESSERA_TEST_GPU") == "real"
+IS_EMULATED = DEVICE == "cuda" and not REAL_GPU
 EMULATED_DRIVER = pathlib.Path(__file__).resolve().parents[2] / "bazel-bin/tests/emulator/cuda"
 
 
 def use_emulated_driver(setenv):
-    """Workers that are started from now on find the emulated libcuda.so.1 and libnccl.so.2 first."""
-    if os.environ.get("TESSERA_TEST_GPU") != "real":
+    """Workers that are started from now on find the emulated libcuda.so.1 and libnccl.so.2 first, unless the GPU is real."""
+    if not REAL_GPU:
         setenv("LD_LIBRARY_PATH", f"{EMULATED_DRIVER}:{EMULATED_DRIVER}/nccl:{os.environ.get('LD_LIBRARY_PATH', '')}")
 
 

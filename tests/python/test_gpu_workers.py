@@ -1,4 +1,5 @@
-"""Workers with a GPU, on the emulated driver: what is started, what is refused, and what they compute."""
+"""Workers with a GPU: what is started, what is refused, and what they compute. On the emulated driver, or on the machine's own
+(TESSERA_TEST_GPU=real), where several workers share one GPU."""
 
 import json
 import os
@@ -14,27 +15,51 @@ import pytest
 
 import in_time
 import tessera as ts
-from conftest import EMULATED_DRIVER, TRANSPORT, use_emulated_driver
+from conftest import EMULATED_DRIVER, REAL_GPU, TRANSPORT, use_emulated_driver
 from test_processes import Up, wait_until
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import two_hosts  # noqa: E402
 
 WORKER = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin")) / "server/worker/tessera-worker"
-needs_emulator = pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(),
-                                    reason="no emulated driver: the CUDA toolkit (nvcc) was not there when this was built")
+BUILT_WITHOUT = "no emulated driver: the CUDA toolkit (nvcc) was not there when this was built"
+needs_gpu = pytest.mark.skipif(not REAL_GPU and not (EMULATED_DRIVER / "libcuda.so.1").exists(), reason=BUILT_WITHOUT)
+
+
+def needs_emulator(reason):
+    """For tests whose driver does what no real one does when it is told to; `reason` says what."""
+    if REAL_GPU:
+        return pytest.mark.skip(reason=reason)
+    return pytest.mark.skipif(not (EMULATED_DRIVER / "libcuda.so.1").exists(), reason=BUILT_WITHOUT)
+
+
+fails_on_demand = needs_emulator("calls of a real driver don't fail on demand")
 
 
 @pytest.fixture
 def no_driver(monkeypatch):
+    if REAL_GPU:
+        pytest.skip("a real driver is found without LD_LIBRARY_PATH, too")
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
 
 
 @pytest.fixture
-def emulated(monkeypatch):
+def gpu(monkeypatch):
     if TRANSPORT != "shm":
         pytest.skip("workers with GPUs reach each other by mapped memory alone")
     use_emulated_driver(monkeypatch.setenv)
+
+
+def needs_library(library, variable):
+    """On a real GPU, which may be there without NVIDIA's libraries."""
+    opened = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+    if REAL_GPU and subprocess.run([sys.executable, "-c", opened, os.environ.get(variable, library)], capture_output=True).returncode:
+        pytest.skip(f"no {library} ({variable}=PATH)")
+
+
+def needs_transport(transport):
+    if "nccl" in transport:
+        needs_library("libnccl.so.2", "TESSERA_NCCL")
 
 
 def start_beside(up, index, transport=None, stderr=subprocess.DEVNULL, **environment):
@@ -70,7 +95,7 @@ def test_a_gpu_is_not_named_for_a_worker_without_one():
 
 
 @needs_emulator
-def test_a_gpu_that_is_not_there_is_named(emulated):
+def test_a_gpu_that_is_not_there_is_named(gpu):
     ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda", "--gpu", "99"], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1 and "cuda: no GPU 99: the driver counts 1, from 0 on" in ended.stderr
 
@@ -81,7 +106,7 @@ def test_a_gpu_that_is_not_there_is_named(emulated):
     ("TESSERA_CUBLASLT", "libm.so.6", "products are computed by the image's own kernels: no cuBLASLt: libm.so.6 has no cublasLtCreate"),
     ("TESSERA_NVRTC", "/etc/passwd", "is computed on the host: maps: no NVRTC: /etc/passwd: invalid ELF header"),
     ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
-def test_a_library_that_is_another_thing_is_named_and_done_without(emulated, monkeypatch, new_cluster, variable, library, said):
+def test_a_library_that_is_another_thing_is_named_and_done_without(gpu, monkeypatch, new_cluster, variable, library, said):
     monkeypatch.setenv(variable, library)
     cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
     session = cluster.connect()
@@ -97,9 +122,10 @@ def test_another_device_is_refused_by_name():
         ts.local_cluster(workers=1, memory="16MiB", device="tpu")
 
 
-@needs_emulator
-def test_the_figures_of_a_gpu_are_all_measured(emulated):
+@needs_gpu
+def test_the_figures_of_a_gpu_are_all_measured(gpu):
     """On the emulated driver, of small sizes: its times say nothing, but each is there."""
+    needs_library("libcublasLt.so.13", "TESSERA_CUBLASLT")
     done = subprocess.run([WORKER.parents[2] / "tests/bench/gpu_bench", "--quick"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)["figures"]
@@ -113,19 +139,20 @@ def test_the_figures_of_a_gpu_are_all_measured(emulated):
         assert ("goal_seconds" in figure) == name.startswith("tiny_op") and ("limit_seconds" in figure) != name.startswith("tiny_op")
 
 
-@needs_emulator
-def test_products_in_tf32_round_their_factors_and_no_others_do(emulated, new_cluster):
+@needs_gpu
+def test_products_in_tf32_round_their_factors_and_no_others_do(gpu, new_cluster):
+    needs_library("libcublasLt.so.13", "TESSERA_CUBLASLT")
     session = new_cluster(workers=2, memory="32MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (2,))
-    factor = np.float32(1 + 2.0**-12)       # TF32 has 10 bits
-    x, y = (session.distribute_tensor(np.full((8, 8), value, np.float32), mesh, [ts.Shard(0)]) for value in (factor, 1))
-    assert np.all((x @ y).full_tensor() == 8 * factor)
-    assert np.all(ts.matmul(x, y, precision="tf32").full_tensor() == 8)
-    assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == 8)
+    factor, n = np.float32(1 + 2.0**-12), 256       # TF32 has 10 bits; a library may take all bits of a product that is tiny
+    x, y = (session.distribute_tensor(np.full((n, n), value, np.float32), mesh, [ts.Shard(0)]) for value in (factor, 1))
+    assert np.all((x @ y).full_tensor() == n * factor)
+    assert np.all(ts.matmul(x, y, precision="tf32").full_tensor() == n)
+    assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == n)
 
 
 @needs_emulator
-def test_a_layer_is_one_call_with_its_bias(emulated, monkeypatch, new_cluster, rng):
+def test_a_layer_is_one_call_with_its_bias(gpu, monkeypatch, new_cluster, rng):
     """A map of its own the worker would have its host compute, and say so: it has an NVRTC that compiles nothing."""
     monkeypatch.setenv("TESSERA_NVRTC", str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
     x, w, b = (rng.integers(-9, 9, size).astype(np.float32) for size in ((6, 10), (8, 10), (8,)))
@@ -145,9 +172,9 @@ def test_a_layer_is_one_call_with_its_bias(emulated, monkeypatch, new_cluster, r
     np.testing.assert_array_equal(product.full_tensor(), x @ w.T)
 
 
-@needs_emulator
+@needs_gpu
 @pytest.mark.parametrize("size", [(35, 22), (900, 700)])
-def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
+def test_shards_move_between_gpus_in_messages(gpu, new_cluster, rng, size):
     session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="ucx").connect()
     mesh = session.init_device_mesh("cuda", (3,))
     values = rng.random(size, dtype=np.float32)
@@ -163,9 +190,9 @@ def test_shards_move_between_gpus_in_messages(emulated, new_cluster, rng, size):
     np.testing.assert_allclose(total.full_tensor(), values[:, :4].T @ values[:, :4], rtol=1e-4)
 
 
-@needs_emulator
+@needs_gpu
 @pytest.mark.parametrize("transport", ["shm+ucx", "shm+tls", "tls"])
-def test_gpus_of_several_hosts_work_together(emulated, rng, transport):
+def test_gpus_of_several_hosts_work_together(gpu, rng, transport):
     values = rng.integers(-9, 9, (50, 30)).astype(np.float32)
     with two_hosts.Cluster(two_hosts.named_hosts(2), workers=(2, 1), memory="16MiB", transport=transport,
                            worker_options=["--device", "cuda"]) as cluster, ts.connect(cluster.address) as session:
@@ -178,8 +205,8 @@ def test_gpus_of_several_hosts_work_together(emulated, rng, transport):
         np.testing.assert_array_equal((y @ y.T).redistribute([ts.Replicate()]).to_local(2), values @ values.T)
 
 
-@needs_emulator
-def test_a_mesh_says_what_its_workers_are(emulated, new_cluster):
+@needs_gpu
+def test_a_mesh_says_what_its_workers_are(gpu, new_cluster):
     session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (2,))
     assert mesh.device_type == "cuda"
@@ -188,8 +215,8 @@ def test_a_mesh_says_what_its_workers_are(emulated, new_cluster):
         session.init_device_mesh("cpu", (2,))
 
 
-@needs_emulator
-def test_workers_without_a_word_of_memory_share_their_gpu(emulated, monkeypatch):
+@needs_emulator("a real GPU has the memory that it has")
+def test_workers_without_a_word_of_memory_share_their_gpu(gpu, monkeypatch):
     monkeypatch.setenv("TESSERA_EMULATOR_MEMORY", str(1 << 30))
     with ts.local_cluster(workers=2, device="cuda") as cluster, cluster.connect() as session:
         # Of 512 MiB an eighth stays free.
@@ -199,8 +226,8 @@ def test_workers_without_a_word_of_memory_share_their_gpu(emulated, monkeypatch)
         np.testing.assert_array_equal((x + x).full_tensor(), values * 2)
 
 
-@needs_emulator
-def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, new_cluster):
+@needs_gpu
+def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(gpu, new_cluster):
     session = new_cluster(workers=3, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (3,))
     values = np.arange(35 * 22, dtype=np.float32).reshape(35, 22)
@@ -215,8 +242,8 @@ def test_shards_move_between_gpus_and_what_moves_is_what_was_planned(emulated, n
     np.testing.assert_array_equal(whole.to_local(2), values)
 
 
-@needs_emulator
-def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated):
+@needs_gpu
+def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(gpu):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         other = start_beside(up, 1)
         try:
@@ -240,9 +267,10 @@ def test_workers_of_both_kinds_are_in_one_cluster_and_never_in_one_mesh(emulated
             assert other.wait(60) == 0
 
 
-@needs_emulator
+@needs_gpu
 @pytest.mark.parametrize("size", [(35, 22), (900, 700)])
-def test_shards_move_between_gpus_by_nccl_and_the_plan_says_so(emulated, new_cluster, rng, size):
+def test_shards_move_between_gpus_by_nccl_and_the_plan_says_so(gpu, new_cluster, rng, size):
+    needs_transport("nccl")
     session = new_cluster(workers=3, memory="32MiB", device="cuda", transport="nccl").connect()
     mesh = session.init_device_mesh("cuda", (3,))
     values = rng.random(size, dtype=np.float32)
@@ -258,8 +286,9 @@ def test_shards_move_between_gpus_by_nccl_and_the_plan_says_so(emulated, new_clu
     assert not any("NCCL" in step for step in ts.explain(lambda x: x * 2, rows).steps)
 
 
-@needs_emulator
-def test_sums_of_integers_are_calls_of_nccl_and_those_of_floats_are_not(emulated, new_cluster, rng):
+@needs_gpu
+def test_sums_of_integers_are_calls_of_nccl_and_those_of_floats_are_not(gpu, new_cluster, rng):
+    needs_transport("nccl")
     session = new_cluster(workers=3, memory="64MiB", device="cuda", transport="nccl").connect()
     mesh = session.init_device_mesh("cuda", (3,))
     values = rng.integers(-(2**62), 2**62, (3, 120_000))
@@ -276,9 +305,10 @@ def test_sums_of_integers_are_calls_of_nccl_and_those_of_floats_are_not(emulated
         np.testing.assert_array_equal(total.full_tensor(), want[0] + want[1] + want[2])
 
 
-@needs_emulator
+@needs_gpu
 @pytest.mark.parametrize("transport", ["ucx", "nccl"])
-def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng, transport):
+def test_bytes_go_between_meshes_of_both_kinds_in_messages(gpu, rng, transport):
+    needs_transport(transport)
     with Up("--workers", "2", "--transport", "ucx") as up, ts.connect(up.address) as session:
         others = [start_beside(up, index, transport) for index in (2, 3)]
         try:
@@ -307,8 +337,8 @@ def test_bytes_go_between_meshes_of_both_kinds_in_messages(emulated, rng, transp
             assert [other.wait(60) for other in others] == [0, 0]
 
 
-@needs_emulator
-def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_other(emulated, rng):
+@needs_gpu
+def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_other(gpu, rng):
     values = rng.random((300, 70))
     with two_hosts.Cluster(two_hosts.named_hosts(1), workers=(2,), memory="16MiB") as cluster, ts.connect(cluster.address) as session:
         command = [WORKER, "--coordinator", cluster.address.partition("#")[0], "--memory", "16MiB", "--transport", "shm+ucx",
@@ -330,7 +360,7 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
             assert [other.wait(60) for other in others] == [0, 0]
 
 
-@needs_emulator
+@fails_on_demand
 @pytest.mark.parametrize("failure, said", [("cuMemCreate:1:2", r"workspace: 33554432 bytes wanted, \d+ of \d+ free on the GPU"),
                                            ("cuMemCreate:2:2", r"arena: 16777216 bytes wanted, \d+ of \d+ free on the GPU"),
                                            ("cuInit:1:803", r"cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\) \(libcuda\.so\.1\)"),
@@ -342,7 +372,7 @@ def test_workers_of_both_kinds_on_one_host_map_their_own_kind_and_send_to_the_ot
                                            ("cuStreamCreate:2:2", r"cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostAlloc:1:2", r"cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY \(2\)"),
                                            ("cuMemHostRegister:1:2", r"cuMemHostRegister of the own counters: CUDA_ERROR_OUT_OF_MEMORY")])
-def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, failure, said):
+def test_a_worker_that_cant_start_says_which_call_failed(gpu, monkeypatch, failure, said):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", failure)
     monkeypatch.setenv("TESSERA_EMULATOR_VERSION", "12040")
     with pytest.raises(ts.TesseraError, match=said):
@@ -350,7 +380,7 @@ def test_a_worker_that_cant_start_says_which_call_failed(emulated, monkeypatch, 
 
 
 @needs_emulator
-def test_a_worker_that_cant_have_nccl_says_so_as_it_starts(emulated, monkeypatch):
+def test_a_worker_that_cant_have_nccl_says_so_as_it_starts(gpu, monkeypatch):
     monkeypatch.setenv("TESSERA_NCCL_FAIL", "ncclCommInitRankConfig:1")
     with pytest.raises(ts.TesseraError, match="ncclCommInitRankConfig"):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda", transport="nccl")
@@ -364,12 +394,12 @@ def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
-@needs_emulator
+@fails_on_demand
 @pytest.mark.parametrize("failure, said", [("cuStreamQuery:1:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),  # asked when nothing seems to move
                                            ("cuLaunchKernel:3:719", "CUDA_ERROR_LAUNCH_FAILED (719)"),
                                            ("cuMemcpyAsync:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
                                            ("cuStreamWaitValue64:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
-def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, failure, said):
+def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(gpu, failure, said):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         other = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_EMULATOR_FAIL=failure)
         wait_until(lambda: session.worker_count == 2)
@@ -384,9 +414,10 @@ def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(emulated, fai
         assert float(ts.ones((4,), device_mesh=session.init_device_mesh("cpu", (1,))).sum()) == 4
 
 
-@needs_emulator
+@needs_gpu
 @pytest.mark.parametrize("transport", ["shm", "ucx", "nccl"])
-def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(emulated, new_cluster, transport):
+def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(gpu, new_cluster, transport):
+    needs_transport(transport)
     session = new_cluster(workers=3, memory="16MiB", device="cuda", transport=transport).connect()
     values = np.arange(90.0 * 60).reshape(90, 60)
     x = session.distribute_tensor(values, session.init_device_mesh("cuda", (3,)), [ts.Shard(0)]).wait()
@@ -405,8 +436,8 @@ def test_a_gpu_worker_that_is_killed_in_the_middle_of_a_phase_holds_up_nobody(em
     np.testing.assert_array_equal((y + 1).redistribute([ts.Replicate()]).to_local(1), values + 1)
 
 
-@needs_emulator
-def test_a_failed_launch_is_an_error_of_that_op_alone(emulated, monkeypatch, new_cluster):
+@fails_on_demand
+def test_a_failed_launch_is_an_error_of_that_op_alone(gpu, monkeypatch, new_cluster):
     monkeypatch.setenv("TESSERA_EMULATOR_FAIL", "cuLaunchKernel:2:1")
     session = new_cluster(workers=1, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (1,))
@@ -420,8 +451,8 @@ def test_a_failed_launch_is_an_error_of_that_op_alone(emulated, monkeypatch, new
     assert any("cuLaunchKernel" in str(outcome) and "CUDA_ERROR_INVALID_VALUE (1)" in str(outcome) for outcome in outcomes)
 
 
-@needs_emulator
-def test_maps_reductions_and_products_are_those_of_cpu_workers(emulated, new_cluster, rng):
+@needs_gpu
+def test_maps_reductions_and_products_are_those_of_cpu_workers(gpu, new_cluster, rng):
     session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (2,))
     a, b = rng.integers(-9, 9, (12, 10)).astype(np.float32), rng.integers(-9, 9, (10, 6)).astype(np.float32)
@@ -433,8 +464,8 @@ def test_maps_reductions_and_products_are_those_of_cpu_workers(emulated, new_clu
     np.testing.assert_array_equal(x.max(axis=0).full_tensor(), a.max(axis=0))
 
 
-@needs_emulator
-def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_cluster, rng):
+@needs_gpu
+def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(gpu, new_cluster, rng):
     session = new_cluster(workers=2, memory="16MiB", device="cuda").connect()
     mesh = session.init_device_mesh("cuda", (2,))
     a = rng.random((6, 5, 5)) + 5 * np.eye(5)
@@ -450,8 +481,8 @@ def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(emulated, new_clus
     assert float(x.sum()) == pytest.approx(a.sum())
 
 
-@needs_emulator
-def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(emulated, rng):
+@needs_emulator("a real NVRTC compiles")
+def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(gpu, rng):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         worker = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_NVRTC=str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
         wait_until(lambda: session.worker_count == 2)
