@@ -24,7 +24,7 @@ APART = frozenset([
     "native_layer_norm",        # statistics are f32, as on CUDA
     *"special.bessel_j0 special.bessel_y1".split(),     # torch's have 5 digits (test_special.py)
     # No complex numbers in these, or in the dtype that is asked for.
-    *"logaddexp logcumsumexp logsumexp masked.logsumexp sigmoid nn.functional.silu.complex log_softmax.with_dtype softmax.with_dtype".split(),
+    *"logaddexp logcumsumexp logsumexp masked.logsumexp log_softmax.with_dtype softmax.with_dtype".split(),
     "nn.functional.softmin.with_dtype",
 ])
 OPS = {name_of(op): op for op in op_db
@@ -124,3 +124,12 @@ def test_of_complex_numbers_their_real_parts_become_real_ones(mesh):
 def test_of_a_matrix_that_is_said_to_be_hermitian_the_lower_triangle_counts(mesh):
     x = torch.randn(4, 4, dtype=torch.complex128)
     torch.testing.assert_close(torch.linalg.pinv(tt.distribute_tensor(x, mesh), hermitian=True).cpu(), torch.linalg.pinv(x, hermitian=True))
+
+
+def test_activations_of_complex_numbers(mesh):
+    x = torch.randn(8, dtype=torch.complex128)
+    here, there = x.clone().requires_grad_(), tt.distribute_tensor(x, mesh, [ts.Shard(0)]).requires_grad_()
+    for one in (here, there):
+        (torch.sigmoid(one).abs() * one.abs()).sum().backward()
+    torch.testing.assert_close(there.grad.cpu(), here.grad)
+    torch.testing.assert_close(torch.nn.functional.silu(there.detach()).cpu(), torch.nn.functional.silu(x))

@@ -13,7 +13,7 @@ from .._tensor import OPS
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
 from ._operands import cast, filled, floating, number_as, operand, promoted, within
 from ._placing import settled
-from ._table import aten, put, row
+from ._table import aten, put, row, run
 from ._tensor import Tensor, handle_of, wrap
 
 _call = _tessera.call
@@ -385,13 +385,33 @@ def _backward(name: str):
     """The row of a gradient and what was saved, both of one shape."""
     op = OPS[name]
 
-    def run(grad, saved, *numbers, **attributes):
+    def function(grad, saved, *numbers, **attributes):
         s = settled(saved)
         if numbers:
             return wrap(_call(op, (settled(grad, s), s), scalars=[float(numbers[0])]))
         return wrap(_call(op, (settled(grad, s), s), **attributes))
-    return run
+    return function
 
 
 for _name in ("silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward"):
     row(f"{_name}.default")(_backward(_name))
+
+
+# ---- of complex numbers, by their formulas --------------------------------------------------------------------------------
+
+def _also_complex(name: str, of_complex) -> None:
+    """The row takes complex numbers, too: of them this is done."""
+    real = run(name)
+
+    def function(x, *rest):
+        return wrap(of_complex(settled(x), *map(settled, rest))) if x.dtype.is_complex else real(x, *rest)
+    row(name)(function)
+
+
+def _sigmoid(h):
+    return _call(DIV, (1.0, _call(ADD, (1.0, _call(OPS["exp"], (_call(NEG, (h,)),))))))
+
+
+_also_complex("sigmoid.default", _sigmoid)
+_also_complex("silu.default", lambda h: _call(MUL, (h, _sigmoid(h))))
+_also_complex("sigmoid_backward.default", lambda g, y: _call(MUL, (g, _call(OPS["conj"], (_call(MUL, (_call(SUB, (1.0, y)), y)),)))))
