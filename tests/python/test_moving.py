@@ -176,6 +176,13 @@ def test_other_workers_are_named(session, rng):
     np.testing.assert_array_equal((x.to_device(right) + y).full_tensor(), a + a)
 
 
+def test_from_local_of_shards_by_sizes(session, rng):
+    parts = [rng.random((n, 2)) for n in (1, 3)]
+    x = session.from_local(parts, session.init_device_mesh((2,)), [ts.Shard(0, sizes=[1, 3])])
+    assert x.placements == (ts.Shard(0, sizes=[1, 3]),)
+    np.testing.assert_array_equal(x.full_tensor(), np.concatenate(parts))
+
+
 def test_from_local_forms(session, mesh22, rng):
     a = rng.random((5, 7))
     reference = session.distribute_tensor(a, mesh22, [S(0), S(1)])

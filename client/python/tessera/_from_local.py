@@ -47,7 +47,7 @@ def _global_shape(arrays, mesh_shape, placements, op: str) -> tuple[int, ...]:
     grid = grid.reshape(mesh_shape)
     shape = []
     for dim in range(rank):
-        sharding = [m for m, (kind, d, _) in enumerate(placements) if kind == 1 and (d + rank if d < 0 else d) == dim]
+        sharding = [m for m, (kind, d, *_) in enumerate(placements) if kind == 1 and (d + rank if d < 0 else d) == dim]
         line = grid[tuple(slice(None) if m in sharding else 0 for m in range(len(mesh_shape)))]
         parts = list(line.reshape(-1)) if sharding else [line]
         shape.append(sum(part.shape[dim] for part in parts))

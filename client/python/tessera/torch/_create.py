@@ -12,7 +12,7 @@ from . import _composed
 from ._cell import like
 from ._device import next_call
 from ._dtypes import F32, F64, HALVES, INT64, INTEGERS, TORCH, code
-from ._operands import cast, operand
+from ._operands import cast, filled, operand
 from ._moving import create, default_place, download, upload
 from ._placing import create_like, full_like, kept, settled, settled_dims
 from ._table import row, run
@@ -25,7 +25,7 @@ _library = torch.library.Library("aten", "IMPL")      # what has no tensor among
 def _number(value, dtype: int):
     """A number that the dtype has, as torch converts it."""
     if dtype in INTEGERS:
-        return int(value)
+        return filled(int(value), dtype)
     return value
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
+import warnings
 
 import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._dtypes import BOOL, FLOATS, U8, code
-from ._operands import cast, floating, number_as, operand, promoted
+from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
+from ._operands import cast, filled, floating, number_as, operand, promoted, within
 from ._placing import settled
-from ._table import aten, put, row
+from ._table import aten, put, row, run
 from ._tensor import Tensor, handle_of, wrap
 
 _call = _tessera.call
@@ -76,7 +77,9 @@ def _quick(operate, slow, may_be_pending: bool):
 
 
 def _scaled(h, alpha):
-    return h if alpha == 1 else _call(MUL, (h, alpha)) if isinstance(h, _tessera.Tensor) else h * alpha
+    if alpha == 1:
+        return h
+    return _call(MUL, (h, number_as(alpha, h._dtype) if h._dtype in INTEGERS else alpha)) if isinstance(h, _tessera.Tensor) else h * alpha
 
 
 def add(a, b, alpha=1):
@@ -87,6 +90,8 @@ def add(a, b, alpha=1):
 
 
 def sub(a, b, alpha=1):
+    if any(isinstance(one, bool) or getattr(one, "dtype", None) is torch.bool for one in (a, b)):
+        raise InvalidArgumentError(f"sub: {a!r} and {b!r}: bools are not subtracted; a ^ b or torch.logical_xor says where they differ, ~a inverts a mask")
     x, y = promoted("sub", a, b)
     return wrap(_call(SUB, (x, y if alpha == 1 else _scaled(y, alpha))))
 
@@ -213,8 +218,11 @@ def clamp(x, min=None, max=None):  # noqa: A002 - ATen's names
         h = floating(h)
     mode, kind = "max" if min is None else "min" if max is None else "", h._dtype
     if kind == BOOL:
-        h = cast(h, U8)
-    bounds = [number_as(bound, h._dtype) if isinstance(bound, (int, float)) else cast(bound, h._dtype) for bound in bounds]
+        is_number = any(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
+        h = cast(h, INT64 if is_number else U8)
+        kind = INT64 if is_number else BOOL
+    bounds = [within(int(bound), h._dtype) if isinstance(bound, int) and h._dtype in INTEGERS else number_as(bound, h._dtype)
+              if isinstance(bound, (int, float)) else cast(bound, h._dtype) for bound in bounds]
     return wrap(cast(_call(OPS["clip"], (h, *bounds), mode=mode), kind if kind == BOOL else h._dtype))
 
 
@@ -313,7 +321,10 @@ def where_scalars(condition, a, b):
 def masked_fill(x, mask, value):
     h = settled(x)
     value = operand("masked_fill", value, x)
-    value = cast(value, h._dtype) if isinstance(value, _tessera.Tensor) else number_as(value, h._dtype)
+    if isinstance(value, _tessera.Tensor):
+        value = cast(value, h._dtype)
+    else:
+        value = filled(int(value), h._dtype) if isinstance(value, int) and h._dtype in INTEGERS else number_as(value, h._dtype)
     out = _call(WHERE, (operand("masked_fill", mask, x), value, h))
     return wrap(out)
 
@@ -330,12 +341,18 @@ def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blo
         return out if dtype is None else out.to(dtype)
     if not isinstance(x, Tensor):
         return wrap(upload(x if dtype is None else x.to(dtype), *default_place(x.shape)))
-    return wrap(cast(handle_of(x), code(dtype, x.dtype)))
+    return convert_element_type(x, dtype or x.dtype)
 
 
 def convert_element_type(x, dtype):
-    """What torch's own decompositions ask for."""
-    return wrap(cast(handle_of(x), code(dtype)))
+    """What torch's own decompositions ask for, too. Of a complex number the real part, with torch's warning; but bools."""
+    h = handle_of(x)
+    if x.dtype.is_complex and not dtype.is_complex:
+        if dtype == torch.bool:
+            return wrap(_call(OPS["not_equal"], (settled(x), 0)))
+        warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2)
+        h = _call(OPS["real"], (h,))
+    return wrap(cast(h, code(dtype)))
 
 
 put(torch.ops.prims.convert_element_type.default, convert_element_type, "catalog")
@@ -368,13 +385,33 @@ def _backward(name: str):
     """The row of a gradient and what was saved, both of one shape."""
     op = OPS[name]
 
-    def run(grad, saved, *numbers, **attributes):
+    def function(grad, saved, *numbers, **attributes):
         s = settled(saved)
         if numbers:
             return wrap(_call(op, (settled(grad, s), s), scalars=[float(numbers[0])]))
         return wrap(_call(op, (settled(grad, s), s), **attributes))
-    return run
+    return function
 
 
 for _name in ("silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward"):
     row(f"{_name}.default")(_backward(_name))
+
+
+# ---- of complex numbers, by their formulas --------------------------------------------------------------------------------
+
+def _also_complex(name: str, of_complex) -> None:
+    """The row takes complex numbers, too: of them this is done."""
+    real = run(name)
+
+    def function(x, *rest):
+        return wrap(of_complex(settled(x), *map(settled, rest))) if x.dtype.is_complex else real(x, *rest)
+    row(name)(function)
+
+
+def _sigmoid(h):
+    return _call(DIV, (1.0, _call(ADD, (1.0, _call(OPS["exp"], (_call(NEG, (h,)),))))))
+
+
+_also_complex("sigmoid.default", _sigmoid)
+_also_complex("silu.default", lambda h: _call(MUL, (h, _sigmoid(h))))
+_also_complex("sigmoid_backward.default", lambda g, y: _call(MUL, (g, _call(OPS["conj"], (_call(MUL, (_call(SUB, (1.0, y)), y)),)))))

@@ -13,7 +13,7 @@ from .._ops import concat, pad
 from .._tensor import OPS
 from . import _composed
 from ._dtypes import BOOL, INT64, U8
-from ._operands import cast, handle, operand
+from ._operands import cast, handle, number_as, operand
 from ._placing import full_like, settled
 from ._table import row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
@@ -164,7 +164,9 @@ def index_select(x, dim, indices):
 @_with_dims
 def index_add(x, dim, indices, source, *, alpha=1):
     h, at = handle_of(source), _call(OPS["reshape"], (_numbers("index_add", x, indices),), shape=[indices.numel()])
-    return wrap(_call(OPS["scatter"], (settled(x), at, h if alpha == 1 else _composed.mul(h, alpha)),
+    if alpha != 1:
+        h = full_like(h, h.shape, BOOL, False) if h._dtype == BOOL else _composed.mul(h, number_as(alpha, h._dtype))      # False
+    return wrap(_call(OPS["scatter"], (settled(x), at, h),
                       dims=[dim % x.ndim], mode="add"))
 
 

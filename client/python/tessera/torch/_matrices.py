@@ -318,8 +318,8 @@ def pinv(x, *, atol=None, rtol=None, hermitian=False):
     if 0 in h.shape[-2:] or (atol is None and rtol is None and not hermitian):
         return wrap(linalg.pinv(h))
     if hermitian:       # of the lower triangle, as eigh
-        lower = made.tril(h)
-        h = lower + _adjoint(made.tril(h, k=-1))
+        lower, diagonal = made.tril(h, k=-1), made.tril(made.triu(h))
+        h = lower + (cast(real(diagonal), h._dtype) if h.dtype.kind == "c" else diagonal) + _adjoint(lower)
     u, values, vh = linalg.svd(h, full_matrices=False)
     least = made.max(values, axis=-1, keepdims=True) * (_relative(h, atol) if rtol is None else settled(rtol)[..., None])
     if atol is not None:
@@ -345,7 +345,7 @@ def lstsq(x, b, rcond=None, *, driver=None):
     has_distances = a.shape[-2] > a.shape[-1] and driver in ("gels", "gelsd", "gelss")
     if distances.dtype.kind == "c":
         distances = real(distances)
-    return (wrap(out[..., 0] if is_vector else out), wrap(distances) if has_distances else _nothing(a),
+    return (wrap(out[..., 0] if is_vector else out), wrap(distances) if has_distances else _nothing(distances),
             wrap(full_like(a, (0,), INT64, 0)) if driver == "gels" else wrap(rank),
             wrap(values) if driver in ("gelsd", "gelss") else _nothing(values))
 

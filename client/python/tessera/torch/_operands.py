@@ -7,7 +7,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._dtypes import BOOL, CODES, FLOATS, code
+from ._dtypes import BOOL, CODES, FLOATS, INTEGERS, code
 from ._tensor import Tensor, handle_of
 
 _call = _tessera.call
@@ -60,13 +60,37 @@ def floating(one):
     return one if one._dtype in FLOATS else _call(_ASTYPE, (one,), dtype=code(None))
 
 
+_REACH = {CODES[kind]: (torch.iinfo(kind).min, torch.iinfo(kind).max) for kind in CODES if CODES[kind] in INTEGERS}
+
+
+def wrapped(value: int, dtype: int) -> int:
+    """An integer as a dtype of integers has it that is too narrow, which torch makes of it without a word."""
+    low, high = _REACH[dtype]
+    return value if low <= value <= high else (value - low) % (high - low + 1) + low
+
+
+def filled(value: int, dtype: int) -> int:
+    """An integer that a tensor is filled with: a negative one wraps where integers have no sign; what else doesn't fit is the op's
+    error, as it is torch's."""
+    low, high = _REACH[dtype]
+    return value + high + 1 if low == 0 and -high <= value < 0 else value
+
+
+def within(value: int, dtype: int) -> int:
+    """An integer as a bound of a dtype's."""
+    low, high = _REACH[dtype]
+    return min(max(value, low), high)
+
+
 def number_as(value, dtype: int):
     """A number of the category that a dtype of the catalog has: a bool beside integers is an integer, an integer beside floats
-    a float."""
+    a float, and one beside integers that don't reach so far wraps."""
     if dtype == BOOL:
         return bool(value)
     if isinstance(value, bool):
         value = int(value)
+    if isinstance(value, int) and dtype in INTEGERS:
+        return wrapped(value, dtype)
     return float(value) if isinstance(value, int) and dtype in FLOATS and not isinstance(value, bool) else value
 
 

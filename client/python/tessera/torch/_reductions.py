@@ -44,10 +44,19 @@ def _summed(h, dtype):
     return cast(h, INT64) if h._dtype in _UNSIGNED else h
 
 
+def _as_asked(h, dtype):
+    """A sum of integers in the dtype that is asked for, which the catalog widens."""
+    return h if dtype is None else cast(h, code(dtype))
+
+
+def _of_one(h, dtype):
+    return cast(h, INT64) if dtype is None and h._dtype not in FLOATS else h
+
+
 @row("sum.default", "sum.dim_IntList")
 def total(x, dim=None, keepdim=False, *, dtype=None):
     h = _summed(handle_of(x), dtype)
-    return wrap(_call(_SUM, (h,), dims=dims_of("sum", x, dim), keepdims=keepdim))
+    return wrap(_as_asked(_call(_SUM, (h,), dims=dims_of("sum", x, dim), keepdims=keepdim), dtype))
 
 
 @row("mean.default", "mean.dim")
@@ -77,7 +86,7 @@ for _names, _op, _of_bools in ((("amax", "max"), "max", "any"), (("amin", "min")
 @row("prod.default", "prod.dim_int")
 def product(x, dim=None, keepdim=False, *, dtype=None):
     h = _summed(settled(x), dtype)
-    return wrap(_call(OPS["prod"], (h,), dims=dims_of("prod", x, dim), keepdims=keepdim))
+    return wrap(_as_asked(_call(OPS["prod"], (h,), dims=dims_of("prod", x, dim), keepdims=keepdim), dtype))
 
 
 def _arg(name: str):
@@ -168,16 +177,16 @@ def logsumexp(x, dim, keepdim=False):
 def cumsum(x, dim, *, dtype=None):
     h = _summed(settled(x), dtype)
     if not x.ndim:
-        return wrap(h)
-    return wrap(_call(OPS["cumulative_sum"], (h,), dims=dims_of("cumsum", x, dim)))
+        return wrap(_of_one(h, dtype))
+    return wrap(_as_asked(_call(OPS["cumulative_sum"], (h,), dims=dims_of("cumsum", x, dim)), dtype))
 
 
 @row("cumprod.default")
 def cumprod(x, dim, *, dtype=None):
     h = _summed(settled(x), dtype)
     if not x.ndim:
-        return wrap(h)
-    return wrap(_call(OPS["cumulative_prod"], (h,), dims=dims_of("cumprod", x, dim)))
+        return wrap(_of_one(h, dtype))
+    return wrap(_as_asked(_call(OPS["cumulative_prod"], (h,), dims=dims_of("cumprod", x, dim)), dtype))
 
 
 @row("trace.default")
