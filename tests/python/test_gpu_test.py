@@ -50,6 +50,13 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_is_built(argum
     assert done.stdout == ""
 
 
+def test_a_file_that_is_no_pack_is_named(tmp_path):
+    (tmp_path / "pack").write_text("no pack")
+    done = gpu_test("--from", tmp_path / "pack", TMPDIR=str(tmp_path))
+    assert done.returncode == 1 and f"{tmp_path}/pack can't be unpacked" in done.stderr
+    assert os.listdir(tmp_path) == ["pack"]
+
+
 def test_steps_run_in_their_order_whatever_order_is_asked_for():
     assert [step.name for step in named(["doctor", "driver"])] == ["driver", "doctor"]
     assert named([]) == list(STEPS)
