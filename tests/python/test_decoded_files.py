@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 from tessera import _encoded, _files
 from tessera import decoder as beside
 
@@ -23,7 +24,7 @@ PACKAGES = {".h5": "h5py", ".parquet": "pyarrow", ".zarr": "zarr"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """Its workers serve the folders of this file's tests, and those alone."""
-    with ts.local_cluster(4, memory="256MiB", files=tmp_path_factory.getbasetemp()) as cluster:
+    with ts.local_cluster(4, memory="256MiB", files=tmp_path_factory.getbasetemp(), device=DEVICE) as cluster:
         yield cluster
 
 

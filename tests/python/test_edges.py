@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 
@@ -157,7 +158,7 @@ def test_a_view_of_a_mesh_flattens_to_its_own_dims(session):
 @pytest.mark.whole_system
 @pytest.mark.parametrize("fetch", ["full_tensor", "to_local"])
 def test_what_was_fetched_and_dropped_makes_room_for_what_comes_next(fetch):
-    with ts.local_cluster(workers=4, memory="1MiB") as cluster, cluster.connect() as s:
+    with ts.local_cluster(workers=4, memory="1MiB", device=DEVICE) as cluster, cluster.connect() as s:
         m = s.init_device_mesh((4,))
         for _ in range(100):
             x = ts.full(90000, 1.0, device_mesh=m, placements=[ts.Replicate()]).wait()

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 from tessera import _files
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
@@ -39,7 +40,7 @@ def folder(tmp_path_factory):
 def session(folder):
     outside = folder / "served"
     outside.mkdir()
-    with ts.local_cluster(4, memory="64MiB", files=[outside]) as cluster, cluster.connect() as session:
+    with ts.local_cluster(4, memory="64MiB", files=[outside], device=DEVICE) as cluster, cluster.connect() as session:
         yield session
 
 

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 
 PART, PARTS = 60 * 1024, 4      # elements: 240 KiB of f32, and as many blocks in each part
 
 
 @pytest.fixture(scope="module")
 def session():
-    with ts.local_cluster(workers=2, memory="64MiB") as cluster, cluster.connect() as session:
+    with ts.local_cluster(workers=2, memory="64MiB", device=DEVICE) as cluster, cluster.connect() as session:
         yield session
 
 

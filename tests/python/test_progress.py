@@ -15,7 +15,8 @@ import pytest
 import in_time
 import tessera as ts
 
-# A child process that says what it does; what stands between BEGIN and END is interrupted.
+# A child process that says what it does; what stands between BEGIN and END is interrupted. Its workers are CPUs whatever is
+# tested: what is interrupted is the client, by sizes that an emulated GPU takes minutes for.
 _CHILD = """
 import os, signal, sys, threading, time
 import numpy as np, tessera as ts

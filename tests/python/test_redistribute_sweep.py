@@ -10,7 +10,7 @@ import pytest
 
 import tessera as ts
 
-from conftest import TRANSPORT
+from conftest import DEVICE, TRANSPORT
 from test_programs import P, R, S, box_of
 
 WORKERS = 8
@@ -22,7 +22,7 @@ REDUCE = {"sum": np.add, "avg": np.add, "min": np.minimum, "max": np.maximum, "p
 
 @pytest.fixture(scope="module")
 def wide_cluster():
-    with ts.local_cluster(workers=WORKERS, memory="16MiB", transport=TRANSPORT) as cluster:
+    with ts.local_cluster(workers=WORKERS, memory="16MiB", transport=TRANSPORT, device=DEVICE) as cluster:
         yield cluster
 
 

@@ -11,7 +11,7 @@ import tessera as ts
 @pytest.fixture(scope="module")
 def clusters():
     """One that plans segments, and one that plans each call by itself."""
-    options = {"workers": 4, "memory": "8MiB", "transport": conftest.TRANSPORT}
+    options = {"workers": 4, "memory": "8MiB", "transport": conftest.TRANSPORT, "device": conftest.DEVICE}
     with ts.local_cluster(**options) as fused, \
             ts.local_cluster(**options, coordinator_flags=["--max-segment-ops", "1"]) as single:
         yield fused, single

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from conftest import DEVICE
 from tessera import _files
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -22,7 +23,7 @@ DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """Its workers serve the folders of this file's tests, and those alone."""
-    with ts.local_cluster(4, memory="256MiB", files=tmp_path_factory.getbasetemp()) as cluster:
+    with ts.local_cluster(4, memory="256MiB", files=tmp_path_factory.getbasetemp(), device=DEVICE) as cluster:
         yield cluster
 
 

@@ -408,6 +408,12 @@ TEST(Windows, PoolingAgreesWithTheNaiveMeaning) {
        {2, 4, 3, 2, 3},
        {},
        {2, 2, 3, 2, 4}},
+      // Windows that each dim's end cuts, of dtypes that have no average.
+      {"pool(max; kernel=[2,2,2]; stride=[1,1,1]; padding=[1,0,1]; dilation=[1,1,1])", {2, 3, 4, 3}, {}, {2, 4, 3, 4}},
+      {"pool(max; kernel=[2,2,1,2]; stride=[2,1,1,1]; padding=[1,1,0,1]; dilation=[1,1,1,1])",
+       {2, 4, 3, 2, 3},
+       {},
+       {2, 3, 4, 2, 4}},
       {"pool(max; kernel=[2]; stride=[1]; padding=[0]; dilation=[1])", {40, 3}, {}, {40, 2}},
   };
   for (const WindowCase& each : cases) {
