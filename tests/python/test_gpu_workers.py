@@ -46,7 +46,7 @@ def no_driver(monkeypatch):
 @pytest.fixture
 def gpu(monkeypatch):
     if TRANSPORT != "shm":
-        pytest.skip("workers with GPUs reach each other by mapped memory alone")
+        pytest.skip("these clusters have transports of their own, whatever the others' is")
     use_emulated_driver(monkeypatch.setenv)
 
 

@@ -13,6 +13,10 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
+extern "C" {  // which the header of glibc 2.36 forgets
+#include <sys/pidfd.h>
+}
+
 #include "schemas/codec/exception.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/codec/monotonic_clock.h"
@@ -26,6 +30,17 @@
 
 namespace tessera {
 namespace {
+
+// The number may be another process's by the time that it is used; a descriptor stays that of the one that joined. None
+// where the kernel gives none.
+kj::AutoCloseFd OpenProcess(int32_t pid) {
+  const int fd = pid > 0 ? pidfd_open(pid, 0) : -1;
+  return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
+}
+// As kill: 0, or -1 and errno.
+int End(const kj::AutoCloseFd& process, int32_t pid) {
+  return process.get() < 0 ? kill(pid, SIGKILL) : pidfd_send_signal(process.get(), SIGKILL, nullptr, 0);
+}
 
 constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
@@ -133,8 +148,10 @@ void Hub::Carry(Effects effects) {
 void Hub::Kill(const KillWorker& victim) {
   spdlog::warn("worker {} (pid {}) is silent: killing it", victim.worker.value, victim.pid);
   std::string why = "it is of another PID namespace";
+  const auto found = workers_.find(victim.worker);
+  if (found == workers_.end() || found->second.info.incarnation != victim.incarnation) return;
   if (victim.pid > 0) {
-    if (kill(victim.pid, SIGKILL) == 0) return;
+    if (End(found->second.process, victim.pid) == 0) return;
     if (errno == ESRCH) return WorkerGone(victim.worker, victim.incarnation, "its process is gone");
     why = strerror(errno);
   }
@@ -434,7 +451,8 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
   event.incarnation = NextIncarnation();
   const WorkerIndex worker = event.worker;
   const uint64_t key = ExpectLink([this, event](kj::Own<LinkStream> stream) { StartWorker(event, kj::mv(stream)); });
-  workers_.emplace(worker, WorkerLink{kj::mv(client), event, key, {}});
+  const auto joined = workers_.emplace(worker, WorkerLink{kj::mv(client), event, key, {}}).first;
+  joined->second.process = OpenProcess(event.pid);
   return Joined{worker, event.incarnation, key};
 }
 

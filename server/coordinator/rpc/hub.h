@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <kj/async.h>
+#include <kj/io.h>
 #include <kj/time.h>
 
 #include "schemas/codec/loop_linger.h"
@@ -92,6 +93,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     kj::Own<MessageLink> link;  // null until it has come
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
     uint64_t activity = 0;
+    kj::AutoCloseFd process = {};  // of one that can be ended from here
   };
   struct SessionLink {
     bool is_connected = false;
