@@ -154,7 +154,20 @@ std::optional<size_t> CudaDevice::Loop::NextStream() const {
       first = s;
     }
   }
-  return first.has_value() && streams_[*first]->is_full() ? std::nullopt : first;
+  if (!first.has_value() || !streams_[*first]->is_full()) return first;
+  for (size_t s = 0; s < kTransferStream; ++s) {
+    const Stream& other = *streams_[s];
+    if (!other.queue.empty() && !other.is_full() && !MayStandStill(other.queue.front().item)) return s;
+  }
+  return std::nullopt;
+}
+
+bool CudaDevice::Loop::MayStandStill(const StreamItem& item) const {
+  if (std::holds_alternative<AsyncItem>(item)) return true;
+  const auto* wait = std::get_if<CounterWait>(&item);
+  if (wait == nullptr) return false;
+  const absl::StatusOr<std::optional<Stream::Awaited>> awaited = AwaitedOf(*wait);
+  return awaited.ok() && awaited->has_value() && !(*awaited)->met();
 }
 
 bool CudaDevice::Loop::SubmitSome() {
@@ -247,17 +260,21 @@ absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem&
   return std::visit(Submitter{*this, stream, number, must_load}, item);
 }
 
-absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wait) {
+absl::StatusOr<std::optional<Stream::Awaited>> CudaDevice::Loop::AwaitedOf(const CounterWait& wait) const {
   CounterPage* page = options_.counters;
   if (wait.worker != options_.self) {
     const auto peer = peers_.find(wait.worker);
-    if (peer == peers_.end()) return absl::OkStatus();
+    if (peer == peers_.end()) return std::nullopt;
     TESSERA_RETURN_IF_ERROR(peer->second.status);
     page = peer->second.page.get();
   }
-  std::atomic<uint64_t>* counter = &page->counters[static_cast<size_t>(wait.stream)];
-  const Stream::Awaited awaited{counter, wait.value};
-  return awaited.met() ? absl::OkStatus() : stream.Wait(awaited, AddressOf(counter));
+  return Stream::Awaited{&page->counters[static_cast<size_t>(wait.stream)], wait.value};
+}
+
+absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wait) {
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<Stream::Awaited> awaited, AwaitedOf(wait));
+  if (!awaited.has_value() || awaited->met()) return absl::OkStatus();
+  return stream.Wait(*awaited, AddressOf(awaited->counter));
 }
 
 absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load) {

@@ -3,10 +3,11 @@
 // The loop of a CudaDevice (cuda_device.h): its thread, its streams, and what other threads hand to it.
 //
 // Items are submitted in the order in which they were handed over, whatever their streams: the order of instructions.
-// So all that an item may wait for was submitted before it, here and at peers, and what has been submitted ends even
-// if nothing more is. That is what lets the loop wait for a rest: what isn't loaded yet (launcher.h) is loaded when
-// nothing runs on any stream, and pages of peers are let go of then, too: for either a driver may wait for all streams.
-// Until then the loop submits nothing more, and goes on with all else.
+// So all that an item may wait for was submitted before it, here and at peers. Where a stream has as much as fits its
+// queue, others go on as long as what they have can't stand still. So what has been submitted ends even if nothing more
+// is. That is what lets the loop wait for a rest: what isn't loaded yet (launcher.h) is loaded when nothing runs on any
+// stream, and pages of peers are let go of then, too: for either a driver may wait for all streams. Until then the loop
+// submits nothing more, and goes on with all else.
 //
 // Transfers are in no order with streams, and wait for nothing.
 
@@ -70,6 +71,10 @@ class CudaDevice::Loop {
   bool SubmitSome();
   // The stream whose next item is to be submitted now.
   std::optional<size_t> NextStream() const;
+  // Whether a stream may stand at the item until something comes that isn't its own.
+  bool MayStandStill(const StreamItem& item) const;
+  // Nothing of a worker that isn't mapped, whose counters count as met.
+  absl::StatusOr<std::optional<Stream::Awaited>> AwaitedOf(const CounterWait& wait) const;
   bool IsAtRest(size_t streams) const;  // so many of them
   // Marks tell when there is one.
   void BeginRest();

@@ -122,7 +122,7 @@ TEST(CudaDeviceHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
   }
 }
 
-TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
+TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBitAndOthersGoOn) {
   CudaGroup group(2);
   Cells<int64_t> chain(group, 3000);
   chain[0] = 5;
@@ -137,9 +137,22 @@ TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBit) {
                                               .destination_strides = {1}});
   }
   group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
+  // Meanwhile another stream goes on, up to where it may stand still.
+  Cells<int64_t> from(group, 4, 3), to(group, 4), last(group, 4);
+  std::atomic<bool> other_done{false}, last_done{false};
+  group.at(0).EnqueueWait(StreamId::kExchange, {WorkerIndex(0), kCompute, 0});
+  group.at(0).EnqueueRun(StreamId::kExchange, Copy(from, to));
+  group.at(0).EnqueueReport(StreamId::kExchange, [&](absl::Status, const RunTimes&) { other_done = true; });
+  group.at(0).EnqueueWait(StreamId::kExchange, {WorkerIndex(1), kCompute, 1});
+  group.at(0).EnqueueRun(StreamId::kExchange, Copy(to, last));
+  group.at(0).EnqueueReport(StreamId::kExchange, [&](absl::Status, const RunTimes&) { last_done = true; });
+  while (!other_done.load()) std::this_thread::yield();
+  EXPECT_EQ(to.back(), 3);
+  EXPECT_FALSE(done.load() || last_done.load());
   group.at(1).EnqueueSignal(kCompute, 1);
-  while (!done.load()) std::this_thread::yield();
+  while (!done.load() || !last_done.load()) std::this_thread::yield();
   EXPECT_EQ(chain.back(), 5);
+  EXPECT_EQ(last.back(), 3);
 }
 
 // Of one f32.
