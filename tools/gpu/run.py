@@ -201,6 +201,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.check:
         sys.exit()
     if options.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)   # who wants the first lines alone has them
         for step in STEPS:
             print(f"{step.name:13} {step.title}")
         sys.exit()
