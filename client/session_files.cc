@@ -298,9 +298,10 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
     session->connection_->FinishTransfer(all[i]->number, Settles(all[i]));
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    if (status.ok()) status = AwaitDone("save", all[i]);
+    const bool is_awaited = status.ok();
+    if (is_awaited) status = AwaitDone("save", all[i]);
     session->EndRequest(all[i]->number, all[i]->request);
-    if (absl::IsUnavailable(status)) status = session->WhyBroken(status, tensors[i].first);
+    if (is_awaited && absl::IsUnavailable(status)) status = session->WhyBroken(status, tensors[i].first);
   }
   return status;
 }

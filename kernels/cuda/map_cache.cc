@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/map_source.h"
+#include "schemas/types/library_functions.h"
 
 namespace tessera::cuda {
 
@@ -29,24 +30,26 @@ struct MapCache::Library {
   int (*cubin_size)(void*, size_t*) = nullptr;
   int (*cubin)(void*, char*) = nullptr;
   std::string version_text;
-  const char* missing = nullptr;  // the first function that there is none of
 
   ~Library() {
     if (handle != nullptr) dlclose(handle);
   }
 
-  template <typename F>
-  bool Take(const char* name, F* function) {
-    *function = reinterpret_cast<F>(dlsym(handle, name));
-    if (*function == nullptr) missing = name;
-    return *function != nullptr;
-  }
-  bool TakeAll() {
-    return Take("nvrtcVersion", &version) && Take("nvrtcGetErrorString", &error_text) &&
-           Take("nvrtcCreateProgram", &create) && Take("nvrtcDestroyProgram", &destroy) &&
-           Take("nvrtcCompileProgram", &compile) && Take("nvrtcGetProgramLogSize", &log_size) &&
-           Take("nvrtcGetProgramLog", &log) && Take("nvrtcGetPTXSize", &ptx_size) && Take("nvrtcGetPTX", &ptx) &&
-           Take("nvrtcGetCUBINSize", &cubin_size) && Take("nvrtcGetCUBIN", &cubin);
+  // The first function that there is none of, else empty.
+  std::string TakeAll() {
+    LibraryFunctions take([this](const char* name) { return dlsym(handle, name); });
+    take("nvrtcVersion", version);
+    take("nvrtcGetErrorString", error_text);
+    take("nvrtcCreateProgram", create);
+    take("nvrtcDestroyProgram", destroy);
+    take("nvrtcCompileProgram", compile);
+    take("nvrtcGetProgramLogSize", log_size);
+    take("nvrtcGetProgramLog", log);
+    take("nvrtcGetPTXSize", ptx_size);
+    take("nvrtcGetPTX", ptx);
+    take("nvrtcGetCUBINSize", cubin_size);
+    take("nvrtcGetCUBIN", cubin);
+    return take.missing();
   }
 };
 
@@ -93,9 +96,14 @@ absl::StatusOr<std::unique_ptr<MapCache>> MapCache::Open(MapCacheOptions options
   for (const std::string& name : options.libraries) {
     auto library = std::make_unique<Library>();
     library->handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library->handle == nullptr || !library->TakeAll()) {
-      absl::StrAppend(&tried, tried.empty() ? "" : "; ",
-                      library->handle == nullptr ? dlerror() : absl::StrCat(name, " has no ", library->missing));
+    std::string why;
+    if (library->handle == nullptr) {
+      why = dlerror();
+    } else if (const std::string missing = library->TakeAll(); !missing.empty()) {
+      why = absl::StrCat(name, " has no ", missing);
+    }
+    if (!why.empty()) {
+      absl::StrAppend(&tried, tried.empty() ? "" : "; ", why);
       continue;
     }
     int major = 0, minor = 0;

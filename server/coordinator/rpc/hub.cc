@@ -146,10 +146,10 @@ void Hub::Carry(Effects effects) {
 
 // Its link ends when the process is gone, and with it what it mapped.
 void Hub::Kill(const KillWorker& victim) {
-  spdlog::warn("worker {} (pid {}) is silent: killing it", victim.worker.value, victim.pid);
-  std::string why = "it is of another PID namespace";
   const auto found = workers_.find(victim.worker);
   if (found == workers_.end() || found->second.info.incarnation != victim.incarnation) return;
+  spdlog::warn("worker {} (pid {}) is silent: killing it", victim.worker.value, victim.pid);
+  std::string why = "it is of another PID namespace";
   if (victim.pid > 0) {
     if (End(found->second.process, victim.pid) == 0) return;
     if (errno == ESRCH) return WorkerGone(victim.worker, victim.incarnation, "its process is gone");

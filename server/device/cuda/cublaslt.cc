@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
+#include "schemas/types/library_functions.h"
 #include "schemas/types/str_cat.h"
-#include "server/device/cuda/library_functions.h"
 
 namespace tessera::cuda {
 absl::StatusOr<std::unique_ptr<const CublasLt>> CublasLt::Open(const std::vector<std::string>& libraries) {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "schemas/types/library_functions.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/device/cuda/library_functions.h"
 
 namespace tessera::cuda {
 namespace {

@@ -181,11 +181,8 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
   turn.fault.word = reinterpret_cast<int64_t*>(word);
   turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
-  TESSERA_ASSIGN_OR_RETURN(const bool are_loaded, AreLoaded(steps));
-  if (!are_loaded && !turn.may_load) {
-    turn.must_load = true;
-    return Finish(turn.fault);
-  }
+  TESSERA_RETURN_IF_ERROR(CheckLoaded(steps, turn));
+  if (turn.must_load) return Finish(turn.fault);
   TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   Count(kernel);
   return absl::OkStatus();
@@ -202,8 +199,7 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   absl::StatusOr<std::vector<Step>> steps = LaunchKernel(biased->product, reserved);
   const MatmulProblem* problem = steps.ok() ? AddBias(*biased, *steps) : nullptr;
   if (problem == nullptr || !(*products_)->AddsBias(LtProblemsOf(*problem)[0].shape)) return false;
-  TESSERA_ASSIGN_OR_RETURN(const bool are_loaded, AreLoaded(*steps));
-  turn.must_load = !are_loaded && !turn.may_load;
+  TESSERA_RETURN_IF_ERROR(CheckLoaded(*steps, turn));
   if (turn.must_load) return false;
   absl::Status status = Run(stream, *steps, turn.workspace);
   if (absl::IsUnimplemented(status)) return false;
@@ -254,7 +250,7 @@ Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
   return programs_.emplace(program.source, std::move(made)).first->second;
 }
 
-absl::StatusOr<bool> Launcher::AreLoaded(const std::vector<Step>& steps) {
+absl::Status Launcher::CheckLoaded(const std::vector<Step>& steps, Turn& turn) {
   bool are_loaded = true;
   for (const Step& step : steps) {
     if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr && launch->program != nullptr) {
@@ -264,7 +260,8 @@ absl::StatusOr<bool> Launcher::AreLoaded(const std::vector<Step>& steps) {
       are_loaded = is_loaded && are_loaded;
     }
   }
-  return are_loaded;
+  turn.must_load = !are_loaded && !turn.may_load;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {

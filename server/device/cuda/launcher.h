@@ -78,8 +78,9 @@ class Launcher {
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
   absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Launch& launch);
-  // What the steps launch is compiled now, if it isn't yet; whether it is loaded, too.
-  absl::StatusOr<bool> AreLoaded(const std::vector<Step>& steps);
+  // What the steps launch is compiled now, if it isn't yet; where something isn't loaded, and may not be, they must
+  // wait.
+  absl::Status CheckLoaded(const std::vector<Step>& steps, Turn& turn);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "schemas/types/library_functions.h"
 #include "schemas/types/str_cat.h"
-#include "server/device/cuda/library_functions.h"
 
 namespace tessera {
 namespace {
@@ -25,7 +25,7 @@ absl::StatusOr<Nccl> Find() {
                " (TESSERA_NCCL=PATH says where it is)"));
   }
   Nccl nccl;
-  cuda::LibraryFunctions take([library](const char* name) { return dlsym(library, name); });
+  LibraryFunctions take([library](const char* name) { return dlsym(library, name); });
 #define TESSERA_NCCL_TAKE(Name) take("nccl" #Name, nccl.Name);
   TESSERA_NCCL_FUNCTIONS(TESSERA_NCCL_TAKE)
 #undef TESSERA_NCCL_TAKE

@@ -33,6 +33,15 @@ CUresult Entered(const char* function, Call call) {
   return result == CUDA_SUCCESS ? call() : result;
 }
 
+// Of a call that may wait for all that runs (engine.h).
+template <typename Call>
+CUresult EnteredToWait(const char* function, Call call) {
+  return Entered(function, [&] {
+    const CUresult result = Emulated().MayWaitForAll(function);
+    return result == CUDA_SUCCESS ? call() : result;
+  });
+}
+
 CUresult PushOn(const char* function, CUstream stream, tessera::emulator::OperationKind what) {
   return Entered(function, [&] { return Emulated().Push(stream, std::move(what)); });
 }
@@ -210,8 +219,7 @@ CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned) {
   return Entered("cuMemHostAlloc", [&] { return Emulated().memory().AllocateHost(static_cast<int64_t>(bytes), at); });
 }
 CUresult cuMemFreeHost(void* at) {
-  return Entered("cuMemFreeHost", [&] {
-    if (const CUresult result = Emulated().MayWaitForAll("cuMemFreeHost"); result != CUDA_SUCCESS) return result;
+  return EnteredToWait("cuMemFreeHost", [&] {
     Emulated().ForgetHost(at);
     return Emulated().memory().FreeHost(at);
   });
@@ -220,8 +228,7 @@ CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
   return Entered("cuMemHostRegister", [&] { return Emulated().memory().Register(at, static_cast<int64_t>(bytes)); });
 }
 CUresult cuMemHostUnregister(void* at) {
-  return Entered("cuMemHostUnregister", [&] {
-    if (const CUresult result = Emulated().MayWaitForAll("cuMemHostUnregister"); result != CUDA_SUCCESS) return result;
+  return EnteredToWait("cuMemHostUnregister", [&] {
     Emulated().ForgetHost(at);
     return Emulated().memory().Unregister(at);
   });
@@ -272,10 +279,7 @@ CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t by
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned, CUlibraryOption*,
                            void**, unsigned) {
-  return Entered("cuLibraryLoadData", [&] {
-    if (const CUresult result = Emulated().MayWaitForAll("cuLibraryLoadData"); result != CUDA_SUCCESS) return result;
-    return Emulated().Load(image, library);
-  });
+  return EnteredToWait("cuLibraryLoadData", [&] { return Emulated().Load(image, library); });
 }
 CUresult cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {

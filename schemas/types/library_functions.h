@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera::cuda {
+namespace tessera {
 
 class LibraryFunctions {
  public:
@@ -30,4 +30,4 @@ class LibraryFunctions {
   std::string missing_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera
