@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -44,7 +46,7 @@ absl::StatusOr<OpCall> CallOf(OpId op, absl::Span<const IndexKey> keys, const Sh
   OpCall call;
   call.op = op;
   TESSERA_ASSIGN_OR_RETURN(std::vector<IndexItem> index, NormaliseIndex(keys, shape));
-  call.attributes.set_index(std::move(index));
+  call.attributes.Set(attribute::index, std::move(index));
   return call;
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -41,20 +43,20 @@ void CatalogCall::SetAxes(const std::optional<std::vector<int64_t>>& axes, Absen
   } else {
     failure_.Update(rank.status());
   }
-  call_.attributes.set_dims(std::move(dims));
+  call_.attributes.Set(attribute::dims, std::move(dims));
 }
 
 void CatalogCall::SetOrder(const std::vector<int64_t>& axes) {
   std::vector<int64_t> dims;
   failure_.Update(Normalize(axes, &dims));
-  call_.attributes.set_dims(std::move(dims));
+  call_.attributes.Set(attribute::dims, std::move(dims));
 }
 
 void CatalogCall::Place(const Creation& creation) {
-  call_.attributes.set_dtype(creation.dtype);
-  call_.attributes.set_shape(creation.shape);
-  call_.attributes.set_mesh(creation.mesh);
-  if (creation.placements.has_value()) call_.attributes.set_placements(*creation.placements);
+  call_.attributes.Set(attribute::dtype, creation.dtype);
+  call_.attributes.Set(attribute::shape, creation.shape);
+  call_.attributes.Set(attribute::mesh, creation.mesh);
+  if (creation.placements.has_value()) call_.attributes.Set(attribute::placements, *creation.placements);
 }
 
 absl::StatusOr<Tensor> CatalogCall::One() const {

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/contraction.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -57,7 +59,7 @@ absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const
   const SpeakAs speak(speaker);
   OpCall call;
   call.op = OpId::kEinsum;
-  call.attributes.set_notation(std::string(notation));
+  call.attributes.Set(attribute::notation, std::string(notation));
   const Operand operands[] = {a, b};
   absl::StatusOr<Tensor> product = CallOp(call, operands);
   if (!product.ok()) return SaidBy(speaker, product.status());
@@ -84,8 +86,8 @@ absl::StatusOr<Tensor> SumOver(const Tensor& x, const std::vector<int64_t>& dims
   for (size_t i = dims.size(); i-- > 0;) letters.erase(static_cast<size_t>(dims[i]), 1);
   OpCall call;
   call.op = OpId::kSum;
-  call.attributes.set_dims(dims);
-  call.attributes.set_dtype(dtype);
+  call.attributes.Set(attribute::dims, dims);
+  call.attributes.Set(attribute::dtype, dtype);
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }

@@ -6,6 +6,8 @@
 
 #include "client/recording.h"
 #include "client/session_request.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -19,7 +21,7 @@ OpCall FirstOf(const TensorSpec& tensor, int64_t count) {
   index[0].size = count;
   OpCall call;
   call.op = OpId::kSlice;
-  call.attributes.set_index(std::move(index));
+  call.attributes.Set(attribute::index, std::move(index));
   return call;
 }
 
@@ -78,8 +80,8 @@ bool HasMesh(const HandleState& handle) { return handle.spec_known || handle.def
 
 // Whether the output's mesh is that of the stand-in, whatever the specs will be.
 bool KeepsMesh(const OpCall& call, absl::Span<const CallOperand> operands, const TensorSpec& output) {
-  if (call.attributes.relabel()) return false;
-  if (call.attributes.mesh() != nullptr) return *call.attributes.mesh() == output.mesh;
+  if (call.attributes.Get(attribute::relabel)) return false;
+  if (call.attributes.Get(attribute::mesh) != nullptr) return *call.attributes.Get(attribute::mesh) == output.mesh;
   return std::all_of(operands.begin(), operands.end(), [&](const CallOperand& operand) {
     return operand.tensor == nullptr ||
            (HasMesh(**operand.tensor) && (*operand.tensor)->KnownOrStandIn()->mesh == output.mesh);
@@ -133,7 +135,7 @@ std::optional<std::vector<uint32_t>> DeferredCalls::FixedDims(const CallCompleti
     fixed.push_back(dims);
   }
   if (resolved->call.op == OpId::kSlice) {
-    fixed[0] &= FixedDimsOfSlice(resolved->call.attributes.index(), FixedDimsOf(**operands[0].tensor));
+    fixed[0] &= FixedDimsOfSlice(resolved->call.attributes.Get(attribute::index), FixedDimsOf(**operands[0].tensor));
   }
   return fixed;
 }
@@ -167,7 +169,8 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   const auto& outputs = resolved->entry->outputs;
   bool keeps_bound = is_bound;
   if (is_bound && resolved->call.op == OpId::kSlice) {
-    keeps_bound = IsBoundOfSlice(resolved->call.attributes.index(), specs[0]->shape, FixedDimsOf(**operands[0].tensor));
+    keeps_bound = IsBoundOfSlice(resolved->call.attributes.Get(attribute::index), specs[0]->shape,
+                                 FixedDimsOf(**operands[0].tensor));
   }
   const uint64_t number = next_call_++;
   Call call;

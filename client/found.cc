@@ -5,6 +5,8 @@
 
 #include "client/ops.h"
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -15,7 +17,7 @@ namespace {
 absl::StatusOr<Tensor> Along(OpId op, std::initializer_list<Operand> operands) {
   OpCall call;
   call.op = op;
-  call.attributes.set_dims({0});
+  call.attributes.Set(attribute::dims, {0});
   return CallOp(call, operands);
 }
 
@@ -39,7 +41,7 @@ absl::StatusOr<Tensor> MergeFirst(const Tensor& x, int dims) {
     shape.insert(shape.end(), extents.begin() + dims, extents.end());
     OpCall call;
     call.op = OpId::kReshape;
-    call.attributes.set_shape(std::move(shape));
+    call.attributes.Set(attribute::shape, std::move(shape));
     return call;
   };
   return CallLater(merged, {&x, 1});
@@ -55,7 +57,7 @@ absl::StatusOr<Tensor> Inner(const Tensor& x, int64_t before, int64_t behind) {
     const int64_t size = std::max<int64_t>(0, extent - start - behind);
     OpCall call;
     call.op = OpId::kSlice;
-    call.attributes.set_index({{IndexItem::Kind::kSlice, start, size, 1}});
+    call.attributes.Set(attribute::index, {{IndexItem::Kind::kSlice, start, size, 1}});
     return call;
   };
   return CallLater(part, {&x, 1});
@@ -65,7 +67,7 @@ absl::StatusOr<Tensor> Head(const Tensor& x) {
   const auto head = [](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
     OpCall call;
     call.op = OpId::kSlice;
-    call.attributes.set_index({{IndexItem::Kind::kSlice, 0, std::min<int64_t>(1, specs[0]->shape[0]), 1}});
+    call.attributes.Set(attribute::index, {{IndexItem::Kind::kSlice, 0, std::min<int64_t>(1, specs[0]->shape[0]), 1}});
     return call;
   };
   return CallLater(head, {&x, 1});
@@ -193,7 +195,7 @@ absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
     if (!x.spec_pending() && !mask.spec_pending()) TESSERA_RETURN_IF_ERROR(CheckMask(x.spec(), mask.spec()));
     OpCall call;
     call.op = OpId::kTakeAlongAxis;
-    call.attributes.set_dims({0});
+    call.attributes.Set(attribute::dims, {0});
     return call;
   };
   return CallLater(take, {merged, places});

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/signature.h"
 #include "schemas/types/str_cat.h"
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -15,7 +17,7 @@ namespace {
 absl::StatusOr<OpCall> ReductionCall(OpId id, const Tensor& x, absl::Span<const int64_t> dims, KeepDims keepdims) {
   OpCall call;
   call.op = id;
-  call.attributes.set_keepdims(keepdims == KeepDims::kYes);
+  call.attributes.Set(attribute::keepdims, keepdims == KeepDims::kYes);
   std::vector<int64_t> normal;
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(id));
   for (int64_t dim : dims) {
@@ -26,7 +28,7 @@ absl::StatusOr<OpCall> ReductionCall(OpId id, const Tensor& x, absl::Span<const 
     for (int d = 0; d < x.rank(); ++d) normal.push_back(d);
   }
   std::sort(normal.begin(), normal.end());
-  call.attributes.set_dims(std::move(normal));
+  call.attributes.Set(attribute::dims, std::move(normal));
   return call;
 }
 
@@ -55,13 +57,13 @@ absl::StatusOr<std::vector<Tensor>> RedistributeAll(absl::Span<const Tensor> ten
   if (tensors.empty()) return absl::InvalidArgumentError("redistribute: needs a tensor among its operands");
   OpCall call;
   call.op = OpId::kRedistribute;
-  if (mesh.has_value()) call.attributes.set_mesh(*mesh);
-  if (options.dtype.has_value()) call.attributes.set_dtype(*options.dtype);
-  call.attributes.set_relabel(options.workers == WorkerOrder::kMovesLeast);
+  if (mesh.has_value()) call.attributes.Set(attribute::mesh, *mesh);
+  if (options.dtype.has_value()) call.attributes.Set(attribute::dtype, *options.dtype);
+  call.attributes.Set(attribute::relabel, options.workers == WorkerOrder::kMovesLeast);
   if (placements.size() == 1) {
-    call.attributes.set_placements(placements[0]);
+    call.attributes.Set(attribute::placements, placements[0]);
   } else {
-    call.attributes.set_placements_each({placements.begin(), placements.end()});
+    call.attributes.Set(attribute::placements_each, {placements.begin(), placements.end()});
   }
   std::vector<CallOperand> operands;
   for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar()});
@@ -91,7 +93,7 @@ absl::StatusOr<OpCall> ReshapeCall(const TensorSpec& x, Shape shape, Counted cou
   }
   OpCall call;
   call.op = OpId::kReshape;
-  call.attributes.set_shape(std::move(shape));
+  call.attributes.Set(attribute::shape, std::move(shape));
   return call;
 }
 
@@ -161,7 +163,7 @@ absl::StatusOr<Tensor> Where(const Operand& condition, const Operand& x1, const 
 absl::StatusOr<Tensor> AsType(const Tensor& x, DType dtype) {
   OpCall call;
   call.op = OpId::kAsType;
-  call.attributes.set_dtype(dtype);
+  call.attributes.Set(attribute::dtype, dtype);
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }
@@ -174,7 +176,7 @@ absl::StatusOr<Tensor> PermuteDims(const Tensor& x, absl::Span<const int64_t> ax
     TESSERA_ASSIGN_OR_RETURN(int dim, NormalizeDim("permute_dims", axis, x.rank()));
     dims.push_back(dim);
   }
-  call.attributes.set_dims(std::move(dims));
+  call.attributes.Set(attribute::dims, std::move(dims));
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }

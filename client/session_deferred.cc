@@ -6,6 +6,8 @@
 #include "client/deferred_calls.h"
 #include "client/recording.h"
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -97,7 +99,7 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::TakeFirst(std::string_view w
   OpCall whole{OpId::kRedistribute, {}, {}};
   const CallCompletion replicate = [whole](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
     OpCall call = whole;
-    call.attributes.set_placements(Placements(specs[0]->placements.size(), Placement::Replicate()));
+    call.attributes.Set(attribute::placements, Placements(specs[0]->placements.size(), Placement::Replicate()));
     return call;
   };
   const CallOperand operand{&count, Scalar(), false};

@@ -5,7 +5,9 @@
 
 #include "client/recording.h"
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera {
@@ -40,8 +42,8 @@ HandlePtr SessionImpl::FindReduced(HandleState& pending, const TensorSpec& wante
 absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const TensorSpec& wanted) {
   if (HandlePtr found = FindReduced(*pending, wanted)) return found;
   OpCall call{OpId::kRedistribute, {}, {}};
-  call.attributes.set_mesh(wanted.mesh);
-  call.attributes.set_placements(wanted.placements);
+  call.attributes.Set(attribute::mesh, wanted.mesh);
+  call.attributes.Set(attribute::placements, wanted.placements);
   TESSERA_ASSIGN_OR_RETURN(HandlePtr reduced, Call(call, {{&pending, Scalar(), false}}));
   std::vector<HandlePtr> failed;  // let go of without the lock
   std::lock_guard<std::mutex> lock(mutex_);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/status_macros.h"

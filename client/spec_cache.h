@@ -61,7 +61,7 @@ class SpecCache {
 
  private:
   struct Key {
-    OpId op = OpId::kFull;
+    OpId op{};
     Attributes attributes;
     absl::InlinedVector<SpecPtr, kInlineOperands> specs;     // null for a scalar
     absl::InlinedVector<uint32_t, kInlineOperands> scalars;  // the scalar's class, plus one

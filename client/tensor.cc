@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "client/session_impl.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -16,10 +18,10 @@ namespace {
 OpCall RedistributeCall(const Mesh& mesh, const Placements& placements, const RedistributeOptions& options) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_mesh(mesh);
-  call.attributes.set_placements(placements);
-  if (options.dtype.has_value()) call.attributes.set_dtype(*options.dtype);
-  call.attributes.set_relabel(options.workers == WorkerOrder::kMovesLeast);
+  call.attributes.Set(attribute::mesh, mesh);
+  call.attributes.Set(attribute::placements, placements);
+  if (options.dtype.has_value()) call.attributes.Set(attribute::dtype, *options.dtype);
+  call.attributes.Set(attribute::relabel, options.workers == WorkerOrder::kMovesLeast);
   return call;
 }
 

@@ -9,7 +9,9 @@
 
 #include "absl/strings/ascii.h"
 #include "nlohmann/json.hpp"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"
@@ -73,7 +75,8 @@ absl::Status SetNotation(const OpRow& row, std::string_view text, Attributes& at
   if (row.id != OpId::kEinsum) {
     return absl::InvalidArgumentError(StrCat("plan: ", row.name, " takes no notation; einsum does"));
   }
-  if (!attributes.notation().empty()) return absl::InvalidArgumentError("plan: einsum takes one notation, not two");
+  if (!attributes.Get(attribute::notation).empty())
+    return absl::InvalidArgumentError("plan: einsum takes one notation, not two");
   if (!text.empty() && IsQuote(text.front())) {
     if (text.size() < 2 || text.find(text.front(), 1) != text.size() - 1) {
       return absl::InvalidArgumentError(
@@ -83,7 +86,7 @@ absl::Status SetNotation(const OpRow& row, std::string_view text, Attributes& at
   }
   if (Trim(text).empty()) return absl::InvalidArgumentError("plan: the notation of einsum is empty");
   const bool has_output = text.find("->") != std::string_view::npos;
-  attributes.set_notation(has_output ? std::string(text) : StrCat(text, "->", ImplicitOutput(text)));
+  attributes.Set(attribute::notation, has_output ? std::string(text) : StrCat(text, "->", ImplicitOutput(text)));
   return absl::OkStatus();
 }
 
@@ -123,14 +126,14 @@ absl::Status AddArgument(std::string_view text, const OpRow& row, PlanRequest& r
 }
 
 void AddDefaultDims(const OpRow& row, PlanRequest& request) {
-  if (!request.call.attributes.dims().empty() || request.operands.empty()) return;
+  if (!request.call.attributes.Get(attribute::dims).empty() || request.operands.empty()) return;
   const auto* layout = std::get_if<OperandLayout>(&request.operands[0]);
   const bool takes_dims = row.family == OpFamily::kReduction || row.id == OpId::kTranspose;
   if (layout == nullptr || !takes_dims) return;
   std::vector<int64_t> dims(layout->spec.shape.size());
   std::iota(dims.begin(), dims.end(), int64_t{0});
   if (row.id == OpId::kTranspose) std::reverse(dims.begin(), dims.end());
-  request.call.attributes.set_dims(std::move(dims));
+  request.call.attributes.Set(attribute::dims, std::move(dims));
 }
 
 absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view arguments) {
@@ -140,7 +143,7 @@ absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view ar
   for (const std::string_view argument : SplitArguments(arguments)) {
     TESSERA_RETURN_IF_ERROR(AddArgument(argument, *row, request));
   }
-  if (row->id == OpId::kEinsum && request.call.attributes.notation().empty()) {
+  if (row->id == OpId::kEinsum && request.call.attributes.Get(attribute::notation).empty()) {
     return absl::InvalidArgumentError(StrCat("plan: no notation: ", kEinsumUsage));
   }
   AddDefaultDims(*row, request);
@@ -160,11 +163,11 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
   const std::string_view before = Trim(destination.substr(0, placements));
   if (before.empty() || before.substr(0, 4) == "mesh" || before[0] == '@') {
     TESSERA_ASSIGN_OR_RETURN(Placements wanted, ParsePlacements(destination.substr(placements)));
-    attributes.set_placements(std::move(wanted));
+    attributes.Set(attribute::placements, std::move(wanted));
     const std::string_view mesh = !before.empty() && before[0] == '@' ? Trim(before.substr(1)) : before;
     if (!mesh.empty()) {
       TESSERA_ASSIGN_OR_RETURN(Mesh wanted_mesh, ParseMesh(mesh));
-      attributes.set_mesh(std::move(wanted_mesh));
+      attributes.Set(attribute::mesh, std::move(wanted_mesh));
     }
   } else {
     TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted, ParseTensorSpec(destination));
@@ -172,9 +175,9 @@ absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view
       return absl::InvalidArgumentError(
           StrCat("redistribute: shapes differ: from ", ToText(spec), " to ", ToText(wanted)));
     }
-    attributes.set_mesh(wanted.mesh);
-    attributes.set_placements(wanted.placements);
-    attributes.set_dtype(wanted.dtype);
+    attributes.Set(attribute::mesh, wanted.mesh);
+    attributes.Set(attribute::placements, wanted.placements);
+    attributes.Set(attribute::dtype, wanted.dtype);
   }
   request.operands.emplace_back(OperandLayout{std::move(spec), {}});
   return request;
@@ -270,7 +273,7 @@ absl::StatusOr<Topology> TopologyOf(const PlanRequest& request, std::optional<in
   for (const PlanOperand& operand : request.operands) {
     if (const auto* layout = std::get_if<OperandLayout>(&operand)) add(layout->spec.mesh);
   }
-  if (request.call.attributes.mesh() != nullptr) add(*request.call.attributes.mesh());
+  if (request.call.attributes.Get(attribute::mesh) != nullptr) add(*request.call.attributes.Get(attribute::mesh));
   for (int32_t worker = 0; worker <= last_worker; ++worker)
     topology.host_of_worker.push_back(worker / *workers_per_host);
   return topology;

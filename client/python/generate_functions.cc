@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/signature.h"
 #include "schemas/types/str_cat.h"
 

@@ -16,7 +16,9 @@
 #include "client/python/tensor_module.h"
 #include "client/session.h"
 #include "client/wait.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/address.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/byte_size.h"
@@ -142,13 +144,17 @@ nb::tuple CommEnd(const Session& session, uint64_t number) {
 
 nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attributes) {
   const Attributes wanted = CallFromPython(static_cast<int>(OpId::kRedistribute), attributes).attributes;
-  const RedistributeOptions options = {wanted.dtype() == nullptr ? std::nullopt : std::optional<DType>(*wanted.dtype()),
-                                       wanted.relabel() ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
+  const DType* dtype = wanted.Get(attribute::dtype);
+  const RedistributeOptions options = {
+      dtype == nullptr ? std::nullopt : std::optional<DType>(*dtype),
+      wanted.Get(attribute::relabel) ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
   const Tensor value = tensor.value;
   RaiseIfError(value.AwaitSpec());
   const TensorSpec& spec = value.spec();
-  const Mesh mesh = wanted.mesh() == nullptr ? spec.mesh : *wanted.mesh();
-  const Placements placements = wanted.placements() == nullptr ? spec.placements : *wanted.placements();
+  const Mesh* given_mesh = wanted.Get(attribute::mesh);
+  const Mesh mesh = given_mesh == nullptr ? spec.mesh : *given_mesh;
+  const Placements* given = wanted.Get(attribute::placements);
+  const Placements placements = given == nullptr ? spec.placements : *given;
   return PlanToPython(ValueOrRaise(Released([&] { return value.ExplainRedistribute(mesh, placements, options); })));
 }
 

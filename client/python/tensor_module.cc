@@ -14,7 +14,9 @@
 #include "client/python/convert.h"
 #include "client/python/index_module.h"
 #include "client/session.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
@@ -90,8 +92,8 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
   OpCall call;
   call.op = op;
   if (op == OpId::kMatmul) return call;
-  call.attributes.set_mesh(tensor.mesh);
-  if (!tensor.has_partial()) call.attributes.set_placements(tensor.placements);
+  call.attributes.Set(attribute::mesh, tensor.mesh);
+  if (!tensor.has_partial()) call.attributes.Set(attribute::placements, tensor.placements);
   return call;
 }
 
@@ -125,7 +127,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;
-    cast.attributes.set_dtype(spec.dtype);
+    cast.attributes.Set(attribute::dtype, spec.dtype);
     const CallOperand operand{&handle, Scalar()};
     handle = ValueOrRaise(session.Call(cast, {&operand, 1}));
   }

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/loops.h"
+#include "schemas/ops/scalar_ops.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE

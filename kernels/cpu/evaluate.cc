@@ -11,6 +11,7 @@
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cpu {
 namespace {

@@ -1,13 +1,13 @@
 #include "kernels/cpu/loops.h"
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/math_loops.h"
 #include "schemas/ops/complex_meaning.h"
 #include "schemas/ops/scalar_meaning.h"
+#include "schemas/ops/scalar_ops.h"
 
 // Memory is slower than plain loops with AVX2; each set of instructions takes its time to compile.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
@@ -29,59 +29,6 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 
 using scalar::kIsComplex;
-using scalar::kIsFloat;
-
-// ---- conversions
-
-// Complex numbers become complex numbers and truth values alone.
-template <typename To, typename From>
-inline constexpr bool kConverts = !kIsComplex<From> || kIsComplex<To> || std::is_same_v<To, BoolElement>;
-
-template <typename To, typename From>
-HWY_INLINE To Convert(From v) {
-  if constexpr (std::is_same_v<From, BoolElement>) {
-    return Convert<To>(static_cast<int32_t>(v.byte != 0));
-  } else if constexpr (kIsComplex<From> && kIsComplex<To>) {
-    return To(static_cast<typename To::value_type>(v.real()), static_cast<typename To::value_type>(v.imag()));
-  } else if constexpr (kIsComplex<From>) {
-    return BoolElement{static_cast<uint8_t>((v.real() != 0) | (v.imag() != 0))};
-  } else if constexpr (kIsComplex<To>) {
-    return To(Convert<typename To::value_type>(v), 0);
-  } else if constexpr (kIsHalf<From>) {
-    return Convert<To>(static_cast<float>(v));
-  } else if constexpr (kIsHalf<To>) {
-    return To(v);
-  } else if constexpr (std::is_same_v<To, BoolElement>) {
-    return BoolElement{static_cast<uint8_t>(v != From{0})};
-  } else if constexpr (kIsFloat<From> && !kIsFloat<To>) {
-    // Saturates, NaN is 0. The bounds are exact in From: 0 or -2^k, and the first value above 2^k - 1.
-    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From kAbove = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
-    if (v >= kAbove) return std::numeric_limits<To>::max();
-    if (v < kLow) return std::numeric_limits<To>::min();
-    return v == v ? static_cast<To>(v) : To{0};
-  } else {
-    return static_cast<To>(v);
-  }
-}
-
-template <typename To, typename From>
-bool CastLoop(const NodeBlock& block) {
-  const From* a = static_cast<const From*>(block.a);
-  To* out = static_cast<To*>(block.out);
-  const int64_t n = block.count;
-  TESSERA_LOOP out[i] = Convert<To>(a[i]);
-  return true;
-}
-
-bool Cast(const NodeBlock& block) {
-  return VisitElement(block.dtype, [&](auto to) {
-    return VisitElement(block.operand, [&](auto from) {
-      if constexpr (kConverts<decltype(to), decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);
-      return false;
-    });
-  });
-}
 
 // ---- numbers
 
@@ -231,7 +178,7 @@ bool HalfNode(const NodeBlock& block) {
 }
 
 bool Node(const NodeBlock& block) {
-  if (block.op == ScalarOp::kCast) return Cast(block);
+  if (block.op == ScalarOp::kCast) return RunCastBlock(block);
   if (block.op == ScalarOp::kComplex) {
     return block.operand == DType::kF64 ? PartsLoop<double>(block) : PartsLoop<float>(block);
   }
@@ -296,16 +243,6 @@ HWY_EXPORT(Combine);
 HWY_EXPORT(DivideBy);
 
 bool RunNodeBlock(const NodeBlock& block) { return HWY_DYNAMIC_DISPATCH(Node)(block); }
-void CastBlock(DType from, DType to, const void* values, int64_t count, void* converted) {
-  RunNodeBlock({.op = ScalarOp::kCast,
-                .dtype = to,
-                .operand = from,
-                .a = values,
-                .b = nullptr,
-                .c = nullptr,
-                .out = converted,
-                .count = count});
-}
 void CombineBlock(ReduceOp op, DType dtype, void* result, const void* a, const void* b, int64_t count) {
   HWY_DYNAMIC_DISPATCH(Combine)(op, dtype, result, a, b, count);
 }

@@ -14,7 +14,7 @@ namespace tessera::cpu {
 // the operands (of the branches, for where). `out` may be one of the operands. False when the op has
 // no meaning for the dtype.
 struct NodeBlock {
-  ScalarOp op = ScalarOp::kAdd;
+  ScalarOp op{};
   DType dtype = DType::kF32;
   DType operand = DType::kF32;
   const void* a = nullptr;
@@ -24,6 +24,8 @@ struct NodeBlock {
   int64_t count = 0;
 };
 bool RunNodeBlock(const NodeBlock& block);
+// The same of a cast, whatever `op` says.
+bool RunCastBlock(const NodeBlock& block);
 // converted[i] = values[i] as another dtype.
 void CastBlock(DType from, DType to, const void* values, int64_t count, void* converted);
 

@@ -16,6 +16,7 @@
 #include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cpu {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/cpu/element_types.h"
 #include "schemas/ops/philox.h"
 #include "schemas/ops/scalar_meaning.h"
+#include "schemas/ops/scalar_ops.h"
 
 // libmvec has vectors of 128 bits, of 256 with AVX2 and of 512 with AVX-512 (Highway's AVX3).
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)

@@ -15,6 +15,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/strided.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cpu {
 namespace {

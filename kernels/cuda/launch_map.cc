@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/map_source.h"
 #include "kernels/cuda/steps.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {

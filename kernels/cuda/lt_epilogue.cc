@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "kernels/cuda/steps.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cuda {
 namespace {

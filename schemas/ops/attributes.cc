@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <type_traits>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -127,6 +129,14 @@ void Attributes::Clear(AttributeId id) {
   const auto found =
       std::find_if(entries_.begin(), entries_.end(), [id](const Entry& entry) { return entry.id == id; });
   if (found != entries_.end()) entries_.erase(found);
+}
+
+bool Attributes::Entry::operator==(const Entry& other) const {
+  if (id != other.id || value.index() != other.value.index()) return false;
+  if (const double* number = std::get_if<double>(&value)) {
+    return std::bit_cast<uint64_t>(*number) == std::bit_cast<uint64_t>(std::get<double>(other.value));
+  }
+  return value == other.value;
 }
 
 int64_t Attributes::HeapBytes() const {

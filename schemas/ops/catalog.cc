@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "schemas/ops/composites/rows.h"
+#include "schemas/ops/op_ids.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -13,6 +13,7 @@
 
 #include "schemas/ops/complex_functions.h"
 #include "schemas/ops/expression.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera::scalar {
 

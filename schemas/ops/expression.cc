@@ -8,6 +8,7 @@
 #include "schemas/ops/philox.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/ops/scalar_meaning.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/shape.h"
 #include "schemas/types/status_macros.h"

@@ -28,81 +28,8 @@ namespace tessera {
 
 class Scanner;
 
-// The numbers are on the wire: append only.
-enum class ScalarOp : uint8_t {
-  kInput = 0,
-  kArgument = 1,
-  kCast = 2,
-  kNeg = 3,
-  kExp = 4,
-  kSqrt = 5,
-  kRelu = 6,
-  kNot = 7,
-  kAdd = 8,
-  kSub = 9,
-  kMul = 10,
-  kDiv = 11,
-  kMaximum = 12,
-  kMinimum = 13,
-  kEqual = 14,
-  kNotEqual = 15,
-  kLess = 16,
-  kLessEqual = 17,
-  kGreater = 18,
-  kGreaterEqual = 19,
-  kWhere = 20,  // (condition, then, else)
-  kAnd = 21,    // of bools, and of each bit of integers; kNot, kOr and kXor, too
-  kOr = 22,
-  kXor = 23,
-  kShiftLeft = 24,
-  kShiftRight = 25,
-  kFloorDivide = 26,
-  kRemainder = 27,
-  kPow = 28,
-  kAtan2 = 29,
-  kHypot = 30,
-  kLogAddExp = 31,
-  kCopySign = 32,
-  kNextAfter = 33,
-  kAbs = 34,
-  kSign = 35,
-  kFloor = 36,
-  kCeil = 37,
-  kTrunc = 38,
-  kRound = 39,
-  kIsNan = 40,
-  kIsInf = 41,
-  kIsFinite = 42,
-  kSignBit = 43,
-  kLog = 44,
-  kLog1p = 45,
-  kLog2 = 46,
-  kLog10 = 47,
-  kExpm1 = 48,
-  kSin = 49,
-  kCos = 50,
-  kTan = 51,
-  kAsin = 52,
-  kAcos = 53,
-  kAtan = 54,
-  kSinh = 55,
-  kCosh = 56,
-  kTanh = 57,
-  kAsinh = 58,
-  kAcosh = 59,
-  kAtanh = 60,
-  kErf = 61,
-  kSigmoid = 62,
-  kIndex = 63,   // the element's index along a dim of the output, i64, counted in the whole tensor
-  kRandom = 64,  // (number, seed, stream): random bits, or a number in [0, 1)
-  kReal = 65,    // of a real number itself; kImag 0, kConj itself
-  kImag = 66,
-  kConj = 67,
-  kComplex = 68,  // (real, imaginary)
-  kGcd = 69,      // of integers, not negative; of a 0 and a number the number
-  kCbrt = 70,
-};
-inline constexpr int kScalarOpCount = 71;
+// The names are in scalar_ops.h, for files that name one.
+enum class ScalarOp : uint8_t;
 // "add", "less_equal", ...; "in", "arg" and "idx" for the leaves.
 std::string_view ToText(ScalarOp op);
 int Arity(ScalarOp op);  // 0 for the leaves
@@ -114,7 +41,7 @@ bool IsDefinedFor(ScalarOp op, DType operand, DType value);
 int MaxUlps(ScalarOp op);
 
 struct ExpressionNode {
-  ScalarOp op = ScalarOp::kInput;
+  ScalarOp op{};              // kInput
   DType dtype = DType::kF32;  // of the node's value; comparisons give kBool
   int32_t a = 0;              // kInput: input number; kArgument: scalar number; kIndex: dim; else a node's index
   int32_t b = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "schemas/ops/expression.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "schemas/ops/scalar.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

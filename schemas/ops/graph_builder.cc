@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -58,7 +60,7 @@ const TensorSpec& GraphBuilder::SpecOf(const GraphOperand& operand) {
 Dims GraphBuilder::DimsOf(const GraphValue& x) {
   Dims all(static_cast<size_t>(x.rank()));
   std::iota(all.begin(), all.end(), int64_t{0});
-  const Dims& dims = attributes().dims();
+  const Dims& dims = attributes().Get(attribute::dims);
   if (dims.empty()) return all;
   std::vector<bool> is_named(all.size());
   for (const int64_t dim : dims) {
@@ -76,7 +78,7 @@ Dims GraphBuilder::DimsOf(const GraphValue& x) {
 }
 
 int64_t GraphBuilder::DimOf(const GraphValue& x) {
-  const Dims& dims = attributes().dims();
+  const Dims& dims = attributes().Get(attribute::dims);
   if (dims.size() != 1) {
     Refuse(StrCat("needs one dim, not ", dims.size()));
     return 0;
@@ -165,8 +167,8 @@ GraphValue GraphBuilder::Call(OpId op, Attributes attributes, std::vector<GraphV
 
 GraphValue GraphBuilder::Reduce(OpId op, const GraphValue& x, const Dims& dims, Keep keep) {
   Attributes attributes;
-  attributes.set_dims(dims);
-  attributes.set_keepdims(keep == Keep::kDims);
+  attributes.Set(attribute::dims, dims);
+  attributes.Set(attribute::keepdims, keep == Keep::kDims);
   return Call(op, std::move(attributes), {x});
 }
 
@@ -178,7 +180,7 @@ GraphValue GraphBuilder::AsType(const GraphValue& x, DType dtype) {
   }
   if (x.dtype() == dtype) return x;
   Attributes attributes;
-  attributes.set_dtype(dtype);
+  attributes.Set(attribute::dtype, dtype);
   return Call(OpId::kAsType, std::move(attributes), {x});
 }
 
@@ -190,20 +192,20 @@ GraphValue GraphBuilder::AsFloat(const GraphValue& x) {
 GraphValue GraphBuilder::Reshape(const GraphValue& x, Shape shape) {
   if (x.spec().shape == shape) return x;
   Attributes attributes;
-  attributes.set_shape(std::move(shape));
+  attributes.Set(attribute::shape, std::move(shape));
   return Call(OpId::kReshape, std::move(attributes), {x});
 }
 
 GraphValue GraphBuilder::Permute(const GraphValue& x, Dims dims) {
   Attributes attributes;
-  attributes.set_dims(std::move(dims));
+  attributes.Set(attribute::dims, std::move(dims));
   return x.rank() < 2 ? x : Call(OpId::kTranspose, std::move(attributes), {x});
 }
 
 GraphValue GraphBuilder::Slice(const GraphValue& x, std::vector<IndexItem> index) {
   Attributes attributes;
-  attributes.set_index(std::move(index));
-  return x.rank() == 0 && attributes.index().empty() ? x : Call(OpId::kSlice, std::move(attributes), {x});
+  attributes.Set(attribute::index, std::move(index));
+  return x.rank() == 0 && attributes.Get(attribute::index).empty() ? x : Call(OpId::kSlice, std::move(attributes), {x});
 }
 
 GraphValue GraphBuilder::SliceDim(const GraphValue& x, int64_t dim, int64_t start, int64_t size, int64_t step) {
@@ -234,25 +236,29 @@ GraphValue GraphBuilder::DropDims(const GraphValue& x, const Dims& dims) {
 GraphValue GraphBuilder::BroadcastTo(const GraphValue& x, Shape shape) {
   if (x.spec().shape == shape) return x;
   Attributes attributes;
-  attributes.set_shape(std::move(shape));
+  attributes.Set(attribute::shape, std::move(shape));
   return Call(OpId::kBroadcastTo, std::move(attributes), {x});
+}
+
+GraphValue GraphBuilder::Where(const GraphValue& condition, const GraphValue& x1, const GraphValue& x2) {
+  return Map(OpId::kWhere, {condition, x1, x2});
 }
 
 GraphValue GraphBuilder::Full(const GraphValue& like, DType dtype, const Shape& shape, Scalar value) {
   Attributes attributes;
-  attributes.set_dtype(dtype);
-  attributes.set_shape(shape);
-  attributes.set_mesh(like.spec().mesh);
-  attributes.set_placements(Placements(static_cast<size_t>(like.spec().mesh.ndim())));
+  attributes.Set(attribute::dtype, dtype);
+  attributes.Set(attribute::shape, shape);
+  attributes.Set(attribute::mesh, like.spec().mesh);
+  attributes.Set(attribute::placements, Placements(static_cast<size_t>(like.spec().mesh.ndim())));
   return Call(OpId::kFull, std::move(attributes), {}, {value});
 }
 
 GraphValue GraphBuilder::Iota(const GraphValue& like, int64_t dim, int64_t extent, DType dtype) {
   Attributes attributes;
-  attributes.set_dtype(dtype);
-  attributes.set_shape({extent});
-  attributes.set_mesh(like.spec().mesh);
-  attributes.set_placements(Placements(static_cast<size_t>(like.spec().mesh.ndim())));
+  attributes.Set(attribute::dtype, dtype);
+  attributes.Set(attribute::shape, {extent});
+  attributes.Set(attribute::mesh, like.spec().mesh);
+  attributes.Set(attribute::placements, Placements(static_cast<size_t>(like.spec().mesh.ndim())));
   const GraphValue numbers = Call(OpId::kArange, std::move(attributes), {}, {Scalar::Int(0), Scalar::Int(1)});
   Shape shape(static_cast<size_t>(like.rank()), 1);
   shape[static_cast<size_t>(dim)] = extent;
@@ -261,7 +267,7 @@ GraphValue GraphBuilder::Iota(const GraphValue& like, int64_t dim, int64_t exten
 
 GraphValue GraphBuilder::Concat(std::vector<GraphValue> pieces, int64_t dim) {
   Attributes attributes;
-  attributes.set_dims({dim});
+  attributes.Set(attribute::dims, {dim});
   return pieces.size() == 1 ? pieces[0] : Call(OpId::kConcat, std::move(attributes), std::move(pieces));
 }
 
@@ -273,7 +279,7 @@ void GraphBuilder::Return(std::vector<GraphValue> values) {
     const bool is_result = std::find(graph_.outputs.begin(), graph_.outputs.end(), output) != graph_.outputs.end();
     if (output < graph_.input_count || is_result) {
       Attributes attributes;
-      attributes.set_dtype(value.dtype());
+      attributes.Set(attribute::dtype, value.dtype());
       output = std::get<int>(Call(OpId::kAsType, std::move(attributes), {value}).operand());
     }
     graph_.outputs.push_back(output);

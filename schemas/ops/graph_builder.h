@@ -87,9 +87,7 @@ class GraphBuilder {
   // Without the dims, whose extents are 1.
   GraphValue DropDims(const GraphValue& x, const Dims& dims);
   GraphValue BroadcastTo(const GraphValue& x, Shape shape);
-  GraphValue Where(const GraphValue& condition, const GraphValue& x1, const GraphValue& x2) {
-    return Map(OpId::kWhere, {condition, x1, x2});
-  }
+  GraphValue Where(const GraphValue& condition, const GraphValue& x1, const GraphValue& x2);
   // A tensor of one number on the mesh of `like`.
   GraphValue Full(const GraphValue& like, DType dtype, const Shape& shape, Scalar value);
   // 0, 1, ... along one dim of a tensor of extents 1 elsewhere, of the rank of `like` and on its mesh.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schemas/ops/local_op_text.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
@@ -138,8 +140,9 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
       input.tensors.size() != operands.size()) {
     return OperandError(input, "a number can't stand here");
   }
-  if (call.attributes.dtype() != nullptr && !IsImplemented(*call.attributes.dtype())) {
-    return absl::UnimplementedError(StrCat(row->name, ": dtype ", ToText(*call.attributes.dtype()), " is reserved"));
+  if (call.attributes.Get(attribute::dtype) != nullptr && !IsImplemented(*call.attributes.Get(attribute::dtype))) {
+    return absl::UnimplementedError(
+        StrCat(row->name, ": dtype ", ToText(*call.attributes.Get(attribute::dtype)), " is reserved"));
   }
   if (row->family != OpFamily::kRedistribute) TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
   TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, Dispatch(input));

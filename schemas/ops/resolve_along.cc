@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -13,7 +15,7 @@ namespace tessera {
 namespace {
 
 absl::StatusOr<int> DimOf(const ResolveInput& input) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims();
+  const std::vector<int64_t>& dims = input.call.attributes.Get(attribute::dims);
   const int rank = input.tensors[0]->rank();
   if (dims.size() != 1) return OperandError(input, StrCat("needs one axis, got ", ToText(absl::MakeConstSpan(dims))));
   if (dims[0] >= 0 && dims[0] < rank) return static_cast<int>(dims[0]);
@@ -61,7 +63,7 @@ bool IsMerged(const TensorSpec& x) {
 }
 
 LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
-  const SortOrder order = attributes.descending() ? SortOrder::kDescending : SortOrder::kAscending;
+  const SortOrder order = attributes.Get(attribute::descending) ? SortOrder::kDescending : SortOrder::kAscending;
   switch (op) {
     case OpId::kCumulativeSum: return ScanOp{ReduceOp::kSum, dim};
     case OpId::kCumulativeProd: return ScanOp{ReduceOp::kProduct, dim};
@@ -280,7 +282,7 @@ absl::StatusOr<OpResolution> ResolveScatter(const ResolveInput& input) {
   if (updates.shape != moved) {
     return OperandError(input, StrCat("updates are ", ToText(absl::MakeConstSpan(moved)), " beside these indices"));
   }
-  const std::string& mode = input.call.attributes.mode();
+  const std::string& mode = input.call.attributes.Get(attribute::mode);
   static constexpr std::string_view kModes[] = {"set", "add", "max", "min"};
   const auto* const known =
       std::find(std::begin(kModes), std::end(kModes), mode.empty() ? "set" : std::string_view(mode));
@@ -304,7 +306,7 @@ absl::StatusOr<OpResolution> ResolveSearch(const ResolveInput& input) {
   if (row.rank() != 1) return OperandError(input, "x1 must be a vector");
   if (row.dtype != values.dtype) return OperandDTypeError(input, "dtypes differ");
   if (Kind(row.dtype) == DTypeKind::kComplex) return NeedsRealDType(input);
-  const std::string& side = input.call.attributes.side();
+  const std::string& side = input.call.attributes.Get(attribute::side);
   if (!side.empty() && side != "left" && side != "right")
     return OperandError(input, StrCat("side is ", side, ", not left or right"));
   TensorSpec output = values;
@@ -339,7 +341,7 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   TensorSpec output = x;
   output.dtype = dtypes.result;
   const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;
-  if (const DType* wanted = input.call.attributes.dtype(); wanted != nullptr) {
+  if (const DType* wanted = input.call.attributes.Get(attribute::dtype); wanted != nullptr) {
     if (!sums || *wanted == DType::kBool) {
       return OperandDTypeError(input, StrCat("dtype= can't be ", ToText(*wanted), " here"));
     }

@@ -1,6 +1,7 @@
 // Attention on whole keys: what cuts batches stays on all operands, what cuts the rows of queries stays there, and keys
 // and values come whole to them. Nothing else is cut.
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -71,7 +72,7 @@ absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input) {
   }
   const double keys = static_cast<double>(input.tensors[1]->shape[input.tensors[1]->shape.size() - 2]);
   resolution.flops = 2 * keys * static_cast<double>(NumElements(q.shape) + NumElements(output.shape));
-  resolution.local = AttentionOp{input.call.attributes.is_causal()};
+  resolution.local = AttentionOp{input.call.attributes.Get(attribute::is_causal)};
   resolution.scalars = {input.call.scalars[0].As(DType::kF64)};
   resolution.outputs.push_back(std::move(output));
   return resolution;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -215,7 +217,7 @@ absl::StatusOr<Contraction> MatmulNotation(const ResolveInput& input) {
 
 absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
   if (input.call.op == OpId::kMatmul) return MatmulNotation(input);
-  TESSERA_ASSIGN_OR_RETURN(Contraction notation, ParseContraction(input.call.attributes.notation()));
+  TESSERA_ASSIGN_OR_RETURN(Contraction notation, ParseContraction(input.call.attributes.Get(attribute::notation)));
   const TensorSpec& a = *input.tensors[0];
   const TensorSpec& b = *input.tensors[1];
   if (static_cast<int>(notation.left.size()) != a.rank() || static_cast<int>(notation.right.size()) != b.rank()) {
@@ -226,7 +228,7 @@ absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
 
 // Of factors that aren't f32 it says nothing.
 absl::StatusOr<ProductPrecision> PrecisionOf(const ResolveInput& input, DType product) {
-  const std::string& text = input.call.attributes.precision();
+  const std::string& text = input.call.attributes.Get(attribute::precision);
   if (text.empty() || text == "full") return ProductPrecision::kFull;
   if (text != "tf32")
     return OperandError(input, StrCat("precision is '", Printable(text, 60), "', not 'full' or 'tf32'"));

@@ -1,3 +1,5 @@
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -29,11 +31,12 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
       break;
     default: break;
   }
-  if (input.call.attributes.placements() != nullptr) {
-    for (const Placement& placement : *input.call.attributes.placements()) {
+  if (input.call.attributes.Get(attribute::placements) != nullptr) {
+    for (const Placement& placement : *input.call.attributes.Get(attribute::placements)) {
       if (!placement.is_partial()) continue;
       return absl::InvalidArgumentError(StrCat(name, ": nothing can be made as ", ToText(placement),
-                                               ": placements are ", ToText(*input.call.attributes.placements())));
+                                               ": placements are ",
+                                               ToText(*input.call.attributes.Get(attribute::placements))));
     }
   }
   return absl::OkStatus();
@@ -64,27 +67,29 @@ Scalar LocalScalar(OpId op, DType dtype, const Scalar& scalar) {
 absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
   const OpCall& call = input.call;
   const std::string_view name = input.row.name;
-  if (call.attributes.shape() == nullptr) return absl::InvalidArgumentError(StrCat(name, ": needs a shape"));
-  if (call.attributes.mesh() == nullptr) return absl::InvalidArgumentError(StrCat(name, ": needs a device mesh"));
+  if (call.attributes.Get(attribute::shape) == nullptr)
+    return absl::InvalidArgumentError(StrCat(name, ": needs a shape"));
+  if (call.attributes.Get(attribute::mesh) == nullptr)
+    return absl::InvalidArgumentError(StrCat(name, ": needs a device mesh"));
   if (call.scalars.size() != WantedScalars(call.op)) {
     return absl::InvalidArgumentError(
         StrCat(name, ": takes ", WantedScalars(call.op), " numbers, not ", call.scalars.size()));
   }
   // Not the scalars' dtype: they are no part of a plan's key, and the dtype is.
-  if (call.attributes.dtype() == nullptr) return DTypeError(StrCat(name, ": needs a dtype"));
-  const DType dtype = *call.attributes.dtype();
-  const Shape& shape = *call.attributes.shape();
+  if (call.attributes.Get(attribute::dtype) == nullptr) return DTypeError(StrCat(name, ": needs a dtype"));
+  const DType dtype = *call.attributes.Get(attribute::dtype);
+  const Shape& shape = *call.attributes.Get(attribute::shape);
   TESSERA_RETURN_IF_ERROR(CheckCreation(input, dtype, shape));
   if (call.op == OpId::kFull && !Fits(call.scalars[0], dtype)) {
     return DTypeError(StrCat(name, ": ", ToText(call.scalars[0]), " doesn't fit dtype ", ToText(dtype)));
   }
   // Before the layout is asked, which multiplies extents.
   TESSERA_RETURN_IF_ERROR(ValidateShape(name, shape, SizeBytes(dtype)));
-  const Mesh& mesh = *call.attributes.mesh();
+  const Mesh& mesh = *call.attributes.Get(attribute::mesh);
   OpResolution resolution;
   TESSERA_ASSIGN_OR_RETURN(TensorSpec output, TensorSpec::Make(name, dtype, shape, mesh,
-                                                               call.attributes.placements() != nullptr
-                                                                   ? *call.attributes.placements()
+                                                               call.attributes.Get(attribute::placements) != nullptr
+                                                                   ? *call.attributes.Get(attribute::placements)
                                                                    : AutoPlacements(dtype, shape, mesh)));
   for (const Scalar& scalar : call.scalars) resolution.scalars.push_back(LocalScalar(call.op, dtype, scalar));
   resolution.local = LocalOf(call.op, shape);

@@ -3,7 +3,10 @@
 #include <array>
 #include <limits>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -97,10 +100,10 @@ absl::Status CheckCondition(const ResolveInput& input) {
 absl::StatusOr<ResolvedDTypes> DTypesByRule(const ResolveInput& input) {
   switch (input.row.dtype_rule) {
     case DTypeRule::kAttribute:
-      if (input.call.attributes.dtype() == nullptr) {
+      if (input.call.attributes.Get(attribute::dtype) == nullptr) {
         return absl::InvalidArgumentError(StrCat(input.row.name, ": needs a dtype"));
       }
-      return ResolvedDTypes{*input.call.attributes.dtype(), *input.call.attributes.dtype()};
+      return ResolvedDTypes{*input.call.attributes.Get(attribute::dtype), *input.call.attributes.Get(attribute::dtype)};
     case DTypeRule::kWhere: {
       TESSERA_RETURN_IF_ERROR(CheckCondition(input));
       TESSERA_ASSIGN_OR_RETURN(const DType common, PromoteOperands(input, 1));

@@ -1,4 +1,5 @@
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

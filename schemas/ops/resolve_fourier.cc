@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
@@ -23,7 +25,7 @@ FourierKind KindOf(OpId op) {
 
 // backward: what goes back is divided by the length; forward: the other; ortho: both by its root.
 absl::StatusOr<FourierScale> ScaleOf(const ResolveInput& input, FourierKind kind) {
-  const std::string& norm = input.call.attributes.norm();
+  const std::string& norm = input.call.attributes.Get(attribute::norm);
   const bool goes_back = kind == FourierKind::kBackward || kind == FourierKind::kRealBackward;
   if (norm == "ortho") return FourierScale::kByRoot;
   if (norm.empty() || norm == "backward") return goes_back ? FourierScale::kByLength : FourierScale::kNone;
@@ -36,17 +38,17 @@ absl::StatusOr<FourierScale> ScaleOf(const ResolveInput& input, FourierKind kind
 absl::StatusOr<OpResolution> ResolveFourier(const ResolveInput& input) {
   const TensorSpec& own = *input.tensors[0];
   const Attributes& attributes = input.call.attributes;
-  if (attributes.dims().size() != 1) return OperandError(input, "needs one axis");
+  if (attributes.Get(attribute::dims).size() != 1) return OperandError(input, "needs one axis");
   FourierOp op;
   op.kind = KindOf(input.call.op);
-  op.dim = attributes.dims()[0];
+  op.dim = attributes.Get(attribute::dims)[0];
   if (op.dim < 0 || op.dim >= own.rank()) {
     return IndexOutOfRangeError(
         StrCat(input.row.name, ": axis ", op.dim, " is out of range: ", DescribeOperands(input)));
   }
   const size_t dim = static_cast<size_t>(op.dim);
   const int64_t extent = own.shape[dim];
-  op.length = attributes.k() != nullptr               ? *attributes.k()
+  op.length = attributes.Get(attribute::k) != nullptr ? *attributes.Get(attribute::k)
               : op.kind == FourierKind::kRealBackward ? 2 * (std::min(extent, kMaxFourierLength) - 1)
                                                       : extent;
   TESSERA_ASSIGN_OR_RETURN(op.scale, ScaleOf(input, op.kind));

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -16,13 +17,14 @@ namespace {
 
 absl::StatusOr<LinalgOp> OpOf(const ResolveInput& input) {
   const Attributes& a = input.call.attributes;
-  const auto found = std::find(kLinalgKindNames.begin(), kLinalgKindNames.end(), a.mode());
-  if (found == kLinalgKindNames.end()) return OperandError(input, StrCat("mode is ", a.mode(), ", no function"));
+  const auto found = std::find(kLinalgKindNames.begin(), kLinalgKindNames.end(), a.Get(attribute::mode));
+  if (found == kLinalgKindNames.end())
+    return OperandError(input, StrCat("mode is ", a.Get(attribute::mode), ", no function"));
   const LinalgOp op{.kind = static_cast<LinalgKind>(found - kLinalgKindNames.begin()),
-                    .upper = a.upper(),
-                    .full = a.full_matrices(),
-                    .transposed = a.transposed(),
-                    .unit_diagonal = a.unit_diagonal()};
+                    .upper = a.Get(attribute::upper),
+                    .full = a.Get(attribute::full_matrices),
+                    .transposed = a.Get(attribute::transposed),
+                    .unit_diagonal = a.Get(attribute::unit_diagonal)};
   TESSERA_RETURN_IF_ERROR(ValidateLinalgOp(op, static_cast<int>(input.operands.size()), 0));
   return op;
 }

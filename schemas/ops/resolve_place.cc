@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -23,20 +24,21 @@ struct PlaceCall {
 absl::StatusOr<PlaceCall> ReadCall(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
   PlaceCall call;
-  const std::string& mode = attributes.mode();
+  const std::string& mode = attributes.Get(attribute::mode);
   if (mode != "none" && mode != "input" && mode != "scalar") return OperandError(input, StrCat("unknown mode ", mode));
   call.op.base = mode == "none" ? PlaceBase::kNone : mode == "input" ? PlaceBase::kInput : PlaceBase::kScalar;
   call.first_piece = call.op.base == PlaceBase::kInput ? 1 : 0;
-  if (call.first_piece == 0 && attributes.shape() == nullptr) return OperandError(input, "needs a shape");
-  call.shape = call.first_piece == 1 ? input.tensors[0]->shape : *attributes.shape();
+  if (call.first_piece == 0 && attributes.Get(attribute::shape) == nullptr) return OperandError(input, "needs a shape");
+  call.shape = call.first_piece == 1 ? input.tensors[0]->shape : *attributes.Get(attribute::shape);
   const size_t rank = call.shape.size();
   const size_t pieces = input.tensors.size() - call.first_piece;
-  if (attributes.starts().size() != pieces * rank || attributes.step().size() != rank) {
-    return OperandError(input, StrCat(attributes.starts().size(), " starts for ", pieces, " pieces of rank ", rank));
+  if (attributes.Get(attribute::starts).size() != pieces * rank || attributes.Get(attribute::step).size() != rank) {
+    return OperandError(
+        input, StrCat(attributes.Get(attribute::starts).size(), " starts for ", pieces, " pieces of rank ", rank));
   }
-  call.op.step.assign(attributes.step().begin(), attributes.step().end());
+  call.op.step.assign(attributes.Get(attribute::step).begin(), attributes.Get(attribute::step).end());
   for (size_t p = 0; p < pieces; ++p) {
-    const auto first = attributes.starts().begin() + static_cast<ptrdiff_t>(p * rank);
+    const auto first = attributes.Get(attribute::starts).begin() + static_cast<ptrdiff_t>(p * rank);
     call.op.starts.emplace_back(first, first + static_cast<ptrdiff_t>(rank));
     const TensorSpec& piece = *input.tensors[call.first_piece + p];
     if (piece.shape.size() != rank) return OperandError(input, StrCat("piece ", p, " has another rank"));

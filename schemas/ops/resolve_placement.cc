@@ -9,7 +9,9 @@
 
 #include <algorithm>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -102,7 +104,7 @@ class ElementwisePlacer {
   }
 
   absl::StatusOr<Placement> Decide(int mesh_dim) const {
-    const Placements* wanted = input_.call.attributes.placements();
+    const Placements* wanted = input_.call.attributes.Get(attribute::placements);
     if (wanted != nullptr) return (*wanted)[static_cast<size_t>(mesh_dim)];
     bool partial = false;
     bool agree = true;
@@ -318,7 +320,9 @@ class ElementwisePlacer {
 bool IsUniform(const ResolveInput& input) {
   const TensorSpec& first = *input.tensors[0];
   const Attributes& attributes = input.call.attributes;
-  if (first.has_partial() || attributes.mesh() != nullptr || attributes.placements() != nullptr) return false;
+  if (first.has_partial() || attributes.Get(attribute::mesh) != nullptr ||
+      attributes.Get(attribute::placements) != nullptr)
+    return false;
   return std::all_of(input.tensors.begin() + 1, input.tensors.end(), [&](const TensorSpec* other) {
     return other->mesh == first.mesh && other->placements == first.placements && other->shape == first.shape;
   });
@@ -328,23 +332,24 @@ bool IsUniform(const ResolveInput& input) {
 absl::Status CheckWantedLayout(const ResolveInput& input, const Shape& shape, DType dtype) {
   const Attributes& attributes = input.call.attributes;
   const TensorSpec& first = *input.tensors[0];
-  const Mesh& mesh = attributes.mesh() == nullptr ? first.mesh : *attributes.mesh();
+  const Mesh& mesh = attributes.Get(attribute::mesh) == nullptr ? first.mesh : *attributes.Get(attribute::mesh);
   if (!(mesh == first.mesh) && !HaveSameWorkers(mesh, first.mesh)) {
     return OperandError(input, StrCat("the result can't be on ", ToText(mesh), ", the operands live on other workers"));
   }
-  if (attributes.placements() == nullptr) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted,
-                           TensorSpec::Make(input.row.name, dtype, shape, mesh, *attributes.placements()));
-  if (wanted.placements == *attributes.placements() && !wanted.has_partial()) return absl::OkStatus();
-  return OperandError(input, StrCat("the result can't be asked to be ", ToText(*attributes.placements())));
+  if (attributes.Get(attribute::placements) == nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec wanted, TensorSpec::Make(input.row.name, dtype, shape, mesh,
+                                                                     *attributes.Get(attribute::placements)));
+  if (wanted.placements == *attributes.Get(attribute::placements) && !wanted.has_partial()) return absl::OkStatus();
+  return OperandError(input,
+                      StrCat("the result can't be asked to be ", ToText(*attributes.Get(attribute::placements))));
 }
 
 // Those of the operands, without one that another has with other names; or the one that is asked for.
 absl::InlinedVector<const Mesh*, 3> CandidateMeshes(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
-  if (attributes.mesh() != nullptr) return {attributes.mesh()};
+  if (attributes.Get(attribute::mesh) != nullptr) return {attributes.Get(attribute::mesh)};
   absl::InlinedVector<const Mesh*, 3> meshes = {&input.tensors[0]->mesh};
-  if (attributes.placements() != nullptr) return meshes;
+  if (attributes.Get(attribute::placements) != nullptr) return meshes;
   for (const TensorSpec* spec : input.tensors) {
     const bool is_known = std::any_of(meshes.begin(), meshes.end(),
                                       [&](const Mesh* known) { return HaveSameArrangement(*known, spec->mesh); });

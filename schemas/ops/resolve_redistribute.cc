@@ -1,3 +1,4 @@
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/errors.h"
@@ -28,9 +29,11 @@ struct Wanted {
 Wanted WantedOf(const ResolveInput& input, size_t number) {
   const TensorSpec& source = *input.tensors[number];
   const Attributes& attributes = input.call.attributes;
-  const Mesh& mesh = attributes.mesh() != nullptr ? *attributes.mesh() : source.mesh;
-  if (!attributes.placements_each().empty()) return {mesh, attributes.placements_each()[number]};
-  return {mesh, attributes.placements() != nullptr ? *attributes.placements() : DefaultPlacements(source, mesh)};
+  const Mesh& mesh = attributes.Get(attribute::mesh) != nullptr ? *attributes.Get(attribute::mesh) : source.mesh;
+  if (!attributes.Get(attribute::placements_each).empty())
+    return {mesh, attributes.Get(attribute::placements_each)[number]};
+  return {mesh, attributes.Get(attribute::placements) != nullptr ? *attributes.Get(attribute::placements)
+                                                                 : DefaultPlacements(source, mesh)};
 }
 
 absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& resolution) {
@@ -40,10 +43,10 @@ absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& 
   TESSERA_ASSIGN_OR_RETURN(TensorSpec destination, TensorSpec::Make("redistribute", source.dtype, source.shape,
                                                                     wanted.mesh, wanted.placements));
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(source, destination));
-  if (attributes.relabel()) {
+  if (attributes.Get(attribute::relabel)) {
     TESSERA_ASSIGN_OR_RETURN(destination.mesh, RelabelledMesh(source, wanted.mesh, destination.placements));
   }
-  const DType dtype = attributes.dtype() == nullptr ? source.dtype : *attributes.dtype();
+  const DType dtype = attributes.Get(attribute::dtype) == nullptr ? source.dtype : *attributes.Get(attribute::dtype);
   TESSERA_RETURN_IF_ERROR(CheckMayCast(input, source.dtype, dtype));
   if (destination.has_partial() && !MayConvertTerms(source, dtype)) {
     return DTypeError(StrCat("redistribute: a pending value can't change dtype from ", ToText(source.dtype), " to ",
@@ -77,14 +80,14 @@ absl::Status AboutOperand(const ResolveInput& input, size_t number, const absl::
 absl::StatusOr<OpResolution> ResolveRedistribute(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
   const size_t count = input.tensors.size();
-  const size_t lists = attributes.placements_each().size();
-  if (lists > 0 && attributes.placements() != nullptr) {
+  const size_t lists = attributes.Get(attribute::placements_each).size();
+  if (lists > 0 && attributes.Get(attribute::placements) != nullptr) {
     return OperandError(input, "placements for all and placements for each are given");
   }
   if (lists > 0 && lists != count) {
     return OperandError(input, StrCat(lists, " lists of placements for ", count, " tensors"));
   }
-  if (attributes.relabel() && count > 1) {
+  if (attributes.Get(attribute::relabel) && count > 1) {
     return OperandError(input, StrCat("relabel= is for one tensor, not for ", count));
   }
   OpResolution resolution;

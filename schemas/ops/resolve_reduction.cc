@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -11,7 +14,7 @@ namespace tessera {
 namespace {
 
 absl::Status CheckDims(const ResolveInput& input) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims();
+  const std::vector<int64_t>& dims = input.call.attributes.Get(attribute::dims);
   const int rank = input.tensors[0]->rank();
   int64_t previous = -1;
   for (const int64_t dim : dims) {
@@ -26,12 +29,12 @@ absl::Status CheckDims(const ResolveInput& input) {
 }
 
 bool IsReduced(const ResolveInput& input, int dim) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims();
+  const std::vector<int64_t>& dims = input.call.attributes.Get(attribute::dims);
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
 absl::Status CheckNotEmpty(const ResolveInput& input) {
-  for (const int64_t dim : input.call.attributes.dims()) {
+  for (const int64_t dim : input.call.attributes.Get(attribute::dims)) {
     if (input.tensors[0]->shape[static_cast<size_t>(dim)] != 0) continue;
     return OperandError(input, StrCat("dim ", dim, " has no elements, so it has no ", input.row.name));
   }
@@ -51,7 +54,7 @@ OutputDims ReduceShape(const ResolveInput& input) {
     result.output_dim.push_back(static_cast<int>(result.shape.size()));
     if (!IsReduced(input, static_cast<int>(d))) {
       result.shape.push_back(shape[d]);
-    } else if (input.call.attributes.keepdims()) {
+    } else if (input.call.attributes.Get(attribute::keepdims)) {
       result.shape.push_back(1);
     }
   }
@@ -105,7 +108,8 @@ Placements OutputPlacements(const ResolveInput& input, const TensorSpec& operand
 
 int64_t ReducedCount(const ResolveInput& input) {
   int64_t count = 1;
-  for (const int64_t dim : input.call.attributes.dims()) count *= input.tensors[0]->shape[static_cast<size_t>(dim)];
+  for (const int64_t dim : input.call.attributes.Get(attribute::dims))
+    count *= input.tensors[0]->shape[static_cast<size_t>(dim)];
   return count;
 }
 
@@ -123,7 +127,7 @@ void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolut
 // Of the result; elements are converted to it before they are reduced.
 absl::StatusOr<DType> DecideDType(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  const DType* wanted = input.call.attributes.dtype();
+  const DType* wanted = input.call.attributes.Get(attribute::dtype);
   if (wanted == nullptr) return dtypes.result;
   if ((input.call.op == OpId::kSum || input.call.op == OpId::kProd) && *wanted != DType::kBool) {
     TESSERA_RETURN_IF_ERROR(CheckMayCast(input, input.tensors[0]->dtype, *wanted));
@@ -146,7 +150,7 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
   OpResolution resolution;
   resolution.flops = static_cast<double>(NumElements(input.tensors[0]->shape));
   resolution.operands.push_back(PrepareOperand(input, dtype));
-  resolution.local = ReduceLocalOp{op, input.call.attributes.dims()};
+  resolution.local = ReduceLocalOp{op, input.call.attributes.Get(attribute::dims)};
   if (input.call.op == OpId::kMean) DivideByCount(input, dtype, resolution);
   const TensorSpec& operand = resolution.operands[0].spec;
   Placements placements = OutputPlacements(input, operand, dims);
@@ -157,19 +161,20 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
 absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
-  if (input.call.attributes.dims().empty()) return OperandError(input, "needs a dim");
+  if (input.call.attributes.Get(attribute::dims).empty()) return OperandError(input, "needs a dim");
   TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
   const TensorSpec& own = *input.tensors[0];
   TensorSpec operand = own;
   Shape whole;
-  for (const int64_t dim : input.call.attributes.dims()) whole.push_back(own.shape[static_cast<size_t>(dim)]);
+  for (const int64_t dim : input.call.attributes.Get(attribute::dims))
+    whole.push_back(own.shape[static_cast<size_t>(dim)]);
   bool is_cut = false;
   for (int i = 0; i < own.mesh.ndim(); ++i) {
     const Placement placement = own.placements[static_cast<size_t>(i)];
     if (placement.is_partial()) {
       // Best on a dim that isn't reduced: then there are no winners to be compared.
       const TensorSpec whole_here = WithPlacement(operand, i, Placement::Replicate());
-      const std::vector<int64_t>& reduced = input.call.attributes.dims();
+      const std::vector<int64_t>& reduced = input.call.attributes.Get(attribute::dims);
       Placement chosen = ShardOrReplicate(whole_here, i, reduced.size() == 1 ? static_cast<int>(reduced[0]) : -1);
       if (chosen.is_replicate()) chosen = ShardOrReplicate(whole_here, i, -1);
       operand.placements[static_cast<size_t>(i)] = chosen;
@@ -183,7 +188,7 @@ absl::StatusOr<OpResolution> ResolveArgReduction(const ResolveInput& input) {
   resolution.flops = static_cast<double>(NumElements(own.shape));
   resolution.operands.push_back(BringTo(own, own.mesh, operand.placements));
   resolution.local = ArgReduceOp{input.call.op == OpId::kArgMin ? Extreme::kMin : Extreme::kMax,
-                                 input.call.attributes.dims(), is_cut ? std::move(whole) : Shape()};
+                                 input.call.attributes.Get(attribute::dims), is_cut ? std::move(whole) : Shape()};
   Placements placements = operand.placements;
   for (Placement& placement : placements) {
     if (!placement.is_shard()) continue;

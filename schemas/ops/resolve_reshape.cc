@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -184,8 +185,8 @@ ReshapePlacements PlaceReshape(const TensorSpec& own, const Shape& shape) {
 
 absl::StatusOr<ReshapedSpecs> ReshapeSpecs(const ResolveInput& input) {
   const TensorSpec& own = *input.tensors[0];
-  if (input.call.attributes.shape() == nullptr) return OperandError(input, "needs a shape");
-  const Shape& shape = *input.call.attributes.shape();
+  if (input.call.attributes.Get(attribute::shape) == nullptr) return OperandError(input, "needs a shape");
+  const Shape& shape = *input.call.attributes.Get(attribute::shape);
   TESSERA_RETURN_IF_ERROR(ValidateShape("reshape", shape, SizeBytes(own.dtype)));
   if (NumElements(shape) != NumElements(own.shape)) {
     return OperandError(input, StrCat("the new shape ", ToText(shape), " has ", NumElements(shape), " elements, not ",

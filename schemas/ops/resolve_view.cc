@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/ops/resolve_reshape.h"
 #include "schemas/types/bounds.h"
@@ -14,7 +16,7 @@ namespace tessera {
 namespace {
 
 absl::Status CheckPermutation(const ResolveInput& input) {
-  const std::vector<int64_t>& dims = input.call.attributes.dims();
+  const std::vector<int64_t>& dims = input.call.attributes.Get(attribute::dims);
   const int rank = input.tensors[0]->rank();
   std::array<bool, kMaxRank> seen = {};
   bool valid = static_cast<int>(dims.size()) == rank;
@@ -34,7 +36,7 @@ absl::StatusOr<TensorSpec> TransposeSpec(const ResolveInput& input) {
   TensorSpec output = own;
   std::array<int, kMaxRank> output_dim = {};
   for (int d = 0; d < own.rank(); ++d) {
-    const int64_t from = input.call.attributes.dims()[static_cast<size_t>(d)];
+    const int64_t from = input.call.attributes.Get(attribute::dims)[static_cast<size_t>(d)];
     output.shape[static_cast<size_t>(d)] = own.shape[static_cast<size_t>(from)];
     output_dim[static_cast<size_t>(from)] = d;
   }
@@ -69,7 +71,7 @@ absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
   TensorSpec output = own;
   output.shape.clear();
   size_t dim = 0;
-  for (const IndexItem& item : input.call.attributes.index()) {
+  for (const IndexItem& item : input.call.attributes.Get(attribute::index)) {
     if (item.kind != IndexItem::Kind::kInteger && output.shape.size() == static_cast<size_t>(kMaxRank)) {
       return OperandError(input, StrCat("more than ", kMaxRank, " dims in the result (max_rank)"));
     }
@@ -97,11 +99,11 @@ absl::StatusOr<TensorSpec> SliceSpec(const ResolveInput& input) {
     placement = kept < 0 ? Placement::Replicate() : is_whole ? placement.OnDim(kept) : Placement::Shard(kept);
   }
   const Attributes& attributes = input.call.attributes;
-  if (attributes.placements() == nullptr) return output;
+  if (attributes.Get(attribute::placements) == nullptr) return output;
   // Where it is wanted instead.
-  const Mesh& mesh = attributes.mesh() != nullptr ? *attributes.mesh() : own.mesh;
-  TESSERA_ASSIGN_OR_RETURN(TensorSpec wanted,
-                           TensorSpec::Make("slice", own.dtype, output.shape, mesh, *attributes.placements()));
+  const Mesh& mesh = attributes.Get(attribute::mesh) != nullptr ? *attributes.Get(attribute::mesh) : own.mesh;
+  TESSERA_ASSIGN_OR_RETURN(TensorSpec wanted, TensorSpec::Make("slice", own.dtype, output.shape, mesh,
+                                                               *attributes.Get(attribute::placements)));
   TESSERA_RETURN_IF_ERROR(ValidateRedistribute(output, wanted));
   return wanted;
 }
@@ -120,13 +122,13 @@ bool IsWhole(const IndexItem& item, int64_t extent) {
 
 absl::StatusOr<ViewLayout> SliceLayout(const OpCall& call, const TensorSpec& operand,
                                        absl::Span<const int64_t> strides) {
-  if (call.attributes.placements() != nullptr) {
+  if (call.attributes.Get(attribute::placements) != nullptr) {
     return absl::FailedPreconditionError(StrCat("slice: goes to where it is wanted: x is ", ToText(operand)));
   }
   ViewLayout layout;
   size_t dim = 0;
   bool empty = false;
-  for (const IndexItem& item : call.attributes.index()) {
+  for (const IndexItem& item : call.attributes.Get(attribute::index)) {
     if (item.kind == IndexItem::Kind::kNewAxis) {
       layout.strides.push_back(0);
       continue;
@@ -159,8 +161,8 @@ absl::StatusOr<OpResolution> ResolveReshape(const ResolveInput& input) {
 // at one of them, so it is gathered before.
 absl::StatusOr<TensorSpec> BroadcastSpec(const ResolveInput& input) {
   const TensorSpec& own = *input.tensors[0];
-  if (input.call.attributes.shape() == nullptr) return OperandError(input, "needs a shape");
-  const Shape& shape = *input.call.attributes.shape();
+  if (input.call.attributes.Get(attribute::shape) == nullptr) return OperandError(input, "needs a shape");
+  const Shape& shape = *input.call.attributes.Get(attribute::shape);
   const absl::StatusOr<Shape> joined = BroadcastShapes(own.shape, shape);
   if (!joined.ok() || *joined != shape) return OperandError(input, StrCat("doesn't broadcast to ", ToText(shape)));
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(own.dtype)));
@@ -221,7 +223,7 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
   ViewLayout layout;
   switch (call.op) {
     case OpId::kTranspose:
-      for (const int64_t dim : call.attributes.dims())
+      for (const int64_t dim : call.attributes.Get(attribute::dims))
         layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
       return layout;
     case OpId::kSlice: return SliceLayout(call, operand, operand_strides);

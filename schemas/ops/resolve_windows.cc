@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -20,7 +22,7 @@ struct ConvRule {
 };
 
 Windows WindowsOf(const Attributes& attributes) {
-  return {attributes.stride(), attributes.padding(), attributes.dilation()};
+  return {attributes.Get(attribute::stride), attributes.Get(attribute::padding), attributes.Get(attribute::dilation)};
 }
 
 std::vector<ConvRule> RulesOf(const ConvOp& op, const TensorSpec& x, const TensorSpec& weight, int mesh_dim) {
@@ -77,7 +79,8 @@ absl::Status CheckNumeric(const ResolveInput& input) {
 
 absl::StatusOr<OpResolution> ResolveConv(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
-  const ConvOp op{WindowsOf(attributes), attributes.groups() == nullptr ? 1 : *attributes.groups()};
+  const ConvOp op{WindowsOf(attributes),
+                  attributes.Get(attribute::groups) == nullptr ? 1 : *attributes.Get(attribute::groups)};
   if (absl::Status s = ValidateConvOp(op, 2, 0); !s.ok()) return OperandError(input, StdView(s.message()));
   TESSERA_RETURN_IF_ERROR(CheckNumeric(input));
   TensorSpec x = *input.tensors[0], weight = *input.tensors[1];
@@ -112,10 +115,10 @@ absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
   const PoolOp op{
       .kind = input.call.op == OpId::kMaxPoolWindows ? PoolKind::kMax : PoolKind::kAverage,
-      .kernel = attributes.kernel_size(),
+      .kernel = attributes.Get(attribute::kernel_size),
       .windows = WindowsOf(attributes),
-      .divisor = attributes.count_include_pad() ? PoolDivisor::kWithPadding : PoolDivisor::kElements,
-      .ceil_mode = attributes.ceil_mode(),
+      .divisor = attributes.Get(attribute::count_include_pad) ? PoolDivisor::kWithPadding : PoolDivisor::kElements,
+      .ceil_mode = attributes.Get(attribute::ceil_mode),
   };
   if (absl::Status s = ValidatePoolOp(op, 1, 0); !s.ok()) return OperandError(input, StdView(s.message()));
   TensorSpec x = *input.tensors[0];

@@ -19,6 +19,7 @@
 
 #include "schemas/ops/expression.h"
 #include "schemas/ops/scalar_functions.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/half.h"
 
 namespace tessera::scalar {

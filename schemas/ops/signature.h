@@ -23,7 +23,7 @@ struct Parameter {
   bool by_keyword_only = false;
   bool by_position_only = false;
   Role role = Role::kAttribute;
-  AttributeId attribute = AttributeId::kDims;  // kAttribute
+  AttributeId attribute{};  // kAttribute
 };
 
 struct Signature {

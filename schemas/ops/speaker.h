@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "schemas/ops/catalog.h"
-
 namespace tessera {
+
+enum class OpId : uint16_t;
 
 // The numbers are on the wire: append only.
 enum class Speaker : uint8_t {
@@ -58,8 +58,6 @@ inline Speaker SpeakerOf(uint64_t number) {
 }
 
 inline std::string_view NameOf(Speaker speaker) { return kSpeakerNames[static_cast<size_t>(speaker)]; }
-inline std::string_view NameOf(OpId op, Speaker speaker) {
-  return speaker == Speaker::kOp ? NameOf(op) : NameOf(speaker);
-}
+std::string_view NameOf(OpId op, Speaker speaker);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "schemas/types/status_macros.h"
 #include "server/plan/exchange.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/same_shards.h"
@@ -126,11 +127,13 @@ PlanTemplate* PlanCache::Find(const PlanKey& key) {
 PlanTemplate* PlanCache::Insert(PlanKey key, PlanTemplate value, std::vector<PlanTemplate>& evicted) {
   const int64_t bytes = MemoryBytes(key) + MemoryBytes(value);
   entries_.push_front({std::move(key), std::move(value), bytes});
-  index_.insert(entries_.begin());
+  TESSERA_CHECK(index_.insert(entries_.begin()).second);
   bytes_ += bytes;
   while ((static_cast<int64_t>(entries_.size()) > max_plans_ || bytes_ > max_bytes_) && entries_.size() > 1) {
     const Place last = std::prev(entries_.end());
-    index_.erase(last);
+    const auto at = index_.find(last);
+    TESSERA_CHECK(at != index_.end() && *at == last);
+    index_.erase(at);
     bytes_ -= last->bytes;
     evicted.push_back(std::move(last->value));
     entries_.pop_back();

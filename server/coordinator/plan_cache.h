@@ -45,7 +45,7 @@ struct PlanKeyOperand {
   }
 };
 struct PlanKeyCall {
-  OpId op = OpId::kFull;
+  OpId op{};
   Attributes attributes;
   absl::InlinedVector<PlanKeyOperand, 2> operands;
   // The call's own numbers: how many there are, and of which dtypes, shapes a composite's graph.
@@ -111,8 +111,8 @@ class PlanCache {
   PlanCache(int64_t max_plans, int64_t max_bytes) : max_plans_(max_plans), max_bytes_(max_bytes) {}
 
   PlanTemplate* Find(const PlanKey& key);
-  // Takes the template over, and keeps it until the next one comes, however large it is. What had to go is appended
-  // to `evicted`.
+  // The key is in the cache no more than once: Find has just said that it is not there. Takes the template over, and
+  // keeps it until the next one comes, however large it is. Templates that had to go are appended to `evicted`.
   PlanTemplate* Insert(PlanKey key, PlanTemplate value, std::vector<PlanTemplate>& evicted);
   // A worker that is new knows none of them.
   void ForgetWorker(WorkerIndex worker);

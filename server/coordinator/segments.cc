@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "server/coordinator/state_machine.h"
 

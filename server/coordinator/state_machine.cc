@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
@@ -171,7 +173,7 @@ absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,
                                                           absl::Span<const PlanOperand> operands) const {
   const std::string_view name = NameOf(call.op);
   std::vector<const Mesh*> meshes;
-  if (call.attributes.mesh() != nullptr) meshes.push_back(call.attributes.mesh());
+  if (call.attributes.Get(attribute::mesh) != nullptr) meshes.push_back(call.attributes.Get(attribute::mesh));
   for (const PlanOperand& operand : operands) {
     const auto* layout = std::get_if<OperandLayout>(&operand);
     if (layout != nullptr) meshes.push_back(&layout->spec.mesh);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "schemas/ops/expression.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/interpret_fourier.h"

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "schemas/ops/scalar.h"
+#include "schemas/ops/scalar_ops.h"
 
 namespace tessera {
 namespace {

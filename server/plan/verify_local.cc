@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "schemas/ops/expression.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

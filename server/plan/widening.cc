@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 
 namespace tessera {

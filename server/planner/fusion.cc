@@ -1,5 +1,7 @@
 #include "server/planner/fusion.h"
 
+#include "schemas/ops/scalar_ops.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>

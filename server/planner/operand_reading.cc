@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/plan/cost.h"

@@ -5,7 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -181,7 +184,7 @@ class OpPlanner {
   TensorSpec LocalReducedSpec(const TensorSpec& operand) const {
     TensorSpec spec = operand;
     spec.dtype = DTypeBeforeEpilogue();
-    for (const int64_t dim : call_.attributes.dims()) spec.shape[static_cast<size_t>(dim)] = 1;
+    for (const int64_t dim : call_.attributes.Get(attribute::dims)) spec.shape[static_cast<size_t>(dim)] = 1;
     for (size_t j = 0; j < spec.placements.size(); ++j) {
       if (!output_.placements[j].is_shard()) spec.placements[j] = output_.placements[j];
     }
@@ -346,7 +349,7 @@ class OpPlanner {
     std::vector<int64_t> start;
     std::vector<int64_t> step;
     std::vector<int> source_dim;  // by output dim
-    for (const IndexItem& item : call_.attributes.index()) {
+    for (const IndexItem& item : call_.attributes.Get(attribute::index)) {
       if (item.kind == IndexItem::Kind::kNewAxis) {
         source_dim.push_back(-1);
         continue;

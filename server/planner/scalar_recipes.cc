@@ -1,5 +1,7 @@
 #include "server/planner/scalar_recipes.h"
 
+#include "schemas/ops/attribute_ids.h"
+
 #include <algorithm>
 #include <variant>
 
@@ -37,7 +39,8 @@ std::vector<DType> RefusingDTypes(const OpRow& row, const OpCall& call, absl::Sp
   const auto add = [&](DType dtype) {
     if (IsInteger(dtype) && std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) dtypes.push_back(dtype);
   };
-  if (row.family == OpFamily::kCreation && call.attributes.dtype() != nullptr) add(*call.attributes.dtype());
+  if (row.family == OpFamily::kCreation && call.attributes.Get(attribute::dtype) != nullptr)
+    add(*call.attributes.Get(attribute::dtype));
   for (const OperandSpec& operand : operands) {
     if (const auto* spec = std::get_if<TensorSpec>(&operand)) add(spec->dtype);
   }

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera {

@@ -26,6 +26,7 @@
 #include "client/catalog_ops.h"
 #include "client/cluster.h"
 #include "client/host_memory.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cuda/cuda_device.h"

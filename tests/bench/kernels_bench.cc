@@ -23,6 +23,7 @@
 #include "kernels/cpu/thin_product.h"
 #include "kernels/joined_kernels.h"
 #include "kernels/kernel.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/half.h"
 
 namespace tessera::bench {

@@ -17,6 +17,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -103,7 +105,7 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   const std::string pair = StrCat(ToText(Shape(shape.begin(), shape.end())), " ", ToText(from), " -> ", ToText(to));
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_placements(to);
+  call.attributes.Set(attribute::placements, to);
   absl::StatusOr<OpPlan> planned;
   OperandLayout layout;
   layout.spec = source;
@@ -141,7 +143,7 @@ void MeasureContraction(std::string_view notation, std::string_view left, std::s
                         const Topology& topology, const std::string& prefix, Figures& figures) {
   OpCall call;
   call.op = OpId::kEinsum;
-  call.attributes.set_notation(std::string(notation));
+  call.attributes.Set(attribute::notation, std::string(notation));
   const PlanOperand operands[] = {OperandLayout{*ParseTensorSpec(left), {}},
                                   OperandLayout{*ParseTensorSpec(right), {}}};
   figures.Add(prefix + "contraction_seconds", Seconds([&] { TESSERA_CHECK(PlanOp(call, operands, topology).ok()); }),

@@ -35,14 +35,82 @@ if DEVICE == "cuda":
     use_emulated_driver(os.environ.__setitem__)
 
 
+# The tests that moved bytes between workers, one id a line: a run writes them to MOVED_TO, and a run on another transport
+# takes those of ONLY alone, as the others would do the same again.
+MOVED_TO = os.environ.get("TESSERA_TEST_MOVED_TO")
+ONLY = os.environ.get("TESSERA_TEST_ONLY")
+
+
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole_system: runs real processes; run once on every transport")
+    config.addinivalue_line("markers", "whole_system: runs real processes; what moves bytes is run once on every transport")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if {"cluster", "session", "new_cluster", "mesh4", "mesh22"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.whole_system)
+    if ONLY:
+        wanted = set(pathlib.Path(ONLY).read_text().splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
+        items[:] = [item for item in items if item.nodeid in wanted]
+
+
+def received_bytes(cluster) -> int | None:
+    """How many bytes the workers of a cluster have taken from each other; None where they can't be asked any more."""
+    try:
+        with cluster.connect() as session:
+            return sum(worker["received_bytes"] for worker in session.status()["workers"])
+    except Exception:  # noqa: BLE001: a test may have ended any of its processes
+        return None
+
+
+class Moved:
+    """What the clusters of a test moved: the shared one since it was asked last, its own ones until they are stopped."""
+
+    def __init__(self):
+        self.asked = False
+        self.shared_bytes = 0
+        self.own = []
+
+    def begin(self):
+        self.asked, self.own = False, []
+
+    def ask(self, cluster):
+        self.asked = True
+        self.own.append(received_bytes(cluster))
+
+    def anything(self, shared) -> bool:
+        """True, too, where nothing is known: of a test that starts its processes by itself."""
+        if shared is not None:
+            before, self.shared_bytes = self.shared_bytes, received_bytes(shared)
+            self.asked = True
+            if self.shared_bytes != before:
+                return True
+        return not self.asked or any(count != 0 for count in self.own)
+
+
+MOVED = Moved()
+
+
+@pytest.fixture(autouse=True)
+def tell_what_moves(request):
+    """Writes the test's id to MOVED_TO if it moved something."""
+    if not MOVED_TO or request.node.get_closest_marker("whole_system") is None:
+        yield
+        return
+    shared = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    MOVED.begin()
+    yield
+    if MOVED.anything(shared):
+        with open(MOVED_TO, "a") as file:
+            file.write(request.node.nodeid + "\n")
+
+
+def pytest_runtest_logreport(report):
+    # A test that is for another transport moves something there.
+    if MOVED_TO and report.skipped:
+        with open(MOVED_TO, "a") as file:
+            file.write(report.nodeid + "\n")
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +142,8 @@ def new_cluster():
 
     yield start
     for cluster in started:
+        if MOVED_TO:
+            MOVED.ask(cluster)
         cluster.stop()
 
 

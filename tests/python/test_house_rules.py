@@ -129,6 +129,24 @@ def test_banned_words_and_calls(name):
             assert not re.search(pattern, code), f"{name}:{number}: {line.strip()}: {why}"
 
 
+# Headers with the names of an enum that grows -> how many files of the program may read them: a new name compiles these.
+READERS = {"schemas/ops/op_ids.h": 50, "schemas/ops/scalar_ops.h": 30}
+
+
+@pytest.mark.parametrize("header", READERS)
+def test_a_new_op_compiles_few_files(header):
+    program = [name for name in CXX if not name.startswith("tests/")]
+    read = {name: set(includes(name)) for name in program}
+    readers = {header}
+    while True:
+        more = {name for name, theirs in read.items() if theirs & readers and name not in readers}
+        if not more:
+            break
+        readers |= more
+    sources = sorted(name for name in readers if not name.endswith(".h"))
+    assert len(sources) <= READERS[header], f"{len(sources)} files read {header}: {sources}"
+
+
 @pytest.mark.parametrize("name", PYTHON)
 def test_no_leftover_notes_in_python(name):
     if name in ALLOWED:

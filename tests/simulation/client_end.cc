@@ -5,6 +5,8 @@
 
 #include "client/connection/session_core.h"
 #include "schemas/codec/message_link.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 #include "tests/simulation/frames.h"
 
@@ -93,10 +95,10 @@ struct ClientEnd::Parts {
     const int shape = static_cast<int>(random.Below(static_cast<int64_t>(Shapes().size())));
     OpCall call;
     call.op = OpId::kFull;
-    call.attributes.set_dtype(DType::kF32);
-    call.attributes.set_shape(Shapes()[static_cast<size_t>(shape)]);
-    call.attributes.set_mesh(meshes[static_cast<size_t>(mesh)]);
-    call.attributes.set_placements(RandomPlacements(random));
+    call.attributes.Set(attribute::dtype, DType::kF32);
+    call.attributes.Set(attribute::shape, Shapes()[static_cast<size_t>(shape)]);
+    call.attributes.Set(attribute::mesh, meshes[static_cast<size_t>(mesh)]);
+    call.attributes.Set(attribute::placements, RandomPlacements(random));
     call.scalars = {Scalar::Float(random.OneIn(2) ? 0.0 : 1.0)};
     return Call(std::move(call), {}, mesh, shape);
   }
@@ -124,7 +126,7 @@ struct ClientEnd::Parts {
     const Tensor source = tensors[at];
     OpCall call;
     call.op = OpId::kRedistribute;
-    call.attributes.set_placements(RandomPlacements(random));
+    call.attributes.Set(attribute::placements, RandomPlacements(random));
     RecordOperand operand;
     operand.handle = source.handle;
     return Call(std::move(call), {operand}, source.mesh, source.shape);

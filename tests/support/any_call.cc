@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "schemas/ops/attribute_ids.h"
 #include "tests/property/types/small_worlds.h"
 
 namespace tessera {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "server/coordinator/state_machine.h"
 
@@ -172,10 +174,10 @@ class SimulatedCluster {
 inline CallRecord FullRecord(const Mesh& mesh, std::vector<int64_t> shape, Placements placements, uint64_t handle) {
   CallRecord record;
   record.call.op = OpId::kFull;
-  record.call.attributes.set_dtype(DType::kF32);
-  record.call.attributes.set_shape(Shape(shape.begin(), shape.end()));
-  record.call.attributes.set_mesh(mesh);
-  record.call.attributes.set_placements(std::move(placements));
+  record.call.attributes.Set(attribute::dtype, DType::kF32);
+  record.call.attributes.Set(attribute::shape, Shape(shape.begin(), shape.end()));
+  record.call.attributes.Set(attribute::mesh, mesh);
+  record.call.attributes.Set(attribute::placements, std::move(placements));
   record.call.scalars = {Scalar::Float(1)};
   record.results = {HandleId(handle)};
   return record;
@@ -189,7 +191,7 @@ inline CallRecord OpRecord(OpId op, std::vector<uint64_t> operands, uint64_t res
 }
 inline CallRecord RedistributeRecord(uint64_t operand, Placements placements, uint64_t result) {
   CallRecord record = OpRecord(OpId::kRedistribute, {operand}, result);
-  record.call.attributes.set_placements(std::move(placements));
+  record.call.attributes.Set(attribute::placements, std::move(placements));
   return record;
 }
 

@@ -4,8 +4,10 @@
 #include <array>
 #include <numeric>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 
@@ -24,12 +26,12 @@ struct Placed {
 
 V Place(G& g, const Placed& placed, std::vector<V> tensors, std::vector<Scalar> scalars = {}) {
   Attributes attributes;
-  attributes.set_mode(std::string(placed.mode));
-  if (placed.mode != "input") attributes.set_shape(placed.shape);
+  attributes.Set(attribute::mode, std::string(placed.mode));
+  if (placed.mode != "input") attributes.Set(attribute::shape, placed.shape);
   std::vector<int64_t> starts;
   for (const Shape& start : placed.starts) starts.insert(starts.end(), start.begin(), start.end());
-  attributes.set_starts(std::move(starts));
-  attributes.set_step({placed.step.begin(), placed.step.end()});
+  attributes.Set(attribute::starts, std::move(starts));
+  attributes.Set(attribute::step, {placed.step.begin(), placed.step.end()});
   return g.Call(OpId::kPlace, std::move(attributes), std::move(tensors), std::move(scalars));
 }
 
@@ -76,7 +78,7 @@ V SideBySide(G& g, const std::vector<V>& pieces, int64_t dim) {
 
 // The call's one axis, for a tensor of that rank.
 int64_t AxisOf(G& g, int64_t rank) {
-  const std::vector<int64_t>& dims = g.attributes().dims();
+  const std::vector<int64_t>& dims = g.attributes().Get(attribute::dims);
   if (dims.size() == 1 && dims[0] >= 0 && dims[0] < rank) return dims[0];
   if (dims.size() == 1) {
     g.RefuseIndex(StrCat("axis ", dims[0], " is out of range for ", rank, " dims"));
@@ -127,7 +129,7 @@ void Flip(G& g) {
 void Roll(G& g) {
   V x = g.operand(0);
   const Shape shape = x.spec().shape;
-  std::vector<int64_t> dims = g.attributes().dims(), shifts = g.attributes().shift();
+  std::vector<int64_t> dims = g.attributes().Get(attribute::dims), shifts = g.attributes().Get(attribute::shift);
   if (dims.empty()) {
     x = g.Reshape(x, {NumElements(shape)});
     dims = {0};
@@ -149,7 +151,7 @@ void Roll(G& g) {
 // two could only be merged where it is whole, so its copies are put side by side first, where each goes to its place.
 void Tile(G& g) {
   V x = g.operand(0);
-  std::vector<int64_t> repeats = g.attributes().repeats();
+  std::vector<int64_t> repeats = g.attributes().Get(attribute::repeats);
   for (int64_t d = 0; d < x.rank() && static_cast<int64_t>(repeats.size()) >= x.rank(); ++d) {
     int64_t& times = repeats[repeats.size() - static_cast<size_t>(x.rank() - d)];
     if (times < 2 || times > kMaxCopiesSideBySide || ShardingMeshDims(x.spec(), static_cast<int>(d)).empty()) continue;
@@ -180,7 +182,7 @@ void Tile(G& g) {
 void Repeat(G& g) {
   const V& x = g.operand(0);
   const int64_t axis = AxisOf(g, x.rank());
-  const std::vector<int64_t>& repeats = g.attributes().repeats();
+  const std::vector<int64_t>& repeats = g.attributes().Get(attribute::repeats);
   if (g.failed()) return;
   if (repeats.size() != 1 || repeats[0] < 0) return g.Refuse("repeats is one number, not negative");
   Shape broadcast = x.spec().shape;
@@ -195,14 +197,14 @@ void Repeat(G& g) {
 // pad_width: before and after each dim. mode: constant (scalars {value}), edge, wrap or reflect.
 void Pad(G& g) {
   V x = g.operand(0);
-  const std::vector<int64_t>& width = g.attributes().pad_width();
+  const std::vector<int64_t>& width = g.attributes().Get(attribute::pad_width);
   if (width.size() != 2 * static_cast<size_t>(x.rank())) {
     return g.Refuse(StrCat(width.size(), " widths for ", x.rank(), " dims"));
   }
   for (const int64_t w : width) {
     if (w < 0) return g.Refuse(StrCat("a width is ", w));
   }
-  const std::string& mode = g.attributes().mode();
+  const std::string& mode = g.attributes().Get(attribute::mode);
   if (mode.empty() || mode == "constant") {
     Placed placed{"scalar", x.spec().shape, {Shape()}, Shape(static_cast<size_t>(x.rank()), 1)};
     for (int d = 0; d < x.rank(); ++d) {
@@ -245,7 +247,7 @@ void Assign(G& g) {
   Placed placed{"input", {}, {Shape()}, {}};
   Shape region, indexed;  // of x's rank; as the index gives it
   std::vector<int64_t> flipped;
-  for (const IndexItem& item : g.attributes().index()) {
+  for (const IndexItem& item : g.attributes().Get(attribute::index)) {
     if (item.kind == IndexItem::Kind::kNewAxis) {
       indexed.push_back(1);
       continue;

@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/matrices.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 
 namespace tessera::composites {
@@ -47,7 +49,7 @@ V BlockedTriangularSolve(G& g, const V& left, const V& right, const RowBlocks& b
   V rest = g.Reshape(PaddedTo(g, right, whole, m), Shaped(batch, {blocks.count, blocks.size, m}));
   if (g.failed()) return right;
   const V number = g.Iota(rest, rest.rank() - 3, blocks.count);
-  const bool is_upper = attributes.upper();
+  const bool is_upper = attributes.Get(attribute::upper);
   for (int64_t step = 0; step < blocks.count && !g.failed(); ++step) {
     const int64_t k = is_upper ? blocks.count - 1 - step : step;
     const V corner = BlockOf(g, matrix, k, k * blocks.size, blocks.size);
@@ -114,7 +116,7 @@ V BlockedCholesky(G& g, const V& x, const RowBlocks& blocks) {
 
 V SolvedTriangle(G& g, const V& left, const V& right, Attributes attributes) {
   if (g.failed()) return right;
-  const std::optional<RowBlocks> blocks = attributes.transposed() ? std::nullopt : RowBlocksOf(left);
+  const std::optional<RowBlocks> blocks = attributes.Get(attribute::transposed) ? std::nullopt : RowBlocksOf(left);
   return blocks.has_value() ? BlockedTriangularSolve(g, left, right, *blocks, attributes)
                             : TriangularSolve(g, left, right, std::move(attributes));
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -16,9 +18,9 @@ using V = GraphValue;
 // Along one dim; a length of 0 is the dim's own.
 V Along(G& g, OpId op, const V& x, int64_t dim, int64_t length, const std::string& norm) {
   Attributes attributes;
-  attributes.set_dims({dim});
-  attributes.set_norm(norm);
-  if (length > 0) attributes.set_k(length);
+  attributes.Set(attribute::dims, {dim});
+  attributes.Set(attribute::norm, norm);
+  if (length > 0) attributes.Set(attribute::k, length);
   return g.Call(op, std::move(attributes), {x});
 }
 
@@ -26,8 +28,8 @@ V Along(G& g, OpId op, const V& x, int64_t dim, int64_t length, const std::strin
 enum class LastDim : uint8_t { kFirst, kLast };
 void Several(G& g, OpId op, OpId last, LastDim order) {
   V x = g.operand(0);
-  const Dims dims = g.attributes().dims().empty() ? g.DimsOf(x) : g.attributes().dims();
-  const std::vector<int64_t>& lengths = g.attributes().lengths();
+  const Dims dims = g.attributes().Get(attribute::dims).empty() ? g.DimsOf(x) : g.attributes().Get(attribute::dims);
+  const std::vector<int64_t>& lengths = g.attributes().Get(attribute::lengths);
   if (dims.empty()) return g.Refuse("needs an axis");
   if (!lengths.empty() && lengths.size() != dims.size()) {
     return g.Refuse(StrCat(lengths.size(), " lengths for ", dims.size(), " axes"));
@@ -37,9 +39,11 @@ void Several(G& g, OpId op, OpId last, LastDim order) {
     if (!lengths.empty() && length(i) < 1) return g.Refuse(StrCat("a length is ", length(i)));
   }
   const size_t end = dims.size() - 1;
-  if (order == LastDim::kFirst) x = Along(g, last, x, dims[end], length(end), g.attributes().norm());
-  for (size_t i = 0; i < end && !g.failed(); ++i) x = Along(g, op, x, dims[i], length(i), g.attributes().norm());
-  if (order == LastDim::kLast && !g.failed()) x = Along(g, last, x, dims[end], length(end), g.attributes().norm());
+  if (order == LastDim::kFirst) x = Along(g, last, x, dims[end], length(end), g.attributes().Get(attribute::norm));
+  for (size_t i = 0; i < end && !g.failed(); ++i)
+    x = Along(g, op, x, dims[i], length(i), g.attributes().Get(attribute::norm));
+  if (order == LastDim::kLast && !g.failed())
+    x = Along(g, last, x, dims[end], length(end), g.attributes().Get(attribute::norm));
   if (!g.failed()) g.Return(x);
 }
 void Fftn(G& g) { Several(g, OpId::kFft, OpId::kFft, LastDim::kLast); }
@@ -52,22 +56,25 @@ std::string Turned(const std::string& norm) {
   if (norm == "ortho") return norm;
   return norm == "forward" ? "backward" : norm.empty() || norm == "backward" ? "forward" : norm;
 }
-int64_t OwnLength(const G& g) { return g.attributes().k() == nullptr ? 0 : *g.attributes().k(); }
+int64_t OwnLength(const G& g) {
+  return g.attributes().Get(attribute::k) == nullptr ? 0 : *g.attributes().Get(attribute::k);
+}
 bool HasOneAxis(G& g) {
-  if (g.attributes().dims().size() != 1) g.Refuse("needs one axis");
-  if (g.attributes().k() != nullptr && OwnLength(g) < 1) g.Refuse(StrCat("a length of ", OwnLength(g)));
+  if (g.attributes().Get(attribute::dims).size() != 1) g.Refuse("needs one axis");
+  if (g.attributes().Get(attribute::k) != nullptr && OwnLength(g) < 1) g.Refuse(StrCat("a length of ", OwnLength(g)));
   return !g.failed();
 }
 void Hfft(G& g) {
   if (!HasOneAxis(g)) return;
   const V x = g.operand(0);
   const V turned = Kind(x.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kConj, {x}) : x;
-  g.Return(Along(g, OpId::kIrfft, turned, g.attributes().dims()[0], OwnLength(g), Turned(g.attributes().norm())));
+  g.Return(Along(g, OpId::kIrfft, turned, g.attributes().Get(attribute::dims)[0], OwnLength(g),
+                 Turned(g.attributes().Get(attribute::norm))));
 }
 void Ihfft(G& g) {
   if (!HasOneAxis(g)) return;
-  const V half =
-      Along(g, OpId::kRfft, g.operand(0), g.attributes().dims()[0], OwnLength(g), Turned(g.attributes().norm()));
+  const V half = Along(g, OpId::kRfft, g.operand(0), g.attributes().Get(attribute::dims)[0], OwnLength(g),
+                       Turned(g.attributes().Get(attribute::norm)));
   if (!g.failed()) g.Return(g.Map(OpId::kConj, {half}));
 }
 

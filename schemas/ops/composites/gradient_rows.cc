@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -45,7 +47,7 @@ void SiluBackward(G& g) {  // with s = sigmoid(x): s (1 + x (1 - s))
 // Phi(x) + x phi(x), the normal distribution's function and density; or the slope of the tanh form.
 void GeluBackward(G& g) {
   const V x = Wide(g, g.operand(1)), gradient = Wide(g, g.operand(0));
-  if (g.attributes().approximate() == "tanh") {
+  if (g.attributes().Get(attribute::approximate) == "tanh") {
     const double k = std::sqrt(2 / std::numbers::pi);
     const V square = x * x;
     const V t = g.Map(OpId::kTanh, {x * V(k) * (square * V(0.044715) + V(1.0))});
@@ -129,10 +131,10 @@ V ClassesOf(G& g, const V& x, int64_t dim) {
     placements.push_back(one.is_shard(static_cast<int>(dim)) ? one.OnDim(0) : Placement::Replicate());
   }
   Attributes attributes;
-  attributes.set_dtype(DType::kI64);
-  attributes.set_shape({x.extent(dim)});
-  attributes.set_mesh(x.spec().mesh);
-  attributes.set_placements(std::move(placements));
+  attributes.Set(attribute::dtype, DType::kI64);
+  attributes.Set(attribute::shape, {x.extent(dim)});
+  attributes.Set(attribute::mesh, x.spec().mesh);
+  attributes.Set(attribute::placements, std::move(placements));
   const V numbers = g.Call(OpId::kArange, std::move(attributes), {}, {Scalar::Int(0), Scalar::Int(1)});
   Shape shape(static_cast<size_t>(x.rank()), 1);
   shape[static_cast<size_t>(dim)] = x.extent(dim);
@@ -148,8 +150,8 @@ struct Labelled {
 
 // Whether the call is one: x with a dim of classes, labels without. Refuses it otherwise.
 bool ReadLabels(G& g, const V& x, const V& labels, Labelled* out) {
-  out->dim = g.attributes().dims().empty() ? x.rank() - 1 : g.attributes().dims()[0];
-  if (const int64_t* ignored = g.attributes().ignore_index()) out->ignored = *ignored;
+  out->dim = g.attributes().Get(attribute::dims).empty() ? x.rank() - 1 : g.attributes().Get(attribute::dims)[0];
+  if (const int64_t* ignored = g.attributes().Get(attribute::ignore_index)) out->ignored = *ignored;
   if (x.rank() < 1 || out->dim < 0 || out->dim >= x.rank()) g.Refuse("needs a dim of classes");
   const DTypeKind kind = Kind(labels.dtype());
   if (kind != DTypeKind::kSigned && kind != DTypeKind::kUnsigned) g.RefuseDType("labels need an integer dtype");
@@ -210,25 +212,27 @@ std::array<V, 2> Totals(G& g, const V& losses, const V& weights, int64_t dim) {
   const Placements whole(losses.spec().placements.size());
   Attributes moved;
   if (HasPartial(parts[0]) || HasPartial(parts[1]) || parts[0].spec().shape != parts[1].spec().shape) {
-    moved.set_placements_each({whole, whole});
+    moved.Set(attribute::placements_each, {whole, whole});
     const std::vector<V> both =
         g.CallAll(OpId::kRedistribute, std::move(moved),
                   {SumOver(parts[0], AllDims(parts[0]), Keep::kNo), SumOver(parts[1], AllDims(parts[1]), Keep::kNo)});
     return {both[0], both[both.size() - 1]};
   }
   Attributes first;
-  first.set_dims({0});
+  first.Set(attribute::dims, {0});
   const V both = g.Call(OpId::kStack, std::move(first), {parts[0], parts[1]});
   Dims rest = AllDims(both);
   rest.erase(rest.begin());
-  moved.set_placements(whole);
+  moved.Set(attribute::placements, whole);
   const V sums = g.Call(OpId::kRedistribute, std::move(moved), {SumOver(both, rest, Keep::kNo)});
   const auto at = [&](int64_t i) { return g.Slice(sums, {IndexItem{IndexItem::Kind::kInteger, i, 1, 1}}); };
   return {at(0), at(1)};
 }
 
-bool IsOfRows(const G& g) { return g.attributes().reduction() == "none"; }
-bool IsMean(const G& g) { return g.attributes().reduction().empty() || g.attributes().reduction() == "mean"; }
+bool IsOfRows(const G& g) { return g.attributes().Get(attribute::reduction) == "none"; }
+bool IsMean(const G& g) {
+  return g.attributes().Get(attribute::reduction).empty() || g.attributes().Get(attribute::reduction) == "mean";
+}
 
 // nll_loss, and the sum of the weights by which a mean divides: two sums that are reduced together.
 void NllLossAndWeight(G& g) {
@@ -266,7 +270,8 @@ void NllLossBackward(G& g) {
 // the sum over those dims is pending. Features that are sharded stay so.
 void EmbeddingBackward(G& g) {
   const V& indices = g.operand(1);
-  const int64_t rows = g.attributes().num_classes() == nullptr ? -1 : *g.attributes().num_classes();
+  const int64_t rows =
+      g.attributes().Get(attribute::num_classes) == nullptr ? -1 : *g.attributes().Get(attribute::num_classes);
   if (rows < 0) return g.Refuse(StrCat("num_classes is ", rows));
   const int64_t tokens = NumElements(indices.spec().shape);
   V flat = Wide(g, g.operand(0));
@@ -274,8 +279,9 @@ void EmbeddingBackward(G& g) {
   const int64_t features = flat.extent(flat.rank() - 1);
   flat = g.Reshape(flat, {tokens, features});
   V at = g.Reshape(indices, {tokens});
-  if (g.attributes().ignore_index() != nullptr && *g.attributes().ignore_index() >= 0) {
-    flat = g.Where(g.Map(OpId::kNotEqual, {g.ExpandDim(at, 1), V(*g.attributes().ignore_index())}), flat, V(0.0));
+  if (g.attributes().Get(attribute::ignore_index) != nullptr && *g.attributes().Get(attribute::ignore_index) >= 0) {
+    flat = g.Where(g.Map(OpId::kNotEqual, {g.ExpandDim(at, 1), V(*g.attributes().Get(attribute::ignore_index))}), flat,
+                   V(0.0));
   }
   if (g.failed()) return;
   const Placements placements = flat.spec().placements;
@@ -304,14 +310,14 @@ void EmbeddingBackward(G& g) {
   if (lead > 0) numbers.push_back(1);
   sums.insert(sums.end(), {rows, features});
   Attributes empty;
-  empty.set_dtype(flat.dtype());
-  empty.set_shape(sums);
-  empty.set_mesh(flat.spec().mesh);
-  empty.set_placements(std::move(zeros_placements));
+  empty.Set(attribute::dtype, flat.dtype());
+  empty.Set(attribute::shape, sums);
+  empty.Set(attribute::mesh, flat.spec().mesh);
+  empty.Set(attribute::placements, std::move(zeros_placements));
   const V zeros = g.Call(OpId::kFull, std::move(empty), {}, {Scalar::Float(0)});
   Attributes adds;
-  adds.set_dims({lead});
-  adds.set_mode("add");
+  adds.Set(attribute::dims, {lead});
+  adds.Set(attribute::mode, "add");
   const V added = g.Call(OpId::kScatter, std::move(adds), {zeros, g.Reshape(at, numbers), g.Reshape(flat, cut)});
   Dims over(static_cast<size_t>(lead));
   std::iota(over.begin(), over.end(), int64_t{0});
@@ -322,7 +328,7 @@ void EmbeddingBackward(G& g) {
 
 V Einsum(G& g, std::string notation, const V& a, const V& b) {
   Attributes attributes;
-  attributes.set_notation(std::move(notation));
+  attributes.Set(attribute::notation, std::move(notation));
   return g.Call(OpId::kEinsum, std::move(attributes), {a, b});
 }
 
@@ -341,7 +347,7 @@ void AttentionBackward(G& g) {
   const V k = Wide(g, key), v = Wide(g, value);
   const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.extent(3), 1))));
   V scores = Einsum(g, "bhgqd,bhkd->bhgqk", q, k) * V(scale);
-  if (g.attributes().is_causal()) {
+  if (g.attributes().Get(attribute::is_causal)) {
     const V reaches = g.Map(OpId::kGreaterEqual,
                             {g.Reshape(g.Iota(q, 3, rows), {rows, 1}), g.Reshape(g.Iota(q, 3, columns), {columns})});
     scores = g.Where(reaches, scores, V(-HUGE_VAL));
@@ -357,7 +363,7 @@ void AttentionBackward(G& g) {
         mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-HUGE_VAL)) : scores + g.AsType(mask, scores.dtype());
   }
   Attributes last;
-  last.set_dims({4});
+  last.Set(attribute::dims, {4});
   const V p = g.Call(OpId::kSoftmax, std::move(last), {scores});
   const V dv = Einsum(g, "bhgqk,bhgqd->bhkd", p, gradient);
   const V product = Einsum(g, "bhgqd,bhkd->bhgqk", gradient, v) * p;

@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/matrices.h"
 #include "schemas/ops/composites/rows.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -20,11 +22,11 @@ void Cholesky(G& g) {
   if (!AreSquare(g)) return;
   if (const std::optional<RowBlocks> blocks = RowBlocksOf(g.operand(0)); blocks.has_value()) {
     const V lower = BlockedCholesky(g, g.operand(0), *blocks);
-    if (!g.failed()) g.Return(g.attributes().upper() ? Transposed(g, lower) : lower);
+    if (!g.failed()) g.Return(g.attributes().Get(attribute::upper) ? Transposed(g, lower) : lower);
     return;
   }
   Attributes attributes;
-  attributes.set_upper(g.attributes().upper());
+  attributes.Set(attribute::upper, g.attributes().Get(attribute::upper));
   g.Return(MatrixFunction(g, LinalgKind::kCholesky, {g.operand(0)}, attributes));
 }
 void Inv(G& g) {
@@ -50,7 +52,7 @@ void Det(G& g) {
 
 void Qr(G& g) {
   if (!AreMatrices(g)) return;
-  const std::string& mode = g.attributes().mode();
+  const std::string& mode = g.attributes().Get(attribute::mode);
   if (!mode.empty() && mode != "reduced" && mode != "complete") {
     return g.Refuse(StrCat("mode is ", mode, ", not reduced or complete"));
   }
@@ -60,7 +62,7 @@ void Qr(G& g) {
 
 void Svd(G& g) {
   if (!AreMatrices(g)) return;
-  std::vector<V> results = SvdOf(g, g.operand(0), g.attributes().full_matrices());
+  std::vector<V> results = SvdOf(g, g.operand(0), g.attributes().Get(attribute::full_matrices));
   if (!g.failed()) g.Return(std::move(results));
 }
 void SvdVals(G& g) {
@@ -89,9 +91,9 @@ void SolveTriangular(G& g) {
   if (!AreSquare(g)) return;
   const System s = SystemOf(g, g.operand(0), g.operand(1));
   Attributes attributes;
-  attributes.set_upper(g.attributes().upper());
-  attributes.set_transposed(g.attributes().transposed());
-  attributes.set_unit_diagonal(g.attributes().unit_diagonal());
+  attributes.Set(attribute::upper, g.attributes().Get(attribute::upper));
+  attributes.Set(attribute::transposed, g.attributes().Get(attribute::transposed));
+  attributes.Set(attribute::unit_diagonal, g.attributes().Get(attribute::unit_diagonal));
   if (!g.failed()) ReturnSolution(g, SolvedTriangle(g, s.left, s.right, std::move(attributes)), s);
 }
 
@@ -140,7 +142,7 @@ V PermutationOf(G& g, const V& pivots, int64_t rows) {
 
 V Triangle(G& g, OpId op, const V& x, int64_t k) {
   Attributes attributes;
-  attributes.set_k(k);
+  attributes.Set(attribute::k, k);
   return g.Call(op, std::move(attributes), {x});
 }
 
@@ -173,7 +175,7 @@ void LuUnpack(G& g) {
 
 V Along(G& g, OpId op, int64_t dim, std::vector<V> operands) {
   Attributes attributes;
-  attributes.set_dims({dim});
+  attributes.Set(attribute::dims, {dim});
   return g.Call(op, std::move(attributes), std::move(operands));
 }
 
@@ -186,15 +188,15 @@ void LuSolve(G& g) {
   if (g.failed()) return;
   const int64_t n = Rows(s.left), row = s.right.rank() - 2;
   V places = g.BroadcastTo(PermutationOf(g, pivots, n), Shaped(BatchOf(s.left), {n}));
-  const bool transposed = g.attributes().transposed();
+  const bool transposed = g.attributes().Get(attribute::transposed);
   if (transposed) places = Along(g, OpId::kArgSort, places.rank() - 1, {places});
   places = g.ExpandDim(places, places.rank());
   V x = transposed ? s.right : Along(g, OpId::kTakeAlongAxis, row, {s.right, places});
   for (const bool is_lower : {!transposed, transposed}) {
     Attributes attributes;
-    attributes.set_upper(!is_lower);
-    attributes.set_unit_diagonal(is_lower);
-    attributes.set_transposed(transposed);
+    attributes.Set(attribute::upper, !is_lower);
+    attributes.Set(attribute::unit_diagonal, is_lower);
+    attributes.Set(attribute::transposed, transposed);
     x = SolvedTriangle(g, s.left, x, std::move(attributes));
   }
   if (transposed) x = Along(g, OpId::kTakeAlongAxis, row, {x, places});

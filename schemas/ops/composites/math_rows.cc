@@ -4,8 +4,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -41,7 +43,7 @@ void Exp2(G& g) { g.Return(g.Map(OpId::kExp, {g.AsFloat(g.operand(0)) * V(std::n
 // clip(x, min, max): either bound may be left out; attribute mode says which there are. The dtype is x's.
 void Clip(G& g) {
   V x = g.operand(0);
-  const std::string& bounds = g.attributes().mode();
+  const std::string& bounds = g.attributes().Get(attribute::mode);
   size_t next = 1;
   const DType dtype = x.dtype();
   const auto bound = [&](OpId op) {
@@ -83,7 +85,7 @@ void AllClose(G& g) { g.Return(g.Reduce(OpId::kAll, Close(g), g.DimsOf(g.operand
 void CountNonzero(G& g) {
   const V& x = g.operand(0);
   const V truth = g.AsType(g.AsType(x, DType::kBool), DType::kI64);
-  const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
+  const Keep keep = g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo;
   g.Return(g.Reduce(OpId::kSum, truth, g.DimsOf(x), keep));
 }
 
@@ -92,10 +94,10 @@ void CountNonzero(G& g) {
 V Variance(G& g) {
   const V x = g.AsFloat(g.operand(0));
   const Dims dims = g.DimsOf(x);
-  const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
+  const Keep keep = g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo;
   double count = 1;
   for (const int64_t dim : dims) count *= static_cast<double>(x.extent(dim));
-  const double divisor = count - NumberOr(g.attributes().correction(), 0);
+  const double divisor = count - NumberOr(g.attributes().Get(attribute::correction), 0);
   // f16 and bf16 are computed in f32 and rounded once.
   const V wide = g.AsType(x, AccumulatedIn(x.dtype()));
   const V difference = wide - g.Reduce(OpId::kMean, wide, dims, Keep::kDims);
@@ -110,7 +112,7 @@ void Average(G& g) {
   const V x = g.AsFloat(g.operand(0));
   const V weights = g.AsFloat(g.operand(1));
   const Dims dims = g.DimsOf(x);
-  const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
+  const Keep keep = g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo;
   const V whole = g.BroadcastTo(weights, x.spec().shape);
   g.Return(g.Reduce(OpId::kSum, x * whole, dims, keep) / g.Reduce(OpId::kSum, whole, dims, keep));
 }
@@ -119,8 +121,8 @@ void Average(G& g) {
 void VectorNorm(G& g) {
   const V x = g.AsFloat(g.operand(0));
   const Dims dims = g.DimsOf(x);
-  const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
-  const std::string& text = g.attributes().ord();
+  const Keep keep = g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo;
+  const std::string& text = g.attributes().Get(attribute::ord);
   const absl::StatusOr<Scalar> parsed = text.empty() ? absl::StatusOr<Scalar>(Scalar::Float(2)) : ParseScalar(text);
   if (!parsed.ok() || Kind(parsed->dtype()) == DTypeKind::kComplex) return g.Refuse(StrCat("ord is ", text));
   const double ord = parsed->AsDouble();
@@ -146,7 +148,7 @@ constexpr int64_t kMaxDifferences = 64;  // docs/limits.md: max_differences
 void Diff(G& g) {
   V x = g.operand(0);
   const int64_t dim = g.DimOf(x);
-  const int64_t times = g.attributes().k() == nullptr ? 1 : *g.attributes().k();
+  const int64_t times = g.attributes().Get(attribute::k) == nullptr ? 1 : *g.attributes().Get(attribute::k);
   if (times < 0 || times > kMaxDifferences) {
     return g.Refuse(StrCat("n is ", times, "; from 0 to ", kMaxDifferences, " (max_differences)"));
   }
@@ -166,7 +168,7 @@ void Cross(G& g) {
   const int64_t from_end = a.rank() - g.DimOf(a);
   if (g.failed()) return;
   if (a.extent(a.rank() - from_end) != 3 || b.extent(b.rank() - from_end) != 3) {
-    return g.Refuse(StrCat("dim ", g.attributes().dims()[0], " must have 3 elements"));
+    return g.Refuse(StrCat("dim ", g.attributes().Get(attribute::dims)[0], " must have 3 elements"));
   }
   const auto at = [&](const V& x, int64_t i) { return g.SliceDim(x, x.rank() - from_end, i % 3, 1); };
   std::vector<V> parts;
@@ -177,7 +179,7 @@ void Cross(G& g) {
 // Compares the index along two dims: 1 where column - row has the relation to k.
 V Triangle(G& g, OpId relation) {
   const V& x = g.operand(0);
-  const int64_t k = g.attributes().k() == nullptr ? 0 : *g.attributes().k();
+  const int64_t k = g.attributes().Get(attribute::k) == nullptr ? 0 : *g.attributes().Get(attribute::k);
   const V row = g.Iota(x, x.rank() - 2, x.extent(x.rank() - 2));
   const V column = g.Iota(x, x.rank() - 1, x.extent(x.rank() - 1));
   return g.Map(relation, {column - row, V(k)});
@@ -198,8 +200,9 @@ void Trace(G& g) {
   const V zero = x.dtype() == DType::kBool ? V(Scalar::Bool(false)) : V(0);
   const V kept = g.Where(Triangle(g, OpId::kEqual), x, zero);
   Attributes attributes;
-  attributes.set_dims({x.rank() - 2, x.rank() - 1});
-  if (g.attributes().dtype() != nullptr) attributes.set_dtype(*g.attributes().dtype());
+  attributes.Set(attribute::dims, {x.rank() - 2, x.rank() - 1});
+  if (g.attributes().Get(attribute::dtype) != nullptr)
+    attributes.Set(attribute::dtype, *g.attributes().Get(attribute::dtype));
   g.Return(g.Call(OpId::kSum, std::move(attributes), {kept}));
 }
 
@@ -209,16 +212,16 @@ void Diagonal(G& g) {
   V x = g.operand(0);
   if (x.rank() < 2) return g.Refuse("needs at least 2 dims");
   const int64_t rows = x.extent(x.rank() - 2), columns = x.extent(x.rank() - 1);
-  const int64_t k = g.attributes().k() == nullptr ? 0 : *g.attributes().k();
+  const int64_t k = g.attributes().Get(attribute::k) == nullptr ? 0 : *g.attributes().Get(attribute::k);
   const int64_t row = k < 0 ? std::min(-k, rows) : 0, column = k > 0 ? std::min(k, columns) : 0;
   const int64_t count = std::min(rows - row, columns - column);
   x = g.SliceDim(g.SliceDim(x, x.rank() - 2, row, count), x.rank() - 1, column, count);
   const bool is_bool = x.dtype() == DType::kBool;
   const V is_on = g.Map(OpId::kEqual, {g.Iota(x, x.rank() - 2, count), g.Iota(x, x.rank() - 1, count)});
   Attributes attributes;
-  attributes.set_dims({x.rank() - 2});
+  attributes.Set(attribute::dims, {x.rank() - 2});
   if (is_bool) return g.Return(g.Call(OpId::kAny, std::move(attributes), {g.Where(is_on, x, Scalar::Bool(false))}));
-  attributes.set_dtype(x.dtype());
+  attributes.Set(attribute::dtype, x.dtype());
   g.Return(g.Call(OpId::kSum, std::move(attributes), {g.Where(is_on, x, V(0))}));
 }
 

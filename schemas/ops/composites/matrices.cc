@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 
@@ -16,7 +18,7 @@ using V = GraphValue;
 }  // namespace
 
 V MatrixFunction(G& g, LinalgKind kind, std::vector<V> matrices, Attributes attributes) {
-  attributes.set_mode(std::string(NameOf(kind)));
+  attributes.Set(attribute::mode, std::string(NameOf(kind)));
   return g.Call(OpId::kMatrixFunction, std::move(attributes), std::move(matrices));
 }
 
@@ -82,7 +84,7 @@ V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
   std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
   width[width.size() - 3] = rows - Rows(x);
   width[width.size() - 1] = columns - Columns(x);
-  pad.set_pad_width(std::move(width));
+  pad.Set(attribute::pad_width, std::move(width));
   return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
 }
 

@@ -7,8 +7,10 @@
 #include <optional>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/matrices.h"
 #include "schemas/ops/composites/rows.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -19,7 +21,7 @@ using V = GraphValue;
 
 // What singular values are compared with, each to the largest one of its matrix: rtol, or eps times the larger extent.
 double Tolerance(const G& g, const V& x) {
-  if (g.attributes().rtol() != nullptr) return *g.attributes().rtol();
+  if (g.attributes().Get(attribute::rtol) != nullptr) return *g.attributes().Get(attribute::rtol);
   const DType dtype = AccumulatedIn(x.dtype());
   const bool is_single = dtype == DType::kF32 || dtype == DType::kC64;
   const double eps = is_single ? double{std::numeric_limits<float>::epsilon()} : std::numeric_limits<double>::epsilon();
@@ -89,7 +91,7 @@ void MatrixPower(G& g) {
   const V x = g.operand(0);
   if (x.rank() < 2 || Rows(x) != Columns(x)) return g.Refuse("needs square matrices");
   if (x.dtype() == DType::kBool) return g.RefuseDType("needs a numeric dtype");
-  const int64_t power = g.attributes().k() == nullptr ? 1 : *g.attributes().k();
+  const int64_t power = g.attributes().Get(attribute::k) == nullptr ? 1 : *g.attributes().Get(attribute::k);
   if (power < -(int64_t{1} << 40) || power > int64_t{1} << 40) return g.Refuse(StrCat("the power is ", power));
   if (power == 0) {
     return g.Return(g.BroadcastTo(g.AsType(OnDiagonal(g, x), x.dtype()), x.spec().shape));
@@ -109,8 +111,8 @@ void MatrixNorm(G& g) {
   if (!AreMatrices(g)) return;
   const V x = g.operand(0);
   const int64_t rows = x.rank() - 2, columns = x.rank() - 1;
-  const Keep keep = g.attributes().keepdims() ? Keep::kDims : Keep::kNo;
-  const std::string& ord = g.attributes().ord();
+  const Keep keep = g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo;
+  const std::string& ord = g.attributes().Get(attribute::ord);
   if (ord.empty() || ord == "fro") {
     const V wide = g.AsType(g.Map(OpId::kAbs, {x}), AccumulatedIn(FloatOf(x)));
     return g.Return(

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -55,7 +57,7 @@ void Silu(G& g) {
 }
 void Gelu(G& g) {  // Hendrycks and Gimpel, "Gaussian error linear units", 2016; both forms
   const V x = Wide(g, g.operand(0));
-  const bool is_tanh = g.attributes().approximate() == "tanh";
+  const bool is_tanh = g.attributes().Get(attribute::approximate) == "tanh";
   const V inner = is_tanh ? Tanh(V(std::sqrt(2 / std::numbers::pi)) * (x + V(0.044715) * (x * x * x)))
                           : g.Map(OpId::kErf, {x * V(1 / std::numbers::sqrt2)});
   g.Return(g.AsType(V(0.5) * x * (V(1) + inner), FloatOf(g.operand(0))));
@@ -99,7 +101,8 @@ void LogSumExp(G& g) {
   const V most = MaxOver(x, dims);
   const V shift = g.Where(g.Map(OpId::kIsFinite, {most}), most, V(0.0));
   const V result = Log(SumOver(Exp(x - shift), dims)) + shift;
-  g.Return(g.AsType(g.attributes().keepdims() ? result : g.DropDims(result, dims), FloatOf(g.operand(0))));
+  g.Return(
+      g.AsType(g.attributes().Get(attribute::keepdims) ? result : g.DropDims(result, dims), FloatOf(g.operand(0))));
 }
 
 // ---- normalisations ----
@@ -126,7 +129,7 @@ void RmsNorm(G& g) {  // Zhang, Sennrich 2019
 // group_norm(x, weight, bias; groups): x is (batch, channels, ...).
 void GroupNorm(G& g) {
   const V x = Wide(g, g.operand(0));
-  const int64_t groups = g.attributes().groups() == nullptr ? 1 : *g.attributes().groups();
+  const int64_t groups = g.attributes().Get(attribute::groups) == nullptr ? 1 : *g.attributes().Get(attribute::groups);
   if (x.rank() < 2 || groups < 1 || x.extent(1) % groups != 0) {
     return g.Refuse(StrCat("groups is ", groups, " of ", x.extent(1), " channels"));
   }
@@ -171,13 +174,16 @@ bool IsInteger(const V& x) { return Kind(x.dtype()) == DTypeKind::kSigned || Kin
 void OneHot(G& g) {
   const V& x = g.operand(0);
   if (!IsInteger(x)) return g.RefuseDType("needs an integer dtype");
-  const int64_t classes = g.attributes().num_classes() == nullptr ? -1 : *g.attributes().num_classes();
+  const int64_t classes =
+      g.attributes().Get(attribute::num_classes) == nullptr ? -1 : *g.attributes().Get(attribute::num_classes);
   if (classes < 0) return g.Refuse(StrCat("num_classes is ", classes));
-  g.Return(OneHotOf(g, x, classes, g.attributes().dtype() == nullptr ? DType::kI64 : *g.attributes().dtype()));
+  g.Return(
+      OneHotOf(g, x, classes,
+               g.attributes().Get(attribute::dtype) == nullptr ? DType::kI64 : *g.attributes().Get(attribute::dtype)));
 }
 
 V Reduced(G& g, const V& losses) {
-  const std::string& reduction = g.attributes().reduction();
+  const std::string& reduction = g.attributes().Get(attribute::reduction);
   Dims all;
   for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
   if (reduction == "none") return losses;
@@ -190,7 +196,7 @@ V PickedBy(G& g, const V& x, const V& labels, const V& counts) {
   const V number = g.AsType(labels, DType::kI64);
   const V place = g.Where(g.Map(OpId::kLess, {number, V(int64_t{0})}), V(x.extent(dim)), number);
   Attributes along;
-  along.set_dims({dim});
+  along.Set(attribute::dims, {dim});
   const V index = g.ExpandDim(g.Where(counts, place, V(int64_t{0})), dim);
   return g.DropDims(g.Call(OpId::kTakeAlongAxis, std::move(along), {x, index}), {dim});
 }
@@ -211,8 +217,10 @@ void CrossEntropy(G& g) {
     return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
   }
   if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
-  const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
-  const double smoothing = g.attributes().label_smoothing() == nullptr ? 0 : *g.attributes().label_smoothing();
+  const int64_t ignored =
+      g.attributes().Get(attribute::ignore_index) == nullptr ? -100 : *g.attributes().Get(attribute::ignore_index);
+  const double smoothing =
+      g.attributes().Get(attribute::label_smoothing) == nullptr ? 0 : *g.attributes().Get(attribute::label_smoothing);
   const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
   V picked = PickedBy(g, x, labels, counts) - g.DropDims(largest, {dim});
   if (smoothing != 0) {
@@ -220,7 +228,7 @@ void CrossEntropy(G& g) {
              V(smoothing / static_cast<double>(x.extent(dim))) * SumOver(shifted, {dim}, Keep::kNo);
   }
   const V losses = g.Where(counts, log_sum - picked, V(0.0));
-  const std::string& reduction = g.attributes().reduction();
+  const std::string& reduction = g.attributes().Get(attribute::reduction);
   if (reduction == "none" || reduction == "sum") return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
   Dims all;
   for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
@@ -240,7 +248,8 @@ void NllLoss(G& g) {
   if (x.rank() < 1) return g.Refuse("needs a dim of classes");
   if (!IsInteger(labels)) return g.RefuseDType("labels need an integer dtype");
   if (labels.rank() + 1 != x.rank()) return g.Refuse("labels have one dim less than the classes' tensor");
-  const int64_t ignored = g.attributes().ignore_index() == nullptr ? -100 : *g.attributes().ignore_index();
+  const int64_t ignored =
+      g.attributes().Get(attribute::ignore_index) == nullptr ? -100 : *g.attributes().Get(attribute::ignore_index);
   const V counts = g.Map(OpId::kNotEqual, {labels, V(ignored)});
   const V picked = PickedBy(g, x, labels, counts);
   V weight = g.AsType(counts, picked.dtype());
@@ -251,7 +260,7 @@ void NllLoss(G& g) {
     weight = weight * of_label;
     losses = losses * of_label;
   }
-  const std::string& reduction = g.attributes().reduction();
+  const std::string& reduction = g.attributes().Get(attribute::reduction);
   if (reduction == "none" || reduction == "sum") return g.Return(g.AsType(Reduced(g, losses), FloatOf(g.operand(0))));
   Dims all;
   for (int64_t d = 0; d < losses.rank(); ++d) all.push_back(d);
@@ -307,7 +316,7 @@ void Attention(G& g) {
     operands.push_back(mask.dtype() == DType::kBool ? mask : g.AsType(mask, AccumulatedIn(q.dtype())));
   }
   Attributes attributes;
-  attributes.set_is_causal(g.attributes().is_causal());
+  attributes.Set(attribute::is_causal, g.attributes().Get(attribute::is_causal));
   g.Return(g.Call(OpId::kAttention, std::move(attributes), std::move(operands), {Scalar::Float(scale)}));
 }
 

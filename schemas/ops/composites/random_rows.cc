@@ -5,8 +5,10 @@
 #include <array>
 #include <numbers>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -21,7 +23,8 @@ DType DrawnIn(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; 
 // In [0, 1), where the call wants its result; `at`: of the seed among the call's numbers.
 V Uniform01(G& g, size_t at) {
   Attributes attributes = g.attributes();
-  if (attributes.dtype() != nullptr) attributes.set_dtype(DrawnIn(*attributes.dtype()));
+  if (attributes.Get(attribute::dtype) != nullptr)
+    attributes.Set(attribute::dtype, DrawnIn(*attributes.Get(attribute::dtype)));
   return g.Call(OpId::kRand, std::move(attributes), {}, {g.scalars()[at], g.scalars()[at + 1]});
 }
 
@@ -29,13 +32,14 @@ V Uniform01(G& g, size_t at) {
 bool IsDraw(G& g, size_t count) {
   if (g.scalars().size() != count) {
     g.Refuse(StrCat("takes ", count, " numbers, not ", g.scalars().size()));
-  } else if (g.attributes().dtype() == nullptr || Kind(*g.attributes().dtype()) != DTypeKind::kFloat) {
+  } else if (g.attributes().Get(attribute::dtype) == nullptr ||
+             Kind(*g.attributes().Get(attribute::dtype)) != DTypeKind::kFloat) {
     g.RefuseDType("the dtype must be a float");
   }
   return !g.failed();
 }
 V Number(const G& g, size_t at) { return V(Scalar::Float(g.scalars()[at].AsDouble())); }
-void Give(G& g, const V& x) { g.Return(g.AsType(x, *g.attributes().dtype())); }
+void Give(G& g, const V& x) { g.Return(g.AsType(x, *g.attributes().Get(attribute::dtype))); }
 
 // Box and Muller, "A note on the generation of random normal deviates", 1958. 1 - u is above 0.
 void Normal(G& g) {
@@ -60,18 +64,18 @@ void Exponential(G& g) {
 // Srivastava et al., "Dropout", 2014, with the scale at training.
 void Dropout(G& g) {
   const V x = g.AsFloat(g.operand(0));
-  const double p = g.attributes().p() == nullptr ? 0.5 : *g.attributes().p();
+  const double p = g.attributes().Get(attribute::p) == nullptr ? 0.5 : *g.attributes().Get(attribute::p);
   if (!(p >= 0 && p <= 1)) return g.Refuse("p is no probability");
   if (g.scalars().size() != 2) return g.Refuse("takes a seed and a stream");
   Attributes attributes;
-  attributes.set_dtype(DrawnIn(x.dtype()));
-  attributes.set_shape(x.spec().shape);
-  attributes.set_mesh(x.spec().mesh);
+  attributes.Set(attribute::dtype, DrawnIn(x.dtype()));
+  attributes.Set(attribute::shape, x.spec().shape);
+  attributes.Set(attribute::mesh, x.spec().mesh);
   Placements placements = x.spec().placements;
   for (Placement& placement : placements) {
     if (placement.is_partial()) placement = Placement::Replicate();
   }
-  attributes.set_placements(std::move(placements));
+  attributes.Set(attribute::placements, std::move(placements));
   const V u = g.Call(OpId::kRand, std::move(attributes), {}, {g.scalars()[0], g.scalars()[1]});
   const V kept = g.Map(OpId::kGreaterEqual, {u, V(p)});
   g.Return(g.Where(kept, x * V(p < 1 ? 1 / (1 - p) : 0.0), V(0.0)));

@@ -4,6 +4,7 @@
 // its end, their rows. For schemas/ops/catalog.cc alone.
 
 #include "absl/types/span.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/graph_builder.h"
 
@@ -31,7 +32,7 @@ inline double NumberOf(const GraphBuilder& g, size_t scalar, double otherwise) {
   return g.scalars().size() > scalar ? g.scalars()[scalar].AsDouble() : otherwise;
 }
 inline double Eps(const GraphBuilder& g, double otherwise) {
-  return g.attributes().eps() == nullptr ? otherwise : *g.attributes().eps();
+  return g.attributes().Get(attribute::eps) == nullptr ? otherwise : *g.attributes().Get(attribute::eps);
 }
 // f16 and bf16 are computed in f32 and rounded once.
 inline GraphValue Wide(GraphBuilder& g, const GraphValue& x) {

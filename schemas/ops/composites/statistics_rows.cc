@@ -5,8 +5,10 @@
 #include <limits>
 #include <numbers>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -126,7 +128,7 @@ void Addcdiv(G& g) {
 
 // ---- reductions that leave NaN out ---------------------------------------------------------------------------------
 
-Keep KeepOf(G& g) { return g.attributes().keepdims() ? Keep::kDims : Keep::kNo; }
+Keep KeepOf(G& g) { return g.attributes().Get(attribute::keepdims) ? Keep::kDims : Keep::kNo; }
 bool MayBeNaN(const V& x) { return Kind(x.dtype()) == DTypeKind::kFloat || IsComplex(x); }
 // x with another number where it is NaN.
 V Without(G& g, const V& x, const V& number) { return MayBeNaN(x) ? g.Where(IsNaN(g, x), number, x) : x; }
@@ -134,9 +136,10 @@ V Without(G& g, const V& x, const V& number) { return MayBeNaN(x) ? g.Where(IsNa
 void NanFold(G& g, OpId op, int neutral) {
   const V& x = g.operand(0);
   Attributes attributes;
-  attributes.set_dims(g.DimsOf(x));
-  attributes.set_keepdims(g.attributes().keepdims());
-  if (g.attributes().dtype() != nullptr) attributes.set_dtype(*g.attributes().dtype());
+  attributes.Set(attribute::dims, g.DimsOf(x));
+  attributes.Set(attribute::keepdims, g.attributes().Get(attribute::keepdims));
+  if (g.attributes().Get(attribute::dtype) != nullptr)
+    attributes.Set(attribute::dtype, *g.attributes().Get(attribute::dtype));
   g.Return(g.Call(op, std::move(attributes), {Without(g, x, V(neutral))}));
 }
 void NanSum(G& g) { NanFold(g, OpId::kSum, 0); }
@@ -170,7 +173,8 @@ void NanMean(G& g) {
 V NanVariance(G& g) {
   const V x = g.AsFloat(g.operand(0));
   const Dims dims = g.DimsOf(x);
-  const double correction = g.attributes().correction() == nullptr ? 0 : *g.attributes().correction();
+  const double correction =
+      g.attributes().Get(attribute::correction) == nullptr ? 0 : *g.attributes().Get(attribute::correction);
   const V wide = g.AsType(x, AccumulatedIn(x.dtype()));
   // What an infinity makes NaN counts.
   const V difference = g.Where(IsNaN(g, wide), V(0), wide - MeanOf(g, wide, dims, Keep::kDims));
@@ -213,7 +217,8 @@ void Cov(G& g) {
   const V& given = g.operand(0);
   if (given.rank() != 2) return g.Refuse("needs a row for each variable, and 2 dims");
   const V x = g.AsType(given, IsComplex(given) ? DType::kC128 : DType::kF64);
-  const double correction = g.attributes().correction() == nullptr ? 1 : *g.attributes().correction();
+  const double correction =
+      g.attributes().Get(attribute::correction) == nullptr ? 1 : *g.attributes().Get(attribute::correction);
   const double count = std::max(static_cast<double>(x.extent(1)) - correction, 0.0);
   const V difference = x - g.Reduce(OpId::kMean, x, {1}, Keep::kDims);
   const V transposed = g.Permute(difference, {1, 0});

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/matrices.h"
+#include "schemas/ops/op_ids.h"
 
 namespace tessera::composites {
 namespace {
@@ -14,7 +16,7 @@ using V = GraphValue;
 std::vector<V> PlainQr(G& g, const V& x, bool complete) {
   const int64_t m = Rows(x), n = Columns(x), k = complete ? m : std::min(m, n);
   Attributes attributes;
-  attributes.set_full_matrices(complete);
+  attributes.Set(attribute::full_matrices, complete);
   return Unpacked(g, MatrixFunction(g, LinalgKind::kQr, {x}, attributes), BatchOf(x), {{m, k}, {k, n}});
 }
 
@@ -78,7 +80,7 @@ std::vector<V> TallQr(G& g, const V& x, int mesh_dim) {
 std::vector<V> PlainSvd(G& g, const V& x, bool full) {
   const int64_t m = Rows(x), n = Columns(x), least = std::min(m, n);
   Attributes attributes;
-  attributes.set_full_matrices(full);
+  attributes.Set(attribute::full_matrices, full);
   std::vector<V> results = Unpacked(g, MatrixFunction(g, LinalgKind::kSvd, {x}, attributes), BatchOf(x),
                                     {{m, full ? m : least}, {least}, {full ? n : least, n}});
   if (!g.failed()) results[1] = RealPart(g, results[1]);

@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -29,7 +31,7 @@ V As(G& g, const V& value, size_t operand) { return g.AsType(value, g.operand(op
 // dampening) d, or d without a buffer: x - rate b; with 'nesterov' x - rate (d + momentum b).
 void SgdStep(G& g) {
   const double momentum = NumberOf(g, 0, 0), dampening = NumberOf(g, 1, 0), decay = NumberOf(g, 2, 0);
-  const std::string& mode = g.attributes().mode();
+  const std::string& mode = g.attributes().Get(attribute::mode);
   const bool is_plain = mode.empty() || mode == "plain", has_buffer = g.operand_count() > 3;
   if (!is_plain && mode != "momentum" && mode != "nesterov") {
     return g.Refuse(StrCat("mode is '", mode, "', not 'plain', 'momentum' or 'nesterov'"));
@@ -49,7 +51,7 @@ void SgdStep(G& g) {
 // in f32.
 void AdamStep(G& g) {
   const double beta1 = NumberOf(g, 0, 0.9), beta2 = NumberOf(g, 1, 0.999), decay = NumberOf(g, 2, 0);
-  const std::string& mode = g.attributes().mode();
+  const std::string& mode = g.attributes().Get(attribute::mode);
   if (!mode.empty() && mode != "adam" && mode != "adamw") {
     return g.Refuse(StrCat("mode is '", mode, "', not 'adam' or 'adamw'"));
   }

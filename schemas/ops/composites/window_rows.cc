@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/window_op.h"
 #include "schemas/types/layout.h"
 
@@ -78,7 +80,7 @@ V Padded(G& g, const V& x, int64_t dim, int64_t before, int64_t after, const Sca
   width[2 * static_cast<size_t>(dim)] = before;
   width[2 * static_cast<size_t>(dim) + 1] = after;
   Attributes attributes;
-  attributes.set_pad_width(std::move(width));
+  attributes.Set(attribute::pad_width, std::move(width));
   return g.Call(OpId::kPad, std::move(attributes), {x}, {value});
 }
 
@@ -106,7 +108,7 @@ bool HasWholeDivisor(const Call& call, int64_t extent, size_t window, const Bloc
   const int64_t padding = call.windows.padding[window];
   const int64_t reach = call.windows.dilation[window] * (call.kernel[window] - 1) + 1;
   const int64_t end = (blocks.all_windows - 1) * call.windows.stride[window] + reach;
-  return (padding == 0 || call.attributes.count_include_pad()) && end <= extent + 2 * padding;
+  return (padding == 0 || call.attributes.Get(attribute::count_include_pad)) && end <= extent + 2 * padding;
 }
 
 // A convolution's second operand is the weight, which has the windows' dims last, too.
@@ -116,7 +118,7 @@ void RunWindows(G& g, Call call, V x, std::optional<V> weight) {
   std::vector<std::optional<Blocks>> blocks(dims);
   for (size_t d = dims; first >= 0 && d-- > 0;) {
     const int64_t dim = first + static_cast<int64_t>(d);
-    blocks[d] = BlocksOf(call, g.operand(0).spec(), dim, d, call.attributes.ceil_mode());
+    blocks[d] = BlocksOf(call, g.operand(0).spec(), dim, d, call.attributes.Get(attribute::ceil_mode));
     if (!blocks[d].has_value()) continue;
     if (call.primitive == OpId::kAvgPoolWindows && !HasWholeDivisor(call, x.extent(dim), d, *blocks[d])) {
       blocks[d].reset();
@@ -131,10 +133,10 @@ void RunWindows(G& g, Call call, V x, std::optional<V> weight) {
     call.kernel.insert(call.kernel.begin() + at, 1);
     if (weight.has_value()) weight = g.ExpandDim(*weight, 2 + static_cast<int64_t>(d));
   }
-  call.attributes.set_stride(call.windows.stride);
-  call.attributes.set_padding(call.windows.padding);
-  call.attributes.set_dilation(call.windows.dilation);
-  if (!weight.has_value()) call.attributes.set_kernel_size(call.kernel);
+  call.attributes.Set(attribute::stride, call.windows.stride);
+  call.attributes.Set(attribute::padding, call.windows.padding);
+  call.attributes.Set(attribute::dilation, call.windows.dilation);
+  if (!weight.has_value()) call.attributes.Set(attribute::kernel_size, call.kernel);
   std::vector<V> operands = {x};
   if (weight.has_value()) operands.push_back(*weight);
   V y = g.Call(call.primitive, std::move(call.attributes), std::move(operands));
@@ -170,7 +172,11 @@ bool IsWellFormed(const Windows& windows, size_t kernel_dims) {
 
 Call CallOf(G& g, OpId primitive) {
   const Attributes& a = g.attributes();
-  return {primitive, {a.stride(), a.padding(), a.dilation()}, a.kernel_size(), Scalar::Int(0), a};
+  return {primitive,
+          {a.Get(attribute::stride), a.Get(attribute::padding), a.Get(attribute::dilation)},
+          a.Get(attribute::kernel_size),
+          Scalar::Int(0),
+          a};
 }
 
 void Conv(G& g) {

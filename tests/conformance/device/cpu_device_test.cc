@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/scalar_ops.h"
 #include "tests/conformance/device/device_conformance.h"
 
 namespace tessera::testing {

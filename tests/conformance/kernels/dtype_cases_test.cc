@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/scalar_ops.h"
 #include "tests/conformance/kernels/agreement.h"
 #include "tests/conformance/kernels/backend.h"
 

@@ -13,6 +13,8 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/scalar_ops.h"
+
 namespace tessera::testing {
 namespace {
 

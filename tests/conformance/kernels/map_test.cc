@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/half.h"
 #include "tests/conformance/kernels/backend.h"
 #include "tests/conformance/kernels/strided_array.h"

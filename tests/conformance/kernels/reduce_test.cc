@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/stream_reduction.h"
+#include "schemas/ops/scalar_ops.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace tessera::testing {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "schemas/ops/scalar.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/half.h"
 
 namespace tessera::testing {

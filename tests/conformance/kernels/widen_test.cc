@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/kernel.h"
+#include "schemas/ops/scalar_ops.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace tessera::testing {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
@@ -67,7 +69,7 @@ Holdings HoldingsOf(const TensorSpec& spec) {
 
 OpCall Reshape(const Shape& shape) {
   OpCall call{OpId::kReshape, {}, {}};
-  call.attributes.set_shape(shape);
+  call.attributes.Set(attribute::shape, shape);
   return call;
 }
 

@@ -1,6 +1,8 @@
 // Whatever a client may call: a resolution is an error or valid, and nothing ends the process.
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
 #include "tests/support/any_call.h"
 
@@ -38,7 +40,7 @@ TEST(ResolveAnyCall, AComplexValueOfMoreDimsIsRefused) {
   const Mesh mesh = *ParseMesh("mesh(2)");
   OpCall call;
   call.op = OpId::kAssign;
-  call.attributes.set_index({{IndexItem::Kind::kInteger, 0, 0, 1}, {IndexItem::Kind::kSlice, 0, 2, 1}});
+  call.attributes.Set(attribute::index, {{IndexItem::Kind::kInteger, 0, 0, 1}, {IndexItem::Kind::kSlice, 0, 2, 1}});
   const std::vector<OperandSpec> operands = {*TensorSpec::Make("x", DType::kF32, Shape{1, 2}, mesh, Placements(1)),
                                              *TensorSpec::Make("v", DType::kC64, Shape{1, 1, 2}, mesh, Placements(1))};
   EXPECT_EQ(ResolveOp(call, operands).status().code(), absl::StatusCode::kInvalidArgument);

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
@@ -131,8 +133,8 @@ TEST(ResolveLaws, Reductions) {
           for (const OpId op : {OpId::kSum, OpId::kMean, OpId::kMax, OpId::kMin, OpId::kArgMax}) {
             for (const bool keepdims : {false, true}) {
               OpCall call{op, {}, {}};
-              call.attributes.set_dims({dim});
-              call.attributes.set_keepdims(keepdims);
+              call.attributes.Set(attribute::dims, {dim});
+              call.attributes.Set(attribute::keepdims, keepdims);
               const std::vector<OperandSpec> operands = {x};
               const absl::StatusOr<OpResolution> resolution = ResolveOp(call, operands);
               ASSERT_TRUE(resolution.ok()) << resolution.status();

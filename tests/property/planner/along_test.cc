@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/plan/verify.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/check_op.h"
@@ -17,7 +19,7 @@ constexpr OpId kAlong[] = {OpId::kCumulativeSum, OpId::kCumulativeMax, OpId::kSo
 
 OpCall Along(OpId op, const std::vector<int64_t>& dims) {
   OpCall call = Call(op);
-  call.attributes.set_dims(dims);
+  call.attributes.Set(attribute::dims, dims);
   return call;
 }
 
@@ -35,7 +37,7 @@ TEST(Along, Vectors) {
 TEST(Along, SortsFromTheLargest) {
   for (const OpId op : {OpId::kSort, OpId::kArgSort}) {
     OpCall call = Along(op, {0});
-    call.attributes.set_descending(true);
+    call.attributes.Set(attribute::descending, true);
     CheckOp(call, {{{11}}}, {2, 2}, 1);
     CheckOp(call, {{{11}, DType::kI32}}, {4}, 1);
   }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/planner.h"
@@ -42,7 +44,7 @@ TEST(Elementwise, Numbers) {
 
 TEST(Elementwise, OneTensor) {
   OpCall astype = Call(OpId::kAsType);
-  astype.attributes.set_dtype(DType::kI32);
+  astype.attributes.Set(attribute::dtype, DType::kI32);
   for (const OpCall& call : {Call(OpId::kNeg), Call(OpId::kRelu), astype}) {
     CheckOp(call, {{{5, 3}}}, {3}, 1);
     CheckOp(call, {{{5, 3}}}, {2, 3}, 1);
@@ -58,9 +60,9 @@ TEST(Reductions, OverDims) {
   for (const OpId op : {OpId::kSum, OpId::kMean, OpId::kMax, OpId::kMin}) {
     for (const std::vector<int64_t>& dims : std::vector<std::vector<int64_t>>{{0}, {1}, {0, 1}, {}}) {
       OpCall call = Call(op);
-      call.attributes.set_dims(dims);
+      call.attributes.Set(attribute::dims, dims);
       CheckOp(call, {{{5, 3}}}, {2}, 1);
-      call.attributes.set_keepdims(true);
+      call.attributes.Set(attribute::keepdims, true);
       CheckOp(call, {{{2, 5}}}, {2, 3}, 1);
     }
   }
@@ -68,7 +70,7 @@ TEST(Reductions, OverDims) {
 
 TEST(Reductions, OfEmptyAndThreeDims) {
   OpCall sum = Call(OpId::kSum);
-  sum.attributes.set_dims({1});
+  sum.attributes.Set(attribute::dims, {1});
   CheckOp(sum, {{{3, 0, 2}}}, {2}, 1);
   CheckOp(sum, {{{3, 5, 2}}}, {2, 2}, 3);
   CheckOp(sum, {{{3, 4}, DType::kI32}}, {3}, 1);
@@ -79,7 +81,7 @@ TEST(Reductions, Arg) {
   for (const OpId op : {OpId::kArgMin, OpId::kArgMax}) {
     for (const int64_t dim : {0, 1}) {
       OpCall call = Call(op);
-      call.attributes.set_dims({dim});
+      call.attributes.Set(attribute::dims, {dim});
       CheckOp(call, {{{5, 7}}}, {2, 2}, 1);
     }
   }
@@ -104,7 +106,7 @@ TEST(Views, Slices) {
   };
   for (const std::vector<IndexItem>& index : indexes) {
     OpCall call = Call(OpId::kSlice);
-    call.attributes.set_index(index);
+    call.attributes.Set(attribute::index, index);
     CheckOp(call, {{{7, 5}}}, {2}, 1);
     CheckOp(call, {{{7, 5}}}, {3}, 1);
     CheckOp(call, {{{7, 5}}}, {2, 3}, 1);
@@ -120,9 +122,9 @@ TEST(Views, ASliceGoesWhereItIsWanted) {
     for (int worker = 0; worker < 3; ++worker) {
       const Mesh one = MakeMesh({1}, {worker});
       for (const int64_t start : {int64_t{0}, int64_t{3}, int64_t{6}}) {
-        call.attributes.set_index({Slice(start, std::min<int64_t>(3, 7 - start), 1), At(2)});
-        call.attributes.set_mesh(one);
-        call.attributes.set_placements(Placements{Placement::Replicate()});
+        call.attributes.Set(attribute::index, {Slice(start, std::min<int64_t>(3, 7 - start), 1), At(2)});
+        call.attributes.Set(attribute::mesh, one);
+        call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
         std::vector<double> expected;
         for (int64_t i = start; i < std::min<int64_t>(start + 3, 7); ++i) {
           expected.push_back(Numbers(source)[static_cast<size_t>(i * 5 + 2)]);
@@ -132,8 +134,8 @@ TEST(Views, ASliceGoesWhereItIsWanted) {
       }
     }
   }
-  call.attributes.set_index({Slice(3, 2, 1), Slice(0, 5, 1)});
-  call.attributes.set_mesh(MakeMesh({1}, {1}));
+  call.attributes.Set(attribute::index, {Slice(3, 2, 1), Slice(0, 5, 1)});
+  call.attributes.Set(attribute::mesh, MakeMesh({1}, {1}));
   const PlanOperand operands[] = {OperandLayout{MakeSpec(DType::kF64, {7, 5}, mesh, {Placement::Shard(0)}), {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   ASSERT_TRUE(planned.ok()) << planned.status();
@@ -142,27 +144,27 @@ TEST(Views, ASliceGoesWhereItIsWanted) {
 
 TEST(Views, TransposeAndReshape) {
   OpCall transpose = Call(OpId::kTranspose);
-  transpose.attributes.set_dims({1, 0});
+  transpose.attributes.Set(attribute::dims, {1, 0});
   CheckOp(transpose, {{{7, 5}}}, {2, 3}, 1);
-  transpose.attributes.set_dims({2, 0, 1});
+  transpose.attributes.Set(attribute::dims, {2, 0, 1});
   CheckOp(transpose, {{{3, 2, 5}}}, {2, 2}, 1);
   for (const Shape& shape : std::vector<Shape>{{24}, {4, 6, 1}, {2, 2, 6}, {4, 3, 2}, {1, 24}}) {
     OpCall reshape = Call(OpId::kReshape);
-    reshape.attributes.set_shape(shape);
+    reshape.attributes.Set(attribute::shape, shape);
     CheckOp(reshape, {{{4, 6}}}, {2}, 1, 2);
     CheckOp(reshape, {{{4, 6}}}, {2, 2}, 1, 2);
     CheckOp(reshape, {{{4, 6}}}, {1}, 1, 6);
     CheckOp(reshape, {{{4, 6}}}, {4, 3}, 1, 4);
   }
   OpCall reshape = Call(OpId::kReshape);
-  reshape.attributes.set_shape(Shape{5});
+  reshape.attributes.Set(attribute::shape, Shape{5});
   CheckOp(reshape, {{{5, 1}}}, {1}, 1, 6);
   CheckOp(reshape, {{{1, 5}}}, {1, 2}, 1, 10);
 }
 
 TEST(Views, CopyNothingOnUnshardedDims) {
   OpCall call = Call(OpId::kSlice);
-  call.attributes.set_index({Slice(0, 8, 1), Slice(1, 2, 2)});
+  call.attributes.Set(attribute::index, {Slice(0, 8, 1), Slice(1, 2, 2)});
   const TensorSpec spec = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{spec, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
@@ -176,12 +178,12 @@ TEST(Views, CopyNothingOnUnshardedDims) {
 TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
   for (const DType dtype : {DType::kI32, DType::kF32, DType::kI64}) {
     OpCall call = Call(OpId::kRedistribute);
-    call.attributes.set_dtype(dtype);
+    call.attributes.Set(attribute::dtype, dtype);
     const Mesh one = MakeMesh({1});
     const Mesh mesh = MakeMesh({3});
     for (const Placements& from : AllPlacements(1, 2, {ReduceOp::kSum})) {
       for (const Placements& to : AllPlacements(1, 2, {})) {
-        call.attributes.set_placements(to);
+        call.attributes.Set(attribute::placements, to);
         const TensorSpec source = MakeSpec(DType::kF64, {5, 7}, mesh, from);
         const absl::Status status = CheckCall(call, {OperandLayout{source, {}}}, Numbers(source));
         ASSERT_TRUE(status.ok()) << ToText(source) << " -> " << ToText(to) << "\n" << status;
@@ -189,8 +191,8 @@ TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
     }
   }
   OpCall narrow = Call(OpId::kRedistribute);
-  narrow.attributes.set_dtype(DType::kF32);
-  narrow.attributes.set_placements(Placements{Placement::Replicate()});
+  narrow.attributes.Set(attribute::dtype, DType::kF32);
+  narrow.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
   const TensorSpec source = MakeSpec(DType::kF64, {8}, MakeMesh({2}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{source, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(narrow, operands, Topology());
@@ -201,15 +203,15 @@ TEST(Redistribute, ConvertsTheDTypeOnTheCheaperSide) {
 // A sum in f64 that is wanted in f32 everywhere: the terms move wide, the sums narrow.
 TEST(Redistribute, ConvertsASumBeforeItIsSpread) {
   OpCall call = Call(OpId::kRedistribute);
-  call.attributes.set_dtype(DType::kF32);
-  call.attributes.set_placements(Placements{Placement::Replicate()});
+  call.attributes.Set(attribute::dtype, DType::kF32);
+  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
   const TensorSpec source = MakeSpec(DType::kF64, {8, 3}, MakeMesh({4}), {Placement::Partial(ReduceOp::kSum)});
   const PlanOperand operands[] = {OperandLayout{source, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   ASSERT_TRUE(planned.ok());
   const int64_t share = 2 * 3;
   EXPECT_EQ(TrafficOf(planned->plan).received_bytes, std::vector<int64_t>(4, 3 * share * 8 + 3 * share * 4));
-  call.attributes.set_mesh(MakeMesh({2}, {4, 5}));
+  call.attributes.Set(attribute::mesh, MakeMesh({2}, {4, 5}));
   const absl::StatusOr<OpPlan> other = PlanOp(call, operands, Topology());
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(TrafficOf(other->plan).received_bytes,
@@ -230,16 +232,16 @@ TEST(Creation, EveryPlacement) {
   for (const Row& row : rows) {
     OpCall call = Call(row.op);
     call.scalars = row.scalars;
-    call.attributes.set_shape(row.shape);
-    call.attributes.set_dtype(row.dtype);
-    call.attributes.set_mesh(MakeMesh({1}));
-    call.attributes.set_placements(Placements{Placement::Replicate()});
+    call.attributes.Set(attribute::shape, row.shape);
+    call.attributes.Set(attribute::dtype, row.dtype);
+    call.attributes.Set(attribute::mesh, MakeMesh({1}));
+    call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
     Plan plan;
     const absl::StatusOr<std::vector<double>> expected = RunOp(call, {}, &plan);
     ASSERT_TRUE(expected.ok()) << expected.status();
-    call.attributes.set_mesh(MakeMesh({2, 3}));
+    call.attributes.Set(attribute::mesh, MakeMesh({2, 3}));
     for (const Placements& placements : AllPlacements(2, static_cast<int>(row.shape.size()), {})) {
-      call.attributes.set_placements(placements);
+      call.attributes.Set(attribute::placements, placements);
       const absl::Status status = CheckCall(call, {}, *expected);
       ASSERT_TRUE(status.ok()) << ToText(call) << "\n" << status;
     }

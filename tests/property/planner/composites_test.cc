@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/graph.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/fusion.h"
@@ -20,7 +22,7 @@ OpCall Named(std::string_view name) { return Call((*FindOpByName(name))->id); }
 
 OpCall Over(OpId op, std::vector<int64_t> dims) {
   OpCall call = Call(op);
-  call.attributes.set_dims(std::move(dims));
+  call.attributes.Set(attribute::dims, std::move(dims));
   return call;
 }
 
@@ -84,12 +86,12 @@ TEST(Composites, OfGradients) {
   }
   for (const char* name : {"layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward"}) {
     OpCall call = Named(name);
-    call.attributes.set_dims({1});
+    call.attributes.Set(attribute::dims, {1});
     CheckOp(call, {{{5, 3}}, {{5, 3}}}, {2}, 1);
     CheckOp(call, {{{2, 7}}, {{2, 7}}}, {2, 2}, 5);
   }
   OpCall norm = Named("layer_norm_backward");
-  norm.attributes.set_dims({1});
+  norm.attributes.Set(attribute::dims, {1});
   CheckOp(norm, {{{5, 3}}, {{5, 3}}, {{3}}}, {2}, 3);
   OpCall loss = Named("nll_loss_and_weight");
   CheckOp(loss, {{{5, 4}}, {{5}, number}}, {2}, 1);
@@ -97,7 +99,7 @@ TEST(Composites, OfGradients) {
   loss = Named("nll_loss_backward");
   CheckOp(loss, {{{5, 4}}, {{}}, {{5}, number}, {{}}}, {2}, 1);
   OpCall embedding = Named("embedding_backward");
-  embedding.attributes.set_num_classes(64);
+  embedding.attributes.Set(attribute::num_classes, 64);
   CheckOp(embedding, {{{4, 3}}, {{4}, number}}, {2, 2}, 3);
   CheckOp(Named("scaled_dot_product_attention_backward"),
           {{{2, 2, 3, 2}}, {{2, 2, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 2}}}, {2}, 97);
@@ -107,7 +109,7 @@ TEST(Composites, OfDiagonals) {
   for (const OpId op : {OpId::kTril, OpId::kTriu, OpId::kTrace, OpId::kDiagonal}) {
     for (const int64_t k : {-2, 0, 1, 5}) {
       OpCall call = Call(op);
-      call.attributes.set_k(k);
+      call.attributes.Set(attribute::k, k);
       CheckOp(call, {{{5, 3}}}, {2, 2}, 1);
       CheckOp(call, {{{2, 3, 4}}}, {2}, 1);
     }
@@ -161,19 +163,19 @@ TEST(Arrangements, ConcatAndStack) {
 
 TEST(Arrangements, RollTileRepeatPad) {
   OpCall roll = Over(OpId::kRoll, {0, 1});
-  roll.attributes.set_shift({2, -1});
+  roll.attributes.Set(attribute::shift, {2, -1});
   CheckOp(roll, {{{5, 3}}}, {2, 2}, 1);
   OpCall flat = Call(OpId::kRoll);
-  flat.attributes.set_shift({4});
+  flat.attributes.Set(attribute::shift, {4});
   CheckOp(flat, {{{5, 3}}}, {2, 2}, 1);
   OpCall tile = Call(OpId::kTile);
-  tile.attributes.set_repeats({2, 3});
+  tile.attributes.Set(attribute::repeats, {2, 3});
   CheckOp(tile, {{{5, 3}}}, {2, 2}, 1);
   OpCall repeat = Over(OpId::kRepeat, {0});
-  repeat.attributes.set_repeats({3});
+  repeat.attributes.Set(attribute::repeats, {3});
   CheckOp(repeat, {{{5, 3}}}, {2, 2}, 1);
   OpCall pad = Call(OpId::kPad);
-  pad.attributes.set_pad_width({1, 2, 0, 3});
+  pad.attributes.Set(attribute::pad_width, {1, 2, 0, 3});
   pad.scalars = {Scalar::Float(9)};
   CheckOp(pad, {{{5, 3}}}, {2, 2}, 1);
   CheckOp(pad, {{{5, 3}}}, {3}, 1);
@@ -201,7 +203,7 @@ TEST(Arrangements, PendingPiecesStayPending) {
     steps_of(Over(OpId::kStack, {0}), {pending, pending}, StrCat("f64[2,4,3] @ mesh(2,2) [", name, ", S(2)]"));
     const Placements both = {Placement::Partial(op), Placement::Partial(op)};
     OpCall assign = Call(OpId::kAssign);
-    assign.attributes.set_index({{IndexItem::Kind::kSlice, 0, 4, 1}, {IndexItem::Kind::kSlice, 0, 3, 1}});
+    assign.attributes.Set(attribute::index, {{IndexItem::Kind::kSlice, 0, 4, 1}, {IndexItem::Kind::kSlice, 0, 3, 1}});
     steps_of(assign, {pending, pending}, StrCat("f64[4,3] @ mesh(2,2) [", name, ", S(1)]"));
     steps_of(Over(OpId::kConcat, {1}), {both, both, both}, StrCat("f64[4,9] @ mesh(2,2) [", name, ", ", name, "]"));
   }
@@ -210,7 +212,7 @@ TEST(Arrangements, PendingPiecesStayPending) {
 // A number stands beside pending terms where its own terms reduce to it: 0 in a sum, any in a maximum.
 TEST(Arrangements, PaddingOfPendingTerms) {
   OpCall pad = Call(OpId::kPad);
-  pad.attributes.set_pad_width({1, 2, 0, 3});
+  pad.attributes.Set(attribute::pad_width, {1, 2, 0, 3});
   const auto placements_of = [&](ReduceOp op, const Scalar& number) {
     pad.scalars = {number};
     const OperandSpec operands[] = {MakeSpec(DType::kF64, {5, 3}, MakeMesh({2}), {Placement::Partial(op)})};
@@ -234,19 +236,19 @@ TEST(Arrangements, Assignment) {
     return IndexItem{IndexItem::Kind::kSlice, start, size, step};
   };
   OpCall assign = Call(OpId::kAssign);
-  assign.attributes.set_index({slice(1, 3, 1), slice(0, 2, 2)});
+  assign.attributes.Set(attribute::index, {slice(1, 3, 1), slice(0, 2, 2)});
   CheckOp(assign, {{{5, 3}}, {{3, 2}}}, {2}, 1);
   CheckOp(assign, {{{5, 3}}, {{3, 2}}}, {2, 2}, 3);
-  assign.attributes.set_index({slice(4, 3, -2), slice(0, 3, 1)});
+  assign.attributes.Set(attribute::index, {slice(4, 3, -2), slice(0, 3, 1)});
   CheckOp(assign, {{{5, 3}}, {{3}}}, {3}, 1);
-  assign.attributes.set_index({{IndexItem::Kind::kInteger, 4, 1, 1}, slice(0, 3, 1)});
+  assign.attributes.Set(attribute::index, {{IndexItem::Kind::kInteger, 4, 1, 1}, slice(0, 3, 1)});
   CheckOp(assign, {{{5, 3}}, {{}, DType::kF64, Scalar::Float(7)}}, {2, 2}, 1);
 }
 
 TEST(Reshape, MovesWhatItMust) {
   for (const Shape& shape : std::vector<Shape>{{35}, {5, 7}, {1, 35}, {7, 5, 1}}) {
     OpCall reshape = Call(OpId::kReshape);
-    reshape.attributes.set_shape(shape);
+    reshape.attributes.Set(attribute::shape, shape);
     CheckOp(reshape, {{{7, 5}}}, {2}, 1);
     CheckOp(reshape, {{{7, 5}}}, {2, 2}, 1);
   }
@@ -255,7 +257,7 @@ TEST(Reshape, MovesWhatItMust) {
 // Rows become elements where they are: three rows of four are twelve elements.
 TEST(Reshape, KeepsRowsWhereTheyAre) {
   OpCall reshape = Call(OpId::kReshape);
-  reshape.attributes.set_shape(Shape{36});
+  reshape.attributes.Set(attribute::shape, Shape{36});
   const TensorSpec spec = MakeSpec(DType::kF32, {9, 4}, MakeMesh({4}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{spec, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(reshape, operands, Topology());

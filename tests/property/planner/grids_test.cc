@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/layout.h"
 #include "server/plan/exchange.h"

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/check_op.h"
 #include "tests/property/planner/small_worlds.h"
@@ -29,14 +31,14 @@ TEST(Linalg, OfOneTensor) {
 TEST(Linalg, NormsAndPowers) {
   for (const std::string ord : {"1", "-1", "2", "-2", "inf", "-inf", "nuc"}) {
     OpCall norm = Call(OpId::kMatrixNorm);
-    norm.attributes.set_ord(ord);
+    norm.attributes.Set(attribute::ord, ord);
     CheckOp(norm, {{{4, 3}}}, {2, 2}, 1);
-    norm.attributes.set_keepdims(true);
+    norm.attributes.Set(attribute::keepdims, true);
     CheckOp(norm, {{{2, 2, 3}}}, {2}, 1);
   }
   for (const int64_t n : {-2, 0, 1, 5}) {
     OpCall power = Call(OpId::kMatrixPower);
-    power.attributes.set_k(n);
+    power.attributes.Set(attribute::k, n);
     CheckOp(power, {{{3, 3}}}, {2, 2}, n == 5 ? 2 : 1);
   }
 }
@@ -75,8 +77,8 @@ TEST(Linalg, OfSystems) {
   OpCall triangular = Call(OpId::kTriangularSolve);
   for (const bool upper : {false, true}) {
     for (const bool transposed : {false, true}) {
-      triangular.attributes.set_upper(upper);
-      triangular.attributes.set_transposed(transposed);
+      triangular.attributes.Set(attribute::upper, upper);
+      triangular.attributes.Set(attribute::transposed, transposed);
       CheckOp(triangular, {{{3, 3}}, {{3, 2}}}, {2}, 1);
     }
   }
@@ -136,7 +138,7 @@ TEST(Linalg, OfFactorsAndPivots) {
   }
   for (const bool transposed : {false, true}) {
     OpCall solve = Call(OpId::kLuSolve);
-    solve.attributes.set_transposed(transposed);
+    solve.attributes.Set(attribute::transposed, transposed);
     for (const FactorsCase& each : std::vector<FactorsCase>{{{{3, 3}, {3}, {3, 2}}, {1, 2, 2}},
                                                             {{{3, 3}, {3}, {3}}, {2, 1, 2}},
                                                             {{{2, 2, 2}, {2, 2}, {2, 3}}, {1, 1, 0, 1}}}) {
@@ -184,10 +186,10 @@ TEST(Fourier, AlongADimAndSeveral) {
   for (const OpId op : {OpId::kFft, OpId::kIfft, OpId::kRfft, OpId::kIrfft, OpId::kHfft, OpId::kIhfft}) {
     for (const int64_t dim : {0, 1}) {
       OpCall call = Call(op);
-      call.attributes.set_dims({dim});
+      call.attributes.Set(attribute::dims, {dim});
       CheckOp(call, {{{4, 5}}}, {2, 2}, 1);
-      call.attributes.set_k(6);
-      call.attributes.set_norm("ortho");
+      call.attributes.Set(attribute::k, 6);
+      call.attributes.Set(attribute::norm, "ortho");
       CheckOp(call, {{{4, 5}}}, {3}, 1);
     }
   }
@@ -199,10 +201,10 @@ TEST(Fourier, AlongADimAndSeveral) {
 OpCall Over(OpId op, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
             std::vector<int64_t> dilation) {
   OpCall call = Call(op);
-  call.attributes.set_kernel_size(std::move(kernel));
-  call.attributes.set_stride(std::move(stride));
-  call.attributes.set_padding(std::move(padding));
-  call.attributes.set_dilation(std::move(dilation));
+  call.attributes.Set(attribute::kernel_size, std::move(kernel));
+  call.attributes.Set(attribute::stride, std::move(stride));
+  call.attributes.Set(attribute::padding, std::move(padding));
+  call.attributes.Set(attribute::dilation, std::move(dilation));
   return call;
 }
 
@@ -211,7 +213,7 @@ TEST(Windows, Convolutions) {
   CheckOp(Over(OpId::kConv, {}, {2}, {1}, {2}), {{{3, 2, 9}}, {{4, 2, 2}}}, {2, 2}, 7);
   CheckOp(Over(OpId::kConv, {}, {1, 2}, {1, 0}, {1, 1}), {{{2, 2, 4, 5}}, {{2, 2, 3, 2}}}, {2}, 1);
   OpCall grouped = Over(OpId::kConv, {}, {1}, {1}, {1});
-  grouped.attributes.set_groups(2);
+  grouped.attributes.Set(attribute::groups, 2);
   CheckOp(grouped, {{{3, 4, 5}}, {{6, 2, 3}}}, {2}, 1);
 }
 
@@ -219,8 +221,8 @@ TEST(Windows, Pooling) {
   for (const OpId op : {OpId::kMaxPool, OpId::kAvgPool}) {
     OpCall call = Over(op, {3}, {2}, {1}, {1});
     CheckOp(call, {{{3, 4, 8}}}, {2, 2}, 1);
-    call.attributes.set_ceil_mode(true);
-    call.attributes.set_count_include_pad(op == OpId::kAvgPool);
+    call.attributes.Set(attribute::ceil_mode, true);
+    call.attributes.Set(attribute::count_include_pad, op == OpId::kAvgPool);
     CheckOp(call, {{{3, 4, 8}}}, {2}, 1);
     CheckOp(Over(op, {2, 2}, {2, 1}, {0, 1}, {1, 2}), {{{2, 3, 5, 6}}}, {2}, 1);
   }
@@ -235,8 +237,8 @@ TEST(Windows, ShardsTakeHalos) {
     CheckOp(Over(OpId::kMaxPool, {3}, {stride}, {padding}, {dilation}), {{{1, 2, extent}}}, {3}, 1);
     OpCall mean = Over(OpId::kAvgPool, {3}, {stride}, {padding}, {dilation});
     CheckOp(mean, {{{1, 2, extent}}}, {2}, 1);
-    mean.attributes.set_count_include_pad(true);
-    mean.attributes.set_ceil_mode(true);
+    mean.attributes.Set(attribute::count_include_pad, true);
+    mean.attributes.Set(attribute::ceil_mode, true);
     CheckOp(mean, {{{1, 2, extent}}}, {2}, 1);
   };
   for (const int64_t extent : {12, 19, 24}) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/program.h"

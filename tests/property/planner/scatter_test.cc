@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/check_op.h"
 #include "tests/property/planner/small_worlds.h"
@@ -24,8 +26,8 @@ struct Case {
 
 OpCall CallOf(const Case& each) {
   OpCall call = Call(OpId::kScatter);
-  call.attributes.set_mode(each.mode);
-  call.attributes.set_dims({each.dim});
+  call.attributes.Set(attribute::mode, each.mode);
+  call.attributes.Set(attribute::dims, {each.dim});
   return call;
 }
 

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/verify.h"
@@ -93,12 +95,12 @@ class Maker {
       if (kind == 5) {
         const DType dtypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
         added.call.op = OpId::kAsType;
-        added.call.attributes.set_dtype(dtypes[Below(4)]);
+        added.call.attributes.Set(attribute::dtype, dtypes[Below(4)]);
       } else if (kind == 6 && spec.rank() > 0) {
         const OpId reductions[] = {OpId::kSum, OpId::kMean, OpId::kMax};
         added.call.op = reductions[Below(3)];
-        added.call.attributes.set_dims({static_cast<int64_t>(Below(static_cast<size_t>(spec.rank())))});
-        added.call.attributes.set_keepdims(Below(2) == 0);
+        added.call.attributes.Set(attribute::dims, {static_cast<int64_t>(Below(static_cast<size_t>(spec.rank())))});
+        added.call.attributes.Set(attribute::keepdims, Below(2) == 0);
       } else {
         added.call.op = unary[Below(5)];
       }
@@ -216,7 +218,7 @@ TEST(SegmentsTest, AChainThatIsNotFusedTakesTheMemoryOfTwoOfItsResults) {
   segment.inputs = {{Rows(DType::kF32), {}}};
   for (int call = 0; call < 8; ++call) {
     segment.calls.push_back({CallOf(OpId::kCumulativeSum), {call}});
-    segment.calls.back().call.attributes.set_dims({1});
+    segment.calls.back().call.attributes.Set(attribute::dims, {1});
   }
   segment.kept = {8};
   const absl::StatusOr<OpPlan> planned = PlanSegment(segment, Topology());
@@ -230,7 +232,7 @@ TEST(SegmentsTest, AMapFlowsIntoAReduction) {
   Segment segment;
   segment.inputs = {{Rows(DType::kBF16), {}}, {Rows(DType::kBF16), {}}};
   segment.calls = {{CallOf(OpId::kMul), {0, 1}}, {CallOf(OpId::kSum), {2}}};
-  segment.calls[1].call.attributes.set_dims({1});
+  segment.calls[1].call.attributes.Set(attribute::dims, {1});
   segment.kept = {3};
   const absl::StatusOr<OpPlan> planned = PlanSegment(segment, Topology());
   ASSERT_TRUE(planned.ok()) << planned.status();

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -38,9 +40,9 @@ absl::StatusOr<Plan> PlanOf(const RandomRedistribute& drawn, const Topology& top
   if (!drawn.dtype.has_value()) return PlanRedistribute(drawn.source, drawn.destination, topology);
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_dtype(*drawn.dtype);
-  call.attributes.set_mesh(drawn.destination.mesh);
-  call.attributes.set_placements(drawn.destination.placements);
+  call.attributes.Set(attribute::dtype, *drawn.dtype);
+  call.attributes.Set(attribute::mesh, drawn.destination.mesh);
+  call.attributes.Set(attribute::placements, drawn.destination.placements);
   const PlanOperand operands[] = {drawn.source};
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, topology));
   return std::move(planned.plan);

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -199,7 +201,7 @@ ConvertedList DrawConverted(RandomDraws& draws) {
   const Mesh mesh = draws.OneIn(2) ? MakeMesh({4}) : MakeMesh({2, 2}, {3, 1, 0, 2});
   ConvertedList list;
   list.call.op = OpId::kRedistribute;
-  if (!draws.OneIn(4)) list.call.attributes.set_dtype(draws.OneIn(2) ? DType::kF32 : DType::kF64);
+  if (!draws.OneIn(4)) list.call.attributes.Set(attribute::dtype, draws.OneIn(2) ? DType::kF32 : DType::kF64);
   const auto draw = [&draws](const std::vector<Placements>& all) {
     return all[static_cast<size_t>(draws.Below(static_cast<int64_t>(all.size())))];
   };
@@ -212,7 +214,7 @@ ConvertedList DrawConverted(RandomDraws& draws) {
     list.operands.emplace_back(OperandLayout{MakeSpec(dtype, shape, mesh, from), {}});
     each.push_back(draw(AllPlacements(mesh.ndim(), 2, {})));
   }
-  list.call.attributes.set_placements_each(std::move(each));
+  list.call.attributes.Set(attribute::placements_each, std::move(each));
   return list;
 }
 
@@ -225,14 +227,15 @@ absl::Status CheckConverted(const ConvertedList& list) {
     exchange_phases += exchange != nullptr && exchange->start == StepStart::kNewPhase ? 1 : 0;
   }
   // What is converted before it moves makes a third one.
-  if (exchange_phases > (list.call.attributes.dtype() != nullptr ? 3 : 2)) return absl::InternalError(ToText(plan));
+  if (exchange_phases > (list.call.attributes.Get(attribute::dtype) != nullptr ? 3 : 2))
+    return absl::InternalError(ToText(plan));
   std::vector<std::vector<double>> dense;
   std::vector<int64_t> single_bytes(TrafficOf(plan).received_bytes.size(), 0);
   for (size_t i = 0; i < list.operands.size(); ++i) {
     dense.push_back(Numbers(std::get<OperandLayout>(list.operands[i]).spec, static_cast<int64_t>(i)));
     OpCall one = list.call;
-    one.attributes.set_placements(list.call.attributes.placements_each()[i]);
-    one.attributes.clear_placements_each();
+    one.attributes.Set(attribute::placements, list.call.attributes.Get(attribute::placements_each)[i]);
+    one.attributes.Clear(attribute::placements_each);
     TESSERA_ASSIGN_OR_RETURN(const OpPlan single, PlanOp(one, {list.operands[i]}, Topology()));
     const std::vector<int64_t> bytes = TrafficOf(single.plan).received_bytes;
     for (size_t w = 0; w < bytes.size(); ++w) single_bytes[w] += bytes[w];
@@ -258,7 +261,7 @@ int64_t CountBuffers(const Plan& plan, PlanBuffer::Kind kind) {
 // To workers some of which have none of the tensors; some tensors are on one worker alone.
 void GoElsewhere(ConvertedList& list, RandomDraws& draws) {
   const int ndim = std::get<OperandLayout>(list.operands[0]).spec.mesh.ndim();
-  list.call.attributes.set_mesh(ndim == 1 ? MakeMesh({3}, {4, 1, 5}) : MakeMesh({2, 2}, {6, 5, 2, 4}));
+  list.call.attributes.Set(attribute::mesh, ndim == 1 ? MakeMesh({3}, {4, 1, 5}) : MakeMesh({2, 2}, {6, 5, 2, 4}));
   for (PlanOperand& operand : list.operands) {
     if (draws.OneIn(4))
       std::get<OperandLayout>(operand).spec.mesh = ndim == 1 ? MakeMesh({1}, {2}) : MakeMesh({1, 1}, {0});

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -39,8 +41,8 @@ absl::StatusOr<Plan> PlanWidened(const std::vector<Widened>& tensors, DType wide
                                  const PlanLimits& limits = {}) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_dtype(wide);
-  call.attributes.set_mesh(tensors[0].destination.mesh);
+  call.attributes.Set(attribute::dtype, wide);
+  call.attributes.Set(attribute::mesh, tensors[0].destination.mesh);
   std::vector<PlanOperand> operands;
   std::vector<Placements> each;
   for (const Widened& tensor : tensors) {
@@ -48,9 +50,9 @@ absl::StatusOr<Plan> PlanWidened(const std::vector<Widened>& tensors, DType wide
     each.push_back(tensor.destination.placements);
   }
   if (tensors.size() == 1) {
-    call.attributes.set_placements(tensors[0].destination.placements);
+    call.attributes.Set(attribute::placements, tensors[0].destination.placements);
   } else {
-    call.attributes.set_placements_each(std::move(each));
+    call.attributes.Set(attribute::placements_each, std::move(each));
   }
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanOp(call, operands, topology, limits));
   return std::move(planned.plan);

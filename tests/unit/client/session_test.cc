@@ -9,6 +9,8 @@
 
 #include "client/tensor.h"
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/unit/client/fake_gateway.h"
 
 namespace tessera {
@@ -24,9 +26,9 @@ absl::StatusOr<std::shared_ptr<SessionImpl>> Open(FakeGateway& fake, double stal
 OpCall Zeros() {
   OpCall call;
   call.op = OpId::kFull;
-  call.attributes.set_dtype(DType::kF32);
-  call.attributes.set_shape(Shape{4});
-  call.attributes.set_mesh(*Mesh::Make(std::vector<int64_t>{2}, {}, {}));
+  call.attributes.Set(attribute::dtype, DType::kF32);
+  call.attributes.Set(attribute::shape, Shape{4});
+  call.attributes.Set(attribute::mesh, *Mesh::Make(std::vector<int64_t>{2}, {}, {}));
   call.scalars = {Scalar::Float(0)};
   return call;
 }
@@ -222,11 +224,11 @@ TEST(Session, AForbiddenRedistributionIsNotSent) {
   FakeGateway fake({});
   auto session = *Open(fake);
   OpCall rows = Zeros(), replicated = Zeros();
-  rows.attributes.set_shape({4, 4});
-  replicated.attributes.set_shape({4, 4});
-  rows.attributes.set_placements({Placement::Shard(0)});
+  rows.attributes.Set(attribute::shape, {4, 4});
+  replicated.attributes.Set(attribute::shape, {4, 4});
+  rows.attributes.Set(attribute::placements, {Placement::Shard(0)});
   OpCall columns = rows;
-  columns.attributes.set_placements({Placement::Shard(1)});
+  columns.attributes.Set(attribute::placements, {Placement::Shard(1)});
   HandlePtr x = *session->Call(rows, {}), y = *session->Call(columns, {});
   const CallOperand operands[] = {{&x, Scalar()}, {&y, Scalar()}};
   session->SetImplicitPolicy(ImplicitPolicy::kForbid);

@@ -1,6 +1,8 @@
 #include "client/spec_cache.h"
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 
 namespace tessera {
@@ -51,7 +53,7 @@ TEST(SpecCache, AChainComesBackToItsSpec) {
   const SpecPtr x = Spec("f64[8] @ mesh(2) [S(0)]");
   OpCall assign;
   assign.op = OpId::kAssign;
-  assign.attributes.set_index({{IndexItem::Kind::kInteger, 3, 1, 1}});
+  assign.attributes.Set(attribute::index, {{IndexItem::Kind::kInteger, 3, 1, 1}});
   const SpecOperand assigned[] = {{&x, Scalar()}, {nullptr, Scalar::Float(2)}};
   const absl::StatusOr<std::shared_ptr<const SpecEntry>> entry = cache.Resolve(assign, assigned);
   ASSERT_TRUE(entry.ok()) << entry.status();
@@ -68,7 +70,7 @@ TEST(SpecCache, PaddingOfPendingTermsIsOfItsNumber) {
   const SpecPtr x = Spec("i32[8] @ mesh(2) [P(sum)]");
   OpCall pad;
   pad.op = OpId::kPad;
-  pad.attributes.set_pad_width({1, 1});
+  pad.attributes.Set(attribute::pad_width, {1, 1});
   const SpecOperand operands[] = {{&x, Scalar()}};
   for (const auto& [number, stays] : {std::pair(2, false), std::pair(0, true), std::pair(3, false)}) {
     pad.scalars = {Scalar::Int(number)};
@@ -83,11 +85,11 @@ TEST(SpecCache, AttributesTellCallsApart) {
   const SpecPtr spec = Spec("f32[4,6] @ mesh(2) [S(0)]");
   const SpecOperand operands[] = {{&spec, Scalar()}};
   OpCall sum{OpId::kSum, {}, {}};
-  sum.attributes.set_dims({0});
+  sum.attributes.Set(attribute::dims, {0});
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{6}));
-  sum.attributes.set_dims({1});
+  sum.attributes.Set(attribute::dims, {1});
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4}));
-  sum.attributes.set_keepdims(true);
+  sum.attributes.Set(attribute::keepdims, true);
   EXPECT_EQ((*cache.Resolve(sum, operands))->outputs[0]->shape, (Shape{4, 1}));
 }
 
@@ -95,7 +97,7 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
   SpecCache cache;
   const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]"), pending = Spec("f64[6,6] @ mesh(2) [P(sum)]");
   OpCall move{OpId::kRedistribute, {}, {}};
-  move.attributes.set_placements(Placements{Placement::Shard(1)});
+  move.attributes.Set(attribute::placements, Placements{Placement::Shard(1)});
   const std::vector<SpecOperand> operands(5, {&rows, Scalar()});
   std::vector<SpecOperand> others = operands;
   others[4].spec = &pending;
@@ -112,7 +114,7 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
 TEST(SpecCache, CallsOnManyTensorsAreForgottenSooner) {
   SpecCache cache;
   OpCall move{OpId::kRedistribute, {}, {}};
-  move.attributes.set_placements(Placements{Placement::Shard(1)});
+  move.attributes.Set(attribute::placements, Placements{Placement::Shard(1)});
   for (size_t call = 0; call < 600; ++call) {
     const SpecPtr rows = Spec("f32[4,6] @ mesh(2) [S(0)]");
     const std::vector<SpecOperand> operands(64, {&rows, Scalar()});

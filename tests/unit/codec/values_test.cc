@@ -9,6 +9,8 @@
 #include <capnp/message.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 
 namespace tessera {
@@ -82,13 +84,13 @@ TEST(ValuesCodecTest, CallsRoundTrip) {
   call.op = OpId::kSlice;
   call.scalars = {Scalar::Float(2.5), Scalar::Int(-3, ScalarStrength::kStrong), Scalar::Bool(true),
                   Scalar::Complex({1, -2}), Scalar::Complex({0.1, 3}).As(DType::kC64)};
-  call.attributes.set_dims({1, 0});
-  call.attributes.set_keepdims(true);
-  call.attributes.set_index({{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}});
-  call.attributes.set_dtype(DType::kF64);
-  call.attributes.set_shape(Shape{3, 4});
-  call.attributes.set_mesh(*Mesh::Make({2}, {}, {}));
-  call.attributes.set_placements(Placements{Placement::Partial(ReduceOp::kMax)});
+  call.attributes.Set(attribute::dims, {1, 0});
+  call.attributes.Set(attribute::keepdims, true);
+  call.attributes.Set(attribute::index, {{IndexItem::Kind::kSlice, 5, 3, -2}, {IndexItem::Kind::kNewAxis, 0, 0, 1}});
+  call.attributes.Set(attribute::dtype, DType::kF64);
+  call.attributes.Set(attribute::shape, Shape{3, 4});
+  call.attributes.Set(attribute::mesh, *Mesh::Make({2}, {}, {}));
+  call.attributes.Set(attribute::placements, Placements{Placement::Partial(ReduceOp::kMax)});
   capnp::MallocMessageBuilder message;
   auto builder = message.initRoot<wire::OpCall>();
   EncodeOpCall(call, builder);
@@ -102,8 +104,8 @@ TEST(ValuesCodecTest, CallsRoundTrip) {
 TEST(ValuesCodecTest, PlacementsOfEachTensorRoundTripAndAreBounded) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_placements_each(
-      {{Placement::Partial(ReduceOp::kMax)}, {}, {Placement::Shard(-1), Placement::Replicate()}});
+  call.attributes.Set(attribute::placements_each,
+                      {{Placement::Partial(ReduceOp::kMax)}, {}, {Placement::Shard(-1), Placement::Replicate()}});
   capnp::MallocMessageBuilder message;
   auto builder = message.initRoot<wire::OpCall>();
   EncodeOpCall(call, builder);
@@ -127,8 +129,8 @@ TEST(ValuesCodecTest, AnAttributeIsKnownOfItsKindAndGivenOnce) {
   attributes[1].setNumber(0.5);
   const auto decoded = DecodeOpCall(builder.asReader());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_TRUE(decoded->attributes.keepdims());
-  EXPECT_EQ(*decoded->attributes.eps(), 0.5);
+  EXPECT_TRUE(decoded->attributes.Get(attribute::keepdims));
+  EXPECT_EQ(*decoded->attributes.Get(attribute::eps), 0.5);
   attributes[1].setText("0.5");
   EXPECT_THAT(message_of(), HasSubstr("attribute eps is of another kind"));
   attributes[1].setId(static_cast<uint16_t>(AttributeId::kKeepdims));

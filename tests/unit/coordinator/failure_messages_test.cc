@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/coordinator/state_machine.h"
 #include "tests/support/simulated_cluster.h"
 
@@ -57,7 +59,7 @@ TEST(FailureMessagesTest, MessagesNameWhatTheUserCalled) {
   CallRecord zeros = FullRecord(MeshOf(2), {1024, 1024}, kRows, 1);
   zeros.speaker = Speaker::kZeros;
   CallRecord outer = OpRecord(OpId::kEinsum, {2, 2}, 3);
-  outer.call.attributes.set_notation("i,j->ij");
+  outer.call.attributes.Set(attribute::notation, "i,j->ij");
   outer.speaker = Speaker::kOuter;
   CallRecord on_the_way = OpRecord(OpId::kAdd, {3, 3}, 4);
   on_the_way.speaker = Speaker::kAddmm;

@@ -14,6 +14,7 @@
 #include <capnp/message.h>
 
 #include "schemas/codec/values.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "tests/support/simulated_cluster.h"

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/support/simulated_cluster.h"
 
 namespace tessera {
@@ -14,7 +17,7 @@ PlanKey KeyOf(int64_t extent, size_t operands = 1) {
   PlanKey key;
   PlanKeyCall& call = key.calls.emplace_back();
   call.op = OpId::kRedistribute;
-  call.attributes.set_placements(Placements{Placement::Replicate()});
+  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
   call.operands.resize(operands);
   key.inputs.resize(operands);
   for (size_t i = 0; i < operands; ++i) {
@@ -68,6 +71,26 @@ TEST(PlanCacheTest, ALargeOneTakesThePlaceOfManyAndStaysHoweverLargeItIs) {
   EXPECT_EQ(cache.bytes(), each);
 }
 
+TEST(PlanCacheTest, AKeyWithANaNIsFoundAndEvictedAsAnyOther) {
+  const auto with_eps = [](double eps) {
+    PlanKey key = KeyOf(1);
+    key.calls[0].attributes.Set(attribute::eps, eps);
+    return key;
+  };
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  PlanCache cache(2, int64_t{1} << 30);
+  std::vector<PlanTemplate> evicted;
+  cache.Insert(with_eps(kNaN), TemplateOf(1), evicted);
+  ASSERT_NE(cache.Find(with_eps(kNaN)), nullptr);
+  EXPECT_EQ(cache.Find(with_eps(-kNaN)), nullptr);
+  cache.Insert(with_eps(0.0), TemplateOf(2), evicted);
+  EXPECT_EQ(cache.Find(with_eps(-0.0)), nullptr);
+  cache.Insert(with_eps(-0.0), TemplateOf(3), evicted);
+  EXPECT_THAT(Ids(evicted), ::testing::ElementsAre(1));
+  EXPECT_EQ(cache.Find(with_eps(kNaN)), nullptr);
+  EXPECT_EQ(cache.size(), 2);
+}
+
 TEST(PlanCacheTest, AKeyCountsByItsOperands) {
   EXPECT_GE(MemoryBytes(KeyOf(1, 64)),
             MemoryBytes(KeyOf(1)) + int64_t{63 * (sizeof(PlanKeyOperand) + sizeof(PlanKeyInput))});
@@ -92,7 +115,7 @@ TEST(PlanCacheTest, WorkersForgetWhatWentForItsBytes) {
   for (int64_t extent = 1; extent <= 40; ++extent) {
     CallRecord move;
     move.call.op = OpId::kRedistribute;
-    move.call.attributes.set_placements(Placements{Placement::Replicate()});
+    move.call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
     cluster.Submit(session, {FullRecord(mesh, {extent, 2}, {Placement::Shard(0)}, 1)});
     for (uint64_t i = 0; i < 64; ++i) {
       move.operands.push_back({HandleId(1)});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "schemas/ops/op_ids.h"
 #include "tests/support/simulated_cluster.h"
 
 namespace tessera {

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/support/simulated_cluster.h"
 
 namespace tessera {
@@ -229,7 +231,7 @@ TEST(StateMachineTest, ExplainRefusesWhatItCannotCount) {
                               {}};
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_placements({Placement::Replicate()});
+  call.attributes.Set(attribute::placements, {Placement::Replicate()});
   const auto plan = cluster.machine().Explain(session, call, {rows});
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(plan.status()), HasSubstr("too many bytes to count on 2 workers"));
@@ -402,7 +404,7 @@ TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
   CallRecord transpose = OpRecord(OpId::kTranspose, {1}, 2);
-  transpose.call.attributes.set_dims({1, 0});
+  transpose.call.attributes.Set(attribute::dims, {1, 0});
   cluster.Submit(session, {FullRecord(MeshOf(2), {8, 4}, kRows, 1), transpose, DropRecord{{HandleId(1)}}});
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
   const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
@@ -414,7 +416,7 @@ TEST(StateMachineTest, AViewRunsNothingAndKeepsItsBuffer) {
 // Redistributes all operands to columns, by one record.
 CallRecord ColumnsOf(std::vector<uint64_t> operands, std::vector<uint64_t> results) {
   CallRecord record = OpRecord(OpId::kRedistribute, std::move(operands), 0);
-  record.call.attributes.set_placements(kColumns);
+  record.call.attributes.Set(attribute::placements, kColumns);
   record.results.clear();
   for (const uint64_t handle : results) record.results.emplace_back(handle);
   return record;
@@ -488,7 +490,7 @@ TEST(StateMachineTest, SeveralTensorsThatDoNotAllFitAreAllRefusedBeforeAnythingR
   cluster.CompleteAll();
   const int64_t used = cluster.machine().memory().UsedBytes(WorkerIndex(0));
   CallRecord gather = ColumnsOf({1, 2}, {3, 4});
-  gather.call.attributes.set_placements(kEverywhere);  // 16 KiB and 36 KiB, where 39 KiB are free
+  gather.call.attributes.Set(attribute::placements, kEverywhere);  // 16 KiB and 36 KiB, where 39 KiB are free
   cluster.Submit(session, {gather});
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
   ASSERT_EQ(failed.size(), 2u);

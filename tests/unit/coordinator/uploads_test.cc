@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "schemas/ops/op_ids.h"
 #include "tests/support/simulated_cluster.h"
 
 namespace tessera {

@@ -6,6 +6,9 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
+
 namespace tessera {
 namespace {
 
@@ -55,24 +58,25 @@ TEST(Catalog, RowsAreFoundByIdAndByName) {
 
 TEST(CallText, SaysWhatShapesTheResult) {
   OpCall call{OpId::kSum, {}, {}};
-  call.attributes.set_dims({0});
-  call.attributes.set_keepdims(true);
+  call.attributes.Set(attribute::dims, {0});
+  call.attributes.Set(attribute::keepdims, true);
   EXPECT_EQ(ToText(call), "sum(dims=[0], keepdims=true)");
   call = {OpId::kRedistribute, {}, {}};
-  call.attributes.set_placements(Placements{Placement::Shard(0), Placement::Replicate()});
+  call.attributes.Set(attribute::placements, Placements{Placement::Shard(0), Placement::Replicate()});
   EXPECT_EQ(ToText(call), "redistribute([S(0), R])");
-  call.attributes.clear_placements();
-  call.attributes.set_placements_each({{Placement::Shard(0)}, {Placement::Replicate(), Placement::Shard(1)}});
+  call.attributes.Clear(attribute::placements);
+  call.attributes.Set(attribute::placements_each,
+                      {{Placement::Shard(0)}, {Placement::Replicate(), Placement::Shard(1)}});
   EXPECT_EQ(ToText(call), "redistribute([[S(0)], [R, S(1)]])");
   call = {OpId::kFull, {}, {Scalar::Float(3.5)}};
-  call.attributes.set_shape(Shape{2, 3});
-  call.attributes.set_dtype(DType::kF32);
+  call.attributes.Set(attribute::shape, Shape{2, 3});
+  call.attributes.Set(attribute::dtype, DType::kF32);
   EXPECT_EQ(ToText(call), "full([2,3], dtype=f32, 3.5)");
   call = {OpId::kSlice, {}, {}};
-  call.attributes.set_index({{IndexItem::Kind::kSlice, 4, 3, -1},
-                             {IndexItem::Kind::kNewAxis, 0, 0, 1},
-                             {IndexItem::Kind::kInteger, 2, 0, 1},
-                             {IndexItem::Kind::kSlice, 0, 5, 1}});
+  call.attributes.Set(attribute::index, {{IndexItem::Kind::kSlice, 4, 3, -1},
+                                         {IndexItem::Kind::kNewAxis, 0, 0, 1},
+                                         {IndexItem::Kind::kInteger, 2, 0, 1},
+                                         {IndexItem::Kind::kSlice, 0, 5, 1}});
   EXPECT_EQ(ToText(call), "slice([4+3*-1, None, 2, 0+5])");
   EXPECT_EQ(ToText(OpCall{OpId::kMatmul, {}, {}}), "matmul()");
 }

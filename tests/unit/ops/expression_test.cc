@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "schemas/ops/local_op.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
 
 namespace tessera {

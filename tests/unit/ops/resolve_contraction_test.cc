@@ -1,4 +1,6 @@
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/unit/ops/resolve_testing.h"
 
 namespace tessera {
@@ -101,7 +103,7 @@ TEST(Matmul, EmptyExtents) {
 TEST(Matmul, Tf32IsOfF32AndWhereItIsAskedFor) {
   const auto local_of = [](const char* dtype, const char* precision) {
     Attributes attributes;
-    attributes.set_precision(precision);
+    attributes.Set(attribute::precision, precision);
     const std::string text = std::string(dtype) + "[8,8] @ mesh(2) [S(0)]";
     return LocalText(OpId::kMatmul, {text, text}, attributes);
   };
@@ -111,7 +113,7 @@ TEST(Matmul, Tf32IsOfF32AndWhereItIsAskedFor) {
   EXPECT_EQ(*ParseLocalOp("matmul(mk,kn->mn; tf32)"), LocalOp(MatmulOp{{.precision = ProductPrecision::kTf32}}));
   for (const char* dtype : {"f64", "bf16", "i32"}) EXPECT_EQ(local_of(dtype, "tf32"), "matmul()") << dtype;
   Attributes other;
-  other.set_precision("half");
+  other.Set(attribute::precision, "half");
   EXPECT_EQ(
       Output(OpId::kMatmul, Operands("R", "R"), other).find("matmul: precision is 'half', not 'full' or 'tf32': "), 0u);
 }

@@ -1,6 +1,8 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/unit/ops/resolve_testing.h"
 
 namespace tessera {
@@ -8,13 +10,13 @@ namespace {
 
 Attributes Creation(Shape shape, DType dtype, std::string_view mesh) {
   Attributes attributes = ToShape(std::move(shape));
-  attributes.set_dtype(dtype);
-  attributes.set_mesh(*ParseMesh(mesh));
+  attributes.Set(attribute::dtype, dtype);
+  attributes.Set(attribute::mesh, *ParseMesh(mesh));
   return attributes;
 }
 
 Attributes Placed(Attributes attributes, std::string_view placements) {
-  attributes.set_placements(*ParsePlacements(placements));
+  attributes.Set(attribute::placements, *ParsePlacements(placements));
   return attributes;
 }
 
@@ -64,7 +66,7 @@ TEST(Creation, Errors) {
   EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kI32, "mesh(2)"), {one, one}),
             "rand: the dtype must be a float, not i32");
   Attributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
-  no_mesh.set_mesh(Mesh());
+  no_mesh.Set(attribute::mesh, Mesh());
   EXPECT_EQ(Output(OpId::kFull, {}, no_mesh, {one}), "full: the device mesh is not set");
 }
 
@@ -81,14 +83,14 @@ TEST(Creation, HugeShapesAreRefused) {
 
 TEST(Redistribute, MeshPlacementsAndDType) {
   Attributes attributes;
-  attributes.set_placements(*ParsePlacements("[R, S(-1)]"));
+  attributes.Set(attribute::placements, *ParsePlacements("[R, S(-1)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
             "f32[4,6] @ mesh(2,2) [R, S(1)]");
-  attributes.set_dtype(DType::kF64);
+  attributes.Set(attribute::dtype, DType::kF64);
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2,2) [S(0), P(sum)]"}, attributes),
             "f64[4,6] @ mesh(2,2) [R, S(1)]");
   Attributes moved;
-  moved.set_mesh(*ParseMesh("mesh(2; workers=2,3)"));
+  moved.Set(attribute::mesh, *ParseMesh("mesh(2; workers=2,3)"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [S(0)]"}, moved),
             "f32[4,6] @ mesh(2; workers=2,3) [S(0)]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4,6] @ mesh(2) [P(sum)]"}, moved), "f32[4,6] @ mesh(2; workers=2,3) [R]");
@@ -109,13 +111,14 @@ TEST(Redistribute, SeveralTensorsHaveOneOutputEach) {
     return texts;
   };
   Attributes each;
-  each.set_placements_each({*ParsePlacements("[S(1), R]"), *ParsePlacements("[R]"), *ParsePlacements("[S(-1)]")});
+  each.Set(attribute::placements_each,
+           {*ParsePlacements("[S(1), R]"), *ParsePlacements("[R]"), *ParsePlacements("[S(-1)]")});
   EXPECT_EQ(outputs(each), (std::vector<std::string>{"f32[4,6] @ mesh(2,2) [S(1), R]", "i64[8] @ mesh(4) [R]",
                                                      "f64[3,3] @ mesh(2; workers=6,7) [S(1)]"}));
   Attributes all;
-  all.set_mesh(*ParseMesh("mesh(3)"));
-  all.set_placements(*ParsePlacements("[S(0)]"));
-  all.set_dtype(DType::kF64);
+  all.Set(attribute::mesh, *ParseMesh("mesh(3)"));
+  all.Set(attribute::placements, *ParsePlacements("[S(0)]"));
+  all.Set(attribute::dtype, DType::kF64);
   EXPECT_EQ(outputs(all), (std::vector<std::string>{"f64[4,6] @ mesh(3) [S(0)] cast", "f64[8] @ mesh(3) [S(0)] cast",
                                                     "f64[3,3] @ mesh(3) [S(0)]"}));
 }
@@ -123,24 +126,24 @@ TEST(Redistribute, SeveralTensorsHaveOneOutputEach) {
 TEST(Redistribute, ErrorsNameTheTensorOfSeveral) {
   const std::vector<std::string> operands = {"f32[4,6] @ mesh(2) [S(0)]", "f64[4] @ mesh(2) [P(sum)]"};
   Attributes attributes;
-  attributes.set_placements(*ParsePlacements("[S(1)]"));
+  attributes.Set(attribute::placements, *ParsePlacements("[S(1)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: operand 1: placement S(1) is out of range for rank 1: the tensor is f64[4]: from f64[4] @ "
             "mesh(2) [P(sum)] to mesh(2) [S(1)]");
   EXPECT_TRUE(Resolve(OpId::kRedistribute, operands, attributes).status().GetPayload(kIndexErrorPayload).has_value());
-  attributes.set_placements(*ParsePlacements("[P(sum)]"));
+  attributes.Set(attribute::placements, *ParsePlacements("[P(sum)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: operand 0: S(0) to P(sum) on mesh dim 0: nothing else can be redistributed to Partial: from "
             "f32[4,6] @ mesh(2) [S(0)] to f32[4,6] @ mesh(2) [P(sum)]");
-  attributes.set_placements(*ParsePlacements("[R]"));
-  attributes.set_relabel(true);
+  attributes.Set(attribute::placements, *ParsePlacements("[R]"));
+  attributes.Set(attribute::relabel, true);
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: relabel= is for one tensor, not for 2: a is f32[4,6], b is f64[4]");
-  attributes.set_relabel(false);
-  attributes.set_placements_each({*ParsePlacements("[R]"), *ParsePlacements("[R]")});
+  attributes.Set(attribute::relabel, false);
+  attributes.Set(attribute::placements_each, {*ParsePlacements("[R]"), *ParsePlacements("[R]")});
   EXPECT_EQ(Output(OpId::kRedistribute, operands, attributes),
             "redistribute: placements for all and placements for each are given: a is f32[4,6], b is f64[4]");
-  attributes.clear_placements();
+  attributes.Clear(attribute::placements);
   const std::vector<std::string> three = {operands[0], operands[1], operands[0]};
   EXPECT_EQ(Output(OpId::kRedistribute, three, attributes),
             "redistribute: 2 lists of placements for 3 tensors: operand 0 is f32[4,6], operand 1 is f64[4], operand 2 "
@@ -153,15 +156,15 @@ TEST(Redistribute, ErrorsNameTheTensorOfSeveral) {
 
 TEST(Redistribute, Errors) {
   Attributes attributes;
-  attributes.set_placements(*ParsePlacements("[P(max)]"));
+  attributes.Set(attribute::placements, *ParsePlacements("[P(max)]"));
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [P(sum)]"}, attributes),
             "redistribute: P(sum) to P(max) on mesh dim 0: Partials of different kinds: from f32[4] @ mesh(2) [P(sum)] "
             "to f32[4] @ mesh(2) [P(max)]");
   EXPECT_EQ(Output(OpId::kRedistribute, {"f32[4] @ mesh(2) [S(0)]"}, attributes),
             "redistribute: S(0) to P(max) on mesh dim 0: nothing else can be redistributed to Partial: from f32[4] @ "
             "mesh(2) [S(0)] to f32[4] @ mesh(2) [P(max)]");
-  attributes.set_placements(*ParsePlacements("[P(sum)]"));
-  attributes.set_dtype(DType::kI32);
+  attributes.Set(attribute::placements, *ParsePlacements("[P(sum)]"));
+  attributes.Set(attribute::dtype, DType::kI32);
   const absl::Status status = Resolve(OpId::kRedistribute, {"f64[4] @ mesh(2) [P(sum)]"}, attributes).status();
   EXPECT_TRUE(status.GetPayload(kDTypeErrorPayload).has_value()) << status;
 }

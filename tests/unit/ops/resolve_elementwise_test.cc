@@ -1,4 +1,6 @@
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "tests/unit/ops/resolve_testing.h"
 
@@ -34,7 +36,7 @@ TEST(Promotion, ExpressionsConvertWhatTheyRead) {
   EXPECT_EQ(LocalText(OpId::kWhere, {"bool[4] @ mesh(2) [R]", "f32[4] @ mesh(2) [R]", "0"}),
             "map(where:f32(in0:bool, in1:f32, arg0:f32))");
   Attributes to_i32;
-  to_i32.set_dtype(DType::kI32);
+  to_i32.Set(attribute::dtype, DType::kI32);
   EXPECT_EQ(LocalText(OpId::kAsType, {"f32[4] @ mesh(2) [R]"}, to_i32), "map(cast:i32(in0:f32))");
   EXPECT_EQ(LocalText(OpId::kAsType, {"i32[4] @ mesh(2) [R]"}, to_i32), "map(in0:i32)");
   const OpResolution scaled = *Resolve(OpId::kMul, {"f32[4] @ mesh(2) [R]", "0.1"});
@@ -138,27 +140,27 @@ TEST(Placement, OperandsOnTwoMeshesReceiveAsMuchInEitherOrder) {
 
 TEST(Placement, TheResultIsWhereTheCallSays) {
   Attributes there;
-  there.set_mesh(*ParseMesh("mesh(4)"));
-  there.set_placements(Placements{Placement::Replicate()});
+  there.Set(attribute::mesh, *ParseMesh("mesh(4)"));
+  there.Set(attribute::placements, Placements{Placement::Replicate()});
   const std::vector<std::string> operands = {"f32[8,8] @ mesh(4) [R]", "f32[8] @ mesh(2,2) [S(0), R]"};
   EXPECT_EQ(Output(OpId::kAdd, operands), "f32[8,8] @ mesh(2,2) [S(1), R]");
   EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
   EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[R] [R]");
-  there.set_placements(Placements{Placement::Shard(1)});
+  there.Set(attribute::placements, Placements{Placement::Shard(1)});
   EXPECT_EQ(OperandPlacements(OpId::kAdd, operands, there), "[S(1)] [S(0)]");
-  there.clear_placements();
+  there.Clear(attribute::placements);
   EXPECT_EQ(Output(OpId::kAdd, operands, there), "f32[8,8] @ mesh(4) [R]");
 
-  there.set_placements(Placements{Placement::Partial(ReduceOp::kSum)});
+  there.Set(attribute::placements, Placements{Placement::Partial(ReduceOp::kSum)});
   EXPECT_EQ(Output(OpId::kAdd, operands, there),
             "add: the result can't be asked to be [P(sum)]: a is f32[8,8], b is f32[8]");
   for (const Placements& wrong : {Placements{Placement::Shard(2)}, Placements{Placement::Shard(-1)}, Placements{},
                                   Placements{Placement::Replicate(), Placement::Replicate()}}) {
-    there.set_placements(wrong);
+    there.Set(attribute::placements, wrong);
     EXPECT_FALSE(Resolve(OpId::kAdd, operands, there).ok()) << ToText(wrong);
   }
-  there.set_mesh(*ParseMesh("mesh(2)"));
-  there.clear_placements();
+  there.Set(attribute::mesh, *ParseMesh("mesh(2)"));
+  there.Clear(attribute::placements);
   EXPECT_EQ(Output(OpId::kAdd, operands, there),
             "add: the result can't be on mesh(2), the operands live on other workers: a is f32[8,8], b is f32[8]");
 }
@@ -283,10 +285,10 @@ TEST(Partial, SeveralMeshDims) {
 
 TEST(Partial, OnlyWideningCastsPass) {
   Attributes attributes;
-  attributes.set_dtype(DType::kF64);
+  attributes.Set(attribute::dtype, DType::kF64);
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[P(sum)]");
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i32[4] @ mesh(2) [P(max)]"}, attributes), "[P(max)]");
-  attributes.set_dtype(DType::kI32);
+  attributes.Set(attribute::dtype, DType::kI32);
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"f32[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
   EXPECT_EQ(OutputPlacements(OpId::kAsType, {"i64[4] @ mesh(2) [P(sum)]"}, attributes), "[S(0)]");
   EXPECT_EQ(OutputPlacements(OpId::kAdd, {"f32[4] @ mesh(2) [P(sum)]", "f64[4] @ mesh(2) [R]"}), "[P(sum)]");

@@ -1,4 +1,5 @@
 #include "gtest/gtest.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/unit/ops/resolve_testing.h"
 
 namespace tessera {

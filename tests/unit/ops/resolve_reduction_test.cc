@@ -1,4 +1,6 @@
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "tests/unit/ops/resolve_testing.h"
 
 namespace tessera {
@@ -29,7 +31,7 @@ TEST(Reduction, DTypes) {
   EXPECT_EQ(Output(OpId::kMax, {"i32[4] @ mesh(2) [R]"}, Dims({0})), "i32[] @ mesh(2) [R]");
   EXPECT_EQ(Output(OpId::kArgMax, {"f32[4] @ mesh(2) [R]"}, Dims({0})), "i64[] @ mesh(2) [R]");
   Attributes attributes = Dims({0});
-  attributes.set_dtype(DType::kF64);
+  attributes.Set(attribute::dtype, DType::kF64);
   EXPECT_EQ(Output(OpId::kSum, {"f32[4] @ mesh(2) [R]"}, attributes), "f64[] @ mesh(2) [R]");
   EXPECT_EQ(Output(OpId::kMax, {"f32[4] @ mesh(2) [R]"}, attributes), "max: dtype= can't be f64 here: x is f32[4]");
   EXPECT_EQ(Output(OpId::kMax, {"bool[4] @ mesh(2) [R]"}, Dims({0})), "max: needs a numeric dtype: x is bool[4]");

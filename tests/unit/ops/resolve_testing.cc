@@ -1,6 +1,7 @@
 #include "tests/unit/ops/resolve_testing.h"
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -58,19 +59,19 @@ std::string LocalText(OpId op, const std::vector<std::string>& operands, const A
 
 Attributes Dims(std::vector<int64_t> dims) {
   Attributes attributes;
-  attributes.set_dims(std::move(dims));
+  attributes.Set(attribute::dims, std::move(dims));
   return attributes;
 }
 
 Attributes KeepDims(std::vector<int64_t> dims) {
   Attributes attributes = Dims(std::move(dims));
-  attributes.set_keepdims(true);
+  attributes.Set(attribute::keepdims, true);
   return attributes;
 }
 
 Attributes ToShape(Shape shape) {
   Attributes attributes;
-  attributes.set_shape(std::move(shape));
+  attributes.Set(attribute::shape, std::move(shape));
   return attributes;
 }
 

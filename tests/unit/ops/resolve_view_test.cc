@@ -1,6 +1,8 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "tests/unit/ops/resolve_testing.h"
 
@@ -13,7 +15,7 @@ IndexItem NewAxis() { return {IndexItem::Kind::kNewAxis, 0, 0, 1}; }
 
 Attributes Index(std::vector<IndexItem> items) {
   Attributes attributes;
-  attributes.set_index(std::move(items));
+  attributes.Set(attribute::index, std::move(items));
   return attributes;
 }
 

@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "server/plan/cost.h"
 #include "server/plan/interpret.h"
@@ -181,8 +184,8 @@ TEST(WideningPlan, WaitsForThoseWhoReadWhatItOverwrites) {
   topology.host_of_worker = {0, 0, 1, 1};
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_dtype(DType::kF64);
-  call.attributes.set_placements(Placements{Placement::Replicate()});
+  call.attributes.Set(attribute::dtype, DType::kF64);
+  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
   const OperandLayout rows = {*ParseTensorSpec("f32[8] @ mesh(4) [S(0)]"), {}};
   const absl::StatusOr<OpPlan> planned = PlanOp(call, {rows}, topology);
   ASSERT_TRUE(planned.ok()) << planned.status();

@@ -12,6 +12,8 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/plan/rpc/instance_codec.h"
 #include "server/planner/planner.h"
 #include "server/transport/ucx/ucx_transport.h"
@@ -42,7 +44,7 @@ PlanOperand Tensor(std::string_view text) {
 
 std::vector<OpPlan> TypicalPlans() {
   Attributes rows;
-  rows.set_dims({0});
+  rows.Set(attribute::dims, {0});
   std::vector<OpPlan> plans;
   plans.push_back(PlanOf(OpId::kAdd, {Tensor("f64[8,8] @ mesh(2) [S(0)]"), Scalar::Float(1.0)}));
   plans.push_back(PlanOf(OpId::kSum, {Tensor("f32[64,300] @ mesh(2) [S(0)]")}, rows));

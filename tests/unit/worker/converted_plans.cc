@@ -1,6 +1,8 @@
 #include "tests/unit/worker/converted_plans.h"
 
 #include "kernels/kernel.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "server/planner/planner.h"
 
 namespace tessera::testing {
@@ -46,13 +48,13 @@ Plan PlanConverted(const std::vector<std::string>& sources, DType dtype, const P
                    const Topology& topology, const std::optional<Mesh>& mesh) {
   OpCall call;
   call.op = OpId::kRedistribute;
-  call.attributes.set_dtype(dtype);
-  if (mesh.has_value()) call.attributes.set_mesh(*mesh);
+  call.attributes.Set(attribute::dtype, dtype);
+  if (mesh.has_value()) call.attributes.Set(attribute::mesh, *mesh);
   std::vector<PlanOperand> operands;
   for (const std::string& source : sources) {
     operands.emplace_back(OperandLayout{*ParseTensorSpec(source), {}});
   }
-  call.attributes.set_placements_each(std::vector<Placements>(sources.size(), placements));
+  call.attributes.Set(attribute::placements_each, std::vector<Placements>(sources.size(), placements));
   const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, topology);
   EXPECT_TRUE(planned.ok()) << planned.status();
   return planned->plan;

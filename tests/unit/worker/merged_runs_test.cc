@@ -15,6 +15,8 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/layout.h"
 #include "server/plan/merge_ranges.h"
 #include "server/plan/merged_runs.h"
@@ -33,8 +35,8 @@ TensorSpec Spec(std::string_view text) {
 Plan SortPlan(const TensorSpec& spec, OpId op, bool descending) {
   OpCall call;
   call.op = op;
-  call.attributes.set_dims({0});
-  call.attributes.set_descending(descending);
+  call.attributes.Set(attribute::dims, {0});
+  call.attributes.Set(attribute::descending, descending);
   const PlanOperand operands[] = {OperandLayout{spec, {}}};
   absl::StatusOr<OpPlan> planned = PlanOp(call, operands, Topology());
   EXPECT_TRUE(planned.ok()) << planned.status();

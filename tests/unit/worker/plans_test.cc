@@ -7,6 +7,8 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/planner/contraction.h"
@@ -327,25 +329,25 @@ TEST_P(WorkerPlans, ElementwiseWithScalarsReductionsAndCreation) {
   for (OpId op : {OpId::kSum, OpId::kMax, OpId::kMean, OpId::kMin}) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{0}, {1}, {0, 1}}) {
       OpCall call = Call(op);
-      call.attributes.set_dims(dims);
+      call.attributes.Set(attribute::dims, dims);
       run(call, {rows});
-      call.attributes.set_keepdims(true);
+      call.attributes.Set(attribute::keepdims, true);
       run(call, {columns});
     }
   }
   OpCall argmax = Call(OpId::kArgMax);
-  argmax.attributes.set_dims({0});
+  argmax.attributes.Set(attribute::dims, {0});
   run(argmax, {rows});
   OpCall eye = Call(OpId::kEye);
-  eye.attributes.set_dtype(DType::kF32);
-  eye.attributes.set_shape(Shape{9, 6});
-  eye.attributes.set_mesh(rows.spec.mesh);
-  eye.attributes.set_placements(rows.spec.placements);
+  eye.attributes.Set(attribute::dtype, DType::kF32);
+  eye.attributes.Set(attribute::shape, Shape{9, 6});
+  eye.attributes.Set(attribute::mesh, rows.spec.mesh);
+  eye.attributes.Set(attribute::placements, rows.spec.placements);
   eye.scalars = {Scalar::Int(1)};
   run(eye, {});
   OpCall arange = eye;
   arange.op = OpId::kArange;
-  arange.attributes.set_shape(Shape{11});
+  arange.attributes.Set(attribute::shape, Shape{11});
   arange.scalars = {Scalar::Float(2), Scalar::Float(0.5)};
   run(arange, {});
 }

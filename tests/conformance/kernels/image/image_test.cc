@@ -22,6 +22,7 @@
 #include "kernels/cuda/map_source.h"
 #include "kernels/kernel.h"
 #include "schemas/ops/gpu_kernels.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
 #include "tests/conformance/kernels/image/on_image.h"
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "kernels/kernel.h"
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
 #include "tests/conformance/kernels/backend.h"
 
