@@ -334,7 +334,7 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
   std::vector<SpecPtr> specs;
   for (const Operand& operand : call.operands) {
     operands.push_back({operand.tensor == nullptr ? nullptr : &operand.tensor, operand.scalar, operand.last_use});
-    specs.push_back(operand.tensor == nullptr ? nullptr : operand.tensor->spec);
+    specs.push_back(operand.tensor == nullptr ? nullptr : operand.tensor->spec.get());
   }
   CallCompletion complete = call.complete;
   if (call.count != nullptr) {
@@ -367,6 +367,7 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
       results[i]->spec = entry.outputs[i];
       results[i]->id = ids[i];
       session_.live_.emplace(ids[i], results[i].get());
+      session_.MoveFromLost(*results[i]);
       unsent_.erase(results[i].get());
       results[i]->spec_known = true;
     }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -26,10 +27,42 @@ using SpecPtr = std::shared_ptr<const TensorSpec>;
 // closed, as what a session had when it was resumed, which nobody here has asked to free.
 enum class Keeper : uint8_t { kHandle, kSession };
 
+// A tensor's spec. When a worker of its mesh is lost and copies of all shards live on, another mesh takes its place
+// (schemas/types/living_mesh.h). Any thread may read; what it has read stays there as long as the handle.
+class CurrentSpec {
+ public:
+  const SpecPtr& get() const {
+    const Replacement* latest = latest_.load(std::memory_order_acquire);
+    return latest == nullptr ? first_ : latest->spec;
+  }
+  operator const SpecPtr&() const { return get(); }  // NOLINT: it stands for the pointer
+  const TensorSpec& operator*() const { return *get(); }
+  const TensorSpec* operator->() const { return get().get(); }
+  // Before another thread has the handle.
+  CurrentSpec& operator=(SpecPtr spec) {
+    first_ = std::move(spec);
+    return *this;
+  }
+  // One at a time.
+  void Replace(SpecPtr spec) {
+    owned_ = std::make_unique<Replacement>(Replacement{std::move(spec), std::move(owned_)});
+    latest_.store(owned_.get(), std::memory_order_release);
+  }
+
+ private:
+  struct Replacement {
+    SpecPtr spec;
+    std::unique_ptr<Replacement> earlier;
+  };
+  SpecPtr first_;
+  std::atomic<const Replacement*> latest_{nullptr};
+  std::unique_ptr<Replacement> owned_;
+};
+
 struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
-  SpecPtr spec;
+  CurrentSpec spec;
   // Of a result that was planned and never runs (plan_capture.h); it has no id.
   struct Planned {
     Strides strides;
@@ -56,7 +89,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   absl::Status failure;
 
   // The spec, or what stands for it: of these the dtype and the rank are always right.
-  const SpecPtr& KnownOrStandIn() const { return spec_known ? spec : deferred->stand_in; }
+  const SpecPtr& KnownOrStandIn() const { return spec_known ? spec.get() : deferred->stand_in; }
   // "i64[?] spec pending" where it is not known.
   std::string SpecText() const;
 

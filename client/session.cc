@@ -214,6 +214,16 @@ DeviceKind Session::DeviceKindOf(const Mesh& mesh) const {
   return impl_->membership().workers[mesh.workers()[0].value].device;
 }
 
+std::vector<WorkerIndex> Session::LostWorkers(const Mesh& mesh) const {
+  const Membership membership = impl_->membership();
+  std::vector<WorkerIndex> lost;
+  for (const WorkerIndex worker : mesh.workers()) {
+    const auto found = membership.workers.find(worker.value);
+    if (found == membership.workers.end() || !found->second.is_here) lost.push_back(worker);
+  }
+  return lost;
+}
+
 std::string Session::ResumeText() const {
   return StrCat(impl_->welcome().session_id, ":", impl_->welcome().secret, ":", impl_->last_event());
 }

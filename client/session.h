@@ -90,6 +90,8 @@ class Session {
   int worker_count() const;
   // Of a mesh's workers, which are of one kind.
   DeviceKind DeviceKindOf(const Mesh& mesh) const;
+  // Workers of the mesh that are lost, by position.
+  std::vector<WorkerIndex> LostWorkers(const Mesh& mesh) const;
   // Names this session for ConnectOptions::resume.
   std::string ResumeText() const;
   const std::shared_ptr<SessionImpl>& impl() const { return impl_; }

@@ -151,7 +151,7 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    request->on_ticket = [this, number, memory, parts = std::move(parts), spec = handle->spec, id = handle->id](
+    request->on_ticket = [this, number, memory, parts = std::move(parts), spec = handle->spec.get(), id = handle->id](
                              uint64_t ticket, uint64_t secret) {
       connection_->BeginTransfer(number, ticket, secret, {memory, spec, HostSide::Direction::kUpload},
                                  spec->mesh.workers());

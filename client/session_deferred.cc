@@ -65,7 +65,7 @@ absl::StatusOr<HandlePtr> SessionImpl::CallLater(const CallCompletion& complete,
   if (deferred.has_value()) return std::move((*deferred)[0]);
   std::vector<SpecPtr> specs;
   for (const CallOperand& operand : operands) {
-    specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->spec);
+    specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->spec.get());
   }
   TESSERA_ASSIGN_OR_RETURN(const OpCall call, complete(specs));
   return Call(call, operands);

@@ -86,6 +86,22 @@ absl::Status SessionImpl::DownloadBox(const HandlePtr& handle, const DownloadPar
     landing.memory = HostMemory::MakePrivate(0);
     return Wait(*handle, std::nullopt);
   }
+  const SpecPtr spec = handle->spec;
+  const Landing wanted = landing;
+  absl::Status status = DownloadOnce(handle, part, box, landing);
+  if (!absl::IsUnavailable(status)) return status;
+  // A worker that was lost may have left copies, and the tensor other workers: the coordinator says so soon.
+  constexpr double kWordTimeoutS = 1;
+  const absl::Status told =
+      WaitUntil("download", kWordTimeoutS, [&] { return handle->spec.get() != spec || !handle->failure.ok(); });
+  if (!told.ok() || handle->spec.get() == spec) return status;
+  landing = wanted;
+  return DownloadOnce(handle, part, box, landing);
+}
+
+absl::Status SessionImpl::DownloadOnce(const HandlePtr& handle, const DownloadPart& part, const Box& box,
+                                       Landing& landing) {
+  const int64_t bytes = NumElements(box) * SizeBytes(handle->spec->dtype);
   auto [number, request] = NewRequest();
   Record record;
   record.kind = Record::Kind::kDownload;

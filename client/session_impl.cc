@@ -13,6 +13,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/address.h"
+#include "schemas/types/living_mesh.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -113,7 +114,10 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
   if (event.kind == ClientEvent::Kind::kWorkerLost) {
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
+    lost_numbers_.insert(WorkerIndex(event.worker));
+    for (auto& [id, handle] : live_) MoveFromLost(*handle);
   }
+  if (event.kind == ClientEvent::Kind::kWorkerJoined) lost_numbers_.erase(WorkerIndex(event.worker));
   if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
     Membership::Worker& moved = worker_moves_[event.worker];
     moved.is_here = event.kind == ClientEvent::Kind::kWorkerJoined;
@@ -191,7 +195,18 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
   handle->session = shared_from_this();
   std::lock_guard<std::mutex> lock(mutex_);
   live_.emplace(id, handle.get());
+  MoveFromLost(*handle);
   return handle;
+}
+
+void SessionImpl::MoveFromLost(HandleState& handle) {
+  if (lost_numbers_.empty() || !handle.failure.ok()) return;
+  const TensorSpec& spec = *handle.spec;
+  const std::optional<Mesh> living = LivingMesh(spec, [this](WorkerIndex w) { return lost_numbers_.contains(w); });
+  if (!living.has_value() || *living == spec.mesh) return;
+  TensorSpec moved = spec;
+  moved.mesh = *living;
+  handle.spec.Replace(specs_.Intern(moved));
 }
 
 HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "client/connection/connection.h"
 #include "client/handle_state.h"
@@ -157,6 +158,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(HandleState& handle);
+  // To the workers that the coordinator moves the tensor to when one of its own is lost; with the mutex held.
+  void MoveFromLost(HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits while the queue is full.
   absl::Status Enqueue(Record record);
@@ -232,7 +235,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                                        const std::shared_ptr<HostMemory>& memory);
   void FinishUpload(uint64_t request, uint64_t ticket, const HandlePtr& handle, const SlabProgressPtr& progress,
                     const std::shared_ptr<HostMemory>& memory);
+  // Once more where a worker was lost meanwhile that wasn't the only holder.
   absl::Status DownloadBox(const HandlePtr& handle, const DownloadPart& part, const Box& box, Landing& landing);
+  absl::Status DownloadOnce(const HandlePtr& handle, const DownloadPart& part, const Box& box, Landing& landing);
   absl::Status Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const DownloadPart& part,
                      const Box& box, Landing& landing);
   // Once there is a ticket.
@@ -285,6 +290,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
   std::map<std::string, uint64_t> names_;  // that this process gave, or asked for; with the handles' numbers
   std::vector<std::string> lost_workers_;
+  absl::flat_hash_set<WorkerIndex> lost_numbers_;       // of them, those that no other worker has taken
   std::map<int32_t, Membership::Worker> worker_moves_;  // who came or went since the welcome
   std::atomic<uint64_t> membership_version_{0};
   Clock::time_point progress_ = Clock::now();

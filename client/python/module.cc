@@ -234,6 +234,12 @@ void DefineSession(nb::module_& module) {
              return ValueOrRaise(s.InitDeviceMesh(shape, names, indexes, ParseDeviceKind(device_type)));
            })
       .def("_device_type", [](const Session& s, const Mesh& mesh) { return std::string(ToText(s.DeviceKindOf(mesh))); })
+      .def("_lost_of",
+           [](const Session& s, const Mesh& mesh) {
+             std::vector<int32_t> numbers;
+             for (const WorkerIndex worker : s.LostWorkers(mesh)) numbers.push_back(worker.value);
+             return numbers;
+           })
       .def("_distribute", &Distribute)
       .def("_distribute_rows", &DistributeRows)
       .def("_from_local", &FromLocal)

@@ -93,7 +93,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   AddRun(*op, worker, report);
   if (!report.status.ok()) Blame(op, NamedAfter(op->name, report.status));
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
-    op->parts.emplace_back(op->tensor->spec.mesh.FindWorker(worker).value_or(0), report.inline_bytes);
+    op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
@@ -264,7 +264,8 @@ void StateMachine::AnswerRequest(OpEntry& op) {
     ForgetRequest(op);
     return;
   }
-  const TensorSpec& spec = op.tensor->spec;
+  TensorSpec spec = op.tensor->spec;
+  spec.mesh = op.mesh;  // a worker that was lost since may have left the tensor another one
   InlineValueEvent value{op.request,
                          std::string(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)), '\0')};
   for (const auto& [flat, bytes] : op.parts) {

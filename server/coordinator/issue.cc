@@ -327,6 +327,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     Define(plan);
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
     op->way = WayOf(unit, plan);
+    op->works_alone = plan.collectives.empty();
     op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
@@ -438,6 +439,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   DropRejoined(read.waits);
   op->request = request;
   op->profile_number = session.profile.TakeNumber();
+  op->mesh = spec.mesh;
   op->tensor = std::move(tensor);
   if (!workers->empty()) ToGroup(workers, std::move(read));
   if (workers->empty()) Remember(*op);

@@ -100,6 +100,7 @@ void StateMachine::On(BatchEvent& event) {
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
       ReleaseTicket(session, *release);
     } else {
+      KeepFromLost(record);
       session.queue_weight += WeightOf(record);
       session.queue.push_back(std::move(record));
     }

@@ -92,7 +92,13 @@ class StateMachine {
   // A process that came back under a lost number never ran what was issued before it joined, and its
   // counters will not say so: no wait names it for that.
   void DropRejoined(std::vector<InstanceWait>& waits) const;
-  void PoisonTensorsOn(WorkerIndex worker, const absl::Status& cause);
+  bool IsDead(WorkerIndex worker) const;
+  // Tensors with shards on a worker that was lost go on where all of them have living copies
+  // (schemas/types/living_mesh.h), and fail with the cause where they have none.
+  void LoseShardsOn(WorkerIndex worker, const absl::Status& cause);
+  // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
+  // that was there went. A creation and a redistribution ask for that mesh, and are refused.
+  void KeepFromLost(Record& record) const;
 
   // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
   void Pump();
@@ -231,6 +237,7 @@ class StateMachine {
   std::map<SessionId, SessionEntry> sessions_;
   GivenNumbers given_;
   uint64_t joins_ = 0;
+  bool has_lost_ = false;       // some worker was lost
   bool rejoined_ = false;       // some worker number was used again
   SessionId next_turn_;         // of the round robin
   int64_t intake_left_us_ = 0;  // of the event that is being applied

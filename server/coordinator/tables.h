@@ -80,6 +80,7 @@ struct OpEntry {
   Ordinal ordinal;
   std::string_view name;                            // of the catalog, or "upload", "download"
   std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops
+  bool works_alone = false;                         // no worker reads what another one has
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
@@ -95,6 +96,7 @@ struct OpEntry {
   uint64_t request = 0;
   TicketId ticket;
   TensorPointer tensor;
+  Mesh mesh;                                           // of an inline read: the tensor's when it was issued
   std::vector<std::pair<int64_t, std::string>> parts;  // (flat position, bytes) of an inline read
   bool settled = false;
   uint64_t profile_number = 0;  // of its session

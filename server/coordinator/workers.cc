@@ -4,7 +4,10 @@
 #include <tuple>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/catalog.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/living_mesh.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/state_machine.h"
 
@@ -104,6 +107,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   WorkerEntry& entry = workers_.at(lost);
   entry.state = WorkerState::kDead;
   entry.lost_reason = reason;
+  has_lost_ = true;
   const uint64_t incarnation = entry.info.incarnation;
   memory_.RemoveWorker(lost);
   std::vector<WorkerIndex> others;
@@ -114,7 +118,10 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (auto& [id, session] : sessions_) Send(session, WorkerLostNotice{lost, incarnation, reason});
 
   const absl::Status cause = absl::UnavailableError(StrCat("worker ", lost.value, " was lost (", reason, ")"));
-  PoisonTensorsOn(lost, cause);
+  for (auto& [id, session] : sessions_) {
+    for (Record& record : session.queue) KeepFromLost(record);
+  }
+  LoseShardsOn(lost, cause);
   // What it had not reported is over for it; in order of issue, so that first causes come first.
   std::vector<OpPointer> waiting;
   for (const auto& [ordinal, op] : ops_) {
@@ -124,8 +131,12 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (const OpPointer& op : waiting) {
     CompletionReport report;
     report.ordinal = op->ordinal;
-    report.status = absl::UnavailableError(
-        StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
+    // Where each worker of an op works alone, the others' results are good, and their tensors are judged by their
+    // copies.
+    if (!op->works_alone) {
+      report.status = absl::UnavailableError(
+          StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
+    }
     Complete(op, lost, report);
   }
   std::vector<TicketId> open;
@@ -133,7 +144,24 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (TicketId id : open) TransferDone(lost, {id, cause});
 }
 
-void StateMachine::PoisonTensorsOn(WorkerIndex lost, const absl::Status& cause) {
+bool StateMachine::IsDead(WorkerIndex worker) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.state == WorkerState::kDead;
+}
+
+void StateMachine::KeepFromLost(Record& record) const {
+  auto* call = has_lost_ ? std::get_if<CallRecord>(&record) : nullptr;
+  if (call == nullptr) return;
+  const Mesh* mesh = call->call.attributes.Get(attribute::mesh);
+  const Placements* placements = call->call.attributes.Get(attribute::placements);
+  if (mesh == nullptr || placements == nullptr || placements->size() != mesh->shape().size()) return;
+  const absl::StatusOr<const OpRow*> row = FindOp(call->call.op);
+  if (!row.ok() || (*row)->family == OpFamily::kCreation || (*row)->family == OpFamily::kRedistribute) return;
+  const std::optional<Mesh> living = LivingMesh(*mesh, *placements, [this](WorkerIndex w) { return IsDead(w); });
+  if (living.has_value()) call->call.attributes.Set(attribute::mesh, *living);
+}
+
+void StateMachine::LoseShardsOn(WorkerIndex lost, const absl::Status& cause) {
   for (auto& [id, session] : sessions_) {
     std::vector<std::pair<HandleId, TensorPointer>> tensors(session.tensors.begin(), session.tensors.end());
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -141,8 +169,11 @@ void StateMachine::PoisonTensorsOn(WorkerIndex lost, const absl::Status& cause) 
       if (!tensor->status.ok()) continue;
       const auto position = tensor->spec.mesh.FindWorker(lost);
       if (!position) continue;
+      if (auto living = LivingMesh(tensor->spec, [this](WorkerIndex worker) { return IsDead(worker); })) {
+        tensor->spec.mesh = *std::move(living);
+        continue;
+      }
       const Box box = LocalBox(tensor->spec, tensor->spec.mesh.PositionAt(*position));
-      if (IsEmpty(box)) continue;
       PoisonTensor(*tensor,
                    absl::UnavailableError(StrCat(std::string_view(cause.message().data(), cause.message().size()),
                                                  "; with it went ", ToText(box), " of ", ToText(tensor->spec))));

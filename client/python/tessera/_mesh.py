@@ -127,6 +127,11 @@ class DeviceMesh:
         return tuple(self._raw.workers)
 
     @property
+    def lost(self) -> tuple[int, ...]:
+        """Numbers of its workers that are lost. A tensor with copies elsewhere has gone on there: see its own `mesh`."""
+        return tuple(self._session._lost_of(self._raw))
+
+    @property
     def mesh(self) -> np.ndarray:
         return np.array(self._raw.workers).reshape(self._raw.shape)
 
@@ -246,9 +251,11 @@ class DeviceMesh:
         return hash((self._raw.hash(), self._dims))
 
     def __repr__(self):
-        if self._dims is None:
-            return self._raw.text
-        return f"{self._raw.text}[{', '.join(repr(name) for name in self.mesh_dim_names)}]"
+        text = self._raw.text
+        if self._dims is not None:
+            text += f"[{', '.join(repr(name) for name in self.mesh_dim_names)}]"
+        lost = self.lost
+        return text + (f" (lost: {', '.join(map(str, lost))})" if lost else "")
 
     def _repr_html_(self):
         from ._display import mesh_html
