@@ -73,7 +73,31 @@ std::shared_ptr<HostMemory> SharedMemoryOf(const std::vector<UploadPiece>& piece
 
 }  // namespace
 
+bool SessionImpl::IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces) const {
+  const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
+  if (bytes == 0 || bytes > static_cast<int64_t>(welcome().max_inline_bytes) || spec.has_partial()) return false;
+  // One array has them all: shards of several may differ where they should be copies.
+  return std::all_of(pieces.begin(), pieces.end(), [&](const UploadPiece& piece) {
+    return piece.source.data == pieces[0].source.data && piece.source.shape == spec.shape;
+  });
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, const HostView& source) {
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
+  if (handle != nullptr) return handle;
+  Record record;
+  record.kind = Record::Kind::kUpload;
+  record.bytes.resize(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)));
+  CopyBoxTo(source, WholeBox(spec.shape), record.bytes.data());
+  handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  record.handle = handle->id;
+  record.spec = handle->spec;
+  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  return handle;
+}
+
 absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
+  if (IsInline(spec, pieces)) return UploadInline(spec, pieces[0].source);
   return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
     if (const int64_t bytes = BytesOf(pieces, spec.dtype); bytes <= kSnapshotBytes) {
       return SendSnapshot(number, request, handle, pieces, bytes);
@@ -91,15 +115,21 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadRows(const TensorSpec& spec, const 
   });
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
-    const TensorSpec& spec, const std::function<absl::Status(uint64_t, const RequestPtr&, const HandlePtr&)>& send) {
+absl::StatusOr<HandlePtr> SessionImpl::BeforeUpload(const TensorSpec& spec) {
   TESSERA_RETURN_IF_ERROR(Check());
   if (PlanCapture* capture = PlanCapture::Current(); capture != nullptr) {
     return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
                          capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
-  HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  return HandlePtr();
+}
+
+absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
+    const TensorSpec& spec, const std::function<absl::Status(uint64_t, const RequestPtr&, const HandlePtr&)>& send) {
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
+  if (handle != nullptr) return handle;
+  handle = NewHandle(specs_.Intern(spec), next_handle_++);
   auto [number, request] = NewRequest();
   {
     std::lock_guard<std::mutex> lock(mutex_);

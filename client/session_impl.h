@@ -228,6 +228,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HandlePtr> UploadBy(
       const TensorSpec& spec,
       const std::function<absl::Status(uint64_t request, const RequestPtr&, const HandlePtr&)>& send);
+  // Whether the tensor comes in its record: it is small and not pending, and one array has all of it.
+  bool IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces) const;
+  absl::StatusOr<HandlePtr> UploadInline(const TensorSpec& spec, const HostView& source);
+  // A handle of a tensor that is planned only, where the thread's calls are; an error where values may not be brought.
+  absl::StatusOr<HandlePtr> BeforeUpload(const TensorSpec& spec);
   // Queues the record of an upload.
   absl::Status RequestUpload(uint64_t request, const HandlePtr& handle);
   // Waits for the ticket and begins the transfer; the ticket.

@@ -9,7 +9,7 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 13;
+const protocolVersion :UInt32 = 14;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
@@ -188,6 +188,9 @@ struct Upload {
   others @3 :List(UploadedTensor);
   # More that come by the same ticket, to the same workers: all get their memory or none does, they are ready together, and
   # what fails one fails all. Their numbers within the ticket are 1, 2, ...; `result` is 0.
+  bytes @4 :Data;
+  # All elements, row-major, of one small tensor that isn't pending (max_inline_bytes): there is no ticket, `request` is 0,
+  # and the tensor is ready as the result of a call is. Empty: by ticket.
 }
 
 struct UploadedTensor {

@@ -74,6 +74,7 @@ struct WorkerMessages {
       peerDied @7 :PeerDied;
       shutdown @8 :Text;
       # The worker ends, with success; the reason. Reserved: no coordinator sends it yet.
+      inlineWrite @9 :InlineWrite;
     }
   }
 }
@@ -134,6 +135,16 @@ struct InlineRead {
   waits @4 :List(Wait);
 }
 
+struct InlineWrite {
+  ordinal @0 :UInt64;
+  spec @1 :V.TensorSpec;
+  offsetBytes @2 :Int64;
+  strides @3 :List(Int64);
+  waits @4 :List(Wait);
+  bytes @5 :Data;
+  # All elements of the tensor, row-major: each worker takes those of its own box.
+}
+
 struct Peer {
   index @0 :Int32;
   incarnation @1 :UInt64;
@@ -177,6 +188,8 @@ struct Completion {
   # Stored to these workers' memory, who don't report it.
   times @5 :RunTimes;
   # Null where nothing ran.
+  writtenBytes @6 :UInt32;
+  # Of an InlineWrite: that were copied to the own shard.
 }
 
 struct RunTimes {

@@ -59,6 +59,9 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
         others[i].setResult(record.more_results[i]);
         EncodeTensorSpec(*record.more_specs[i], others[i].initSpec());
       }
+      if (!record.bytes.empty()) {
+        upload.setBytes({reinterpret_cast<const capnp::byte*>(record.bytes.data()), record.bytes.size()});
+      }
       return;
     }
     case Record::Kind::kDownload: {

@@ -109,7 +109,7 @@ void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionRepor
   run.times = report.times;
   for (const auto& [source, bytes] : report.received_bytes) run.received_bytes += bytes;
   for (const auto& [destination, bytes] : report.pushed_bytes) run.pushed_bytes += bytes;
-  run.transferred_bytes = static_cast<int64_t>(report.inline_bytes.size());
+  run.transferred_bytes = static_cast<int64_t>(report.inline_bytes.size()) + report.written_bytes;
 }
 
 // A window's bytes come when it is open: its ticket says of them.

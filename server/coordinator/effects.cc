@@ -44,6 +44,10 @@ struct MessageText {
     return StrCat("inline ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
                   TextOf(m.waits));
   }
+  std::string operator()(const InlineWrite& m) const {
+    return StrCat("write ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
+                  TextOf(m.waits), " ", absl::BytesToHexString(m.bytes));
+  }
   std::string operator()(const CloseTicket& m) const { return StrCat("close ", m.ticket.value); }
   std::string operator()(const PeerJoined& m) const {
     return StrCat("joined ", m.worker.value, "/", m.incarnation, " ", m.host, " ", m.data_address, " ",
@@ -104,13 +108,16 @@ std::vector<HandleId> ResultsOf(const UploadRecord& record) {
 }
 
 int64_t WeightOf(const Record& record) {
-  constexpr size_t kHandlesOfOne = 64;
-  size_t handles = 0;
+  constexpr size_t kHandlesOfOne = 64, kBytesOfOne = 512;
+  size_t handles = 0, bytes = 0;
   if (const auto* call = std::get_if<CallRecord>(&record)) handles = call->results.size();
-  if (const auto* upload = std::get_if<UploadRecord>(&record)) handles = upload->tensors.size();
+  if (const auto* upload = std::get_if<UploadRecord>(&record)) {
+    handles = upload->tensors.size();
+    bytes = upload->bytes.size();
+  }
   if (const auto* drop = std::get_if<DropRecord>(&record)) handles = drop->handles.size();
   if (const auto* bad = std::get_if<BadRecord>(&record)) handles = bad->results.size() + bad->last_uses.size();
-  return static_cast<int64_t>(1 + handles / kHandlesOfOne);
+  return static_cast<int64_t>(1 + handles / kHandlesOfOne + bytes / kBytesOfOne);
 }
 
 std::string ToText(const Effect& effect) { return std::visit(EffectText{}, effect); }

@@ -36,10 +36,12 @@ struct UploadedTensor {
   HandleId result;
   TensorSpec spec;
 };
-// Of one ticket: one tensor at least, on the same workers.
+// Of one ticket: one tensor at least, on the same workers. Where there are bytes, all elements of the one tensor,
+// row-major, there is no ticket, and no request.
 struct UploadRecord {
   uint64_t request = 0;
   std::vector<UploadedTensor> tensors;
+  std::string bytes = {};
 };
 std::vector<HandleId> ResultsOf(const UploadRecord& record);
 struct DownloadRecord {
@@ -87,7 +89,8 @@ struct BatchEndRecord {
 using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
                             CommEndRecord, CancelRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
 
-// As how many records it counts in a queue: one, and one more for each 64 handles that it names.
+// As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
+// that it brings.
 int64_t WeightOf(const Record& record);
 
 // ---- events -----------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
     tensor->handle = one.result;
     tensor->spec = one.spec;
     tensor->strides = RowMajorStrides(MaxShardShape(one.spec));
-    tensor->uploading = true;
+    tensor->uploading = record.bytes.empty();
     const int64_t bytes = MaxShardElements(one.spec) * SizeBytes(one.spec.dtype);
     auto buffer = NewBuffer(session.info.session, workers, bytes, "upload");
     if (!buffer.ok() && record.tensors.size() > 1) {
@@ -275,22 +275,39 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
   return made;
 }
 
+absl::Status StateMachine::CheckInline(const UploadRecord& record) const {
+  const TensorSpec& spec = record.tensors[0].spec;
+  const auto bytes = static_cast<int64_t>(record.bytes.size());
+  if (record.tensors.size() == 1 && record.request == 0 && !spec.has_partial() && bytes <= config_.max_inline_bytes &&
+      bytes == NumElements(spec.shape) * SizeBytes(spec.dtype)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(StrCat(
+      "upload: ", bytes, " bytes in the record for ", record.tensors.size(), " tensors, the first ", ToText(spec),
+      "; it takes one that isn't pending, of max_inline_bytes, ", config_.max_inline_bytes, ", at most"));
+}
+
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
   const WorkerGroup workers = groups_.Of(record.tensors[0].spec.mesh);
+  const bool is_inline = !record.bytes.empty();
   absl::Status status = CheckWorkers("upload", *workers);
-  if (status.ok()) status = CheckTickets("upload", session);
+  if (status.ok()) status = is_inline ? CheckInline(record) : CheckTickets("upload", session);
   if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
   if (status.ok()) {
     auto placed = PlaceUploads(session, record, workers);
     status = placed.status();
     if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
-    if (placed.ok()) OpenWindow(session, *std::move(placed), TransferDirection::kUpload, record.request);
+    if (placed.ok() && is_inline) {
+      WriteInline(session, placed->front(), std::move(record.bytes));
+    } else if (placed.ok()) {
+      OpenWindow(session, *std::move(placed), TransferDirection::kUpload, record.request);
+    }
   }
   if (!status.ok()) {
     for (const UploadedTensor& one : record.tensors) {
       AddFailedTensor(session, one.result, MakeFailedTensor(session, one.result, status, &one.spec));
     }
-    Send(session, SettledEvent{record.request, status});
+    if (!is_inline) Send(session, SettledEvent{record.request, status});
   }
   return Progress::kDone;
 }

@@ -446,4 +446,26 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   SettleIfDone(op);
 }
 
+void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes) {
+  const WorkerGroup& workers = tensor->buffer->workers;
+  OpPointer op = NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1);
+  op->works_alone = true;
+  InlineWrite write;
+  write.ordinal = op->ordinal;
+  write.spec = tensor->spec;
+  write.offset_bytes = tensor->offset_bytes;
+  write.strides = tensor->strides;
+  write.bytes = std::move(bytes);
+  History& history = tensor->buffer->history;
+  history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  history.WaitsForWrite(kIoStream, 1, write.waits);
+  DropRejoined(write.waits);
+  history.AddWrite({kIoStream, op->ordinal, workers});
+  op->profile_number = session.profile.TakeNumber();
+  op->tensor = tensor;
+  op->outputs.push_back(tensor);
+  tensor->producer = op;
+  ToGroup(workers, std::move(write));
+}
+
 }  // namespace tessera

@@ -112,6 +112,7 @@ class StateMachine {
   // Memory and names for all of its tensors, or for none of them.
   absl::StatusOr<std::vector<TensorPointer>> PlaceUploads(SessionEntry& session, const UploadRecord& record,
                                                           const WorkerGroup& workers);
+  absl::Status CheckInline(const UploadRecord& record) const;  // that its bytes are those of its tensor
   Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
   Progress TakeRecord(SessionEntry& session, WatchRecord& record);
   Progress TakeRecord(SessionEntry& session, DropRecord& record);
@@ -206,6 +207,7 @@ class StateMachine {
   void OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
                   uint64_t request);
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
+  void WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes);
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;

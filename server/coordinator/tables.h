@@ -75,7 +75,7 @@ struct Waiter {
 
 // An issued operation, until it is settled: complete on all its workers, and so is all that led to it.
 struct OpEntry {
-  enum class Kind : uint8_t { kRun, kWindow, kInlineRead };
+  enum class Kind : uint8_t { kRun, kWindow, kInlineRead, kInlineWrite };
   Kind kind = Kind::kRun;
   Ordinal ordinal;
   std::string_view name;                            // of the catalog, or "upload", "download"
@@ -92,7 +92,7 @@ struct OpEntry {
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
   absl::InlinedVector<Waiter, 1> waiters;
   absl::InlinedVector<uint64_t, 1> comm_scopes;  // of the session: those that were open
-  // kWindow and kInlineRead: what is read or written; of several the first.
+  // All but kRun: the tensor that is read or written; of several the first.
   uint64_t request = 0;
   TicketId ticket;
   TensorPointer tensor;

@@ -78,6 +78,18 @@ struct InlineRead {
   bool operator==(const InlineRead&) const = default;
 };
 
+// At most 4 KiB that a client brought in its record: all elements of the tensor, row-major. A worker writes its own
+// box.
+struct InlineWrite {
+  Ordinal ordinal;
+  TensorSpec spec;
+  int64_t offset_bytes = 0;
+  Strides strides;
+  std::vector<InstanceWait> waits;
+  std::string bytes;
+  bool operator==(const InlineWrite&) const = default;
+};
+
 // What one worker says of a finished ordinal.
 struct CompletionReport {
   Ordinal ordinal;
@@ -86,7 +98,8 @@ struct CompletionReport {
   std::vector<std::pair<WorkerIndex, int64_t>> received_bytes;
   // (worker to whose memory it was stored, bytes): received by that worker, which doesn't count it.
   std::vector<std::pair<WorkerIndex, int64_t>> pushed_bytes;
-  std::string inline_bytes;  // of an InlineRead
+  std::string inline_bytes;   // of an InlineRead
+  int64_t written_bytes = 0;  // of an InlineWrite: copied to the own shard
   RunTimes times = {};
 };
 

@@ -44,7 +44,7 @@ struct PeerDied {
 struct Shutdown {
   std::string reason;
 };
-using WorkerMessage = std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, CloseTicket,
-                                   PeerJoined, PeerDied, Shutdown>;
+using WorkerMessage = std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, InlineWrite,
+                                   CloseTicket, PeerJoined, PeerDied, Shutdown>;
 
 }  // namespace tessera

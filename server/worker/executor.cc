@@ -322,7 +322,7 @@ void Executor::ReadInline(const InlineRead& read) {
         CheckShard(read.spec, read.strides, read.offset_bytes, arenas_.self(), arenas_.own().bytes());
     record->failure = box.status();
     const int64_t bytes = box.ok() ? NumElements(*box) * SizeBytes(read.spec.dtype) : 0;
-    if (bytes > kMaxInlineReadBytes) {
+    if (bytes > kMaxInlineBytes) {
       record->failure = absl::InvalidArgumentError(StrCat(
           "ordinal ", read.ordinal.value, ": ", bytes, " bytes are more than an inline value has (max_inline_bytes)"));
     }
@@ -338,6 +338,42 @@ void Executor::ReadInline(const InlineRead& read) {
                                         .destination_strides = RowMajorStrides(extents)});
     }
   }
+  EnqueueEnd(kIo, std::move(record));
+}
+
+absl::StatusOr<CopyWork> Executor::CopyOfInline(const InlineWrite& write, RunRecord& record) {
+  TESSERA_RETURN_IF_ERROR(CheckOrdinal(StreamId::kIo, write.ordinal));
+  TESSERA_RETURN_IF_ERROR(CheckReached(write.waits));
+  TESSERA_ASSIGN_OR_RETURN(
+      const Box box, CheckShard(write.spec, write.strides, write.offset_bytes, arenas_.self(), arenas_.own().bytes()));
+  const int64_t element_bytes = SizeBytes(write.spec.dtype), bytes = static_cast<int64_t>(write.bytes.size());
+  if (bytes > kMaxInlineBytes || bytes != NumElements(write.spec.shape) * element_bytes) {
+    return absl::InvalidArgumentError(StrCat("ordinal ", write.ordinal.value, ": ", bytes, " bytes for ",
+                                             ToText(write.spec), "; max_inline_bytes is ", kMaxInlineBytes));
+  }
+  // Items may point at staging memory, a GPU's too.
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> brought, device_.MakeStaging(bytes, StagingPlace::kHost));
+  std::memcpy(brought.get(), write.bytes.data(), write.bytes.size());
+  const Strides strides = RowMajorStrides(write.spec.shape);
+  const std::byte* first = brought.get();
+  for (size_t d = 0; d < box.size(); ++d) first += box[d].start * strides[d] * element_bytes;
+  record.staging.push_back(std::make_shared<StagingMemory>(StagingMemory{std::move(brought), bytes}));
+  return CopyWork{.extents = BoxShape(box),
+                  .element_bytes = element_bytes,
+                  .source = first,
+                  .source_strides = strides,
+                  .destination = arenas_.own().memory() + write.offset_bytes,
+                  .destination_strides = write.strides,
+                  .received_bytes = &record.report.written_bytes};
+}
+
+void Executor::WriteInline(const InlineWrite& write) {
+  constexpr StreamId kIo = StreamId::kIo;
+  RunRecordRef record = records_->Take(write.ordinal);
+  absl::StatusOr<CopyWork> copy = CopyOfInline(write, *record);
+  record->failure = copy.status();
+  EnqueueOwnWaits(kIo, write.ordinal, write.waits, 1);
+  if (copy.ok() && NumElements(copy->extents) > 0) device_.EnqueueRun(kIo, *std::move(copy));
   EnqueueEnd(kIo, std::move(record));
 }
 

@@ -39,7 +39,7 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxInlineReadBytes = 4096;  // docs/limits.md: max_inline_bytes
+inline constexpr int64_t kMaxInlineBytes = 4096;  // docs/limits.md: max_inline_bytes
 
 class Executor {
  public:
@@ -73,6 +73,7 @@ class Executor {
   // The report of the window's ordinal says that it is open; the copies are not the executor's.
   void OpenWindow(const TransferWindow& window);
   void ReadInline(const InlineRead& read);
+  void WriteInline(const InlineWrite& write);
 
   // Ordinals that were given and not reported yet.
   uint64_t outstanding() const { return records_->outstanding(); }
@@ -97,6 +98,8 @@ class Executor {
   void EnqueueWaitsToPush(StreamId stream, Ordinal ordinal, int phase_number, const Phase& phase);
   void EnqueueWaitOn(StreamId stream, const CounterWait& wait);
   bool IsAnyMapped(const std::vector<WorkerIndex>& workers) const;
+  // The copy of the own box from memory that the record keeps.
+  absl::StatusOr<CopyWork> CopyOfInline(const InlineWrite& write, RunRecord& record);
   // Ends the ordinal: its counter, then its report.
   void EnqueueEnd(StreamId stream, RunRecordRef record);
 

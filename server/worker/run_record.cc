@@ -73,6 +73,7 @@ void RunRecord::Clear() {
   report.received_bytes.clear();
   report.pushed_bytes.clear();
   report.inline_bytes.clear();
+  report.written_bytes = 0;
   report.times = {};
   failure = absl::OkStatus();
   known = nullptr;

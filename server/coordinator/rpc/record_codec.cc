@@ -60,6 +60,8 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
         TESSERA_ASSIGN_OR_RETURN(spec, DecodeTensorSpec(other.getSpec()));
         record.tensors.push_back({HandleId(other.getResult()), spec});
       }
+      const auto bytes = upload.getBytes();
+      record.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
       return record;
     }
     case wire::Record::DOWNLOAD: {

@@ -116,6 +116,15 @@ struct MessageEncoder {
     EncodeStrides(m.strides, read.initStrides(static_cast<unsigned>(m.strides.size())));
     EncodeWaits(m.waits, read.initWaits(static_cast<unsigned>(m.waits.size())));
   }
+  void operator()(const InlineWrite& m) {
+    auto write = out.initInlineWrite();
+    write.setOrdinal(m.ordinal.value);
+    EncodeTensorSpec(m.spec, write.initSpec());
+    write.setOffsetBytes(m.offset_bytes);
+    EncodeStrides(m.strides, write.initStrides(static_cast<unsigned>(m.strides.size())));
+    EncodeWaits(m.waits, write.initWaits(static_cast<unsigned>(m.waits.size())));
+    write.setBytes(Bytes(m.bytes));
+  }
   void operator()(const CloseTicket& m) { out.setCloseTicket(m.ticket.value); }
   void operator()(const PeerJoined& m) {
     auto peer = out.initPeerJoined();
@@ -165,13 +174,22 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   return m;
 }
 
-absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader read) {
-  InlineRead m;
-  m.ordinal = Ordinal(read.getOrdinal());
-  TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(read.getSpec()));
-  m.offset_bytes = read.getOffsetBytes();
-  TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(read.getStrides(), m.spec));
-  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(read.getWaits()));
+// An InlineRead, or what an InlineWrite has of it.
+template <typename Message, typename Reader>
+absl::StatusOr<Message> DecodeInline(Reader reader) {
+  Message m;
+  m.ordinal = Ordinal(reader.getOrdinal());
+  TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(reader.getSpec()));
+  m.offset_bytes = reader.getOffsetBytes();
+  TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(reader.getStrides(), m.spec));
+  TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(reader.getWaits()));
+  return m;
+}
+
+absl::StatusOr<WorkerMessage> DecodeInlineWrite(wire::InlineWrite::Reader reader) {
+  TESSERA_ASSIGN_OR_RETURN(InlineWrite m, DecodeInline<InlineWrite>(reader));
+  const auto bytes = reader.getBytes();
+  m.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
   return m;
 }
 
@@ -249,7 +267,8 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
       return *instance;
     }
     case Message::WINDOW: return DecodeWindow(reader.getWindow());
-    case Message::INLINE_READ: return DecodeInlineRead(reader.getInlineRead());
+    case Message::INLINE_READ: return DecodeInline<InlineRead>(reader.getInlineRead());
+    case Message::INLINE_WRITE: return DecodeInlineWrite(reader.getInlineWrite());
     case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};
     case Message::PEER_JOINED: {
       auto peer = reader.getPeerJoined();
@@ -313,6 +332,7 @@ void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder 
   }
   if (!report.inline_bytes.empty()) builder.setInlineBytes(Bytes(report.inline_bytes));
   if (report.times.has_run()) EncodeTimes(report.times, builder.initTimes());
+  builder.setWrittenBytes(static_cast<uint32_t>(report.written_bytes));
 }
 
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader) {
@@ -322,6 +342,7 @@ absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reade
   TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getReceived(), report.received_bytes));
   TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getPushed(), report.pushed_bytes));
   report.inline_bytes = Bytes(reader.getInlineBytes());
+  report.written_bytes = reader.getWrittenBytes();
   if (reader.hasTimes()) {
     TESSERA_ASSIGN_OR_RETURN(report.times, DecodeTimes(reader.getTimes()));
   }

@@ -111,6 +111,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
       self.parts_->executor.OpenWindow(m);
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
+    void operator()(const InlineWrite& m) { self.parts_->executor.WriteInline(m); }
     void operator()(const CloseTicket& m) { self.parts_->tickets.Close(m.ticket); }
     void operator()(const PeerJoined&) {}  // TakeRest takes the peer in
     void operator()(const PeerDied& m) {

@@ -75,7 +75,8 @@ TEST(LostCopiesTest, ACallFromBeforeTheClientHeardGoesWhereItsTensorWent) {
   EXPECT_FALSE(TensorOf(cluster, session, 3).status.ok());  // it asks for the lost worker
 }
 
-// Worker 1 has said its part of a small read, and worker 0 has died after its own: the tensor's mesh is another one now.
+// Worker 1 has said its part of a small read, and worker 0 has died after its own: the tensor's mesh is another one
+// now.
 TEST(LostCopiesTest, AReadIsPutTogetherAsItWasAsked) {
   SimulatedCluster cluster(4);
   const SessionId session = cluster.Open();
