@@ -137,12 +137,18 @@ struct ClientEnd::Parts {
     const int shape = static_cast<int>(random.Below(static_cast<int64_t>(Shapes().size())));
     Record record;
     record.kind = Record::Kind::kUpload;
-    record.request = next_request++;
     record.handle = next_handle++;
     record.spec =
         std::make_shared<const TensorSpec>(TensorSpec{DType::kF32, Shapes()[static_cast<size_t>(shape)],
                                                       meshes[static_cast<size_t>(mesh)], RandomPlacements(random)});
-    answers[record.request] = 0;
+    const int64_t bytes = NumElements(record.spec->shape) * SizeBytes(DType::kF32);
+    constexpr int64_t kMaxInlineBytes = 4096;
+    if (bytes <= kMaxInlineBytes && !record.spec->has_partial() && random.OneIn(2)) {
+      record.bytes.assign(static_cast<size_t>(bytes), 'u');
+    } else {
+      record.request = next_request++;
+      answers[record.request] = 0;
+    }
     tensors.push_back({record.handle, mesh, shape});
     return record;
   }

@@ -15,6 +15,7 @@ template <typename Visit>
 void VisitOrdinal(const WorkerMessage& message, Visit visit) {
   if (const auto* run = std::get_if<Instance>(&message)) visit(run->ordinal, run->waits);
   if (const auto* read = std::get_if<InlineRead>(&message)) visit(read->ordinal, read->waits);
+  if (const auto* write = std::get_if<InlineWrite>(&message)) visit(write->ordinal, write->waits);
   if (const auto* window = std::get_if<TransferWindow>(&message)) visit(window->ordinal, window->waits);
 }
 
@@ -142,6 +143,11 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
     const Position position = read->spec.mesh.PositionAt(*read->spec.mesh.FindWorker(index));
     const int64_t bytes = NumElements(LocalBox(read->spec, position)) * SizeBytes(read->spec.dtype);
     done.inline_bytes.assign(static_cast<size_t>(bytes), static_cast<char>('a' + index.value));
+    Run(index, worker, std::move(done));
+  } else if (const auto* write = std::get_if<InlineWrite>(&message)) {
+    if (!MayRun(index, write->waits, write->ordinal)) return false;
+    CompletionReport done;
+    done.ordinal = write->ordinal;
     Run(index, worker, std::move(done));
   }
   return true;

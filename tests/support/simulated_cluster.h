@@ -99,6 +99,7 @@ class SimulatedCluster {
       CompletionReport done;
       if (const auto* run = std::get_if<Instance>(&message)) done.ordinal = run->ordinal;
       if (const auto* window = std::get_if<TransferWindow>(&message)) done.ordinal = window->ordinal;
+      if (const auto* write = std::get_if<InlineWrite>(&message)) done.ordinal = write->ordinal;
       if (const auto* read = std::get_if<InlineRead>(&message)) {
         done.ordinal = read->ordinal;
         const auto position = read->spec.mesh.PositionAt(*read->spec.mesh.FindWorker(worker));

@@ -74,6 +74,16 @@ def tiny_ops(options):
         singles = 200 if options.quick else 2000
         fetched = seconds_of(lambda: (x + 1).full_tensor(), singles, warm_ups=50)
         waited = seconds_of(lambda: (x + 1).wait(), singles, warm_ups=50)
+        eight = np.arange(8.0)
+        brought = seconds_of(lambda: session.distribute_tensor(eight, mesh).wait(), singles, warm_ups=50)
+
+        def bring_and_add():
+            y = x
+            for _ in range(singles):
+                y = y + session.distribute_tensor(eight, mesh, [ts.Shard(0)])
+            return y
+
+        chained_uploads = seconds_of(lambda: bring_and_add().wait(), 3, warm_ups=1)
         measure.check(np.array_equal(issue().full_tensor(), np.full(8, float(count))), "tiny_ops")
     percentile = lambda samples, p: float(np.percentile(samples, p)) * 1e6  # noqa: E731
     return {"ops": count,
@@ -82,7 +92,9 @@ def tiny_ops(options):
             "issue_us_per_op": min(issued) / count * 1e6,
             "cpu_us_per_op": spent,
             "op_and_fetch_us": {"median": percentile(fetched, 50), "p99": percentile(fetched, 99)},
-            "op_and_wait_us": {"median": percentile(waited, 50), "p99": percentile(waited, 99)}}
+            "op_and_wait_us": {"median": percentile(waited, 50), "p99": percentile(waited, 99)},
+            "small_upload_and_wait_us": {"median": percentile(brought, 50), "p99": percentile(brought, 99)},
+            "chained_small_uploads_per_second": singles / min(chained_uploads)}
 
 
 def chained_maps(options):

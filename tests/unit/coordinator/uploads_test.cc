@@ -30,6 +30,37 @@ TEST(UploadsTest, DependentsOfAnUploadAreIssuedWhenItsBytesAreThere) {
   EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);
 }
 
+TEST(UploadsTest, ASmallOneComesInItsRecordAndIsReadyAsACallIs) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{0, {{HandleId(1), spec}}, std::string(32, 'x')}, OpRecord(OpId::kNeg, {1}, 2),
+                           WatchRecord{7, HandleId(1)}});
+  EXPECT_EQ(cluster.InstancesAt(WorkerIndex(0)).size(), 1u);  // it doesn't wait for another message
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
+  cluster.CompleteAll();
+  EXPECT_TRUE(cluster.EventsOf<TicketEvent>(session).empty());
+  ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session)[0].status.ok());
+  EXPECT_EQ(cluster.machine().unsettled_ops(), 0);
+}
+
+TEST(UploadsTest, BytesInARecordAreThoseOfItsTensor) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  const TensorSpec large = *TensorSpec::Make("t", DType::kF32, {1025}, MeshOf(2), kRows);
+  const TensorSpec pending = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), {Placement::Partial(ReduceOp::kSum)});
+  cluster.Submit(session, {UploadRecord{0, {{HandleId(1), spec}}, std::string(31, 'x')},
+                           UploadRecord{0, {{HandleId(2), large}}, std::string(4100, 'x')},
+                           UploadRecord{0, {{HandleId(3), pending}}, std::string(32, 'x')},
+                           UploadRecord{9, {{HandleId(4), spec}}, std::string(32, 'x')},
+                           UploadRecord{0, {{HandleId(5), spec}, {HandleId(6), spec}}, std::string(32, 'x')}});
+  EXPECT_EQ(cluster.EventsOf<FailedHandleEvent>(session).size(), 6u);
+  EXPECT_THAT(Message(cluster.EventsOf<FailedHandleEvent>(session)[0].status), HasSubstr("31 bytes in the record"));
+  EXPECT_EQ(cluster.machine().unsettled_ops(), 0);
+}
+
 // An upload whose windows are open, and an op that waits for its bytes.
 struct UploadUnderWay {
   explicit UploadUnderWay(int64_t lease_us = 0) : session(cluster.Open(lease_us)) {

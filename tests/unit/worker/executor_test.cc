@@ -547,6 +547,35 @@ TEST(ExecutorInline, ReadsTheOwnBoxRowMajor) {
   EXPECT_EQ(world.WaitFor(large.ordinal, 1)[0].status.code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ExecutorInline, WritesTheOwnBoxOfWhatCame) {
+  WorkerWorld world({.workers = 3});
+  const TensorSpec spec = Spec("i32[3,4] @ mesh(3) [S(1)]");                         // two columns, two columns, none
+  const PlanValue value{.spec = spec, .buffer = 0, .offset = 0, .strides = {1, 3}};  // column-major
+  const int64_t at = world.Allocate(128);
+  std::vector<int32_t> numbers(12);
+  for (int32_t i = 0; i < 12; ++i) numbers[static_cast<size_t>(i)] = i + 1;
+  InlineWrite write{.ordinal = world.NextOrdinal(),
+                    .spec = spec,
+                    .offset_bytes = at,
+                    .strides = {1, 3},
+                    .waits = {},
+                    .bytes = std::string(reinterpret_cast<const char*>(numbers.data()), sizeof(int32_t) * 12)};
+  for (int w = 0; w < 3; ++w) world.at(w).WriteInline(write);
+  const auto reports = world.WaitFor(write.ordinal);
+  const int64_t written[3] = {24, 24, 0};
+  for (int w = 0; w < 3; ++w) {
+    ASSERT_TRUE(reports.at(w).status.ok()) << reports.at(w).status;
+    EXPECT_EQ(reports.at(w).written_bytes, written[w]);
+  }
+  EXPECT_EQ(world.Load(value, at), SplitDense(spec, Counting(12)));
+  for (const size_t bytes : {size_t{47}, size_t{49}, size_t{0}, size_t{5000}}) {
+    write.ordinal = world.NextOrdinal();
+    write.bytes.assign(bytes, 'x');
+    world.at(0).WriteInline(write);
+    EXPECT_EQ(world.WaitFor(write.ordinal, 1)[0].status.code(), absl::StatusCode::kInvalidArgument) << bytes;
+  }
+}
+
 TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   auto refuse = [](Program program) { return MakeTemplate(std::move(program), 2, 1).status.code(); };
   const Operand own{WorkerIndex(0), 0, 0, {1}}, peer{WorkerIndex(1), 1, 0, {1}};
