@@ -45,7 +45,10 @@ class Tensor(torch.Tensor):
             row = func.tessera_row
         except AttributeError:
             row = missing(func)
-        return row(*args, **kwargs) if kwargs else row(*args)
+        try:
+            return row(*args, **kwargs) if kwargs else row(*args)
+        except (InvalidArgumentError, AttributeError, TypeError) as error:
+            return again(func, row, args, kwargs or {}, error)
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -198,6 +201,15 @@ def missing(func):      # replaced by _table, which gives each overload that has
 def set_missing(function) -> None:
     global missing
     missing = function
+
+
+def again(func, row, args, kwargs, error):      # replaced by _meeting, which knows what to do where an op has refused its operands
+    raise error
+
+
+def set_again(function) -> None:
+    global again
+    again = function
 
 
 def wrap(handle) -> Tensor:
