@@ -111,7 +111,7 @@ def metadata_of(wheel):
 
 def test_the_thin_wheel_is_the_client_with_its_libraries_and_their_licences(wheels):
     names = zipfile.ZipFile(wheels["thin"]).namelist()
-    for needed in ("_tessera.so", "_tessera_ops.py", "_tessera_ops.pyi", "tessera/__init__.py", "tessera/torch/__init__.py"):
+    for needed in ("_tessera.so", "_tessera_ops.py", "_tessera_ops.pyi", "_tessera_python.py", "tessera/__init__.py", "tessera/torch/__init__.py"):
         assert needed in names
     libraries = " ".join(name for name in names if name.startswith("tessera.libs/"))
     for needed in ("capnp", "kj-async", "absl_status"):

@@ -101,7 +101,7 @@ def test_gathered_parameters_are_let_go(mesh):
     gathered = []
 
     def count(*_):
-        gathered.append(sum(any(one() is not None and one().handle is not None for cells in unit.shown for one in cells)
+        gathered.append(sum(any(one() is not None and one().handle is not None for _, cells in unit.shown for one in cells)
                             or unit.gathered is not None for unit in units))
 
     for layer in model.layers:

@@ -27,7 +27,7 @@ from steps import PROGRAMS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_BYTES = 64 << 20
-CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py")
+CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_python.py")
 # The C library's own: they have to be those of the machine's loader.
 OF_THE_C_LIBRARY = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util|anl|nss_\w+|thread_db|BrokenLocale))\.so")
 PACKAGES = ("numpy", "ml_dtypes", "pytest", "iniconfig", "packaging", "pluggy", "Pygments")

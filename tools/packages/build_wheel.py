@@ -23,7 +23,7 @@ from wheel.wheelfile import WheelFile
 import portable
 from checkout import PROGRAMS, ROOT, built, copy, version
 
-CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi")
+CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi", "client/python/_tessera_python.py")
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 # What a host has: the C and C++ libraries, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}

@@ -2,7 +2,8 @@
 
 torch from PyPI is linked with NVIDIA's libraries, which are several GB and do nothing without a GPU. Each one that torch
 asks for becomes a small library of the same name: its functions of the CUDA runtime say that there is no device, those
-that run when a library is loaded do nothing, and all others trap, so that a call of one is a crash and no wrong result.
+that run when a library is loaded do nothing, those that name an error or a version do so, and all others trap, so that a call of
+one is a crash and no wrong result.
 
     python stub_libraries.py SITE_PACKAGES     writes SITE_PACKAGES/nvidia/cu13/lib, where torch looks first
 """
@@ -18,6 +19,8 @@ NVIDIA = re.compile(r"lib(cu|nccl|nv)")
 ON_LOAD = re.compile(r"__cuda")      # registration of kernels, by static initialisers
 RUNTIME = re.compile(r"cuda[A-Z]")
 NO_DEVICE = 100                      # cudaErrorNoDevice
+NO_DEVICE_TEXT = "no CUDA-capable device is detected"
+GIVES_TEXT = re.compile(r"GetError(String|Name)$|^ncclGetLastError$")
 
 
 def lines_of(*command: str) -> list[str]:
@@ -43,16 +46,29 @@ def symbols_of(library: pathlib.Path, which: str) -> list[str]:
     return [line.split()[-1] for line in lines_of("nm", "-D", which, "--with-symbol-versions", str(library)) if line.split()]
 
 
-def body_of(symbol: str) -> str:
+def definition_of(symbol: str) -> str:
+    """The function in C. What torch asks of a library that it has not begun to use must answer; a version that is given by value is 0."""
     if ON_LOAD.match(symbol):
-        return "return 0;"
-    return f"return {NO_DEVICE};" if RUNTIME.match(symbol) else "__builtin_trap();"
+        return f"long {symbol}(void) {{ return 0; }}"
+    if symbol == "cudnnGetLastErrorString":     # writes it
+        return f"void {symbol}(char* text, unsigned long size) {{ if (size > 0) *text = 0; }}"
+    if re.match(r"cuGetError(String|Name)$", symbol):
+        return f'int {symbol}(int error, const char** text) {{ *text = "{NO_DEVICE_TEXT}"; return {NO_DEVICE}; }}'
+    if symbol.endswith("GetProperty"):          # a part of the version
+        return f"int {symbol}(int part, int* value) {{ *value = 0; return 0; }}"
+    if GIVES_TEXT.search(symbol):
+        return f'const char* {symbol}(void) {{ return "{NO_DEVICE_TEXT}"; }}'
+    if re.match(r"(cudnn|cublasLt)\w+Version$", symbol):
+        return f"unsigned long {symbol}(void) {{ return 0; }}"
+    if RUNTIME.match(symbol) or re.search(r"[a-z_][vV]ersion$", symbol):
+        return f"long {symbol}(void) {{ return {NO_DEVICE}; }}"
+    return f"long {symbol}(void) {{ __builtin_trap(); }}"
 
 
 def write(folder: pathlib.Path, soname: str, symbols: dict[str, set[str]]) -> None:
     """`symbols`: by version, "" for those without one."""
     names = sorted(set().union(*symbols.values())) if symbols else []
-    source = "\n".join(f"long {name}(void) {{ {body_of(name)} }}" for name in names)
+    source = "\n".join(definition_of(name) for name in names)
     script = "\n".join(f"{version} {{ global: {'; '.join(sorted(symbols[version]))}; }};" for version in sorted(symbols) if version)
     with tempfile.TemporaryDirectory() as work:
         (pathlib.Path(work) / "stub.c").write_text(source + "\n")

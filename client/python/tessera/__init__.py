@@ -12,6 +12,10 @@
 
 from math import e, inf, nan, pi
 
+from ._extension import check_python as _check_python
+
+_check_python()
+
 from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
 from . import fft, linalg

@@ -337,9 +337,13 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
     mesh = mesh_for(device_mesh, op, session)
     session = session or mesh._session
     encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
-    array = array_of(tensor, op)
+    return distribute_array(session, array_of(tensor, op), mesh._raw, encoded)
+
+
+def distribute_array(session, array, raw_mesh, encoded: list):
+    """The tensor of an array's values, with these encoded placements: each worker takes its shards from this process."""
     with bar_of("upload", array.nbytes):
-        return session._distribute(buffer_of(array), code_of(array.dtype, op), mesh._raw, encoded)
+        return session._distribute(buffer_of(array), code_of(array.dtype, "distribute_tensor"), raw_mesh, encoded)
 
 
 class Cluster:

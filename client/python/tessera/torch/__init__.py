@@ -19,13 +19,14 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
 from . import (_elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists, _matrices,  # noqa: F401
-               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _batched, _lost)
+               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _batched, _lost, _meeting, _optimizers)
 from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
 from ._factories import empty, full, linspace, logspace, ones, rand, randn, zeros
 from ._fsdp_module import FSDPModule
-from ._fully_shard import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from ._fsdp_unit import MixedPrecisionPolicy
+from ._fully_shard import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from ._gradients import no_sync
 from ._loader import ShardedLoader
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)

@@ -22,7 +22,7 @@ from torch.utils import _pytree
 import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from . import _recorder
-from ._cell import Cell
+from ._cell import Cell, Unfilled
 from ._device import default_generator
 from ._dtypes import CODES
 from ._placing import full_like
@@ -112,6 +112,8 @@ def _forget_derived() -> None:
     for one in gc.get_objects():
         if type(one) is Cell:
             one.reduced = one.row_sum = None
+            if one.handle is None and type(one.load) is Unfilled:   # its zeros would be made in each step
+                one.get()
         elif type(one) is Tensor and one._view is not None:
             one._seen = (-1, None)
 

@@ -13,12 +13,12 @@ from .._errors import InvalidArgumentError
 from .._tensor import OPS
 
 _call = _tessera.call
-_ASTYPE, _RESHAPE, _PERMUTE, _SLICE, _EXPAND, _ASSIGN, _MOVE = (
-    OPS[name] for name in ("astype", "reshape", "permute_dims", "slice", "broadcast_to", "assign", "redistribute"))
+_ASTYPE, _RESHAPE, _PERMUTE, _SLICE, _EXPAND, _ASSIGN, _MOVE, _FULL = (
+    OPS[name] for name in ("astype", "reshape", "permute_dims", "slice", "broadcast_to", "assign", "redistribute", "full"))
 
 
 class Cell:
-    """What several tensors share. `load` gives the handle again where it was let go (fully_shard)."""
+    """What several tensors share. `load` gives the handle where there is none yet, or where it was let go (fully_shard)."""
 
     version = 0
     load = None
@@ -40,6 +40,21 @@ class Cell:
         self.handle = handle
         self.version += 1
         self.reduced = self.row_sum = None
+
+
+class Unfilled:
+    """A cell's `load` where the tensor was made by torch.empty and has no value yet: it says where the tensor lies, by the names that
+    a handle has for it. A value that replaces the whole tensor (copy_, normal_, out=) costs no second one; a read makes zeros."""
+
+    __slots__ = ("_session", "_mesh", "_mesh_ndim", "_placements", "_dtype", "shape")
+    _has_partial = False
+
+    def __init__(self, session, raw_mesh, placements, dtype: int, shape):
+        self._session, self._mesh, self._mesh_ndim = session, raw_mesh, len(raw_mesh.shape)
+        self._placements, self._dtype, self.shape = placements, dtype, tuple(int(n) for n in shape)
+
+    def __call__(self):
+        return self._session._create(_FULL, dtype=self._dtype, shape=list(self.shape), mesh=self._mesh, placements=self._placements, scalars=[0])
 
 
 def moved(handle, placements):

@@ -7,16 +7,17 @@ import math
 import torch
 
 import _tessera
+from .._mesh import DeviceMesh
 from .._tensor import OPS
 from . import _composed
 from ._cell import like
 from ._device import next_call
 from ._dtypes import F32, F64, HALVES, INT64, INTEGERS, TORCH, code
 from ._operands import cast, filled, operand
-from ._moving import create, default_place, download, upload
+from ._moving import create, default_place, download, replace, upload
 from ._placing import create_like, full_like, kept, settled, settled_dims
 from ._table import row, run
-from ._tensor import Tensor, handle_of, rebind, wrap
+from ._tensor import Tensor, base_of, handle_of, rebind, wrap, wrap_unfilled
 
 _call = _tessera.call
 _library = torch.library.Library("aten", "IMPL")      # what has no tensor among its operands: the device says where
@@ -51,10 +52,26 @@ def _new(value):
     return function
 
 
-for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0), ("full", None)):
+for _name, _value in (("zeros", 0), ("ones", 1), ("full", None)):
     row(f"{_name}_like.default")(_like(_value))
     row(f"new_{_name}.default")(_new(_value))
-row("new_empty_strided.default")(lambda x, size, stride, **options: _new(0)(x, size, **options))
+
+
+@row("new_empty.default")
+def new_empty(x, size, *, dtype=None, layout=None, device=None, pin_memory=None):
+    if device is not None and device.type != "tessera":
+        return torch.empty(tuple(size), dtype=dtype or x.dtype, device=device)
+    base = base_of(x)
+    placements = kept(base) if tuple(size) == base.shape else [(0, 0, 0)] * base._mesh_ndim
+    return wrap_unfilled(base._session, base._mesh, placements, code(dtype, x.dtype), size)
+
+
+@row("empty_like.default")
+def empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    return new_empty(x, x.shape, dtype=dtype, device=device)
+
+
+row("new_empty_strided.default")(lambda x, size, stride, **options: new_empty(x, size, **options))
 
 
 @row("_new_zeros_with_same_feature_meta.default")
@@ -89,8 +106,7 @@ def randint_like(x, *bounds, dtype=None, layout=None, device=None, pin_memory=No
 
 def _bind_whole(op: str, x: Tensor, make) -> Tensor:
     """x becomes a new value, made with its dtype, shape and placements."""
-    base = handle_of(x)
-    handle = make(base)
+    handle = make(base_of(x))
     if x._view is None:
         x._cell.bind(handle)
         return x
@@ -123,17 +139,17 @@ def copy_(destination, source, non_blocking=False):
     if not isinstance(destination, Tensor):
         destination.copy_(download(source))
         return destination
-    base = handle_of(destination)
+    base = base_of(destination)
     if isinstance(source, Tensor):
         handle = handle_of(source)
+    elif destination._view is None and tuple(source.size()) == base.shape:
+        del base        # the value of before: it makes room for the new one where there is too little
+        replace(destination, source)
+        return destination
     else:
-        from .._mesh import DeviceMesh
-        from .._session import session_of
-        mesh = DeviceMesh._wrap(session_of(base), base._mesh)
         wanted = TORCH[base._dtype]
         source = source if source.dtype == wanted else source.to(wanted)
-        placements = kept(base) if tuple(source.shape) == base.shape else [(0, 0, 0)] * base._mesh_ndim
-        handle = upload(source, mesh, placements)
+        handle = upload(source, DeviceMesh._wrap(base._session, base._mesh), [(0, 0, 0)] * base._mesh_ndim)
     if base._has_partial:       # a new value with as many elements, not one that is pending as the old one was
         handle = _composed.as_dtype(settled(handle), base._dtype)
         if handle.shape != base.shape:
@@ -292,7 +308,8 @@ def multinomial(x, num_samples, replacement=False, *, generator=None):
 # ---- without a tensor ----------------------------------------------------------------------------------------------------
 
 def _empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
-    return create("full", size, dtype, [0])
+    mesh, placements = default_place(size)
+    return wrap_unfilled(mesh._session, mesh._raw, placements, code(dtype), size)
 
 
 def _arange(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None):

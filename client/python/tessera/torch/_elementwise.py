@@ -127,8 +127,8 @@ def mul(a, b):
             x = settled(a, y) if x is handle_of(a) else settled(x, y)
         if y._has_partial and x.ndim:
             y = settled(b, x) if y is handle_of(b) else settled(y, x)
-        if x._dtype == BOOL:
-            return wrap(_call(OPS["logical_and"], (x, y)))
+    if all(one._dtype == BOOL if isinstance(one, _tessera.Tensor) else isinstance(one, bool) for one in (x, y)):
+        return wrap(_call(OPS["logical_and"], (_whole(a, x), _whole(b, y))))
     return wrap(_call(MUL, (x, y)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from .._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 
 
@@ -108,7 +110,7 @@ def _units_of(op: str, modules) -> list:
     for one in modules:
         if not isinstance(one, FSDPModule):
             raise InvalidArgumentError(f"{op}: {type(one).__name__} is not fully sharded; call tt.fully_shard on it first")
-    return [one._fully_sharded for one in modules]
+    return [weakref.ref(one._fully_sharded) for one in modules]
 
 
 FSDPModule.__module__ = "tessera.torch"

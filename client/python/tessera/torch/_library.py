@@ -28,10 +28,10 @@ def _path() -> pathlib.Path:
     return path
 
 
-def _maker(path: pathlib.Path):
-    """make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory."""
+def _function(path: pathlib.Path, name: str):
+    """A function of the compiled device, by the name of what gives it."""
     try:
-        function = ctypes.PyDLL(str(path)).tessera_make
+        function = getattr(ctypes.PyDLL(str(path)), name)
     except AttributeError:
         raise ImportError(f"tessera.torch: {path} was compiled from another version of tessera. {_HOW}") from None
     function.restype = ctypes.py_object
@@ -39,4 +39,7 @@ def _maker(path: pathlib.Path):
 
 
 torch.ops.load_library(str(_path()))
-make = _maker(_path())
+# make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
+make = _function(_path(), "tessera_make")
+# become(tensor, other): the device, dtype, shape and storage of another tensor, as `tensor.data = other` gives them.
+become = _function(_path(), "tessera_become")

@@ -7,12 +7,13 @@ import torch
 
 import _tessera
 from .. import _context
-from .._errors import InvalidArgumentError
+from .._errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from .._mesh import DeviceMesh, current_mesh
-from .._session import distribute, session_of
+from .._session import distribute_array, session_of
 from .._tensor import OPS
-from ._dtypes import CODES, array_of, code, tensor_of
-from ._tensor import Tensor, handle_of, wrap
+from ._conversions import become
+from ._dtypes import CODES, TORCH, array_of, code, tensor_of
+from ._tensor import Tensor, base_of, handle_of, wrap
 
 _call = _tessera.call
 _MOVE = OPS["redistribute"]
@@ -83,12 +84,35 @@ def create(op: str, shape, dtype: torch.dtype | None, scalars, default: torch.dt
 # ---- up and down ----------------------------------------------------------------------------------------------
 
 def upload(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list):
-    """The handle of a CPU tensor's values."""
+    """The handle of a CPU tensor's values: each worker takes its shards from this process. Of a pending placement one worker has
+    the values and the others have zeros; they are made of copies, on the workers."""
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"tessera: a meta tensor has no values to bring to {mesh}; use module.to_empty(device='tessera')")
     array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
-    handle = distribute(mesh._session, array, DeviceMesh._wrap(mesh._session, mesh._raw), None)
-    return handle if all(one == (0, 0, 0) for one in encoded) else _call(_MOVE, (handle,), placements=encoded)
+    handle = distribute_array(mesh._session, array, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in encoded])
+    return _call(_MOVE, (handle,), placements=encoded) if any(one[0] == 2 for one in encoded) else handle
+
+
+def replace(tensor: Tensor, source: torch.Tensor) -> None:
+    """All of a tensor, which is no view, becomes a CPU tensor's values, in its own dtype and placements. Where memory is short the
+    value of before is given up first."""
+    base, cell = base_of(tensor), tensor._cell
+    mesh, dtype = DeviceMesh._wrap(base._session, base._mesh), TORCH[base._dtype]
+    encoded = [(0, 0, 0) if one[0] == 2 else one for one in base._placements]
+    del base
+    source = source if source.dtype == dtype else source.to(dtype)
+    try:
+        handle = upload(source, mesh, encoded)
+    except ResourceExhaustedError:
+        if cell.handle is None:
+            raise
+        cell.handle, cell.load = None, _lost_value
+        handle = upload(source, mesh, encoded)
+    cell.bind(handle)
+
+
+def _lost_value():
+    raise FailedPreconditionError("copy_: this tensor has no value: the one of before made room for a new one, whose upload failed")
 
 
 def download(tensor: Tensor) -> torch.Tensor:
@@ -114,9 +138,6 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
         source = handle_of(tensor)
         handle = _call(_MOVE, (source,), placements=encoded) if source._mesh.same(mesh._raw) else _call(
             _MOVE, (source,), mesh=mesh._raw, placements=encoded)
-    elif any(one[0] != 0 for one in encoded):
-        array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
-        handle = mesh._session.distribute_tensor(array, mesh, placements)
     else:
         handle = upload(tensor, mesh, encoded)
     out = wrap(handle)
@@ -130,13 +151,50 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     return out
 
 
-def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh) -> Tensor:
-    """A module's parameter or buffer, without its gradient, replicated on the whole mesh. One on the device meta becomes zeros,
-    to be placed before module.to_empty(device="tessera") and the module's own initialization give it values."""
+def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list | None = None) -> Tensor:
+    """A CPU tensor's values on the whole mesh, by default replicated. One on the device meta becomes zeros, to be placed before
+    module.to_empty(device="tessera") and the module's own initialization give it values."""
+    encoded = [(0, 0, 0)] * len(mesh._raw.shape) if encoded is None else encoded
     if tensor.device.type != "meta":
-        return distribute_tensor(tensor.detach(), mesh)
+        return wrap(upload(tensor.detach(), mesh, encoded))
     return wrap(mesh._session._create(OPS["full"], dtype=code(tensor.dtype), shape=list(tensor.shape), mesh=mesh._raw,
-                                      placements=_encoded("distribute_module", mesh, None), scalars=[0]))
+                                      placements=encoded, scalars=[0]))
+
+
+def bring_parameter(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list | None = None) -> torch.nn.Parameter:
+    """Brings a CPU parameter and its gradient to the whole mesh. It stays the same object, for all that share it."""
+    grad = parameter.grad
+    become(parameter, on_mesh(parameter, mesh, encoded))
+    if grad is not None:
+        parameter.grad = on_mesh(grad, mesh, encoded)
+    return parameter
+
+
+def place(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list) -> None:
+    """Gives a parameter these placements on the whole mesh, wherever it is. It stays the same object."""
+    if not isinstance(parameter, Tensor):
+        bring_parameter(parameter, mesh, encoded)
+        return
+    handle = handle_of(parameter)
+    if not handle._mesh.same(mesh._raw):
+        handle = _call(_MOVE, (handle,), mesh=mesh._raw, placements=encoded)
+    elif list(handle._placements) != encoded:
+        handle = _call(_MOVE, (handle,), placements=encoded)
+    if parameter._view is not None:
+        parameter.data = wrap(handle)
+    elif handle is not parameter._cell.handle:
+        parameter._cell.bind(handle)
+
+
+def bring_buffers(module: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Replicates the buffers of a module, and of all in it, that are not on tessera. One that has several names stays one."""
+    brought: dict = {}
+    for submodule in module.modules():
+        for name, buffer in submodule._buffers.items():
+            if buffer is not None and not isinstance(buffer, Tensor):
+                if id(buffer) not in brought:
+                    brought[id(buffer)] = buffer, on_mesh(buffer, mesh)
+                submodule._buffers[name] = brought[id(buffer)][1]
 
 
 # ---- redistribute -----------------------------------------------------------------------------------------------
@@ -272,32 +330,21 @@ def distribute_module(module: torch.nn.Module, device_mesh: DeviceMesh | None = 
 
     partition_fn(name, submodule, device_mesh) places parameters itself (with tt.distribute_tensor); what it leaves on the CPU
     is replicated. input_fn(module, inputs, device_mesh) and output_fn(module, outputs, device_mesh) run before and after
-    forward. Parameters that several submodules share stay shared.
+    forward. Parameters stay the objects that they are, as in module.to: for submodules that share them, and for an optimizer.
     """
     mesh = default_mesh() if device_mesh is None else device_mesh
-    done: dict = {}
     for name, submodule in module.named_modules():
         if partition_fn is not None:
             partition_fn(name, submodule, mesh)
-    for _, submodule in module.named_modules():
-        for key, parameter in submodule._parameters.items():
-            if parameter is not None and not isinstance(parameter, Tensor):
-                if id(parameter) not in done:
-                    done[id(parameter)] = (parameter, as_parameter(on_mesh(parameter, mesh), parameter.requires_grad))
-                submodule._parameters[key] = done[id(parameter)][1]
-        for key, buffer in submodule._buffers.items():
-            if buffer is not None and not isinstance(buffer, Tensor):
-                submodule._buffers[key] = on_mesh(buffer, mesh)
+    for parameter in module.parameters():
+        if not isinstance(parameter, Tensor):
+            bring_parameter(parameter, mesh)
+    bring_buffers(module, mesh)
     if input_fn is not None:
         module.register_forward_pre_hook(lambda mod, inputs: input_fn(mod, inputs, mesh))
     if output_fn is not None:
         module.register_forward_hook(lambda mod, inputs, outputs: output_fn(mod, outputs, mesh))
     return module
-
-
-def as_parameter(tensor: Tensor, requires_grad: bool = True) -> torch.nn.Parameter:
-    """A parameter of the tensor's cell, whose gradient is brought to its placements when backward has it."""
-    return torch.nn.Parameter(tensor, requires_grad)
 
 
 for _function in (default_placement, distribute_tensor, redistribute, from_handle, to_handle, from_local, distribute_module):

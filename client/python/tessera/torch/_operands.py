@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 import _tessera
-from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from ._dtypes import BOOL, CODES, FLOATS, INTEGERS, code
+from ._placing import elsewhere
 from ._tensor import Tensor, handle_of
 
 _call = _tessera.call
@@ -25,9 +25,7 @@ def operand(op: str, value, beside=None):
     if isinstance(value, torch.Tensor):
         if value.ndim == 0 and value.device.type == "cpu":
             return value.item()
-        shown = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
-        raise InvalidArgumentError(f"{op}: expected all tensors to be on the same device, but {shown} stands beside "
-                                   f"{beside!r}; tt.distribute_tensor(x, mesh, placements) brings it there")
+        raise elsewhere(op, value, beside)
     return value
 
 

@@ -71,15 +71,13 @@ class PipelineStage:
 
     def _brought(self, submodule: nn.Module) -> nn.Module:
         for name, parameter in submodule.named_parameters():
-            if isinstance(parameter, Tensor):
-                if not handle_of(parameter)._mesh.same(self.device._raw):
-                    raise InvalidArgumentError(f"PipelineStage: the parameter {name!r} of stage {self.stage_index} is {parameter!r}, "
-                                               f"and the stage's mesh is {self.device}")
-                continue
+            is_there = isinstance(parameter, Tensor) and handle_of(parameter)._mesh.same(self.device._raw)
             other = getattr(parameter, "_pipeline_stage", self.stage_index)
-            if other != self.stage_index:
-                raise InvalidArgumentError(f"PipelineStage: the parameter {name!r} of stage {self.stage_index} is one of stage {other} too; "
-                                           "a shared parameter is for modules of one stage")
+            if is_there or not isinstance(parameter, Tensor) and other == self.stage_index:
+                continue
+            shared = f" is one of stage {other} too; a shared parameter is for modules of one stage. It" if other != self.stage_index else ""
+            raise InvalidArgumentError(f"PipelineStage: the parameter {name!r} of stage {self.stage_index}{shared} is {parameter!r}, "
+                                       f"and the stage's mesh is {self.device}")
         for parameter in submodule.parameters():
             parameter._pipeline_stage = self.stage_index
         return distribute_module(submodule, self.device)

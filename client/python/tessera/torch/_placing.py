@@ -20,6 +20,15 @@ REPLICATE = (0, 0, 0)
 SMALL_BYTES = 64 << 10      # docs/limits.md: small_gather
 
 
+def elsewhere(op: str, tensor: torch.Tensor, beside) -> InvalidArgumentError:
+    """The error of a tensor that is not on tessera. In an op of ATen _meeting.py says it again, with the op's name and a tensor that is."""
+    shown = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+    error = InvalidArgumentError(f"{op}: expected all tensors to be on the same device, but {shown} stands beside "
+                                 f"{beside if isinstance(beside, str) else repr(beside)}; tt.distribute_tensor(x, mesh, placements) brings it there")
+    error.tensor = tensor
+    return error
+
+
 def shard(dim: int) -> tuple:
     return (1, dim, 0)
 
@@ -49,8 +58,7 @@ def settled(tensor, beside=None):
         if handle is None:
             handle = tensor._cell.get()
     elif isinstance(tensor, torch.Tensor):
-        raise InvalidArgumentError(f"expected all tensors to be on the same device, tessera, but one is {str(tensor.dtype)[6:]}"
-                                   f"{list(tensor.shape)} on {tensor.device}; tt.distribute_tensor(x, mesh, placements) brings it there")
+        raise elsewhere("tessera", tensor, "others that are")
     else:
         handle = tensor
     if not handle._has_partial:

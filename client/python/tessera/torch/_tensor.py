@@ -10,7 +10,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._placements import decode
 from .._session import session_of
-from ._cell import Cell, check_shape, like, write
+from ._cell import Cell, Unfilled, check_shape, like, write
 from . import _device
 from ._dtypes import TORCH, tensor_of
 from ._library import make as _make
@@ -45,7 +45,10 @@ class Tensor(torch.Tensor):
             row = func.tessera_row
         except AttributeError:
             row = missing(func)
-        return row(*args, **kwargs) if kwargs else row(*args)
+        try:
+            return row(*args, **kwargs) if kwargs else row(*args)
+        except (InvalidArgumentError, AttributeError, TypeError) as error:
+            return again(func, row, args, kwargs or {}, error)
 
     # ---- what it is -----------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class Tensor(torch.Tensor):
         out = wrap(handle_of(self)).requires_grad_(self.requires_grad)
         memo[id(self)] = out
         for name, value in self.__dict__.items():
-            if name not in ("_cell", "_view", "_seen", "_bucket", "_on_tessera"):
+            if name not in ("_cell", "_view", "_seen", "_bucket", "_unit"):
                 out.__dict__[name] = copy.deepcopy(value, memo)
         if self.grad is not None:
             out.grad = copy.deepcopy(self.grad, memo)
@@ -200,6 +203,15 @@ def set_missing(function) -> None:
     missing = function
 
 
+def again(func, row, args, kwargs, error):      # replaced by _meeting, which knows what to do where an op has refused its operands
+    raise error
+
+
+def set_again(function) -> None:
+    global again
+    again = function
+
+
 def wrap(handle) -> Tensor:
     """A tensor with a cell of its own."""
     out = _make(Tensor, handle.shape, TORCH[handle._dtype])
@@ -213,6 +225,12 @@ def wrap_later(shape, code: int, load) -> Tensor:
     out._cell = Cell(None)
     out._cell.load = load
     return out
+
+
+def wrap_unfilled(session, raw_mesh, placements, dtype: int, shape) -> Tensor:
+    """A tensor that has no value yet."""
+    place = Unfilled(session, raw_mesh, placements, dtype, shape)
+    return wrap_later(place.shape, dtype, place)
 
 
 def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
@@ -258,10 +276,16 @@ def handle_of(tensor: Tensor):
     return handle
 
 
+def base_of(tensor: Tensor):
+    """What says where a tensor that is written as a whole lies: its handle, or an Unfilled."""
+    cell = tensor._cell
+    return cell.load if cell.handle is None and tensor._view is None and type(cell.load) is Unfilled else handle_of(tensor)
+
+
 def rebind(op: str, tensor: Tensor, handle) -> Tensor:
     """tensor op= ...: the new value in the place of the old one, in its dtype, shape and placements, for all that share it."""
     check_shape(op, handle, tensor)
-    base = handle_of(tensor)
+    base = base_of(tensor)
     handle = like(handle, base)
     if tensor._view is None:
         tensor._cell.bind(handle)

@@ -2,7 +2,7 @@
 // rest.
 //
 // No memory is behind the device, and nothing here computes: tensors are wrapper subclasses, whose ops go to
-// __torch_dispatch__ (tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
+// __torch_dispatch__ (_tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
 // destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops
 // that autocast casts; generators, which are a seed and the number of the next call; and what makes a tensor, once or
 // more for each op.
@@ -25,6 +25,7 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 namespace {
@@ -262,11 +263,37 @@ PyObject* Make(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
+// Gives a tensor the device, dtype, shape and storage of another one, as `tensor.data = other` does. torch allows that
+// assignment only between devices that it knows to be alike, and never changes whether a tensor's ops go to
+// __torch_dispatch__. The tensor keeps its identity, its hooks and requires_grad.
+PyObject* Become(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK(count == 2 && THPVariable_Check(args[0]) && THPVariable_Check(args[1]), "become: takes two tensors");
+  const at::Tensor& tensor = THPVariable_Unpack(args[0]);
+  const at::Tensor& other = THPVariable_Unpack(args[1]);
+  // The node that adds up gradients knows the device of before; torch makes a new one when it is asked for.
+  if (torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor)) {
+    const std::lock_guard<std::mutex> lock(meta->mutex_);
+    meta->grad_accumulator_.reset();
+  }
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(other.getIntrusivePtr());
+  tensor.unsafeGetTensorImpl()->set_python_dispatch(other.unsafeGetTensorImpl()->is_python_dispatch());
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 }  // namespace
 
 // make(type, shape, dtype, strides, offset) as Python calls it. _library.py asks for it by name.
 extern "C" PyObject* tessera_make() {
   static PyMethodDef method = {"make", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Make)), METH_FASTCALL,
+                               nullptr};
+  return PyCFunction_New(&method, nullptr);
+}
+
+// become(tensor, other).
+extern "C" PyObject* tessera_become() {
+  static PyMethodDef method = {"become", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Become)), METH_FASTCALL,
                                nullptr};
   return PyCFunction_New(&method, nullptr);
 }

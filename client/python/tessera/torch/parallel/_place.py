@@ -7,8 +7,7 @@ import torch
 from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
 from ..._placements import Placement, Replicate, Shard, encode
-from .._cell import moved
-from .._moving import _redistributed, as_parameter, distribute_tensor, on_mesh
+from .._moving import _redistributed, bring_buffers, bring_parameter, distribute_tensor, place
 from .._tensor import Tensor, handle_of
 
 
@@ -61,39 +60,25 @@ def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
 
 
 def place_parameter(op: str, module: torch.nn.Module, name: str, mesh: DeviceMesh, dim: int, placement: Placement) -> None:
-    """Gives a parameter its placement. One that is on tessera stays the same object, so that what shares it shares that."""
+    """Gives a parameter its placement. It stays the same object, so that what shares it shares that."""
     parameter = module._parameters[name]
     if parameter is None:
         return
-    if not isinstance(parameter, Tensor):
-        parameter = brought(parameter, mesh)
-        module._parameters[name] = parameter
-    handle = handle_of(parameter)
-    if not handle._mesh.same(mesh._raw):
-        raise InvalidArgumentError(f"{op}: the parameter {name!r}, {parameter!r}, is on another mesh than {mesh}")
+    whole = DeviceMesh._wrap(mesh._session, mesh._raw)
+    own = [(0, 0, 0)] * whole.ndim
+    if isinstance(parameter, Tensor) and is_on(parameter, mesh):
+        own = handle_of(parameter)._placements
     try:
-        goal = _goal(op, placement, handle._placements, dim, parameter.ndim)
+        goal = _goal(op, placement, own, dim, parameter.ndim)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error}: the parameter {name!r} of {type(module).__name__}, {parameter!r}") from None
-    parameter._cell.bind(moved(handle, goal))
-
-
-def brought(parameter: torch.nn.Parameter, mesh: DeviceMesh) -> torch.nn.Parameter:
-    """A CPU parameter on the mesh, replicated; the same one where several modules share it."""
-    known = getattr(parameter, "_on_tessera", None)
-    if known is None:
-        whole = DeviceMesh._wrap(mesh._session, mesh._raw)
-        known = parameter._on_tessera = as_parameter(on_mesh(parameter, whole), parameter.requires_grad)
-    return known
+    place(parameter, whole, goal)
 
 
 def bring_rest(module: torch.nn.Module, mesh: DeviceMesh) -> None:
     """Parameters and buffers that no style named are replicated."""
     whole = DeviceMesh._wrap(mesh._session, mesh._raw)
-    for submodule in module.modules():
-        for name, parameter in submodule._parameters.items():
-            if parameter is not None and not isinstance(parameter, Tensor):
-                submodule._parameters[name] = brought(parameter, mesh)
-        for name, buffer in submodule._buffers.items():
-            if buffer is not None and not isinstance(buffer, Tensor):
-                submodule._buffers[name] = on_mesh(buffer, whole)
+    for parameter in module.parameters():
+        if not isinstance(parameter, Tensor):
+            bring_parameter(parameter, whole)
+    bring_buffers(module, whole)
