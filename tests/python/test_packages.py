@@ -108,6 +108,18 @@ def metadata_of(wheel):
 
 # ---- wheels ------------------------------------------------------------------------------------
 
+OLDEST_GLIBC = tuple(map(int, re.search(r"glibc (\d+)\.(\d+) or later", (ROOT / "docs/install.md").read_text()).groups()))
+
+
+@pytest.mark.parametrize("program", ["client/python/_tessera.so", "client/cli/tessera", "server/coordinator/tessera-coordinator",
+                                     "server/worker/tessera-worker"])
+def test_programs_need_no_newer_c_library_than_is_promised(program):
+    """By the versions of its functions, which the loader looks at before anything runs."""
+    needed = {tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", (BIN / program).read_bytes())}
+    newer = sorted(version for version in needed if version > OLDEST_GLIBC)
+    assert needed and not newer, f"{program} needs glibc {newer}; docs/install.md promises {OLDEST_GLIBC}"
+
+
 
 def test_the_thin_wheel_is_the_client_with_its_libraries_and_their_licences(wheels):
     names = zipfile.ZipFile(wheels["thin"]).namelist()
@@ -128,7 +140,8 @@ def test_a_wheel_says_what_it_is_and_needs(wheels):
     for kind, suffix in (("thin", ""), ("full", "+servers")):
         metadata = metadata_of(wheels[kind])
         assert (metadata["Name"], metadata["Version"]) == ("tessera", version + suffix)
-        assert re.fullmatch(rf"tessera-{version}{re.escape(suffix)}-cp\d+-cp\d+-manylinux_2_\d+_\w+\.whl", wheels[kind].name)
+        tag = re.fullmatch(rf"tessera-{version}{re.escape(suffix)}-cp\d+-cp\d+-manylinux_(\d+)_(\d+)_\w+\.whl", wheels[kind].name)
+        assert tag and (int(tag[1]), int(tag[2])) <= OLDEST_GLIBC, wheels[kind].name
         required = {re.match(r"\w+", line)[0] for line in metadata.get_all("Requires-Dist") if "extra" not in line}
         assert required == {"numpy", "ml_dtypes"}
         extras = {re.match(r"\w+", line)[0]: line.split('"')[1] for line in metadata.get_all("Requires-Dist") if "extra" in line}

@@ -5,7 +5,7 @@
 //
 // An algorithm is chosen as the real one may: a long sum is cut in two, and of the ways to put the parts together that
 // are allowed it takes the worst. Parts added in place come in another order each time; parts in the output's type are
-// rounded in between. Who promises equal bits and allows them is found out.
+// rounded in between. A sum that is zero has either sign. Who promises equal bits and allows them is found out.
 
 #include <cstddef>
 #include <cstdint>
