@@ -100,13 +100,17 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
   }
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
   HandlePtr handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  sites_.Note(handle->id, SiteOfCall());
   auto [number, request] = NewRequest();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     request->handle = handle->id;
   }
   const absl::Status status = send(number, request, handle);
-  if (status.ok()) return handle;
+  if (status.ok()) {
+    if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
+    return handle;
+  }
   EndRequest(number, request, status);
   return status;
 }

@@ -327,6 +327,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     Define(plan);
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
     op->way = WayOf(unit, plan);
+    if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
     op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
