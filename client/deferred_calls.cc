@@ -176,14 +176,17 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   Call call;
   call.complete = complete;
   call.speaker = ThreadSpeaker();
+  call.site = SiteOfCall();
   call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
   for (const CallOperand& operand : operands) {
     call.operands.push_back({operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
   }
   Results results;
+  const OnCancel on_cancel = SessionImpl::SpreadTo(operands);
   for (size_t i = 0; i < outputs.size(); ++i) {
     results.push_back(NewHandle({outputs[i], KeepsMesh(resolved->call, operands, *outputs[i]), number, keeps_bound,
                                  fixed.has_value() ? (*fixed)[i] : 0}));
+    results.back()->on_cancel = on_cancel;
     call.results.push_back(results.back());
   }
   bool is_pending = false;
@@ -221,6 +224,7 @@ Record DeferredCalls::Ask(Count& count) {
 absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view what,
                                                                 absl::Span<const HandlePtr> tensors,
                                                                 const HandlePtr& count) {
+  TESSERA_RETURN_IF_ERROR(session_.AwaitRoom());
   TESSERA_RETURN_IF_ERROR(AwaitRoom());
   auto wanted = std::make_shared<Count>(Count{count, std::string(what), nullptr});
   std::vector<std::pair<uint64_t, Call>> calls;
@@ -230,9 +234,11 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view
     const uint64_t number = next_call_++;
     results.push_back(
         NewHandle({spec, HasMesh(*tensor), number, IsBound(*tensor), FixedDimsOf(*tensor) & ~uint32_t{1}}));
+    results.back()->on_cancel = SessionImpl::SpreadTo({{&tensor, Scalar(), false}, {&count, Scalar(), false}});
     Call call;
     call.count = wanted;
     call.speaker = ThreadSpeaker();
+    call.site = SiteOfCall();
     call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
     call.operands.push_back({tensor, Scalar(), false});
     call.results.push_back(results.back());
@@ -254,7 +260,7 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view
       }
     }
   }
-  if (asked.has_value()) TESSERA_RETURN_IF_ERROR(session_.Enqueue(*std::move(asked)));
+  if (asked.has_value()) session_.Push(*std::move(asked));
   return results;
 }
 
@@ -303,7 +309,11 @@ void DeferredCalls::Advance() {
 void DeferredCalls::Run(Ready ready) {
   std::vector<HandlePtr> results;
   for (const std::weak_ptr<HandleState>& result : ready.call.results) results.push_back(result.lock());
-  if (ready.status.ok()) ready.status = Send(ready.call, results);
+  if (ready.status.ok()) {
+    ready.status = Send(ready.call, results);
+    const CallSite* const site = ready.status.ok() ? nullptr : FindSite(ready.call.site);
+    if (site != nullptr) ready.status = AtSite(*site, ready.status);
+  }
   if (ready.status.ok()) return;
   std::lock_guard<std::mutex> lock(session_.mutex_);
   for (const HandlePtr& result : results) {
@@ -358,10 +368,11 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
   Record& record = resolved.record;
   record.handle = ids.empty() ? 0 : ids[0];
   if (ids.size() > 1) record.more_results.assign(ids.begin() + 1, ids.end());
-  // It is queued before anybody can name its results.
-  session_.connection_->Enqueue(std::move(record));
+  session_.sites_.Note(record.handle, call.site);
   {
     std::lock_guard<std::mutex> lock(session_.mutex_);
+    // It is queued before anybody can name its results.
+    session_.connection_->Enqueue(std::move(record));
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i] == nullptr) continue;
       results[i]->spec = entry.outputs[i];
@@ -378,21 +389,59 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
   return absl::OkStatus();
 }
 
+// With the mutex held; the results' last references may be those in the list, which goes without it.
+void DeferredCalls::Fail(const Call& call, const absl::Status& why, std::vector<HandlePtr>& results) {
+  for (const std::weak_ptr<HandleState>& result : call.results) {
+    HandlePtr handle = result.lock();
+    if (handle == nullptr) continue;
+    handle->failure = why;
+    handle->settled = true;
+    results.push_back(std::move(handle));
+  }
+}
+
 void DeferredCalls::FailAll(const absl::Status& why) {
   std::map<uint64_t, Call> calls;  // let go of without the lock
   std::vector<HandlePtr> results;
   std::lock_guard<std::mutex> lock(session_.mutex_);
   calls.swap(calls_);
   size_ = 0;
-  for (const auto& [number, call] : calls) {
-    for (const std::weak_ptr<HandleState>& result : call.results) {
-      HandlePtr handle = result.lock();
-      if (handle == nullptr) continue;
-      handle->failure = why;
-      handle->settled = true;
-      results.push_back(std::move(handle));
+  for (const auto& [number, call] : calls) Fail(call, why, results);
+}
+
+void DeferredCalls::CancelUnneeded(const absl::Status& why, HandleSet& needed) {
+  std::vector<Call> ended;  // let go of without the lock
+  std::vector<HandlePtr> results;
+  absl::flat_hash_set<const HandleState*> unsent_needed;
+  const auto need = [&](const HandleState& handle) {
+    if (handle.spec_known) {
+      needed.insert(handle.id);
+    } else {
+      unsent_needed.insert(&handle);
     }
+  };
+  const auto leads_on = [&](const std::weak_ptr<HandleState>& result) {
+    HandlePtr handle = result.lock();
+    if (handle == nullptr) return false;
+    results.push_back(handle);
+    return handle->on_cancel != OnCancel::kEnds || unsent_needed.contains(handle.get());
+  };
+  std::lock_guard<std::mutex> lock(session_.mutex_);
+  for (auto it = calls_.end(); it != calls_.begin();) {
+    --it;
+    Call& call = it->second;
+    if (!std::any_of(call.results.begin(), call.results.end(), leads_on)) {
+      Fail(call, why, results);
+      ended.push_back(std::move(call));
+      it = calls_.erase(it);
+      continue;
+    }
+    for (const Operand& operand : call.operands) {
+      if (operand.tensor != nullptr) need(*operand.tensor);
+    }
+    if (call.count != nullptr) need(*call.count->tensor);
   }
+  size_ = calls_.size();
 }
 
 // Calls that nobody wants the results of go, with the operands that only they have kept: a chain is taken apart link by

@@ -56,6 +56,9 @@ class DeferredCalls {
   void Advance();
   // All that are kept fail.
   void FailAll(const absl::Status& why);
+  // Those that are kept fail, but for those that lead to a tensor which runs on (OnCancel). Of these the operands that
+  // have numbers are added to `needed`.
+  void CancelUnneeded(const absl::Status& why, HandleSet& needed);
   // A handle goes whose spec never was known.
   void Forget(HandleState& handle);
   // Tells what moves without being asked for in calls that were sent since; on the caller's thread.
@@ -81,6 +84,7 @@ class DeferredCalls {
     CallCompletion complete;
     std::shared_ptr<Count> count;  // where the call needs its value; `complete` is null
     Speaker speaker = Speaker::kOp;
+    SiteId site = 0;
     ImplicitPolicy policy = ImplicitPolicy::kAllow;
     std::vector<Operand> operands;
     absl::InlinedVector<std::weak_ptr<HandleState>, 1> results;
@@ -97,6 +101,7 @@ class DeferredCalls {
   // known, nor how many results there are.
   std::optional<std::vector<uint32_t>> FixedDims(const CallCompletion& complete, absl::Span<const CallOperand> operands,
                                                  absl::Span<const SpecPtr> greatest_outputs);
+  static void Fail(const Call& call, const absl::Status& why, std::vector<HandlePtr>& results);
   // With the mutex held.
   void Insert(uint64_t number, Call call);
   // The record that asks for the count. With the mutex held.

@@ -59,6 +59,12 @@ class CurrentSpec {
   std::unique_ptr<Replacement> owned_;
 };
 
+// What a cancel (Ctrl-C in a wait) does with a tensor that somebody holds and that isn't issued yet. kEnds: it fails
+// with Cancelled. kRunsOn: it is computed, and so is what leads to it: an in-place update has taken the former value's
+// place, and nobody has that any more. kSpreads: kRunsOn, also for the results of calls on it: torch's tensors, of
+// which torch's own Ctrl-C loses none.
+enum class OnCancel : uint8_t { kEnds, kRunsOn, kSpreads };
+
 struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
@@ -79,6 +85,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   };
   std::unique_ptr<const Deferred> deferred;
   std::atomic<bool> spec_known{true};
+  std::atomic<OnCancel> on_cancel{OnCancel::kEnds};
   // Guarded by the session's mutex:
   Keeper keeper = Keeper::kHandle;
   bool watched = false;
@@ -87,6 +94,10 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   // Of a pending value: what ops have reduced it to, once (session_reduced.cc). They go when it goes.
   absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
   absl::Status failure;
+
+  void RaiseOnCancel(OnCancel least) {
+    if (on_cancel < least) on_cancel = least;
+  }
 
   // The spec, or what stands for it: of these the dtype and the rank are always right.
   const SpecPtr& KnownOrStandIn() const { return spec_known ? spec.get() : deferred->stand_in; }

@@ -32,6 +32,8 @@ struct ProfiledOp {
   std::string output;                // the spec of its first result; empty where its plan is forgotten
   int64_t predicted_us = 0;          // 0: nothing was
   std::string failure;               // the name of its status; empty: it did not fail
+  uint64_t result = 0;               // the number of its first result
+  std::string place;                 // where it was asked for (call_sites.h); empty: not known
   std::vector<ProfiledRun> runs;     // of the workers that had something to do, and lived to report it
 };
 

@@ -65,9 +65,9 @@ struct Record {
   std::shared_ptr<const TensorSpec> spec;                     // kUpload
   std::vector<std::shared_ptr<const TensorSpec>> more_specs;  // kUpload: of more_results
   std::string bytes;                                          // kUpload: all elements, where there is no ticket
-  std::vector<uint64_t> drops;                                // kDrop; the results of kCancelled
-  absl::Status reason;                                        // kRelease: why an upload is given up
-  std::string name;                                           // kName: of `handle`; empty: it has none any more
+  std::vector<uint64_t> drops;  // kDrop; the results of kCancelled; what kCancel of all calls leaves
+  absl::Status reason;          // kRelease: why an upload is given up
+  std::string name;             // kName: of `handle`; empty: it has none any more
 };
 
 struct ClientEvent {

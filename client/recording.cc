@@ -85,6 +85,7 @@ absl::Status Recording::Add(SessionImpl& session, const Record& record, absl::Sp
   RecordedStep& step = steps_.emplace_back();
   step.call = record.call;
   step.speaker = record.speaker;
+  step.site = SiteOfCall();
   step.first_number = number_count_;
   absl::InlinedVector<Scalar, 8> numbers(record.call->scalars.begin(), record.call->scalars.end());
   for (size_t i = 0; i < operands.size(); ++i) {

@@ -23,6 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "client/call_sites.h"
 #include "client/record.h"
 #include "client/spec_cache.h"
 
@@ -54,6 +55,7 @@ struct RecordedStep {
   int first_result = 0;
   size_t result_count = 0;
   size_t first_number = 0;
+  SiteId site = 0;
   std::vector<int> drops;
 };
 

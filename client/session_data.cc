@@ -90,6 +90,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, cons
   record.bytes.resize(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)));
   CopyBoxTo(source, WholeBox(spec.shape), record.bytes.data());
   handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  sites_.Note(handle->id, SiteOfCall());
   record.handle = handle->id;
   record.spec = handle->spec;
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
@@ -130,13 +131,17 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
   if (handle != nullptr) return handle;
   handle = NewHandle(specs_.Intern(spec), next_handle_++);
+  sites_.Note(handle->id, SiteOfCall());
   auto [number, request] = NewRequest();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     request->handle = handle->id;
   }
   const absl::Status status = send(number, request, handle);
-  if (status.ok()) return handle;
+  if (status.ok()) {
+    if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
+    return handle;
+  }
   EndRequest(number, request, status);
   return status;
 }

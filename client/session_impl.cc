@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/address.h"
+#include "schemas/types/call_origin.h"
 #include "schemas/types/living_mesh.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -125,6 +127,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     ++membership_version_;
     return;
   }
+  if (!event.status.ok()) event.status = AtItsSite(event.status);
   if (event.kind == ClientEvent::Kind::kFailed) {
     auto live = live_.find(event.handle);
     if (live == live_.end()) return;
@@ -229,7 +232,8 @@ void SessionImpl::LetGo(HandleState& handle) {
 
 bool SessionImpl::MayDonate(const HandlePtr& handle) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return handle.use_count() == 1 && handle->keeper == Keeper::kHandle;
+  // Where calls wait, one that fails leaves its operands as they were.
+  return handle.use_count() == 1 && handle->keeper == Keeper::kHandle && !Blocking::IsOn();
 }
 
 HandlePtr SessionImpl::FindLive(uint64_t id) {
@@ -263,18 +267,23 @@ std::pair<uint64_t, SessionImpl::RequestPtr> SessionImpl::NewRequest() {
   return {number, request};
 }
 
-absl::Status SessionImpl::Enqueue(Record record) { return AwaitRoom(connection_->Enqueue(std::move(record))); }
-
-absl::Status SessionImpl::EnqueueAll(std::vector<Record> records) {
-  return AwaitRoom(connection_->EnqueueAll(std::move(records)));
+absl::Status SessionImpl::Enqueue(Record record) {
+  TESSERA_RETURN_IF_ERROR(AwaitRoom());
+  Push(std::move(record));
+  return absl::OkStatus();
 }
 
-absl::Status SessionImpl::AwaitRoom(size_t queued) {
-  if (queued < kMaxQueuedRecords) return absl::OkStatus();
+void SessionImpl::Push(Record record) {
+  if (connection_->Enqueue(std::move(record)) >= kMaxQueuedRecords) queue_is_full_ = true;
+}
+
+absl::Status SessionImpl::AwaitRoom() {
+  if (!queue_is_full_) return absl::OkStatus();
   ++queue_waiters_;
   absl::Status status = WaitUntil("the queue to the coordinator", std::nullopt,
                                   [this] { return connection_->queued() < kMaxQueuedRecords / 2; });
   --queue_waiters_;
+  if (status.ok()) queue_is_full_ = false;
   return status;
 }
 
@@ -304,8 +313,18 @@ void SessionImpl::EndRequest(uint64_t number, const RequestPtr& request, absl::S
 }
 
 void SessionImpl::CancelAll() {
-  connection_->CancelAll();
-  deferred_->FailAll(absl::CancelledError("cancelled by the client before its shape was known"));
+  HandleSet needed;
+  uint64_t last_number = 0;
+  {
+    // Under the mutex no result of a deferred call gets a number.
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_number = connection_->last_number();
+    for (const auto& [id, handle] : live_) {
+      if (!handle->settled && handle->on_cancel != OnCancel::kEnds) needed.insert(id);
+    }
+  }
+  deferred_->CancelUnneeded(absl::CancelledError("cancelled by the client before its shape was known"), needed);
+  connection_->CancelAll(last_number, std::move(needed));
 }
 
 void SessionImpl::ReleaseTicket(uint64_t ticket, absl::Status reason) {
@@ -392,6 +411,22 @@ std::optional<ImplicitPolicy> ThreadImplicitPolicy() { return thread_policy; }
 void SetThreadMeter(std::shared_ptr<TransferMeter> meter) { thread_meter = std::move(meter); }
 const std::shared_ptr<TransferMeter>& ThreadMeter() { return thread_meter; }
 
+namespace {
+
+std::atomic<int>& BlockingCount() {
+  static std::atomic<int> count = [] {
+    const char* const wanted = std::getenv("TESSERA_BLOCKING");
+    return wanted != nullptr && *wanted != '\0' && std::string_view(wanted) != "0" ? 1 : 0;
+  }();
+  return count;
+}
+
+}  // namespace
+
+Blocking::Blocking() { ++BlockingCount(); }
+Blocking::~Blocking() { --BlockingCount(); }
+bool Blocking::IsOn() { return BlockingCount().load(std::memory_order_relaxed) > 0; }
+
 Speaker ThreadSpeaker() { return thread_speaker; }
 void SetThreadSpeaker(Speaker speaker) { thread_speaker = speaker; }
 
@@ -440,6 +475,13 @@ absl::StatusOr<SessionImpl::Resolved> SessionImpl::Resolve(const CallCompletion&
   return out;
 }
 
+OnCancel SessionImpl::SpreadTo(absl::Span<const CallOperand> operands) {
+  const bool spreads = std::any_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
+    return operand.tensor != nullptr && (*operand.tensor)->on_cancel == OnCancel::kSpreads;
+  });
+  return spreads ? OnCancel::kSpreads : OnCancel::kEnds;
+}
+
 absl::StatusOr<HandlePtr> SessionImpl::Call(const OpCall& call, absl::Span<const CallOperand> operands) {
   TESSERA_ASSIGN_OR_RETURN(Results results, Submit(call, operands, ResultCount::kOne));
   return std::move(results[0]);
@@ -451,7 +493,32 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::CallAll(const OpCall& call, ab
 
 absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, absl::Span<const CallOperand> operands,
                                                          ResultCount wanted) {
+  absl::StatusOr<Results> results = Take(call, operands, wanted);
+  if (!results.ok()) {
+    const CallSite* const site = FindSite(SiteOfCall());
+    return site == nullptr ? results.status() : InWordsOf(*site, results.status());
+  }
+  if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll(*results));
+  return results;
+}
+
+absl::Status SessionImpl::WaitForAll(absl::Span<const HandlePtr> results) {
+  if (Recording::Current() != nullptr || PlanCapture::Current() != nullptr) return absl::OkStatus();
+  for (const HandlePtr& result : results) TESSERA_RETURN_IF_ERROR(Wait(*result, std::nullopt));
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::AtItsSite(const absl::Status& status) const {
+  const std::optional<uint64_t> call = CallOf(status);
+  if (!call.has_value()) return status;
+  const CallSite* const site = FindSite(sites_.Find(*call));
+  return site == nullptr ? WithoutCall(status) : AtSite(*site, WithoutCall(status));
+}
+
+absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl::Span<const CallOperand> operands,
+                                                       ResultCount wanted) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitRoom());
   if (HasPendingSpec(operands)) {
     TESSERA_ASSIGN_OR_RETURN(std::optional<Results> deferred,
                              Defer([call](absl::Span<const SpecPtr>) { return call; }, operands));
@@ -476,7 +543,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
       for (size_t i = 0; i < reduced.size(); ++i) {
         if (reduced[i] != nullptr) others[i].tensor = &reduced[i];
       }
-      return Submit(call, others, wanted);
+      return Take(call, others, wanted);
     }
     TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
   }
@@ -486,8 +553,10 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
     record.call = std::make_shared<const OpCall>(call);
   }
   Results results;
+  const OnCancel on_cancel = SpreadTo(operands);
   for (const SpecPtr& output : entry->outputs) {
     results.push_back(NewHandle(output, next_handle_++));
+    results.back()->on_cancel = on_cancel;
     if (results.size() == 1) {
       record.handle = results[0]->id;
     } else {
@@ -497,7 +566,8 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
   if (Recording* recording = Recording::Current()) {
     TESSERA_RETURN_IF_ERROR(recording->Add(*this, record, specs, entry->outputs));
   }
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  sites_.Note(record.handle, SiteOfCall());
+  Push(std::move(record));
   return results;
 }
 

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "client/call_sites.h"
 #include "client/connection/connection.h"
 #include "client/handle_state.h"
 #include "client/membership.h"
@@ -161,10 +162,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // To the workers that the coordinator moves the tensor to when one of its own is lost; with the mutex held.
   void MoveFromLost(HandleState& handle);
   std::pair<uint64_t, RequestPtr> NewRequest();
-  // Queues a record; waits while the queue is full.
+  // Queues a record; waits before that while the queue is full, and when that is interrupted nothing is queued.
   absl::Status Enqueue(Record record);
-  absl::Status EnqueueAll(std::vector<Record> records);
-  absl::Status AwaitRoom(size_t queued);
+  void Push(Record record);  // at once
+  // While the queue is full. A call waits before it makes anything: one that is interrupted has done nothing.
+  absl::Status AwaitRoom();
   void EnsureWatched(HandleState& handle);
   // Until `done`, called with the mutex held. Errors: the session's, DeadlineExceeded (also a stall), an interrupt.
   absl::Status WaitUntil(std::string_view what, std::optional<double> timeout_s, const std::function<bool()>& done);
@@ -181,7 +183,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
+  // What the client waits for and has not come, but for what leads to tensors that run on (OnCancel).
   void CancelAll();
+  // What a cancel does with the results of a call on these.
+  static OnCancel SpreadTo(absl::Span<const CallOperand> operands);
   void ProbeProgress();
   void Progress();
   void NotifyChanged();
@@ -208,6 +213,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr FindReduced(HandleState& pending, const TensorSpec& wanted);
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
+  absl::StatusOr<Results> Take(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
+  // But for what is recorded, or only planned.
+  absl::Status WaitForAll(absl::Span<const HandlePtr> results);
+  // What failed later, with the place where it was asked for.
+  absl::Status AtItsSite(const absl::Status& status) const;
   // The results of a call that is planned only.
   static std::shared_ptr<const HeldMemory> MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
                                                     absl::Span<const CallOperand> operands);
@@ -279,11 +289,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   std::unique_ptr<Connection> connection_;
   const std::unique_ptr<DeferredCalls> deferred_;
   SpecCache specs_;
+  SiteLog sites_;
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
   std::atomic<uint64_t> next_handle_{1};
   std::atomic<uint64_t> next_request_{1};
   std::atomic<uint64_t> first_request_{UINT64_MAX};  // of this connection, once it is open
-  std::atomic<int> queue_waiters_{0};                // who waits for the connection's queue to drain
+  std::atomic<bool> queue_is_full_{false};           // the connection's, as it was when a record came last
+  std::atomic<int> queue_waiters_{0};                // who waits for it to drain
   std::atomic<bool> failed_{false};                  // failure_ is set
   std::atomic<bool> has_line_{true};                 // to the coordinator
 

@@ -92,6 +92,7 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& reco
                                                            absl::Span<const ReplayInput> inputs,
                                                            absl::Span<const ReplayNumber> numbers) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(AwaitRoom());
   TESSERA_RETURN_IF_ERROR(Recording::Refuse("another capture, called in it"));
   if (PlanCapture::Current() != nullptr) {
     return absl::FailedPreconditionError("capture: what is captured is not planned anew by explain; explain its ops");
@@ -113,6 +114,10 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& reco
   results.reserve(recording.kept().size());
   for (const int kept : recording.kept()) {
     results.push_back(NewHandle(recording.results()[static_cast<size_t>(kept)], first + static_cast<uint64_t>(kept)));
+    results.back()->on_cancel = OnCancel::kSpreads;
+  }
+  for (const RecordedStep& step : recording.steps()) {
+    if (step.result_count > 0) sites_.Note(first + static_cast<uint64_t>(step.first_result), step.site);
   }
   std::vector<Record> records = Replayer(inputs, numbers, first).Run(recording);
   {
@@ -122,7 +127,7 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& reco
       if (inputs[i].is_given_up && recording.inputs()[i].is_dropped) (*inputs[i].tensor)->keeper = Keeper::kSession;
     }
   }
-  TESSERA_RETURN_IF_ERROR(EnqueueAll(std::move(records)));
+  if (connection_->EnqueueAll(std::move(records)) >= kMaxQueuedRecords) queue_is_full_ = true;
   return results;
 }
 

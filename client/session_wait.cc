@@ -252,6 +252,9 @@ absl::StatusOr<ProfileReport> SessionImpl::Profile(const OpRange& ops) {
     NotifyChanged();
   });
   TESSERA_RETURN_IF_ERROR(WaitFor("profile", request));
+  for (ProfiledOp& op : request->profile.ops) {
+    if (const CallSite* site = FindSite(sites_.Find(op.result)); site != nullptr) op.place = site->place;
+  }
   return std::move(request->profile);
 }
 

@@ -37,6 +37,18 @@ void TellImplicit(const std::string& text);  // to the observer
 void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy);
 std::optional<ImplicitPolicy> ThreadImplicitPolicy();
 
+// While there is one in the process, each call waits until its results are there, and raises what went wrong with it:
+// the line that asked is the line that fails. TESSERA_BLOCKING=1 is one for the whole process.
+class Blocking {
+ public:
+  Blocking();
+  ~Blocking();
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+  static bool IsOn();
+};
+
 // Bytes of tensors that transfers move: those that they will in all, as far as they have begun, and those that have
 // arrived. A transfer holds its meter until it has ended.
 struct TransferMeter {

@@ -150,14 +150,16 @@ struct Record {
     commEnd @6 :Watch;
     # Answers when those calls have ended; `handle` is the number of the commBegin.
     cancel @7 :UInt64;
-    # Ends a request (by number) with Cancelled; what is not issued yet of this session is cancelled when 0. Acts when it
-    # arrives, before the records that wait.
+    # Ends a request (by number) with Cancelled. Acts when it arrives, before the records that wait.
     release @8 :UInt64;
     # A ticket that the client is done with: the workers end its transfers and the tensor is unpinned. Acts when it
     # arrives.
     cancelled @9 :List(UInt64);
     # New handles: results of calls that the client took back before it sent them.
     name @11 :Naming;
+    cancelCalls @12 :List(UInt64);
+    # Cancels the calls and uploads of this session that are not issued yet, but for those that lead to these handles. Acts
+    # when it arrives, before the records that wait.
   }
   reason @10 :V.Status;
   # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
@@ -306,6 +308,9 @@ struct ProfiledOp {
   failure @5 :Text;
   # The name of the status with which it failed; empty: it did not.
   runs @6 :List(ProfiledRun);
+  result @7 :UInt64;
+  # The handle that the op's call made first, of a segment its last call; 0: none. By it the client knows the line of the
+  # program.
 }
 
 struct ProfiledRun {

@@ -82,9 +82,12 @@ void Connection::SendAhead(Record record) {
   impl_->queue.Post(Order::kAtOnce, [record = std::move(record)](ConnectionLoop& loop) { loop.SendAhead(record); });
 }
 
-void Connection::CancelAll() {
-  impl_->queue.Post(Order::kAtOnce,
-                    [last = impl_->queue.last_number()](ConnectionLoop& loop) { loop.CancelAll(last); });
+uint64_t Connection::last_number() const { return impl_->queue.last_number(); }
+
+void Connection::CancelAll(uint64_t last_number, HandleSet needed) {
+  impl_->queue.Post(Order::kAtOnce, [last_number, needed = std::move(needed)](ConnectionLoop& loop) {
+    loop.CancelAll(last_number, needed);
+  });
 }
 
 void Connection::GetStatus(uint32_t max_tensors, std::function<void(absl::StatusOr<ClusterReport>)> done) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "client/host_memory.h"
 #include "client/record.h"
@@ -78,6 +79,8 @@ struct HostSide {
 // Who goes on with a session: another process, or the client whose connection broke.
 enum class Returning : uint8_t { kNewClient, kSameClient };
 
+using HandleSet = absl::flat_hash_set<uint64_t>;
+
 class ConnectionLoop;
 class TransferTable;
 using DoneCallback = std::function<void(absl::Status)>;
@@ -106,9 +109,11 @@ class Connection {
   size_t queued() const;
   // Ahead of what waits here, and though the coordinator has enough to take up. For what acts as it arrives.
   void SendAhead(Record record);
-  // Takes back the calls that wait here, not those that are queued later, and cancels what the coordinator has not
-  // issued. Their results fail with Cancelled.
-  void CancelAll();
+  // The number of the record that was queued last.
+  uint64_t last_number() const;
+  // Takes back the calls that wait here, up to a record's number, and cancels what the coordinator has not issued.
+  // Their results fail with Cancelled. Calls that lead to a handle of `needed` are left.
+  void CancelAll(uint64_t last_number, HandleSet needed);
   // Sends what is queued without waiting for the batch window.
   void Flush();
 

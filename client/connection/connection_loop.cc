@@ -22,9 +22,30 @@ bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
-// Without the calls up to a number. Those that follow each other are one record of their results, and one of the
-// operands that were used last.
-std::vector<Record> WithoutCalls(std::vector<Record> records, uint64_t last_number) {
+bool Makes(const Record& call, const HandleSet& handles) {
+  return handles.contains(call.handle) || std::any_of(call.more_results.begin(), call.more_results.end(),
+                                                      [&](uint64_t result) { return handles.contains(result); });
+}
+
+// By record, whether it is a call up to a number that leads to none of the handles. What the others of these calls take
+// is added to the handles.
+std::vector<bool> FindUnneeded(const std::vector<Record>& records, uint64_t last_number, HandleSet& needed) {
+  std::vector<bool> unneeded(records.size());
+  for (size_t i = records.size(); i-- > 0;) {
+    const Record& record = records[i];
+    if (record.kind != Record::Kind::kCall || record.number > last_number) continue;
+    unneeded[i] = !Makes(record, needed);
+    if (unneeded[i]) continue;
+    for (const RecordOperand& operand : record.operands) {
+      if (operand.kind == RecordOperand::Kind::kHandle) needed.insert(operand.handle);
+    }
+  }
+  return unneeded;
+}
+
+// Without calls. Those that follow each other are one record of their results, and one of the operands that were used
+// last.
+std::vector<Record> Without(const std::vector<bool>& calls, std::vector<Record> records) {
   std::vector<Record> kept;
   Record results, last_uses;
   results.kind = Record::Kind::kCancelled;
@@ -35,8 +56,9 @@ std::vector<Record> WithoutCalls(std::vector<Record> records, uint64_t last_numb
       record->drops.clear();
     }
   };
-  for (Record& record : records) {
-    const bool is_cancelled = record.kind == Record::Kind::kCall && record.number <= last_number;
+  for (size_t i = 0; i < records.size(); ++i) {
+    Record& record = records[i];
+    const bool is_cancelled = calls[i];
     if (!is_cancelled || results.drops.size() >= kMaxDropsPerRecord) keep_cancelled();
     if (!is_cancelled) {
       kept.push_back(std::move(record));
@@ -305,15 +327,18 @@ void ConnectionLoop::SendAhead(const Record& record) {
   }
 }
 
-void ConnectionLoop::CancelAll(uint64_t last_number) {
+void ConnectionLoop::CancelAll(uint64_t last_number, HandleSet needed) {
   std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
                               std::make_move_iterator(sending_.end()));
   shared_.queue.AppendRecords(&waiting);
-  sending_ = WithoutCalls(std::move(waiting), last_number);
+  const std::vector<bool> unneeded = FindUnneeded(waiting, last_number, needed);
+  sending_ = Without(unneeded, std::move(waiting));
   sent_ = 0;
   Record cancel;
   cancel.kind = Record::Kind::kCancel;
-  SendAhead(cancel);
+  cancel.drops = core_.NotTakenUp(needed);
+  // More than a batch may name: then nothing is taken back that the coordinator has.
+  if (cancel.drops.size() <= kMaxBatchHandles) SendAhead(cancel);
   shared_.listener->OnDrained();
 }
 

@@ -69,7 +69,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   // The session is about to end, as it was asked to.
   void Close() { closing_ = true; }
   void SendAhead(const Record& record);
-  void CancelAll(uint64_t last_number);
+  void CancelAll(uint64_t last_number, HandleSet needed);
 
  private:
   // One connection of calls, and the link beside it.

@@ -82,7 +82,10 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       EncodeHandles(record.drops, builder.initDrop(static_cast<unsigned>(record.drops.size())));
       return;
     case Record::Kind::kCommBegin: builder.setCommBegin(record.handle); return;
-    case Record::Kind::kCancel: builder.setCancel(record.request); return;
+    case Record::Kind::kCancel:
+      if (record.request != 0) return builder.setCancel(record.request);
+      EncodeHandles(record.drops, builder.initCancelCalls(static_cast<unsigned>(record.drops.size())));
+      return;
     case Record::Kind::kRelease:
       builder.setRelease(record.request);
       if (!record.reason.ok()) EncodeStatus(record.reason, builder.initReason());
@@ -304,6 +307,7 @@ ProfileReport DecodeProfile(wire::Profile::Reader reader) {
     op.output = TextOf(item.getOutput());
     op.predicted_us = item.getPredictedUs();
     op.failure = TextOf(item.getFailure());
+    op.result = item.getResult();
     for (auto run : item.getRuns()) {
       op.runs.push_back({run.getWorker(), run.getStartedNs(), run.getEndedNs(), run.getWorkNs(), run.getReceivedBytes(),
                          run.getPushedBytes(), run.getTransferredBytes()});

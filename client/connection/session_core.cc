@@ -1,6 +1,7 @@
 #include "client/connection/session_core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -40,7 +41,22 @@ void SessionCore::Add(absl::Span<const Record> records) {
   batch.setNumber(++last_batch_);
   EncodeRecords(records, batch.initRecords(static_cast<unsigned>(records.size())));
   in_flight_ += records.size();
-  batches_.push_back({last_batch_, records.size(), std::move(message)});
+  std::vector<uint64_t> made;
+  for (const Record& record : records) {
+    if (record.kind != Record::Kind::kCall && record.kind != Record::Kind::kUpload) continue;
+    made.push_back(record.handle);
+    made.insert(made.end(), record.more_results.begin(), record.more_results.end());
+  }
+  batches_.push_back({last_batch_, records.size(), std::move(made), std::move(message)});
+}
+
+std::vector<uint64_t> SessionCore::NotTakenUp(const HandleSet& handles) const {
+  std::vector<uint64_t> found;
+  for (const Batch& batch : batches_) {
+    std::copy_if(batch.made.begin(), batch.made.end(), std::back_inserter(found),
+                 [&](uint64_t handle) { return handles.contains(handle); });
+  }
+  return found;
 }
 
 capnp::MessageBuilder* SessionCore::NextMessage() {

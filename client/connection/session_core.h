@@ -52,6 +52,8 @@ class SessionCore {
   bool has_credit() const;
   // As one batch. It may be added while no connection is there.
   void Add(absl::Span<const Record> records);
+  // Those of the handles that calls and uploads make which were added and may not be taken up yet.
+  std::vector<uint64_t> NotTakenUp(const HandleSet& handles) const;
   // The next one for this connection; null: none, or there is no connection. Lives until the next call of any method.
   capnp::MessageBuilder* NextMessage();
   // The number of the newest event: so many of them have come that it is time to say so, or a sign of life is due.
@@ -75,6 +77,7 @@ class SessionCore {
   struct Batch {
     uint64_t number = 0;
     size_t records = 0;
+    std::vector<uint64_t> made;  // results of its calls and uploads
     std::unique_ptr<capnp::MallocMessageBuilder> message;
   };
   void TakenUp(uint64_t number);

@@ -253,7 +253,7 @@ nb::dict ProfileToPython(const ProfileReport& report) {
       runs.append(nb::make_tuple(run.worker, run.started_ns, run.ended_ns, run.work_ns, run.received_bytes,
                                  run.pushed_bytes, run.transferred_bytes));
     }
-    ops.append(nb::make_tuple(op.number, op.name, segment, op.output, op.predicted_us, op.failure, runs));
+    ops.append(nb::make_tuple(op.number, op.name, segment, op.output, op.predicted_us, op.failure, runs, op.place));
   }
   nb::dict errors;
   for (const ProfileReport::Clock& clock : report.clocks) errors[nb::int_(clock.worker)] = clock.error_ns;

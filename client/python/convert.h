@@ -30,9 +30,10 @@ struct Hooks {
 };
 Hooks& GetHooks();
 
-// Runs what may block: other threads of Python go on.
+// Runs what may block: other threads of Python go on. What it asks for is of the line that called.
 template <typename Function>
 auto Released(Function function) {
+  const SiteScope site(SiteOfCall());
   nb::gil_scoped_release release;
   return function();
 }
@@ -44,6 +45,13 @@ template <typename T>
 T ValueOrRaise(absl::StatusOr<T> value) {
   if (!value.ok()) Raise(value.status());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return *std::move(value);
+}
+
+// The value, whatever exception is pending: its caller raises that when it has put the value in its place.
+template <typename T>
+T ValueOfOk(absl::StatusOr<T> value) {
+  if (!value.ok()) Raise(value.status());
   return *std::move(value);
 }
 

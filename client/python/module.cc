@@ -13,6 +13,7 @@
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
 #include "client/python/recording_module.h"
+#include "client/python/site_finder.h"
 #include "client/python/tensor_module.h"
 #include "client/session.h"
 #include "client/wait.h"
@@ -329,6 +330,26 @@ void DefineMeter(nb::module_& module) {
       nb::arg().none());
 }
 
+// ts.blocking(): waits after each op while it is entered.
+class BlockingBlock {
+ public:
+  BlockingBlock() = default;
+  BlockingBlock(const BlockingBlock&) = delete;
+  BlockingBlock& operator=(const BlockingBlock&) = delete;
+  void Enter() { scopes_.push_back(std::make_unique<Blocking>()); }
+  void Exit(const nb::args&) { scopes_.pop_back(); }
+
+ private:
+  std::vector<std::unique_ptr<Blocking>> scopes_;
+};
+
+void DefineBlocking(nb::module_& module) {
+  nb::class_<BlockingBlock>(module, "Blocking")
+      .def(nb::init<>())
+      .def("__enter__", [](BlockingBlock& block) { block.Enter(); })
+      .def("__exit__", &BlockingBlock::Exit);
+}
+
 nb::list CatalogToPython() {
   nb::list out;
   for (const OpRow& row : Catalog()) {
@@ -355,6 +376,8 @@ NB_MODULE(_tessera, module) {
   DefineCluster(module);
   DefineFiles(module);
   DefineMeter(module);
+  DefineSites(module);
+  DefineBlocking(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
                              nb::object refuse_operand) {
     GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),

@@ -39,10 +39,21 @@ void Begin(Recording& recording, nb::callable observer) {
   }));
 }
 
+// What Cell.bind of tessera.torch does.
+void BindCell(nb::handle cell, nb::handle value) {
+  static const nb::object& version = *new nb::object(nb::str("version"));
+  cell.attr("handle") = value;
+  nb::setattr(cell, version, nb::getattr(cell, version) + nb::int_(1));
+  cell.attr("reduced") = nb::none();
+  cell.attr("row_sum") = nb::none();
+}
+
 // `given_up`: of each input, whether its owner has a result in its place from now on; it counts where nobody else has
-// the object. None: an input is of another spec than it was.
+// the object. `cells`: (cell, number of the result that it is bound to). Between the replay and the bindings no code of
+// Python runs, so that no Ctrl-C leaves a cell with an input that was given up. None: an input is of another spec than
+// it was.
 nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& given_up,
-                  const std::vector<std::pair<size_t, nb::object>>& numbers) {
+                  const std::vector<std::pair<size_t, nb::object>>& numbers, const nb::list& cells) {
   constexpr Py_ssize_t kOwnReferences = 2;  // of who gives it up, and of the list
   std::vector<ReplayInput> list;
   list.reserve(inputs.size());
@@ -60,9 +71,10 @@ nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& 
   nb::list out;
   if (list.empty()) Raise(absl::InvalidArgumentError("capture: it takes no tensors"));
   SessionImpl& session = *(*list[0].tensor)->session;
-  for (HandlePtr& handle : ValueOrRaise(session.Replay(recording, list, replaced))) {
+  for (HandlePtr& handle : ValueOfOk(session.Replay(recording, list, replaced))) {
     out.append(nb::cast(PyTensor{Tensor(std::move(handle))}));
   }
+  for (nb::handle one : cells) BindCell(one[0], out[nb::cast<size_t>(one[1])]);
   return nb::object(out);
 }
 

@@ -97,6 +97,19 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
   return call;
 }
 
+// x has another value from here on. The former one is gone once its last user has run, so a cancel leaves this one. A
+// pending exception (a warning that is an error) is raised when x has it.
+void Bind(nb::handle self, Tensor value) {
+  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  // What is only planned leaves the tensor that is there as it is, when all is planned.
+  if (value.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
+    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
+  }
+  value.state()->RaiseOnCancel(OnCancel::kRunsOn);
+  tensor.value = std::move(value);
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
@@ -121,24 +134,22 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
     Raise(DTypeError(
         StrCat(NameOf(op), ": an in-place op keeps the dtype: ", ToText(spec), " would become ", ToShortText(result))));
   }
-  operands[0].last_use = session.MayDonate(tensor.value.state());
   const bool stays = result.mesh == spec.mesh && (spec.has_partial() || result.placements == spec.placements);
-  HandlePtr handle = ValueOrRaise(session.Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
+  const bool is_one_call = result.dtype == spec.dtype && (stays || op != OpId::kMatmul);
+  // Where others follow, the former value is there until the last one is asked for: each of them may be interrupted.
+  operands[0].last_use = is_one_call && session.MayDonate(tensor.value.state());
+  HandlePtr handle = ValueOfOk(session.Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;
     cast.attributes.Set(attribute::dtype, spec.dtype);
     const CallOperand operand{&handle, Scalar()};
-    handle = ValueOrRaise(session.Call(cast, {&operand, 1}));
+    handle = ValueOfOk(session.Call(cast, {&operand, 1}));
   }
   if (!spec.has_partial() && !(handle->spec->placements == spec.placements && handle->spec->mesh == spec.mesh)) {
-    handle = ValueOrRaise(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
+    handle = ValueOfOk(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
   }
-  // What is only planned leaves the tensor that is there as it is, when all is planned.
-  if (handle->planned != nullptr && tensor.value.state()->planned == nullptr) {
-    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
-  }
-  tensor.value = Tensor(std::move(handle));
+  Bind(self, Tensor(std::move(handle)));
   return nb::borrow(self);
 }
 
@@ -228,22 +239,12 @@ bool SetItem(nb::handle self, nb::handle key, nb::handle value) {
     throw nb::python_error();
   }
   const bool last_use = tensor.value.session()->MayDonate(tensor.value.state());
-  Tensor result = ValueOrRaise(WithItem(tensor.value, *keys, written, last_use));
-  if (result.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
-    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
-  }
-  tensor.value = std::move(result);
+  Bind(self, ValueOfOk(WithItem(tensor.value, *keys, written, last_use)));
   return true;
 }
 
 // x becomes what another tensor is.
-void Rebind(nb::handle self, const PyTensor& other) {
-  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  if (other.value.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
-    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
-  }
-  tensor.value = other.value;
-}
+void Rebind(nb::handle self, const PyTensor& other) { Bind(self, other.value); }
 
 // The op on a tensor that its caller does not use again and another operand: the memory of the tensor may be given to
 // the result, where nobody else has the handle.
@@ -426,6 +427,7 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
                    [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
       .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value.session()); })
       .def("_copy", [](const PyTensor& t) { return PyTensor{t.value}; })
+      .def("_run_on", [](const PyTensor& t) { t.value.state()->RaiseOnCancel(OnCancel::kSpreads); })
       .def(
           "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); },
           nb::arg().none())

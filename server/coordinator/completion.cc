@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "schemas/types/call_origin.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
@@ -91,7 +92,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   }
   CountTraffic(*op, worker, report);
   AddRun(*op, worker, report);
-  if (!report.status.ok()) Blame(op, NamedAfter(op->name, report.status));
+  if (!report.status.ok()) Blame(op, OfCall(NamedAfter(op->name, report.status), op->first_result.value));
   if (op->kind == OpEntry::Kind::kInlineRead && report.status.ok()) {
     op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
@@ -125,6 +126,7 @@ void StateMachine::Remember(OpEntry& op) {
                                .output = is_run ? "" : ToText(op.tensor->spec),
                                .predicted_us = is_run ? op.cost_us : 0,
                                .code = op.status.code(),
+                               .result = op.first_result,
                                .runs = std::move(op.runs)},
                               config_.max_profiled_runs);
 }

@@ -64,7 +64,11 @@ struct CommEndRecord {
   uint64_t scope = 0;
 };
 struct CancelRecord {
-  uint64_t request = 0;  // 0: everything of the session that is not issued
+  uint64_t request = 0;
+};
+// Of all calls and uploads of the session that are not issued, but for those that lead to these handles.
+struct CancelCallsRecord {
+  std::vector<HandleId> needed;
 };
 // Empty: the handle loses its name.
 struct NamingRecord {
@@ -86,8 +90,9 @@ struct BadRecord {
 struct BatchEndRecord {
   uint64_t number = 0;
 };
-using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
-                            CommEndRecord, CancelRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
+using Record =
+    std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord, CommEndRecord,
+                 CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
 // that it brings.

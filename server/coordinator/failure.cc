@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
+#include "schemas/types/call_origin.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kWay = "; on the way here: ";
 constexpr std::string_view kBetween = ", ";  // ops; no name and no short text of a spec has it
 constexpr std::string_view kLeftOut = "...";
 constexpr size_t kFirstOps = 2;
@@ -43,10 +43,10 @@ absl::Status SaidBy(std::string_view speaker, std::string_view op, const absl::S
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result) {
   const std::string shown = result == nullptr ? std::string(op) : StrCat(op, " ", ToShortText(*result));
   const std::string_view message = StdView(cause.message());
-  const size_t at = message.rfind(kWay);
-  const std::string text = at == std::string_view::npos
-                               ? StrCat(message, kWay, shown)
-                               : StrCat(message.substr(0, at), kWay, Longer(message.substr(at + kWay.size()), shown));
+  const size_t at = message.rfind(kOnTheWay);
+  const std::string text = at == std::string_view::npos ? StrCat(message, kOnTheWay, shown)
+                                                        : StrCat(message.substr(0, at), kOnTheWay,
+                                                                 Longer(message.substr(at + kOnTheWay.size()), shown));
   return WithMessage(cause, text);
 }
 

@@ -8,6 +8,7 @@
 
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
+#include "schemas/types/call_origin.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -177,8 +178,9 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   const std::string_view name = NameOf(record.call.op, record.speaker);
   for (size_t i = 0; i < record.results.size(); ++i) {
     const TensorSpec* spec = i < known ? &resolved->outputs[i] : nullptr;
-    const absl::Status cause =
-        is_inherited ? OnTheWay(status, name, spec) : SaidBy(name, NameOf(record.call.op), status);
+    const absl::Status cause = is_inherited
+                                   ? OnTheWay(status, name, spec)
+                                   : OfCall(SaidBy(name, NameOf(record.call.op), status), record.results[0].value);
     AddFailedTensor(session, record.results[i], MakeFailedTensor(session, record.results[i], cause, spec));
   }
 }
@@ -304,6 +306,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
     }
   }
   if (!status.ok()) {
+    status = OfCall(status, record.tensors[0].result.value);
     for (const UploadedTensor& one : record.tensors) {
       AddFailedTensor(session, one.result, MakeFailedTensor(session, one.result, status, &one.spec));
     }
@@ -395,6 +398,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
 // Cancels and releases act when they arrive, before the records that they cancel, or that wait for the ticket's tensor,
 // have their turn.
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
+StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelCallsRecord&) { return Progress::kDone; }
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
 
 void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
@@ -404,17 +408,40 @@ void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecor
   CloseTicketOf(release.ticket, found->second);
 }
 
-// One walk for all of a batch, however many there are.
+std::vector<bool> StateMachine::FindNeeded(const SessionEntry& session, const Cancels& cancels) {
+  std::vector<bool> leads(cancels.calls_before);
+  if (cancels.needed.empty()) return leads;
+  absl::flat_hash_set<HandleId> needed = cancels.needed;
+  const auto is_needed = [&needed](HandleId handle) { return needed.contains(handle); };
+  for (size_t at = cancels.calls_before; at-- > 0;) {
+    const Record& record = session.queue[at];
+    if (const auto* upload = std::get_if<UploadRecord>(&record)) {
+      const std::vector<HandleId> results = ResultsOf(*upload);
+      leads[at] = std::any_of(results.begin(), results.end(), is_needed);
+    }
+    const auto* call = std::get_if<CallRecord>(&record);
+    if (call == nullptr) continue;
+    leads[at] = std::any_of(call->results.begin(), call->results.end(), is_needed);
+    if (!leads[at]) continue;
+    for (const OperandReference& operand : call->operands) {
+      if (const auto* handle = std::get_if<HandleId>(&operand.value)) needed.insert(*handle);
+    }
+  }
+  return leads;
+}
+
+// Walks the queue once for all of a batch, however many there are.
 void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
   if (cancels.requests.empty() && cancels.calls_before == 0) return;
   const auto cancelled = [](std::string_view op) {
     return absl::CancelledError(StrCat(op, ": cancelled by the client before it was issued"));
   };
+  const std::vector<bool> leads_on = FindNeeded(session, cancels);
   session.memory_wait.reset();  // the first may be one of them
   session.queue_weight = 0;
   for (size_t at = 0; at < session.queue.size(); ++at) {
     Record& record = session.queue[at];
-    const bool is_before = at < cancels.calls_before;
+    const bool is_before = at < cancels.calls_before && !leads_on[at];
     if (auto* call = std::get_if<CallRecord>(&record); call && is_before) {
       record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)),
                          0,

@@ -328,6 +328,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
     op->way = WayOf(unit, plan);
     op->works_alone = plan.collectives.empty();
+    if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
     op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
@@ -450,6 +451,7 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   const WorkerGroup& workers = tensor->buffer->workers;
   OpPointer op = NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1);
   op->works_alone = true;
+  op->first_result = tensor->handle;
   InlineWrite write;
   write.ordinal = op->ordinal;
   write.spec = tensor->spec;

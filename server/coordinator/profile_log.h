@@ -42,6 +42,7 @@ struct ProfiledOp {
   std::string output = {};                               // of what has no plan
   int64_t predicted_us = 0;                              // 0: nothing was
   absl::StatusCode code = absl::StatusCode::kOk;
+  HandleId result = {};  // of the call; 0: there is none
   ProfiledRuns runs = {};
 };
 

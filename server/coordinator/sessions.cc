@@ -95,8 +95,10 @@ void StateMachine::On(BatchEvent& event) {
   Cancels cancels;
   for (Record& record : event.records) {
     if (const auto* cancel = std::get_if<CancelRecord>(&record)) {
-      if (cancel->request == 0) cancels.calls_before = session.queue.size();
       if (cancel->request != 0) cancels.requests.insert(cancel->request);
+    } else if (const auto* calls = std::get_if<CancelCallsRecord>(&record)) {
+      cancels.calls_before = session.queue.size();
+      cancels.needed.insert(calls->needed.begin(), calls->needed.end());
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
       ReleaseTicket(session, *release);
     } else {

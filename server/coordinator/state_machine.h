@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/coordinator/config.h"
@@ -120,11 +121,15 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, CommBeginRecord& record);
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);
+  Progress TakeRecord(SessionEntry& session, CancelCallsRecord& record);
   // What the cancels of a batch name.
   struct Cancels {
     std::set<uint64_t> requests;
-    size_t calls_before = 0;  // all calls and uploads of the queue up to here
+    size_t calls_before = 0;  // calls and uploads of the queue up to here, but for those that lead to `needed`
+    absl::flat_hash_set<HandleId> needed;
   };
+  // By record of the queue up to `calls_before`, whether it leads to what is needed.
+  static std::vector<bool> FindNeeded(const SessionEntry& session, const Cancels& cancels);
   void Cancel(SessionEntry& session, const Cancels& cancels);
   void CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests);
   void ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release);

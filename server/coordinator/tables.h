@@ -81,6 +81,7 @@ struct OpEntry {
   std::string_view name;                            // of the catalog, or "upload", "download"
   std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops
   bool works_alone = false;                         // no worker reads what another one has
+  HandleId first_result;                            // of the call, of a segment the last one's; 0: there is none
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported

@@ -39,7 +39,12 @@ std::string TextOf(const Record& record) {
     case Record::Kind::kWatch: return StrCat("watch ", record.request, " of ", record.handle, "; ");
     case Record::Kind::kDownload: return StrCat("read ", record.request, " of ", record.handle, "; ");
     case Record::Kind::kDrop: return StrCat("drop ", record.drops.at(0), "; ");
-    case Record::Kind::kCancel: return StrCat("cancel ", record.request, "; ");
+    case Record::Kind::kCancel: {
+      if (record.request != 0) return StrCat("cancel ", record.request, "; ");
+      std::string text = "cancel all but";
+      for (const uint64_t handle : record.drops) text += StrCat(" ", handle);
+      return StrCat(text, "; ");
+    }
     case Record::Kind::kUpload: return StrCat("bring ", record.request, " to ", record.handle, "; ");
     case Record::Kind::kRelease: return StrCat("release ", record.request, "; ");
     case Record::Kind::kName: return StrCat("name ", record.handle, " ", record.name, "; ");
@@ -181,7 +186,10 @@ struct ClientEnd::Parts {
           record = Record();
           record.kind = Record::Kind::kCancel;
           record.request =
-              random.OneIn(3) ? 0 : static_cast<uint64_t>(random.Below(static_cast<int64_t>(next_request)));
+              random.OneIn(3) ? 0 : static_cast<uint64_t>(random.Between(1, static_cast<int64_t>(next_request)));
+          for (const Tensor& one : tensors) {
+            if (record.request == 0 && random.OneIn(4)) record.drops.push_back(one.handle);
+          }
           return record;
         }
         return Creation(random);

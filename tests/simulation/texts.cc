@@ -27,6 +27,11 @@ std::string TextOf(const UploadRecord& record) {
 std::string TextOf(const ReleaseRecord& record) { return StrCat("release ", record.ticket.value, "; "); }
 std::string TextOf(const DropRecord& record) { return StrCat("drop ", record.handles.at(0).value, "; "); }
 std::string TextOf(const CancelRecord& record) { return StrCat("cancel ", record.request, "; "); }
+std::string TextOf(const CancelCallsRecord& record) {
+  std::string text = "cancel all but";
+  for (const HandleId handle : record.needed) text += StrCat(" ", handle.value);
+  return StrCat(text, "; ");
+}
 std::string TextOf(const NamingRecord& record) { return StrCat("name ", record.handle.value, " ", record.name, "; "); }
 template <typename T>
 std::string TextOf(const T&) {

@@ -28,7 +28,7 @@ from ._arrangement import (append, argwhere, array_equal, array_split, atleast_1
                            put_along_axis, ravel, ravel_multi_index, resize, rot90, tri, unravel_index, vander, vsplit, vstack)
 from ._calculus import (convolve, correlate, cummax, cummin, divmod, dot, geomspace, gradient, inner, interp,  # noqa: A004
                         logspace, trapezoid)
-from ._context import implicit_redistribution
+from ._context import blocking, implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
                         host_empty, init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
 from ._display import visualize_sharding

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import sysconfig
 import threading
 import weakref
 
@@ -13,6 +15,10 @@ from ._errors import FailedPreconditionError, InvalidArgumentError, TesseraError
 _local = threading.local()
 _open: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
 _clusters: "weakref.WeakSet" = weakref.WeakSet()
+
+_tessera.add_own_folder(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+_tessera.add_own_folder(os.path.join(os.path.dirname(os.path.abspath(_tessera.__file__)), "_tessera_ops.py"))
+_tessera.set_library_folder(sysconfig.get_path("stdlib") + os.sep)
 
 POLICIES = ("allow", "warn", "forbid")
 
@@ -67,6 +73,17 @@ def _tell_lost_session() -> None:
             session._check()
         except TesseraError as error:
             raise type(error)(f"session {session.id} at {session.address}: {error}; no other session is open") from None
+
+
+def blocking():
+    """Within the block, each op waits until its result is there: what fails is raised at the line that asked for it, and a
+    debugger stops there. Of all threads, as torch's backward has threads of its own. TESSERA_BLOCKING=1 is a block around
+    the whole program.
+
+    >>> with ts.blocking():
+    ...     train_step()
+    """
+    return _tessera.Blocking()
 
 
 @contextlib.contextmanager

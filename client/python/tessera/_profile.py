@@ -43,6 +43,7 @@ class ProfiledOp:
     predicted: float | None     # seconds, as the plan has it
     failure: str                # the name of its error, or ""
     runs: tuple[Run, ...]       # of the workers that had something to do, and lived to report it
+    line: str                   # of the program, that asked for it, "train.py:42"; "" where that is not known
 
     @property
     def label(self) -> str:
@@ -101,10 +102,10 @@ def lanes_of(runs) -> list[int]:
 
 
 def _op(raw, first_ns: int) -> ProfiledOp:
-    number, name, segment, output, predicted_us, failure, runs = raw
+    number, name, segment, output, predicted_us, failure, runs, line = raw
     made = tuple(Run(worker, (started - first_ns) * 1e-9, (ended - started) * 1e-9, working * 1e-9, received, pushed, transferred)
                  for worker, started, ended, working, received, pushed, transferred in sorted(runs))
-    return ProfiledOp(number, name, tuple(segment), output, predicted_us * 1e-6 if predicted_us else None, failure, made)
+    return ProfiledOp(number, name, tuple(segment), output, predicted_us * 1e-6 if predicted_us else None, failure, made, line)
 
 
 class Profile:
@@ -270,6 +271,8 @@ def _event(op: ProfiledOp, run: Run, tid: int) -> dict:
         args["predicted_us"] = round(op.predicted * 1e6, 3)
     if op.failure:
         args["failure"] = op.failure
+    if op.line:
+        args["line"] = op.line
     return {"name": op.label, "cat": "transfer" if op.name in _TRANSFERS else "op", "ph": "X", "ts": round(run.start * 1e6, 3),
             "dur": round(run.duration * 1e6, 3), "pid": run.worker + 1, "tid": tid, "args": args}
 

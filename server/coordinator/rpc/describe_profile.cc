@@ -35,6 +35,7 @@ void DescribeOp(const ProfiledOp& op, wire::ProfiledOp::Builder builder) {
   }
   builder.setOutput(OutputOf(op).c_str());
   builder.setPredictedUs(op.predicted_us);
+  builder.setResult(op.result.value);
   if (op.code != absl::StatusCode::kOk) builder.setFailure(absl::StatusCodeToString(op.code).c_str());
   auto runs = builder.initRuns(static_cast<unsigned>(op.runs.size()));
   for (unsigned i = 0; i < runs.size(); ++i) DescribeRun(op.runs[i], runs[i]);

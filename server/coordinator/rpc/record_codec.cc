@@ -79,6 +79,11 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::COMM_END:
       return CommEndRecord{reader.getCommEnd().getRequest(), reader.getCommEnd().getHandle()};
     case wire::Record::CANCEL: return CancelRecord{reader.getCancel()};
+    case wire::Record::CANCEL_CALLS: {
+      CancelCallsRecord record;
+      for (uint64_t handle : reader.getCancelCalls()) record.needed.emplace_back(handle);
+      return record;
+    }
     case wire::Record::RELEASE: return ReleaseRecord{TicketId(reader.getRelease()), DecodeReason(reader.getReason())};
     case wire::Record::NAME: {
       const auto naming = reader.getName();
@@ -109,12 +114,13 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
   return bad;
 }
 
-// Those that a record adds to a session or takes from it: each is work, and may be an event.
+// Those that a record adds to a session, takes from it or looks for: each is work, and may be an event.
 size_t HandlesOf(wire::Record::Reader reader) {
   if (reader.isCall()) return reader.getCall().getResults().size();
   if (reader.isUpload()) return reader.getUpload().getOthers().size();
   if (reader.isDrop()) return reader.getDrop().size();
   if (reader.isCancelled()) return reader.getCancelled().size();
+  if (reader.isCancelCalls()) return reader.getCancelCalls().size();
   return 0;
 }
 

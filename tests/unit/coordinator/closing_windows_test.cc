@@ -130,7 +130,7 @@ TEST(ClosingWindowsTest, AWorkersDeathEndsTheWait) {
 TEST(ClosingWindowsTest, WhatWaitsCanBeCancelled) {
   PinnedByAWindow pinned;
   pinned.cluster.Submit(pinned.session, {pinned.Release(), FullRecord(Both(), {kMost}, kEverywhere, 2)});
-  pinned.cluster.Submit(pinned.session, {CancelRecord{0}});
+  pinned.cluster.Submit(pinned.session, {CancelCallsRecord{}});
   ASSERT_EQ(pinned.Failed().size(), 1u);
   EXPECT_EQ(pinned.Failed()[0].status.code(), absl::StatusCode::kCancelled);
 }

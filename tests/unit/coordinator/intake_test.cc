@@ -94,7 +94,7 @@ TEST(IntakeTest, TheQueuesWeightIsThatOfItsRecordsAlsoWhenTheyAreCancelled) {
   records.push_back(DropRecord{absl::InlinedVector<HandleId, 2>(200)});
   cluster.Submit(session, records);
   EXPECT_GT(cluster.machine().sessions().at(session).queue_weight, 40);
-  cluster.Submit(session, {CancelRecord{0}});
+  cluster.Submit(session, {CancelCallsRecord{}});
   cluster.CompleteAll();
   EXPECT_TRUE(cluster.machine().sessions().at(session).queue.empty());
   EXPECT_EQ(cluster.machine().sessions().at(session).queue_weight, 0);
@@ -106,7 +106,7 @@ TEST(IntakeTest, ACancelOfABatchIsForWhatCameBeforeItAlone) {
   SimulatedCluster cluster(1, 1 << 20, config);
   const SessionId session = cluster.Open();
   cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), FullRecord(MeshOf(1), {8}, kEverywhere, 2)});
-  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 3), WatchRecord{7, HandleId(1)}, CancelRecord{0},
+  cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 3), WatchRecord{7, HandleId(1)}, CancelCallsRecord{},
                            CancelRecord{7}, FullRecord(MeshOf(1), {8}, kEverywhere, 4)});
   cluster.CompleteAll();
   std::vector<HandleId> failed;
@@ -114,6 +114,26 @@ TEST(IntakeTest, ACancelOfABatchIsForWhatCameBeforeItAlone) {
   EXPECT_THAT(failed, testing::ElementsAre(HandleId(2), HandleId(3)));
   ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
   EXPECT_EQ(cluster.EventsOf<SettledEvent>(session)[0].status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST(IntakeTest, ACancelLeavesWhatLeadsToTheHandlesThatItNames) {
+  CoordinatorConfig config;
+  config.max_outstanding_per_worker = 1;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  const SessionId session = cluster.Open();
+  const TensorSpec brought = *TensorSpec::Make("upload", DType::kF32, {8}, MeshOf(1), kEverywhere);
+  cluster.Submit(session,
+                 {FullRecord(MeshOf(1), {8}, kEverywhere, 1), OpRecord(OpId::kNeg, {1}, 2),
+                  UploadRecord{5, {{HandleId(3), brought}}}, UploadRecord{6, {{HandleId(4), brought}}},
+                  OpRecord(OpId::kAdd, {2, 4}, 6), OpRecord(OpId::kNeg, {2}, 7), OpRecord(OpId::kNeg, {7}, 8)});
+  cluster.Submit(session, {CancelCallsRecord{{HandleId(6), HandleId(7)}}});
+  std::vector<HandleId> failed;
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed.push_back(event.handle);
+  cluster.CompleteAll();
+  for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session)) failed.push_back(event.handle);
+  EXPECT_THAT(failed, testing::Not(testing::Contains(HandleId(2))));
+  EXPECT_THAT(failed, testing::Not(testing::Contains(HandleId(4))));
+  EXPECT_THAT(failed, testing::Contains(HandleId(3)));
 }
 
 TEST(IntakeTest, HandlesThatFailedTogetherShareWhatIsKeptOfThem) {

@@ -521,7 +521,7 @@ TEST(StateMachineTest, CancelEndsWhatIsNotIssued) {
   const SessionId session = cluster.Open();
   cluster.Submit(
       session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), OpRecord(OpId::kNeg, {1}, 2), WatchRecord{5, HandleId(2)}});
-  cluster.Submit(session, {CancelRecord{0}});
+  cluster.Submit(session, {CancelCallsRecord{}});
   cluster.CompleteAll();
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
   ASSERT_EQ(failed.size(), 1u);
@@ -537,7 +537,7 @@ TEST(StateMachineTest, ACancelledCallLetsGoOfWhatItUsedLast) {
   CallRecord last = OpRecord(OpId::kNeg, {1}, 2);
   last.operands[0].last_use = true;
   cluster.Submit(session, {FullRecord(MeshOf(1), {8}, kEverywhere, 1), last});
-  cluster.Submit(session, {CancelRecord{0}});
+  cluster.Submit(session, {CancelCallsRecord{}});
   cluster.CompleteAll();
   EXPECT_FALSE(cluster.machine().sessions().at(session).tensors.contains(HandleId(1)));
 }

@@ -20,6 +20,7 @@ from ._library import torch as _torch  # noqa: F401 - first: it says what is mis
 from ._table import coverage
 from . import (_elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists, _matrices,  # noqa: F401
                _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _batched, _lost, _meeting, _optimizers)
+from .._context import blocking
 from ._capture import capture
 from ._checkpoint import save
 from ._data_parallel import DistributedDataParallel
@@ -39,6 +40,6 @@ from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
            "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
-           "ShardedLoader", "Tensor", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
+           "ShardedLoader", "Tensor", "blocking", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
            "empty", "from_handle", "from_local", "full", "fully_shard", "linspace", "load", "logspace", "no_sync", "ones",
            "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]

@@ -246,13 +246,11 @@ class _Program:
                 numbers.append((i, starts[id(read[0])] + read[1]))
             else:
                 numbers.append((i, read()))
-        results = self.recording.replay([self._value(one, leaves) for one in self.sources], self.given_up, numbers)
+        cells = [(leaves[cell]._cell if isinstance(cell, int) else cell(), result) for cell, result in self.rebinds]
+        results = self.recording.replay([self._value(one, leaves) for one in self.sources], self.given_up, numbers,
+                                        [one for one in cells if one[0] is not None])
         if results is None:
             return NotImplemented
-        for cell, result in self.rebinds:
-            cell = leaves[cell]._cell if isinstance(cell, int) else cell()
-            if cell is not None:
-                cell.bind(results[result])
         for leaf, gradient in self.gradients:
             leaf.grad = gradient
         for generator, count in self.advances:

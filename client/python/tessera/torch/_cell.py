@@ -29,6 +29,8 @@ class Cell:
 
     def __init__(self, handle):
         self.handle = handle
+        if handle is not None:
+            handle._run_on()        # Ctrl-C loses no tensor
 
     def get(self):
         handle = self.handle
@@ -37,6 +39,7 @@ class Cell:
         return handle
 
     def bind(self, handle) -> None:
+        handle._run_on()
         self.handle = handle
         self.version += 1
         self.reduced = self.row_sum = None

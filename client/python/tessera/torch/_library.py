@@ -6,6 +6,7 @@ import ctypes
 import os
 import pathlib
 
+import _tessera
 from ..torch_device import built_path
 
 _HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
@@ -38,6 +39,7 @@ def _function(path: pathlib.Path, name: str):
     return function()
 
 
+_tessera.add_own_folder(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
 torch.ops.load_library(str(_path()))
 # make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
 make = _function(_path(), "tessera_make")
