@@ -15,6 +15,9 @@
 
 namespace tessera {
 
+// Beside those of op.h.
+inline constexpr OpId kCheckRange{430};
+
 struct ResolveInput {
   const OpRow& row;
   const OpCall& call;
