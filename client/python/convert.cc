@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "schemas/ops/check_range.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 
@@ -35,6 +36,7 @@ void Raise(const absl::Status& status) {
   if (status.GetPayload(kDTypeErrorPayload).has_value()) key = nb::str("dtype");
   if (status.GetPayload(kIndexErrorPayload).has_value()) key = nb::str("index");
   if (status.GetPayload(kLinalgErrorPayload).has_value()) key = nb::str("linalg");
+  if (status.GetPayload(kNumberErrorPayload).has_value()) key = nb::str("number");
   nb::object error_class = nb::borrow(GetHooks().error_classes[key]);
   const std::string message(status.message());
   nb::object text = nb::steal(PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));

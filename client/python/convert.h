@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
@@ -15,9 +16,18 @@ namespace tessera::python {
 
 namespace nb = nanobind;
 
-// What the Python class Tensor holds. `x += y` rebinds it.
+// Which tensors show elements of each other (view_module.h).
+struct View;
+struct SharedElements {};
+struct Shown {
+  std::shared_ptr<SharedElements> elements;  // each tensor that shows some of them has a reference
+  std::shared_ptr<const View> view;          // null: the tensor is none
+};
+
+// What the Python class Tensor holds. `x += y` rebinds the value.
 struct PyTensor {
   Tensor value;
+  std::unique_ptr<Shown> shown = nullptr;  // null: nobody was ever made a view of it, nor it one
 };
 
 // The Python side's parts that C++ calls: error classes by code, and hooks. Set once on import.
@@ -26,6 +36,7 @@ struct Hooks {
   nb::object convert_operand;  // (tensor, object) -> Tensor | (dtype number, number) | NotImplemented
   nb::object warn_implicit;    // (text) -> None
   nb::object refuse_operand;   // (op, tensor, object) raises
+  nb::object refuse_write;     // (op, view, key of an item or None) raises
   nb::object explain;          // (text of an Unavailable error) -> the text that is shown; none: as it is
 };
 Hooks& GetHooks();

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "client/ops.h"
+#include "client/python/view_module.h"
+#include "schemas/ops/op_ids.h"
 
 namespace tessera::python {
 namespace {
@@ -34,10 +36,12 @@ bool KeyFromPython(PyObject* item, IndexKey* key) {
 }
 
 // None where the index has other items than KeysFromPython knows.
-nb::object GetItemOf(const PyTensor& x, nb::handle key) {
+nb::object GetItemOf(PyTensor& x, nb::handle key) {
   const std::optional<IndexKeys> keys = KeysFromPython(key);
   if (!keys.has_value()) return nb::none();
-  return nb::cast(PyTensor{ValueOrRaise(GetItem(x.value, *keys))});
+  PyTensor item{ValueOrRaise(GetItem(x.value, *keys))};
+  MarkView(x, OpId::kSlice, nb::borrow(key), item);
+  return nb::cast(std::move(item));
 }
 
 // (kind, start, size, step) for each item, or None.
@@ -67,8 +71,10 @@ std::optional<IndexKeys> KeysFromPython(nb::handle key) {
 void DefineIndexing(nb::module_& module) {
   module.def("get_item", &GetItemOf, nb::arg(), nb::arg().none());
   module.def("normalise_index", &NormaliseOf, nb::arg().none(), nb::arg());
-  module.def("reshape", [](const PyTensor& x, nb::handle shape) {
-    return PyTensor{ValueOrRaise(Reshape(x.value, ShapeFromPython(shape)))};
+  module.def("reshape", [](PyTensor& x, nb::handle shape) {
+    PyTensor reshaped{ValueOrRaise(Reshape(x.value, ShapeFromPython(shape)))};
+    MarkView(x, OpId::kReshape, nb::borrow(shape), reshaped);
+    return reshaped;
   });
 }
 

@@ -379,9 +379,9 @@ NB_MODULE(_tessera, module) {
   DefineSites(module);
   DefineBlocking(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
-                             nb::object refuse_operand) {
-    GetHooks() = {std::move(error_classes), std::move(convert_operand), std::move(warn_implicit),
-                  std::move(refuse_operand), nb::object()};
+                             nb::object refuse_operand, nb::object refuse_write) {
+    GetHooks() = {std::move(error_classes),  std::move(convert_operand), std::move(warn_implicit),
+                  std::move(refuse_operand), std::move(refuse_write),    nb::object()};
   });
   module.def("set_explain_hook", [](nb::object explain) { GetHooks().explain = std::move(explain); });
   module.def(

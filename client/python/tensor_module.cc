@@ -13,6 +13,7 @@
 #include "client/plan_capture.h"
 #include "client/python/convert.h"
 #include "client/python/index_module.h"
+#include "client/python/view_module.h"
 #include "client/session.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
@@ -112,6 +113,7 @@ void Bind(nb::handle self, Tensor value) {
 
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
+  CheckWrite(self, NameOf(op), Write::kWhole, nb::none());
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   const TensorSpec& spec = SpecOf(tensor);
   CallOperand operands[2];
@@ -221,14 +223,20 @@ nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attribute
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
   SessionImpl::Results results = ValueOrRaise(operands.session->CallAll(call, operands.list));
-  if (results.size() == 1) return Wrap(std::move(results[0]));
+  const auto wrapped = [&](HandlePtr handle) {
+    PyTensor result{Tensor(std::move(handle))};
+    if (MakesView(call.op)) MarkView(*nb::inst_ptr<PyTensor>(objects[0]), call.op, attributes, result);
+    return nb::cast(std::move(result));
+  };
+  if (results.size() == 1) return wrapped(std::move(results[0]));
   nb::list out;
-  for (HandlePtr& result : results) out.append(Wrap(std::move(result)));
+  for (HandlePtr& result : results) out.append(wrapped(std::move(result)));
   return nb::tuple(out);
 }
 
 // x[key] = value: a new tensor, which x is from here on. False where the key has other items than KeysFromPython knows.
 bool SetItem(nb::handle self, nb::handle key, nb::handle value) {
+  CheckWrite(self, "x[i] = v", Write::kElement, key);
   const std::optional<IndexKeys> keys = KeysFromPython(key);
   if (!keys.has_value()) return false;
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
@@ -365,9 +373,9 @@ void WaitReleased(const Tensor& tensor, std::optional<double> timeout_s) {
   RaiseIfError(status);
 }
 
-void WaitAllReleased(const std::vector<PyTensor>& waited, std::optional<double> timeout_s) {
+void WaitAllReleased(const nb::list& waited, std::optional<double> timeout_s) {
   std::vector<Tensor> tensors;
-  for (const PyTensor& tensor : waited) tensors.emplace_back(tensor.value);
+  for (nb::handle tensor : waited) tensors.emplace_back(nb::cast<const PyTensor&>(tensor).value);
   absl::Status status;
   {
     nb::gil_scoped_release release;
@@ -482,6 +490,7 @@ void DefineTensor(nb::module_& module) {
       .def("__ge__", &ComparisonOp<OpId::kGreaterEqual, Py_LE>, nb::is_operator());
   tensor.def("__neg__", [](nb::handle a) { return UnaryOp(OpId::kNeg, a); });
   DefineReading(tensor);
+  DefineViews(tensor);
   DefineFound(module);
   DefineIndexing(module);
 

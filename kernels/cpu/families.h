@@ -35,6 +35,7 @@ absl::Status RunSort(const SortOp& op, const KernelCall& call);
 absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
 absl::Status RunGather(const GatherOp& op, const KernelCall& call);
 absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
+absl::Status RunCheckRange(const CheckRangeOp& op, const KernelCall& call);
 absl::Status RunAttention(const AttentionOp& op, const KernelCall& call);
 absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call);
 absl::Status RunFourier(const FourierOp& op, const KernelCall& call);

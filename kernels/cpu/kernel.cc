@@ -29,6 +29,7 @@ struct Dispatch {
   absl::Status operator()(const SortOp& op) const { return cpu::RunSort(op, call); }
   absl::Status operator()(const SearchSortedOp& op) const { return cpu::RunSearchSorted(op, call); }
   absl::Status operator()(const GatherOp& op) const { return cpu::RunGather(op, call); }
+  absl::Status operator()(const CheckRangeOp& op) const { return cpu::RunCheckRange(op, call); }
   absl::Status operator()(const ScatterOp& op) const { return cpu::RunScatter(op, call); }
   absl::Status operator()(const AttentionOp& op) const { return cpu::RunAttention(op, call); }
   absl::Status operator()(const LinalgOp& op) const { return cpu::RunLinalg(op, call); }

@@ -40,8 +40,7 @@
   ROW(Asinh, asinh)                   \
   ROW(Acosh, acosh)                   \
   ROW(Atanh, atanh)                   \
-  ROW(Erf, erf)                       \
-  ROW(Cbrt, cbrt)
+  ROW(Erf, erf)
 
 // libmvec's name of a function, by the vector ABI: the instruction set and the number of lanes.
 #undef TESSERA_MVEC
@@ -82,6 +81,7 @@ using RawF64s = decltype(F64s::raw);
 #define TESSERA_DECLARE(Name, name) TESSERA_DECLARE_EXPANDED(TESSERA_MVEC(name))
 extern "C" {
 TESSERA_VECTOR_FUNCTIONS(TESSERA_DECLARE)
+TESSERA_DECLARE(Cbrt, cbrt)
 RawF64s TESSERA_MVEC_POW(RawF64s, RawF64s);
 }
 
@@ -96,6 +96,39 @@ RawF64s TESSERA_MVEC_POW(RawF64s, RawF64s);
 #define TESSERA_DEFINE_EXPANDED(...) TESSERA_DEFINE_BOTH(__VA_ARGS__)
 #define TESSERA_DEFINE(Name, name) TESSERA_DEFINE_EXPANDED(Name, TESSERA_MVEC(name))
 TESSERA_VECTOR_FUNCTIONS(TESSERA_DEFINE)
+
+TESSERA_DEFINE(Cbrt, cbrt)
+
+// What a * b is, in two numbers: T. J. Dekker, "A floating-point technique for extending the available precision",
+// 1971.
+struct Product {
+  F64s high, low;
+};
+HWY_INLINE Product ProductOf(F64s a, F64s b) {
+  const F64Tag d;
+  const auto upper = [&](F64s x) {
+    const F64s wide = hn::Mul(x, hn::Set(d, 0x1p27 + 1));
+    return hn::Sub(wide, hn::Sub(wide, x));
+  };
+  const F64s a1 = upper(a), b1 = upper(b), a2 = hn::Sub(a, a1), b2 = hn::Sub(b, b1), high = hn::Mul(a, b);
+  const F64s rest = hn::Sub(hn::Sub(hn::Sub(high, hn::Mul(a1, b1)), hn::Mul(a2, b1)), hn::Mul(a1, b2));
+  return {high, hn::Sub(hn::Mul(a2, b2), rest)};
+}
+
+// As scalar::CubeRoot.
+HWY_INLINE F64s CubeRoot(F64s a) {
+  const F64Tag d;
+  const F64s size = hn::Abs(a), one = hn::Set(d, 1);
+  const auto is_small = hn::Lt(size, hn::Set(d, 0x1p-500)), is_large = hn::Gt(size, hn::Set(d, 0x1p500));
+  const auto scale = [&](double small, double large) {
+    return hn::IfThenElse(is_small, hn::Set(d, small), hn::IfThenElse(is_large, hn::Set(d, large), one));
+  };
+  const F64s x = hn::Mul(a, scale(0x1p300, 0x1p-300)), root = Cbrt()(x);
+  const Product square = ProductOf(root, root), cube = ProductOf(square.high, root);
+  const F64s rest = hn::Sub(hn::Sub(hn::Sub(x, cube.high), cube.low), hn::Mul(square.low, root));
+  const F64s better = hn::Add(root, hn::Div(rest, hn::Mul(hn::Set(d, 3), square.high)));
+  return hn::Mul(hn::IfThenElse(hn::Eq(better, better), better, root), scale(0x1p-100, 0x1p100));
+}
 
 // As scalar::Sigmoid.
 struct SigmoidOf {
@@ -121,6 +154,23 @@ void VectorLoop(const NodeBlock& block, F f) {
   std::copy_n(a + i, n - i, rest);
   hn::Store(f(hn::Load(d, rest)), d, rest);
   std::copy_n(rest, n - i, out + i);
+}
+
+// In f64, so that a root that f32 has comes out exactly.
+void CubeRootLoop(const NodeBlock& block) {
+  const F64Tag d;
+  const hn::Rebind<float, F64Tag> narrow;
+  const float* a = static_cast<const float*>(block.a);
+  float* out = static_cast<float*>(block.out);
+  const int64_t n = block.count, lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
+  for (int64_t i = 0; i < n; i += lanes) {
+    const bool is_whole = i + lanes <= n;
+    if (!is_whole) std::copy_n(a + i, n - i, rest);
+    const F64s root = Cbrt()(hn::PromoteTo(d, hn::LoadU(narrow, is_whole ? a + i : rest)));
+    hn::StoreU(hn::DemoteTo(narrow, root), narrow, is_whole ? out + i : rest);
+    if (!is_whole) std::copy_n(rest, n - i, out + i);
+  }
 }
 
 // In f64, so that a power that f32 has comes out exactly.
@@ -154,6 +204,10 @@ bool VectorMath(const NodeBlock& block) {
   case ScalarOp::k##Name: VectorLoop<T>(block, Name()); return true;
     TESSERA_VECTOR_FUNCTIONS(TESSERA_CASE)
     case ScalarOp::kSigmoid: VectorLoop<T>(block, SigmoidOf()); return true;
+    case ScalarOp::kCbrt:
+      if constexpr (sizeof(T) == 4) CubeRootLoop(block);
+      if constexpr (sizeof(T) == 8) VectorLoop<T>(block, [](F64s a) { return CubeRoot(a); });
+      return true;
     case ScalarOp::kPow:
       if constexpr (sizeof(T) == 4) PowLoop(block);
       return sizeof(T) == 4;

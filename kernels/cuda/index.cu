@@ -30,6 +30,26 @@ TESSERA_GATHER(4)
 TESSERA_GATHER(8)
 TESSERA_GATHER(16)
 
+__device__ inline i64 WordOf(i64 number) { return number; }
+__device__ inline i64 WordOf(double number) { return static_cast<i64>(BitsOfDouble(number)); }
+
+template <typename T>
+__device__ inline void CheckRange(const CheckRangeParameters& p) {
+  const T low = *reinterpret_cast<const T*>(&p.low), high = *reinterpret_cast<const T*>(&p.high),
+          other = *reinterpret_cast<const T*>(&p.other);
+  for (i64 i = ThreadNumber(); i < p.nest.size; i += ThreadCount()) {
+    const Offsets<2> at = OffsetsAt(p.nest, i);
+    const T number = static_cast<const T*>(p.source)[at.of[0]];
+    if (!((number >= low && number <= high) || number == other)) Fault(p.fault, WordOf(number));
+    static_cast<T*>(p.output)[at.of[1]] = number;
+  }
+}
+#define TESSERA_CHECK_RANGE(name, T) \
+  extern "C" __global__ void check_range_##name(const __grid_constant__ CheckRangeParameters p) { CheckRange<T>(p); }
+TESSERA_CHECK_RANGE(i64, i64)
+TESSERA_CHECK_RANGE(f32, float)
+TESSERA_CHECK_RANGE(f64, double)
+
 // Of two numbers of the dtype one of it: rounded, and cut to its bits.
 template <DTypes kOf>
 __device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {

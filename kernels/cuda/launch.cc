@@ -1,9 +1,12 @@
 #include "kernels/cuda/launch.h"
 
+#include <bit>
+#include <limits>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "schemas/ops/check_range.h"
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/errors.h"
 
@@ -29,6 +32,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const MergeOp& op) const { return LaunchMerge(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const SearchSortedOp& op) const { return LaunchSearchSorted(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const GatherOp& op) const { return LaunchGather(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
@@ -63,6 +67,15 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   return 0;
 }
 
+// The word has the number, of floats the bits of a double; the lowest integer stands for 0, where 0 may not stand.
+static absl::Status NumberFaultOf(const CheckRangeOp& op, const KernelCall& call, int64_t fault_word) {
+  const bool is_lowest = fault_word == std::numeric_limits<int64_t>::min();
+  Scalar number = call.output_dtype == DType::kI64 ? Scalar::Int(fault_word)
+                                                   : Scalar::Float(std::bit_cast<double>(is_lowest ? 0 : fault_word));
+  if (is_lowest && !IsInRange(Scalar::Int(0), call.scalars)) number = Scalar::Int(0);
+  return NumberOutOfRange(op, number, call.scalars);
+}
+
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
   for (const DType dtype : inputs) {
     if (!IsImplemented(dtype)) return NoKernelFor("kernel", dtype);
@@ -73,6 +86,7 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
 
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {
   if (fault_word == 0) return absl::OkStatus();
+  if (const auto* check = std::get_if<CheckRangeOp>(call.op)) return NumberFaultOf(*check, call, fault_word);
   const char* kernel = "gather";
   int64_t dim = 0, extent = 0;
   if (const auto* gather = std::get_if<GatherOp>(call.op)) {

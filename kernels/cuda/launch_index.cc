@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "schemas/ops/check_range.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -127,6 +128,26 @@ absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call,
   p.lines = MakeNest<3>(lines, {call.output_strides, index_strides, StridesOf(updates)});
   steps.push_back(MakeLaunch("scatter", p, GridOf(p.lines.size)));
   return steps;
+}
+
+absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall& call, const Workspace& workspace) {
+  TESSERA_RETURN_IF_ERROR(Validate(op, call));
+  const KernelInput& input = call.inputs[0];
+  const DType dtype = call.output_dtype;
+  if (input.extents != call.output_extents || input.dtype != dtype) {
+    return absl::InvalidArgumentError("check_range: the output differs from the input");
+  }
+  if (!IsChecked(dtype)) return NoKernelFor("check_range", dtype);
+  if (NumElements(call.output_extents) == 0) return Steps();
+  CheckRangeParameters p;
+  p.source = DataOf(input, workspace);
+  p.output = call.output;
+  p.fault = FaultWordOf(workspace);
+  p.low = ToElement(call.scalars[0], dtype);
+  p.high = ToElement(call.scalars[1], dtype);
+  p.other = call.scalars.size() > 2 ? ToElement(call.scalars[2], dtype) : p.low;
+  p.nest = MakeNest<2>(call.output_extents, {StridesOf(input), call.output_strides});
+  return Steps{MakeLaunch(absl::StrCat("check_range_", NameOf(dtype)), p, GridOf(p.nest.size))};
 }
 
 absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace) {

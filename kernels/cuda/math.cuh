@@ -29,13 +29,23 @@ TESSERA_LIBRARY(Asinh, asinh)
 TESSERA_LIBRARY(Acosh, acosh)
 TESSERA_LIBRARY(Atanh, atanh)
 TESSERA_LIBRARY(Erf, erf)
-TESSERA_LIBRARY(Cbrt, cbrt)
 TESSERA_LIBRARY(Sqrt, sqrt)
 TESSERA_LIBRARY(WholeBelow, floor)
 TESSERA_LIBRARY(WholeAbove, ceil)
 TESSERA_LIBRARY(WholeToZero, trunc)
 TESSERA_LIBRARY(WholeNearest, rint)
 #undef TESSERA_LIBRARY
+// As scalar::CubeRoot: exact of a cube.
+__device__ inline double Cbrt(double a) {
+  const double size = Magnitude(a);
+  const bool is_small = size < 0x1p-500, is_large = size > 0x1p500;
+  const double x = a * (is_small ? 0x1p300 : is_large ? 0x1p-300 : 1.0);
+  const double root = cbrt(x), square = root * root, cube = square * root;
+  const double rest = x - cube - fma(square, root, -cube) - fma(root, root, -square) * root;
+  const double better = root + rest / (3 * square);
+  return (better == better ? better : root) * (is_small ? 0x1p-100 : is_large ? 0x1p100 : 1.0);
+}
+__device__ inline float Cbrt(float a) { return static_cast<float>(cbrt(static_cast<double>(a))); }
 __device__ inline float Modulo(float a, float b) { return fmodf(a, b); }
 __device__ inline double Modulo(double a, double b) { return fmod(a, b); }
 __device__ inline float WithSign(float a, float b) { return copysignf(a, b); }
@@ -252,8 +262,13 @@ __device__ inline T CommonDivisor(T a, T b) {
   }
   return static_cast<T>(larger);
 }
-__device__ inline float Power(float base, float exponent) { return powf(base, exponent); }
-__device__ inline double Power(double base, double exponent) { return pow(base, exponent); }
+// Whole powers of 2 are exact; of floats in double, as exp2f is within 2 ulps.
+__device__ inline float Power(float base, float exponent) {
+  return base == 2 ? static_cast<float>(exp2(static_cast<double>(exponent))) : powf(base, exponent);
+}
+__device__ inline double Power(double base, double exponent) {
+  return base == 2 ? exp2(exponent) : pow(base, exponent);
+}
 template <typename T>
 __device__ inline T Power(T base, T exponent) {
   if constexpr (kIsSigned<T>) {

@@ -237,6 +237,13 @@ struct ScatterParameters {
   int op = 0;     // of ReduceCode; kCodeAvg sets
   Nest<3> lines;  // the output, the indices, the updates
 };
+struct CheckRangeParameters {
+  const void* source = nullptr;
+  void* output = nullptr;
+  unsigned long long* fault = nullptr;
+  Element low, high, other;  // in the dtype; `other` is low where there is none
+  Nest<2> nest;              // the source, the output
+};
 struct ScanParameters {
   Element identity;  // in the dtype that is accumulated in
   const void* input = nullptr;

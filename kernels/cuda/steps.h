@@ -130,6 +130,7 @@ absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, con
 absl::StatusOr<Steps> LaunchSearchSorted(const SearchSortedOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);

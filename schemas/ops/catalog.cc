@@ -264,6 +264,11 @@ constexpr std::array kRows = {
     Plain(OpId::kScatter, "scatter", F::kIndexed, 3, D::kSame, P::kNone,
           "scatter(x, indices, updates, /, axis=-1, *, mode='set')",
           "Gives x with updates at indices along an axis; mode is set (the last of several wins), add, max or min."),
+    Plain(OpId::kCheckRange, "check_range", F::kIndexed, 1, D::kSame, P::kNone,
+          "check_range(x, /, low, high, other=None, *, mode='element')",
+          "Gives x. An element that isn't from low to high, as a NaN, and isn't other, is an error of what is computed "
+          "of "
+          "the result; it says what the element is: mode, a word."),
     OpRow{OpId::kAttention, "attention", F::kAttention, 3, 4, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention is made of: keys by blocks, no scores in memory."},

@@ -64,6 +64,7 @@ struct TextVisitor {
   }
   std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
   std::string operator()(const GatherOp& op) const { return StrCat("gather(dim=", op.dim, WholeText(op.whole), ")"); }
+  std::string operator()(const CheckRangeOp& op) const { return StrCat("check_range(", op.what, ")"); }
   std::string operator()(const ScatterOp& op) const {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, WholeText(op.whole), ")");
   }
@@ -210,6 +211,13 @@ struct ValidateVisitor {
     }
     TESSERA_RETURN_IF_ERROR(ExpectWhole("scatter", op.whole));
     return ExpectDims("scatter", {op.dim});
+  }
+  absl::Status operator()(const CheckRangeOp& op) const {
+    const bool is_name =
+        !op.what.empty() && op.what.size() <= kMaxCheckedName &&
+        std::all_of(op.what.begin(), op.what.end(), [](char c) { return c == '_' || ('a' <= c && c <= 'z'); });
+    if (!is_name) return absl::InvalidArgumentError("check_range: what is checked is a word of a to z and _");
+    return ExpectCounts("check_range", inputs, 1, scalars, scalars == 3 ? 3 : 2);
   }
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
   absl::Status operator()(const FourierOp& op) const { return ValidateFourierOp(op, inputs, scalars); }

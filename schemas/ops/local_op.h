@@ -161,6 +161,14 @@ struct ScatterOp {
   bool operator==(const ScatterOp&) const = default;
 };
 
+// Input 0, i64, f32 or f64, is the output. Scalars {low, high} or {low, high, other}: an element that is not from low
+// to high, as a NaN, and isn't `other`, is an error of the call that says what it should have been (check_range.h).
+struct CheckRangeOp {
+  std::string what = "element";  // an identifier, of at most kMaxCheckedName letters
+  bool operator==(const CheckRangeOp&) const = default;
+};
+inline constexpr size_t kMaxCheckedName = 32;
+
 // Inputs: queries [..., L, E], keys [..., S, E], values [..., S, V] of one dtype, and maybe a mask that is broadcast to
 // [..., L, S]: bool, false where a score doesn't count, or of the dtype that is accumulated in, added to the scores.
 // Scalars {scale}. The output [..., L, V] is softmax(queries @ keys.T * scale + mask) @ values; causal: query i,
@@ -172,7 +180,7 @@ struct AttentionOp {
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
                              SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp,
-                             LinalgOp, ConvOp, PoolOp, FourierOp>;
+                             LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -183,8 +191,8 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
-// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)", "scatter(set; dim=0; whole=8)"; those of
-// linalg_op.h, window_op.h and fourier_op.h. Round-trips.
+// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)", "scatter(set; dim=0; whole=8)",
+// "check_range(label)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

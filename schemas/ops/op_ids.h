@@ -241,6 +241,7 @@ enum class OpId : uint16_t {
   kPtp = 427,
   kKron = 428,
   kCov = 429,
+  kCheckRange = 430,
 };
 
 }  // namespace tessera

@@ -185,6 +185,13 @@ absl::StatusOr<LocalOp> ParseSearchSorted(Scanner& scanner) {
   return SearchSortedOp{SearchSide::kRight};
 }
 
+absl::StatusOr<LocalOp> ParseCheckRange(Scanner& scanner) {
+  CheckRangeOp op;
+  TESSERA_ASSIGN_OR_RETURN(op.what, scanner.TakeIdentifier());
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 2));
+  return op;
+}
+
 struct NamedParser {
   std::string_view name;
   absl::StatusOr<LocalOp> (*parse)(Scanner& scanner);  // what stands between the parentheses
@@ -205,6 +212,7 @@ constexpr NamedParser kParsers[] = {
     {"argmerge", [](Scanner& scanner) { return ParseMerge(scanner, SortResult::kPlaces); }},
     {"scatter", ParseScatter},
     {"gather", ParseGather},
+    {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/check_range.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
 #include "schemas/types/layout.h"
@@ -352,7 +353,19 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   return Make(input, {x}, LocalAlong(input.call.op, dim, input.call.attributes), output);
 }
 
+static absl::StatusOr<OpResolution> ResolveCheckRange(const ResolveInput& input) {
+  const TensorSpec& x = *input.tensors[0];
+  if (!IsChecked(x.dtype)) return OperandDTypeError(input, "needs i64, f32 or f64");
+  if (input.call.scalars.size() < 2) return OperandError(input, "needs low and high");
+  CheckRangeOp op;
+  if (!input.call.attributes.Get(attribute::mode).empty()) op.what = input.call.attributes.Get(attribute::mode);
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, static_cast<int>(input.call.scalars.size())));
+  const TensorSpec whole = NothingPending(x, -1);
+  return Make(input, {whole}, std::move(op), whole);
+}
+
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input) {
+  if (input.call.op == OpId::kCheckRange) return ResolveCheckRange(input);
   switch (input.call.op) {
     case OpId::kScatter: return ResolveScatter(input);
     case OpId::kSearchSorted: return ResolveSearch(input);

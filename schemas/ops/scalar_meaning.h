@@ -24,6 +24,28 @@
 
 namespace tessera::scalar {
 
+// Within half an ulp and some 1e-15 of one, so exact of a cube: the library's root with a step of Newton's, for which
+// what is left of the number is computed exactly. Scaled, so that no product is too large or too small for that.
+inline double CubeRoot(double a) {
+  const double size = std::fabs(a);
+  const bool is_small = size<0x1p-500, is_large = size> 0x1p500;
+  const double x = a * (is_small ? 0x1p300 : is_large ? 0x1p-300 : 1.0);
+  const double root = std::cbrt(x), square = root * root, cube = square * root;
+  const double rest = x - cube - std::fma(square, root, -cube) - std::fma(root, root, -square) * root;
+  const double better = root + rest / (3 * square);
+  return (better == better ? better : root) * (is_small ? 0x1p-100 : is_large ? 0x1p100 : 1.0);
+}
+inline float CubeRoot(float a) { return static_cast<float>(std::cbrt(static_cast<double>(a))); }
+
+// Of floats. Whole powers of 2 are exact, whatever pow is.
+template <typename T>
+inline T PowerOf(T base, T exponent) {
+  if constexpr (kIsFloat<T>)
+    return base == 2 ? std::exp2(exponent) : Power(base, exponent);
+  else
+    return Power(base, exponent);
+}
+
 template <typename T, typename Visit>
 inline bool VisitUnary(ScalarOp op, Visit&& visit) {
   switch (op) {
@@ -135,7 +157,7 @@ inline bool VisitLibrary(ScalarOp op, Visit&& visit) {
     case ScalarOp::kAtanh: return visit([](T a) { return std::atanh(a); });
     case ScalarOp::kErf: return visit([](T a) { return std::erf(a); });
     case ScalarOp::kSigmoid: return visit([](T a) { return Sigmoid(a); });
-    case ScalarOp::kCbrt: return visit([](T a) { return std::cbrt(a); });
+    case ScalarOp::kCbrt: return visit([](T a) { return CubeRoot(a); });
     default: return false;
   }
 }
@@ -150,7 +172,7 @@ inline bool VisitLibraryBinary(ScalarOp op, Visit&& visit) {
     switch (op) {
       case ScalarOp::kFloorDivide: return visit([](T a, T b) { return FloorDivide(a, b); });
       case ScalarOp::kRemainder: return visit([](T a, T b) { return Remainder(a, b); });
-      case ScalarOp::kPow: return visit([](T a, T b) { return Power(a, b); });
+      case ScalarOp::kPow: return visit([](T a, T b) { return PowerOf(a, b); });
       default: break;
     }
   }

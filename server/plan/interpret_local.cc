@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "schemas/ops/check_range.h"
 #include "schemas/ops/expression.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
@@ -420,6 +421,16 @@ struct Kernels {
       output.Write(to, op.mode == ScatterMode::kSet ? update
                                                     : ReduceTwo(kOps[static_cast<size_t>(op.mode)],
                                                                 AccumulatedIn(output.dtype), output.Read(to), update));
+    });
+  }
+
+  void operator()(const CheckRangeOp& op) const {
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      const Number number = inputs[0].Read(index);
+      const Scalar as_scalar =
+          output.dtype == DType::kI64 ? Scalar::Int(number.ToInt()) : Scalar::Float(double(number));
+      if (failed->ok() && !IsInRange(as_scalar, scalars)) *failed = NumberOutOfRange(op, as_scalar, scalars);
+      output.Write(index, number);
     });
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "schemas/ops/check_range.h"
 #include "schemas/ops/expression.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
@@ -133,6 +134,7 @@ struct ExtentsCheck {
     return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GatherOp& op) const { return Indexed(inputs[0], inputs[1], output, op.dim); }
+  absl::Status operator()(const CheckRangeOp&) const { return inputs[0] == output ? absl::OkStatus() : Mismatch(); }
   absl::Status operator()(const ScatterOp& op) const {
     if (inputs[0] != output) return Mismatch();
     return Indexed(output, inputs[1], inputs[2], op.dim);
@@ -237,6 +239,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   const bool keeps = std::holds_alternative<ConvOp>(step.op) || std::holds_alternative<PoolOp>(step.op);
   for (size_t i = 0; keeps && i < step.inputs.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+  }
+  if (std::holds_alternative<CheckRangeOp>(step.op)) {
+    if (!IsChecked(dtype_of(step.output))) return Wrong("check_range of ", ToText(dtype_of(step.output)));
+    return expect(step.inputs[0], dtype_of(step.output));
   }
   const bool scatters = std::holds_alternative<ScatterOp>(step.op);
   if (scatters || std::holds_alternative<GatherOp>(step.op)) {

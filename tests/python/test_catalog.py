@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import warnings
 
@@ -115,7 +116,8 @@ OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled
           "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step",
           "silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward",
           "layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward", "nll_loss_and_weight",
-          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward"}
+          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward", "check_range"}
+NUMPYS = {"trace", "diagonal"}      # the rows are functions of linalg; ts has NumPy's
 DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
 
 
@@ -147,7 +149,7 @@ def test_every_row_has_an_oracle():
 def test_signatures_are_those_of_the_rows():
     for name, (_, _, _, _, signature, doc) in ROWS.items():
         function = getattr(ts, name, None)
-        if function is None or not signature.startswith(name + "(") or name in OTHERS | ELSEWHERE | DRAWN:
+        if function is None or not signature.startswith(name + "(") or name in OTHERS | ELSEWHERE | DRAWN | NUMPYS:
             continue
         assert f"{name}{inspect.signature(function)}" == signature.replace("arrays", "arrays")
         assert doc in function.__doc__
@@ -540,6 +542,33 @@ def test_a_label_that_is_no_class_is_an_error(session, mesh22, rng, placements):
                 loss(stack, ts.asarray(np.stack([labels * 0, labels]))).item()
         labels[3] = -100
         assert np.isfinite(ts.cross_entropy(x, ts.asarray(labels)).item())
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_numbers_are_checked_where_they_lie(session, mesh22, rng, placements):
+    """And what is computed of them fails; nothing moves for it."""
+    for dtype in (np.int64, np.float32, np.float64):
+        a = rng.integers(0, 8, (5, 8)).astype(dtype)
+        for number, other in ((8, ()), (-1, ()), (-100, (-99,)), *(((math.nan, ()), (math.inf, ())) if dtype != np.int64 else ())):
+            x = session.distribute_tensor(a, mesh22, placements)
+            with session.comm_debug() as comm:
+                np.testing.assert_array_equal((ts.check_range(x, 0, 7) + 1).full_tensor(), a + 1)
+            assert comm.total_bytes == 0 or any(p.is_partial() for p in placements)
+            bad = a.copy()
+            bad[3, 5] = number
+            y = ts.check_range(session.distribute_tensor(bad, mesh22, placements), 0, 7, *other, mode="class_of_a_row") * 2
+            shown = f"{number}" if dtype == np.int64 else re.escape(str(dtype(number)))
+            with pytest.raises(ts.NumberOutOfRangeError, match=f"check_range: class of a row {shown} is not from 0 to 7") as error:
+                y.wait()
+            assert isinstance(error.value, (IndexError, RuntimeError, ValueError))
+            if other:
+                bad[3, 5] = other[0]
+                kept = ts.check_range(session.distribute_tensor(bad, mesh22, placements), 0, 7, *other)
+                np.testing.assert_array_equal(kept.full_tensor(), bad)
+    with pytest.raises(ts.DTypeError, match="check_range: needs i64, f32 or f64"):
+        ts.check_range(ts.asarray([1], dtype=ts.int32), 0, 7)
+    with pytest.raises(ts.InvalidArgumentError, match="check_range: what is checked is a word"):
+        ts.check_range(ts.asarray([1]), 0, 7, mode="A label")
 
 
 def test_bad_input_is_said_by_the_function(session, mesh22, rng):

@@ -63,7 +63,7 @@ def test_every_example_is_of_a_function():
 
 @pytest.mark.parametrize("name, said", [
     ("cuda", "x.device_mesh"), ("cpu", "x.full_tensor()"), ("numpy", "x.full_tensor()"), ("to", "x.astype(dtype)"), ("detach", "no gradients"),
-    ("sort", "ts.sort(x"), ("compute", "x.full_tensor()"), ("add_", "x = x.add(...): tensors are immutable"), ("permute", "ts.permute_dims"),
+    ("sort", "ts.sort(x"), ("compute", "x.full_tensor()"), ("add_", "x = x.add(...)"), ("permute", "ts.permute_dims"),
     ("inv", "ts.linalg.inv"), ("full_tesnor", "did you mean full_tensor?"), ("plcements", "did you mean placements?")])
 def test_a_tensor_says_what_to_write(mesh4, name, said):
     x = ts.ones((2,), device_mesh=mesh4)
@@ -156,7 +156,7 @@ def test_numpy_functions_take_tensors(session, mesh4, rng):
     assert (a - x).tolist() == [0] * 5 and (a < x).tolist() == [False] * 5 and (np.eye(5) @ x).tolist() == x.tolist()
     for call, said in ((lambda: np.add.reduce(x), "np.add.reduce does not take f64[5]"), (lambda: np.frexp(x), "np.frexp does not take"),
                        (lambda: np.exp(x, out=np.zeros(5)), "can't take f64[5]"), (lambda: np.add(x, 1, dtype="f4"), "takes no dtype="),
-                       (lambda: np.add(x, 1, out=x), "tensors are immutable")):
+                       (lambda: np.add(x, 1, out=x), "y[...] = result")):
         with pytest.raises(TypeError, match=re.escape(said)):
             call()
 

@@ -159,6 +159,7 @@ class Program:
         del self.pool[at]
         after = a + b
         placements = x.placements
+        x = x.copy() if x._view_steps else x    # a view is not written
         x += y
         assert x.placements == placements or any(p.is_partial() for p in placements)
         self.keep(x, after, f"x += {y!r}")

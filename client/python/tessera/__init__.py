@@ -26,8 +26,8 @@ from ._advise import advise
 from ._arrangement import (append, argwhere, array_equal, array_split, atleast_1d, atleast_2d, atleast_3d, block, column_stack, delete,
                            diag, diagflat, dsplit, dstack, flatnonzero, fliplr, flipud, hsplit, hstack, identity, insert,
                            put_along_axis, ravel, ravel_multi_index, resize, rot90, tri, unravel_index, vander, vsplit, vstack)
-from ._calculus import (convolve, correlate, cummax, cummin, divmod, dot, geomspace, gradient, inner, interp,  # noqa: A004
-                        logspace, trapezoid)
+from ._calculus import (convolve, correlate, cummax, cummin, diagonal, divmod, dot, geomspace, gradient, inner, interp,  # noqa: A004
+                        logspace, trace, trapezoid)
 from ._context import blocking, implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
                         host_empty, init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
@@ -35,7 +35,8 @@ from ._display import visualize_sharding
 from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
                       uint8, uint16, uint32, uint64)
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
-                      InternalError, InvalidArgumentError, LinAlgError, NotFoundError, PermissionDeniedError, ResourceExhaustedError,
+                      InternalError, InvalidArgumentError, LinAlgError, NotFoundError, NumberOutOfRangeError, PermissionDeniedError,
+                      ResourceExhaustedError,
                       TesseraError, UnauthenticatedError, UnavailableError, UnimplementedError)
 from ._functional import adaptive_avg_pool2d, apply_along_axis, choose, compress, fromfunction, piecewise, select
 from ._local_map import local_map
@@ -43,11 +44,11 @@ from ._files import FileTensor, load, open, save  # noqa: A004
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
 from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,
-                        masked_select, median, nonzero, scatter_add, searchsorted, take, topk, unique_all, unique_counts,
+                        masked_select, nonzero, scatter_add, searchsorted, take, topk, unique_all, unique_counts,
                         unique_inverse, unique_values)
 from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
 from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
-                   diff, expand_dims,
+                   copy, diff, expand_dims,
                    matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, repeat, reshape, roll, round,  # noqa: A004
                    split, squeeze, stack, std, swapaxes, transpose, unstack, var)
 from ._notebook import load_ipython_extension, unload_ipython_extension
@@ -57,7 +58,7 @@ from ._random import (bernoulli, choice, dropout, exponential, manual_seed, norm
 from ._plan import Plan, explain
 from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
-from ._statistics import (bincount, corrcoef, cov, digitize, histogram, nan_to_num, nanargmax, nanargmin, nanpercentile, nanquantile,
+from ._statistics import (bincount, corrcoef, cov, digitize, histogram, median, nan_to_num, nanargmax, nanargmin, nanpercentile, nanquantile,
                           percentile, quantile)
 from ._array_function import ImplicitDownloadWarning
 from ._tensor import ImplicitRedistributionWarning, wait

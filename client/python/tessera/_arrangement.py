@@ -517,6 +517,7 @@ def put_along_axis(x, /, indices, values, axis=-1):
     Writes values at indices along an axis, as x[index] = value does: x is then the tensor that has them, and other handles
     keep what they had. Nothing is given back. axis: a dim, or None for the flattened tensor."""
     x = _tensor_of("put_along_axis", x)
+    x._check_write("put_along_axis")
     indices = _indices("put_along_axis", x, indices)
     y, dim = (x, axes_of("put_along_axis", axis, x.ndim)[0]) if axis is not None else (ravel(x), 0)
     if indices.ndim != y.ndim:

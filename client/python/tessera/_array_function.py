@@ -26,8 +26,6 @@ _running = contextvars.ContextVar("running", default=None)
 def _function_of(function):
     """Tessera's function of that name; None where there is none."""
     import tessera
-    if function in (np.diagonal, np.trace):     # of the first two dims, as the methods; ts.diagonal of the last two
-        return getattr(_tessera.Tensor, function.__name__)
     place = {"numpy": tessera, "numpy.linalg": tessera.linalg, "numpy.fft": tessera.fft}.get(function.__module__)
     found = None if place is None else vars(place).get(function.__name__)
     return found if inspect.isroutine(found) else None

@@ -17,7 +17,7 @@ from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
 from ._info import result_type
 from ._mesh import integers
-from ._ops import _tensor_of, astype, concat, diff, pad, reshape
+from ._ops import _tensor_of, astype, concat, diff, pad, permute_dims, reshape
 from ._tensor import axes_of
 from ._windows import conv1d
 
@@ -27,6 +27,36 @@ def _two(name: str, x1, x2) -> list:
     if tensor is None:
         raise ArgumentError(f"{name}: needs a Tensor, not {type(x1).__name__} and {type(x2).__name__}")
     return [beside(name, tensor, x) for x in (x1, x2)]
+
+
+# ---- diagonals -----------------------------------------------------------------------------------
+
+def _last_two(name: str, x, axis1, axis2):
+    """x with the two axes behind the others."""
+    x = _tensor_of(name, x)
+    if x.ndim < 2:
+        raise InvalidArgumentError(f"{name}: needs at least 2 dims: x is {x._spec}")
+    first, second = axes_of(name, axis1, x.ndim)[0], axes_of(name, axis2, x.ndim)[0]
+    if first == second:
+        raise InvalidArgumentError(f"{name}: axis1 and axis2 are both {first}, of {x._spec}")
+    if (first, second) == (x.ndim - 2, x.ndim - 1):
+        return x
+    return permute_dims(x, [d for d in range(x.ndim) if d not in (first, second)] + [first, second])
+
+
+def diagonal(x, /, offset=0, axis1=0, axis2=1):
+    """diagonal(x, /, offset=0, axis1=0, axis2=1)
+
+    The offset-th diagonal of two dims, by default the first ones, as the last dim. ts.linalg.diagonal takes it of the last
+    two."""
+    return made.diagonal(_last_two("diagonal", x, axis1, axis2), offset=offset)
+
+
+def trace(x, /, offset=0, axis1=0, axis2=1, dtype=None):
+    """trace(x, /, offset=0, axis1=0, axis2=1, dtype=None)
+
+    The sum of the offset-th diagonal of two dims, by default the first ones. ts.linalg.trace takes the last two."""
+    return made.trace(_last_two("trace", x, axis1, axis2), offset=offset, dtype=dtype)
 
 
 # ---- products ------------------------------------------------------------------------------------

@@ -155,17 +155,18 @@ def _order(inputs: list[str], output: str, operands: list) -> list[tuple[int, in
     return pairs
 
 
-def _einsum(notation, operands, precision):
+def _einsum(notation, given, precision):
+    operands = given
     parsed = _Notation(notation, operands)
     output = parsed.output
     dtype = _common_dtype(operands)
     pairs = [_without_repeats(letters, x) for letters, x in zip(parsed.inputs, operands)]
     inputs, operands = [letters for letters, _ in pairs], [x for _, x in pairs]
     if len(operands) == 1:
-        (x,), (given,) = operands, pairs
-        x, letters = _sum_out(x, inputs[0], output, dtype)
-        unchanged = letters == output and x is not given[1]
-        return x if unchanged else permute_dims(x, [letters.index(letter) for letter in output])
+        x, letters = _sum_out(operands[0], inputs[0], output, dtype)
+        if letters != output:
+            return permute_dims(x, [letters.index(letter) for letter in output])
+        return x._copy() if x is given[0] else x
     if len(operands) > 2:   # of two the product itself takes the common dtype
         operands[0] = astype(operands[0], dtype)
     for i, j in _order(inputs, output, operands):

@@ -30,6 +30,11 @@ class IndexOutOfRangeError(InvalidArgumentError, IndexError):
     """A dim, an index or a position that doesn't exist."""
 
 
+class NumberOutOfRangeError(IndexOutOfRangeError, RuntimeError):
+    """An element that is out of the range that an op takes, as a label that is no class, or a probability above 1. Who has the
+    element finds it, so the error comes where what is computed of it is waited for."""
+
+
 class LinAlgError(InvalidArgumentError, np.linalg.LinAlgError):
     """A matrix that has no answer: a singular one, one that isn't positive definite."""
 
@@ -117,6 +122,7 @@ BY_CODE = {
     "dtype": DTypeError,
     "index": IndexOutOfRangeError,
     "linalg": LinAlgError,
+    "number": NumberOutOfRangeError,
 }
 
 for _class in list(BY_CODE.values()) + [ArgumentError, TesseraError]:

@@ -54,7 +54,7 @@ _ARGUMENTS = {
     "weights": "a weight for each element.", "mode": "how; see above.", "n": "how many, or how often.", "n_rows": "rows.", "n_cols": "columns; as many as rows by default.",
     "negative_slope": "the factor of negative elements.", "norm": "'backward', 'ortho' or 'forward': where it is divided by the length.",
     "notation": "letters of the operands' dims, as 'ij,jk->ik'.", "num_classes": "how many classes.",
-    "obj": "a number, a list, an array, or a tensor.", "y": "a tensor.", "xp": "places.", "fp": "heights.", "ord": "which norm.", "out": "nothing: tensors are immutable.",
+    "obj": "a number, a list, an array, or a tensor.", "y": "a tensor.", "xp": "places.", "fp": "heights.", "ord": "which norm.", "out": "nothing: use the result, or write it into a tensor, y[...] = result.",
     "pivots": "a vector of integers, as lu_factor gives it.", "p": "a probability; of choice one for each row.", "reduction": "'mean', 'sum' or 'none'.", "repeats": "a number, or one for each element.",
     "repetitions": "how often along each axis.", "replace": "whether a row may be chosen twice.", "s": "extents along the axes.",
     "shape": "the extents, a tuple of integers.", "shapes": "tuples of integers.", "shift": "by how many places; a tuple for several axes.",

@@ -427,23 +427,6 @@ def _topk_of_shards(x, k, dim, largest):
     return made.take_along_axis(places, _order_of_topk(candidates, k, dim, largest), axis=dim)
 
 
-def median(x, /, axis=None, *, keepdims=False):
-    """The middle one of the sorted elements along an axis, or the mean of the two; NaN propagates."""
-    y = reshape(x, (-1,)) if axis is None else x
-    (dim,) = axes_of("median", 0 if axis is None else axis, y.ndim)
-    n = y.shape[dim]
-    if n == 0:
-        raise InvalidArgumentError(f"median: {x._spec} has no elements along the axis")
-    ordered = made.sort(y, axis=dim)
-    at = lambda i: ordered[(slice(None),) * dim + (slice(i, i + 1),)]    # noqa: E731
-    middle = (at((n - 1) // 2) + at(n // 2)) / 2
-    last = at(n - 1)
-    middle = made.where(made.isnan(last), last, middle) if y.dtype.kind == "f" else middle
-    if axis is None:
-        return reshape(middle, [1] * x.ndim if keepdims else [])
-    return middle if keepdims else reshape(middle, [n for d, n in enumerate(middle.shape) if d != dim])
-
-
 def searchsorted(x1, x2, /, side="left", sorter=None):
     """searchsorted(x1, x2, /, side='left', sorter=None)
 

@@ -7,26 +7,13 @@ import _tessera
 import _tessera_ops as made
 from . import _calculus, _functional, _indexing, _ops
 from ._attach import attach
-from ._errors import ArgumentError, InvalidArgumentError
-from ._ops import permute_dims, reshape
-from ._tensor import axes_of
+from ._errors import ArgumentError
+from ._ops import reshape
 
 
 def _no_out(name: str, out) -> None:
     if out is not None:
-        raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
-
-
-def _last(x, name: str, axis1, axis2):
-    """The two axes behind the others."""
-    if x.ndim < 2:
-        raise InvalidArgumentError(f"{name}: needs at least 2 dims: x is {x._spec}")
-    first, second = axes_of(name, axis1, x.ndim)[0], axes_of(name, axis2, x.ndim)[0]
-    if first == second:
-        raise InvalidArgumentError(f"{name}: axis1 and axis2 are both {first}, of {x._spec}")
-    if (first, second) == (x.ndim - 2, x.ndim - 1):
-        return x
-    return permute_dims(x, [d for d in range(x.ndim) if d not in (first, second)] + [first, second])
+        raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
 
 
 @attach(_tessera.Tensor)
@@ -77,13 +64,13 @@ class _NumpyMethods:
         return _ops.round(self, decimals)
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
-        """The offset-th diagonal of two dims, the first ones, as the last dim. ts.diagonal takes it of the last two."""
-        return made.diagonal(_last(self, "diagonal", axis1, axis2), offset=offset)
+        """The offset-th diagonal of two dims, the first ones, as the last dim. ts.linalg.diagonal takes it of the last two."""
+        return _calculus.diagonal(self, offset, axis1, axis2)
 
     def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-        """The sum of the offset-th diagonal of two dims, the first ones. ts.trace takes the last two."""
+        """The sum of the offset-th diagonal of two dims, the first ones. ts.linalg.trace takes the last two."""
         _no_out("trace", out)
-        return made.trace(_last(self, "trace", axis1, axis2), offset=offset, dtype=dtype)
+        return _calculus.trace(self, offset, axis1, axis2, dtype)
 
     @property
     def itemsize(self) -> int:

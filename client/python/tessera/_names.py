@@ -27,7 +27,7 @@ _ELSEWHERE = {
     "histogram_bin_edges": "ts.histogram(x, bins)[1]", "partition": "ts.sort(x)", "argpartition": "ts.argsort(x)", "lexsort": "ts.argsort(x), stable, by one key after the other",
     "apply_over_axes": "ts.sum(x, axis=(0, 1), keepdims=True)", "vectorize": "the function itself: ops take whole tensors", "conjugate": "ts.conj(x)",
     "copyto": "x[...] = values", "place": "x[mask] = values", "put": "x[indices] = values", "putmask": "x[mask] = values",
-    "around": "ts.round(x)", "copy": "+x: tensors are immutable", "extract": "x[mask]", "row_stack": "ts.vstack(tensors)", "rollaxis": "ts.moveaxis(x, source, destination)",
+    "around": "ts.round(x)", "extract": "x[mask]", "row_stack": "ts.vstack(tensors)", "rollaxis": "ts.moveaxis(x, source, destination)",
     "ediff1d": "ts.diff(ts.ravel(x))", "vdot": "ts.vecdot(a, b)", "matvec": "ts.matmul(a, b)", "vecmat": "ts.matmul(a, b)", "ndim": "x.ndim", "shape": "x.shape", "size": "x.size",
     "isposinf": "x == ts.inf", "isneginf": "x == -ts.inf", "isreal": "ts.imag(x) == 0", "iscomplex": "ts.imag(x) != 0", "iscomplexobj": "ts.isdtype(x.dtype, 'complex floating')",
     "isrealobj": "ts.isdtype(x.dtype, 'real floating')", "issubdtype": "ts.isdtype(dtype, kind)", "promote_types": "ts.result_type(dtype1, dtype2)", "common_type": "ts.result_type(a, b)",
@@ -46,7 +46,7 @@ _OF_TENSORS = {
     "cpu": "x.full_tensor() for a NumPy array", "numpy": "x.full_tensor()", "compute": "x.full_tensor()", "persist": "x.wait()",
     "to": "x.astype(dtype) for a dtype, x.to_device(mesh) for a mesh, x.redistribute(placements) for placements",
     "rechunk": "x.redistribute(placements)", "chunks": "x.placements and x.box(position)",
-    "detach": "x itself: tensors carry no gradients", "clone": "+x: tensors are immutable", "copy": "+x: tensors are immutable",
+    "detach": "x itself: tensors carry no gradients", "clone": "x.copy()",
     "contiguous": "x itself", "requires_grad": "nothing: tensors carry no gradients; tessera.torch does",
     "backward": "nothing: tensors carry no gradients; tessera.torch does", "grad": "nothing: tensors carry no gradients; tessera.torch does",
     "dim": "x.ndim", "numel": "x.size", "nelement": "x.size", "element_size": "x.itemsize",
@@ -113,7 +113,7 @@ def _tensor_getattr(self, name: str):
     import tessera
     advice, function = _OF_TENSORS.get(name, ""), vars(tessera).get(name)
     if not advice and name.endswith("_") and hasattr(type(self), name[:-1]):
-        advice = f"x = x.{name[:-1]}(...): tensors are immutable"
+        advice = f"x = x.{name[:-1]}(...)"
     if not advice and isinstance(function, types.FunctionType):
         advice = f"ts.{name}(x, ...)"
     if not advice and name in tessera.linalg.__all__:

@@ -36,7 +36,7 @@ def _check_reduction(name: str, x, out, unknown: dict):
     """Of a reduction: its tensor. NumPy's functions call the method of that name, with out=None: np.sum(x) is x.sum()."""
     no_dim(name, unknown, ("axis", "keepdims"))
     if out is not None:
-        raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
+        raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
     return _tensor_of(name, x)
 
 
@@ -87,6 +87,13 @@ def astype(x, dtype, /, *, copy=True, device=None):
 
 
 _document(astype, "astype")
+
+
+def copy(x, /):
+    """copy(x, /)
+
+    Gives a tensor with the same elements, which may be written into: x keeps what it has. Copies nothing before that."""
+    return _tensor_of("copy", x)._copy()
 
 
 def permute_dims(x, /, axes):
@@ -240,20 +247,41 @@ def repeat(x, repeats, /, axis=None):
     return take(x, [i for i, count in enumerate(times) for _ in range(count)], axis=dim)
 
 
+def _pairs(name: str, values, ndim: int) -> list:
+    """A pair for each axis, of one value, of (before, after), or of such pairs, as NumPy broadcasts them."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biufc":
+            raise ValueError
+        return np.broadcast_to(array, (ndim, 2)).tolist()
+    except ValueError:
+        raise InvalidArgumentError(f"pad: {name} is {values!r}; it is one number, (before, after), or a pair for each of {ndim} dims") from None
+
+
 def pad(x, pad_width, /, mode="constant", *, constant_values=0):
     """pad(x, pad_width, /, mode='constant', *, constant_values=0)
 
-    Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis. mode is
-    constant, edge, wrap or reflect."""
+    Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis, and so is
+    constant_values. mode is constant, edge, wrap or reflect. A corner has what the later axis adds."""
     x = _tensor_of("pad", x)
-    widths = [pad_width] if isinstance(pad_width, int) else list(pad_width)
-    if all(isinstance(width, int) for width in widths):
-        widths = [tuple(widths * 2) if len(widths) == 1 else tuple(widths)] * x.ndim
-    if len(widths) == 1:
-        widths = widths * x.ndim
-    flat = [int(width) for pair in widths for width in pair]
-    scalars = [constant_values] if mode == "constant" else []
-    return _tessera.call(_ROWS["pad"][0], (x,), pad_width=flat, mode=mode, scalars=scalars)
+    widths = [list(map(operator.index, pair)) for pair in _pairs("pad_width", pad_width, x.ndim)]
+    if mode != "constant":
+        return _padded(x, widths, mode, [])
+    values = _pairs("constant_values", constant_values, x.ndim)
+    each = [value for pair in values for value in pair] or [0]
+    if each.count(each[0]) == len(each):
+        return _padded(x, widths, mode, each[:1])
+    for dim, (pair, added) in enumerate(zip(widths, values)):
+        for side in (0, 1):
+            if pair[side]:
+                one = [[0, 0] for _ in widths]
+                one[dim][side] = pair[side]
+                x = _padded(x, one, mode, [added[side]])
+    return x
+
+
+def _padded(x, widths: list, mode: str, scalars: list):
+    return _tessera.call(_ROWS["pad"][0], (x,), pad_width=[width for pair in widths for width in pair], mode=mode, scalars=scalars)
 
 
 def moveaxis(x, source, destination, /):
@@ -332,7 +360,7 @@ def meshgrid(*arrays, indexing="xy"):
     out = []
     for i, array in enumerate(arrays):
         dim = 1 - i if swap and i < 2 else i
-        out.append(broadcast_to(reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))]), shape))
+        out.append(broadcast_to(reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))]), shape)._copy())
     return out
 
 
@@ -421,23 +449,29 @@ def _transpose_method(self, *axes):
     return transpose(self, axes or None)
 
 
-def flatten(x, /):
+def ravel(x, /):
     """All elements in one dim, in row-major order."""
     return reshape(x, (-1,))
 
 
-ravel = flatten
+def flatten(x, /):
+    """All elements in one dim, in row-major order; what is written into it leaves x as it is."""
+    return ravel(x)._copy()
+
+
+def _ravel_method(self):
+    return ravel(self)
 
 
 def _flatten_method(self):
-    return reshape(self, (-1,))
+    return flatten(self)
 
 
 def attach_methods() -> None:
     for name in _METHODS:
         setattr(_tessera.Tensor, name, globals().get(name) or getattr(made, name))
     for name, method in (("reshape", _reshape_method), ("transpose", _transpose_method), ("flatten", _flatten_method),
-                         ("ravel", _flatten_method)):
+                         ("ravel", _ravel_method)):
         method.__doc__, method.__name__, method.__qualname__ = globals()[name].__doc__, name, f"Tensor.{name}"
         setattr(_tessera.Tensor, name, method)
 

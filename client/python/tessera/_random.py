@@ -187,7 +187,7 @@ def permutation(x, /, *, axis=0, device=None, device_mesh=None, placements=None)
 def shuffle(x, /, *, axis=0):
     """shuffle(x, /, *, axis=0)
 
-    The slices of a tensor along an axis in random order: a new tensor, as tensors are immutable."""
+    The slices of a tensor along an axis in random order: a new tensor; x stays as it is."""
     if not isinstance(x, _tessera.Tensor):
         raise ArgumentError(f"shuffle: x is {type(x).__name__}, not a Tensor; make one with ts.asarray or distribute_tensor")
     return permutation(x, axis=axis)

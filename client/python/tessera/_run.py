@@ -27,7 +27,7 @@ def function(implementation):
     def public(*operands, **arguments):
         if not arguments.keys() <= known:
             if arguments.get("out") is not None:
-                raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
+                raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
             # NumPy's functions call methods with what they have themselves: out=None, dtype=None.
             arguments = {key: value for key, value in arguments.items() if key in known or value is not None}
             no_dim(name, {key: value for key, value in arguments.items() if key not in known}, known)

@@ -72,6 +72,23 @@ def _neighbours(place, n, ops):
     return ops.maximum(before, 0), ops.maximum(behind, 0)
 
 
+def median(x, /, axis=None, *, keepdims=False):
+    """median(x, /, axis=None, *, keepdims=False)
+
+    The middle one of the sorted elements along an axis, or several, or the mean of the two; NaN propagates."""
+    x = _real("median", x)
+    y, kept = _along_last("median", x, axis)
+    n = y.shape[-1]
+    if n == 0:
+        raise InvalidArgumentError(f"median: {x._spec} has no elements along the axis")
+    ordered = made.sort(y, axis=-1)
+    middle = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
+    if x.dtype.kind == "f":
+        last = ordered[..., n - 1]
+        middle = made.where(made.isnan(last), last, middle)
+    return reshape(middle, kept) if keepdims else middle
+
+
 def _asked(name: str, q, highest: float):
     """The quantiles in [0, 1] as an array of f64, and whether they are Python's numbers, which take x's dtype."""
     if isinstance(q, _tessera.Tensor):

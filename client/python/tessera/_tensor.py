@@ -23,6 +23,7 @@ from ._placements import Partial, Placement, Replicate, decode, encode, listed
 from ._progress import bar_of
 from ._session import check_cluster, distribute, seconds, session_of
 from ._ufunc import ArrayUfunc
+from ._views import refuse_write
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
@@ -79,7 +80,7 @@ def refuse_operand(op: str, tensor, other):
                         "of values make np.array(values) or ts.asarray(values)")
 
 
-_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand)
+_tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand, refuse_write)
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -406,7 +407,10 @@ class _TensorMethods:
             raise InvalidArgumentError(f"__array__: {self._spec} lives on workers, a copy can't be avoided")
         tell_download(self)
         array = self._download("__array__")
-        return array if dtype is None else array.astype(dtype, copy=False)
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        if not copy:    # what is written into it would be lost: NumPy refuses that where it is read-only
+            array.flags.writeable = False
+        return array
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if copy is False:
@@ -461,7 +465,7 @@ class _TensorMethods:
         _tessera.set_item(self, tuple(map(_index.plain, keys)), value)
 
     def __delitem__(self, key):
-        raise UnimplementedError(f"del x[i] on {self._spec}: tensors are immutable")
+        raise UnimplementedError(f"del x[i] on {self._spec}: a tensor keeps its shape; x = ts.delete(x, i, axis=0) makes one without")
 
     @property
     def T(self):
@@ -478,6 +482,10 @@ class _TensorMethods:
         return _tessera.call(OPS["permute_dims"], (self,), dims=order)
 
     def __pos__(self):
+        return self._copy()
+
+    def copy(self):
+        """A tensor with the same elements, which may be written into: x keeps what it has. Copies nothing before that."""
         return self._copy()
 
     # ---- shown ------------------------------------------------------------------------------

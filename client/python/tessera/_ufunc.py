@@ -32,7 +32,7 @@ def array_ufunc(tensor, ufunc, method, *inputs, out=None, **options):
         target = next(one for one in out if one is not None)
         if isinstance(target, np.ndarray):
             raise ArgumentError(f"{name}: a NumPy array can't take {tensor._spec} in place; write array += x.full_tensor(), or x = x + array")
-        raise ArgumentError(f"{name}: takes no out=: tensors are immutable, use the result")
+        raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
     function = vars(tessera).get(_NAMES.get(name, name))
     if method != "__call__" or function is None:
         wanted = name if method == "__call__" else f"{name}.{method}"

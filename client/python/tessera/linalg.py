@@ -4,11 +4,15 @@ where it lies, sharded rows or columns are gathered, or go to the batch."""
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from _tessera import Tensor
 import _tessera_ops as made     # the functions that are made from the catalog
 from _tessera_ops import (cholesky, cross, det, diagonal, eigvals, eigvalsh, inv, lu_solve, matmul, matrix_exp, matrix_norm,
-                          matrix_power, matrix_rank, pinv, solve, solve_triangular, svdvals, trace, vector_norm)
+                          matrix_power, solve, solve_triangular, svdvals, trace, vector_norm)
+from ._arrangement import beside
 from ._contraction import einsum, outer, tensordot, vecdot
-from ._errors import InvalidArgumentError, LinAlgError
+from ._errors import DTypeError, InvalidArgumentError, LinAlgError
 from ._names import suggestion
 from ._ops import _tensor_of, astype, matrix_transpose, moveaxis, reshape
 from ._tensor import axes_of
@@ -101,7 +105,40 @@ def lstsq(x1, x2, /, *, rtol=None):
     return LstsqResult(x, residuals, rank, values)
 
 
-for _function in (eig, eigh, lu_factor, qr, slogdet, svd, lstsq):
+def _is_tensor(rtol) -> bool:
+    return isinstance(rtol, (Tensor, np.ndarray))
+
+
+def _counting(name: str, x, values, rtol):
+    """Which singular values are above rtol, a tensor or an array of a number for each matrix, times the largest one."""
+    rtol = beside(name, x, rtol)
+    if rtol.dtype.kind not in "iuf":
+        raise DTypeError(f"{name}: rtol is {rtol._spec}; it has real numbers")
+    return values > astype(rtol, values.dtype)[..., None] * made.max(values, axis=-1, keepdims=True)
+
+
+def pinv(x, /, *, rtol=None):
+    if not _is_tensor(rtol):
+        return made.pinv(x, rtol=rtol)
+    x = _floating("pinv", x)
+    if 0 in x.shape[-2:]:
+        return made.pinv(x)
+    left, values, right = made.svd(x, full_matrices=False)
+    counts = _counting("pinv", x, values, rtol)
+    inverses = made.where(counts, 1 / made.where(counts, values, 1), 0)
+    return matmul(made.conj(right).mT, made.conj(left).mT * inverses[..., None])
+
+
+def matrix_rank(x, /, *, rtol=None):
+    if not _is_tensor(rtol):
+        return made.matrix_rank(x, rtol=rtol)
+    x = _floating("matrix_rank", x)
+    if 0 in x.shape[-2:]:
+        return made.matrix_rank(x)
+    return made.sum(_counting("matrix_rank", x, made.svdvals(x), rtol), axis=-1, dtype="i64")
+
+
+for _function in (eig, eigh, lu_factor, qr, slogdet, svd, lstsq, pinv, matrix_rank):
     _function.__doc__ = getattr(made, _function.__name__).__doc__
 lstsq.__doc__ += """ Where x1 has no more rows than columns there are no distances; those of a matrix that
 has not full rank are NumPy's empty ones, here they are given."""

@@ -218,6 +218,9 @@ void Pad(G& g) {
     const Scalar value = g.scalars().empty() ? Scalar::Int(0) : g.scalars()[0];
     return g.Return(Place(g, placed, {x}, {std::get<Scalar>(g.AsType(value, x.dtype()).operand())}));
   }
+  if (mode != "edge" && mode != "wrap" && mode != "reflect") {
+    return g.Refuse(StrCat("mode is ", mode, ", not constant, edge, wrap or reflect"));
+  }
   for (int64_t d = 0; d < x.rank(); ++d) {
     const int64_t extent = x.extent(d), before = width[2 * static_cast<size_t>(d)],
                   after = width[2 * static_cast<size_t>(d) + 1];

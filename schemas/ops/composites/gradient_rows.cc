@@ -148,14 +148,25 @@ struct Labelled {
   V counts{0};    // whether a row counts, with a dim of extent 1 for the classes
 };
 
+// The labels; the plan fails where one that counts is no class.
+V CheckedLabels(G& g, const V& labels, int64_t classes, int64_t ignored) {
+  Attributes says;
+  says.Set(attribute::mode, "label");
+  return g.Call(OpId::kCheckRange, std::move(says), {g.AsType(labels, DType::kI64)},
+                {Scalar::Int(0), Scalar::Int(classes - 1), Scalar::Int(ignored)});
+}
+
 // Whether the call is one: x with a dim of classes, labels without. Refuses it otherwise.
-bool ReadLabels(G& g, const V& x, const V& labels, Labelled* out) {
+enum class Labels : uint8_t { kChecked = 0, kKnown = 1 };
+bool ReadLabels(G& g, const V& x, const V& given, Labels labels_are, Labelled* out) {
   out->dim = g.attributes().Get(attribute::dims).empty() ? x.rank() - 1 : g.attributes().Get(attribute::dims)[0];
   if (const int64_t* ignored = g.attributes().Get(attribute::ignore_index)) out->ignored = *ignored;
   if (x.rank() < 1 || out->dim < 0 || out->dim >= x.rank()) g.Refuse("needs a dim of classes");
-  const DTypeKind kind = Kind(labels.dtype());
+  const DTypeKind kind = Kind(given.dtype());
   if (kind != DTypeKind::kSigned && kind != DTypeKind::kUnsigned) g.RefuseDType("labels need an integer dtype");
-  if (labels.rank() + 1 != x.rank()) g.Refuse("labels have one dim less than the classes' tensor");
+  if (given.rank() + 1 != x.rank()) g.Refuse("labels have one dim less than the classes' tensor");
+  if (g.failed()) return false;
+  const V labels = labels_are == Labels::kKnown ? given : CheckedLabels(g, given, x.extent(out->dim), out->ignored);
   if (g.failed()) return false;
   const V expanded = g.ExpandDim(labels, out->dim);
   out->counts = g.Map(OpId::kNotEqual, {expanded, V(out->ignored)});
@@ -238,7 +249,7 @@ bool IsMean(const G& g) {
 void NllLossAndWeight(G& g) {
   const V& x = g.operand(0);
   Labelled at;
-  if (!ReadLabels(g, x, g.operand(1), &at)) return;
+  if (!ReadLabels(g, x, g.operand(1), Labels::kChecked, &at)) return;
   const bool has_weight = g.operand_count() > 2;
   const V weight = has_weight ? AlongClasses(g, g.operand(2), x, at.dim) : V(1.0);
   const V terms = g.Where(at.is_label, has_weight ? x * weight : x, V(0.0));
@@ -255,7 +266,7 @@ void NllLossAndWeight(G& g) {
 void NllLossBackward(G& g) {
   const V &x = g.operand(0), &gradient = g.operand(1), &count = g.operand(3);
   Labelled at;
-  if (!ReadLabels(g, x, g.operand(2), &at)) return;
+  if (!ReadLabels(g, x, g.operand(2), Labels::kKnown, &at)) return;
   V scale = IsMean(g) ? -gradient / count : -gradient;
   if (IsOfRows(g)) scale = g.ExpandDim(scale, at.dim);
   if (g.operand_count() > 4) {

@@ -38,7 +38,11 @@ V SquaredSize(G& g, const V& x) {
   return real * real + imag * imag;
 }
 void Rsqrt(G& g) { g.Return(V(1.0) / g.Map(OpId::kSqrt, {g.operand(0)})); }
-void Exp2(G& g) { g.Return(g.Map(OpId::kExp, {g.AsFloat(g.operand(0)) * V(std::numbers::ln2)})); }
+void Exp2(G& g) {
+  const V x = g.AsFloat(g.operand(0));
+  const bool is_complex = Kind(x.dtype()) == DTypeKind::kComplex;
+  g.Return(is_complex ? g.Map(OpId::kExp, {x * V(std::numbers::ln2)}) : g.Map(OpId::kPow, {V(2.0), x}));
+}
 
 // clip(x, min, max): either bound may be left out; attribute mode says which there are. The dtype is x's.
 void Clip(G& g) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/ops/check_range.h"
 
 #include "tests/conformance/kernels/agreement.h"
 
@@ -471,6 +472,37 @@ TEST(LocalOps, ScattersCombineInOrder) {
           if (HasFailure()) return;
         }
       }
+    }
+  }
+}
+
+TEST(LocalOps, ANumberOutsideOfItsRangeIsAnErrorThatNamesIt) {
+  for (const DType dtype : {DType::kI64, DType::kF32, DType::kF64}) {
+    const bool is_whole = dtype == DType::kI64;
+    for (Layout layout : kLayouts) {
+      StridedArray numbers(dtype, {3, 5, 4}, layout), out(dtype, {3, 5, 4}, layout);
+      const auto check = [&](double number, std::vector<Scalar> scalars) {
+        for (int64_t i = 0; i < numbers.size(); ++i) numbers.Set(i, {dtype, static_cast<double>(i % 8), i % 8});
+        numbers.Set(33, {dtype, number, is_whole ? static_cast<int64_t>(number) : 0});
+        return ExpectAgreement(CheckRangeOp{"some_label"}, {&numbers}, out, std::move(scalars)).kernel;
+      };
+      const std::vector<Scalar> range = {Scalar::Int(0), Scalar::Int(7)};
+      for (const double number : {0.0, 7.0}) EXPECT_TRUE(check(number, range).ok());
+      EXPECT_TRUE(check(-100, {Scalar::Int(0), Scalar::Int(7), Scalar::Int(-100)}).ok());
+      for (const double number : {8.0, -1.0, 1e9, -1e9}) {
+        const absl::Status status = check(number, range);
+        EXPECT_TRUE(status.GetPayload(kNumberErrorPayload).has_value()) << status;
+        const Scalar shown = is_whole ? Scalar::Int(static_cast<int64_t>(number)) : Scalar::Float(number);
+        EXPECT_EQ(status.message(), "some label " + ToText(shown) + " is not from 0 to 7");
+      }
+      numbers.Set(33, {dtype, 0.0, 0});
+      EXPECT_NE(std::string(check(0, {Scalar::Int(1), Scalar::Int(7), Scalar::Int(3)}).message()).find("label 0"),
+                std::string::npos);
+      if (!is_whole) {
+        EXPECT_FALSE(check(std::numeric_limits<double>::quiet_NaN(), range).ok());
+        EXPECT_FALSE(check(std::numeric_limits<double>::infinity(), range).ok());
+      }
+      if (HasFailure()) return;
     }
   }
 }

@@ -11,7 +11,7 @@ import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import concat, permute_dims, reshape
 from .._tensor import OPS
-from . import _composed
+from . import _composed, _ranges
 from ._cell import moved
 from ._composed import _call, wide
 from ._dtypes import INT64
@@ -86,6 +86,7 @@ def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM,
     count = starts.shape[0] - bool(include_last_offset)
     if count < 0:
         raise InvalidArgumentError(f"embedding_bag: include_last_offset takes at least one offset: {offsets!r}")
+    numbers = _ranges.indices(numbers, w.shape[0])
     bag = _bags(numbers, _checked(starts, numbers.shape[0])[:count])
     rows = _composed.embedding(_by_columns(w) if mode == MAX else w, numbers)
     counted = _is_counted(numbers, padding_idx, w.shape[0])

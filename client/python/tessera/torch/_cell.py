@@ -1,4 +1,4 @@
-"""Cells and views: what a storage is where values are immutable.
+"""Cells and views: what a storage is where a write makes another value.
 
 A handle names a value that never changes. torch's tensors change, and several of them share what they change: `y = x[0]`,
 `y.add_(1)` shows in x. A *cell* stands for the storage: it is bound to a handle, and an in-place op binds it to another one.

@@ -9,7 +9,7 @@ import torch
 import _tessera
 from .._mesh import DeviceMesh
 from .._tensor import OPS
-from . import _composed
+from . import _composed, _ranges
 from ._cell import like
 from ._device import next_call
 from ._dtypes import F32, F64, HALVES, INT64, INTEGERS, TORCH, code
@@ -230,16 +230,25 @@ def _drawn(base, numbers, dtype: int = F32):
     return create_like("rand", base, base.shape, dtype, numbers)
 
 
-@row("bernoulli_.float")
+def _probability(op: str, p, base):
+    if isinstance(p, torch.Tensor):
+        return _ranges.probabilities(settled(operand(op, p), base))
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"{op}: p is {p}, not from 0 to 1")
+    return float(p)
+
+
+@row("bernoulli_.float", "bernoulli_.Tensor")
 def bernoulli_(x, p=0.5, *, generator=None):
     numbers = next_call(generator)
-    return _bind_whole("bernoulli_", x, lambda base: _composed.as_dtype(_call(OPS["less"], (_drawn(base, numbers), float(p))), base._dtype))
+    return _bind_whole("bernoulli_", x, lambda base: _composed.as_dtype(
+        _call(OPS["less"], (_drawn(base, numbers), _probability("bernoulli_", p, base))), base._dtype))
 
 
 @row("bernoulli.default", "bernoulli.p")
 def bernoulli(x, p=None, *, generator=None):
     base = settled(x)
-    hit = _call(OPS["less"], (_drawn(base, next_call(generator)), base if p is None else float(p)))
+    hit = _call(OPS["less"], (_drawn(base, next_call(generator)), _probability("bernoulli", x if p is None else p, base)))
     return wrap(_composed.as_dtype(hit, base._dtype))
 
 
@@ -291,7 +300,7 @@ def native_dropout_backward(grad, mask, scale):
 def multinomial(x, num_samples, replacement=False, *, generator=None):
     """Indices with probabilities as the rows say: by the largest log(p) + Gumbel noise; several with replacement each by where a
     random number lies among the sums of probabilities."""
-    h = settled(x)
+    h = _ranges.weights(settled(x))
     if replacement and num_samples > 1:
         sums = _call(OPS["cumulative_sum"], (cast(settled_dims(h, [h.ndim - 1]), F64),), dims=[h.ndim - 1])
         total = sums[..., -1:]

@@ -10,6 +10,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
+from . import _ranges
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
 from ._operands import cast, filled, floating, number_as, operand, promoted, within
 from ._placing import settled
@@ -148,6 +149,7 @@ def div_mode(a, b, *, rounding_mode=None):
     if rounding_mode is None:
         return div(a, b)
     x, y = promoted("div", a, b)
+    y = _ranges.divisor("div", x, y)
     if rounding_mode == "floor":
         return wrap(_call(OPS["floor_divide"], (x, y)))
     out = _call(OPS["trunc"], (_call(DIV, (x, y)),))
@@ -168,6 +170,13 @@ def _binary(name: str, op: int, is_float: bool = False):
     return function
 
 
+def _division(name: str, op: int):
+    def function(a, b):
+        x, y = promoted(name, a, b)
+        return wrap(_call(op, (_whole(a, x), _ranges.divisor(name, x, _whole(b, y)))))
+    return function
+
+
 def _extreme(name: str, op: int, of_bools: int):
     slow = _binary(name, op)
 
@@ -182,10 +191,11 @@ for _name, _op in (("maximum", "logical_or"), ("minimum", "logical_and")):
     row(f"{_name}.default")(_extreme(_name, OPS[_name], OPS[_op]))
 for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
-                   ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("floor_divide", "floor_divide"),
-                   ("remainder", "remainder"), ("bitwise_left_shift", "bitwise_left_shift"), ("gcd", "gcd"), ("lcm", "lcm"),
+                   ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("bitwise_left_shift", "bitwise_left_shift"), ("gcd", "gcd"), ("lcm", "lcm"),
                    ("bitwise_right_shift", "bitwise_right_shift"), ("__lshift__", "bitwise_left_shift"), ("__rshift__", "bitwise_right_shift")):
     row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_name, OPS[_op]))
+for _name in ("floor_divide", "remainder"):
+    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Scalar_Tensor")(_division(_name, OPS[_name]))
 for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
     row(f"{_name}.default", f"{_name}.Tensor", f"{_name}.Scalar")(_binary(_name, OPS[_name], True))
 
@@ -246,6 +256,7 @@ def complex_(real, imag):
 def fmod(a, b):
     """The remainder with the sign of a."""
     x, y = promoted("fmod", a, b)
+    y = _ranges.divisor("fmod", x, y)
     rest = _call(OPS["remainder"], (_call(OPS["abs"], (settled(x),)), _call(OPS["abs"], (y,)) if isinstance(y, _tessera.Tensor) else abs(y)))
     return wrap(_call(WHERE, (_call(OPS["less"], (settled(x), 0)), _call(NEG, (rest,)), rest)))
 
@@ -357,7 +368,7 @@ def convert_element_type(x, dtype):
 
 put(torch.ops.prims.convert_element_type.default, convert_element_type, "catalog")
 row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="client")(
-    lambda x, memory_format=None: wrap(handle_of(x)))     # values are immutable: a copy is another name
+    lambda x, memory_format=None: wrap(handle_of(x)))     # a write makes another value: a copy is another name
 
 
 # ---- activations --------------------------------------------------------------------------------------------

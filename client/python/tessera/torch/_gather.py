@@ -11,7 +11,7 @@ from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
 from .._ops import concat, pad
 from .._tensor import OPS
-from . import _composed
+from . import _composed, _ranges
 from ._dtypes import BOOL, INT64, U8
 from ._operands import cast, handle, number_as, operand
 from ._placing import full_like, settled
@@ -28,9 +28,14 @@ def _numbers(op: str, x, indices):
     return cast(h, INT64)
 
 
+def _indices(op: str, x, dim: int, indices):
+    """Those of a dim; negative ones are errors, as they are torch's."""
+    return _ranges.indices(_numbers(op, x, indices), x.shape[dim] if x.ndim else 1)
+
+
 @row("embedding.default", how="composed")
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    return wrap(_composed.embedding(settled(weight), _numbers("embedding", weight, indices)))
+    return wrap(_composed.embedding(settled(weight), _indices("embedding", weight, 0, indices)))
 
 
 @row("embedding_dense_backward.default")
@@ -47,7 +52,7 @@ def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
 @row("embedding_renorm_.default", how="composed")
 def embedding_renorm_(weight, indices, max_norm, norm_type):
     """Rows that are used, and longer than max_norm, become so long."""
-    w, numbers = settled(weight), _numbers("embedding", weight, indices)
+    w, numbers = settled(weight), _indices("embedding", weight, 0, indices)
     flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
     used = _call(OPS["scatter"], (full_like(w, (w.shape[0],), BOOL, False), flat, full_like(flat, flat.shape, BOOL, True)), dims=[0], mode="set")
     norms = linalg.vector_norm(w, axis=1, ord=norm_type)
@@ -156,14 +161,14 @@ def _with_dims(function):
 @row("index_select.default")
 @_with_dims
 def index_select(x, dim, indices):
-    return wrap(_indexing.take(settled(x), _call(OPS["reshape"], (_numbers("index_select", x, indices),), shape=[indices.numel()]),
+    return wrap(_indexing.take(settled(x), _call(OPS["reshape"], (_indices("index_select", x, dim, indices),), shape=[indices.numel()]),
                                axis=dim % max(x.ndim, 1)))
 
 
 @row("index_add.default")
 @_with_dims
 def index_add(x, dim, indices, source, *, alpha=1):
-    h, at = handle_of(source), _call(OPS["reshape"], (_numbers("index_add", x, indices),), shape=[indices.numel()])
+    h, at = handle_of(source), _call(OPS["reshape"], (_indices("index_add", x, dim, indices),), shape=[indices.numel()])
     if alpha != 1:
         h = full_like(h, h.shape, BOOL, False) if h._dtype == BOOL else _composed.mul(h, number_as(alpha, h._dtype))      # False
     return wrap(_call(OPS["scatter"], (settled(x), at, h),
@@ -177,12 +182,12 @@ def gather(x, dim, indices, *, sparse_grad=False):
     if not x.ndim or not indices.ndim:
         out = gather(x.reshape(-1), 0, indices.reshape(-1))
         return out.reshape(indices.shape)
-    return wrap(_indexing.gather(settled(x), _numbers("gather", x, indices), axis=dim))
+    return wrap(_indexing.gather(settled(x), _indices("gather", x, dim, indices), axis=dim))
 
 
 def _scatter(mode: str):
     def function(x, dim, indices, source):
-        h, at = settled(x), _numbers("scatter", x, indices)
+        h, at = settled(x), _indices("scatter", x, dim, indices)
         updates = cast(handle("scatter", source, x), h._dtype)
         if updates.ndim == 0:
             updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape))
@@ -244,7 +249,7 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
 def _scatter_product(x, dim, indices, source, include_self: bool):
     """Products by indices: in the order of the indices by products of 1, 2, 4, ... neighbours that go to one place; the last of a
     place has them all, and is added to nothing there."""
-    h, at = settled(x), _numbers("scatter_reduce", x, indices)
+    h, at = settled(x), _indices("scatter_reduce", x, dim, indices)
     updates = cast(handle("scatter_reduce", source, x), h._dtype)
     if h._dtype == BOOL:
         out = _scatter_product(wrap(cast(h, U8)), dim, indices, wrap(cast(updates, U8)), include_self)

@@ -257,7 +257,7 @@ def _redistributed(x: Tensor, raw_mesh, encoded: list, forward_dtype=None, backw
 
 
 def from_handle(handle) -> Tensor:
-    """A torch tensor of a Tensor of the client; it doesn't require grad. Nothing is copied, as values are immutable."""
+    """A torch tensor of a Tensor of the client; it doesn't require grad. Nothing is copied, as a write makes another value."""
     if not isinstance(handle, _tessera.Tensor):
         raise InvalidArgumentError(f"from_handle: takes a tessera.Tensor, not {type(handle).__name__}")
     return wrap(handle._copy())

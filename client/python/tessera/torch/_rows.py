@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from . import _composed
+from . import _composed, _ranges
 from ._composed import wide
 from ._dtypes import F32, F64, HALVES, code
 from ._operands import operand
 from ._placing import full_like, is_small, settled, settled_dims
-from ._table import row
+from ._table import apart, row
 from ._tensor import handle_of, wrap, wrap_later
 
 _call, _call_all = _tessera.call, _tessera.call_all
@@ -190,6 +192,31 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_we
     out = wrap(found)
     out._cell.row_sum = row_sum     # what log_softmax's backward would sum up
     return out
+
+
+@row("binary_cross_entropy.default", how="composed")
+def binary_cross_entropy(x, target, weight=None, reduction=1):
+    """As torch takes it apart, of probabilities."""
+    x, target = (wrap(_ranges.probabilities(settled(one), what)) for one, what in ((x, "probability"), (target, "target")))
+    return apart("binary_cross_entropy.default")(x, target, weight, reduction)
+
+
+@row("one_hot.default")
+def one_hot(x, num_classes=-1):
+    if x.dtype is not torch.int64:
+        raise RuntimeError(f"one_hot: takes indices of int64, not {x!r}")
+    if num_classes == -1:
+        if not x.numel():
+            raise RuntimeError(f"one_hot: of no elements the number of classes can't be inferred: {x!r}")
+        num_classes = int(x.max()) + 1
+    if num_classes < 1 and x.numel():
+        raise RuntimeError(f"one_hot: num_classes is {num_classes}, not above 0")
+    return wrap(_call(OPS["one_hot"], (_ranges.checked(settled(x), 0, num_classes - 1, "class"),), num_classes=num_classes))
+
+
+# torch takes it apart before it comes to the rows, into what leaves out what is no class.
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_LIBRARY.impl("one_hot", one_hot, "AutogradPrivateUse1")
 
 
 @row("mse_loss.default")

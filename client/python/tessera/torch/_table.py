@@ -131,6 +131,11 @@ def _taken_apart(func, decomposition):
     return run_
 
 
+def apart(name: str):
+    """How torch takes an overload apart."""
+    return _decompositions()[overload(name)]
+
+
 def _decompositions() -> dict:
     from torch._decomp import decomposition_table
     return decomposition_table
