@@ -115,6 +115,8 @@ struct PlanReport {
 struct CommReport {
   std::vector<int64_t> received_bytes;
   std::vector<int64_t> sent_bytes;
+  std::vector<int64_t> uploaded_bytes;    // into shards, from the client or a file
+  std::vector<int64_t> downloaded_bytes;  // from shards, to the client or a file
   std::map<std::string, uint64_t> collective_counts;
   OpRange ops;  // what was issued in the block, for Session::Profile
 };

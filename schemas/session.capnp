@@ -277,6 +277,10 @@ struct CommReport {
   firstOp @4 :UInt64;
   endOp @5 :UInt64;
   # The session's ops between commBegin and commEnd, for `profile`: [firstOp, endOp).
+  uploadedBytes @6 :List(Int64);
+  # By worker index: copied into shards from the client or a file.
+  downloadedBytes @7 :List(Int64);
+  # By worker index: copied from shards to the client or a file.
 }
 
 struct Profile {

@@ -220,6 +220,8 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.request = comm.getRequest();
       event.comm.received_bytes = IntegersOf(comm.getReceivedBytes());
       event.comm.sent_bytes = IntegersOf(comm.getSentBytes());
+      event.comm.uploaded_bytes = IntegersOf(comm.getUploadedBytes());
+      event.comm.downloaded_bytes = IntegersOf(comm.getDownloadedBytes());
       for (auto count : comm.getCollectives()) {
         event.comm.collective_counts[TextOf(count.getName())] += count.getCount();
       }

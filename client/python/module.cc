@@ -139,7 +139,8 @@ nb::tuple CommEnd(const Session& session, uint64_t number) {
   CommReport report = ValueOrRaise(Released([&] { return session.CommEnd(number); }));
   nb::dict counts;
   for (const auto& [name, count] : report.collective_counts) counts[nb::str(name.c_str())] = count;
-  return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes), counts,
+  return nb::make_tuple(IntegersToPython(report.received_bytes), IntegersToPython(report.sent_bytes),
+                        IntegersToPython(report.uploaded_bytes), IntegersToPython(report.downloaded_bytes), counts,
                         nb::make_tuple(report.ops.first_op, report.ops.end_op));
 }
 

@@ -99,7 +99,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   if (!op->missing.empty()) return;
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
-  if (!op->comm_scopes.empty()) LeaveScopes(*op);
+  LeaveScopes(op->session, op->comm_scopes);
   SettleIfDone(op);
 }
 
@@ -154,22 +154,38 @@ void StateMachine::Blame(const OpPointer& op, const absl::Status& cause) {
   if (op->broken_connection.ok()) op->broken_connection = cause;
 }
 
-void StateMachine::LeaveScopes(const OpEntry& op) {
-  auto session = sessions_.find(op.session);
+void StateMachine::LeaveScopes(SessionId id, const ScopeNumbers& scopes) {
+  if (scopes.empty()) return;
+  auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
-  for (const uint64_t number : op.comm_scopes) {
+  for (const uint64_t number : scopes) {
     --session->second.scopes.at(number).pending;
     EndScopeIfDone(session->second, number);
   }
 }
 
-void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
-  std::vector<CommScope*> scopes;
-  if (!op.comm_scopes.empty()) {
-    if (auto session = sessions_.find(op.session); session != sessions_.end()) {
-      for (const uint64_t number : op.comm_scopes) scopes.push_back(&session->second.scopes.at(number));
-    }
+std::vector<CommScope*> StateMachine::ScopesOf(SessionId id, const ScopeNumbers& scopes) {
+  std::vector<CommScope*> found;
+  if (scopes.empty()) return found;
+  if (auto session = sessions_.find(id); session != sessions_.end()) {
+    for (const uint64_t number : scopes) found.push_back(&session->second.scopes.at(number));
   }
+  return found;
+}
+
+void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction,
+                                 WorkerIndex worker, int64_t bytes) {
+  const auto at = static_cast<size_t>(worker.value);
+  for (CommScope* scope : ScopesOf(session, scopes)) {
+    std::vector<int64_t>& counted =
+        direction == TransferDirection::kUpload ? scope->uploaded_bytes : scope->downloaded_bytes;
+    if (counted.size() <= at) counted.resize(at + 1);
+    counted[at] += bytes;
+  }
+}
+
+void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+  const std::vector<CommScope*> scopes = ScopesOf(op.session, op.comm_scopes);
   const auto count = [&](WorkerIndex from, WorkerIndex to, int64_t bytes) {
     if (!workers_.contains(from) || !workers_.contains(to)) return;
     workers_.at(to).received_bytes += bytes;
@@ -183,6 +199,9 @@ void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const Com
   };
   for (const auto& [source, bytes] : report.received_bytes) count(source, worker, bytes);
   for (const auto& [destination, bytes] : report.pushed_bytes) count(worker, destination, bytes);
+  CountTransfer(op.session, op.comm_scopes, TransferDirection::kDownload, worker,
+                static_cast<int64_t>(report.inline_bytes.size()));
+  CountTransfer(op.session, op.comm_scopes, TransferDirection::kUpload, worker, report.written_bytes);
 }
 
 void StateMachine::PoisonTensor(TensorEntry& tensor, const absl::Status& cause) {
@@ -292,6 +311,7 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
   auto found = tickets_.find(report.ticket);
   if (found == tickets_.end() || !Remove(found->second.missing, worker)) return;
   TicketEntry& ticket = found->second;
+  CountTransfer(ticket.session, ticket.comm_scopes, ticket.direction, worker, report.bytes);
   if (report.times.has_run()) {
     ticket.runs.push_back({.worker = worker, .times = report.times, .transferred_bytes = report.bytes});
   }
@@ -317,6 +337,7 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
                                  .code = gone.status.code(),
                                  .runs = std::move(gone.runs)},
                                 config_.max_profiled_runs);
+    LeaveScopes(gone.session, gone.comm_scopes);
   }
   if (!is_upload) return;
   for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;

@@ -70,8 +70,10 @@ struct EventText {
   }
   std::string operator()(const BatchDoneEvent& e) const { return StrCat("batch ", e.number); }
   std::string operator()(const CommReportEvent& e) const {
-    std::string text = StrCat("comm ", e.request, " received", ToText(absl::MakeConstSpan(e.received_bytes)), " sent",
-                              ToText(absl::MakeConstSpan(e.sent_bytes)));
+    std::string text =
+        StrCat("comm ", e.request, " received", ToText(absl::MakeConstSpan(e.received_bytes)), " sent",
+               ToText(absl::MakeConstSpan(e.sent_bytes)), " uploaded", ToText(absl::MakeConstSpan(e.uploaded_bytes)),
+               " downloaded", ToText(absl::MakeConstSpan(e.downloaded_bytes)));
     for (const auto& [name, count] : e.collectives) StrAppend(&text, " ", name, "=", count);
     StrAppend(&text, " ops ", e.first_op, " to ", e.end_op);
     return text;

@@ -49,6 +49,8 @@ struct CommReportEvent {
   uint64_t request = 0;
   std::vector<int64_t> received_bytes;
   std::vector<int64_t> sent_bytes;
+  std::vector<int64_t> uploaded_bytes;
+  std::vector<int64_t> downloaded_bytes;
   std::vector<std::pair<std::string, uint64_t>> collectives;
   uint64_t first_op = 0;  // of the session's profile: the block's are [first_op, end_op)
   uint64_t end_op = 0;

@@ -376,6 +376,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBegin
   const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;
   scope.received_bytes.resize(workers);
   scope.sent_bytes.resize(workers);
+  scope.uploaded_bytes.resize(workers);
+  scope.downloaded_bytes.resize(workers);
   scope.first_op = session.profile.next_number();
   return Progress::kDone;
 }

@@ -332,10 +332,9 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
-    for (const uint64_t open : session.open_scopes) {
+    op->comm_scopes = EnterScopes(session);
+    for (const uint64_t open : op->comm_scopes) {
       CommScope& scope = session.scopes.at(open);
-      op->comm_scopes.push_back(open);
-      ++scope.pending;
       for (const auto& [collective, count] : plan.collectives) scope.collectives[collective] += count;
     }
     instance.ordinal = op->ordinal;
@@ -372,6 +371,11 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
     }
     if (tensor->producer && !tensor->producer->settled) tensor->producer->outputs.push_back(tensor);
   }
+}
+
+ScopeNumbers StateMachine::EnterScopes(SessionEntry& session) {
+  for (const uint64_t open : session.open_scopes) ++session.scopes.at(open).pending;
+  return {session.open_scopes.begin(), session.open_scopes.end()};
 }
 
 void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
@@ -411,6 +415,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   ticket.workers = workers;
   ticket.missing = *workers;
   ticket.profile_number = session.profile.TakeNumber();
+  ticket.comm_scopes = EnterScopes(session);
   ToGroup(workers, std::move(window));
 }
 
@@ -442,7 +447,10 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   op->profile_number = session.profile.TakeNumber();
   op->mesh = spec.mesh;
   op->tensor = std::move(tensor);
-  if (!workers->empty()) ToGroup(workers, std::move(read));
+  if (!workers->empty()) {
+    op->comm_scopes = EnterScopes(session);
+    ToGroup(workers, std::move(read));
+  }
   if (workers->empty()) Remember(*op);
   SettleIfDone(op);
 }
@@ -465,6 +473,7 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   history.AddWrite({kIoStream, op->ordinal, workers});
   op->profile_number = session.profile.TakeNumber();
   op->tensor = tensor;
+  op->comm_scopes = EnterScopes(session);
   op->outputs.push_back(tensor);
   tensor->producer = op;
   ToGroup(workers, std::move(write));

@@ -196,6 +196,8 @@ void StateMachine::EndScopeIfDone(SessionEntry& session, uint64_t scope_id) {
   Send(session, CommReportEvent{scope.request,
                                 std::move(scope.received_bytes),
                                 std::move(scope.sent_bytes),
+                                std::move(scope.uploaded_bytes),
+                                std::move(scope.downloaded_bytes),
                                 {scope.collectives.begin(), scope.collectives.end()},
                                 scope.first_op,
                                 scope.end_op});

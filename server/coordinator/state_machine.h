@@ -213,6 +213,8 @@ class StateMachine {
                   uint64_t request);
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
   void WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes);
+  // The open blocks; none of them ends before LeaveScopes.
+  static ScopeNumbers EnterScopes(SessionEntry& session);
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
@@ -220,8 +222,12 @@ class StateMachine {
   // completion.cc: what workers say.
   void On(const WorkerReportEvent& event);
   void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);
-  void LeaveScopes(const OpEntry& op);
+  void LeaveScopes(SessionId session, const ScopeNumbers& scopes);
   void CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report);
+  // Bytes that went between a worker's shard and the client or a file.
+  void CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction, WorkerIndex worker,
+                     int64_t bytes);
+  std::vector<CommScope*> ScopesOf(SessionId session, const ScopeNumbers& scopes);
   void Blame(const OpPointer& op, const absl::Status& cause);
   void Poison(const OpPointer& op, const absl::Status& cause);
   void PoisonTensor(TensorEntry& tensor, const absl::Status& cause);

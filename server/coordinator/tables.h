@@ -73,6 +73,10 @@ struct Waiter {
   TensorPointer tensor;
 };
 
+// The comm_debug blocks of a session that an operation or a transfer counts for: those that were open when it was
+// issued.
+using ScopeNumbers = absl::InlinedVector<uint64_t, 1>;
+
 // An issued operation, until it is settled: complete on all its workers, and so is all that led to it.
 struct OpEntry {
   enum class Kind : uint8_t { kRun, kWindow, kInlineRead, kInlineWrite };
@@ -92,7 +96,7 @@ struct OpEntry {
   absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
   absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
   absl::InlinedVector<Waiter, 1> waiters;
-  absl::InlinedVector<uint64_t, 1> comm_scopes;  // of the session: those that were open
+  ScopeNumbers comm_scopes;
   // All but kRun: the tensor that is read or written; of several the first.
   uint64_t request = 0;
   TicketId ticket;
@@ -117,15 +121,18 @@ struct TicketEntry {
   absl::Status status;
   uint64_t profile_number = 0;  // of its session
   ProfiledRuns runs;            // of the workers that are done
+  ScopeNumbers comm_scopes;
 };
 
 struct CommScope {
   std::vector<int64_t> received_bytes;  // by worker
   std::vector<int64_t> sent_bytes;
+  std::vector<int64_t> uploaded_bytes;
+  std::vector<int64_t> downloaded_bytes;
   std::map<std::string, uint64_t> collectives;
   uint64_t first_op = 0;  // numbers of the session's profile
   uint64_t end_op = 0;
-  int64_t pending = 0;  // operations that have not completed
+  int64_t pending = 0;  // operations and transfers that have not completed
   bool ended = false;
   uint64_t request = 0;
 };

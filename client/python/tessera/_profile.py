@@ -74,6 +74,16 @@ class ProfiledOp:
         """Between workers, each byte once."""
         return sum(run.bytes_received + run.bytes_pushed for run in self.runs)
 
+    @property
+    def bytes_uploaded(self) -> int:
+        """Copied into shards from the client or a file."""
+        return sum(run.bytes_transferred for run in self.runs) if self.name == "upload" else 0
+
+    @property
+    def bytes_downloaded(self) -> int:
+        """Copied from shards to the client or a file."""
+        return sum(run.bytes_transferred for run in self.runs) if self.name == "download" else 0
+
 
 @dataclass(frozen=True)
 class Total:
@@ -176,6 +186,16 @@ class Profile:
         """By worker: seconds by which its times may be off; 0 on the coordinator's host."""
         return {worker: error * 1e-9 for worker, error in self._loaded()["clock_errors_ns"].items()}
 
+    @property
+    def bytes_uploaded(self) -> int:
+        """Copied into shards from the client or files, on all workers together."""
+        return sum(op.bytes_uploaded for op in self.ops)
+
+    @property
+    def bytes_downloaded(self) -> int:
+        """Copied from shards to the client or files."""
+        return sum(op.bytes_downloaded for op in self.ops)
+
     def totals(self) -> list[Total]:
         """By label, the one that took longest first."""
         by_label: dict[str, list[ProfiledOp]] = {}
@@ -196,9 +216,10 @@ class Profile:
         said = [f"{len(ops)} op{'' if len(ops) == 1 else 's'} on {len(workers)} worker{'' if len(workers) == 1 else 's'}"]
         if ops:
             said.append(f"{_html.seconds_text(max(op.end for op in ops))} from the first to the last")
-        moved = sum(op.bytes_moved for op in ops)
-        if moved:
-            said.append(f"{_html.bytes_text(moved)} moved between workers")
+        for moved, what in ((sum(op.bytes_moved for op in ops), "moved between workers"), (self.bytes_uploaded, "uploaded"),
+                            (self.bytes_downloaded, "downloaded")):
+            if moved:
+                said.append(f"{_html.bytes_text(moved)} {what}")
         failed = sum(bool(op.failure) for op in ops)
         for count, what in ((failed, "failed"), (self.under_way, "under way"), (self.forgotten, "no longer remembered")):
             if count:

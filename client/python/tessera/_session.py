@@ -157,17 +157,20 @@ def session_of(tensor):
 
 
 class CommDebug:
-    """What the workers moved for the ops issued in the block; filled in when the block ends.
+    """What the workers moved for the ops and transfers of the block, as they counted it; filled in when the block ends.
 
     >>> with session.comm_debug() as comm:
+    ...     x = ts.distribute_tensor(array, mesh, [ts.Shard(0)])
     ...     y = x.redistribute(placements=[ts.Shard(1)])
-    >>> comm.bytes_received
+    >>> comm.bytes_received, comm.bytes_uploaded
     """
 
     def __init__(self, session):
         self._session = session
         self.bytes_received: list[int] | None = None   # by worker
         self.bytes_sent: list[int] | None = None
+        self.bytes_uploaded: list[int] | None = None    # copied into a worker's shards from the client or a file
+        self.bytes_downloaded: list[int] | None = None  # copied from a worker's shards to the client or a file
         self.collective_counts: dict[str, int] = {}    # by step name
 
     def __enter__(self):
@@ -176,19 +179,23 @@ class CommDebug:
 
     def __exit__(self, kind, value, traceback):
         try:
-            self.bytes_received, self.bytes_sent, self.collective_counts, _ = self._session._comm_end(self._number)
+            (self.bytes_received, self.bytes_sent, self.bytes_uploaded, self.bytes_downloaded, self.collective_counts,
+             _) = self._session._comm_end(self._number)
         except Exception:
             if kind is None:
                 raise
 
     @property
     def total_bytes(self) -> int:
+        """Between workers."""
         return sum(self.bytes_received or [])
 
     def __repr__(self):
         if self.bytes_received is None:
             return "CommDebug(open)"
-        return f"CommDebug(bytes_received={self.bytes_received}, collective_counts={self.collective_counts})"
+        transfers = "".join(f"bytes_{name}={bytes_}, " for name, bytes_ in (("uploaded", self.bytes_uploaded), ("downloaded", self.bytes_downloaded))
+                            if any(bytes_ or ()))
+        return f"CommDebug(bytes_received={self.bytes_received}, {transfers}collective_counts={self.collective_counts})"
 
 
 @attach(_tessera.Session)
@@ -219,7 +226,7 @@ class _SessionMethods:
         return from_local(self, locals, device_mesh, placements, shape)
 
     def comm_debug(self) -> CommDebug:
-        """Counts the bytes that workers move for the ops issued in the block."""
+        """Counts the bytes that workers move for the ops issued in the block, and those of uploads and downloads."""
         return CommDebug(self)
 
     def profile(self):

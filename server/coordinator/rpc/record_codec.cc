@@ -154,6 +154,8 @@ struct EventEncoder {
     comm.setRequest(e.request);
     EncodeBytesList(e.received_bytes, comm.initReceivedBytes(static_cast<unsigned>(e.received_bytes.size())));
     EncodeBytesList(e.sent_bytes, comm.initSentBytes(static_cast<unsigned>(e.sent_bytes.size())));
+    EncodeBytesList(e.uploaded_bytes, comm.initUploadedBytes(static_cast<unsigned>(e.uploaded_bytes.size())));
+    EncodeBytesList(e.downloaded_bytes, comm.initDownloadedBytes(static_cast<unsigned>(e.downloaded_bytes.size())));
     auto counts = comm.initCollectives(static_cast<unsigned>(e.collectives.size()));
     for (unsigned i = 0; i < counts.size(); ++i) {
       counts[i].setName(e.collectives[i].first.c_str());

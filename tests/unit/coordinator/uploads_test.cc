@@ -80,6 +80,28 @@ TEST(UploadsTest, ABrokenUploadPoisonsItsTensor) {
   EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
 }
 
+TEST(UploadsTest, ACommBlockEndsWithItsTransfersAndSaysWhatWorkersCopied) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {CommBeginRecord{1}, UploadRecord{5, {{HandleId(1), spec}}}, CommEndRecord{6, 1}});
+  cluster.CompleteAll();
+  const TicketId ticket = cluster.EventsOf<TicketEvent>(session).at(0).ticket;
+  for (int w = 0; w < 2; ++w) {
+    EXPECT_TRUE(cluster.EventsOf<CommReportEvent>(session).empty());
+    const TransferReport done{ticket, absl::OkStatus(), {1'000, 2'000, 900}, 16 + w};
+    cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {}, {done}});
+  }
+  cluster.Submit(session, {CommBeginRecord{7}, DownloadRecord{8, HandleId(1), true}, CommEndRecord{9, 7}});
+  cluster.CompleteAll();
+  const auto reports = cluster.EventsOf<CommReportEvent>(session);
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].uploaded_bytes, (std::vector<int64_t>{16, 17}));
+  EXPECT_EQ(reports[0].downloaded_bytes, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(reports[1].uploaded_bytes, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(reports[1].downloaded_bytes, (std::vector<int64_t>{16, 16}));
+}
+
 TEST(UploadsTest, ASessionThatWaitsForItsClientIsKnown) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open(), other = cluster.Open();

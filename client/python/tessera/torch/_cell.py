@@ -9,7 +9,7 @@ version of the cell; writing to it takes them back.
 from __future__ import annotations
 
 import _tessera
-from .._errors import InvalidArgumentError
+from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._tensor import OPS
 
 _call = _tessera.call
@@ -56,8 +56,21 @@ class Unfilled:
         self._session, self._mesh, self._mesh_ndim = session, raw_mesh, len(raw_mesh.shape)
         self._placements, self._dtype, self.shape = placements, dtype, tuple(int(n) for n in shape)
 
+    @property
+    def _session_key(self):
+        return self._session._key
+
     def __call__(self):
         return self._session._create(_FULL, dtype=self._dtype, shape=list(self.shape), mesh=self._mesh, placements=self._placements, scalars=[0])
+
+
+class Lost(Unfilled):
+    """A cell's `load` where the value was given up for a new one that did not come: a read is an error, a new value makes it good."""
+
+    __slots__ = ()
+
+    def __call__(self):
+        raise FailedPreconditionError("copy_: this tensor has no value: the one of before made room for a new one, whose upload failed")
 
 
 def moved(handle, placements):

@@ -355,6 +355,7 @@ def _below(*args, **kwargs):
 
 for _name, _function in (
         ("empty.memory_format", _empty), ("empty_strided", lambda size, stride, **options: _empty(size, **options)),
+        ("empty_permuted", lambda size, physical_layout, **options: _empty(size, **options)),
         ("_efficientzerotensor", _empty), ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
         ("eye", lambda n, **options: _eye(n, n, **options)), ("eye.m", lambda n, m, **options: _eye(n, m, **options)),
         ("kaiser_window", _from_cpu(torch.kaiser_window)), ("kaiser_window.periodic", _from_cpu(torch.kaiser_window)),

@@ -24,7 +24,7 @@ from . import _gradients
 from ._dtypes import code
 from ._moving import place
 from ._operands import cast
-from ._tensor import Tensor, handle_of, wrap, wrap_later
+from ._tensor import Tensor, base_of, handle_of, wrap, wrap_later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,13 +158,13 @@ class Unit:
 
     def look_again(self) -> None:
         """Takes up what was put into the modules, or taken out of them, since the unit looked last."""
-        if not all(one.is_as_left() for one in self.places):
+        if not self.places or not all(one.is_as_left() for one in self.places):
             self._take_up()
 
     def _take_up(self) -> None:
         hidden = {id(one.shown[name]): self.shards.parameters[number] for one in self.places for name, number in one.numbers.items()}
         numbers: dict = {}
-        shards, places, former = _Shards([], []), [], self.shards.parameters
+        parameters, places = [], []
         for module in self._own_modules():
             places.append(_Place(module))
             for name, shown in module._parameters.items():
@@ -173,15 +173,19 @@ class Unit:
                 if parameter is None or not self._has(parameter):
                     continue
                 if id(parameter) not in numbers:
-                    numbers[id(parameter)] = len(shards.parameters)
-                    shards.used_as.append(self._used_as(parameter))
-                    self._place(parameter)
-                    shards.parameters.append(parameter)
+                    numbers[id(parameter)] = len(parameters)
+                    parameters.append(parameter)
                 places[-1].numbers[name] = numbers[id(parameter)]
-        for parameter in former:
+        for parameter in self.shards.parameters:
             if id(parameter) not in numbers:
                 parameter.__dict__.pop("_unit", None)
-        self.shards, self.places = shards, places
+        # Parameters that were taken out are freed before others come in; after an error all is looked at again.
+        self.shards, self.places, self.gathered = _Shards([], []), [], None
+        hidden = parameter = None
+        used_as = [self._used_as(one) for one in parameters]
+        for one in parameters:
+            self._place(one)
+        self.shards, self.places = _Shards(parameters, used_as), places
         self.mark_held()
 
     def _own_modules(self) -> list:
@@ -229,8 +233,8 @@ class Unit:
         mesh = self.options.mesh
         placement = self._sharded(parameter)
         placements = [(0, 0, 0)] * len(mesh._raw.shape)
-        if isinstance(parameter, Tensor) and handle_of(parameter)._mesh.same(mesh._raw):
-            placements = list(handle_of(parameter)._placements)
+        if isinstance(parameter, Tensor) and base_of(parameter)._mesh.same(mesh._raw):
+            placements = list(base_of(parameter)._placements)
         for d in self.options.dims:
             placements[d] = placement
         place(parameter, DeviceMesh._wrap(mesh._session, mesh._raw), placements)

@@ -20,7 +20,7 @@ from .._errors import InvalidArgumentError
 from .._tensor import OPS
 from . import _tensor
 from ._placing import elsewhere
-from ._tensor import Tensor, handle_of, wrap
+from ._tensor import Tensor, base_of, handle_of, wrap
 
 _MOVE = OPS["redistribute"]
 _HINT = ("; what is made without a mesh, as torch.arange(n, device=x.device), goes to tt.default_placement's: `with "
@@ -86,7 +86,7 @@ def _common_mesh(tensors, written):
     """The mesh of one of the tensors to which the others can come; None where there is none."""
     meshes: list = []
     for one in (*[one for one in written or () if isinstance(one, Tensor)], *tensors):
-        mesh = handle_of(one)._mesh
+        mesh = base_of(one)._mesh
         if not any(mesh.same(other) for other in meshes):
             meshes.append(mesh)
     if len(meshes) < 2:
@@ -95,11 +95,11 @@ def _common_mesh(tensors, written):
 
 
 def _can_come(tensor: Tensor, mesh) -> bool:
-    handle = handle_of(tensor)
-    if handle._mesh.same(mesh):
+    base = base_of(tensor)
+    if base._mesh.same(mesh):
         return True
-    is_whole = all(one[0] == 0 for one in handle._placements)
-    return is_whole and not tensor.requires_grad and set(mesh.workers) <= set(handle._mesh.workers)
+    is_whole = all(one[0] == 0 for one in base._placements)
+    return is_whole and not tensor.requires_grad and set(mesh.workers) <= set(base._mesh.workers)
 
 
 def _on(handle, mesh):

@@ -7,13 +7,14 @@ import torch
 
 import _tessera
 from .. import _context
-from .._errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from .._errors import InvalidArgumentError, ResourceExhaustedError
 from .._mesh import DeviceMesh, current_mesh
 from .._session import distribute_array, session_of
 from .._tensor import OPS
+from ._cell import Lost, Unfilled
 from ._conversions import become
 from ._dtypes import CODES, TORCH, array_of, code, tensor_of
-from ._tensor import Tensor, base_of, handle_of, wrap
+from ._tensor import Tensor, base_of, handle_of, wrap, wrap_unfilled
 
 _call = _tessera.call
 _MOVE = OPS["redistribute"]
@@ -84,21 +85,20 @@ def create(op: str, shape, dtype: torch.dtype | None, scalars, default: torch.dt
 # ---- up and down ----------------------------------------------------------------------------------------------
 
 def upload(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list):
-    """The handle of a CPU tensor's values: each worker takes its shards from this process. Of a pending placement one worker has
-    the values and the others have zeros; they are made of copies, on the workers."""
+    """The handle of a CPU tensor's values: each worker takes its shards from this process."""
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"tessera: a meta tensor has no values to bring to {mesh}; use module.to_empty(device='tessera')")
     array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
-    handle = distribute_array(mesh._session, array, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in encoded])
-    return _call(_MOVE, (handle,), placements=encoded) if any(one[0] == 2 for one in encoded) else handle
+    return distribute_array(mesh._session, array, mesh._raw, encoded)
 
 
 def replace(tensor: Tensor, source: torch.Tensor) -> None:
-    """All of a tensor, which is no view, becomes a CPU tensor's values, in its own dtype and placements. Where memory is short the
-    value of before is given up first."""
+    """All of a tensor, which is no view, becomes a CPU tensor's values, in its own dtype and placements; a pending sum becomes
+    replicated. Where memory is short the value of before is given up first."""
     base, cell = base_of(tensor), tensor._cell
     mesh, dtype = DeviceMesh._wrap(base._session, base._mesh), TORCH[base._dtype]
-    encoded = [(0, 0, 0) if one[0] == 2 else one for one in base._placements]
+    encoded = [(0, 0, 0) if one[0] == 2 and base._has_partial else one for one in base._placements]
+    lost = Lost(base._session, base._mesh, encoded, base._dtype, base.shape)
     del base
     source = source if source.dtype == dtype else source.to(dtype)
     try:
@@ -106,13 +106,9 @@ def replace(tensor: Tensor, source: torch.Tensor) -> None:
     except ResourceExhaustedError:
         if cell.handle is None:
             raise
-        cell.handle, cell.load = None, _lost_value
+        cell.handle, cell.load = None, lost
         handle = upload(source, mesh, encoded)
     cell.bind(handle)
-
-
-def _lost_value():
-    raise FailedPreconditionError("copy_: this tensor has no value: the one of before made room for a new one, whose upload failed")
 
 
 def download(tensor: Tensor) -> torch.Tensor:
@@ -152,13 +148,12 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
 
 
 def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list | None = None) -> Tensor:
-    """A CPU tensor's values on the whole mesh, by default replicated. One on the device meta becomes zeros, to be placed before
+    """A CPU tensor's values on the whole mesh, by default replicated. One on the device meta has none, and is zeros where it is read before
     module.to_empty(device="tessera") and the module's own initialization give it values."""
     encoded = [(0, 0, 0)] * len(mesh._raw.shape) if encoded is None else encoded
     if tensor.device.type != "meta":
         return wrap(upload(tensor.detach(), mesh, encoded))
-    return wrap(mesh._session._create(OPS["full"], dtype=code(tensor.dtype), shape=list(tensor.shape), mesh=mesh._raw,
-                                      placements=encoded, scalars=[0]))
+    return wrap_unfilled(mesh._session, mesh._raw, encoded, code(tensor.dtype), tensor.shape)
 
 
 def bring_parameter(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list | None = None) -> torch.nn.Parameter:
@@ -174,6 +169,9 @@ def place(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list) -> Non
     """Gives a parameter these placements on the whole mesh, wherever it is. It stays the same object."""
     if not isinstance(parameter, Tensor):
         bring_parameter(parameter, mesh, encoded)
+        return
+    if isinstance(base_of(parameter), Unfilled):
+        parameter.data = wrap_unfilled(mesh._session, mesh._raw, encoded, base_of(parameter)._dtype, parameter.shape)
         return
     handle = handle_of(parameter)
     if not handle._mesh.same(mesh._raw):

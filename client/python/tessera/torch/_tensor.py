@@ -67,12 +67,12 @@ class Tensor(torch.Tensor):
     @property
     def placements(self):
         """One placement per mesh dim."""
-        return decode(handle_of(self)._placements)
+        return decode(base_of(self)._placements)
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        handle = handle_of(self)
-        return DeviceMesh._wrap(session_of(handle), handle._mesh)
+        base = base_of(self)
+        return DeviceMesh._wrap(session_of(base), base._mesh)
 
     @property
     def data(self):
@@ -279,7 +279,7 @@ def handle_of(tensor: Tensor):
 def base_of(tensor: Tensor):
     """What says where a tensor that is written as a whole lies: its handle, or an Unfilled."""
     cell = tensor._cell
-    return cell.load if cell.handle is None and tensor._view is None and type(cell.load) is Unfilled else handle_of(tensor)
+    return cell.load if cell.handle is None and tensor._view is None and isinstance(cell.load, Unfilled) else handle_of(tensor)
 
 
 def rebind(op: str, tensor: Tensor, handle) -> Tensor:

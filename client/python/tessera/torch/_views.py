@@ -222,20 +222,29 @@ def view_as_complex(x):
     return wrap(_call(OPS["complex"], (h[..., 0], h[..., 1])))
 
 
+def _is_row_major(size, stride) -> bool:
+    step = 1
+    for n, one in zip(reversed(size), reversed(stride)):
+        if n != 1 and one != step:
+            return False
+        step *= n
+    return True
+
+
 @row("as_strided.default", how="view")
 def as_strided(x, size, stride, storage_offset=None):
     """Elements of the cell's tensor by their numbers in row-major order."""
     first = storage_offset or 0
-    numbers = torch.zeros(tuple(size), dtype=torch.int64) + first
-    for d, (n, s) in enumerate(zip(size, stride)):
-        numbers += (torch.arange(n) * s).reshape([n if i == d else 1 for i in range(len(size))])
     base = x._cell.get()
-    if numbers.numel() and int(numbers.max()) >= base.size:
-        raise RuntimeError(f"as_strided: element {int(numbers.max())} is beyond the {base.size} of {x!r}")
-    if tuple(size) == tuple(base.shape) and torch.equal(numbers.reshape(-1), torch.arange(numbers.numel())):
+    if first == 0 and tuple(size) == tuple(base.shape) and _is_row_major(size, stride):
         out = alias(x)
         out._view = None
         return out
+    numbers = torch.zeros(tuple(size), dtype=torch.int64) + first
+    for d, (n, s) in enumerate(zip(size, stride)):
+        numbers += (torch.arange(n) * s).reshape([n if i == d else 1 for i in range(len(size))])
+    if numbers.numel() and int(numbers.max()) >= base.size:
+        raise RuntimeError(f"as_strided: element {int(numbers.max())} is beyond the {base.size} of {x!r}")
     step = Strided(numbers.reshape(-1).numpy(), list(size))
     whole = wrap(base)
     whole._cell = x._cell
