@@ -140,6 +140,19 @@ def test_conversions_keep_parameters_and_what_ties_them(mesh, convert, where):
     assert model.embed.weight.grad.device == model.embed.weight.device
 
 
+def test_a_module_that_came_back_is_pickled_as_if_it_had_never_left(mesh, tmp_path):
+    model = Tied()
+    model.to("tessera")
+    tt.DistributedDataParallel(model, mesh)
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1), "tessera")
+    model.cpu()
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert is_tied(again) and b"tessera" not in (tmp_path / "model.pt").read_bytes()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert not any(one.__dict__ for one in model.parameters())
+
+
 def test_hooks_and_attributes_of_a_parameter_go_along(mesh):
     layer, seen = nn.Linear(4, 3), []
     layer.weight.register_hook(lambda grad: seen.append("hook"))

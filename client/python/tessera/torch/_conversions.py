@@ -20,7 +20,7 @@ from .._errors import FailedPreconditionError
 from ._library import become as _become
 from ._tensor import Tensor
 
-_PAYLOAD = ("_cell", "_view", "_seen", "_parameter")
+_OWN = ("_cell", "_view", "_seen", "_parameter", "_unit", "_is_held", "_bucket_bytes", "_moves_in")    # what this package keeps on a parameter
 count = 0       # of the parameters that have changed their device in this process
 
 
@@ -32,8 +32,10 @@ def become(parameter: torch.nn.Parameter, other: torch.Tensor) -> torch.nn.Param
     _become(parameter, other)
     if not isinstance(other, Tensor):
         parameter.__class__ = torch.nn.Parameter
-        for name in _PAYLOAD:
+        for name in _OWN:
             parameter.__dict__.pop(name, None)
+        if (watcher := parameter.__dict__.pop("_bucket", None)) is not None:
+            watcher.remove()
         return parameter
     parameter.__class__ = Tensor
     parameter._cell, parameter._view, parameter._seen = other._cell, other._view, other._seen

@@ -95,12 +95,8 @@ class _Place:
     def is_as_left(self) -> bool:
         module = self.module()
         parameters, children = module._parameters, module._modules
-        if len(parameters) != len(self.shown) or len(children) != len(self.children):
-            return False
-        for name, one in self.shown.items():
-            if parameters.get(name) is not one or (type(one) is not Tensor and name in self.numbers):    # brought to the CPU
-                return False
-        return all(map(operator.is_, children.values(), self.children))
+        return (len(children) == len(self.children) and parameters.keys() == self.shown.keys()
+                and all(map(operator.is_, children.values(), self.children)) and all(map(operator.is_, parameters.values(), self.shown.values())))
 
     def show(self, tensors) -> None:
         """Puts a tensor in the place of each parameter, but where somebody has put another one."""
@@ -158,7 +154,8 @@ class Unit:
 
     def look_again(self) -> None:
         """Takes up what was put into the modules, or taken out of them, since the unit looked last."""
-        if not self.places or not all(one.is_as_left() for one in self.places):
+        is_here = all(type(one) is Tensor for one in self.shards.parameters)       # and was not brought to the CPU
+        if not (is_here and self.places and all([one.is_as_left() for one in self.places])):
             self._take_up()
 
     def _take_up(self) -> None:

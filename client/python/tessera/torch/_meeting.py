@@ -37,11 +37,9 @@ def _again(func, row, args, kwargs, error):
     if not isinstance(error, InvalidArgumentError):
         raise error
     written = _written(func, args, kwargs)
-    mesh = _common_mesh(here, written)
+    mesh = None if written is None else _common_mesh(here, written)
     if mesh is None:
         raise type(error)(f"{error}{_HINT}") from None if "live on different workers" in str(error) else error
-    if written is None:
-        raise error
     brought: dict = {}
     for one in here:
         if not handle_of(one)._mesh.same(mesh):
@@ -71,7 +69,7 @@ def _stranger(error, tensors):
 
 
 def _written(func, args, kwargs) -> list | None:
-    """The tensors that the op writes to. None: lists of tensors, of which some may have been written."""
+    """The tensor that the op writes to, or none. None: it writes to several, of which some may have been written."""
     out = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -79,7 +77,7 @@ def _written(func, args, kwargs) -> list | None:
             if isinstance(value, (list, tuple)):
                 return None
             out.append(value)
-    return out
+    return out if len(out) < 2 else None
 
 
 def _common_mesh(tensors, written):
