@@ -1,9 +1,9 @@
 #pragma once
 
 // Where a program asked for its ops: a place ("train.py:42") and, where a program has its own word for the op, that
-// ("embedding" for a take_along_axis). Nothing of it travels. A call notes its site under the number of its first result;
-// a failure that comes later names the call that it began with by that number (schemas/types/call_origin.h), and the
-// site is put into its words:
+// ("embedding" for a take_along_axis). Nothing of it travels. A call notes its site under the number of its first
+// result; a failure that comes later names the call that it began with by that number (schemas/types/call_origin.h),
+// and the site is put into its words:
 //
 //   inv: singular matrix, at train.py:42; on the way here: add f64[3,3]
 //
@@ -28,8 +28,8 @@ struct CallSite {
 
 using SiteId = uint32_t;  // 0: not known
 
-inline constexpr size_t kMaxSites = 1 << 20;          // docs/limits.md: max_call_sites
-inline constexpr size_t kRememberedSites = 1 << 18;   // docs/limits.md: remembered_call_sites
+inline constexpr size_t kMaxSites = 1 << 20;         // docs/limits.md: max_call_sites
+inline constexpr size_t kRememberedSites = 1 << 18;  // docs/limits.md: remembered_call_sites
 
 // Of the process. The same site has the same number; 0 where there are kMaxSites.
 SiteId InternSite(const CallSite& site);

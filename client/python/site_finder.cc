@@ -57,8 +57,8 @@ CodeKind KindOf(PyCodeObject* code) {
     return TextOf(code->co_name) == "__torch_dispatch__" ? CodeKind::kDispatch : CodeKind::kOwn;
   }
   const auto has = [&file](std::string_view part) { return file.find(part) != std::string::npos; };
-  const bool is_library = IsIn(file, KnownFolders().library) || IsIn(file, "<frozen ") || has("/site-packages/") ||
-                          has("/dist-packages/");
+  const bool is_library =
+      IsIn(file, KnownFolders().library) || IsIn(file, "<frozen ") || has("/site-packages/") || has("/dist-packages/");
   return is_library ? CodeKind::kLibrary : CodeKind::kProgram;
 }
 
@@ -86,8 +86,8 @@ std::string CellOf(PyObject* file) {
   PyObject* const shell = PyDict_GetItemString(PyImport_GetModuleDict(), "IPython.core.interactiveshell");
   if (shell == nullptr) return "";
   try {
-    const nb::object numbers = nb::handle(shell).attr("InteractiveShell").attr("_instance").attr("compile").attr(
-        "_filename_map");
+    const nb::object numbers =
+        nb::handle(shell).attr("InteractiveShell").attr("_instance").attr("compile").attr("_filename_map");
     PyObject* const number = PyDict_Check(numbers.ptr()) ? PyDict_GetItem(numbers.ptr(), file) : nullptr;
     return number == nullptr ? "" : StrCat("Cell In[", PyLong_AsLong(number), "], line ");
   } catch (const nb::python_error&) {  // its message goes with it
