@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -339,11 +338,6 @@ void SessionImpl::ReleaseTicket(uint64_t ticket, absl::Status reason) {
 
 namespace {
 
-std::atomic<ImplicitObserver> implicit_observer{nullptr};
-thread_local std::optional<ImplicitPolicy> thread_policy;
-thread_local Speaker thread_speaker = Speaker::kOp;
-thread_local std::shared_ptr<TransferMeter> thread_meter;
-
 std::string MoveText(const SpecEntry& entry) {
   std::string text = ToText(*entry.call);
   for (const ImplicitMove& move : entry.implicit) {
@@ -404,57 +398,18 @@ absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOp
 
 }  // namespace
 
-void SetImplicitObserver(ImplicitObserver observer) { implicit_observer = observer; }
-void SetThreadImplicitPolicy(std::optional<ImplicitPolicy> policy) { thread_policy = policy; }
-std::optional<ImplicitPolicy> ThreadImplicitPolicy() { return thread_policy; }
-
-void SetThreadMeter(std::shared_ptr<TransferMeter> meter) { thread_meter = std::move(meter); }
-const std::shared_ptr<TransferMeter>& ThreadMeter() { return thread_meter; }
-
-namespace {
-
-std::atomic<int>& BlockingCount() {
-  static std::atomic<int> count = [] {
-    const char* const wanted = std::getenv("TESSERA_BLOCKING");
-    return wanted != nullptr && *wanted != '\0' && std::string_view(wanted) != "0" ? 1 : 0;
-  }();
-  return count;
-}
-
-}  // namespace
-
-Blocking::Blocking() { ++BlockingCount(); }
-Blocking::~Blocking() { --BlockingCount(); }
-bool Blocking::IsOn() { return BlockingCount().load(std::memory_order_relaxed) > 0; }
-
-Speaker ThreadSpeaker() { return thread_speaker; }
-void SetThreadSpeaker(Speaker speaker) { thread_speaker = speaker; }
-
-SpeakAs::SpeakAs(Speaker speaker) : outer_(thread_speaker) {
-  if (outer_ == Speaker::kOp) thread_speaker = speaker;
-}
-SpeakAs::~SpeakAs() { thread_speaker = outer_; }
-
-void TellImplicit(const std::string& text) {
-  const ImplicitObserver observer = implicit_observer.load();
-  // Its own ops speak for themselves.
-  const Speaker outer = std::exchange(thread_speaker, Speaker::kOp);
-  if (observer != nullptr) observer(text);
-  thread_speaker = outer;
-}
-
 absl::StatusOr<std::string> SessionImpl::ImplicitText(const SpecEntry& entry, ImplicitPolicy policy) {
   if (policy == ImplicitPolicy::kForbid) {
     return absl::FailedPreconditionError(
-        StrCat(NameOf(entry.call->op, thread_speaker), ": implicit redistribution is forbidden: ", MoveText(entry)));
+        StrCat(NameOf(entry.call->op, ThreadSpeaker()), ": implicit redistribution is forbidden: ", MoveText(entry)));
   }
   if (policy != ImplicitPolicy::kWarn && entry.implicit_bytes <= kWarnImplicitBytes) return "";
-  return StrCat(thread_speaker == Speaker::kOp ? "" : StrCat(NameOf(thread_speaker), ": "), MoveText(entry));
+  return StrCat(ThreadSpeaker() == Speaker::kOp ? "" : StrCat(NameOf(ThreadSpeaker()), ": "), MoveText(entry));
 }
 
 absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                           ImplicitText(entry, thread_policy.value_or(implicit_policy_.load())));
+                           ImplicitText(entry, ThreadImplicitPolicy().value_or(implicit_policy_.load())));
   if (!text.empty()) TellImplicit(text);
   return absl::OkStatus();
 }
@@ -464,7 +419,7 @@ absl::StatusOr<SessionImpl::Resolved> SessionImpl::Resolve(const CallCompletion&
                                                            absl::Span<const SpecPtr> specs) {
   Resolved out;
   TESSERA_ASSIGN_OR_RETURN(out.call, complete(specs));
-  out.record.speaker = thread_speaker;
+  out.record.speaker = ThreadSpeaker();
   SpecOperands listed;
   TESSERA_RETURN_IF_ERROR(FillOperands(this, out.call.op, operands, &listed, &out.record.operands));
   for (size_t i = 0; i < listed.size(); ++i) {
@@ -528,7 +483,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl:
     if (deferred.has_value()) return *std::move(deferred);
   }
   Record record;
-  record.speaker = thread_speaker;
+  record.speaker = ThreadSpeaker();
   SpecOperands specs;
   TESSERA_RETURN_IF_ERROR(FillOperands(this, call.op, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "client/call_operand.h"
 #include "client/call_sites.h"
 #include "client/connection/connection.h"
 #include "client/handle_state.h"
@@ -42,16 +43,6 @@ inline constexpr int64_t kPlacedSlabBytes = 16 << 20;   // docs/limits.md: place
 inline constexpr int kPlacedSlabs = 2;                  // docs/limits.md: placed_slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
-
-// A tensor, or a scalar when `tensor` is null.
-struct CallOperand {
-  const HandlePtr* tensor = nullptr;
-  Scalar scalar;
-  bool last_use = false;
-};
-
-// From the operands' specs (null: a number) to the call.
-using CallCompletion = std::function<absl::StatusOr<OpCall>(absl::Span<const SpecPtr> operands)>;
 
 class Recording;  // recording.h
 struct ReplayInput;

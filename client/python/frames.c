@@ -28,7 +28,7 @@ PyObject* TesseraSecondArgument(const TesseraFrames* frames) {
 
 void TesseraEndFrames(TesseraFrames* frames) { (void)frames; }
 
-#else /* By frame objects, as all versions have them. */
+#else // By frame objects, as all versions have them.
 
 TesseraFrames TesseraFramesOf(PyThreadState* thread) {
   const TesseraFrames frames = {NULL, PyThreadState_GetFrame(thread)};
@@ -42,7 +42,7 @@ int TesseraNextFrame(TesseraFrames* frames, PyCodeObject** code, int* instructio
   frames->next = frame == NULL ? NULL : PyFrame_GetBack(frame);
   if (frame == NULL) return 0;
   *code = PyFrame_GetCode(frame);
-  Py_DECREF(*code); /* the frame has it */
+  Py_DECREF(*code); // the frame has it
   *instruction = PyFrame_GetLasti(frame);
   return 1;
 }

@@ -349,6 +349,7 @@ void DefineBlocking(nb::module_& module) {
       .def(nb::init<>())
       .def("__enter__", [](BlockingBlock& block) { block.Enter(); })
       .def("__exit__", &BlockingBlock::Exit);
+  module.def("is_blocking", &Blocking::IsOn);
 }
 
 nb::list CatalogToPython() {

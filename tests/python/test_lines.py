@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import traceback
+import types
 
 import numpy as np
 import pytest
@@ -50,6 +51,15 @@ def test_code_that_is_gone_leaves_no_line_behind(singular):
         if i % 20 == 0:
             with pytest.raises(ts.LinAlgError, match=rf"at cell{i}:{i + 1}$"):
                 names["x"].wait()
+
+
+def test_a_cell_of_a_notebook_is_named_by_its_number(singular, monkeypatch):
+    shell = types.SimpleNamespace(_instance=types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={"/tmp/ipykernel_7/1.py": 12})))
+    monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", types.SimpleNamespace(InteractiveShell=shell))
+    names = {"ts": ts, "s": singular}
+    exec(compile("\nx = ts.linalg.inv(s)", "/tmp/ipykernel_7/1.py", "exec"), names)      # noqa: S102 - as a notebook does
+    with pytest.raises(ts.LinAlgError, match=r"^inv: singular matrix, at Cell In\[12\], line 2$"):
+        names["x"].wait()
 
 
 def test_what_the_coordinator_refuses_has_its_line(mesh4):

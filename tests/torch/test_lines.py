@@ -121,3 +121,21 @@ def test_a_thread_has_its_own_lines(table, wrong):
     for name in "ab":
         with pytest.raises(ts.IndexOutOfRangeError, match=places[name]):
             places[f"{name} found"].cpu()
+
+
+def test_within_blocking_a_captured_step_runs_as_it_is_and_fails_at_its_line(table):
+    @tt.capture
+    def step(words):
+        return F.embedding(words, table).sum()      # the step's line
+
+    words = [tt.distribute_tensor(torch.tensor([1, i]), table.device_mesh, [ts.Replicate()]) for i in (0, 1, 2, 7)]
+    for one in words[:3]:
+        step(one)
+    assert step.replays == 1
+    late = step(words[3])
+    line = next(i for i, text in enumerate(pathlib.Path(__file__).read_text().split("\n"), 1) if text.endswith("# the step's line"))
+    with pytest.raises(ts.IndexOutOfRangeError, match=f"^embedding: .*{FILE}:{line}"):
+        late.item()
+    with tt.blocking(), pytest.raises(ts.IndexOutOfRangeError) as caught:
+        step(words[3])
+    assert line in [frame.lineno for frame in traceback.extract_tb(caught.value.__traceback__)]

@@ -345,7 +345,8 @@ class _TensorMethods:
 
     def wait(self, timeout=None, *, progress=False):
         """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure. Ctrl-C
-        ends it: what has not been issued is cancelled, and the session goes on.
+        ends it: what has not been issued is cancelled, but for what leads to names that were updated in place, and the
+        session goes on.
 
         progress: True shows a bar of the session's ops, where tqdm is installed."""
         limit = None if timeout is None else seconds(timeout, "wait")

@@ -46,6 +46,24 @@ class Events {
   std::vector<std::pair<uint64_t, uint64_t>> add_;
 };
 
+TEST(SessionCore, KnowsWhatMayNotBeTakenUpYet) {
+  SessionCore core;
+  core.Connected({1, 1, 0});
+  for (const uint64_t result : {1, 2, 3}) {
+    Record upload;
+    upload.kind = Record::Kind::kUpload;
+    upload.handle = result;
+    upload.spec = std::make_shared<const TensorSpec>();
+    const Record records[] = {upload, Drop(9)};
+    core.Add(records);
+  }
+  EXPECT_EQ(core.NotTakenUp({1, 3, 9}), (std::vector<uint64_t>{1, 3}));
+  Events events;
+  events.BatchDone(1, 2);
+  ASSERT_TRUE(events.Into(core).ok());
+  EXPECT_EQ(core.NotTakenUp({1, 3, 9}), (std::vector<uint64_t>{3}));
+}
+
 TEST(SessionCore, SendsAgainWhatTheCoordinatorHasNot) {
   SessionCore core;
   for (uint64_t handle = 1; handle <= 3; ++handle) core.Add({{Drop(handle)}});
