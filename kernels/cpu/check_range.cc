@@ -13,13 +13,17 @@ namespace {
 
 template <typename T>
 Scalar ScalarOf(T number) {
-  if constexpr (std::is_integral_v<T>) return Scalar::Int(number);
-  else return Scalar::Float(static_cast<double>(number));
+  if constexpr (std::is_integral_v<T>)
+    return Scalar::Int(number);
+  else
+    return Scalar::Float(static_cast<double>(number));
 }
 template <typename T>
 T NumberOf(const Scalar& scalar) {
-  if constexpr (std::is_integral_v<T>) return scalar.AsInt();
-  else return static_cast<T>(scalar.AsDouble());
+  if constexpr (std::is_integral_v<T>)
+    return scalar.AsInt();
+  else
+    return static_cast<T>(scalar.AsDouble());
 }
 
 template <typename T>

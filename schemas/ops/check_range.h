@@ -1,8 +1,8 @@
 #pragma once
 
-// check_range: numbers that an op takes are in a range, as labels are from 0 to the number of classes. Values are on the
-// workers and nobody waits for them, so who has an element finds it, as gather finds an index outside: the op fails, and
-// what is computed of it.
+// check_range: numbers that an op takes are in a range, as labels are from 0 to the number of classes. Values are on
+// the workers and nobody waits for them, so who has an element finds it, as gather finds an index outside: the op
+// fails, and what is computed of it.
 //
 //   check_range(labels, 0, 7, mode="label")      // "label 8 is not from 0 to 7"
 
