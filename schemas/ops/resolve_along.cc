@@ -361,7 +361,9 @@ static absl::StatusOr<OpResolution> ResolveCheckRange(const ResolveInput& input)
   if (!input.call.attributes.Get(attribute::mode).empty()) op.what = input.call.attributes.Get(attribute::mode);
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, static_cast<int>(input.call.scalars.size())));
   const TensorSpec whole = NothingPending(x, -1);
-  return Make(input, {whole}, std::move(op), whole);
+  OpResolution resolution = Make(input, {whole}, std::move(op), whole);
+  resolution.scalars = input.call.scalars;
+  return resolution;
 }
 
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input) {

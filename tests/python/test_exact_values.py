@@ -63,11 +63,11 @@ def test_pads_that_are_refused_say_why(session):
     x = ts.ones((2, 6))
     with pytest.raises(ts.InvalidArgumentError, match="pad: mode is symmetric, not constant, edge, wrap or reflect"):
         ts.pad(x, 2, mode="symmetric")
-    with pytest.raises(ts.InvalidArgumentError, match=r"pad: constant_values is \(1, 2, 3\); it is one number"):
+    with pytest.raises(ts.InvalidArgumentError, match=r"pad: constant_values is \(1, 2, 3\); it is a number"):
         ts.pad(x, 2, constant_values=(1, 2, 3))
     with pytest.raises(ts.InvalidArgumentError, match="pad: pad_width is 'a'"):
         ts.pad(x, "a")
-    with pytest.raises((ts.InvalidArgumentError, TypeError), match="pad: pad_width is 1.5"):
+    with pytest.raises(ts.InvalidArgumentError, match="pad: pad_width is 1.5"):
         ts.pad(x, 1.5)
     assert ts.pad(ts.asarray(3.0), 1).item() == 3.0
     assert ts.pad(ts.asarray([True]), (1, 2), constant_values=(False, True)).tolist() == [False, True, True, True]

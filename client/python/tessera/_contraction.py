@@ -164,9 +164,10 @@ def _einsum(notation, given, precision):
     inputs, operands = [letters for letters, _ in pairs], [x for _, x in pairs]
     if len(operands) == 1:
         x, letters = _sum_out(operands[0], inputs[0], output, dtype)
-        if letters != output:
-            return permute_dims(x, [letters.index(letter) for letter in output])
-        return x._copy() if x is given[0] else x
+        if letters == output and x is not given[0]:
+            return x
+        out = permute_dims(x, [letters.index(letter) for letter in output])
+        return out._copy() if letters == output else out
     if len(operands) > 2:   # of two the product itself takes the common dtype
         operands[0] = astype(operands[0], dtype)
     for i, j in _order(inputs, output, operands):

@@ -247,15 +247,15 @@ def repeat(x, repeats, /, axis=None):
     return take(x, [i for i, count in enumerate(times) for _ in range(count)], axis=dim)
 
 
-def _pairs(name: str, values, ndim: int) -> list:
+def _pairs(name: str, values, ndim: int, kinds: str) -> list:
     """A pair for each axis, of one value, of (before, after), or of such pairs, as NumPy broadcasts them."""
     try:
         array = np.asarray(values)
-        if array.dtype.kind not in "biufc":
+        if array.dtype.kind not in kinds:
             raise ValueError
         return np.broadcast_to(array, (ndim, 2)).tolist()
     except ValueError:
-        raise InvalidArgumentError(f"pad: {name} is {values!r}; it is one number, (before, after), or a pair for each of {ndim} dims") from None
+        raise InvalidArgumentError(f"pad: {name} is {values!r}; it is a number, (before, after), or a pair for each of {ndim} dims") from None
 
 
 def pad(x, pad_width, /, mode="constant", *, constant_values=0):
@@ -264,10 +264,10 @@ def pad(x, pad_width, /, mode="constant", *, constant_values=0):
     Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis, and so is
     constant_values. mode is constant, edge, wrap or reflect. A corner has what the later axis adds."""
     x = _tensor_of("pad", x)
-    widths = [list(map(operator.index, pair)) for pair in _pairs("pad_width", pad_width, x.ndim)]
+    widths = _pairs("pad_width", pad_width, x.ndim, "iu")
     if mode != "constant":
         return _padded(x, widths, mode, [])
-    values = _pairs("constant_values", constant_values, x.ndim)
+    values = _pairs("constant_values", constant_values, x.ndim, "biufc")
     each = [value for pair in values for value in pair] or [0]
     if each.count(each[0]) == len(each):
         return _padded(x, widths, mode, each[:1])
