@@ -1,10 +1,14 @@
 #pragma once
 
 // PageToucher: takes the pages of the own arena from the host, so that a worker serves at once whatever its memory is,
-// and then makes the page tables of arenas ahead, in small pieces with pauses between them, so that an op that is the
-// first to use a range doesn't pay for a page fault every 4 KiB (a first redistribution was 4 times slower). Its thread
-// has no lower priority: the kernel holds the lock of the process's memory map during a piece, and a holder that gets
-// no core stops every thread of the worker that needs memory.
+// and then makes the page tables of arenas ahead, so that an op that is the first to use a range doesn't pay for a page
+// fault every 4 KiB (a first redistribution was 4 times slower). Both in small pieces, each in a thread of its own:
+//
+// - The thread that takes pages runs when a core has nothing else to do (SCHED_IDLE): it zeroes gigabytes, and holds
+//   nothing that others wait for.
+// - The thread that makes page tables has the priority of all others, and pauses between pieces: the kernel holds the
+//   lock of the process's memory map during a piece, and a holder that gets no core stops every thread of the worker
+//   that needs memory. It begins when all pages are there.
 //
 //   PageToucher pages(end_by_name);  pages.Reserve(arena);  pages.Add(arena);
 
@@ -27,16 +31,17 @@ inline constexpr int64_t kMaxTouchedBytes = int64_t{64} << 30;
 
 class PageToucher {
  public:
-  // `no_memory` is called on its thread, where the host has no pages left for what is to be reserved.
+  // `no_memory` is called on one of its threads, where the host has no pages left for what is to be reserved.
   using NoMemory = std::function<void(const absl::Status&)>;
   explicit PageToucher(NoMemory no_memory = nullptr, int64_t max_touched_bytes = kMaxTouchedBytes);
-  // Ends after the piece at hand.
+  // Ends after the pieces at hand.
   ~PageToucher();
 
   // All pages of an own arena, from its start, before anything is touched.
   void Reserve(const std::shared_ptr<const SharedArena>& arena);
-  // Arenas are taken in the order in which they came; what is beyond max_touched_bytes, of all that there are, is left
-  // to the ops that use it. An arena is shared in for a piece at a time: one that is gone counts no more.
+  // Arenas are taken in the order in which they came; what is beyond max_touched_bytes, of all that there are when an
+  // arena has its turn, is left to the ops that use it. An arena is shared in for a piece at a time: one that is gone
+  // counts no more.
   void Add(const std::shared_ptr<const SharedArena>& arena);
   // Blocks until all that was added has been reserved and touched (tests).
   void Drain();
@@ -46,8 +51,12 @@ class PageToucher {
     std::weak_ptr<const SharedArena> arena;
     int64_t bytes = 0;  // from its start
     int64_t done_bytes = 0;
+    bool has_begun = false;
   };
-  void Loop();
+  void ReservePages();
+  void MakePageTables();
+  // What has its turn gets what is left of max_touched_bytes. With the mutex, and without a share in any arena.
+  void Begin(Part& part);
   const NoMemory no_memory_;
   const int64_t max_touched_bytes_;
 
@@ -55,10 +64,10 @@ class PageToucher {
   std::condition_variable changed_;
   std::deque<Part> to_reserve_;
   std::deque<Part> to_touch_;
-  std::vector<Part> added_;  // that count
-  bool busy_ = false;
+  std::vector<Part> begun_;                  // that count
+  bool reserves_ = false, touches_ = false;  // a piece is at hand
   bool stopping_ = false;
-  std::thread thread_;
+  std::thread reserving_, touching_;
 };
 
 }  // namespace tessera
