@@ -48,7 +48,7 @@ class Examination {
     options.workers = 1;
     options.device = device_;
     options.memory_bytes = kMemoryBytes;
-    options.start_timeout_s = 20;
+    options.start_timeout_s = device_ == DeviceKind::kCuda ? 60 : 20;  // contexts take seconds on a GPU in use
     TESSERA_ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(options));
     return absl::OkStatus();
   }

@@ -41,7 +41,7 @@ def test_help_names_every_option():
         assert f"{option} " in done.stdout, option
 
 
-@pytest.mark.parametrize("arguments, said", [(["--frm", "x"], "--frm"), (["--only", "doctor", "nothing"], "there is no step nothing; the steps are driver, "),
+@pytest.mark.parametrize("arguments, said", [(["--frm", "x"], "--frm"), (["--only", "doctor", "nothing"], "there is no step nothing; the steps are parked, driver, "),
                                              (["--pack"], "--pack takes a file"), (["--pack", "x", "--from", "y"], "are two runs"), (["--from", "/nowhere.tar.xz"], "no file /nowhere.tar.xz"),
                                              (["--seconds", "soon"], "soon")])
 def test_arguments_that_make_no_sense_are_refused_before_anything_is_built(arguments, said):

@@ -97,7 +97,7 @@ class Runner:
         tool = step.needs.partition(" ")[0]
         if tool in self.missing:
             return self.report.say(f"{step.title}: not run: {self.missing[tool]}")
-        seconds = min(step.seconds, self.end - time.monotonic())
+        seconds = min(step.most_seconds, self.end - time.monotonic())
         if seconds <= 0:
             return self.report.fail(f"{step.title}: FAILED: not run, the time of the whole run was over")
         start = time.monotonic()
@@ -144,7 +144,7 @@ class Runner:
             for reason, names in left_out.items():
                 self.report.say(f"    left out: {', '.join(dict.fromkeys(names))}: {reason}")
         else:
-            late = f"after {seconds:.0f} s" + (", when the time of the whole run was over" if seconds < step.seconds else "")
+            late = f"after {seconds:.0f} s" + (", when the time of the whole run was over" if seconds < step.most_seconds else "")
             why = late if code is None else "a test was skipped" if skipped else f"exit status {code}"
             self.report.fail(f"{step.title}: FAILED ({why})")
             named_lines = [line for line in lines if re.match(r"(FAILED|ERROR) |\[  FAILED  \] \S+ \(", line)]

@@ -22,27 +22,44 @@ PROGRAMS = (
 )
 
 
+# What the start of a cluster, or of a program's devices, may take beside a step's own time: contexts take seconds each where
+# other processes make some, 10 to 25 s for four workers.
+START_SECONDS = 30
+
+
 class Step(NamedTuple):
     name: str                       # for --only
     title: str
     program: str                    # of PROGRAMS; "pytest" runs files of tests/python
     arguments: tuple[str, ...] = ()
-    seconds: int = 120              # more is a failure
+    seconds: int = 120              # its work; more is a failure
+    starts: int = 1                 # of clusters or devices, each with START_SECONDS of its own
     needs: str = ""                 # a library or a tool of the machine (machine.py): without it the step is left out
     environment: tuple[tuple[str, str], ...] = ()
     prints: bool = False            # what it says on stderr belongs to the results
 
 
-def tests_of(name: str, title: str, file: str, seconds: int, *arguments: str) -> Step:
+    @property
+    def most_seconds(self) -> int:
+        return self.seconds + self.starts * START_SECONDS
+
+
+def tests_of(name: str, title: str, file: str, seconds: int, starts: int) -> Step:
     """A file of tests/python with GPU workers. They share the one GPU, and none takes more than 256 MiB of it."""
-    return Step(name, title, "pytest", (f"tests/python/{file}", *arguments), seconds, environment=(("TESSERA_TEST_DEVICE", "cuda"),))
+    return Step(name, title, "pytest", (f"tests/python/{file}",), seconds, starts, environment=(("TESSERA_TEST_DEVICE", "cuda"),))
 
 
 # Their cases are the CPU's, and take no GPU.
 NOT_OF_THE_KERNELS = "-*Threads*:ReduceTerms*:StreamReduction.*"
 DEVICE_TESTS = "tests/conformance/device"
 
+# Two devices, each stream of which has a queue of its own.
+WITH_QUEUES = (("CUDA_DEVICE_MAX_CONNECTIONS", "32"),)
+
+# First what everything else would hang with.
 STEPS = (
+    Step("parked", "streams that stand still", f"{DEVICE_TESTS}/cuda_device_test",
+         ("--gtest_filter=CudaDevice.AStreamOfMany*:CudaDevice.StreamsWait*:*AWaitHolds*",), 30, environment=WITH_QUEUES),
     Step("driver", "driver conformance", "tests/conformance/cuda_driver/driver_test"),
     Step("cublaslt", "cuBLASLt conformance", "tests/conformance/cuda_driver/products_test", needs="cuBLASLt"),
     Step("products", "products", f"{DEVICE_TESTS}/cuda_products_test", ("--gtest_filter=*Without*:*OfStreams*:CudaBiases.*-*Doesnt*:*AFailure*",)),
@@ -57,16 +74,16 @@ STEPS = (
     # Ranks are processes that share the GPU, each a host of its own to NCCL: what it moves goes by sockets.
     Step("nccl2", "NCCL with 2 ranks", "tests/conformance/transport/nccl_ranks_test", ("--gtest_filter=*OnOneGpu/2",), needs="NCCL"),
     Step("nccl4", "NCCL with 4 ranks", "tests/conformance/transport/nccl_ranks_test", ("--gtest_filter=*OnOneGpu/4",), needs="NCCL"),
-    tests_of("workers", "clusters of GPU workers", "test_gpu_workers.py", 180),
-    tests_of("redistribute", "redistribute", "test_redistribute_options.py", 150),
-    tests_of("meshes", "meshes", "test_meshes.py", 90),
-    tests_of("faults", "faults", "test_faults.py", 150),
-    tests_of("fft", "transforms", "test_fft.py", 90),
-    Step("figures", "figures, beside what the GPU does when it is asked directly", "tests/bench/gpu_bench", (), 180, "cuBLASLt", prints=True),
+    tests_of("workers", "clusters of GPU workers", "test_gpu_workers.py", 180, starts=8),
+    tests_of("redistribute", "redistribute", "test_redistribute_options.py", 150, starts=2),
+    tests_of("meshes", "meshes", "test_meshes.py", 90, starts=2),
+    tests_of("faults", "faults", "test_faults.py", 150, starts=10),
+    tests_of("fft", "transforms", "test_fft.py", 90, starts=1),
+    Step("figures", "figures, beside what the GPU does when it is asked directly", "tests/bench/gpu_bench", (), 180, needs="cuBLASLt", prints=True),
     Step("races", "compute-sanitizer: races", f"{DEVICE_TESTS}/kernels_on_device_test",
-         ("--gtest_filter=ArgReduceKernel.*:ReduceKernel.N*",), 120, "compute-sanitizer --tool racecheck"),
+         ("--gtest_filter=ArgReduceKernel.*:ReduceKernel.N*",), 120, needs="compute-sanitizer --tool racecheck"),
     Step("memory", "compute-sanitizer: memory", f"{DEVICE_TESTS}/kernels_on_device_test",
-         (f"--gtest_filter={NOT_OF_THE_KERNELS}:*Bits*:*Naive*",), 240, "compute-sanitizer --tool memcheck"),
+         (f"--gtest_filter={NOT_OF_THE_KERNELS}:*Bits*:*Naive*",), 240, needs="compute-sanitizer --tool memcheck"),
 )
 
 
