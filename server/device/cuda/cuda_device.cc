@@ -29,7 +29,7 @@ void CudaDevice::EnqueueRead(StreamId stream, CopyWork work) {
   loop_->Push(NumberOf(stream), ReadItem{std::move(work)});
 }
 void CudaDevice::EnqueueAsync(StreamId stream, Start start) {
-  loop_->Push(NumberOf(stream), AsyncItem{std::move(start)});
+  loop_->Push(NumberOf(stream), AsyncItem{.start = std::move(start)});
 }
 void CudaDevice::EnqueueSignal(StreamId stream, uint64_t value) { loop_->Push(NumberOf(stream), SignalItem{value}); }
 void CudaDevice::EnqueueReport(StreamId stream, Report report) {

@@ -52,9 +52,11 @@ class GpuMemory final : public DeviceMemory {
     std::unique_ptr<GpuMemory> memory(new GpuMemory(gpu, reinterpret_cast<std::byte*>(address), bytes, std::move(fd)));
     const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, gpu.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     TESSERA_RETURN_IF_ERROR(driver.Check("cuMemSetAccess", driver.MemSetAccess(address, size, &access, 1)));
+    gpu.use->AddMemory(address, bytes);
     return std::unique_ptr<DeviceMemory>(std::move(memory));
   }
   ~GpuMemory() override {
+    gpu_.use->RemoveMemory(AddressOf(data()));
     gpu_.Enter().IgnoreError();
     gpu_.driver->MemUnmap(AddressOf(data()), static_cast<size_t>(bytes()));
     gpu_.driver->MemAddressFree(AddressOf(data()), static_cast<size_t>(bytes()));
@@ -88,6 +90,7 @@ absl::StatusOr<Gpu> Gpu::Open(const Driver& driver, int number) {
   TESSERA_RETURN_IF_ERROR(driver.Check("cuDeviceGet", driver.DeviceGet(&gpu.device, number)));
   TESSERA_RETURN_IF_ERROR(
       driver.Check("cuDevicePrimaryCtxRetain", driver.DevicePrimaryCtxRetain(&gpu.context, gpu.device)));
+  gpu.use = &GpuUse::Of(gpu.context);
   TESSERA_RETURN_IF_ERROR(gpu.Enter());
   return gpu;
 }

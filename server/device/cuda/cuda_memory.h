@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/device/cuda/driver.h"
+#include "server/device/cuda/gpu_use.h"
 #include "server/device/shared_arena.h"
 
 namespace tessera::cuda {
@@ -26,6 +27,7 @@ struct Gpu {
   const Driver* driver = nullptr;
   CUdevice device = 0;
   CUcontext context = nullptr;
+  GpuUse* use = nullptr;  // the context's
 };
 
 // docs/limits.md: gpu_reserve_bytes. What a worker leaves free on its GPU for what lies beside arenas: contexts,
@@ -54,6 +56,8 @@ class PinnedSlots {
   PinnedSlots& operator=(const PinnedSlots&) = delete;
   absl::StatusOr<std::byte*> Take();
   void Give(std::byte* slot) { free_.push_back(slot); }
+  // Whether Take asks the driver for no memory.
+  bool has_free() const { return !free_.empty(); }
   int64_t slot_bytes() const { return slot_bytes_; }
 
  private:

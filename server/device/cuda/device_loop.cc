@@ -16,6 +16,10 @@ namespace {
 constexpr std::chrono::microseconds kPoll(20);
 // So many looks without progress, and the driver is asked whether the device still works.
 constexpr int kLooksBeforeAsking = 500;
+// As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
+constexpr uint64_t kMostOperations = 4;
+// Behind work: that of a read or a transfer, and one that comes by their number.
+constexpr uint64_t kMarks = 2;
 
 }  // namespace
 
@@ -51,10 +55,11 @@ CudaDevice::Loop::~Loop() {
   thread_.join();
   host_.Stop();
   gpu_.Enter().IgnoreError();
+  for (const std::unique_ptr<Stream>& stream : streams_) stream->LetGo();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
-  until_rest_.clear();
+  leaving_.clear();
   for (auto& [worker, peer] : peers_) {
-    if (peer.page != nullptr && peer.status.ok()) gpu_.driver->MemHostUnregister(peer.page.get());
+    if (peer.is_registered && peer.status.ok()) gpu_.driver->MemHostUnregister(peer.page.get());
   }
   gpu_.driver->MemHostUnregister(options_.counters);
   for (std::byte* slot : ring_) gpu_.driver->MemFreeHost(slot);
@@ -116,7 +121,8 @@ void CudaDevice::Loop::Run() {
       if (is_stopping_) break;
     }
     const bool was_given = Take();
-    const bool has_submitted = SubmitSome();
+    const bool has_registered = DoWhenClear();
+    const bool has_submitted = SubmitSome() || has_registered;
     const bool has_passed = Poll();
     if (is_lost_) break;
     if (was_given || has_submitted || has_passed) {
@@ -130,23 +136,13 @@ void CudaDevice::Loop::Run() {
   End();
 }
 
-bool CudaDevice::Loop::IsAtRest(size_t streams) const {
-  return std::all_of(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(streams),
-                     [](const std::unique_ptr<Stream>& stream) { return stream->IsAtRest(); });
+bool CudaDevice::Loop::NoneStandsStill() {
+  return std::none_of(streams_.begin(), streams_.end(),
+                      [](const std::unique_ptr<Stream>& stream) { return stream->StandsStill(); });
 }
 
-void CudaDevice::Loop::BeginRest() {
-  for (const std::unique_ptr<Stream>& stream : streams_) Fail(*stream, stream->MarkTheLast());
-}
-
-std::optional<size_t> CudaDevice::Loop::NextStream() const {
-  const bool awaits_rest = resting_for_.has_value() || !until_rest_.empty();
-  // The last transfers end soon, and no others begin then.
-  if (awaits_rest && IsAtRest(kTransferStream)) return IsAtRest(streams_.size()) ? resting_for_ : std::nullopt;
-  if (const Stream& transfers = *streams_[kTransferStream]; !transfers.queue.empty() && !transfers.is_full()) {
-    return kTransferStream;
-  }
-  if (awaits_rest) return std::nullopt;
+std::optional<size_t> CudaDevice::Loop::NextStream() {
+  if (MaySubmit(kTransferStream)) return kTransferStream;
   std::optional<size_t> first;
   for (size_t s = 0; s < kTransferStream; ++s) {
     const auto& queue = streams_[s]->queue;
@@ -154,45 +150,101 @@ std::optional<size_t> CudaDevice::Loop::NextStream() const {
       first = s;
     }
   }
-  if (!first.has_value() || !streams_[*first]->is_full()) return first;
+  if (!first.has_value() || MaySubmit(*first)) return first;
   for (size_t s = 0; s < kTransferStream; ++s) {
-    const Stream& other = *streams_[s];
-    if (!other.queue.empty() && !other.is_full() && !MayStandStill(other.queue.front().item)) return s;
+    if (MaySubmit(s) && !MayStandStill(streams_[s]->queue.front().item)) return s;
   }
   return std::nullopt;
 }
 
-bool CudaDevice::Loop::MayStandStill(const StreamItem& item) const {
-  if (std::holds_alternative<AsyncItem>(item)) return true;
+bool CudaDevice::Loop::MaySubmit(size_t number) {
+  Stream& stream = *streams_[number];
+  if (stream.queue.empty() || stream.is_full() || stream.is_held()) return false;
+  const StreamItem& item = stream.queue.front().item;
+  if (const auto* wait = std::get_if<CounterWait>(&item)) return MaySubmitWait(number, *wait);
+  if (stream.wants_clear && !IsClear()) return false;
+  return stream.Room() >= std::max(stream.wants_room, kMostOperations);
+}
+
+bool CudaDevice::Loop::MaySubmitWait(size_t number, const CounterWait& wait) {
+  const absl::StatusOr<std::optional<Stream::Awaited>> awaited = AwaitedOf(wait);
+  if (!awaited.ok() || !awaited->has_value() || (*awaited)->met()) return true;
+  if (streams_[number]->Room() < kMostOperations) return false;
+  if (wait.worker == options_.self) return streams_[static_cast<size_t>(wait.stream)]->GivesEvent(wait.value);
+  return peers_.at(wait.worker).is_registered && !HoldsWaits();
+}
+
+bool CudaDevice::Loop::MayStandStill(const StreamItem& item) {
+  if (HoldsWaits()) return false;
+  if (const auto* async = std::get_if<AsyncItem>(&item)) return async->ends_by == EndsBy::kOthers;
   const auto* wait = std::get_if<CounterWait>(&item);
   if (wait == nullptr) return false;
   const absl::StatusOr<std::optional<Stream::Awaited>> awaited = AwaitedOf(*wait);
-  return awaited.ok() && awaited->has_value() && !(*awaited)->met();
+  if (!awaited.ok() || !awaited->has_value() || (*awaited)->met()) return false;
+  return wait->worker != options_.self || streams_[static_cast<size_t>(wait->stream)]->IsParked();
 }
 
 bool CudaDevice::Loop::SubmitSome() {
   bool any = false;
-  if (IsAtRest(streams_.size())) until_rest_.clear();
   for (std::optional<size_t> next = NextStream(); next.has_value(); next = NextStream()) {
     any = true;
     Stream& stream = *streams_[*next];
     QueuedItem queued = std::move(stream.queue.front());
     stream.queue.pop_front();
-    bool must_load = false;
-    absl::Status status = Submit(stream, *next, queued.item, &must_load);
-    if (must_load) {
+    stream.wants_clear = false;
+    stream.wants_room = 0;
+    absl::Status status;
+    {
+      const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+      is_clear_ = quiet.owns_lock() && NoneStandsStill();
+      status = Submit(*next, queued);
+      is_clear_ = false;
+    }
+    if (stream.wants_clear || stream.wants_room > 0) {
       stream.queue.push_front(std::move(queued));
-      resting_for_ = next;
-      BeginRest();
       continue;
     }
-    if (resting_for_ == next) resting_for_.reset();
     if (status.ok()) continue;
     Fail(stream, std::move(status));
     LookForLoss();
     if (is_lost_) return true;
   }
   return any;
+}
+
+void CudaDevice::Loop::LetGoLater(std::shared_ptr<void> what) {
+  Leaving& leaving = leaving_.emplace_back();
+  leaving.what = std::move(what);
+  for (size_t s = 0; s < streams_.size(); ++s) leaving.submitted[s] = streams_[s]->submitted();
+}
+
+bool CudaDevice::Loop::DoWhenClear() {
+  const bool registers =
+      std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return !peer.second.is_registered; });
+  if (!registers && leaving_.empty() && !staging_->has_large()) return false;
+  for (const Leaving& leaving : leaving_) {
+    for (size_t s = 0; s < streams_.size(); ++s) {
+      Stream& stream = *streams_[s];
+      if (stream.Room() >= kMostOperations) Fail(stream, stream.MarkBehind(leaving.submitted[s]));
+    }
+  }
+  const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+  if (!quiet.owns_lock() || !NoneStandsStill()) return false;
+  staging_->FreeLarge();
+  std::erase_if(leaving_, [this](const Leaving& leaving) {
+    for (size_t s = 0; s < streams_.size(); ++s) {
+      if (streams_[s]->passed() < leaving.submitted[s]) return false;
+    }
+    return true;
+  });
+  for (auto& [worker, peer] : peers_) {
+    if (peer.is_registered) continue;
+    peer.is_registered = true;
+    peer.status = gpu_.driver->Check(
+        StrCat("cuMemHostRegister of the counters of worker ", worker.value),
+        gpu_.driver->MemHostRegister(peer.page.get(), kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE));
+  }
+  return registers;
 }
 
 bool CudaDevice::Loop::Poll() {
@@ -241,23 +293,24 @@ void CudaDevice::Loop::Fail(Stream& stream, absl::Status status) {
 
 // ---- items
 
-absl::Status CudaDevice::Loop::Submit(Stream& stream, size_t number, StreamItem& item, bool* must_load) {
+absl::Status CudaDevice::Loop::Submit(size_t number, QueuedItem& item) {
   struct Submitter {
     Loop& loop;
-    Stream& stream;
     size_t number;
-    bool* must_load;
-    absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(stream, wait); }
-    absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work, must_load); }
+    uint64_t place;
+    Stream& stream;
+    absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(number, wait); }
+    absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work, place); }
     absl::Status operator()(const ReadItem& read) const { return loop.SubmitRead(stream, read.work); }
     absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async.start)); }
     absl::Status operator()(const SignalItem& signal) const {
-      return stream.Write(AddressOf(&loop.options_.counters->counters[number]), signal.value);
+      std::atomic<uint64_t>* counter = &loop.options_.counters->counters[number];
+      return stream.Signal({counter, signal.value}, AddressOf(counter));
     }
     absl::Status operator()(ReportItem& report) const { return loop.SubmitReport(stream, std::move(report.report)); }
     absl::Status operator()(TransferItem& transfer) const { return loop.SubmitTransfer(stream, transfer); }
   };
-  return std::visit(Submitter{*this, stream, number, must_load}, item);
+  return std::visit(Submitter{*this, number, item.number, *streams_[number]}, item.item);
 }
 
 absl::StatusOr<std::optional<Stream::Awaited>> CudaDevice::Loop::AwaitedOf(const CounterWait& wait) const {
@@ -271,29 +324,34 @@ absl::StatusOr<std::optional<Stream::Awaited>> CudaDevice::Loop::AwaitedOf(const
   return Stream::Awaited{&page->counters[static_cast<size_t>(wait.stream)], wait.value};
 }
 
-absl::Status CudaDevice::Loop::SubmitWait(Stream& stream, const CounterWait& wait) {
+absl::Status CudaDevice::Loop::SubmitWait(size_t number, const CounterWait& wait) {
   TESSERA_ASSIGN_OR_RETURN(const std::optional<Stream::Awaited> awaited, AwaitedOf(wait));
   if (!awaited.has_value() || awaited->met()) return absl::OkStatus();
-  return stream.Wait(*awaited, AddressOf(awaited->counter));
+  Stream& stream = *streams_[number];
+  if (wait.worker != options_.self) return stream.Wait(*awaited, AddressOf(awaited->counter));
+  Stream& other = *streams_[static_cast<size_t>(wait.stream)];
+  return &other == &stream ? absl::OkStatus() : stream.WaitFor(other, *awaited);
 }
 
-absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load) {
-  Launcher::Turn turn{.workspace = stream.workspace, .may_load = must_load == nullptr || resting_for_.has_value()};
+absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number) {
+  const uint64_t room = stream.Room();
+  Launcher::Turn turn{.workspace = stream.workspace, .is_clear = is_clear_, .room = room - std::min(room, kMarks)};
   const absl::StatusOr<bool> with_next = SubmitWithNext(stream, work, turn);
   absl::Status status = with_next.status();
-  if (with_next.ok() && !*with_next && !turn.must_load) status = launcher_->Enqueue(stream.get(), work, turn);
-  if (turn.replaced != nullptr) Fail(stream, stream.Mark([replaced = turn.replaced] {}));
-  Fail(stream, stream.Submitted());  // of what must load, a larger workspace's zeros
-  if (turn.must_load) {
-    *must_load = true;
-    return status;
+  if (with_next.ok() && !*with_next && turn.wants == Launcher::Wants::kNothing) {
+    status = launcher_->Enqueue(stream.get(), work, turn);
   }
+  if (turn.replaced != nullptr) LetGoLater(turn.replaced);
+  stream.wants_clear = turn.wants == Launcher::Wants::kClear;
+  if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
+  if (turn.wants != Launcher::Wants::kNothing) return status;
+  Fail(stream, stream.Submitted(turn.operations + (turn.replaced == nullptr ? 0 : 1)));  // a larger workspace's zeros
   was_at_work_ = true;
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   const auto* kernel = std::get_if<KernelWork>(&work);
-  return kernel != nullptr && absl::IsUnimplemented(status) ? SubmitHostStep(stream, *kernel) : status;
+  return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }
 
 absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn) {
@@ -312,21 +370,30 @@ void CudaDevice::Loop::WarnOnce(const absl::Status& why, std::string_view what, 
   if (options_.warn) options_.warn(absl::UnavailableError(StrCat("cuda: ", what, StdView(why.message()))));
 }
 
-absl::Status CudaDevice::Loop::SubmitHostStep(Stream& stream, const KernelWork& work) {
+absl::Status CudaDevice::Loop::QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number) {
   WarnOnce(launcher_->program_error(),
            "what can't be compiled for the GPU is computed on the host: ", &has_warned_of_programs_);
-  absl::StatusOr<std::byte*> memory =
-      stream.host_memory.Reserve(HostStepBytes(work.call), options_.max_host_step_bytes);
+  const int64_t bytes = HostStepBytes(work.call);
+  if (!is_clear_ && stream.host_memory.Grows(bytes)) {
+    stream.wants_clear = true;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::byte*> memory = stream.host_memory.Reserve(bytes, options_.max_host_step_bytes);
   if (!memory.ok()) {
     return absl::Status(memory.status().code(),
                         StrCat(ToText(*work.call.op), ": ", StdView(memory.status().message())));
   }
   const std::shared_ptr<HostStep> step = MakeHostStep(work.call, *memory);
-  for (const CopyWork& copy : step->before) TESSERA_RETURN_IF_ERROR(SubmitWork(stream, copy));
-  TESSERA_RETURN_IF_ERROR(SubmitAsync(stream, [this, step](Device::Done done) {
-    host_.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
-  }));
-  for (const CopyWork& copy : step->after) TESSERA_RETURN_IF_ERROR(SubmitWork(stream, copy));
+  std::vector<StreamItem> items(step->before.begin(), step->before.end());
+  items.push_back(AsyncItem{[this, step](Device::Done done) {
+                              host_.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
+                            },
+                            EndsBy::kHost});
+  for (const CopyWork& copy : step->after) items.push_back(DeviceWork(copy));
+  while (!items.empty()) {
+    stream.queue.push_front({number, std::move(items.back())});
+    items.pop_back();
+  }
   for (const ReceivedCount& count : work.received) *count.received_bytes += count.bytes;
   return absl::OkStatus();
 }
@@ -336,11 +403,19 @@ absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) 
   if (bytes > kReadBytes) {
     return absl::InternalError(StrCat("cuda: a read of ", bytes, " bytes; ", kReadBytes, " fit a slot"));
   }
+  if (!is_clear_ && !reads_.has_free()) {
+    stream.wants_clear = true;
+    return absl::OkStatus();
+  }
   TESSERA_ASSIGN_OR_RETURN(std::byte * slot, reads_.Take());
   CopyWork to_slot = work;
   to_slot.destination = slot;
   to_slot.destination_strides = RowMajorStrides(work.extents);
-  absl::Status status = SubmitWork(stream, to_slot);
+  absl::Status status = SubmitWork(stream, to_slot, 0);
+  if (stream.wants_clear || stream.wants_room > 0) {
+    reads_.Give(slot);
+    return status;
+  }
   TESSERA_RETURN_IF_ERROR(stream.Mark([this, slot, work] {
     CopyStrided(work.extents, work.element_bytes, slot, RowMajorStrides(work.extents), work.destination,
                 work.destination_strides);
@@ -369,13 +444,18 @@ absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) 
     was_at_work_ = true;
     start(std::move(done));
   }));
-  std::atomic<uint64_t>* gate = &stream.words().gate;
-  TESSERA_RETURN_IF_ERROR(stream.Wait({gate, number}, AddressOf(gate)));
-  return stream.Mark([this, &stream, outcome] {
+  auto go_on = [this, &stream, outcome] {
     std::lock_guard lock(outcome->mutex);
     was_at_work_ = true;
     if (stream.run_error.ok()) stream.run_error = std::move(outcome->status);
-  });
+  };
+  std::atomic<uint64_t>* gate = &stream.words().gate;
+  if (HoldsWaits()) {
+    stream.Hold({gate, number}, std::move(go_on));
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(stream.Wait({gate, number}, AddressOf(gate)));
+  return stream.Mark(std::move(go_on));
 }
 
 absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Report report) {
@@ -402,34 +482,29 @@ absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Report repor
 }
 
 absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& transfer) {
-  absl::Status status = SubmitWork(stream, transfer.work);
+  absl::Status status = SubmitWork(stream, transfer.work, 0);
+  if (stream.wants_clear || stream.wants_room > 0) return status;
   auto done = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(transfer.done));
   absl::Status marked = stream.Mark([done, status] { (*done)(status); });
   if (!marked.ok()) (*done)(marked);
   return absl::OkStatus();
 }
 
-// What waits on the old page is let go; the page itself goes at the next rest.
+// What waits on the old page is let go; the page itself goes later.
 void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
   std::shared_ptr<CounterPage> old;
   if (const auto known = peers_.find(peer.worker); known != peers_.end()) {
-    if (known->second.status.ok()) old = std::move(known->second.page);
+    if (known->second.is_registered && known->second.status.ok()) old = std::move(known->second.page);
     peers_.erase(known);
   }
-  if (peer.page != nullptr) {
-    absl::Status status = gpu_.driver->Check(
-        StrCat("cuMemHostRegister of the counters of worker ", peer.worker.value),
-        gpu_.driver->MemHostRegister(peer.page.get(), kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE));
-    peers_[peer.worker] = {std::move(peer.page), std::move(status)};
-  }
+  if (peer.page != nullptr) peers_[peer.worker] = {.page = std::move(peer.page)};
   if (old == nullptr) return;
   for (std::atomic<uint64_t>& counter : old->counters) counter.store(kAlwaysMet, std::memory_order_release);
   CounterPage* const page = old.get();
-  until_rest_.emplace_back(page, [held = std::move(old), gpu = gpu_](CounterPage* registered) mutable {
+  LetGoLater(std::shared_ptr<void>(page, [held = std::move(old), gpu = gpu_](CounterPage* registered) mutable {
     gpu.driver->MemHostUnregister(registered);
     held = nullptr;
-  });
-  BeginRest();
+  }));
 }
 
 }  // namespace tessera::cuda

@@ -2,12 +2,21 @@
 
 // The loop of a CudaDevice (cuda_device.h): its thread, its streams, and what other threads hand to it.
 //
-// Items are submitted in the order in which they were handed over, whatever their streams: the order of instructions.
-// So all that an item may wait for was submitted before it, here and at peers. Where a stream has as much as fits its
-// queue, others go on as long as what they have can't stand still. So what has been submitted ends even if nothing more
-// is. That is what lets the loop wait for a rest: what isn't loaded yet (launcher.h) is loaded when nothing runs on any
-// stream, and pages of peers are let go of then, too: for either a driver may wait for all streams. Until then the loop
-// submits nothing more, and goes on with all else.
+// Calls of the driver may block: one that loads or takes memory until all that was enqueued has run, and any one until
+// its stream's queue has room. The loop opens gates and starts messages, so it must never be in a call that waits for
+// these. Hence:
+//
+// 1. The worker is clear when every wait and gate that was submitted on any stream is met, as the host reads its word,
+//    and no kernel of NCCL waits for other ranks. All calls but launches of loaded kernels, fills, copies with the
+//    GPU's memory on one side and operations on words are made when it is clear.
+// 2. Behind a wait that isn't met a stream takes kParkedOperations.
+// 3. Items are submitted in the order in which they were handed over, whatever their streams: the order of
+//    instructions. Where the next item has to wait (2., or 1.), other streams go on with items that can't stand still.
+//    So a wait that isn't met is for something of a smaller ordinal than the item that the worker must be clear for,
+//    and is met even if that item is not submitted.
+// 4. A stream waits for another stream of the worker by an event, once the signal was submitted.
+// 5. Where streams share the queues of the GPU (gpu_use.h), the host holds waits and gates: the stream's next item is
+//    submitted when they are met, and none stands still on the GPU.
 //
 // Transfers are in no order with streams, and wait for nothing.
 
@@ -59,7 +68,13 @@ class CudaDevice::Loop {
   // A peer's counters as the GPU sees them; where they can't be registered, why.
   struct Peer {
     std::shared_ptr<CounterPage> page;
-    absl::Status status;
+    bool is_registered = false;  // else waits for it aren't submitted yet
+    absl::Status status = absl::OkStatus();
+  };
+  // To be let go of when all that was submitted before has run, and the worker is clear.
+  struct Leaving {
+    std::shared_ptr<void> what;
+    std::array<uint64_t, kStreamCount + 1> submitted;  // by stream
   };
 
   explicit Loop(const Gpu& gpu) : gpu_(gpu), staging_(StagingPool::Make(gpu)), reads_(gpu, kReadBytes) {}
@@ -70,27 +85,35 @@ class CudaDevice::Loop {
   bool Take();
   bool SubmitSome();
   // The stream whose next item is to be submitted now.
-  std::optional<size_t> NextStream() const;
-  // Whether a stream may stand at the item until something comes that isn't its own.
-  bool MayStandStill(const StreamItem& item) const;
+  std::optional<size_t> NextStream();
+  // Whether the first item of the stream's queue may be submitted now.
+  bool MaySubmit(size_t stream);
+  bool MaySubmitWait(size_t stream, const CounterWait& wait);
+  // Whether the stream may stand at the item, on the GPU, until something comes that isn't its own.
+  bool MayStandStill(const StreamItem& item);
   // Nothing of a worker that isn't mapped, whose counters count as met.
   absl::StatusOr<std::optional<Stream::Awaited>> AwaitedOf(const CounterWait& wait) const;
-  bool IsAtRest(size_t streams) const;  // so many of them
-  // Marks tell when there is one.
-  void BeginRest();
+  bool NoneStandsStill();
+  bool IsClear() { return gpu_.use->is_quiet() && NoneStandsStill(); }
+  // Whether the host holds what may stand still.
+  bool HoldsWaits() const { return !gpu_.use->StreamsOwnQueues(); }
+  void LetGoLater(std::shared_ptr<void> what);
+  // What is made when the worker is clear, beside items. Whether there was anything.
+  bool DoWhenClear();
   bool Poll();
   void Sleep();
   void LookForLoss();
   void End();
 
-  absl::Status Submit(Stream& stream, size_t number, StreamItem& item, bool* must_load);
-  absl::Status SubmitWait(Stream& stream, const CounterWait& wait);
-  // `must_load`, where it isn't null, says that nothing was submitted: the work waits for a rest.
-  absl::Status SubmitWork(Stream& stream, const DeviceWork& work, bool* must_load = nullptr);
+  // Where the stream says afterwards what it wants, the item was not submitted.
+  absl::Status Submit(size_t number, QueuedItem& item);
+  absl::Status SubmitWait(size_t number, const CounterWait& wait);
+  absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
   // Whether the work was submitted, and with it what follows it in the queue, as one call of a library. What isn't
   // there yet isn't waited for.
   absl::StatusOr<bool> SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn);
-  absl::Status SubmitHostStep(Stream& stream, const KernelWork& work);
+  // Puts the copies and the gate that the step is made of in its place, in the queue.
+  absl::Status QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
   absl::Status SubmitAsync(Stream& stream, Device::Start start);
   absl::Status SubmitReport(Stream& stream, Device::Report report);
@@ -118,10 +141,9 @@ class CudaDevice::Loop {
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
   bool is_lost_ = false;
-  uint64_t next_number_ = 0;           // of an item
-  std::optional<size_t> resting_for_;  // the stream whose next item waits for a rest
-  // Registered pages of peers that are gone.
-  std::vector<std::shared_ptr<CounterPage>> until_rest_;
+  uint64_t next_number_ = 0;  // of an item
+  bool is_clear_ = false;     // while an item is submitted, for all of that
+  std::vector<Leaving> leaving_;
 
   std::mutex mutex_;
   std::condition_variable given_, idle_;

@@ -8,6 +8,7 @@
 #include "schemas/types/library_functions.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/device/cuda/gpu_use.h"
 
 namespace tessera::cuda {
 namespace {
@@ -40,9 +41,8 @@ absl::StatusOr<Driver> Find() {
     return absl::FailedPreconditionError(
         StrCat("cuda: ", kLibrary, " has no ", take.missing(), ": a driver for CUDA 12.4 or newer is needed"));
   }
-  // Streams that share a queue of the GPU wait for each other, and one may stand until another has come somewhere. The
-  // most that there can be; read as the driver starts.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // Read as the driver starts (gpu_use.h).
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", StrCat(kConnections).c_str(), /*overwrite=*/0);
   if (absl::Status status = driver.Check("cuInit", driver.Init(0)); !status.ok()) {
     return absl::FailedPreconditionError(StrCat(StdView(status.message()), " (", kLibrary, ")"));
   }

@@ -48,6 +48,10 @@ namespace tessera::cuda {
   X(StreamSynchronize)            \
   X(StreamWaitValue64)            \
   X(StreamWriteValue64)           \
+  X(StreamWaitEvent)              \
+  X(EventCreate)                  \
+  X(EventDestroy)                 \
+  X(EventRecord)                  \
   X(MemcpyAsync)                  \
   X(MemsetD8Async)                \
   X(LibraryLoadData)              \

@@ -126,7 +126,7 @@ absl::StatusOr<std::byte*> HostStepMemory::Reserve(int64_t bytes, int64_t max_by
                                                " bytes of pinned memory; ", max_bytes,
                                                " are allowed (gpu_host_step_bytes)"));
   }
-  if (bytes > bytes_ || blocks_.empty()) {
+  if (Grows(bytes)) {
     const auto doubled = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastBlockBytes))));
     const int64_t wanted = std::max(bytes, std::min(doubled, max_bytes));
     void* block = nullptr;

@@ -51,6 +51,8 @@ class HostStepMemory {
   HostStepMemory& operator=(const HostStepMemory&) = delete;
   // ResourceExhausted where they are more than `max_bytes`, or than the host gives.
   absl::StatusOr<std::byte*> Reserve(int64_t bytes, int64_t max_bytes);
+  // Whether Reserve asks the driver for memory.
+  bool Grows(int64_t bytes) const { return bytes > bytes_ || blocks_.empty(); }
 
  private:
   const Gpu gpu_;

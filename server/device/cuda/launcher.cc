@@ -28,6 +28,8 @@ bool IsContiguous(const CopyWork& copy) {
   return true;
 }
 
+int64_t WantedWorkspaceBytes(int64_t bytes) { return std::max(kMinWorkspaceBytes, kZeroBytes + bytes); }
+
 // What NVRTC compiles for: the image's newest that the GPU is sure to run, as a cubin; else PTX.
 absl::StatusOr<std::string> ArchitectureOf(const Gpu& gpu) {
   int major = 0, minor = 0;
@@ -127,15 +129,18 @@ absl::Status Launcher::LoadImage() {
 }
 
 absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, Turn& turn) {
-  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy, turn.workspace);
+  if (const auto* copy = std::get_if<CopyWork>(&work)) return Copy(stream, *copy, turn);
   if (const auto* reduce = std::get_if<ReduceWork>(&work)) return Reduce(stream, *reduce, turn);
   return Kernel(stream, std::get<KernelWork>(work), turn);
 }
 
-absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace) {
+absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, Turn& turn) {
   const int64_t bytes = NumElements(copy.extents) * copy.element_bytes;
   if (bytes == 0) return absl::OkStatus();
-  if (IsContiguous(copy)) {
+  const bool has_device_side =
+      gpu_.use->IsDeviceMemory(AddressOf(copy.source)) || gpu_.use->IsDeviceMemory(AddressOf(copy.destination));
+  if (IsContiguous(copy) && has_device_side) {
+    turn.operations = 1;
     TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
         "cuMemcpyAsync", gpu_.driver->MemcpyAsync(AddressOf(copy.destination), AddressOf(copy.source),
                                                   static_cast<size_t>(bytes), stream)));
@@ -143,15 +148,24 @@ absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, StreamWorkspa
     TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                              LaunchCopy(copy.extents, copy.element_bytes, copy.source, copy.source_strides,
                                         copy.destination, copy.destination_strides));
-    TESSERA_RETURN_IF_ERROR(Run(stream, steps, workspace));
+    TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
+    if (!may_run) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   }
   Count(copy);
   return absl::OkStatus();
 }
 
+bool Launcher::MayReserve(int64_t bytes, Turn& turn) {
+  const std::shared_ptr<DeviceMemory>& memory = turn.workspace.memory;
+  const bool is_there = memory != nullptr && memory->bytes() >= WantedWorkspaceBytes(bytes);
+  if (!is_there && !turn.is_clear) turn.wants = Wants::kClear;
+  return is_there || turn.is_clear;
+}
+
 absl::StatusOr<Workspace> Launcher::Reserve(CUstream stream, int64_t bytes, Turn& turn) {
   StreamWorkspace& workspace = turn.workspace;
-  const int64_t wanted = std::max(kMinWorkspaceBytes, kZeroBytes + bytes);
+  const int64_t wanted = WantedWorkspaceBytes(bytes);
   if (workspace.memory == nullptr || workspace.memory->bytes() < wanted) {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger, MakeMemory(gpu_, wanted, Sharing::kPrivate));
     TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
@@ -165,24 +179,33 @@ absl::StatusOr<Workspace> Launcher::Reserve(CUstream stream, int64_t bytes, Turn
 
 absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn) {
   const int64_t bytes = ReduceTermsWorkspaceBytes(reduce.dtype, reduce.extents, reduce.terms, reduce.destinations);
+  if (!MayReserve(bytes, turn)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                            LaunchReduceTerms(reduce.op, reduce.dtype, reduce.extents, reduce.terms, reduce.term_count,
                                              reduce.destination_dtype, reduce.destinations, reserved));
+  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
+  if (!may_run) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   Count(reduce);
   return absl::OkStatus();
 }
 
 absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& turn) {
-  TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, WorkspaceBytes(kernel.call), turn));
+  const int64_t bytes = WorkspaceBytes(kernel.call);
+  if (!MayReserve(bytes, turn)) return absl::OkStatus();
+  if (!words_.has_free() && !turn.is_clear) {
+    turn.wants = Wants::kClear;
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, bytes, turn));
   TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
   reserved.fault_word = AddressOf(word);
   turn.fault.word = reinterpret_cast<int64_t*>(word);
   turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
-  TESSERA_RETURN_IF_ERROR(CheckLoaded(steps, turn));
-  if (turn.must_load) return Finish(turn.fault);
+  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
+  if (!may_run) return Finish(turn.fault);
   TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
   Count(kernel);
   return absl::OkStatus();
@@ -193,14 +216,18 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   if (!products_.ok()) return false;
   const std::optional<BiasedProduct> biased = JoinBias(product.call, next.call);
   if (!biased.has_value()) return false;
+  if (!turn.is_clear) {
+    turn.wants = Wants::kClear;
+    return false;
+  }
   // As much as either needs: what is taken now isn't replaced again where the product is enqueued by itself.
   const int64_t bytes = std::max(WorkspaceBytes(product.call), WorkspaceBytes(biased->product));
   TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
   absl::StatusOr<std::vector<Step>> steps = LaunchKernel(biased->product, reserved);
   const MatmulProblem* problem = steps.ok() ? AddBias(*biased, *steps) : nullptr;
   if (problem == nullptr || !(*products_)->AddsBias(LtProblemsOf(*problem)[0].shape)) return false;
-  TESSERA_RETURN_IF_ERROR(CheckLoaded(*steps, turn));
-  if (turn.must_load) return false;
+  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(*steps, turn));
+  if (!may_run) return false;
   absl::Status status = Run(stream, *steps, turn.workspace);
   if (absl::IsUnimplemented(status)) return false;
   TESSERA_RETURN_IF_ERROR(status);
@@ -250,18 +277,42 @@ Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
   return programs_.emplace(program.source, std::move(made)).first->second;
 }
 
-absl::Status Launcher::CheckLoaded(const std::vector<Step>& steps, Turn& turn) {
-  bool are_loaded = true;
+bool Launcher::IsLoaded(const Launch& launch) {
+  if (launch.program != nullptr && !ProgramOf(*launch.program).kernel.has_value()) return false;
+  const auto is_loaded = [this](const Launch& other) { return IsLoaded(other); };
+  if (!std::all_of(launch.otherwise.begin(), launch.otherwise.end(), is_loaded)) return false;
+  if (launch.shared_bytes <= kDefaultSharedBytes) return true;
+  const absl::StatusOr<CUkernel> kernel = KernelOf(launch);
+  if (!kernel.ok()) return true;  // it isn't launched
+  const auto known = shared_bytes_.find(*kernel);
+  return known != shared_bytes_.end() && known->second >= launch.shared_bytes;
+}
+
+absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn) {
+  uint64_t operations = 0;
+  bool needs_clear = false;
   for (const Step& step : steps) {
-    if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr && launch->program != nullptr) {
-      are_loaded = ProgramOf(*launch->program).kernel.has_value() && are_loaded;
-    } else if (const auto* product = std::get_if<MatmulProblem>(&step); product != nullptr && products_.ok()) {
-      TESSERA_ASSIGN_OR_RETURN(const bool is_loaded, (*products_)->AreLoaded(LtProblemsOf(*product)));
-      are_loaded = is_loaded && are_loaded;
+    uint64_t of_step = 1;
+    if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr) {
+      needs_clear = !IsLoaded(*launch) || needs_clear;
+      of_step = std::max<uint64_t>(1, launch->otherwise.size());
+    } else if (const auto* product = std::get_if<MatmulProblem>(&step); product != nullptr) {
+      of_step = product->otherwise.size();
+      if (products_.ok()) {
+        const std::vector<LtProblem> problems = LtProblemsOf(*product);
+        TESSERA_ASSIGN_OR_RETURN(const bool is_the_librarys, (*products_)->HasAlgorithms(problems));
+        needs_clear = is_the_librarys || needs_clear;
+        if (is_the_librarys) of_step = problems.size();
+      }
+      const auto is_loaded = [this](const Launch& launch) { return IsLoaded(launch); };
+      needs_clear = !std::all_of(product->otherwise.begin(), product->otherwise.end(), is_loaded) || needs_clear;
     }
+    operations += of_step;
   }
-  turn.must_load = !are_loaded && !turn.may_load;
-  return absl::OkStatus();
+  if (needs_clear && !turn.is_clear) turn.wants = Wants::kClear;
+  if (turn.wants == Wants::kNothing && operations > turn.room) turn.wants = Wants::kRoom;
+  turn.operations = operations;
+  return turn.wants == Wants::kNothing;
 }
 
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
@@ -288,11 +339,12 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
     return absl::OkStatus();
   }
   const Driver& driver = *gpu_.driver;
-  if (launch.shared_bytes > kDefaultSharedBytes) {
+  if (launch.shared_bytes > kDefaultSharedBytes && shared_bytes_[*kernel] < launch.shared_bytes) {
     TESSERA_RETURN_IF_ERROR(
         driver.Check("cuKernelSetAttribute",
                      driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                                static_cast<int>(launch.shared_bytes), *kernel, gpu_.device)));
+    shared_bytes_[*kernel] = launch.shared_bytes;
   }
   void* parameters[] = {const_cast<std::byte*>(launch.parameters.data())};
   return driver.Check(StrCat("cuLaunchKernel ", launch.entry),
@@ -310,8 +362,11 @@ absl::Status Launcher::ReserveForProducts(StreamWorkspace& workspace) {
 absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace) {
   absl::Status refused = products_.status();
   if (products_.ok()) {
-    TESSERA_RETURN_IF_ERROR(ReserveForProducts(workspace));
-    refused = (*products_)->Enqueue(stream, LtProblemsOf(problem), AddressOf(workspace.products->data()));
+    const std::vector<LtProblem> problems = LtProblemsOf(problem);
+    TESSERA_ASSIGN_OR_RETURN(const bool has_algorithms, (*products_)->HasAlgorithms(problems));
+    if (has_algorithms) TESSERA_RETURN_IF_ERROR(ReserveForProducts(workspace));
+    const CUdeviceptr memory = has_algorithms ? AddressOf(workspace.products->data()) : 0;
+    refused = (*products_)->Enqueue(stream, problems, memory);
     if (!absl::IsUnimplemented(refused)) return refused;
   }
   if (problem.bias != 0) return refused;

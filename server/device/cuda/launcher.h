@@ -7,9 +7,12 @@
 // TESSERA_CUBLASLT=PATH), else the image's.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
-// the work has run. What comes later than the image, a compiled map or a kernel of cuBLASLt, is loaded when nothing
-// runs on any stream: to load it a driver may wait for all that was enqueued in the context.
+// the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
+// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's, and those that
+// take memory. In another turn there are launches of what is loaded, fills, and copies with the GPU's memory on one
+// side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -47,12 +50,16 @@ class Launcher {
   // Takes the memory that products on the stream will want, before it is given to others.
   absl::Status ReserveForProducts(StreamWorkspace& workspace);
   // What a call of Enqueue is given, and what it leaves.
+  enum class Wants : uint8_t { kNothing, kClear, kRoom };
   struct Turn {
     StreamWorkspace& workspace;
-    bool may_load = false;   // nothing runs on any stream of the device
-    bool must_load = false;  // the work was not enqueued: it needs a turn that may load
-    std::shared_ptr<DeviceMemory> replaced =
-        nullptr;  // a workspace that was too small, to be let go of behind the work
+    bool is_clear = false;  // no stream of the device stands still
+    uint64_t room = 0;      // for so many operations
+    // Not kNothing: the work was not enqueued, and wants a turn that is clear, or has room for `operations`.
+    Wants wants = Wants::kNothing;
+    uint64_t operations = 0;  // that were enqueued
+    // A workspace that was too small, to be let go of behind the work.
+    std::shared_ptr<DeviceMemory> replaced = nullptr;
     Fault fault = {};
   };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
@@ -60,7 +67,8 @@ class Launcher {
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, Turn& turn);
   // Enqueues a product of matrices and the sum with a bias that follows it as one call of cuBLASLt, where both are that
   // (kernels/cuda/lt_epilogue.h) and the product's algorithm adds a bias: the bits are those of one after the other.
-  // False where not: each is to be enqueued by itself, unless the turn must load. Neither of the two leaves a fault.
+  // False where not: each is to be enqueued by itself, unless the turn wants something. Neither of the two leaves a
+  // fault.
   absl::StatusOr<bool> EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next, Turn& turn);
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
@@ -72,15 +80,18 @@ class Launcher {
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
   absl::Status LoadImage();
-  absl::Status Copy(CUstream stream, const CopyWork& copy, StreamWorkspace& workspace);
+  absl::Status Copy(CUstream stream, const CopyWork& copy, Turn& turn);
   absl::Status Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn);
   absl::Status Kernel(CUstream stream, const KernelWork& kernel, Turn& turn);
+  // Whether the workspace is there, or may be taken now.
+  static bool MayReserve(int64_t bytes, Turn& turn);
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
   absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Launch& launch);
-  // What the steps launch is compiled now, if it isn't yet; where something isn't loaded, and may not be, they must
-  // wait.
-  absl::Status CheckLoaded(const std::vector<Step>& steps, Turn& turn);
+  // Whether the turn takes the steps; else it says what they want. What they launch is compiled now, if it isn't yet.
+  absl::StatusOr<bool> Admit(const std::vector<Step>& steps, Turn& turn);
+  // Whether the launch calls nothing but cuLaunchKernel.
+  bool IsLoaded(const Launch& launch);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
@@ -97,6 +108,7 @@ class Launcher {
 
   std::vector<CUlibrary> image_, libraries_;              // the second of programs
   std::map<std::string, CUkernel, std::less<>> kernels_;  // of the image, by entry
+  std::map<CUkernel, uint32_t> shared_bytes_;             // that a kernel may have, where they are more than by default
   std::map<std::string, Program, std::less<>> programs_;  // by source
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs

@@ -88,7 +88,6 @@ struct Products::Prepared {
   cublasLtMatrixLayout_t layouts[3] = {};  // a, b, d
   cublasLtMatmulAlgo_t algorithm = {};
   std::optional<bool> adds_bias;  // nothing: wasn't asked
-  bool is_loaded = false, is_loaded_with_bias = false;
 
  private:
   absl::Status DescribeOperation(const LtShape& shape, cublasLtMatmulDesc_t* operation) const {
@@ -193,15 +192,13 @@ absl::StatusOr<std::shared_ptr<Products::Prepared>> Products::Prepare(const LtSh
   return answer;
 }
 
-absl::StatusOr<bool> Products::AreLoaded(absl::Span<const LtProblem> problems) {
-  bool are_loaded = true;
+absl::StatusOr<bool> Products::HasAlgorithms(absl::Span<const LtProblem> problems) {
   for (const LtProblem& problem : problems) {
-    const absl::StatusOr<std::shared_ptr<Prepared>> prepared = Prepare(problem.shape);
-    if (absl::IsUnimplemented(prepared.status())) return true;
-    TESSERA_RETURN_IF_ERROR(prepared.status());
-    are_loaded = are_loaded && (problem.bias != 0 ? (*prepared)->is_loaded_with_bias : (*prepared)->is_loaded);
+    const absl::Status status = Prepare(problem.shape).status();
+    if (absl::IsUnimplemented(status)) return false;
+    TESSERA_RETURN_IF_ERROR(status);
   }
-  return are_loaded;
+  return true;
 }
 
 bool Products::AddsBias(const LtShape& shape) {
@@ -250,7 +247,6 @@ absl::Status Products::Multiply(CUstream stream, const LtProblem& problem, Prepa
     with.adds_bias = false;
     return absl::UnimplementedError(status.message());
   }
-  if (status.ok()) (has_bias ? with.is_loaded_with_bias : with.is_loaded) = true;
   return status;
 }
 

@@ -38,14 +38,13 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Whether each of them has been enqueued before, with a bias or without, as it is. The library loads an algorithm's
-  // kernel when it is first enqueued, and with a bias it may be another. What the heuristic refuses counts as loaded;
-  // an error of another kind is returned.
-  absl::StatusOr<bool> AreLoaded(absl::Span<const LtProblem> problems);
+  // Whether the heuristic names an algorithm for each of them. What else goes wrong than a refusal is returned.
+  absl::StatusOr<bool> HasAlgorithms(absl::Span<const LtProblem> problems);
   // Whether the shape's algorithm adds a bias, too. Asked for once; no where there is no algorithm.
   bool AddsBias(const LtShape& shape);
   // Unimplemented where the heuristic knows no algorithm for one of them, or where one with a bias, which comes alone,
-  // has one that doesn't add it: nothing was enqueued then.
+  // has one that doesn't add it: nothing was enqueued then. The library may load kernels, and the driver may wait then
+  // for all that runs in the context.
   absl::Status Enqueue(CUstream stream, absl::Span<const LtProblem> problems, CUdeviceptr workspace);
 
   // Shapes that the heuristic was asked for so far.

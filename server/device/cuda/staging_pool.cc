@@ -28,6 +28,13 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::Take(int64_t bytes, Stag
   return place == StagingPlace::kHost ? TakeHost(bytes) : TakeDevice(bytes);
 }
 
+void StagingPool::FreeLarge() {
+  std::vector<std::shared_ptr<DeviceMemory>> large;
+  std::lock_guard lock(mutex_);
+  has_large_ = false;
+  std::swap(large, large_);
+}
+
 absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeHost(int64_t bytes) {
   std::byte* block = nullptr;
   int64_t size = BlockBytes(bytes);
@@ -67,9 +74,12 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeDevice(int64_t bytes
   }
   std::byte* const at = block->data();
   return std::shared_ptr<std::byte>(at, [pool = shared_from_this(), block = std::move(block)](std::byte*) mutable {
-    if (block->bytes() > kMaxKeptDeviceBytes) return;
     std::lock_guard lock(pool->mutex_);
     const int64_t size = block->bytes();
+    if (size > kMaxKeptDeviceBytes) {
+      pool->has_large_ = true;
+      return pool->large_.push_back(std::move(block));
+    }
     pool->device_.emplace(size, std::move(block));
   });
 }

@@ -1,15 +1,17 @@
 #pragma once
 
 // StagingPool: memory for messages: pinned memory of the host, and the GPU's own. A block comes back when its last
-// owner lets go of it, from any thread and also when the device is gone, and is used again: the driver's call that
-// frees pinned memory may wait for all streams, so none of that is freed before the end. Of the GPU's, what is larger
-// than a stream keeps is.
+// owner lets go of it, from any thread and also when the device is gone, and is used again: the driver's calls that
+// free memory may wait for all streams. So pinned memory isn't freed before the end, and of the GPU's what is larger
+// than a stream keeps when the loop says that no stream stands still.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/device/cuda/cuda_memory.h"
@@ -28,6 +30,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   ~StagingPool();
   // From any thread. ResourceExhausted that says how many bytes were wanted.
   absl::StatusOr<std::shared_ptr<std::byte>> Take(int64_t bytes, StagingPlace place);
+  // Frees what came back and isn't kept.
+  void FreeLarge();
+  bool has_large() const { return has_large_; }
 
  private:
   explicit StagingPool(const Gpu& gpu) : gpu_(gpu) {}
@@ -38,6 +43,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   std::mutex mutex_;
   std::multimap<int64_t, std::byte*> host_;                       // by size; guarded by mutex_
   std::multimap<int64_t, std::shared_ptr<DeviceMemory>> device_;  // likewise
+  std::vector<std::shared_ptr<DeviceMemory>> large_;              // likewise; not kept
+  std::atomic<bool> has_large_ = false;
 };
 
 }  // namespace tessera::cuda

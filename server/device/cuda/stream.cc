@@ -1,5 +1,6 @@
 #include "server/device/cuda/stream.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -21,12 +22,25 @@ absl::StatusOr<std::unique_ptr<Stream>> Stream::Make(const Gpu& gpu) {
   std::unique_ptr<Stream> stream(new Stream(gpu));
   TESSERA_RETURN_IF_ERROR(
       gpu.driver->Check("cuStreamCreate", gpu.driver->StreamCreate(&stream->stream_, CU_STREAM_NON_BLOCKING)));
+  gpu.use->AddStream();
   TESSERA_ASSIGN_OR_RETURN(stream->words_, MakeStreamWords(gpu));
+  for (CUevent& event : stream->events_) {
+    TESSERA_RETURN_IF_ERROR(
+        gpu.driver->Check("cuEventCreate", gpu.driver->EventCreate(&event, CU_EVENT_DISABLE_TIMING)));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      gpu.driver->Check("cuEventCreate", gpu.driver->EventCreate(&stream->last_event_, CU_EVENT_DISABLE_TIMING)));
   return stream;
 }
 
 Stream::~Stream() {
-  if (stream_ != nullptr) gpu_.driver->StreamDestroy(stream_);
+  for (CUevent event : events_) {
+    if (event != nullptr) gpu_.driver->EventDestroy(event);
+  }
+  if (last_event_ != nullptr) gpu_.driver->EventDestroy(last_event_);
+  if (stream_ == nullptr) return;
+  gpu_.driver->StreamDestroy(stream_);
+  gpu_.use->RemoveStream();
 }
 
 absl::Status Stream::Mark(absl::AnyInvocable<void()> run) {
@@ -43,18 +57,69 @@ absl::Status Stream::Wait(const Awaited& awaited, CUdeviceptr address) {
   TESSERA_RETURN_IF_ERROR(Mark(nullptr));
   marks_.back().awaited = awaited;
   ++submitted_;
+  waits_.push_back({.awaited = awaited, .submitted = submitted_});
   return gpu_.driver->Check("cuStreamWaitValue64",
                             gpu_.driver->StreamWaitValue64(stream_, address, awaited.value, CU_STREAM_WAIT_VALUE_GEQ));
 }
 
-absl::Status Stream::Write(CUdeviceptr address, uint64_t value) {
-  TESSERA_RETURN_IF_ERROR(
-      gpu_.driver->Check("cuStreamWriteValue64", gpu_.driver->StreamWriteValue64(stream_, address, value, 0)));
-  return Submitted();
+void Stream::Hold(const Awaited& awaited, absl::AnyInvocable<void()> then) { held_ = {awaited, std::move(then)}; }
+
+absl::Status Stream::Record(CUevent event) {
+  TESSERA_RETURN_IF_ERROR(gpu_.driver->Check("cuEventRecord", gpu_.driver->EventRecord(event, stream_)));
+  return Submitted(1);
 }
 
-absl::Status Stream::Submitted() {
+absl::Status Stream::Signal(const Awaited& counter, CUdeviceptr address) {
+  TESSERA_RETURN_IF_ERROR(
+      gpu_.driver->Check("cuStreamWriteValue64", gpu_.driver->StreamWriteValue64(stream_, address, counter.value, 0)));
   ++submitted_;
+  signalled_ = counter.value;
+  while (!signals_.empty() && Awaited{counter.counter, signals_.front().value}.met()) signals_.pop_front();
+  if (!IsParked()) return Submitted(0);
+  CUevent const event = events_[next_event_++ % kEvents];
+  signals_.push_back({counter.value, event});
+  return Record(event);
+}
+
+bool Stream::GivesEvent(uint64_t value) {
+  return signalled_ >= value && (!IsParked() || (!signals_.empty() && signals_.back().value >= value));
+}
+
+absl::Status Stream::WaitFor(Stream& other, const Awaited& signal) {
+  CUevent event = other.last_event_;
+  const bool is_parked = other.IsParked();
+  if (!is_parked) {
+    TESSERA_RETURN_IF_ERROR(other.Record(event));
+  } else {
+    const auto recorded = std::find_if(other.signals_.begin(), other.signals_.end(),
+                                       [&](const RecordedSignal& one) { return one.value >= signal.value; });
+    if (recorded == other.signals_.end()) return absl::InternalError("cuda: a wait for a signal that has no event");
+    event = recorded->event;
+  }
+  TESSERA_RETURN_IF_ERROR(Mark(nullptr));
+  marks_.back().awaited = signal;
+  ++submitted_;
+  if (is_parked) waits_.push_back({.awaited = signal, .submitted = submitted_, .is_for_own = true});
+  return gpu_.driver->Check("cuStreamWaitEvent", gpu_.driver->StreamWaitEvent(stream_, event, 0));
+}
+
+bool Stream::IsParked() {
+  std::erase_if(waits_, [](const SubmittedWait& wait) { return wait.awaited.met(); });
+  return !waits_.empty();
+}
+
+bool Stream::StandsStill() {
+  return IsParked() &&
+         std::any_of(waits_.begin(), waits_.end(), [](const SubmittedWait& wait) { return !wait.is_for_own; });
+}
+
+uint64_t Stream::Room() {
+  if (!IsParked()) return ~uint64_t{0};
+  return kParkedOperations - std::min(kParkedOperations, submitted_ - waits_.front().submitted);
+}
+
+absl::Status Stream::Submitted(uint64_t operations) {
+  submitted_ += operations;
   return submitted_ - submitted_at_mark_ < kOperationsPerMark ? absl::OkStatus() : Mark(nullptr);
 }
 
@@ -69,22 +134,31 @@ bool Stream::Poll() {
     if (mark.run) mark.run();
     any = true;
   }
+  if (held_.has_value() && held_->awaited.met()) {
+    Held held = std::move(*held_);
+    held_.reset();
+    held.then();
+    any = true;
+  }
   return any;
 }
 
-void Stream::Abandon() {
+void Stream::LetGo() {
   const auto let_go = [](const Awaited& awaited) {
-    if (awaited.counter != nullptr && !awaited.met()) awaited.counter->store(kAlwaysMet, std::memory_order_release);
+    if (!awaited.met()) awaited.counter->store(kAlwaysMet, std::memory_order_release);
   };
   let_go(parked_at_);
   for (const MarkEntry& mark : marks_) let_go(mark.awaited);
+}
+
+void Stream::Abandon() {
   gpu_.driver->StreamSynchronize(stream_);
   marks_.clear();
 }
 
 bool Stream::IsAtWork() const {
   if (submitted_ == passed_) return false;
-  return parked_at_.counter == nullptr || parked_at_.met();
+  return parked_at_.met();
 }
 
 }  // namespace tessera::cuda

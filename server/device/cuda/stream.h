@@ -4,11 +4,17 @@
 //
 // Progress is a number that the stream writes when it comes to a mark; a mark carries what the host does then, or the
 // wait that follows it. Used by the loop's thread alone.
+//
+// A stream is parked while a wait that was submitted isn't met, as the host reads its word, or is for a stream that was
+// parked as it signalled. Behind the first such wait it takes kParkedOperations more: a driver may block a call on a
+// queue that is full, and nothing would empty this one.
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <variant>
 
 #include "absl/functional/any_invocable.h"
@@ -22,14 +28,19 @@ namespace tessera::cuda {
 
 // More may be under way than fit the GPU's queue, and submitting would block. docs/limits.md: max_gpu_operations
 inline constexpr uint64_t kMaxSubmitted = 256;
+// Behind a wait that isn't met. docs/limits.md: max_parked_gpu_operations
+inline constexpr uint64_t kParkedOperations = 32;
 // A mark at least so often.
 inline constexpr uint64_t kOperationsPerMark = 64;
 
 struct ReadItem {
   CopyWork work;
 };
+// What ends its start: a peer, whose message it may be; or the worker's host, which waits for nobody.
+enum class EndsBy : uint8_t { kOthers, kHost };
 struct AsyncItem {
   Device::Start start;
+  EndsBy ends_by = EndsBy::kOthers;
 };
 struct SignalItem {
   uint64_t value = 0;
@@ -54,7 +65,7 @@ class Stream {
   struct Awaited {
     std::atomic<uint64_t>* counter = nullptr;
     uint64_t value = 0;
-    bool met() const { return counter->load(std::memory_order_acquire) >= value; }
+    bool met() const { return counter == nullptr || counter->load(std::memory_order_acquire) >= value; }
   };
 
   static absl::StatusOr<std::unique_ptr<Stream>> Make(const Gpu& gpu);
@@ -68,23 +79,48 @@ class Stream {
   absl::Status Mark(absl::AnyInvocable<void()> run);
   // The stream stands still until the word, which the GPU has at `address`, has the value.
   absl::Status Wait(const Awaited& awaited, CUdeviceptr address);
-  absl::Status Write(CUdeviceptr address, uint64_t value);
-  // After an operation of another kind.
-  absl::Status Submitted();
+  // Likewise, and the host stands in for the stream: nothing more may be submitted until then. `then` is called by
+  // Poll.
+  void Hold(const Awaited& awaited, absl::AnyInvocable<void()> then);
+  bool is_held() const { return held_.has_value(); }
+  // Writes the value to a counter that other streams and peers wait for.
+  absl::Status Signal(const Awaited& counter, CUdeviceptr address);
+  // Whether WaitFor can be called: the signal of at least `value` was submitted, and the stream isn't parked, or was
+  // already as it was submitted.
+  bool GivesEvent(uint64_t value);
+  // The stream goes on behind a signal of the other one. The driver knows of such a wait, which it doesn't of a wait
+  // for a word.
+  absl::Status WaitFor(Stream& other, const Awaited& signal);
+  // After operations of another kind.
+  absl::Status Submitted(uint64_t operations);
 
   // Runs what is due. Whether there was anything.
   bool Poll();
   bool is_full() const { return submitted_ - passed_ >= kMaxSubmitted; }
-  bool is_idle() const { return marks_.empty() && queue.empty(); }
-  // The GPU has nothing more of it, and the host knows. Behind the last operation there must be a mark.
-  bool IsAtRest() const { return submitted_ == passed_; }
-  absl::Status MarkTheLast() { return submitted_ == submitted_at_mark_ ? absl::OkStatus() : Mark(nullptr); }
+  bool is_idle() const { return marks_.empty() && queue.empty() && !is_held(); }
+  bool IsParked();
+  // Whether it is parked at a wait of its own, for what no stream of the worker does.
+  bool StandsStill();
+  // How many operations may be submitted.
+  uint64_t Room();
+  // How many were submitted, and the last of them that the GPU is known to have passed: up to the last mark.
+  uint64_t submitted() const { return submitted_; }
+  uint64_t passed() const { return passed_; }
+  // So that the GPU is known to have passed so many when it has.
+  absl::Status MarkBehind(uint64_t operations) {
+    return submitted_at_mark_ >= operations ? absl::OkStatus() : Mark(nullptr);
+  }
   // Whether the GPU may be working on something of it now.
   bool IsAtWork() const;
-  // Lets go of all that it is parked at, and waits until the GPU has no more of it. What marks carry isn't run.
+  // Lets go of all that it is parked at.
+  void LetGo();
+  // Waits until the GPU has no more of it. All streams were let go before. What marks carry isn't run.
   void Abandon();
 
   std::deque<QueuedItem> queue;  // not submitted yet
+  // What its first item was found to want before it can be submitted (Launcher::Turn).
+  bool wants_clear = false;
+  uint64_t wants_room = 0;
   // Since the last report: what could not be submitted, and what went wrong on the way.
   absl::Status submit_error, run_error;
   StreamWorkspace workspace;
@@ -102,6 +138,22 @@ class Stream {
     absl::AnyInvocable<void()> run;
     Awaited awaited;  // what follows, if it is a wait
   };
+  struct SubmittedWait {
+    Awaited awaited;
+    uint64_t submitted = 0;   // operations, with it
+    bool is_for_own = false;  // for another stream of the worker
+  };
+  struct Held {
+    Awaited awaited;
+    absl::AnyInvocable<void()> then;
+  };
+  struct RecordedSignal {
+    uint64_t value = 0;
+    CUevent event = nullptr;
+  };
+  // As many as signals fit behind a wait.
+  static constexpr size_t kEvents = kParkedOperations / 2;
+  absl::Status Record(CUevent event);
   explicit Stream(const Gpu& gpu) : host_memory(gpu), gpu_(gpu) {}
 
   const Gpu gpu_;
@@ -110,7 +162,14 @@ class Stream {
   std::deque<MarkEntry> marks_;
   uint64_t last_mark_ = 0;
   uint64_t submitted_ = 0, submitted_at_mark_ = 0, passed_ = 0;
-  Awaited parked_at_;  // behind the last mark that was passed
+  Awaited parked_at_;                // behind the last mark that was passed
+  std::deque<SubmittedWait> waits_;  // that were not met when they were looked at last
+  std::optional<Held> held_;
+  std::array<CUevent, kEvents> events_ = {};
+  CUevent last_event_ = nullptr;  // behind all that was submitted as it was recorded
+  size_t next_event_ = 0;
+  std::deque<RecordedSignal> signals_;  // that were submitted while the stream was parked
+  uint64_t signalled_ = 0;              // the last value of them all
 };
 
 }  // namespace tessera::cuda

@@ -392,7 +392,8 @@ absl::Status NcclCollectives::Start(const Workers& workers, Communicator& commun
 
 absl::Status NcclCollectives::Launch(Call& call, Communicator& communicator) {
   const Nccl& nccl = *parts_.nccl;
-  launched_.push_back({++launches_, call.key, call.workers, call.number, std::exchange(call.done, nullptr)});
+  launched_.push_back({++launches_, call.key, call.workers, call.number, std::exchange(call.done, nullptr),
+                       parts_.gpu.use->BeginSpinning()});
   call.is_launched = true;
   is_marked_ = false;
   cudaStream_t const stream = stream_.get();
@@ -484,6 +485,9 @@ void NcclCollectives::FindBroken() {
 
 bool NcclCollectives::Progress() {
   const uint64_t passed = stream_.passed();
+  for (Launched& launch : launched_) {
+    if (launch.launch <= passed) launch.spinning = {};
+  }
   const auto is_over = [&](const Launched& launch) {
     return launch.launch <= passed && (!launch.named_by || std::chrono::steady_clock::now() >= *launch.named_by);
   };

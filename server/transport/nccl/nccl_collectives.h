@@ -97,6 +97,7 @@ class NcclCollectives final : public Collectives {
     Workers workers;
     uint64_t number = 0;
     Done done;
+    cuda::GpuUse::Spinning spinning;  // until the stream has passed it
     absl::Status status = absl::OkStatus();
     std::optional<std::chrono::steady_clock::time_point> named_by =
         std::nullopt;  // it broke, and by whom isn't known yet

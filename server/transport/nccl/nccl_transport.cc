@@ -201,6 +201,7 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> MakeNcclTransport(const NcclOp
   }
   TESSERA_ASSIGN_OR_RETURN(const Nccl* nccl, Nccl::Load());
   TESSERA_RETURN_IF_ERROR(LoadKernels(*nccl, gpu));
+  gpu.use->ExpectStreams();  // one for each peer
   return std::make_unique<NcclTransport>(options.self, nccl, gpu, std::move(control));
 }
 

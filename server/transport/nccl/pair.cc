@@ -284,7 +284,8 @@ absl::Status NcclPair::Start(const ncclUniqueId& id, uint64_t number) {
 
 absl::Status NcclPair::Launch() {
   const Nccl& nccl = *parts_.nccl;
-  launched_.push_back({.number = ++launches_, .posts = {}, .status = absl::OkStatus()});
+  launched_.push_back(
+      {.number = ++launches_, .posts = {}, .status = absl::OkStatus(), .spinning = parts_.gpu.use->BeginSpinning()});
   std::vector<NcclPost>& posts = launched_.back().posts;
   posts.assign(std::make_move_iterator(queue_.begin()), std::make_move_iterator(queue_.end()));
   queue_.clear();
@@ -331,6 +332,7 @@ bool NcclPair::Progress() {
   while (!launched_.empty() && launched_.front().number <= passed) {
     Launched launch = std::move(launched_.front());
     launched_.pop_front();
+    launch.spinning = {};
     for (NcclPost& post : launch.posts) post.done(launch.status);
   }
   if (launched_.empty() && queue_.empty() && state_ != State::kStarting) return false;

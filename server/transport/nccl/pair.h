@@ -97,6 +97,7 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
     uint64_t number = 0;
     std::vector<NcclPost> posts;
     absl::Status status;
+    cuda::GpuUse::Spinning spinning;  // until the stream has passed it
   };
 
   bool is_leader() const { return parts_.self.value < peer_.value; }

@@ -101,8 +101,10 @@ void ThereAndBack(WorkerWorld& world, const std::vector<InstanceWait>& waits) {
   world.Store(input, a, rows);
   const Ordinal first = world.NextOrdinal(), second = world.NextOrdinal();
   ASSERT_EQ(first, Ordinal(1));
-  // Each instance is two copies, a signal and a report on each worker; and two to a wait, as the host looks before it.
-  const int queued = 16 + 4 * static_cast<int>(waits.size());
+  // Each instance is two copies, a signal and a report on each worker; and two to a wait, as the host looks before it,
+  // of which one for the own worker has an event besides.
+  int queued = 16;
+  for (const InstanceWait& wait : waits) queued += wait.scope == WaitScope::kOwn ? 6 : 4;
   IssueHeld(
       world,
       {{.ordinal = first, .plan = there_id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}},

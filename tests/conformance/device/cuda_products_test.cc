@@ -4,6 +4,7 @@
 #include "server/device/cuda/products.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <memory>
@@ -354,24 +355,25 @@ TEST_F(CudaBiases, BehindASignalAreNoPartOfTheProduct) {
   EXPECT_TRUE(WasProductWritten());
 }
 
-// What multiplies with a bias may be another kernel than what multiplies without one.
-TEST_F(CudaBiases, AreLoadedWhenNothingRuns) {
+// A driver may wait for all streams in a call of the library, and what another stream stands at may need the loop.
+TEST_F(CudaBiases, AreEnqueuedWhenNoStreamStandsStill) {
   const auto linear = MakeLinear(4, 14, 8);  // a shape of its own
   const std::vector<float> want = RunApart(*linear);
-  std::promise<Device::Done> started;
-  gpu_.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
-  Device::Done done = started.get_future().get();
-  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
-  gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
-  std::promise<absl::Status> reported;
-  gpu_.device().EnqueueReport(kCompute,
-                              [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
-  if (IsEmulated()) {
-    EXPECT_FALSE(WasProductWritten());  // by a transfer, which goes on meanwhile
+  for (int time = 0; time < 2; ++time) {  // not only where something has to be loaded
+    std::promise<Device::Done> started;
+    gpu_.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
+    Device::Done done = started.get_future().get();
+    gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
+    gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
+    std::promise<absl::Status> reported;
+    gpu_.device().EnqueueReport(kCompute,
+                                [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
+    std::future<absl::Status> report = reported.get_future();
+    EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    done(absl::OkStatus());
+    EXPECT_EQ(report.get(), absl::OkStatus());
+    EXPECT_EQ(gpu_.Get(result_, results_), want);
   }
-  done(absl::OkStatus());
-  EXPECT_EQ(reported.get_future().get(), absl::OkStatus());
-  EXPECT_EQ(gpu_.Get(result_, results_), want);
 }
 
 TEST_F(CudaBiases, WhatBothTakeFromPeersIsCounted) {
@@ -455,9 +457,9 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out, Written wr
     });
   }
   gpu.device().Flush();
-  // Two copies, the product, with its bias or without, two signals and two reports; and two to a wait, as the host
-  // looks before it.
-  const int queued = left_out == LeftOut::kNothing ? 11 : 9;
+  // Two copies, the product, with its bias or without, two signals and two reports; and three to a wait, as the other
+  // stream records an event, and the host looks before it.
+  const int queued = left_out == LeftOut::kNothing ? 13 : 10;
   while (driver.Queued() < queued) std::this_thread::yield();
   EXPECT_EQ(driver.Queued(), queued);
   driver.Release();

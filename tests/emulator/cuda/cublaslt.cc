@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include <cublasLt.h>
@@ -129,16 +128,9 @@ double ScaleOf(const LtOperation& operation, const void* scale) {
   return static_cast<double>(*static_cast<const float*>(scale));
 }
 
-// An algorithm's kernel is loaded when it is first used; with an epilogue it is another.
-cublasStatus_t Load(const cublasLtMatmulAlgo_t& algorithm, uint32_t epilogue) {
-  static std::mutex& mutex = *new std::mutex();
-  static std::set<std::string>& loaded = *new std::set<std::string>();
-  {
-    std::lock_guard lock(mutex);
-    const std::string bytes(reinterpret_cast<const char*>(&algorithm), sizeof(algorithm));
-    if (!loaded.insert(bytes + std::to_string(epilogue)).second) return CUBLAS_STATUS_SUCCESS;
-  }
-  const int result = TheDriver().may_wait_for_all("cublasLtMatmul with an algorithm for the first time");
+// It may load, or take memory, with whatever call.
+cublasStatus_t MayWait() {
+  const int result = TheDriver().may_wait_for_all("cublasLtMatmul");
   return result == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -336,8 +328,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   call.workspace_bytes = workspace_bytes;
   call.is_odd = calls++ % 2 != 0;
   if (std::string wrong = WrongWith(call); !wrong.empty()) return Wrong(kName, wrong, CUBLAS_STATUS_INVALID_VALUE);
-  if (const cublasStatus_t status = Load(*algorithm, call.shapes.operation.epilogue); status != CUBLAS_STATUS_SUCCESS)
-    return status;
+  if (const cublasStatus_t status = MayWait(); status != CUBLAS_STATUS_SUCCESS) return status;
   const TesseraEmulatorOperation operation = {
       "product", nullptr, RunState, [](void* opaque) { delete static_cast<State*>(opaque); }, state.release()};
   return TheDriver().push(stream, &operation) != 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;

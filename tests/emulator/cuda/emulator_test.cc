@@ -1,5 +1,7 @@
 // What the emulated driver finds that a real one doesn't tell.
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -64,10 +66,21 @@ TEST(Emulator, FindsAMissingWaitInEveryOrder) {
     EXPECT_EQ(world.HazardsOf([&] {
       world.Fill(0, 0);
       world.Signal(0);
-      world.Wait(1);
+      std::thread([&] { world.Wait(1); }).join();  // as a peer does
       world.Fill(1, 0);
     }),
               0u);
+    CUevent event = nullptr;
+    ASSERT_EQ(world.driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    EXPECT_EQ(world.HazardsOf([&] {
+      world.Fill(0, 0);
+      world.driver.EventRecord(event, world.streams[0]);
+      world.driver.StreamWaitEvent(world.streams[1], event, 0);
+      world.driver.EventRecord(event, world.streams[1]);  // who waits, waits for the record before
+      world.Fill(1, 0);
+    }),
+              0u);
+    world.driver.EventDestroy(event);
     EXPECT_EQ(world.HazardsOf([&] {
       world.Fill(0, 0);
       world.Fill(1, 32);
@@ -105,7 +118,7 @@ TEST(Emulator, TheNthCallFailsAsItWasTold) {
   EXPECT_TRUE(MakeMemory(world.gpu, 4096, Sharing::kPrivate).ok());
 }
 
-// In a process of its own: nothing works after it.
+// In a process of its own, as the next ones: nothing works after it.
 TEST(Emulator, ALoadWhileAStreamOfTheThreadMayStandStillEndsTheContext) {
   const auto load = [] {
     World world;
@@ -120,7 +133,65 @@ TEST(Emulator, ALoadWhileAStreamOfTheThreadMayStandStillEndsTheContext) {
     is_so = is_so && load_image() == CUDA_ERROR_LAUNCH_TIMEOUT;
     std::_Exit(is_so && world.driver.StreamQuery(world.streams[1]) == CUDA_ERROR_LAUNCH_TIMEOUT ? 0 : 1);
   };
-  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "cuLibraryLoadData while stream [0-9]+ may stand still");
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "cuLibraryLoadData while stream [0-9]+ stands still");
+}
+
+TEST(Emulator, ACallThatWaitsForWhatItsOwnThreadHasToDoEndsTheContext) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // with an engine that runs
+  const auto run = [](auto body) {
+    setenv("TESSERA_EMULATOR_QUEUE", "4", 1);
+    World world;
+    const bool is_so = body(world) == CUDA_ERROR_LAUNCH_TIMEOUT;
+    std::_Exit(is_so ? 0 : 1);
+  };
+  const auto copy = [](const World& world, int stream) {
+    return world.driver.MemcpyAsync(AddressOf(world.words + 8), AddressOf(world.words + 16), 8, world.streams[stream]);
+  };
+  EXPECT_EXIT(run([&](const World& world) {
+                world.Fill(0, 0);
+                if (copy(world, 0) != CUDA_SUCCESS) return CUDA_ERROR_UNKNOWN;  // of a stream that goes on
+                world.Wait(0);
+                if (copy(world, 1) != CUDA_SUCCESS) return CUDA_ERROR_UNKNOWN;  // of another one
+                return copy(world, 0);
+              }),
+              ::testing::ExitedWithCode(0), "a copy from host memory to host memory while stream [0-9]+ stands still");
+  EXPECT_EXIT(run([&](const World& world) {
+                for (int i = 0; i < 50; ++i) world.Fill(0, 0);  // each waits for its place
+                world.Wait(0);
+                for (int i = 0; i < 3; ++i) world.Fill(0, 0);
+                if (world.driver.StreamQuery(world.streams[0]) != CUDA_ERROR_NOT_READY) return CUDA_ERROR_UNKNOWN;
+                return world.driver.MemsetD8Async(AddressOf(world.memory->data()), 1, 64, world.streams[0]);
+              }),
+              ::testing::ExitedWithCode(0), "an operation more than the queue holds while stream [0-9]+ stands still");
+  EXPECT_EXIT(run([&](const World& world) {
+                TestDriver::Get().Hold();
+                world.Signal(0);
+                return world.driver.StreamWaitValue64(world.streams[1], AddressOf(world.words), 1,
+                                                      CU_STREAM_WAIT_VALUE_GEQ);
+              }),
+              ::testing::ExitedWithCode(0), "a wait by a word for what stream [0-9]+ of the same thread writes");
+}
+
+// With one queue a wait holds up what any stream was given after it, and nothing that it was given before.
+TEST(Emulator, StreamsThatShareAQueueWaitForEachOther) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    World world;
+    world.driver.StreamWriteValue64(world.streams[1], AddressOf(world.words + 1), 1, 0);
+    world.Wait(0);
+    world.driver.StreamWriteValue64(world.streams[1], AddressOf(world.words + 2), 1, 0);
+    const auto word = [&](int number) {
+      return reinterpret_cast<std::atomic<uint64_t>*>(world.words + number)->load();
+    };
+    while (word(1) == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (word(2) != 0) std::_Exit(1);
+    reinterpret_cast<std::atomic<uint64_t>*>(world.words)->store(1);
+    while (word(2) == 0) std::this_thread::yield();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 // The last test of the process: nothing works after it.

@@ -13,6 +13,7 @@ namespace tessera::emulator {
 namespace {
 
 constexpr int64_t kDefaultDeviceBytes = int64_t{4} << 30;
+constexpr int64_t kDefaultConnections = 8;
 // How often what another process may have written is looked at.
 constexpr std::chrono::microseconds kPoll(50);
 
@@ -28,6 +29,8 @@ std::string NameOf(const OperationKind& what) {
     std::string operator()(const FillOperation&) const { return "fill"; }
     std::string operator()(const WaitOperation&) const { return "wait"; }
     std::string operator()(const WriteOperation&) const { return "write"; }
+    std::string operator()(const RecordOperation&) const { return "event"; }
+    std::string operator()(const AwaitOperation&) const { return "wait for an event"; }
     std::string operator()(const LibraryOperation& operation) const { return operation.name; }
   };
   return std::visit(Namer{}, what);
@@ -59,7 +62,10 @@ Engine& Engine::Get() {
 Engine::Engine()
     : memory_(Setting("TESSERA_EMULATOR_MEMORY", kDefaultDeviceBytes)),
       finds_hazards_(Setting("TESSERA_EMULATOR_HAZARDS", 0) != 0),
-      random_(static_cast<uint32_t>(Setting("TESSERA_EMULATOR_SEED", 1))) {
+      random_(static_cast<uint32_t>(Setting("TESSERA_EMULATOR_SEED", 1))),
+      queue_operations_(static_cast<size_t>(Setting("TESSERA_EMULATOR_QUEUE", 0))),
+      connections_(static_cast<uint32_t>(
+          std::clamp<int64_t>(Setting("CUDA_DEVICE_MAX_CONNECTIONS", kDefaultConnections), 1, 32))) {
   if (const char* fail = std::getenv("TESSERA_EMULATOR_FAIL"); fail != nullptr) {
     char function[64] = {};
     int nth = 0, result = 0;
@@ -147,6 +153,7 @@ CUresult Engine::MakeStream(CUstream* stream) {
   std::lock_guard lock(mutex_);
   streams_.push_back(std::make_unique<Stream>());
   streams_.back()->number = static_cast<uint32_t>(streams_.size() - 1);
+  live_.push_back(streams_.back().get());
   *stream = reinterpret_cast<CUstream>(streams_.back().get());
   return CUDA_SUCCESS;
 }
@@ -158,13 +165,74 @@ CUresult Engine::DestroyStream(CUstream stream) {
 }
 
 CUresult Engine::Push(CUstream stream, OperationKind what) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   auto* queue = reinterpret_cast<Stream*>(stream);
   if (queue == nullptr || queue->is_destroyed) return CUDA_ERROR_INVALID_HANDLE;
-  queue->queue.push_back({std::move(what), finds_hazards_ ? host_ : Clock()});
   queue->fed_by = std::this_thread::get_id();
+  if (const auto* wait = std::get_if<WaitOperation>(&what); wait != nullptr) {
+    if (const Stream* writer = FindWriter(*wait); writer != nullptr && writer != queue) {
+      return End("a wait by a word for what stream " + std::to_string(writer->number) +
+                 " of the same thread writes: CUDA doesn't see that order");
+    }
+  }
+  const auto* copy = std::get_if<CopyOperation>(&what);
+  const bool blocks = copy != nullptr && memory_.IsHost(copy->source) && memory_.IsHost(copy->destination);
+  while (queue_operations_ > 0 && sticky_ == CUDA_SUCCESS && queue->queue.size() >= queue_operations_) {
+    if (Parked(*queue, *memory_.Mapped()) >= queue_operations_) {
+      return EndOf("an operation more than the queue holds", *queue);
+    }
+    changed_.wait_for(lock, kPoll);
+  }
+  const uint64_t number = ++pushed_;
+  queue->queue.push_back({std::move(what), finds_hazards_ ? host_ : Clock(), number});
   changed_.notify_all();
+  if (!blocks) return sticky_;
+  if (Parked(*queue, *memory_.Mapped()) > 0) {
+    return EndOf("a copy from host memory to host memory", *queue);
+  }
+  changed_.wait(lock, [&] { return sticky_ != CUDA_SUCCESS || queue->passed >= number; });
+  host_.Join(queue->clock);
+  return sticky_;
+}
+
+const Engine::Stream* Engine::FindWriter(const WaitOperation& wait) const {
+  for (const Stream* stream : live_) {
+    if (stream->fed_by != std::this_thread::get_id()) continue;
+    for (const Operation& operation : stream->queue) {
+      const auto* write = std::get_if<WriteOperation>(&operation.what);
+      if (write != nullptr && write->address == wait.address && IsReached(write->value, wait.value)) return stream;
+    }
+  }
+  return nullptr;
+}
+
+CUresult Engine::MakeEvent(CUevent* event) {
+  *event = reinterpret_cast<CUevent>(new Event());
   return CUDA_SUCCESS;
+}
+
+CUresult Engine::DestroyEvent(CUevent event) {
+  delete reinterpret_cast<Event*>(event);  // who waits for its last record goes on to
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::Record(CUevent event, CUstream stream) {
+  auto record = std::make_shared<EventRecord>();
+  {
+    std::lock_guard lock(mutex_);
+    record->stream = reinterpret_cast<Stream*>(stream)->number;
+    reinterpret_cast<Event*>(event)->last = record;
+  }
+  return Push(stream, RecordOperation{std::move(record)});
+}
+
+CUresult Engine::Await(CUstream stream, CUevent event) {
+  std::shared_ptr<EventRecord> record;
+  {
+    std::lock_guard lock(mutex_);
+    record = reinterpret_cast<Event*>(event)->last;
+  }
+  return record == nullptr ? CUDA_SUCCESS : Push(stream, AwaitOperation{std::move(record)});
 }
 
 CUresult Engine::Query(CUstream stream) {
@@ -229,38 +297,87 @@ CUresult Engine::LoadKernel(const ptx::Kernel* kernel) {
   return MayWaitForAll("the load of " + kernel->name);
 }
 
+CUresult Engine::EndOf(const std::string& call, const Stream& stream) {
+  return End(call + " while stream " + std::to_string(stream.number) + " stands still: a driver may wait for it");
+}
+
+CUresult Engine::End(const std::string& why) {
+  std::fprintf(stderr, "emulator: %s\n", why.c_str());
+  sticky_ = CUDA_ERROR_LAUNCH_TIMEOUT;
+  changed_.notify_all();
+  return sticky_;
+}
+
 CUresult Engine::MayWaitForAll(const std::string& call) {
   std::lock_guard lock(mutex_);
-  for (const auto& stream : streams_) {
-    if (stream->fed_by != std::this_thread::get_id()) continue;
-    if (std::none_of(stream->queue.begin(), stream->queue.end(), MayStandStill)) continue;
-    std::fprintf(stderr, "emulator: %s while stream %u may stand still: a driver may wait for it\n", call.c_str(),
-                 stream->number);
-    sticky_ = CUDA_ERROR_LAUNCH_TIMEOUT;
-    changed_.notify_all();
+  const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
+  const auto is_own = [](const Stream* stream) { return stream->fed_by == std::this_thread::get_id(); };
+  if (std::none_of(live_.begin(), live_.end(), is_own)) return sticky_;
+  for (const Stream* stream : live_) {
+    const bool spins = std::any_of(stream->queue.begin(), stream->queue.end(), [&](const Operation& operation) {
+      return std::holds_alternative<LibraryOperation>(operation.what) && StandsStill(operation, *mapped);
+    });
+    if (spins || (is_own(stream) && Parked(*stream, *mapped) > 0)) {
+      return EndOf(call, *stream);
+    }
   }
   return sticky_;
 }
 
-bool Engine::MayStandStill(const Operation& operation) {
+bool Engine::IsMet(const WaitOperation& wait, const RangeMap& mapped) {
+  std::byte* word = mapped.Host(wait.address, sizeof(uint64_t));
+  // Memory that was let go of is met: the wait's own run says that it is an error.
+  if (word == nullptr) return true;
+  return IsReached(reinterpret_cast<std::atomic<uint64_t>*>(word)->load(std::memory_order_acquire), wait.value);
+}
+
+bool Engine::StandsStill(const Operation& operation, const RangeMap& mapped) const {
+  if (const auto* wait = std::get_if<WaitOperation>(&operation.what)) return !IsMet(*wait, mapped);
+  if (const auto* await = std::get_if<AwaitOperation>(&operation.what)) {
+    if (await->record->is_done) return false;
+    for (const Operation& before : streams_[await->record->stream]->queue) {
+      const auto* record = std::get_if<RecordOperation>(&before.what);
+      if (record != nullptr && record->record == await->record) return false;
+      if (StandsStill(before, mapped)) return true;
+    }
+    return false;
+  }
+  // It is asked whether it is ready where it is its stream's head, and run at once if it is.
   const auto* of_library = std::get_if<LibraryOperation>(&operation.what);
-  return std::holds_alternative<WaitOperation>(operation.what) ||
-         (of_library != nullptr && of_library->is_ready != nullptr);
+  return of_library != nullptr && of_library->is_ready != nullptr;
+}
+
+size_t Engine::Parked(const Stream& stream, const RangeMap& mapped) const {
+  const auto first = std::find_if(stream.queue.begin(), stream.queue.end(),
+                                  [&](const Operation& operation) { return StandsStill(operation, mapped); });
+  return static_cast<size_t>(stream.queue.end() - first);
+}
+
+// Behind a wait of another stream that shares the queue. A kernel that spins holds nothing up: it was launched.
+bool Engine::IsHeldUp(const Stream& stream, const RangeMap& mapped) const {
+  const uint64_t number = stream.queue.front().number;
+  for (const Stream* other : live_) {
+    if (other == &stream || other->number % connections_ != stream.number % connections_) continue;
+    for (const Operation& operation : other->queue) {
+      if (operation.number > number) break;
+      if (!std::holds_alternative<LibraryOperation>(operation.what) && StandsStill(operation, mapped)) return true;
+    }
+  }
+  return false;
 }
 
 bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) {
-  if (stream.queue.empty() || stream.is_busy) return false;
-  if (const auto* operation = std::get_if<LibraryOperation>(&stream.queue.front().what)) {
-    return operation->is_ready == nullptr || operation->is_ready([&](uint64_t address, int64_t bytes, Access) {
+  if (stream.queue.empty()) return false;
+  const Operation& head = stream.queue.front();
+  if (const auto* await = std::get_if<AwaitOperation>(&head.what); await != nullptr && !await->record->is_done) {
+    return false;
+  }
+  if (const auto* call = std::get_if<LibraryOperation>(&head.what); call != nullptr && call->is_ready != nullptr) {
+    return !IsHeldUp(stream, mapped) && call->is_ready([&mapped](uint64_t address, int64_t bytes, Access) {
       return mapped.Host(address, bytes);  // what it touches, its run says
     });
   }
-  const auto* wait = std::get_if<WaitOperation>(&stream.queue.front().what);
-  if (wait == nullptr) return true;
-  std::byte* word = mapped.Host(wait->address, sizeof(uint64_t));
-  // Memory that was let go of is met: the wait's own run says that it is an error.
-  if (word == nullptr) return true;
-  return IsReached(reinterpret_cast<std::atomic<uint64_t>*>(word)->load(std::memory_order_acquire), wait->value);
+  return !StandsStill(head, mapped) && !IsHeldUp(stream, mapped);
 }
 
 void Engine::Loop() {
@@ -270,8 +387,9 @@ void Engine::Loop() {
     bool has_parked = false;
     if (!is_held_ && sticky_ == CUDA_SUCCESS) {
       const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
-      for (const auto& stream : streams_) {
-        if (IsReady(*stream, *mapped)) ready.push_back(stream.get());
+      std::erase_if(live_, [](const Stream* stream) { return stream->is_destroyed && stream->queue.empty(); });
+      for (Stream* stream : live_) {
+        if (IsReady(*stream, *mapped)) ready.push_back(stream);
         has_parked = has_parked || !stream->queue.empty();
       }
     }
@@ -292,6 +410,7 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
   const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
   if (finds_hazards_) {
     stream.clock.Join(operation.host);
+    if (const auto* await = std::get_if<AwaitOperation>(&operation.what)) stream.clock.Join(await->record->clock);
     if (const auto* wait = std::get_if<WaitOperation>(&operation.what)) Acquire(stream, *wait, *mapped);
     stream.clock.Tick(stream.number);
     hazards_.Begin(stream.number, stream.clock, NameOf(operation.what));
@@ -300,7 +419,11 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
   const uint32_t seed = random_();
   if (const auto* write = std::get_if<WriteOperation>(&operation.what)) {
     Publish(stream, *write, *mapped);
-  } else if (!std::holds_alternative<WaitOperation>(operation.what)) {
+  } else if (const auto* record = std::get_if<RecordOperation>(&operation.what)) {
+    record->record->is_done = true;
+    record->record->clock = stream.clock;
+  } else if (!std::holds_alternative<WaitOperation>(operation.what) &&
+             !std::holds_alternative<AwaitOperation>(operation.what)) {
     lock.unlock();
     if (const auto* launch = std::get_if<LaunchOperation>(&operation.what)) wrong = RunKernel(*launch, *mapped, seed);
     if (const auto* copy = std::get_if<CopyOperation>(&operation.what)) wrong = RunCopy(*copy, *mapped);
@@ -309,6 +432,7 @@ void Engine::Run(Stream& stream, Operation operation, std::unique_lock<std::mute
     lock.lock();
   }
   stream.is_busy = false;
+  stream.passed = operation.number;
   if (wrong.empty()) return;
   std::fprintf(stderr, "emulator: %s\n", wrong.c_str());
   sticky_ = CUDA_ERROR_ILLEGAL_ADDRESS;

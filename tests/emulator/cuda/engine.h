@@ -6,6 +6,14 @@
 // A kernel that does what it must not (ptx/ptx.h), and a copy of memory that is neither the device's nor registered,
 // leave the sticky error of a real context: every later call returns it, and nothing runs any more.
 //
+// Calls block as a real driver's may, and a thread that could wait for itself is found at once. A stream stands still
+// while a wait in it isn't met, or an operation of another library spins for other ranks. While a stream stands still
+// that a thread feeds, the context ends when that thread makes a call that may wait for all that runs; or enqueues a
+// copy from host memory to host memory there, which returns when it has run; or more operations behind the wait than
+// the queue holds. It ends, too, when a stream waits by a word for what another stream of its thread writes: CUDA
+// doesn't see that order, as it does an event's. Streams share the queues of the GPU: a wait that isn't met holds up
+// what was enqueued after it on all streams of its queue.
+//
 // What the host does isn't seen. An operation counts as ordered behind all that had written a word of the host's memory
 // by the time it was enqueued: the host may have looked. Tests that look for a missing wait hold the engine while they
 // enqueue, so that nothing has.
@@ -54,6 +62,18 @@ struct WaitOperation {
 struct WriteOperation {
   uint64_t address = 0, value = 0;
 };
+// What a cuEventRecord made of the event: streams that wait for it wait for this record, whatever comes later.
+struct EventRecord {
+  uint32_t stream = 0;  // that records it
+  bool is_done = false;
+  Clock clock;
+};
+struct RecordOperation {
+  std::shared_ptr<EventRecord> record;
+};
+struct AwaitOperation {
+  std::shared_ptr<EventRecord> record;
+};
 // Of another library (libraries.h). While `is_ready`, if there is one, says no, the stream waits. What `run` returns is
 // what is wrong with it, else empty.
 using TouchMemory = std::function<std::byte*(uint64_t address, int64_t bytes, Access access)>;
@@ -62,14 +82,16 @@ struct LibraryOperation {
   std::function<bool(const TouchMemory&)> is_ready;
   std::function<std::string(const TouchMemory&)> run;
 };
-using OperationKind =
-    std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation, LibraryOperation>;
+using OperationKind = std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation,
+                                   RecordOperation, AwaitOperation, LibraryOperation>;
 
 class Engine {
  public:
   // The process's one. Settings come from the environment:
   //   TESSERA_EMULATOR_SEED=7  TESSERA_EMULATOR_MEMORY=1073741824  TESSERA_EMULATOR_HAZARDS=1
   //   TESSERA_EMULATOR_VERSION=12040           what cuDriverGetVersion says
+  //   TESSERA_EMULATOR_QUEUE=33                operations that a stream's queue holds; 0: any number
+  //   CUDA_DEVICE_MAX_CONNECTIONS=8            queues of the GPU, as a real driver has it
   //   TESSERA_EMULATOR_FAIL=cuMemCreate:1:2   the first call of cuMemCreate returns error 2
   static Engine& Get();
 
@@ -80,7 +102,12 @@ class Engine {
 
   CUresult MakeStream(CUstream* stream);
   CUresult DestroyStream(CUstream stream);
+  // Returns when the operation is in the queue; a copy between host memory and host memory, when it has run.
   CUresult Push(CUstream stream, OperationKind what);
+  CUresult MakeEvent(CUevent* event);
+  CUresult DestroyEvent(CUevent event);
+  CUresult Record(CUevent event, CUstream stream);
+  CUresult Await(CUstream stream, CUevent event);
   CUresult Query(CUstream stream);
   CUresult Synchronize(CUstream stream);
   // The entries of an image's PTX, or of PTX text.
@@ -90,7 +117,8 @@ class Engine {
   // Loads a kernel, unless it is.
   CUresult LoadKernel(const ptx::Kernel* kernel);
   // The call may wait for all that runs in the context, as a real driver's may. Who makes it while a stream that the
-  // same thread feeds may stand still could wait for what the thread itself would have to do: the context ends.
+  // same thread feeds stands still could wait for what the thread itself would have to do, and while another library
+  // spins for other ranks, for a circle of them: the context ends.
   CUresult MayWaitForAll(const std::string& call);
 
   // The host's memory there is to be registered no more.
@@ -106,12 +134,14 @@ class Engine {
  private:
   struct Operation {
     OperationKind what;
-    Clock host;  // what the host could know when it enqueued it
+    Clock host;           // what the host could know when it enqueued it
+    uint64_t number = 0;  // in the order in which operations were enqueued, on whatever stream
   };
   struct Stream {
     uint32_t number = 0;
     std::deque<Operation> queue;
     Clock clock;
+    uint64_t passed = 0;     // the number of the last operation that has run
     std::thread::id fed_by;  // who enqueued last
     bool is_busy = false;
     bool is_destroyed = false;
@@ -126,8 +156,23 @@ class Engine {
     Clock clock;
   };
 
+  struct Event {
+    std::shared_ptr<EventRecord> last;  // null: it was never recorded
+  };
+
   Engine();
-  static bool MayStandStill(const Operation& operation);
+  static bool IsMet(const WaitOperation& wait, const RangeMap& mapped);
+  // Whether the stream stops at the operation until something comes that is on no stream of the context; where it waits
+  // for an event of a stream that stands still, too.
+  bool StandsStill(const Operation& operation, const RangeMap& mapped) const;
+  // How many operations the stream has from the first one on that it stands still at.
+  size_t Parked(const Stream& stream, const RangeMap& mapped) const;
+  bool IsHeldUp(const Stream& stream, const RangeMap& mapped) const;
+  // The stream of this thread that will write what the wait is for: CUDA doesn't see such an order.
+  const Stream* FindWriter(const WaitOperation& wait) const;
+  // The context is of no use any more.
+  CUresult End(const std::string& why);
+  CUresult EndOf(const std::string& call, const Stream& stream);
   void AwaitNoneRuns(std::unique_lock<std::mutex>& lock);
   void Loop();
   bool IsReady(const Stream& stream, const RangeMap& mapped);
@@ -145,7 +190,8 @@ class Engine {
   const bool finds_hazards_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Stream>> streams_;  // by number
+  std::vector<Stream*> live_;                     // those that aren't destroyed, or still have something
   std::vector<std::unique_ptr<ptx::Module>> modules_;
   std::map<std::string, ptx::Module*> module_of_text_;  // parsed once, however often it is loaded
   std::set<const ptx::Kernel*> loaded_;
@@ -155,6 +201,9 @@ class Engine {
   HazardFinder hazards_;  // of the thread that runs operations; read while nothing runs
   std::mt19937 random_;
   CUresult sticky_ = CUDA_SUCCESS;
+  const size_t queue_operations_;  // 0: any number
+  const uint32_t connections_;
+  uint64_t pushed_ = 0;
   bool is_held_ = false;
   std::thread thread_;
 };

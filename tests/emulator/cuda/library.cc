@@ -170,14 +170,14 @@ CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*
 }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long) {
-  return Entered("cuMemCreate", [&] {
+  return EnteredToWait("cuMemCreate", [&] {
     const bool is_known = properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
                           properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id == 0;
     return is_known ? Emulated().memory().Create(static_cast<int64_t>(bytes), handle) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return Entered("cuMemRelease", [&] { return Emulated().memory().Release(handle); });
+  return EnteredToWait("cuMemRelease", [&] { return Emulated().memory().Release(handle); });
 }
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long) {
@@ -188,35 +188,37 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
 }
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* from,
                                         CUmemAllocationHandleType type) {
-  return Entered("cuMemImportFromShareableHandle", [&] {
+  return EnteredToWait("cuMemImportFromShareableHandle", [&] {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     return Emulated().memory().Import(static_cast<int>(reinterpret_cast<intptr_t>(from)), handle);
   });
 }
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
-  return Entered("cuMemAddressReserve",
-                 [&] { return Emulated().memory().Reserve(static_cast<int64_t>(bytes), address); });
+  return EnteredToWait("cuMemAddressReserve",
+                       [&] { return Emulated().memory().Reserve(static_cast<int64_t>(bytes), address); });
 }
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  return Entered("cuMemAddressFree", [&] { return Emulated().memory().Free(address, static_cast<int64_t>(bytes)); });
+  return EnteredToWait("cuMemAddressFree",
+                       [&] { return Emulated().memory().Free(address, static_cast<int64_t>(bytes)); });
 }
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long) {
-  return Entered("cuMemMap", [&] {
+  return EnteredToWait("cuMemMap", [&] {
     return Emulated().memory().Map(address, static_cast<int64_t>(bytes), static_cast<int64_t>(offset), handle);
   });
 }
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  return Entered("cuMemUnmap", [&] { return Emulated().memory().Unmap(address, static_cast<int64_t>(bytes)); });
+  return EnteredToWait("cuMemUnmap", [&] { return Emulated().memory().Unmap(address, static_cast<int64_t>(bytes)); });
 }
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t) {
-  return Entered("cuMemSetAccess", [&] {
+  return EnteredToWait("cuMemSetAccess", [&] {
     if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
     return Emulated().memory().SetAccess(address, static_cast<int64_t>(bytes));
   });
 }
 CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned) {
-  return Entered("cuMemHostAlloc", [&] { return Emulated().memory().AllocateHost(static_cast<int64_t>(bytes), at); });
+  return EnteredToWait("cuMemHostAlloc",
+                       [&] { return Emulated().memory().AllocateHost(static_cast<int64_t>(bytes), at); });
 }
 CUresult cuMemFreeHost(void* at) {
   return EnteredToWait("cuMemFreeHost", [&] {
@@ -225,7 +227,8 @@ CUresult cuMemFreeHost(void* at) {
   });
 }
 CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
-  return Entered("cuMemHostRegister", [&] { return Emulated().memory().Register(at, static_cast<int64_t>(bytes)); });
+  return EnteredToWait("cuMemHostRegister",
+                       [&] { return Emulated().memory().Register(at, static_cast<int64_t>(bytes)); });
 }
 CUresult cuMemHostUnregister(void* at) {
   return EnteredToWait("cuMemHostUnregister", [&] {
@@ -265,6 +268,18 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
   const auto mapped = Emulated().memory().Mapped();
   if (address % 8 != 0 || mapped->Host(address, 8) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return PushOn("cuStreamWriteValue64", stream, tessera::emulator::WriteOperation{address, value});
+}
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  return Entered("cuEventCreate", [&] { return Emulated().MakeEvent(event); });
+}
+CUresult cuEventDestroy(CUevent event) {
+  return Entered("cuEventDestroy", [&] { return Emulated().DestroyEvent(event); });
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return Entered("cuEventRecord", [&] { return Emulated().Record(event, stream); });
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  return Entered("cuStreamWaitEvent", [&] { return Emulated().Await(stream, event); });
 }
 CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {
   return PushOn("cuMemcpyAsync", stream,
@@ -322,7 +337,7 @@ CUresult cuFuncLoad(CUfunction function) {
                  [&] { return Emulated().LoadKernel(reinterpret_cast<const tessera::ptx::Kernel*>(function)); });
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
-  return Entered("cuKernelSetAttribute", [] { return CUDA_SUCCESS; });
+  return EnteredToWait("cuKernelSetAttribute", [] { return CUDA_SUCCESS; });
 }
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,
