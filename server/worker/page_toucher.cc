@@ -1,7 +1,8 @@
 #include "server/worker/page_toucher.h"
 
-#include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +17,7 @@ constexpr int64_t kPieceBytes = int64_t{256} << 10;
 constexpr std::chrono::microseconds kPause{500};
 // Holds nothing that others wait for, so it needs no pause. A quarter of a millisecond of a core.
 constexpr int64_t kReservedPieceBytes = int64_t{1} << 20;
+constexpr int kLowestPriority = 19;
 
 #ifndef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = 23;  // Linux 5.14; an older one refuses it
@@ -63,8 +65,8 @@ void PageToucher::Drain() {
 }
 
 void PageToucher::ReservePages() {
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread; where that isn't allowed it goes on as it is
+  // Of this thread alone. SCHED_IDLE would get next to nothing of a host that others keep busy.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !to_reserve_.empty(); });

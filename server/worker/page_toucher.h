@@ -4,8 +4,7 @@
 // and then makes the page tables of arenas ahead, so that an op that is the first to use a range doesn't pay for a page
 // fault every 4 KiB (a first redistribution was 4 times slower). Both in small pieces, each in a thread of its own:
 //
-// - The thread that takes pages runs when a core has nothing else to do (SCHED_IDLE): it zeroes gigabytes, and holds
-//   nothing that others wait for.
+// - The thread that takes pages has the lowest priority: it zeroes gigabytes, and holds nothing that others wait for.
 // - The thread that makes page tables has the priority of all others, and pauses between pieces: the kernel holds the
 //   lock of the process's memory map during a piece, and a holder that gets no core stops every thread of the worker
 //   that needs memory. It begins when all pages are there.
