@@ -3,7 +3,6 @@
 #include "server/device/cuda/cuda_device.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -221,6 +220,18 @@ TEST(CudaDevice, AMapThatIsNewIsLoadedWhenNothingRuns) {
   EXPECT_EQ(z[0], 9);
 }
 
+// Returns when the device has submitted what it can of all that it was given before: a transfer has come back.
+void LookAtAll(Device& device, Cells<float>& from) {
+  float there = 0;
+  const CopyWork download{.extents = {1},
+                          .element_bytes = 4,
+                          .source = from.data(),
+                          .source_strides = {1},
+                          .destination = &there,
+                          .destination_strides = {1}};
+  EXPECT_TRUE(device.Transfer(download, TransferSide::kDestinationIsHost).ok());
+}
+
 // What takes memory, or makes it known to the driver, when it is used first.
 TEST(CudaDevice, MemoryIsTakenWhenNoStreamStandsStill) {
   CudaGroup group(2);
@@ -255,8 +266,8 @@ TEST(CudaDevice, MemoryIsTakenWhenNoStreamStandsStill) {
   group.at(0).MapCounters(WorkerIndex(5), MapAgain(page));
   group.at(0).EnqueueWait(StreamId::kNccl, {WorkerIndex(5), kCompute, 8});
   group.at(0).EnqueueReport(StreamId::kNccl, count(waited));
+  LookAtAll(group.at(0), x);
   if (group.StreamsMayStandStill()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(reduced + read, 0);
   }
   group.at(1).EnqueueSignal(kCompute, 1);
@@ -286,8 +297,8 @@ TEST(CudaDevice, NothingStandsStillAheadOfWhatHasToBeClear) {
   group.at(1).EnqueueWait(kCompute, {WorkerIndex(0), kCompute, 2});
   group.at(1).EnqueueSignal(kCompute, 3);
   group.at(1).EnqueueReport(kCompute, report);
+  LookAtAll(group.at(0), x);
   if (group.StreamsMayStandStill()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_EQ(reports.load(), 0);
   }
   group.at(1).EnqueueSignal(StreamId::kExchange, 1);
@@ -342,6 +353,26 @@ TEST(CudaDevice, StreamsWaitForEachOtherBehindAWait) {
     while (reports.load() < 2) std::this_thread::yield();
     EXPECT_EQ(c.back(), 3);
     EXPECT_EQ(TestDriver::Get().Hazards().size(), before) << seed;
+  }
+}
+
+// Also where the two are given to the GPU by one queue of it, the wait first.
+TEST(CudaDevice, WhatAWaitIsForComesByWhateverStreams) {
+  CudaGroup group(2);
+  Cells<float> x(group, 1);
+  uint64_t value = 0;
+  constexpr StreamId kStreams[] = {kCompute, StreamId::kExchange, StreamId::kNccl, StreamId::kIo};
+  for (const StreamId waits : kStreams) {
+    for (const StreamId signals : kStreams) {
+      ++value;
+      std::atomic<bool> done{false};
+      group.at(0).EnqueueWait(waits, {WorkerIndex(1), signals, value});
+      group.at(0).EnqueueReport(waits, [&](absl::Status, const RunTimes&) { done = true; });
+      LookAtAll(group.at(0), x);
+      EXPECT_FALSE(done.load());
+      group.at(1).EnqueueSignal(signals, value);
+      while (!done.load()) std::this_thread::yield();
+    }
   }
 }
 
