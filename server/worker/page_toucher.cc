@@ -1,8 +1,6 @@
 #include "server/worker/page_toucher.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,13 +9,10 @@
 namespace tessera {
 namespace {
 
-// Between two pieces a thread can be stopped, and others get at the process's memory map: small enough that who waits
-// for the map's lock hardly notices.
+// Between two pieces the thread can be stopped, others get its core, and the process's memory map, whose lock the kernel
+// holds while it makes page tables. A piece is some 60 us of a core where pages are taken, and 20 where they are mapped.
 constexpr int64_t kPieceBytes = int64_t{256} << 10;
-constexpr std::chrono::microseconds kPause{500};
-// Holds nothing that others wait for, so it needs no pause. A quarter of a millisecond of a core.
-constexpr int64_t kReservedPieceBytes = int64_t{1} << 20;
-constexpr int kLowestPriority = 19;
+constexpr std::chrono::microseconds kPause{250};
 
 #ifndef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = 23;  // Linux 5.14; an older one refuses it
@@ -28,10 +23,7 @@ constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 }  // namespace
 
 PageToucher::PageToucher(NoMemory no_memory, int64_t max_touched_bytes)
-    : no_memory_(std::move(no_memory)),
-      max_touched_bytes_(max_touched_bytes),
-      reserving_([this] { ReservePages(); }),
-      touching_([this] { MakePageTables(); }) {}
+    : no_memory_(std::move(no_memory)), max_touched_bytes_(max_touched_bytes), thread_([this] { Loop(); }) {}
 
 PageToucher::~PageToucher() {
   {
@@ -39,8 +31,7 @@ PageToucher::~PageToucher() {
     stopping_ = true;
   }
   changed_.notify_all();
-  reserving_.join();
-  touching_.join();
+  thread_.join();
 }
 
 void PageToucher::Reserve(const std::shared_ptr<const SharedArena>& arena) {
@@ -61,33 +52,7 @@ void PageToucher::Add(const std::shared_ptr<const SharedArena>& arena) {
 
 void PageToucher::Drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return to_reserve_.empty() && to_touch_.empty() && !reserves_ && !touches_; });
-}
-
-void PageToucher::ReservePages() {
-  // Of this thread alone. SCHED_IDLE would get next to nothing of a host that others keep busy.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !to_reserve_.empty(); });
-    if (stopping_) return;
-    Part& next = to_reserve_.front();
-    std::shared_ptr<const SharedArena> arena = next.arena.lock();
-    const int64_t at = next.done_bytes;
-    const int64_t bytes = std::min(next.bytes - at, kReservedPieceBytes);
-    next.done_bytes += bytes;
-    if (arena == nullptr || next.done_bytes == next.bytes) to_reserve_.pop_front();
-    reserves_ = true;
-    lock.unlock();
-    absl::Status reserved;
-    if (arena != nullptr) reserved = arena->Reserve(at, bytes);
-    if (!reserved.ok() && no_memory_) no_memory_(reserved);
-    arena = nullptr;  // it may be the last share: unmapped without the lock
-    lock.lock();
-    reserves_ = false;
-    if (!reserved.ok()) to_reserve_.clear();
-    if (to_reserve_.empty()) changed_.notify_all();
-  }
+  changed_.wait(lock, [this] { return to_reserve_.empty() && to_touch_.empty() && !busy_; });
 }
 
 void PageToucher::Begin(Part& part) {
@@ -99,28 +64,37 @@ void PageToucher::Begin(Part& part) {
   if (part.bytes > 0) begun_.push_back(part);
 }
 
-void PageToucher::MakePageTables() {
+void PageToucher::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || (to_reserve_.empty() && !reserves_ && !to_touch_.empty()); });
+    changed_.wait(lock, [this] { return stopping_ || !to_reserve_.empty() || !to_touch_.empty(); });
     if (stopping_) return;
-    Part& next = to_touch_.front();
-    if (!next.has_begun) Begin(next);
+    const bool reserves = !to_reserve_.empty();
+    std::deque<Part>& parts = reserves ? to_reserve_ : to_touch_;
+    Part& next = parts.front();
+    if (!reserves && !next.has_begun) Begin(next);
     std::shared_ptr<const SharedArena> arena = next.arena.lock();
     const int64_t at = next.done_bytes;
     const int64_t bytes = std::min(next.bytes - at, kPieceBytes);
     next.done_bytes += bytes;
-    if (arena == nullptr || next.done_bytes == next.bytes) to_touch_.pop_front();
-    touches_ = true;
+    if (arena == nullptr || next.done_bytes == next.bytes) parts.pop_front();
+    busy_ = true;
     lock.unlock();
-    const bool touched = arena == nullptr || bytes == 0 ||
-                         madvise(arena->memory() + at, static_cast<size_t>(bytes), kPopulateWrite) == 0;
-    arena = nullptr;
+    absl::Status reserved;
+    bool touched = true;
+    if (arena != nullptr && reserves) {
+      reserved = arena->Reserve(at, bytes);
+      if (!reserved.ok() && no_memory_) no_memory_(reserved);
+    } else if (arena != nullptr && bytes > 0) {
+      touched = madvise(arena->memory() + at, static_cast<size_t>(bytes), kPopulateWrite) == 0;
+    }
+    arena = nullptr;  // it may be the last share: unmapped without the lock
     lock.lock();
     changed_.wait_for(lock, kPause, [this] { return stopping_; });
-    touches_ = false;
+    busy_ = false;
+    if (!reserved.ok()) to_reserve_.clear();
     if (!touched) to_touch_.clear();  // the kernel can't, or the host has no memory for page tables
-    if (to_touch_.empty()) changed_.notify_all();
+    changed_.notify_all();
   }
 }
 

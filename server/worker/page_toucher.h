@@ -1,13 +1,11 @@
 #pragma once
 
 // PageToucher: takes the pages of the own arena from the host, so that a worker serves at once whatever its memory is,
-// and then makes the page tables of arenas ahead, so that an op that is the first to use a range doesn't pay for a page
-// fault every 4 KiB (a first redistribution was 4 times slower). Both in small pieces, each in a thread of its own:
-//
-// - The thread that takes pages has the lowest priority: it zeroes gigabytes, and holds nothing that others wait for.
-// - The thread that makes page tables has the priority of all others, and pauses between pieces: the kernel holds the
-//   lock of the process's memory map during a piece, and a holder that gets no core stops every thread of the worker
-//   that needs memory. It begins when all pages are there.
+// and then makes the page tables of arenas ahead, in small pieces with pauses between them, so that an op that is the
+// first to use a range doesn't pay for a page fault every 4 KiB (a first redistribution was 4 times slower). Its thread
+// has no lower priority: the kernel holds the lock of the process's memory map during a piece, and a holder that gets
+// no core stops every thread of the worker that needs memory; and a process that is killed is there until its last
+// thread has had a core.
 //
 //   PageToucher pages(end_by_name);  pages.Reserve(arena);  pages.Add(arena);
 
@@ -30,10 +28,10 @@ inline constexpr int64_t kMaxTouchedBytes = int64_t{64} << 30;
 
 class PageToucher {
  public:
-  // `no_memory` is called on one of its threads, where the host has no pages left for what is to be reserved.
+  // `no_memory` is called on its thread, where the host has no pages left for what is to be reserved.
   using NoMemory = std::function<void(const absl::Status&)>;
   explicit PageToucher(NoMemory no_memory = nullptr, int64_t max_touched_bytes = kMaxTouchedBytes);
-  // Ends after the pieces at hand.
+  // Ends after the piece at hand.
   ~PageToucher();
 
   // All pages of an own arena, from its start, before anything is touched.
@@ -52,10 +50,9 @@ class PageToucher {
     int64_t done_bytes = 0;
     bool has_begun = false;
   };
-  void ReservePages();
-  void MakePageTables();
   // What has its turn gets what is left of max_touched_bytes. With the mutex, and without a share in any arena.
   void Begin(Part& part);
+  void Loop();
   const NoMemory no_memory_;
   const int64_t max_touched_bytes_;
 
@@ -63,10 +60,10 @@ class PageToucher {
   std::condition_variable changed_;
   std::deque<Part> to_reserve_;
   std::deque<Part> to_touch_;
-  std::vector<Part> begun_;                  // that count
-  bool reserves_ = false, touches_ = false;  // a piece is at hand
+  std::vector<Part> begun_;  // that count
+  bool busy_ = false;
   bool stopping_ = false;
-  std::thread reserving_, touching_;
+  std::thread thread_;
 };
 
 }  // namespace tessera

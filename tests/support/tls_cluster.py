@@ -100,6 +100,7 @@ class TlsCluster:
 
     def connect(self, address=None, **options):
         import tessera as ts
+        options = {"timeout": 60, **options}   # a handshake takes long where others keep the cores
         return ts.connect(address or self.address, token=self.token, ca=self.certificates / "ca.crt", **options)
 
     def coordinator_log(self):
