@@ -9,8 +9,9 @@
 namespace tessera {
 namespace {
 
-// Between two pieces the thread can be stopped, others get its core, and the process's memory map, whose lock the kernel
-// holds while it makes page tables. A piece is some 60 us of a core where pages are taken, and 20 where they are mapped.
+// Between two pieces the thread can be stopped, others get its core, and the process's memory map, whose lock the
+// kernel holds while it makes page tables. A piece is some 60 us of a core where pages are taken, and 20 where they are
+// mapped.
 constexpr int64_t kPieceBytes = int64_t{256} << 10;
 constexpr std::chrono::microseconds kPause{250};
 
