@@ -121,10 +121,10 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   operands[0].tensor = &tensor.value.state();
   if (!OtherOperand(self, other, &keep, &operands[1])) return nb::borrow(Py_NotImplemented);
   SessionImpl& session = *tensor.value.session();
-  SpecOperand specs[2] = {{&(*operands[0].tensor)->spec, Scalar()}, {nullptr, operands[1].scalar}};
+  SpecOperand specs[2] = {{&(*operands[0].tensor)->spec.get(), Scalar()}, {nullptr, operands[1].scalar}};
   if (operands[1].tensor != nullptr) {
     RaiseIfError(session.AwaitSpec(**operands[1].tensor));
-    specs[1].spec = &(*operands[1].tensor)->spec;
+    specs[1].spec = &(*operands[1].tensor)->spec.get();
   }
   std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
   const TensorSpec& result = *entry->outputs[0];
