@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -43,6 +44,9 @@ class CurrentSpec {
     first_ = std::move(spec);
     return *this;
   }
+  // The first one, and which workers of its mesh were lost since; for who replaces it.
+  const SpecPtr& original() const { return first_; }
+  std::vector<WorkerIndex>& lost() { return lost_; }
   // One at a time.
   void Replace(SpecPtr spec) {
     owned_ = std::make_unique<Replacement>(Replacement{std::move(spec), std::move(owned_)});
@@ -57,6 +61,7 @@ class CurrentSpec {
   SpecPtr first_;
   std::atomic<const Replacement*> latest_{nullptr};
   std::unique_ptr<Replacement> owned_;
+  std::vector<WorkerIndex> lost_;
 };
 
 // What a cancel (Ctrl-C in a wait) does with a tensor that somebody holds and that isn't issued yet. kEnds: it fails

@@ -115,10 +115,11 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
   if (event.kind == ClientEvent::Kind::kWorkerLost) {
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
-    lost_numbers_.insert(WorkerIndex(event.worker));
-    for (auto& [id, handle] : live_) MoveFromLost(*handle);
+    const WorkerIndex lost(event.worker);
+    lost_numbers_.push_back(lost);
+    for (auto& [id, handle] : live_) MoveFromLost(*handle, {&lost, 1});
   }
-  if (event.kind == ClientEvent::Kind::kWorkerJoined) lost_numbers_.erase(WorkerIndex(event.worker));
+  if (event.kind == ClientEvent::Kind::kWorkerJoined) std::erase(lost_numbers_, WorkerIndex(event.worker));
   if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
     Membership::Worker& moved = worker_moves_[event.worker];
     moved.is_here = event.kind == ClientEvent::Kind::kWorkerJoined;
@@ -197,16 +198,21 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
   handle->session = shared_from_this();
   std::lock_guard<std::mutex> lock(mutex_);
   live_.emplace(id, handle.get());
-  MoveFromLost(*handle);
+  MoveFromLost(*handle, lost_numbers_);
   return handle;
 }
 
-void SessionImpl::MoveFromLost(HandleState& handle) {
-  if (lost_numbers_.empty() || !handle.failure.ok()) return;
-  const TensorSpec& spec = *handle.spec;
-  const std::optional<Mesh> living = LivingMesh(spec, [this](WorkerIndex w) { return lost_numbers_.contains(w); });
-  if (!living.has_value() || *living == spec.mesh) return;
-  TensorSpec moved = spec;
+void SessionImpl::MoveFromLost(HandleState& handle, absl::Span<const WorkerIndex> lost) {
+  if (lost.empty() || !handle.failure.ok()) return;
+  TensorSpec moved = *handle.spec.original();
+  std::vector<WorkerIndex>& gone = handle.spec.lost();
+  for (const WorkerIndex worker : lost) {
+    if (moved.mesh.FindWorker(worker).has_value()) gone.push_back(worker);
+  }
+  if (gone.empty()) return;
+  const std::optional<Mesh> living =
+      LivingMesh(moved, [&gone](WorkerIndex w) { return std::find(gone.begin(), gone.end(), w) != gone.end(); });
+  if (!living.has_value() || *living == handle.spec->mesh) return;
   moved.mesh = *living;
   handle.spec.Replace(specs_.Intern(moved));
 }

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "client/call_operand.h"
 #include "client/call_sites.h"
@@ -151,7 +150,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(HandleState& handle);
   // To the workers that the coordinator moves the tensor to when one of its own is lost; with the mutex held.
-  void MoveFromLost(HandleState& handle);
+  void MoveFromLost(HandleState& handle, absl::Span<const WorkerIndex> lost);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits before that while the queue is full, and when that is interrupted nothing is queued.
   absl::Status Enqueue(Record record);
@@ -298,7 +297,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::flat_hash_map<uint64_t, RequestPtr> requests_;
   std::map<std::string, uint64_t> names_;  // that this process gave, or asked for; with the handles' numbers
   std::vector<std::string> lost_workers_;
-  absl::flat_hash_set<WorkerIndex> lost_numbers_;       // of them, those that no other worker has taken
+  std::vector<WorkerIndex> lost_numbers_;               // of them, those whose numbers no other worker has taken
   std::map<int32_t, Membership::Worker> worker_moves_;  // who came or went since the welcome
   std::atomic<uint64_t> membership_version_{0};
   Clock::time_point progress_ = Clock::now();

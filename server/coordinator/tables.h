@@ -52,13 +52,21 @@ using BufferPointer = std::shared_ptr<BufferEntry>;
 struct OpEntry;
 using OpPointer = std::shared_ptr<OpEntry>;
 
+// Where a tensor was when all workers of its mesh lived, and which of them it has lost since: another process that took
+// one's number has nothing of it.
+struct FormerMesh {
+  Mesh mesh;
+  std::vector<WorkerIndex> lost;
+};
+
 // A tensor: (buffer, offset, strides) and what it waits for.
 struct TensorEntry {
   SessionId session;
   HandleId handle;  // the first name it got; for messages
   TensorSpec spec;
-  BufferPointer buffer;      // null when failed before it got one
-  int64_t offset_bytes = 0;  // in every arena
+  std::unique_ptr<FormerMesh> former;  // null: it has lost none
+  BufferPointer buffer;                // null when failed before it got one
+  int64_t offset_bytes = 0;            // in every arena
   Strides strides;
   OpPointer producer;      // null once settled
   absl::Status status;     // poison: the first cause

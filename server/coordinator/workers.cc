@@ -167,16 +167,23 @@ void StateMachine::LoseShardsOn(WorkerIndex lost, const absl::Status& cause) {
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (auto& [handle, tensor] : tensors) {
       if (!tensor->status.ok()) continue;
-      const auto position = tensor->spec.mesh.FindWorker(lost);
+      TensorSpec whole = tensor->spec;
+      if (tensor->former != nullptr) whole.mesh = tensor->former->mesh;
+      const auto position = whole.mesh.FindWorker(lost);
       if (!position) continue;
-      if (auto living = LivingMesh(tensor->spec, [this](WorkerIndex worker) { return IsDead(worker); })) {
-        tensor->spec.mesh = *std::move(living);
+      if (tensor->former == nullptr) tensor->former = std::make_unique<FormerMesh>(FormerMesh{whole.mesh, {}});
+      std::vector<WorkerIndex>& gone = tensor->former->lost;
+      gone.push_back(lost);
+      const auto living = LivingMesh(
+          whole, [&gone](WorkerIndex worker) { return std::find(gone.begin(), gone.end(), worker) != gone.end(); });
+      if (living.has_value()) {
+        tensor->spec.mesh = *living;
         continue;
       }
-      const Box box = LocalBox(tensor->spec, tensor->spec.mesh.PositionAt(*position));
+      const Box box = LocalBox(whole, whole.mesh.PositionAt(*position));
       PoisonTensor(*tensor,
                    absl::UnavailableError(StrCat(std::string_view(cause.message().data(), cause.message().size()),
-                                                 "; with it went ", ToText(box), " of ", ToText(tensor->spec))));
+                                                 "; with it went ", ToText(box), " of ", ToText(whole))));
     }
   }
 }

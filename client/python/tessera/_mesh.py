@@ -128,7 +128,7 @@ class DeviceMesh:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Numbers of its workers that are lost. A tensor with copies elsewhere has gone on there: see its own `mesh`."""
+        """Numbers of its workers that are lost. A tensor with copies elsewhere has gone on there: see its own `device_mesh`."""
         return tuple(self._session._lost_of(self._raw))
 
     @property
