@@ -131,9 +131,12 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (const OpPointer& op : waiting) {
     CompletionReport report;
     report.ordinal = op->ordinal;
-    // Where each worker of an op works alone, the others' results are good, and their tensors are judged by their
-    // copies.
-    if (!op->works_alone) {
+    // Where each worker of an op works alone, the others' results are good, if they have all of it.
+    const bool is_whole = std::none_of(op->outputs.begin(), op->outputs.end(), [](const auto& output) {
+      const TensorPointer tensor = output.lock();
+      return tensor != nullptr && !tensor->status.ok();
+    });
+    if (!op->works_alone || !is_whole) {
       report.status = absl::UnavailableError(
           StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
     }

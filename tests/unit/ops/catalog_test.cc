@@ -23,7 +23,9 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kAlong:
     case OpFamily::kView: return {1, 1};
     case OpFamily::kContraction: return {2, 2};
-    case OpFamily::kIndexed: return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
+    case OpFamily::kIndexed:
+      if (row.id == OpId::kCheckRange) return {1, 1};
+      return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
     case OpFamily::kAttention: return {3, 4};
     case OpFamily::kMatrices: return {1, 2};
     case OpFamily::kWindows: return row.id == OpId::kConvWindows ? std::pair(2, 2) : std::pair(1, 1);

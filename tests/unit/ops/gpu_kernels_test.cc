@@ -52,6 +52,7 @@ std::vector<Sample> Samples() {
       {"searchsorted(left)", {{6}, {4}}, {4}, f32, {}, {}, i64},
       {"gather(dim=0)", {{6}, {4}}, {4}, f32, {f32, i64}},
       {"scatter(add; dim=0)", {{6}, {4}, {4}}, {6}, f32, {f32, i64, f32}},
+      {"check_range(label)", {{6}}, {6}, f32, {}, {Scalar::Float(0), Scalar::Float(1)}},
       {ToText(LocalOp(PlaceOp{PlaceBase::kNone, {{0}, {2}}, {1}})), {{2}, {4}}, {6}},
       {"attention()", {{4, 8}, {4, 8}, {4, 8}}, {4, 8}, f32, {}, {Scalar::Float(1)}},
       {"linalg(inv)", {{3, 3}}, {3, 3}},
