@@ -93,11 +93,12 @@ TEST(Composites, OfGradients) {
   OpCall norm = Named("layer_norm_backward");
   norm.attributes.Set(attribute::dims, {1});
   CheckOp(norm, {{{5, 3}}, {{5, 3}}, {{3}}}, {2}, 3);
+  const DType label = DType::kU8;
   OpCall loss = Named("nll_loss_and_weight");
-  CheckOp(loss, {{{5, 4}}, {{5}, number}}, {2}, 1);
-  CheckOp(loss, {{{5, 4}}, {{5}, number}, {{4}}}, {2, 2}, 5);
+  CheckOp(loss, {{{5, 4}}, {{5}, label}}, {2}, 1);
+  CheckOp(loss, {{{5, 4}}, {{5}, label}, {{4}}}, {2, 2}, 5);
   loss = Named("nll_loss_backward");
-  CheckOp(loss, {{{5, 4}}, {{}}, {{5}, number}, {{}}}, {2}, 1);
+  CheckOp(loss, {{{5, 4}}, {{}}, {{5}, label}, {{}}}, {2}, 1);
   OpCall embedding = Named("embedding_backward");
   embedding.attributes.Set(attribute::num_classes, 64);
   CheckOp(embedding, {{{4, 3}}, {{4}, number}}, {2, 2}, 3);

@@ -108,7 +108,9 @@ std::vector<double> Numbers(const TensorSpec& spec, int64_t seed) {
   std::vector<double> numbers(static_cast<size_t>(NumElements(spec.shape)));
   for (size_t i = 0; i < numbers.size(); ++i) {
     const int64_t value = static_cast<int64_t>((i * 7 + static_cast<size_t>(seed) * 3) % 23) - 9;
-    numbers[i] = spec.dtype == DType::kBool ? static_cast<double>(value % 2 != 0) : static_cast<double>(value);
+    numbers[i] = static_cast<double>(value);
+    if (spec.dtype == DType::kBool) numbers[i] = static_cast<double>(value % 2 != 0);
+    if (spec.dtype == DType::kU8) numbers[i] = static_cast<double>((value + 9) % 4);
   }
   return numbers;
 }
