@@ -378,7 +378,7 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
       results[i]->spec = entry.outputs[i];
       results[i]->id = ids[i];
       session_.live_.emplace(ids[i], results[i].get());
-      session_.MoveFromLost(*results[i], session_.lost_numbers_);
+      results[i]->spec.MoveFrom(session_.lost_numbers_, session_.specs_);
       unsent_.erase(results[i].get());
       results[i]->spec_known = true;
     }

@@ -22,6 +22,7 @@
 namespace tessera {
 
 class SessionImpl;
+class SpecCache;
 using SpecPtr = std::shared_ptr<const TensorSpec>;
 
 // Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
@@ -44,14 +45,8 @@ class CurrentSpec {
     first_ = std::move(spec);
     return *this;
   }
-  // The first one, and which workers of its mesh were lost since; for who replaces it.
-  const SpecPtr& original() const { return first_; }
-  std::vector<WorkerIndex>& lost() { return lost_; }
-  // One at a time.
-  void Replace(SpecPtr spec) {
-    owned_ = std::make_unique<Replacement>(Replacement{std::move(spec), std::move(owned_)});
-    latest_.store(owned_.get(), std::memory_order_release);
-  }
+  // Workers are lost: to where the coordinator moves the tensor. One at a time.
+  void MoveFrom(absl::Span<const WorkerIndex> lost, SpecCache& specs);
 
  private:
   struct Replacement {
@@ -61,7 +56,7 @@ class CurrentSpec {
   SpecPtr first_;
   std::atomic<const Replacement*> latest_{nullptr};
   std::unique_ptr<Replacement> owned_;
-  std::vector<WorkerIndex> lost_;
+  std::vector<WorkerIndex> lost_;  // of the first one's mesh
 };
 
 // What a cancel (Ctrl-C in a wait) does with a tensor that somebody holds and that isn't issued yet. kEnds: it fails

@@ -71,16 +71,17 @@ std::shared_ptr<HostMemory> SharedMemoryOf(const std::vector<UploadPiece>& piece
   return memory;
 }
 
-}  // namespace
-
-bool SessionImpl::IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces) const {
+// Whether the tensor comes in its record: it is small and not pending, and one array has all of it.
+bool IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces, int64_t max_bytes) {
   const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
-  if (bytes == 0 || bytes > static_cast<int64_t>(welcome().max_inline_bytes) || spec.has_partial()) return false;
+  if (bytes == 0 || bytes > max_bytes || spec.has_partial()) return false;
   // One array has them all: shards of several may differ where they should be copies.
   return std::all_of(pieces.begin(), pieces.end(), [&](const UploadPiece& piece) {
     return piece.source.data == pieces[0].source.data && piece.source.shape == spec.shape;
   });
 }
+
+}  // namespace
 
 absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, const HostView& source) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
@@ -98,7 +99,8 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, cons
 }
 
 absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
-  if (IsInline(spec, pieces)) return UploadInline(spec, pieces[0].source);
+  if (IsInline(spec, pieces, static_cast<int64_t>(welcome().max_inline_bytes)))
+    return UploadInline(spec, pieces[0].source);
   return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
     if (const int64_t bytes = BytesOf(pieces, spec.dtype); bytes <= kSnapshotBytes) {
       return SendSnapshot(number, request, handle, pieces, bytes);

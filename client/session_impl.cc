@@ -98,6 +98,21 @@ absl::Status SessionImpl::Check() {
   return failure_;
 }
 
+void CurrentSpec::MoveFrom(absl::Span<const WorkerIndex> lost, SpecCache& specs) {
+  if (lost.empty()) return;
+  TensorSpec moved = *first_;
+  for (const WorkerIndex worker : lost) {
+    if (moved.mesh.FindWorker(worker).has_value()) lost_.push_back(worker);
+  }
+  if (lost_.empty()) return;
+  const std::optional<Mesh> living = LivingMesh(
+      moved, [this](WorkerIndex worker) { return std::find(lost_.begin(), lost_.end(), worker) != lost_.end(); });
+  if (!living.has_value() || *living == get()->mesh) return;
+  moved.mesh = *living;
+  owned_ = std::make_unique<Replacement>(Replacement{specs.Intern(moved), std::move(owned_)});
+  latest_.store(owned_.get(), std::memory_order_release);
+}
+
 // ---- events -------------------------------------------------------------------------------------
 
 void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
@@ -117,7 +132,9 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
     const WorkerIndex lost(event.worker);
     lost_numbers_.push_back(lost);
-    for (auto& [id, handle] : live_) MoveFromLost(*handle, {&lost, 1});
+    for (auto& [id, handle] : live_) {
+      if (handle->failure.ok()) handle->spec.MoveFrom({&lost, 1}, specs_);
+    }
   }
   if (event.kind == ClientEvent::Kind::kWorkerJoined) std::erase(lost_numbers_, WorkerIndex(event.worker));
   if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
@@ -198,23 +215,8 @@ HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
   handle->session = shared_from_this();
   std::lock_guard<std::mutex> lock(mutex_);
   live_.emplace(id, handle.get());
-  MoveFromLost(*handle, lost_numbers_);
+  handle->spec.MoveFrom(lost_numbers_, specs_);
   return handle;
-}
-
-void SessionImpl::MoveFromLost(HandleState& handle, absl::Span<const WorkerIndex> lost) {
-  if (lost.empty() || !handle.failure.ok()) return;
-  TensorSpec moved = *handle.spec.original();
-  std::vector<WorkerIndex>& gone = handle.spec.lost();
-  for (const WorkerIndex worker : lost) {
-    if (moved.mesh.FindWorker(worker).has_value()) gone.push_back(worker);
-  }
-  if (gone.empty()) return;
-  const std::optional<Mesh> living =
-      LivingMesh(moved, [&gone](WorkerIndex w) { return std::find(gone.begin(), gone.end(), w) != gone.end(); });
-  if (!living.has_value() || *living == handle.spec->mesh) return;
-  moved.mesh = *living;
-  handle.spec.Replace(specs_.Intern(moved));
 }
 
 HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory) {

@@ -34,12 +34,6 @@ namespace tessera {
 class DeferredCalls;  // deferred_calls.h
 class WorkPoll;       // wait.h
 
-inline constexpr int64_t kSnapshotBytes = 4 << 20;      // docs/limits.md: snapshot_bytes
-inline constexpr size_t kMaxSnapshots = 256;            // docs/limits.md: max_snapshots
-inline constexpr int64_t kSlabBytes = 2 << 20;          // docs/limits.md: slab_bytes
-inline constexpr int kSlabs = 8;                        // docs/limits.md: slabs
-inline constexpr int64_t kPlacedSlabBytes = 16 << 20;   // docs/limits.md: placed_slab_bytes
-inline constexpr int kPlacedSlabs = 2;                  // docs/limits.md: placed_slabs
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
 
@@ -149,8 +143,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(HandleState& handle);
-  // To the workers that the coordinator moves the tensor to when one of its own is lost; with the mutex held.
-  void MoveFromLost(HandleState& handle, absl::Span<const WorkerIndex> lost);
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits before that while the queue is full, and when that is interrupted nothing is queued.
   absl::Status Enqueue(Record record);
@@ -228,8 +220,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HandlePtr> UploadBy(
       const TensorSpec& spec,
       const std::function<absl::Status(uint64_t request, const RequestPtr&, const HandlePtr&)>& send);
-  // Whether the tensor comes in its record: it is small and not pending, and one array has all of it.
-  bool IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces) const;
   absl::StatusOr<HandlePtr> UploadInline(const TensorSpec& spec, const HostView& source);
   // A handle of a tensor that is planned only, where the thread's calls are; an error where values may not be brought.
   absl::StatusOr<HandlePtr> BeforeUpload(const TensorSpec& spec);

@@ -11,6 +11,13 @@
 
 namespace tessera {
 
+inline constexpr int64_t kSnapshotBytes = 4 << 20;     // docs/limits.md: snapshot_bytes
+inline constexpr size_t kMaxSnapshots = 256;           // docs/limits.md: max_snapshots
+inline constexpr int64_t kSlabBytes = 2 << 20;         // docs/limits.md: slab_bytes
+inline constexpr int kSlabs = 8;                       // docs/limits.md: slabs
+inline constexpr int64_t kPlacedSlabBytes = 16 << 20;  // docs/limits.md: placed_slab_bytes
+inline constexpr int kPlacedSlabs = 2;                 // docs/limits.md: placed_slabs
+
 // What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
 // the tensor's element `origin`.
 struct UploadPiece {

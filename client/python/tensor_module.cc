@@ -115,13 +115,16 @@ void Bind(nb::handle self, Tensor value) {
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   CheckWrite(self, NameOf(op), Write::kWhole, nb::none());
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  const TensorSpec& spec = SpecOf(tensor);
+  SpecOf(tensor);  // it is known from here on
   CallOperand operands[2];
   nb::object keep;
   operands[0].tensor = &tensor.value.state();
+  const CurrentSpec& current = (*operands[0].tensor)->spec;
+  const SpecPtr held = current;
+  const TensorSpec& spec = *held;
   if (!OtherOperand(self, other, &keep, &operands[1])) return nb::borrow(Py_NotImplemented);
   SessionImpl& session = *tensor.value.session();
-  SpecOperand specs[2] = {{&(*operands[0].tensor)->spec.get(), Scalar()}, {nullptr, operands[1].scalar}};
+  SpecOperand specs[2] = {{&held, Scalar()}, {nullptr, operands[1].scalar}};
   if (operands[1].tensor != nullptr) {
     RaiseIfError(session.AwaitSpec(**operands[1].tensor));
     specs[1].spec = &(*operands[1].tensor)->spec.get();
@@ -148,8 +151,14 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
     const CallOperand operand{&handle, Scalar()};
     handle = ValueOfOk(session.Call(cast, {&operand, 1}));
   }
-  if (!spec.has_partial() && !(handle->spec->placements == spec.placements && handle->spec->mesh == spec.mesh)) {
-    handle = ValueOfOk(Tensor(handle).Redistribute(spec.mesh, spec.placements)).state();
+  // Where both are now: a worker that was lost meanwhile has moved both.
+  SpecPtr target, made;
+  do {
+    target = current;
+    made = handle->spec;
+  } while (target != current.get());
+  if (!spec.has_partial() && !(made->placements == target->placements && made->mesh == target->mesh)) {
+    handle = ValueOfOk(Tensor(handle).Redistribute(target->mesh, target->placements)).state();
   }
   Bind(self, Tensor(std::move(handle)));
   return nb::borrow(self);
