@@ -458,8 +458,9 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Submit(const OpCall& call, abs
                                                          ResultCount wanted) {
   absl::StatusOr<Results> results = Take(call, operands, wanted);
   if (!results.ok()) {
+    const absl::Status why = WhyRefused(results.status(), operands);
     const CallSite* const site = FindSite(SiteOfCall());
-    return site == nullptr ? results.status() : InWordsOf(*site, results.status());
+    return site == nullptr ? why : InWordsOf(*site, why);
   }
   if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll(*results));
   return results;

@@ -143,6 +143,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(HandleState& handle);
+  absl::Status WhyRefused(const absl::Status& refused, absl::Span<const CallOperand> operands);  // session_wait.cc
   std::pair<uint64_t, RequestPtr> NewRequest();
   // Queues a record; waits before that while the queue is full, and when that is interrupted nothing is queued.
   absl::Status Enqueue(Record record);

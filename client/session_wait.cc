@@ -379,6 +379,23 @@ DeviceKind Membership::default_kind() const {
   return DeviceKind::kCpu;
 }
 
+// A call whose operands a lost worker has driven apart, or of which one has failed, is refused for that.
+absl::Status SessionImpl::WhyRefused(const absl::Status& refused, absl::Span<const CallOperand> operands) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (lost_numbers_.empty() || !absl::IsInvalidArgument(refused)) return refused;
+  for (const CallOperand& operand : operands) {
+    if (operand.tensor == nullptr || !(*operand.tensor)->spec_known) continue;
+    HandleState& handle = **operand.tensor;
+    if (!handle.failure.ok()) return handle.TellFailure();
+    for (const WorkerIndex lost : lost_numbers_) {
+      if (!handle.spec->mesh.FindWorker(lost).has_value()) continue;
+      return absl::UnavailableError(StrCat("worker ", lost.value, " was lost, and ", ToText(*handle.spec),
+                                           " has a part there; ", StdView(refused.message())));
+    }
+  }
+  return refused;
+}
+
 std::vector<std::string> SessionImpl::lost_workers() {
   std::lock_guard<std::mutex> lock(mutex_);
   return lost_workers_;

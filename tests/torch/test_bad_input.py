@@ -152,18 +152,52 @@ def of_device(model, mesh):
 
 
 def of_pipeline(model, mesh):
-    """The second of two stages lies on the workers that are lost."""
+    """The second of two stages lies on the worker that is lost."""
     first, second = nn.Sequential(model[0]), nn.Sequential(model[1], model[2])
     tt.distribute_module(first, _context.current_session().init_device_mesh((1,), workers=[0]))
-    tt.distribute_module(second, _context.current_session().init_device_mesh((2,), workers=[1, 2]))
+    tt.distribute_module(second, _context.current_session().init_device_mesh((1,), workers=[2]))
     return nn.ModuleList([first, second])
+
+
+def of_sharded_module(model, mesh):
+    return tt.distribute_module(model, mesh, lambda name, module, mesh: [
+        module.register_parameter(key, torch.nn.Parameter(tt.distribute_tensor(value.detach(), mesh, [S(0)])))
+        for key, value in list(module.named_parameters(recurse=False))] and None)
+
+
+@pytest.mark.parametrize("make", [tt.distribute_module, of_device, of_ddp], ids=lambda one: one.__name__)
+def test_a_model_with_copies_trains_on_without_a_lost_worker(make):
+    with ts.local_cluster(workers=3, memory="64MiB") as cluster, cluster.connect() as session:
+        mesh = session.init_device_mesh((3,))
+        model = make(mlp(), mesh)
+        other = mlp()
+        other.load_state_dict({name.removeprefix("module."): value.cpu() for name, value in model.state_dict().items()})
+        optimizer, expected = (torch.optim.AdamW(one.parameters(), 1e-2) for one in (model, other))
+        data = torch.randn(6, 5)
+        x = tt.distribute_tensor(data, mesh, [R])
+
+        def losses(model, optimizer, x):
+            out = []
+            for _ in range(3):
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                out.append(loss.item())
+            return out
+
+        assert losses(model, optimizer, x) == pytest.approx(losses(other, expected, data), rel=1e-5)
+        os.kill(cluster.worker_pids[2], signal.SIGKILL)
+        while session.status()["workers"][2]["state"] != "dead":
+            pass
+        assert losses(model, optimizer, x) == pytest.approx(losses(other, expected, data), rel=1e-5)
+        assert all(2 not in one.device_mesh.workers for one in model.parameters())
 
 
 @pytest.mark.parametrize("step_lost", ["before", "within"])
 @pytest.mark.parametrize("make, names", [
-    (tt.distribute_module, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_device, ["0.weight", "0.bias", "2.weight", "2.bias"]),
-    (of_ddp, ["module.0.weight", "module.0.bias", "module.2.weight", "module.2.bias"]), (of_fsdp, ["0.weight", "0.bias", "2.weight", "2.bias"]),
-    (of_tensor_parallel, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_pipeline, ["1.1.weight", "1.1.bias"])],
+    (of_fsdp, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_tensor_parallel, ["0.weight", "0.bias", "2.weight"]),
+    (of_sharded_module, ["0.weight", "0.bias", "2.weight", "2.bias"]), (of_pipeline, ["1.1.weight", "1.1.bias"])],
     ids=lambda one: getattr(one, "__name__", ""))
 def test_a_step_without_a_lost_worker_fails_by_the_names_of_the_parameters(make, names, step_lost):
     """As named_parameters() has them, whether the worker goes between two steps or while steps are on their way."""
@@ -195,9 +229,10 @@ def test_a_step_without_a_lost_worker_fails_by_the_names_of_the_parameters(make,
         assert lines_of(error)[0] == "step().item()"
         text = str(error.value)
         root, lost = re.search(r"; lost parameters: (.*) of (\w+)$", text).group(2, 1)
-        assert root == type(model).__name__ and sorted(lost.split(", ")) == sorted(names)
+        # What had copies may be updated by a gradient that is lost.
+        assert root == type(model).__name__ and set(names) <= set(lost.split(", "))
         for name, parameter in model.named_parameters():
-            if name in names:       # what each of them says is of itself first
+            if name in lost.split(", "):       # what each of them says is of itself first
                 with pytest.raises(ts.UnavailableError, match=f"; lost parameters: .*{name}"):
                     parameter.detach().wait()
 

@@ -78,6 +78,10 @@ class NcclTransport final : public MessageTransport {
     parts_.run = [mailbox = mailbox_](NcclParts::Task task) { mailbox->Put(std::move(task)); };
     parts_.hear = [this](WorkerIndex from, const NcclRecord& record) { collectives_.Hear(from, record); };
     parts_.link_broke = [this](WorkerIndex peer, const absl::Status& why) { collectives_.LinkBroke(peer, why); };
+    // The words of streams are there before one has a kernel: a driver may have memory calls wait for that.
+    if (gpu.Enter().ok()) {
+      if (absl::StatusOr<std::byte*> word = slots_.Take(); word.ok()) slots_.Give(*word);
+    }
     thread_ = std::thread([this] { Loop(); });
   }
   ~NcclTransport() override {

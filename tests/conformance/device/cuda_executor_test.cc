@@ -83,7 +83,7 @@ InstanceWait ReadsFrom(Ordinal ordinal) { return {1, kCompute, ordinal, WaitScop
 void IssueHeld(WorkerWorld& world, const std::vector<Instance>& instances, int queued) {
   TestDriver::Get().Hold();
   for (const Instance& instance : instances) world.Issue(instance);
-  while (TestDriver::Get().Queued() < queued) std::this_thread::yield();
+  TestDriver::Get().AwaitQueued(queued);
   TestDriver::Get().Release();
   for (const Instance& instance : instances) {
     for (const auto& [worker, report] : world.WaitFor(instance.ordinal))
@@ -101,10 +101,8 @@ void ThereAndBack(WorkerWorld& world, const std::vector<InstanceWait>& waits) {
   world.Store(input, a, rows);
   const Ordinal first = world.NextOrdinal(), second = world.NextOrdinal();
   ASSERT_EQ(first, Ordinal(1));
-  // Each instance is two copies, a signal and a report on each worker; and two to a wait, as the host looks before it,
-  // of which one for the own worker has an event besides.
-  int queued = 16;
-  for (const InstanceWait& wait : waits) queued += wait.scope == WaitScope::kOwn ? 6 : 4;
+  // Each instance is two copies, a signal and a report on each worker; and three to a wait.
+  const int queued = 16 + 6 * static_cast<int>(waits.size());
   IssueHeld(
       world,
       {{.ordinal = first, .plan = there_id, .stream = kCompute, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}},
@@ -144,7 +142,7 @@ TEST_F(CudaExecutor, WaitsOfAnInstanceLeaveNoHazardAndWithoutOneThereIs) {
 TEST_F(CudaExecutor, WaitsBetweenPhasesLeaveNoHazardAndWithoutOneThereIs) {
   const Plan plan = AllReduce();
   ASSERT_EQ(plan.steps.size(), 2u);
-  constexpr int kQueued = 32;  // two of them to a wait
+  constexpr int kQueued = 38, kMostOfAWait = 3;
   const TensorSpec& spec = plan.values[static_cast<size_t>(plan.inputs[0])].spec;
   const auto run = [&](const WorldOptions& options, int queued) {
     WorkerWorld world(options);
@@ -176,7 +174,7 @@ TEST_F(CudaExecutor, WaitsBetweenPhasesLeaveNoHazardAndWithoutOneThereIs) {
       const int waits = waits_[worker];
       ASSERT_GT(waits, 0);
       for (int left_out = 0; left_out < waits; ++left_out) {
-        (void)run(Options(worker, left_out), kQueued - 2);
+        (void)run(Options(worker, left_out), kQueued - kMostOfAWait);
         EXPECT_FALSE(NewHazards().empty()) << "seed " << seed << ", wait " << left_out << " of worker " << worker;
       }
     }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 namespace tessera::testing {
 namespace {
@@ -55,6 +56,15 @@ void TestDriver::Release() const {
   if (is_emulated()) release_();
 }
 int TestDriver::Queued() const { return is_emulated() ? queued_() : 0; }
+void TestDriver::AwaitQueued(int least) const {
+  constexpr int kLooks = 3'000;
+  for (int looks = 0, before = -1; looks < kLooks; ++looks) {
+    const int now = Queued();
+    if (now != before || now < least) looks = 0;
+    before = now;
+    std::this_thread::yield();
+  }
+}
 void TestDriver::Fail(const char* function, int nth, int result) const {
   if (is_emulated()) fail_(function, nth, result);
 }

@@ -23,6 +23,8 @@ class TestDriver {
   void Hold() const;
   void Release() const;
   int Queued() const;  // operations
+  // Until so many operations are queued, and for some looks no other one has come: who submits them has no more.
+  void AwaitQueued(int least) const;
   std::vector<std::string> Hazards() const;
   void Fail(const char* function, int nth, int result) const;
   void Seed(uint32_t seed) const;

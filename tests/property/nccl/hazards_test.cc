@@ -100,14 +100,14 @@ std::vector<std::string> FindHazards(const Case& param, uint32_t seed, int left_
   driver.Hold();
   posts.go_on();
   // Of each side what NCCL does, and the word that says that it is done.
-  while (driver.Queued() < 4) std::this_thread::yield();
+  driver.AwaitQueued(4);
   void* const memory = const_cast<void*>(Touched(posts, who));
   void* const other = world.arena(who).memory() + beside;
   CopyWork touch{.extents = {1}, .source_strides = {1}, .destination_strides = {1}};
   touch.source = who == kSender ? other : memory;
   touch.destination = who == kSender ? memory : other;
   world.device(who).EnqueueRun(kCompute, touch);
-  while (who == left_out && driver.Queued() < 5) std::this_thread::yield();
+  if (who == left_out) driver.AwaitQueued(5);
   driver.Release();
   world.WaitFor(instance.ordinal);
   for (int w : {0, 1}) world.device(w).Drain();

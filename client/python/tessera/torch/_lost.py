@@ -3,7 +3,7 @@
 An error names the worker, what of a tensor went with it, and the ops since. Which parameter that was, no handle knows: each
 step binds a parameter to another one. So it is looked for when the error is raised, among the modules that are alive, and
 nothing is noted before. What an error costs then: a look at all objects of the garbage collector (some 50 ms), and a wait for
-the parameters on that worker, which know whether they are lost by the time the coordinator knows.
+the parameters, which know whether they are lost by the time the coordinator knows.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def _lost_on(worker: int) -> list:
                 continue
             seen.add(parameter._cell)
             handle = handle_of(parameter)
-            if worker not in handle._mesh.workers:
-                continue
-            try:
+            try:        # also of one whose mesh lives: an update by a gradient that is lost is lost, too
                 handle._wait(max(0.0, deadline - time.monotonic()))
             except TesseraError as error:
                 cause = _CAUSE.search(str(error))

@@ -39,7 +39,9 @@ def _again(func, row, args, kwargs, error):
     written = _written(func, args, kwargs)
     mesh = None if written is None else _common_mesh(here, written)
     if mesh is None:
-        raise type(error)(f"{error}{_HINT}") from None if "live on different workers" in str(error) else error
+        if "live on different workers" in str(error):
+            raise type(error)(f"{error}{_HINT}") from None
+        raise error
     brought: dict = {}
     for one in here:
         if not handle_of(one)._mesh.same(mesh):
