@@ -166,7 +166,8 @@ bool ReadLabels(G& g, const V& x, const V& given, Labels labels_are, Labelled* o
   if (kind != DTypeKind::kSigned && kind != DTypeKind::kUnsigned) g.RefuseDType("labels need an integer dtype");
   if (given.rank() + 1 != x.rank()) g.Refuse("labels have one dim less than the classes' tensor");
   if (g.failed()) return false;
-  const V labels = labels_are == Labels::kKnown ? given : CheckedLabels(g, given, x.extent(out->dim), out->ignored);
+  const V labels = labels_are == Labels::kKnown ? g.AsType(given, DType::kI64)
+                                                : CheckedLabels(g, given, x.extent(out->dim), out->ignored);
   if (g.failed()) return false;
   const V expanded = g.ExpandDim(labels, out->dim);
   out->counts = g.Map(OpId::kNotEqual, {expanded, V(out->ignored)});
