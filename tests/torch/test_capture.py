@@ -1,6 +1,8 @@
 """tt.capture: what a captured step gives is what the step gives, to the bit; and what can't be captured is an error at its line."""
 
+import gc
 import inspect
+import weakref
 
 import pytest
 import torch
@@ -255,6 +257,20 @@ def test_cpu_tensors_and_captures_in_captures_are_refused(mesh22):
     inner = tt.capture(lambda x: x + 1)
     with pytest.raises(ts.FailedPreconditionError, match="capture"):
         tt.capture(lambda x: inner(x) * 2)(x)
+
+
+def test_a_refused_capture_keeps_no_parameters(mesh22):
+    inner = tt.capture(lambda x: x + 1)
+    with pytest.raises(ts.FailedPreconditionError, match="capture"):
+        tt.capture(lambda x: inner(x) * 2)(tt.distribute_tensor(torch.ones(4), mesh22))
+    parameter = torch.nn.Parameter(tt.distribute_tensor(torch.ones(4), mesh22))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    parameter.square().sum().backward()
+    optimizer.step()
+    gone = weakref.ref(parameter)
+    del parameter, optimizer
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_lost_result_does_not_pile_up_memory(mesh22, session):

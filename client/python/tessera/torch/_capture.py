@@ -77,9 +77,9 @@ class _Recorder:
         self.pending.append((number, ("call", id(generator), number - start), (generator, number - start)))
 
     def __enter__(self):
-        self.hook = register_optimizer_step_pre_hook(self.see_optimizer)
         self.starts[id(default_generator)] = (default_generator, default_generator.get_offset())
-        self.recording.begin(self.see)
+        self.recording.begin(self.see)      # refused within another one, which leaves nothing behind
+        self.hook = register_optimizer_step_pre_hook(self.see_optimizer)
         _recorder.current = self
         return self
 
