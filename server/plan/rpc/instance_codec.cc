@@ -75,6 +75,16 @@ void EncodeRange(const TransferRange& range, Builder builder) {
   EncodeStrides(range.strides, builder.initStrides(static_cast<unsigned>(range.strides.size())));
 }
 
+// An InlineRead, or an InlineWrite without its bytes.
+template <typename Message, typename Builder>
+void EncodeInline(const Message& m, Builder builder) {
+  builder.setOrdinal(m.ordinal.value);
+  EncodeTensorSpec(m.spec, builder.initSpec());
+  builder.setOffsetBytes(m.offset_bytes);
+  EncodeStrides(m.strides, builder.initStrides(static_cast<unsigned>(m.strides.size())));
+  EncodeWaits(m.waits, builder.initWaits(static_cast<unsigned>(m.waits.size())));
+}
+
 struct MessageEncoder {
   Message::Builder out;
 
@@ -108,21 +118,10 @@ struct MessageEncoder {
     for (unsigned i = 0; i < others.size(); ++i) EncodeRange(m.ranges[i + 1], others[i]);
     EncodeWaits(m.waits, window.initWaits(static_cast<unsigned>(m.waits.size())));
   }
-  void operator()(const InlineRead& m) {
-    auto read = out.initInlineRead();
-    read.setOrdinal(m.ordinal.value);
-    EncodeTensorSpec(m.spec, read.initSpec());
-    read.setOffsetBytes(m.offset_bytes);
-    EncodeStrides(m.strides, read.initStrides(static_cast<unsigned>(m.strides.size())));
-    EncodeWaits(m.waits, read.initWaits(static_cast<unsigned>(m.waits.size())));
-  }
+  void operator()(const InlineRead& m) { EncodeInline(m, out.initInlineRead()); }
   void operator()(const InlineWrite& m) {
     auto write = out.initInlineWrite();
-    write.setOrdinal(m.ordinal.value);
-    EncodeTensorSpec(m.spec, write.initSpec());
-    write.setOffsetBytes(m.offset_bytes);
-    EncodeStrides(m.strides, write.initStrides(static_cast<unsigned>(m.strides.size())));
-    EncodeWaits(m.waits, write.initWaits(static_cast<unsigned>(m.waits.size())));
+    EncodeInline(m, write);
     write.setBytes(Bytes(m.bytes));
   }
   void operator()(const CloseTicket& m) { out.setCloseTicket(m.ticket.value); }
@@ -174,7 +173,7 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   return m;
 }
 
-// An InlineRead, or what an InlineWrite has of it.
+// As EncodeInline.
 template <typename Message, typename Reader>
 absl::StatusOr<Message> DecodeInline(Reader reader) {
   Message m;
