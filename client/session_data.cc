@@ -95,6 +95,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, cons
   record.handle = handle->id;
   record.spec = handle->spec;
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+  if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
   return handle;
 }
 

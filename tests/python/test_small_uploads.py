@@ -60,3 +60,11 @@ def test_it_is_refused_as_any_other(session, mesh4):
             one.wait()
     del small, hog
     np.testing.assert_array_equal(session.distribute_tensor(np.ones(8), mesh4).full_tensor(), np.ones(8))
+
+
+def test_within_blocking_it_is_there_when_the_call_returns(session, mesh4):
+    hog = ts.zeros((1 << 28) - (1 << 20), dtype=ts.uint8, device_mesh=mesh4, placements=[R()]).wait()
+    with ts.blocking(), pytest.raises(ts.ResourceExhaustedError, match="upload: does not fit in memory"):
+        kept = [session.distribute_tensor(np.ones(512), mesh4, [R()]) for _ in range(300)]
+        assert not kept, "each call was to fail by itself"
+    del hog
