@@ -445,7 +445,7 @@ absl::Status SessionImpl::WaitForLane(std::string_view what, const SlabProgressP
   return progress->error;
 }
 
-void SessionImpl::CopySlab(uint64_t number, const std::vector<WorkerIndex>& workers, const Slab& slab, size_t lane,
+void SessionImpl::CopySlab(uint64_t number, absl::Span<const WorkerIndex> workers, const Slab& slab, size_t lane,
                            const SlabProgressPtr& progress) {
   const int copies = static_cast<int>(workers.size());
   {

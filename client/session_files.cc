@@ -147,7 +147,7 @@ std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<F
   std::vector<std::vector<size_t>> groups;
   std::map<std::vector<WorkerIndex>, size_t> open;  // the newest group of these workers
   for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<WorkerIndex> workers = tensors[i].spec.mesh.workers();
+    std::vector<WorkerIndex> workers(tensors[i].spec.mesh.workers().begin(), tensors[i].spec.mesh.workers().end());
     std::sort(workers.begin(), workers.end());
     const auto found = open.find(workers);
     if (found == open.end() || groups[found->second].size() == kMaxUploadTensors) {

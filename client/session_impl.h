@@ -260,7 +260,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status LookForInterrupt(WorkPoll& poll);
   absl::Status WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane);
   // Begins the copies of a slab; the lane is free.
-  void CopySlab(uint64_t request, const std::vector<WorkerIndex>& workers, const Slab& slab, size_t lane,
+  void CopySlab(uint64_t request, absl::Span<const WorkerIndex> workers, const Slab& slab, size_t lane,
                 const SlabProgressPtr& progress);
 
   std::shared_ptr<void> needed_;  // of KeepUntilClosed; the last member to go

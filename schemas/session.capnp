@@ -100,6 +100,9 @@ interface Session {
   # Ends a session as if its client had closed it. For admins; PermissionDenied for others.
   profile @4 (firstOp :UInt64, endOp :UInt64) -> (profile :Profile);
   # What ran of this session's ops [firstOp, endOp), as far as it is remembered (max_profiled_runs).
+  killWorker @5 (worker :Int32, reason :Text) -> ();
+  # Ends a worker as if it were silent: its process is killed, and tensors without a living copy fail with the reason.
+  # For admins; PermissionDenied for others. InvalidArgument where no such worker lives.
 }
 
 struct ToCoordinator {

@@ -156,7 +156,7 @@ void Connection::CloseOther(uint64_t session, DoneCallback done) {
 }
 
 void Connection::BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
-                               const std::vector<WorkerIndex>& workers) {
+                               absl::Span<const WorkerIndex> workers) {
   impl_->queue.Post(Order::kAtOnce, [=, host = std::move(host)](ConnectionLoop& loop) {
     loop.transfers().Begin(transfer, ticket, secret, host, workers);
   });

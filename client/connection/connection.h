@@ -130,7 +130,7 @@ class Connection {
   // Bytes between `memory` and workers, under a ticket. A transfer is numbered by the caller.
   // Each worker's calls run in order; workers run beside each other. Errors name the worker.
   void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
-                     const std::vector<WorkerIndex>& workers);
+                     absl::Span<const WorkerIndex> workers);
   void Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done);
   // What else a transfer does (transfers.h), on the connection's thread.
   void OnTransfers(std::function<void(TransferTable&)> call);

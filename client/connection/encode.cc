@@ -174,7 +174,7 @@ void EncodeHello(const ConnectionOptions& options, const std::optional<ResumeTok
 }
 
 void EncodeHeldMemory(const HeldMemory& held, wire::HeldMemory::Builder builder) {
-  const std::vector<WorkerIndex>& workers = held.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = held.mesh.workers();
   auto list = builder.initWorkers(static_cast<unsigned>(workers.size()));
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, workers[i].value);
   builder.setBytes(held.bytes);

@@ -197,7 +197,7 @@ kj::Promise<wire::DataGate::Client> TransferTable::RelayedBy(wire::DataGate::Cli
 // ---- transfers ----------------------------------------------------------------------------------
 
 void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
-                          const std::vector<WorkerIndex>& workers) {
+                          absl::Span<const WorkerIndex> workers) {
   auto state = std::make_shared<Transfer>();
   transfers_[transfer] = state;
   kj::Maybe<wire::SharedMemory::Client> lent;

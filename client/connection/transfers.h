@@ -34,7 +34,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   // A worker that is told only by events is of the host that it was of.
   void SetWorker(int32_t worker, const std::string& data_address, const std::string& remote_address);
   void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
-             const std::vector<WorkerIndex>& workers);
+             absl::Span<const WorkerIndex> workers);
   // The file takes the memory's place for this tensor of the ticket, at all its workers. What fails shows at Finish.
   void OpenFile(uint64_t transfer, size_t tensor, const FilePlace& place);
   // Between the file and the shard of this tensor.

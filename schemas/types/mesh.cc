@@ -60,6 +60,16 @@ absl::Status ValidateNames(absl::Span<const int64_t> shape, absl::Span<const std
   return absl::OkStatus();
 }
 
+// The worker of each position of the largest default mesh; a smaller one has the first of them.
+const std::vector<WorkerIndex>& DefaultWorkers() {
+  static const std::vector<WorkerIndex>* const workers = [] {
+    auto* all = new std::vector<WorkerIndex>();
+    for (int64_t i = 0; i < kMaxMeshSize; ++i) all->emplace_back(static_cast<int32_t>(i));
+    return all;
+  }();
+  return *workers;
+}
+
 // Whether they are 0..n-1 in order.
 bool AreDefaultWorkers(absl::Span<const WorkerIndex> workers) {
   for (size_t i = 0; i < workers.size(); ++i) {
@@ -86,12 +96,11 @@ absl::StatusOr<Mesh> Mesh::Make(absl::Span<const int64_t> shape, absl::Span<cons
   auto rep = std::make_shared<Rep>();
   rep->shape.assign(shape.begin(), shape.end());
   rep->names.assign(names.begin(), names.end());
-  rep->workers.assign(workers.begin(), workers.end());
-  if (workers.empty()) {
-    for (int64_t i = 0; i < size; ++i) rep->workers.emplace_back(static_cast<int32_t>(i));
-  } else if (!AreDefaultWorkers(workers)) {
+  rep->size = size;
+  if (!AreDefaultWorkers(workers)) {
+    rep->workers.assign(workers.begin(), workers.end());
     for (int64_t i = 0; i < size; ++i) {
-      const WorkerIndex worker = rep->workers[i];
+      const WorkerIndex worker = workers[i];
       if (worker.value < 0) {
         return absl::InvalidArgumentError(StrCat("mesh: negative worker ", worker.value));
       }
@@ -108,6 +117,12 @@ absl::StatusOr<Mesh> Mesh::Make(absl::Span<const int64_t> shape, absl::Span<cons
   Mesh mesh;
   mesh.rep_ = std::move(rep);
   return mesh;
+}
+
+absl::Span<const WorkerIndex> Mesh::workers() const {
+  const Rep& r = rep();
+  if (r.workers.empty()) return absl::MakeConstSpan(DefaultWorkers()).first(static_cast<size_t>(r.size));
+  return r.workers;
 }
 
 bool Mesh::operator==(const Mesh& other) const {

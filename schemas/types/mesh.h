@@ -45,18 +45,20 @@ class Mesh {
                                    absl::Span<const WorkerIndex> workers);
 
   int ndim() const { return rep_ == nullptr ? 0 : static_cast<int>(rep_->shape.size()); }
-  int64_t size() const { return rep_ == nullptr ? 0 : static_cast<int64_t>(rep_->workers.size()); }  // positions
+  int64_t size() const { return rep_ == nullptr ? 0 : rep_->size; }  // positions
   const std::vector<int64_t>& shape() const { return rep().shape; }
-  const std::vector<std::string>& names() const { return rep().names; }      // empty, or ndim() of them
-  const std::vector<WorkerIndex>& workers() const { return rep().workers; }  // by flat position
+  const std::vector<std::string>& names() const { return rep().names; }  // empty, or ndim() of them
+  // By flat position; lives as long as a copy of this mesh.
+  absl::Span<const WorkerIndex> workers() const;
 
   WorkerIndex WorkerAt(absl::Span<const int64_t> position) const;  // position in range
   int64_t FlatPosition(absl::Span<const int64_t> position) const;  // position in range
   Position PositionAt(int64_t flat_position) const;                // in range
   // The flat position of a worker, if it is in the mesh.
   std::optional<int64_t> FindWorker(WorkerIndex worker) const;
-  // Bytes of the description that copies share. Who has the same workers() at the same address shares it.
+  // Bytes of the description that copies share, and its address: equal for copies, and for them alone.
   int64_t SharedBytes() const;
+  const void* SharedAddress() const { return rep_.get(); }
   // The index of a mesh dim by name; InvalidArgument that lists the names.
   absl::StatusOr<int> DimByName(std::string_view name) const;
 
@@ -78,8 +80,9 @@ class Mesh {
   struct Rep {
     std::vector<int64_t> shape;
     std::vector<std::string> names;
+    int64_t size = 0;
+    // Both are empty when the workers are 0..size-1 in order: such a mesh holds its size alone.
     std::vector<WorkerIndex> workers;
-    // Empty when the workers are 0..n-1 in order.
     absl::flat_hash_map<WorkerIndex, int64_t> flat_position_of;
     size_t hash = 0;
   };

@@ -15,7 +15,7 @@ WorkerGroup MakeGroup(std::vector<WorkerIndex> workers) {
 WorkerGroup GroupTable::Of(const Mesh& mesh) {
   if (const auto known = groups_.find(mesh); known != groups_.end()) return known->second;
   if (groups_.size() >= kMaxKeptGroups) groups_.clear();
-  return groups_.emplace(mesh, MakeGroup(mesh.workers())).first->second;
+  return groups_.emplace(mesh, MakeGroup({mesh.workers().begin(), mesh.workers().end()})).first->second;
 }
 
 }  // namespace tessera

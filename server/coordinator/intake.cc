@@ -30,7 +30,7 @@ std::vector<HandleId> LastUsesOf(const CallRecord& record) {
 }
 
 // Of sorted lists.
-bool HaveCommon(const std::vector<WorkerIndex>& a, const std::vector<WorkerIndex>& b) {
+bool HaveCommon(absl::Span<const WorkerIndex> a, absl::Span<const WorkerIndex> b) {
   for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
     if (*i == *j) return true;
     *i < *j ? ++i : ++j;
@@ -109,7 +109,7 @@ void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
   intake_left_us_ -= own_us;
 }
 
-bool StateMachine::AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers) {
+bool StateMachine::AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers) {
   if (!session.memory_wait.has_value()) session.memory_wait = MemoryWait{TicketId(next_ticket_)};
   session.memory_wait->closed_windows = closed_windows_;
   for (auto id = closing_.begin(); id != closing_.end() && *id < session.memory_wait->before; ++id) {

@@ -158,7 +158,7 @@ void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
   tensor.producer->children.push_back(op);
 }
 
-bool StateMachine::HasRoom(const std::vector<WorkerIndex>& workers) const {
+bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers) const {
   for (WorkerIndex worker : workers) {
     auto found = workers_.find(worker);
     if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
@@ -222,7 +222,7 @@ const Topology& StateMachine::TopologyOf(const Mesh& mesh) const {
   return topologies_[static_cast<size_t>(KindOf(mesh.workers()[0]))];
 }
 
-absl::Status StateMachine::CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const {
+absl::Status StateMachine::CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const {
   for (WorkerIndex worker : workers) {
     auto found = workers_.find(worker);
     if (found == workers_.end()) {

@@ -144,10 +144,10 @@ class StateMachine {
                                         const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
-  bool HasRoom(const std::vector<WorkerIndex>& workers) const;
+  bool HasRoom(absl::Span<const WorkerIndex> workers) const;
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
   // first record may wait for. A window that a client may still use is none of them.
-  bool AwaitsWindows(SessionEntry& session, const std::vector<WorkerIndex>& workers);
+  bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
 
   // segments.cc: which records of a queue are planned as one.
   // What is issued as one instruction: a call, or a segment of calls of a batch.
@@ -190,7 +190,7 @@ class StateMachine {
   DeviceKind KindOf(WorkerIndex worker) const;
   // Of an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
-  absl::Status CheckWorkers(std::string_view op, const std::vector<WorkerIndex>& workers) const;
+  absl::Status CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const;
   // Of all that the op names; before it is planned, which costs time on a large mesh.
   // That all workers are there, and of one kind: their topology.
   absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;

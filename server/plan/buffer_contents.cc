@@ -112,7 +112,7 @@ bool BufferContents::IsCovered(int value, int by) const {
     return false;
   }
   // Where shards are uneven, some have less than the largest.
-  const std::vector<WorkerIndex>& workers = Value(value).spec.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = Value(value).spec.mesh.workers();
   return std::all_of(workers.begin(), workers.end(), [&](WorkerIndex worker) {
     return Wide{PlacesOn(Value(value), worker)} * inner_bytes <= Wide{PlacesOn(Value(by), worker)} * outer_bytes;
   });

@@ -103,7 +103,7 @@ ExchangeWalk::~ExchangeWalk() = default;
 int64_t ExchangeWalk::term_count() const { return exchange_.reduces() ? tables_->term_count() : 1; }
 
 void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfers) const {
-  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
   const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat, {}}}; };
   tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
@@ -120,7 +120,7 @@ void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfer
 }
 
 void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& transfers) const {
-  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (piece.owner != destination) continue;
     const ExchangeCell& cell = piece.cell;
@@ -143,7 +143,7 @@ void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& tra
 
 void ExchangeWalk::VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                              absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const {
-  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   tables_->VisitSums(piece, from_host, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
     Sources sources;
     for (const GivenTerms& from : given) {
@@ -157,7 +157,7 @@ void ExchangeWalk::VisitSums(const OwnedPiece& piece, std::optional<int32_t> fro
 }
 
 void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const {
-  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
     if (tables_->HasBeforeSpread(piece, destination)) continue;
     const Sources sources = {{workers[static_cast<size_t>(piece.owner)], piece.owner, {}}};
@@ -168,7 +168,7 @@ void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transf
 }
 
 void ExchangeWalk::AddShares(int64_t destination, std::vector<Transfer>& transfers) const {
-  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   const int32_t host = tables_->HostOfDestination(destination);
   tables_->VisitFar(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high) {
     tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {

@@ -40,7 +40,7 @@ void ExchangeWalk::VisitMoveTraffic(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
-  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
     if (tables_->GroupOf(flat) != flat) continue;
@@ -64,7 +64,7 @@ void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
 
 void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
   if (exchange_.hosts.several()) return VisitSumTraffic(received, sent);
-  const std::vector<WorkerIndex>& workers = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const int64_t terms = tables_->term_count();
   // What all holders of a family's replica give for each of their terms, own pieces included.
   absl::flat_hash_map<std::pair<int64_t, int64_t>, int64_t> given;
@@ -134,8 +134,8 @@ void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int
 }
 
 void ExchangeWalk::VisitMoveOnceTraffic(Count received, Count sent) const {
-  const std::vector<WorkerIndex>& from = exchange_.source.mesh.workers();
-  const std::vector<WorkerIndex>& to = exchange_.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> from = exchange_.source.mesh.workers();
+  const absl::Span<const WorkerIndex> to = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     tables_->VisitWanted(group, [&](const ExchangeCell& cell) {
       const WorkerIndex holder = from[static_cast<size_t>(cell.source)];
@@ -159,7 +159,7 @@ void ExchangeWalk::VisitMoveOnceTraffic(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
-  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     absl::flat_hash_map<int32_t, absl::Span<const int64_t>> on_host;
     for (const std::vector<int64_t>& each : members) on_host[tables_->HostOfDestination(each[0])] = each;
@@ -179,7 +179,7 @@ void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
 }
 
 void ExchangeWalk::VisitShareTraffic(Count received, Count sent) const {
-  const std::vector<WorkerIndex>& workers = exchange_.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t> on_host) {
       sent(workers[static_cast<size_t>(member)], elements * static_cast<int64_t>(on_host.size() - 1));

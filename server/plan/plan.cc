@@ -103,7 +103,7 @@ std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText me
 class DescriptionSize {
  public:
   void Add(const Mesh& mesh) {
-    if (seen_.insert(&mesh.workers()).second) bytes_ += mesh.SharedBytes();
+    if (seen_.insert(mesh.SharedAddress()).second) bytes_ += mesh.SharedBytes();
   }
   void Add(const WorkerHosts& hosts) {
     if (seen_.insert(hosts.list().data()).second) bytes_ += static_cast<int64_t>(hosts.list().size() * sizeof(int32_t));

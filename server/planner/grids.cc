@@ -389,7 +389,7 @@ class GridPricer {
                       absl::FunctionRef<bool(WorkerIndex)> takes) const {
     const Conversion conversion(from, to, reference_);
     Received received;
-    const std::vector<WorkerIndex>& workers = output_.mesh.workers();
+    const absl::Span<const WorkerIndex> workers = output_.mesh.workers();
     for (size_t flat = 0; flat < workers.size(); flat += StrideOf(workers.size(), kPricedWorkers)) {
       received.by_worker.push_back(takes(workers[flat]) ? conversion.ReceivedBy(workers[flat]) : 0);
     }

@@ -39,7 +39,7 @@ struct Sum {
 std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source) {
   std::vector<Sum> sums;
   const ExchangeWalk walk(exchange);
-  const std::vector<WorkerIndex>& holders = exchange.source.mesh.workers();
+  const absl::Span<const WorkerIndex> holders = exchange.source.mesh.workers();
   for (int64_t flat = 0; flat < exchange.destination.mesh.size(); ++flat) {
     for (Transfer& transfer : walk.TransfersTo(exchange.destination.mesh.PositionAt(flat))) {
       Sum& sum = sums.emplace_back();

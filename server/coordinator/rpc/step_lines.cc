@@ -28,7 +28,7 @@ struct Ways {
 void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
              Ways& ways) {
   const ExchangeWalk walk(exchange);
-  const std::vector<WorkerIndex>& workers = exchange.destination.mesh.workers();
+  const absl::Span<const WorkerIndex> workers = exchange.destination.mesh.workers();
   for (size_t w = 0; w < std::min(workers.size(), kMaxAsked); ++w) {
     const WorkerIndex to = workers[w];
     walk.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {

@@ -40,7 +40,8 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     const ExchangeWalk walk(exchange);
-    std::vector<WorkerIndex> workers = exchange.destination.mesh.workers();
+    std::vector<WorkerIndex> workers(exchange.destination.mesh.workers().begin(),
+                                     exchange.destination.mesh.workers().end());
     for (const WorkerIndex worker : exchange.source.mesh.workers()) {
       if (!exchange.destination.mesh.FindWorker(worker).has_value()) workers.push_back(worker);
     }

@@ -188,7 +188,7 @@ TEST(RelabelledMesh, GivesEachHalfATermThatItHas) {
 
 TEST(RelabelledMesh, KnowsTheBestOfTheLargestMesh) {
   const TensorSpec source = Spec("f32[1280,3] @ mesh(2,128) [P(sum), S(0)]");
-  std::vector<WorkerIndex> workers = source.mesh.workers();
+  std::vector<WorkerIndex> workers(source.mesh.workers().begin(), source.mesh.workers().end());
   std::reverse(workers.begin(), workers.end());
   const Placements placements = {Placement::Shard(0), Placement::Replicate()};
   const absl::StatusOr<Mesh> found = RelabelledMesh(source, *Mesh::Make({128, 2}, {}, workers), placements);
