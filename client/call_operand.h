@@ -1,6 +1,6 @@
 #pragma once
 
-// What a call of an op is made of, on the client's side: its operands, and how it follows from their specs.
+// A call of an op on the client's side: its operands, and how the call follows from their specs.
 
 #include <functional>
 

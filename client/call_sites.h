@@ -7,8 +7,8 @@
 //
 //   inv: singular matrix, at train.py:42; on the way here: add f64[3,3]
 //
-// Who finds the site: a program in C++ sets it (SiteScope), the Python package has a finder that looks at the frames of
-// the calling thread. A session remembers the newest kRememberedSites results; a failure that began with an older one
+// A program in C++ sets the site (SiteScope). The Python package has a finder that looks at the frames of the calling
+// thread. A session remembers the newest kRememberedSites results; a failure that began with an older one
 // names no place, nor does one of another process's call.
 
 #include <atomic>
@@ -31,7 +31,7 @@ using SiteId = uint32_t;  // 0: not known
 inline constexpr size_t kMaxSites = 1 << 20;         // docs/limits.md: max_call_sites
 inline constexpr size_t kRememberedSites = 1 << 18;  // docs/limits.md: remembered_call_sites
 
-// Of the process. The same site has the same number; 0 where there are kMaxSites.
+// The process's table of sites. The same site has the same number; it is 0 where there are kMaxSites.
 SiteId InternSite(const CallSite& site);
 // Null for 0. Lives for ever.
 const CallSite* FindSite(SiteId site);

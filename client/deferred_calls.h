@@ -56,8 +56,8 @@ class DeferredCalls {
   void Advance();
   // All that are kept fail.
   void FailAll(const absl::Status& why);
-  // Those that are kept fail, but for those that lead to a tensor which runs on (OnCancel). Of these the operands that
-  // have numbers are added to `needed`.
+  // Kept calls fail, except those that lead to a tensor which runs on (OnCancel). The operands of such calls that have
+  // numbers are added to `needed`.
   void CancelUnneeded(const absl::Status& why, HandleSet& needed);
   // A handle goes whose spec never was known.
   void Forget(HandleState& handle);

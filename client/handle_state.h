@@ -59,10 +59,10 @@ class CurrentSpec {
   std::vector<WorkerIndex> lost_;  // of the first one's mesh
 };
 
-// What a cancel (Ctrl-C in a wait) does with a tensor that somebody holds and that isn't issued yet. kEnds: it fails
-// with Cancelled. kRunsOn: it is computed, and so is what leads to it: an in-place update has taken the former value's
-// place, and nobody has that any more. kSpreads: kRunsOn, also for the results of calls on it: torch's tensors, of
-// which torch's own Ctrl-C loses none.
+// A cancel (Ctrl-C in a wait) meets tensors that somebody holds and that aren't issued yet. kEnds: the tensor fails
+// with Cancelled. kRunsOn: the tensor is computed, with all that leads to it: an in-place update has taken the place of
+// the former value, which nobody has any more. kSpreads: kRunsOn, also for the results of calls on it. torch's tensors
+// are such ones, since torch's own Ctrl-C loses none.
 enum class OnCancel : uint8_t { kEnds, kRunsOn, kSpreads };
 
 struct HandleState : std::enable_shared_from_this<HandleState> {

@@ -166,9 +166,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
-  // What the client waits for and has not come, but for what leads to tensors that run on (OnCancel).
+  // Answers that the client waits for, except for what leads to tensors that run on (OnCancel).
   void CancelAll();
-  // What a cancel does with the results of a call on these.
+  // How a cancel treats the results of a call on these.
   static OnCancel SpreadTo(absl::Span<const CallOperand> operands);
   void ProbeProgress();
   void Progress();
@@ -199,7 +199,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<Results> Take(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
   // But for what is recorded, or only planned.
   absl::Status WaitForAll(absl::Span<const HandlePtr> results);
-  // What failed later, with the place where it was asked for.
+  // A later failure, with the place where its call was asked for.
   absl::Status AtItsSite(const absl::Status& status) const;
   // The results of a call that is planned only.
   static std::shared_ptr<const HeldMemory> MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,

@@ -189,7 +189,7 @@ struct Completion {
   times @5 :RunTimes;
   # Null where nothing ran.
   writtenBytes @6 :UInt32;
-  # Of an InlineWrite: that were copied to the own shard.
+  # The bytes of an InlineWrite that were copied to the own shard.
 }
 
 struct RunTimes {

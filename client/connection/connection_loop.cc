@@ -27,8 +27,8 @@ bool Makes(const Record& call, const HandleSet& handles) {
                                                       [&](uint64_t result) { return handles.contains(result); });
 }
 
-// By record, whether it is a call up to a number that leads to none of the handles. What the others of these calls take
-// is added to the handles.
+// By record, whether it is a call up to a number that leads to none of the handles. The other calls' operands are added
+// to the handles.
 std::vector<bool> FindUnneeded(const std::vector<Record>& records, uint64_t last_number, HandleSet& needed) {
   std::vector<bool> unneeded(records.size());
   for (size_t i = records.size(); i-- > 0;) {
@@ -43,8 +43,8 @@ std::vector<bool> FindUnneeded(const std::vector<Record>& records, uint64_t last
   return unneeded;
 }
 
-// Without calls. Those that follow each other are one record of their results, and one of the operands that were used
-// last.
+// The records without some calls. Calls that follow each other become one record of their results, and one of the
+// operands that were used last.
 std::vector<Record> Without(const std::vector<bool>& calls, std::vector<Record> records) {
   std::vector<Record> kept;
   Record results, last_uses;

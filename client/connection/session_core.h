@@ -52,7 +52,7 @@ class SessionCore {
   bool has_credit() const;
   // As one batch. It may be added while no connection is there.
   void Add(absl::Span<const Record> records);
-  // Those of the handles that calls and uploads make which were added and may not be taken up yet.
+  // The handles, among these, that calls and uploads make which were added and may not be taken up yet.
   std::vector<uint64_t> NotTakenUp(const HandleSet& handles) const;
   // The next one for this connection; null: none, or there is no connection. Lives until the next call of any method.
   capnp::MessageBuilder* NextMessage();

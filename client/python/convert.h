@@ -24,7 +24,7 @@ struct Shown {
   std::shared_ptr<const View> view;          // null: the tensor is none
 };
 
-// What the Python class Tensor holds. `x += y` rebinds the value.
+// The contents of the Python class Tensor. `x += y` rebinds the value.
 struct PyTensor {
   Tensor value;
   std::unique_ptr<Shown> shown = nullptr;  // null: nobody was ever made a view of it, nor it one
@@ -41,7 +41,7 @@ struct Hooks {
 };
 Hooks& GetHooks();
 
-// Runs what may block: other threads of Python go on. What it asks for is of the line that called.
+// Runs a function that may block: other threads of Python go on. Calls within it have the site of the line that called.
 template <typename Function>
 auto Released(Function function) {
   const SiteScope site(SiteOfCall());

@@ -17,7 +17,7 @@ typedef struct TesseraFrames {
 TesseraFrames TesseraFramesOf(PyThreadState* thread);
 // The next frame's code, borrowed, and its instruction, in bytes; 0: there is none.
 int TesseraNextFrame(TesseraFrames* frames, PyCodeObject** code, int* instruction);
-// Of the frame that came last, its second argument, borrowed. Null where that can't be told without a frame object.
+// The second argument of the frame that came last, borrowed. Null where that can't be told without a frame object.
 PyObject* TesseraSecondArgument(const TesseraFrames* frames);
 // When the last one that is wanted has come.
 void TesseraEndFrames(TesseraFrames* frames);

@@ -27,7 +27,7 @@ bool HasFunction(const OpRow& row) {
   if (row.max_operands == 0) return false;
   for (const OpId id :
        {OpId::kDropout, OpId::kAttention, OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape,
-        OpId::kAsType, OpId::kArgMin, OpId::kArgMax, OpId::kConv, OpId::kMaxPool, OpId::kAvgPool}) {
+        OpId::kRelabel, OpId::kAsType, OpId::kArgMin, OpId::kArgMax, OpId::kConv, OpId::kMaxPool, OpId::kAvgPool}) {
     if (row.id == id) return false;
   }
   return ParseSignature(row).ok();

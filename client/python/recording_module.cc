@@ -39,7 +39,7 @@ void Begin(Recording& recording, nb::callable observer) {
   }));
 }
 
-// What Cell.bind of tessera.torch does.
+// Cell.bind of tessera.torch.
 void BindCell(nb::handle cell, nb::handle value) {
   static const nb::object& version = *new nb::object(nb::str("version"));
   cell.attr("handle") = value;

@@ -81,7 +81,7 @@ CodeNote* NoteOf(PyCodeObject* code) {
   return note.release();
 }
 
-// What IPython calls the cell of a file; empty: the file is no cell's.
+// IPython's name for the cell of a file; empty: the file is no cell's.
 std::string CellOf(PyObject* file) {
   PyObject* const shell = PyDict_GetItemString(PyImport_GetModuleDict(), "IPython.core.interactiveshell");
   if (shell == nullptr) return "";

@@ -102,7 +102,7 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
 // pending exception (a warning that is an error) is raised when x has it.
 void Bind(nb::handle self, Tensor value) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  // What is only planned leaves the tensor that is there as it is, when all is planned.
+  // A result that is only planned leaves the tensor as it is once all is planned.
   if (value.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
     planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
   }

@@ -91,6 +91,12 @@ T Identity(ReduceOp op, DType dtype) {
       if (dtype == DType::kBool) return T{0};
       if constexpr (Limits::has_infinity) return -Limits::infinity();
       return Limits::lowest();
+    case ReduceOp::kBand:
+      if (dtype == DType::kBool) return T{1};
+      if constexpr (std::is_integral_v<T>) return static_cast<T>(~T{0});
+      return T{0};
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor: return T{0};
   }
   return T{0};
 }

@@ -216,6 +216,9 @@ ScalarOp PairwiseOp(ReduceOp op) {
     case ReduceOp::kMin: return ScalarOp::kMinimum;
     case ReduceOp::kMax: return ScalarOp::kMaximum;
     case ReduceOp::kProduct: return ScalarOp::kMul;
+    case ReduceOp::kBand: return ScalarOp::kAnd;
+    case ReduceOp::kBor: return ScalarOp::kOr;
+    case ReduceOp::kBxor: return ScalarOp::kXor;
   }
   return ScalarOp::kAdd;
 }

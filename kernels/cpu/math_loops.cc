@@ -99,7 +99,7 @@ TESSERA_VECTOR_FUNCTIONS(TESSERA_DEFINE)
 
 TESSERA_DEFINE(Cbrt, cbrt)
 
-// What a * b is, in two numbers: T. J. Dekker, "A floating-point technique for extending the available precision",
+// The product a * b in two numbers: T. J. Dekker, "A floating-point technique for extending the available precision",
 // 1971.
 struct Product {
   F64s high, low;

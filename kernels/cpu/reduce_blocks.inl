@@ -220,6 +220,9 @@ HWY_INLINE void VisitReduction(ReduceOp op, DType dtype, Visit&& visit) {
         case ReduceOp::kProduct: visit(T{}, ProductOp{}); break;
         case ReduceOp::kMin: visit(T{}, MinimumOp{}); break;
         case ReduceOp::kMax: visit(T{}, MaximumOp{}); break;
+        case ReduceOp::kBand:
+        case ReduceOp::kBor:
+        case ReduceOp::kBxor: break;  // ValidateLocalOp refuses them
       }
     }
     return true;

@@ -87,6 +87,9 @@ T ScanTyped(ReduceOp op, const T* values, int64_t count, bool is_exclusive, T ru
       return ScanRow(values, count, is_exclusive, running, out, [](T a, T b) { return scalar::Minimum(a, b); });
     case ReduceOp::kMax:
       return ScanRow(values, count, is_exclusive, running, out, [](T a, T b) { return scalar::Maximum(a, b); });
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor: break;  // ValidateLocalOp refuses them
   }
   return running;
 }

@@ -157,7 +157,8 @@ HWY_EXPORT(Stream);
 
 bool CanStreamReduction(ReduceOp op, DType dtype) {
   const bool is_complex = Kind(dtype) == DTypeKind::kComplex;
-  if (op == ReduceOp::kProduct || (is_complex && op != ReduceOp::kSum && op != ReduceOp::kAvg)) return false;
+  if (op == ReduceOp::kProduct || IsBitwise(op) || (is_complex && op != ReduceOp::kSum && op != ReduceOp::kAvg))
+    return false;
   if (op == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat && !is_complex) return false;
   return IsImplemented(dtype) && dtype != DType::kBool && AccumulatedIn(dtype) == dtype;
 }

@@ -12,8 +12,10 @@ namespace {
 
 constexpr uint32_t kRowThreads = 128;
 
-bool HasNoOrder(ReduceOp op, DType dtype) {
-  return Kind(dtype) == DTypeKind::kComplex && (op == ReduceOp::kMin || op == ReduceOp::kMax);
+bool IsUndefined(ReduceOp op, DType dtype) {
+  const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  if (IsBitwise(op)) return Kind(dtype) == DTypeKind::kComplex || Kind(dtype) == DTypeKind::kFloat;
+  return is_extreme && Kind(dtype) == DTypeKind::kComplex;
 }
 
 }  // namespace
@@ -27,7 +29,7 @@ int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents
 absl::StatusOr<Steps> LaunchReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
                                         absl::Span<const ReduceTerm> terms, int64_t term_count, DType destination_dtype,
                                         absl::Span<const ReduceDestination> destinations, const Workspace& workspace) {
-  if (!IsImplemented(dtype) || !IsImplemented(destination_dtype) || HasNoOrder(op, dtype)) {
+  if (!IsImplemented(dtype) || !IsImplemented(destination_dtype) || IsUndefined(op, dtype)) {
     return NoKernelFor("reduce of terms", dtype);
   }
   if (NumElements(extents) == 0 || terms.empty()) return Steps();
@@ -110,7 +112,7 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
   TESSERA_RETURN_IF_ERROR(
       ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
-  if (HasNoOrder(op.op, call.output_dtype)) return NoKernelFor("reduce", call.output_dtype);
+  if (IsUndefined(op.op, call.output_dtype)) return NoKernelFor("reduce", call.output_dtype);
   const size_t rank = call.output_extents.size();
   Shape extents(rank, 1);
   for (const KernelInput& input : call.inputs) {

@@ -31,7 +31,7 @@ struct Nest {
 };
 
 // The op of a reduction, as ReduceOp numbers it; kAvg is a sum.
-enum ReduceCode : int { kCodeSum = 0, kCodeAvg = 1, kCodeMin = 2, kCodeMax = 3, kCodeProduct = 4 };
+enum ReduceCode : int { kCodeSum, kCodeAvg, kCodeMin, kCodeMax, kCodeProduct, kCodeBand, kCodeBor, kCodeBxor };
 
 struct alignas(16) Element {
   unsigned long long words[2] = {};

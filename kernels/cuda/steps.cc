@@ -77,6 +77,9 @@ Element IdentityOf(ReduceOp op, DType dtype) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg: return ToElement(Scalar::Int(0), dtype);
     case ReduceOp::kProduct: return ToElement(Scalar::Int(1), dtype);
+    case ReduceOp::kBand: return ToElement(dtype == DType::kBool ? Scalar::Bool(true) : Scalar::Int(-1), dtype);
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor: return ToElement(Scalar::Int(0), dtype);
     case ReduceOp::kMin: return ToElement(Scalar::Float(kInfinite), dtype);
     case ReduceOp::kMax:
       if (dtype == DType::kBool) return ToElement(Scalar::Bool(false), dtype);

@@ -68,7 +68,7 @@ absl::StatusOr<Placement> DecodePlacement(wire::Placement::Reader reader) {
       if (reader.getSizes().size() > kMaxMeshSize) return TooMany("sizes", reader.getSizes().size(), kMaxMeshSize);
       return Placement::Shard(reader.getDim(), Copy<std::vector<int64_t>>(reader.getSizes()));
     case wire::Placement::Kind::PARTIAL:
-      if (reader.getReduceOp() > static_cast<uint8_t>(ReduceOp::kProduct)) {
+      if (reader.getReduceOp() > static_cast<uint8_t>(kLastReduceOp)) {
         return absl::InvalidArgumentError(StrCat("unknown reduce op number ", reader.getReduceOp()));
       }
       return Placement::Partial(static_cast<ReduceOp>(reader.getReduceOp()));

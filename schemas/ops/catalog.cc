@@ -235,6 +235,8 @@ constexpr std::array kRows = {
           "Reshapes a tensor in row-major order; refused where it would move data between workers."),
     Plain(OpId::kBroadcastTo, "broadcast_to", F::kView, 1, D::kSame, P::kMove, "broadcast_to(x, /, shape)",
           "Broadcasts a tensor to a shape; copies nothing."),
+    Plain(OpId::kRelabel, "relabel", F::kView, 1, D::kSame, P::kMove, "relabel(x, /, shape, placements)",
+          "Reads the bytes that each worker holds as its part of another tensor: as shards, terms or copies."),
     OpRow{OpId::kPlace, "place", F::kPlace, 1, kMaxOperands, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "place(*tensors, mode, starts, step, shape=None)",
           "Writes pieces over a base: the first tensor, a number, or nothing, which they tile."},

@@ -49,6 +49,7 @@ enum class OpId : uint16_t {
   kBroadcastTo = 63,
   kPlace = 64,
   kConcat = 65,
+  kRelabel = 66,
   kRedistribute = 70,
   kCumulativeSum = 80,
   kCumulativeProd = 81,
@@ -216,7 +217,7 @@ enum class OpId : uint16_t {
   kNllLoss = 352,
   kBaddbmm = 353,
   kAttention = 356,
-  // What NumPy has besides.
+  // More names of NumPy.
   kHeaviside = 400,
   kSinc = 401,
   kDegToRad = 402,

@@ -115,7 +115,8 @@ class Placer {
     if (call_.op.base != PlaceBase::kScalar) return true;
     const ReduceOp op = pending.reduce_op();
     const Scalar number = input_.call.scalars[0].As(output_.dtype);
-    return op == ReduceOp::kMax || op == ReduceOp::kMin || (op != ReduceOp::kProduct && !number.AsBool());
+    return op == ReduceOp::kMax || op == ReduceOp::kMin ||
+           (op != ReduceOp::kProduct && op != ReduceOp::kBand && !number.AsBool());
   }
 
   absl::StatusOr<Placement> Cheapest(int mesh_dim, const std::vector<Placement>& candidates) const {

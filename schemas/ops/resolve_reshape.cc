@@ -5,51 +5,13 @@
 #include <utility>
 
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/dim_groups.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
-
-// Dims of extent 1 are in no group: they hold no index. `from` and `to` are the other dims.
-struct DimGroup {
-  absl::InlinedVector<int, 4> from;
-  absl::InlinedVector<int, 4> to;
-};
-
-using DimGroups = absl::InlinedVector<DimGroup, 6>;
-
-// Both shapes cut into groups of neighbouring dims with equal products, as small as possible: [6,4,5] -> [24,5] has
-// the groups [6,4]:[24] and [5]:[5]. The products of the shapes are equal and not 0.
-DimGroups GroupDims(const Shape& from, const Shape& to) {
-  DimGroups groups;
-  size_t i = 0;
-  size_t j = 0;
-  const auto skip_ones = [](const Shape& shape, size_t& at) {
-    while (at < shape.size() && shape[at] == 1) ++at;
-  };
-  for (skip_ones(from, i), skip_ones(to, j); i < from.size() && j < to.size(); skip_ones(from, i), skip_ones(to, j)) {
-    DimGroup group;
-    int64_t from_product = from[i];
-    int64_t to_product = to[j];
-    group.from.push_back(static_cast<int>(i++));
-    group.to.push_back(static_cast<int>(j++));
-    while (from_product != to_product) {
-      if (from_product < to_product) {
-        from_product *= from[i];
-        if (from[i] != 1) group.from.push_back(static_cast<int>(i));
-        ++i;
-      } else {
-        to_product *= to[j];
-        if (to[j] != 1) group.to.push_back(static_cast<int>(j));
-        ++j;
-      }
-    }
-    groups.push_back(std::move(group));
-  }
-  return groups;
-}
 
 int64_t ElementsBehind(const Shape& shape, int dim) {
   int64_t product = 1;

@@ -1,4 +1,5 @@
-// Views: transpose and slice, and what a view reads of its operand. reshape is in resolve_reshape.cc.
+// Views: transpose and slice, and what a view reads of its operand. reshape is in resolve_reshape.cc, relabel in
+// resolve_relabel.cc.
 
 #include <algorithm>
 #include <array>
@@ -6,6 +7,7 @@
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/resolve_relabel.h"
 #include "schemas/ops/resolve_reshape.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
@@ -204,6 +206,7 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input) {
     case OpId::kTranspose: output = TransposeSpec(input); break;
     case OpId::kSlice: output = SliceSpec(input); break;
     case OpId::kBroadcastTo: output = BroadcastSpec(input); break;
+    case OpId::kRelabel: output = RelabelSpec(input); break;
     default: return ResolveReshape(input);
   }
   if (!output.ok()) return output.status();
@@ -227,6 +230,7 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
         layout.strides.push_back(operand_strides[static_cast<size_t>(dim)]);
       return layout;
     case OpId::kSlice: return SliceLayout(call, operand, operand_strides);
+    case OpId::kRelabel:
     case OpId::kReshape: return ReshapeLayout(operand, operand_strides, output);
     case OpId::kBroadcastTo: layout.strides = BroadcastStrides(operand, operand_strides, output); return layout;
     default: return absl::FailedPreconditionError(StrCat(ToText(call), " is no view"));

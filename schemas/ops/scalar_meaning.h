@@ -37,7 +37,7 @@ inline double CubeRoot(double a) {
 }
 inline float CubeRoot(float a) { return static_cast<float>(std::cbrt(static_cast<double>(a))); }
 
-// Of floats. Whole powers of 2 are exact, whatever pow is.
+// A power of floats. Whole powers of 2 are exact, whatever pow gives.
 template <typename T>
 inline T PowerOf(T base, T exponent) {
   if constexpr (kIsFloat<T>)

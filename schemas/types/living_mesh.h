@@ -23,8 +23,8 @@ namespace tessera {
 // shard its first living holder.
 std::optional<Mesh> LivingMesh(const Mesh& mesh, absl::Span<const Placement> placements,
                                const std::function<bool(WorkerIndex)>& is_lost);
-// Of a tensor. Where that is nullopt, lost workers whose shards are empty count as living: the tensor is whole without
-// them.
+// The same for a tensor. Where that is nullopt, lost workers whose shards are empty count as living: the tensor is
+// whole without them.
 std::optional<Mesh> LivingMesh(const TensorSpec& spec, const std::function<bool(WorkerIndex)>& is_lost);
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::string_view, 5> kReduceNames = {"sum", "avg", "min", "max", "product"};
+constexpr std::array<std::string_view, 8> kReduceNames = {"sum", "avg", "min", "max", "product", "band", "bor", "bxor"};
 
 }  // namespace
 
@@ -23,7 +23,7 @@ absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text) {
     if (kReduceNames[i] == text) return static_cast<ReduceOp>(i);
   }
   return absl::InvalidArgumentError(
-      StrCat("unknown reduce op \"", Printable(text, 40), "\"; known: ", "sum avg min max product"));
+      StrCat("unknown reduce op \"", Printable(text, 40), "\"; known: ", "sum avg min max product band bor bxor"));
 }
 
 Placement Placement::Shard(int dim, std::vector<int64_t> sizes) {

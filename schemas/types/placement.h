@@ -26,9 +26,22 @@ namespace tessera {
 class Scanner;
 
 // The numbers are on the wire: append only.
-enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1, kMin = 2, kMax = 3, kProduct = 4 };
+// kBand, kBor and kBxor are of each bit of integers, and of bools: they need one of those dtypes. kAvg needs a floating
+// one, kMin and kMax a real one.
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kAvg = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kBand = 5,
+  kBor = 6,
+  kBxor = 7,
+};
+inline constexpr ReduceOp kLastReduceOp = ReduceOp::kBxor;
 
-std::string_view ToText(ReduceOp op);  // sum avg min max product
+inline bool IsBitwise(ReduceOp op) { return op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor; }
+std::string_view ToText(ReduceOp op);  // sum avg min max product band bor bxor
 absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text);
 
 class Placement {

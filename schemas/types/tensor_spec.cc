@@ -32,6 +32,9 @@ absl::StatusOr<Placement> NormalizePlacement(std::string_view op, const Placemen
       Kind(dtype) != DTypeKind::kComplex) {
     return DTypeError(StrCat(op, ": P(avg) needs a floating dtype", about()));
   }
+  if (placement.is_partial() && IsBitwise(placement.reduce_op()) && Kind(dtype) >= DTypeKind::kFloat) {
+    return DTypeError(StrCat(op, ": ", ToText(placement), " is of the bits of integers, or of bools", about()));
+  }
   const bool is_extreme =
       placement.is_partial() && (placement.reduce_op() == ReduceOp::kMin || placement.reduce_op() == ReduceOp::kMax);
   if (is_extreme && Kind(dtype) == DTypeKind::kComplex) {

@@ -326,12 +326,26 @@ TermOf CoordinateOn(const TensorSpec& spec, const Position& position, Placement:
 Number MakeTerm(ReduceOp op, const Number& value, int64_t element, TermOf term) {
   const DType dtype = value.dtype();
   const auto other = [element](int64_t t) { return Number::Whole((element + 2 * t) % 5 - 2); };
+  const auto with_bits = [dtype](ScalarOp op, const Number& of, int64_t bits) {
+    return CastTo(dtype, Apply(op, DType::kI64, of, Number::Whole(bits)));
+  };
   const bool is_main = element % term.count == term.index;
-  if (dtype == DType::kBool) return is_main ? value : CastTo(dtype, op == ReduceOp::kMin ? 1 : 0);
+  if (dtype == DType::kBool)
+    return is_main ? value : CastTo(dtype, op == ReduceOp::kMin || op == ReduceOp::kBand ? 1 : 0);
   switch (op) {
     case ReduceOp::kMin: return is_main ? value : Apply(ScalarOp::kAdd, dtype, value, Number::Whole(1 + term.index));
     case ReduceOp::kMax: return is_main ? value : Apply(ScalarOp::kSub, dtype, value, Number::Whole(1 + term.index));
     case ReduceOp::kProduct: return is_main ? value : Number::Whole(1);
+    case ReduceOp::kBand:  // with some bits more
+      return is_main ? value : with_bits(ScalarOp::kOr, value, 1 << (term.index % 5));
+    case ReduceOp::kBor:  // with some bits less
+      return is_main ? value : with_bits(ScalarOp::kAnd, value, 5 << (term.index % 3));
+    case ReduceOp::kBxor: {
+      if (term.index > 0) return CastTo(dtype, Number::Whole((element + term.index) % 2));
+      Number first = value;
+      for (int64_t t = 1; t < term.count; ++t) first = with_bits(ScalarOp::kXor, first, (element + t) % 2);
+      return first;
+    }
     case ReduceOp::kSum:
     case ReduceOp::kAvg: break;
   }

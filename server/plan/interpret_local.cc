@@ -24,6 +24,9 @@ Number Identity(ReduceOp op, DType dtype) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg: return CastTo(dtype, 0);
     case ReduceOp::kProduct: return CastTo(dtype, 1);
+    case ReduceOp::kBand: return CastTo(dtype, dtype == DType::kBool ? 1 : -1);
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor: return CastTo(dtype, 0);
     case ReduceOp::kMin:
     case ReduceOp::kMax: break;
   }

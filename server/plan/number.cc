@@ -25,6 +25,9 @@ ScalarOp PairwiseOp(ReduceOp op, DType dtype) {
     case ReduceOp::kProduct: return is_bool ? ScalarOp::kAnd : ScalarOp::kMul;
     case ReduceOp::kMin: return is_bool ? ScalarOp::kAnd : ScalarOp::kMinimum;
     case ReduceOp::kMax: return is_bool ? ScalarOp::kOr : ScalarOp::kMaximum;
+    case ReduceOp::kBand: return ScalarOp::kAnd;
+    case ReduceOp::kBor: return ScalarOp::kOr;
+    case ReduceOp::kBxor: return ScalarOp::kXor;
   }
   return ScalarOp::kAdd;
 }

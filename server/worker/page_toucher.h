@@ -50,7 +50,8 @@ class PageToucher {
     int64_t done_bytes = 0;
     bool has_begun = false;
   };
-  // What has its turn gets what is left of max_touched_bytes. With the mutex, and without a share in any arena.
+  // The part that has its turn gets what is left of max_touched_bytes. Call with the mutex, without a share in any
+  // arena.
   void Begin(Part& part);
   void Loop();
   const NoMemory no_memory_;

@@ -49,7 +49,7 @@ from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedd
 from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
 from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
                    copy, diff, expand_dims,
-                   matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, repeat, reshape, roll, round,  # noqa: A004
+                   matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, relabel, repeat, reshape, roll, round,  # noqa: A004
                    split, squeeze, stack, std, swapaxes, transpose, unstack, var)
 from ._notebook import load_ipython_extension, unload_ipython_extension
 from ._placements import Partial, Placement, Replicate, Shard

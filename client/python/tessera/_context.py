@@ -76,9 +76,9 @@ def _tell_lost_session() -> None:
 
 
 def blocking():
-    """Within the block, each op waits until its result is there: what fails is raised at the line that asked for it, and a
-    debugger stops there. Of all threads, as torch's backward has threads of its own. TESSERA_BLOCKING=1 is a block around
-    the whole program.
+    """Within the block, each op waits until its result is there: a failure is raised at the line that asked for the op, and a
+    debugger stops there. The block holds for all threads, since torch's backward has threads of its own. TESSERA_BLOCKING=1 is a
+    block around the whole program.
 
     >>> with ts.blocking():
     ...     train_step()

@@ -31,8 +31,8 @@ class IndexOutOfRangeError(InvalidArgumentError, IndexError):
 
 
 class NumberOutOfRangeError(IndexOutOfRangeError, RuntimeError):
-    """An element that is out of the range that an op takes, as a label that is no class, or a probability above 1. Who has the
-    element finds it, so the error comes where what is computed of it is waited for."""
+    """An element that is out of the range that an op takes, as a label that is no class, or a probability above 1. The worker
+    that has the element finds it, so the error comes where a result that depends on it is waited for."""
 
 
 class LinAlgError(InvalidArgumentError, np.linalg.LinAlgError):

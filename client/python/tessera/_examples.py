@@ -264,6 +264,7 @@ ravel: ts.ravel(ts.asarray([[1, 2], [3, 4]])).tolist() => [1, 2, 3, 4]
 ravel_multi_index: ts.ravel_multi_index((ts.asarray([1, 0]), ts.asarray([2, 1])), (2, 3)).tolist() => [5, 1]
 real: ts.real(ts.asarray([1 + 2j])).tolist() => [1.0]
 reciprocal: ts.reciprocal(ts.asarray([2.0, 4.0])).tolist() => [0.5, 0.25]
+relabel: ts.relabel(ts.ones((4, 2), placements=[ts.Replicate()]), (4, 2), [ts.Replicate()]).shape => (4, 2)
 relu: ts.relu(ts.asarray([-1.0, 2.0])).tolist() => [0.0, 2.0]
 relu6: ts.relu6(ts.asarray([-1.0, 9.0])).tolist() => [0.0, 6.0]
 remainder: ts.remainder(ts.asarray([7, -7]), 3).tolist() => [1, 2]

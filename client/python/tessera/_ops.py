@@ -122,6 +122,15 @@ def matrix_transpose(x, /):
     return _tensor_of("matrix_transpose", x).mT
 
 
+def relabel(x, /, shape, placements):
+    x = _tensor_of("relabel", x)
+    return _tessera.call(_ROWS["relabel"][0], (x,), shape=integers(shape, "shape", "relabel"),
+                         placements=x.device_mesh._placements(placements, "relabel"))
+
+
+_document(relabel, "relabel")
+
+
 def reshape(x, /, shape, *more, copy=None):
     x = _tensor_of("reshape", x)
     extents = integers((shape, *more) if more else shape, "shape", "reshape")

@@ -6,7 +6,7 @@ import operator
 
 from ._errors import InvalidArgumentError
 
-_REDUCE_OPS = ("sum", "avg", "min", "max", "product")
+_REDUCE_OPS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 
 
 class Placement:
@@ -86,7 +86,7 @@ class Replicate(Placement):
 
 
 class Partial(Placement):
-    """The value is the sum (avg, min, max, product) over the coordinates."""
+    """The value is the sum (avg, min, max, product) over the coordinates; of integers and bools band, bor and bxor, too: of each bit."""
 
     __slots__ = ("reduce_op",)
 

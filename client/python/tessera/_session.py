@@ -157,7 +157,7 @@ def session_of(tensor):
 
 
 class CommDebug:
-    """What the workers moved for the ops and transfers of the block, as they counted it; filled in when the block ends.
+    """The bytes that workers moved for the ops and transfers of the block, as they counted them; filled in when the block ends.
 
     >>> with session.comm_debug() as comm:
     ...     x = ts.distribute_tensor(array, mesh, [ts.Shard(0)])

@@ -490,7 +490,7 @@ absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& tran
   return absl::OkStatus();
 }
 
-// What waits on the old page is let go; the page itself goes later.
+// Waits on the old page are let go; the page itself goes later.
 void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
   std::shared_ptr<CounterPage> old;
   if (const auto known = peers_.find(peer.worker); known != peers_.end()) {

@@ -98,7 +98,7 @@ class CudaDevice::Loop {
   // Whether the host holds what may stand still.
   bool HoldsWaits() const { return !gpu_.use->StreamsOwnQueues(); }
   void LetGoLater(std::shared_ptr<void> what);
-  // What is made when the worker is clear, beside items. Whether there was anything.
+  // Makes what is made when the worker is clear, beside items; says whether there was anything.
   bool DoWhenClear();
   bool Poll();
   void Sleep();

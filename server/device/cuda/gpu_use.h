@@ -26,7 +26,7 @@ namespace tessera::cuda {
 // and the channels are shared by all of its processes: 14 with 32 each had no room, 50 with 8 have. docs/limits.md:
 // gpu_connections
 inline constexpr int kConnections = 8;
-// What is set, or kConnections.
+// CUDA_DEVICE_MAX_CONNECTIONS, or kConnections where it isn't set.
 int Connections();
 
 class GpuUse {

@@ -88,7 +88,8 @@ class Launcher {
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
   absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Launch& launch);
-  // Whether the turn takes the steps; else it says what they want. What they launch is compiled now, if it isn't yet.
+  // Whether the turn takes the steps; else it says what they want. Kernels that they launch are compiled now, if they
+  // aren't yet.
   absl::StatusOr<bool> Admit(const std::vector<Step>& steps, Turn& turn);
   // Whether the launch calls nothing but cuLaunchKernel.
   bool IsLoaded(const Launch& launch);

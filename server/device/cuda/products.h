@@ -38,7 +38,7 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Whether the heuristic names an algorithm for each of them. What else goes wrong than a refusal is returned.
+  // Whether the heuristic names an algorithm for each of them. A failure that is no refusal is returned.
   absl::StatusOr<bool> HasAlgorithms(absl::Span<const LtProblem> problems);
   // Whether the shape's algorithm adds a bias, too. Asked for once; no where there is no algorithm.
   bool AddsBias(const LtShape& shape);

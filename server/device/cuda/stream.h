@@ -36,7 +36,7 @@ inline constexpr uint64_t kOperationsPerMark = 64;
 struct ReadItem {
   CopyWork work;
 };
-// What ends its start: a peer, whose message it may be; or the worker's host, which waits for nobody.
+// The side that ends its start: a peer, whose message it may be; or the worker's host, which waits for nobody.
 enum class EndsBy : uint8_t { kOthers, kHost };
 struct AsyncItem {
   Device::Start start;
@@ -114,11 +114,11 @@ class Stream {
   bool IsAtWork() const;
   // Lets go of all that it is parked at.
   void LetGo();
-  // Waits until the GPU has no more of it. All streams were let go before. What marks carry isn't run.
+  // Waits until the GPU has no more of it. All streams were let go before. The marks' callbacks aren't run.
   void Abandon();
 
   std::deque<QueuedItem> queue;  // not submitted yet
-  // What its first item was found to want before it can be submitted (Launcher::Turn).
+  // The wants of its first item before it can be submitted (Launcher::Turn).
   bool wants_clear = false;
   uint64_t wants_room = 0;
   // Since the last report: what could not be submitted, and what went wrong on the way.

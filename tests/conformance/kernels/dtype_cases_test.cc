@@ -16,8 +16,11 @@ namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
 
-// Complex numbers have no extremes.
-bool HasOp(ReduceOp op, DType dtype) { return !IsComplex(dtype) || op == ReduceOp::kSum || op == ReduceOp::kProduct; }
+// Complex numbers have no extremes, floats and complex numbers no bits.
+bool HasOp(ReduceOp op, DType dtype) {
+  if (IsBitwise(op)) return Kind(dtype) != DTypeKind::kFloat && !IsComplex(dtype);
+  return !IsComplex(dtype) || op == ReduceOp::kSum || op == ReduceOp::kProduct;
+}
 
 ScalarOp PairwiseOp(ReduceOp op, DType dtype) {
   const bool is_bool = dtype == DType::kBool;
@@ -25,6 +28,9 @@ ScalarOp PairwiseOp(ReduceOp op, DType dtype) {
     case ReduceOp::kProduct: return is_bool ? ScalarOp::kAnd : ScalarOp::kMul;
     case ReduceOp::kMin: return is_bool ? ScalarOp::kAnd : ScalarOp::kMinimum;
     case ReduceOp::kMax: return is_bool ? ScalarOp::kOr : ScalarOp::kMaximum;
+    case ReduceOp::kBand: return ScalarOp::kAnd;
+    case ReduceOp::kBor: return ScalarOp::kOr;
+    case ReduceOp::kBxor: return ScalarOp::kXor;
     default: return is_bool ? ScalarOp::kOr : ScalarOp::kAdd;
   }
 }
@@ -231,7 +237,8 @@ TEST(DTypeCases, TermsToEveryDType) {
 // Also of more terms, and to more destinations, than one launch has.
 TEST(DTypeCases, TermsByEveryOp) {
   for (const DType dtype : kDTypes) {
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg,
+                              ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
       const bool is_divided = Kind(dtype) == DTypeKind::kFloat || IsComplex(dtype);
       if (op == ReduceOp::kAvg ? !is_divided : !HasOp(op, dtype)) continue;
       for (const TermsCase& c : {TermsCase{1, 1}, TermsCase{3, 2}, TermsCase{18, 1}, TermsCase{2, 9},

@@ -82,6 +82,13 @@ double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_
       case ReduceOp::kMax: value = std::max(value, term); break;
       case ReduceOp::kMin: value = std::min(value, term); break;
       case ReduceOp::kProduct: value *= term; break;
+      case ReduceOp::kBand:
+        value = static_cast<double>(static_cast<int64_t>(value) & static_cast<int64_t>(term));
+        break;
+      case ReduceOp::kBor: value = static_cast<double>(static_cast<int64_t>(value) | static_cast<int64_t>(term)); break;
+      case ReduceOp::kBxor:
+        value = static_cast<double>(static_cast<int64_t>(value) ^ static_cast<int64_t>(term));
+        break;
       case ReduceOp::kSum:
       case ReduceOp::kAvg: value += term; break;
     }

@@ -92,6 +92,11 @@ TEST(SampledPairs, OtherPartials) {
     CheckPairs({2, 2, 2}, {7, 3}, {op}, DType::kF64, 23);
   }
   CheckPairs({2, 2}, {5, 3}, {ReduceOp::kSum, ReduceOp::kMax}, DType::kI64, 2);
+  for (const ReduceOp op : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
+    CheckPairs({3}, {7}, {op}, DType::kU8, 1);
+    CheckPairs({2, 3}, {5, 7}, {op}, DType::kI64, 3);
+    CheckPairs({4}, {5, 3}, {op}, DType::kBool, 1);
+  }
 }
 
 TEST(OtherMesh, OfOtherShapeAndOrder) {

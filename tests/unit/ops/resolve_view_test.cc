@@ -28,6 +28,13 @@ std::string Layout(OpId op, const char* operand, const Attributes& attributes, S
   return std::to_string(layout->offset) + " " + ToText(layout->strides);
 }
 
+Attributes Relabelled(Shape shape, std::string_view placements) {
+  Attributes attributes;
+  attributes.Set(attribute::shape, std::move(shape));
+  attributes.Set(attribute::placements, *ParsePlacements(placements));
+  return attributes;
+}
+
 TEST(Transpose, PermutesPlacements) {
   EXPECT_EQ(Output(OpId::kTranspose, {"f32[4,6,8] @ mesh(2,2) [S(0), S(2)]"}, Dims({2, 0, 1})),
             "f32[8,4,6] @ mesh(2,2) [S(1), S(0)]");
@@ -136,6 +143,38 @@ TEST(Reshape, Layouts) {
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({48}), {1, 8}), "FAILED_PRECONDITION");
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({2, 4, 6}), {1, 8}), "0 [4,1,8]");
   EXPECT_EQ(Layout(OpId::kReshape, "f32[8,6] @ mesh(2) [R]", ToShape({8, 6}), {1, 8}), "0 [1,8]");
+}
+
+TEST(Relabel, ReadsPartsAsPartsOfAnotherTensor) {
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[8,4] @ mesh(2) [S(0)]"}, Relabelled({4, 4}, "[P(sum)]")),
+            "f32[4,4] @ mesh(2) [P(sum)]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[4,4] @ mesh(2) [R]"}, Relabelled({4, 8}, "[S(1)]")),
+            "f32[4,8] @ mesh(2) [S(1)]");
+  EXPECT_EQ(LocalText(OpId::kRelabel, {"f32[8,4] @ mesh(2) [S(0)]"}, Relabelled({4, 4}, "[P(max)]")), "none");
+  EXPECT_EQ(Layout(OpId::kRelabel, "f32[8,4] @ mesh(2) [S(0)]", Relabelled({2, 4, 4}, "[S(0)]")), "0 [16,4,1]");
+  // Dims are merged and cut where the parts are alike everywhere.
+  EXPECT_EQ(Layout(OpId::kRelabel, "f32[8,4] @ mesh(2) [S(0)]", Relabelled({2, 16}, "[S(0)]")), "0 [16,1]");
+  EXPECT_EQ(Layout(OpId::kRelabel, "f32[8,4] @ mesh(2) [S(0)]", Relabelled({2, 2, 8}, "[P(sum)]")), "INVALID_ARGUMENT");
+  EXPECT_EQ(Layout(OpId::kRelabel, "f32[8,4] @ mesh(2) [S(0)]", Relabelled({2, 8}, "[P(sum)]")), "0 [8,1]");
+  // A transposed part can't be read with fewer dims: it is copied first.
+  EXPECT_EQ(Layout(OpId::kRelabel, "f32[8,4] @ mesh(2) [S(0)]", Relabelled({32}, "[S(0)]"), {1, 4}),
+            "FAILED_PRECONDITION");
+}
+
+TEST(Relabel, UnevenPartsStayAsTheyAre) {
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[5,4] @ mesh(2) [S(0)]"}, Relabelled({5, 1, 4}, "[S(0)]")),
+            "f32[5,1,4] @ mesh(2) [S(0)]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[5,4] @ mesh(2) [S(0)]"}, Relabelled({20}, "[S(0;12,8)]")),
+            "relabel: position [1] holds [2,4] of it, which can't be [8], the part that it has of f32[20] @ mesh(2) "
+            "[S(0;12,8)]: x is f32[5,4]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[5,4] @ mesh(2) [S(0)]"}, Relabelled({3, 4}, "[P(sum)]")),
+            "relabel: position [1] holds [2,4] of it, which can't be [3,4], the part that it has of f32[3,4] @ mesh(2) "
+            "[P(sum)]: x is f32[5,4]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[0,4] @ mesh(2) [S(0)]"}, Relabelled({4, 0}, "[R]")), "f32[4,0] @ mesh(2) [R]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"i32[4] @ mesh(2) [S(0)]"}, Relabelled({2}, "[P(bxor)]")),
+            "i32[2] @ mesh(2) [P(bxor)]");
+  EXPECT_EQ(Output(OpId::kRelabel, {"f32[4] @ mesh(2) [S(0)]"}, Relabelled({2}, "[P(band)]")).substr(0, 57),
+            "relabel: P(band) is of the bits of integers, or of bools:");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ _ASTYPE, _RESHAPE, _PERMUTE, _SLICE, _EXPAND, _ASSIGN, _MOVE, _FULL = (
 
 
 class Cell:
-    """What several tensors share. `load` gives the handle where there is none yet, or where it was let go (fully_shard)."""
+    """The value that several tensors share. `load` gives the handle where there is none yet, or where it was let go (fully_shard)."""
 
     version = 0
     load = None

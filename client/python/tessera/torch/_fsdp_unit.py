@@ -43,7 +43,7 @@ class MixedPrecisionPolicy:
 
 @dataclasses.dataclass
 class Options:
-    """What fully_shard was told of a unit. dims, copied: the dims of the whole mesh along which parameters are in shards, and
+    """The arguments of fully_shard for a unit. dims, copied: the dims of the whole mesh along which parameters are in shards, and
     along which they are copied; ignored: weak references to parameters, by their ids."""
 
     mesh: DeviceMesh
@@ -272,7 +272,7 @@ class Unit:
                 return
 
     def loader(self, shards: _Shards, number: int):
-        """What an emptied cell calls: fills all emptied cells, as the unit is gathered as one."""
+        """Called by an emptied cell: fills all emptied cells, as the unit is gathered as one."""
         def load():
             handles = self.take(shards, is_for_backward=True)
             for before in self._neighbours(-1, self.preceding):

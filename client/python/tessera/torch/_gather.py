@@ -29,7 +29,7 @@ def _numbers(op: str, x, indices):
 
 
 def _indices(op: str, x, dim: int, indices):
-    """Those of a dim; negative ones are errors, as they are torch's."""
+    """Indices of a dim; negative ones are errors, as in torch."""
     return _ranges.indices(_numbers(op, x, indices), x.shape[dim] if x.ndim else 1)
 
 

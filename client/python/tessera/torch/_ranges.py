@@ -1,5 +1,5 @@
 """Numbers that an op takes. Values are on the workers, and a call waits for none, so the worker that has a number finds that it is out
-of its range (check_range of the catalog). What is computed of it fails, and says so where it is waited for."""
+of its range (check_range of the catalog). Results that depend on it fail, and say so where they are waited for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def probabilities(h, what: str = "probability"):
 
 
 def weights(h):
-    """Of the choices along the last dim, each finite and not below 0, and of each row not all 0."""
+    """Weights of the choices along the last dim: each is finite and not below 0, and no row is all 0."""
     wide = h if h._dtype in (F32, F64) else cast(h, F32)
     info = np.finfo(wide.dtype)
     wide = checked(wide, 0.0, float(info.max), "probability")
@@ -40,7 +40,7 @@ def weights(h):
 
 
 def divisor(op: str, x, y):
-    """What integers are divided by; 0 is none."""
+    """Divisors of integers; 0 is none."""
     if isinstance(y, _tessera.Tensor):
         if y._dtype not in INTEGERS:
             return y

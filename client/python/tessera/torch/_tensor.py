@@ -277,7 +277,7 @@ def handle_of(tensor: Tensor):
 
 
 def base_of(tensor: Tensor):
-    """What says where a tensor that is written as a whole lies: its handle, or an Unfilled."""
+    """The place of a tensor that is written as a whole: its handle, or an Unfilled."""
     cell = tensor._cell
     return cell.load if cell.handle is None and tensor._view is None and isinstance(cell.load, Unfilled) else handle_of(tensor)
 

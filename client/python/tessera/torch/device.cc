@@ -2,7 +2,7 @@
 // rest.
 //
 // No memory is behind the device, and nothing here computes: tensors are wrapper subclasses, whose ops go to
-// __torch_dispatch__ (_tensor.py). What is here can't be Python: the guard, which the autograd engine calls from
+// __torch_dispatch__ (_tensor.py). These parts can't be Python: the guard, which the autograd engine calls from
 // destructors while an exception is under way; the choice of the attention op, which keeps attention whole; the ops
 // that autocast casts; generators, which are a seed and the number of the next call; and what makes a tensor, once or
 // more for each op.
