@@ -228,10 +228,6 @@ HandlePtr SessionImpl::PlannedHandle(SpecPtr spec, Strides strides, std::shared_
   return handle;
 }
 
-HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec) {
-  return NewHandle(specs_.Intern(spec), id, Keeper::kSession);
-}
-
 void SessionImpl::LetGo(HandleState& handle) {
   std::lock_guard<std::mutex> lock(mutex_);
   handle.keeper = Keeper::kHandle;

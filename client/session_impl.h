@@ -56,7 +56,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<std::vector<HandlePtr>> Replay(const Recording& recording, absl::Span<const ReplayInput> inputs,
                                                 absl::Span<const ReplayNumber> numbers);
   // A handle that the server has and this process has no object for; the session keeps it.
-  HandlePtr Adopt(uint64_t id, const TensorSpec& spec);
+  HandlePtr Adopt(uint64_t id, const TensorSpec& spec, const std::string& name);  // that the coordinator tells of
   // From here on the handle keeps the tensor, whoever did before.
   void LetGo(HandleState& handle);
   // The session keeps a tensor that has a name (session_names.cc). Another that had it, has none any more; empty: none.

@@ -69,6 +69,15 @@ std::string SessionImpl::NameOfTensor(const HandleState& handle) {
   return "";
 }
 
+HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec, const std::string& name) {
+  HandlePtr handle = FindLive(id);
+  if (handle == nullptr) handle = NewHandle(specs_.Intern(spec), id, Keeper::kSession);
+  if (name.empty()) return handle;
+  std::lock_guard<std::mutex> lock(mutex_);
+  names_.try_emplace(name, id);  // what this process said of the name since is newer
+  return handle;
+}
+
 absl::StatusOr<HandlePtr> SessionImpl::FindNamed(const std::string& name) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -84,8 +93,7 @@ absl::StatusOr<HandlePtr> SessionImpl::FindNamed(const std::string& name) {
   for (const TensorReport& tensor : report.tensors) {
     if (tensor.name.empty()) continue;
     if (tensor.name == name) {
-      HandlePtr handle = FindLive(tensor.handle);
-      if (handle == nullptr) handle = Adopt(tensor.handle, tensor.spec);
+      HandlePtr handle = Adopt(tensor.handle, tensor.spec, "");
       std::lock_guard<std::mutex> lock(mutex_);
       names_[name] = tensor.handle;
       return handle;

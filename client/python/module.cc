@@ -258,10 +258,8 @@ void DefineSession(nb::module_& module) {
              return ProfileToPython(ValueOrRaise(Released([&] { return s.Profile({first_op, end_op}); })));
            })
       .def("_tensor",
-           [](const Session& s, uint64_t handle, const std::string& spec) {
-             HandlePtr live = s.impl()->FindLive(handle);
-             if (live == nullptr) live = s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)));
-             return PyTensor{Tensor(std::move(live))};
+           [](const Session& s, uint64_t handle, const std::string& spec, const std::string& name) {
+             return PyTensor{Tensor(s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)), name))};
            })
       .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value.state()); })
       .def("_implicit_policy", [](const Session& s) { return static_cast<int>(s.impl()->implicit_policy()); })

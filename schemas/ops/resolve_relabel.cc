@@ -23,9 +23,8 @@ bool IsReadAs(const Shape& from, const Shape& to, const Shape& largest_from, con
   if (NumElements(from) == 0 || NumElements(to) == 0) return NumElements(from) == NumElements(to);
   return std::all_of(groups.begin(), groups.end(), [&](const DimGroup& group) {
     const auto is_largest = [](const absl::InlinedVector<int, 4>& dims, const Shape& extents, const Shape& largest) {
-      return std::all_of(dims.begin(), dims.end(), [&](int d) {
-        return extents[static_cast<size_t>(d)] == largest[static_cast<size_t>(d)];
-      });
+      return std::all_of(dims.begin(), dims.end(),
+                         [&](int d) { return extents[static_cast<size_t>(d)] == largest[static_cast<size_t>(d)]; });
     };
     if (group.from.size() == 1 && group.to.size() == 1) {
       return from[static_cast<size_t>(group.from[0])] == to[static_cast<size_t>(group.to[0])];

@@ -1,7 +1,7 @@
 #pragma once
 
-// relabel: the bytes that every worker holds, read as its part of another tensor. Nothing moves and nothing is computed.
-// Private to schemas/ops.
+// relabel: the bytes that every worker holds, read as its part of another tensor. Nothing moves and nothing is
+// computed. Private to schemas/ops.
 //
 //   f32[8,4] @ mesh(2) [S(0)] -> f32[4,4] @ mesh(2) [P(sum)]    the shards are the terms of their sum
 //   f32[4,4] @ mesh(2) [P(sum)] -> f32[8,4] @ mesh(2) [S(0)]    the terms, one below the other

@@ -137,7 +137,7 @@ int Main(int argc, char** argv) {
   app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
-  app.add_option("--tls-session-lease", options.tls_lease_s, "the same, of a session that came by TLS")
+  app.add_option("--tls-session-lease", options.long_lease_s, "the same, of a session that came by TLS, or has a name")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_option("--session-silence", options.session_silence_s,
@@ -184,7 +184,7 @@ int Main(int argc, char** argv) {
   }
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
-  options.tls_lease_s = std::min(options.tls_lease_s, options.max_lease_s);
+  options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");

@@ -244,7 +244,7 @@ class _SessionMethods:
 
         Those that it had when it was resumed stay until it is closed, or drops them.
         """
-        return [self._tensor(one["handle"], one["spec"]) for one in self._status()["tensors"]]
+        return [self._tensor(one["handle"], one["spec"], one["name"]) for one in self._status()["tensors"]]
 
     def drop(self, *tensors) -> None:
         """Lets go of tensors that a resumed session keeps: like any other, each is freed when its last handle is gone."""

@@ -127,8 +127,9 @@ class GatewayServer final : public wire::Gateway::Server {
     auto on_end = [ended](absl::Status reason) {
       if (*ended != nullptr) (*ended)->End(std::move(reason));
     };
+    const bool is_to_come_back = door_ != Door::kAll || !hello.name.empty();
     const double lease_s =
-        hello.lease_s.value_or(door_ == Door::kAll ? hub_.options().lease_s : hub_.options().tls_lease_s);
+        hello.lease_s.value_or(is_to_come_back ? hub_.options().long_lease_s : hub_.options().lease_s);
     Hub::Opened opened;
     if (hello.resume.has_value()) {
       auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);

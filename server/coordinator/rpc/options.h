@@ -15,12 +15,12 @@ struct CoordinatorOptions {
   std::vector<std::string> listen;          // "unix:/path", "tls://host:port"
   std::vector<std::string> listen_workers;  // "tls://host:port": with certificates
   TlsFiles tls;
-  std::string token;          // clients show it
-  std::string join_token;     // workers show it
-  std::string admin_token;    // admins show it; empty: there are none
-  uint64_t epoch = 0;         // of this process: larger than that of any before
-  double lease_s = 0;         // default of a session on a unix socket
-  double tls_lease_s = 3600;  // and of one from elsewhere
+  std::string token;           // clients show it
+  std::string join_token;      // workers show it
+  std::string admin_token;     // admins show it; empty: there are none
+  uint64_t epoch = 0;          // of this process: larger than that of any before
+  double lease_s = 0;          // default of a session on a unix socket without a name
+  double long_lease_s = 3600;  // of one with a name, or from elsewhere
   // Of a client that says nothing for so long the connection counts as gone; 0: never.
   double session_silence_s = 60;
   double max_lease_s = 3600;
