@@ -9,6 +9,7 @@
 #include <capnp/serialize.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -62,8 +63,9 @@ void GiveBack(std::vector<Element>& buffer) {
 
 }  // namespace
 
-MessageLink::MessageLink(kj::Own<LinkStream> stream)
+MessageLink::MessageLink(kj::Own<LinkStream> stream, ByteBudget* unfinished)
     : stream_(kj::mv(stream)),
+      unfinished_(unfinished),
       buffer_(kBufferWords),
       writing_(kj::READY_NOW),
       clearing_(kj::READY_NOW),
@@ -134,14 +136,22 @@ kj::Maybe<kj::Promise<void>> MessageLink::TakeBuffered() {
   return nullptr;
 }
 
-// For a message of so many words, at the buffer's start.
+// For a message of so many words, at the buffer's start. A message that says that it is long gets room as it comes:
+// twice what is there of it.
 void MessageLink::MakeRoom(size_t words) {
   kj::byte* const bytes = reinterpret_cast<kj::byte*>(buffer_.data());
   const size_t left = end_ - begin_;
   if (begin_ > 0 && left > 0) std::memmove(bytes, bytes + begin_, left);
   begin_ = 0;
   end_ = left;
-  const size_t wanted = std::max(words, kBufferWords);
+  const size_t there = (left + kWordBytes - 1) / kWordBytes;
+  const size_t wanted = std::max(std::min(words, 2 * there + 1), kBufferWords);
+  const auto wanted_bytes = static_cast<int64_t>(wanted * kWordBytes);
+  if (!unfinished_.Set(std::max<int64_t>(0, wanted_bytes - static_cast<int64_t>(kMaxKeptLinkBytes)))) {
+    return End(absl::ResourceExhaustedError(
+        StrCat("a message of ", words * kWordBytes, " bytes, of which ", left,
+               " are there, is too long beside the unfinished ones of others (max_unfinished_bytes)")));
+  }
   if (buffer_.size() < wanted || (left == 0 && buffer_.size() > kBufferWords)) buffer_.resize(wanted);
   GiveBack(buffer_);
 }

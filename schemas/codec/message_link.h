@@ -21,6 +21,7 @@
 #include <kj/async.h>
 
 #include "absl/status/status.h"
+#include "schemas/codec/byte_budget.h"
 #include "schemas/codec/link_stream.h"
 #include "schemas/codec/stream_guard.h"
 
@@ -32,6 +33,10 @@ inline unsigned FirstSegmentWords(size_t items, uint64_t words_per_item) {
   constexpr uint64_t kWordsBesideItems = 32;
   return static_cast<unsigned>(kWordsBesideItems + words_per_item * items);
 }
+
+// Of the messages that all clients' links have begun and not ended, beside max_kept_link_bytes of each. docs/limits.md:
+// max_unfinished_bytes
+inline constexpr int64_t kMaxUnfinishedBytes = int64_t{512} << 20;
 
 // Of a buffer of a link, when no message needs more. docs/limits.md: max_kept_link_bytes
 inline constexpr size_t kMaxKeptLinkBytes = 1 << 20;
@@ -49,7 +54,9 @@ class MessageLink {
     std::function<void()> cleared;
   };
 
-  explicit MessageLink(kj::Own<LinkStream> stream);
+  // `unfinished`: of several links, for messages above kMaxKeptLinkBytes that have begun and aren't whole; null: no
+  // limit.
+  explicit MessageLink(kj::Own<LinkStream> stream, ByteBudget* unfinished = nullptr);
   MessageLink(const MessageLink&) = delete;
   MessageLink& operator=(const MessageLink&) = delete;
 
@@ -78,6 +85,7 @@ class MessageLink {
   void End(absl::Status status);
 
   kj::Own<LinkStream> stream_;
+  ByteCharge unfinished_;
   Calls calls_;
   bool stopped_ = false;
   SegmentTableScanner scanner_;

@@ -1,7 +1,12 @@
 #include "schemas/codec/two_party.h"
 
+#include <linux/tcp.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+
+#include <algorithm>
 
 #include <cstring>
 #include <memory>
@@ -20,6 +25,7 @@ namespace {
 
 constexpr kj::Duration kAcceptRetry = 100 * kj::MILLISECONDS;
 constexpr unsigned kMaxDescriptorsPerMessage = 2;
+constexpr int kMaxGuestLooks = 32;  // at guests of which one is to go
 
 // The dialed end.
 struct ServedConnection {
@@ -36,20 +42,26 @@ struct ServedConnection {
 };
 
 // As the kernel says it.
-PeerName NameOf(kj::AsyncIoStream& stream, StreamKind kind) {
-  if (kind == StreamKind::kUnixSocket) {
-    struct ucred credentials = {};
-    kj::uint length = sizeof(credentials);
-    stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-    return {credentials.pid, StrCat("pid ", credentials.pid)};
-  }
+PeerName NameOf(kj::AsyncIoStream& stream) {
   sockaddr_storage address{};
   kj::uint length = sizeof(address);
   stream.getpeername(reinterpret_cast<sockaddr*>(&address), &length);
+  if (address.ss_family != AF_INET && address.ss_family != AF_INET6) {
+    struct ucred credentials = {};
+    kj::uint size = sizeof(credentials);
+    stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    return {credentials.pid, StrCat("pid ", credentials.pid), StrCat("uid ", credentials.uid)};
+  }
   char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
   getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
               NI_NUMERICHOST | NI_NUMERICSERV);
-  return {0, StrCat(std::string_view(host), ":", std::string_view(port))};
+  std::string counted = host;
+  if (address.ss_family == AF_INET6) {
+    const auto& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    constexpr size_t kNetworkBytes = 8;
+    if (!IN6_IS_ADDR_V4MAPPED(&six)) counted.assign(reinterpret_cast<const char*>(&six), kNetworkBytes);
+  }
+  return {0, StrCat(std::string_view(host), ":", std::string_view(port)), std::move(counted)};
 }
 
 }  // namespace
@@ -71,7 +83,15 @@ Acceptor::Acceptor(kj::AsyncIoContext& io, const AcceptOptions& options, TakeLin
       events_(io.unixEventPort),
       options_(options),
       take_link_(std::move(take_link)),
-      tasks_(*this) {}
+      tasks_(*this) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const auto quarter = static_cast<size_t>(std::max<rlim_t>(1, limit.rlim_cur / 4));
+  if (quarter >= options_.max_guests) return;
+  spdlog::warn("the process may have {} descriptors (ulimit -n): {} guests wait at a time, not {} (max_waiting_guests)",
+               limit.rlim_cur, quarter, options_.max_guests);
+  options_.max_guests = quarter;
+}
 
 kj::Promise<void> Acceptor::Run(const Port& port) {
   return kj::evalNow([&port]() { return port.receiver.accept(); })  // which may throw at once
@@ -93,6 +113,14 @@ kj::Promise<void> Acceptor::Run(const Port& port) {
 
 namespace {
 
+// Whether anything has come from the other side, as the kernel says it; of a unix socket nobody knows.
+bool HasSpoken(int descriptor) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (descriptor < 0 || getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  return info.tcpi_bytes_received > 0;
+}
+
 StreamKind KindOf(const Acceptor::Port& port) {
   return port.tls == nullptr ? StreamKind::kUnixSocket : StreamKind::kBytes;
 }
@@ -101,15 +129,15 @@ StreamKind KindOf(const Acceptor::Port& port) {
 
 // What the acceptor knows of a connection. It goes with the connection.
 struct Acceptor::Connection {
-  Connection(Acceptor& acceptor, const Port& port, PeerName peer)
-      : acceptor(acceptor), port(port), peer(std::move(peer)) {
+  Connection(Acceptor& acceptor, const Port& port, PeerName peer, int descriptor)
+      : acceptor(acceptor), port(port), peer(std::move(peer)), descriptor(descriptor) {
     auto pair = kj::newPromiseAndFulfiller<void>();
     left = kj::mv(pair.promise);
     leave = kj::mv(pair.fulfiller);
   }
   ~Connection() {
     if (allowance->is_guest) {
-      acceptor.guests_.erase(place);
+      acceptor.RemoveGuest(*this);
     } else {
       --acceptor.admitted_;
     }
@@ -120,6 +148,7 @@ struct Acceptor::Connection {
 
   const Port& port;
   const PeerName peer;
+  const int descriptor;  // of its socket, which it doesn't own; -1: none
   std::shared_ptr<GuestAllowance> allowance = std::make_shared<GuestAllowance>();
   std::list<Connection*>::iterator place;  // among the guests
   kj::Promise<void> deadline = nullptr;    // of a guest
@@ -131,7 +160,7 @@ void Acceptor::Admission::operator()() const {
   const std::shared_ptr<Connection> connection = connection_.lock();
   if (connection == nullptr || !connection->allowance->is_guest) return;
   connection->allowance->is_guest = false;
-  connection->acceptor.guests_.erase(connection->place);
+  connection->acceptor.RemoveGuest(*connection);
   ++connection->acceptor.admitted_;
 }
 
@@ -142,10 +171,19 @@ void Acceptor::Admission::Dismiss() const {
   connection->acceptor.Welcome(*connection);
 }
 
+void Acceptor::RemoveGuest(Connection& connection) {
+  const auto same = guests_.find(connection.peer.address);
+  same->second.erase(connection.place);
+  if (same->second.empty()) guests_.erase(same);
+  --guest_count_;
+}
+
 // As a guest, for a while.
 void Acceptor::Welcome(Connection& connection) {
   *connection.allowance = GuestAllowance{};
-  connection.place = guests_.insert(guests_.end(), &connection);
+  std::list<Connection*>& same = guests_[connection.peer.address];
+  connection.place = same.insert(same.end(), &connection);
+  ++guest_count_;
   connection.deadline =
       timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
           .then([this, &connection]() {
@@ -155,15 +193,28 @@ void Acceptor::Welcome(Connection& connection) {
             connection.leave->fulfill();
           })
           .eagerlyEvaluate(nullptr);
-  if (guests_.size() <= options_.max_guests) return;
-  Connection& first = *guests_.front();
-  if (!first.leave->isWaiting()) return;  // it goes already
+  if (guest_count_ <= options_.max_guests) return;
+  const auto most = std::max_element(guests_.begin(), guests_.end(),
+                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  // Guests that have said something go behind those that have not.
+  std::list<Connection*>& same_address = most->second;
+  for (int looks = 0; looks < kMaxGuestLooks && HasSpoken(same_address.front()->descriptor); ++looks) {
+    same_address.splice(same_address.end(), same_address, same_address.begin());
+  }
+  const auto going = std::find_if(same_address.begin(), same_address.end(),
+                                  [](Connection* guest) { return guest->leave->isWaiting(); });
+  if (going == same_address.end()) return;  // all of them go already
+  Connection& first = **going;
   LogRefusal(first.peer.text, StrCat("nothing shown, and ", options_.max_guests, " came since (max_waiting_guests)"));
   first.leave->fulfill();
 }
 
 void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
-  auto connection = std::make_shared<Connection>(*this, port, NameOf(*stream, KindOf(port)));
+  int descriptor = -1;
+  KJ_IF_MAYBE (fd, stream->getFd()) {
+    descriptor = *fd;
+  }
+  auto connection = std::make_shared<Connection>(*this, port, NameOf(*stream), descriptor);
   Welcome(*connection);
   kj::Promise<void> served = nullptr;
   KJ_IF_MAYBE (context, port.tls) {

@@ -15,6 +15,7 @@
 #include <kj/async-io.h>
 #include <kj/compat/tls.h>
 
+#include "absl/container/flat_hash_map.h"
 #include "schemas/codec/link_stream.h"
 #include "schemas/codec/stream_guard.h"
 
@@ -45,19 +46,22 @@ struct AcceptOptions {
   int64_t flow_limit_bytes = 16 << 20;
   // A guest is closed by then.
   int64_t handshake_timeout_ms = 10'000;  // docs/limits.md: handshake_timeout
-  size_t max_guests = 1024;               // docs/limits.md: max_waiting_guests
+  // docs/limits.md: max_waiting_guests. Never more than a quarter of the descriptors that the process may have.
+  size_t max_guests = 1024;
 };
 
 // Who is at the other end.
 struct PeerName {
-  pid_t pid = 0;     // on a unix socket, as the kernel says it; 0 when unknown
-  std::string text;  // for people: "pid 17", "192.0.2.7:41234"
+  pid_t pid = 0;             // on a unix socket, as the kernel says it; 0 when unknown
+  std::string text;          // for people: "pid 17", "192.0.2.7:41234"
+  std::string address = {};  // by which guests are counted: without the port; of IPv6 the network, its first 64 bits
 };
 
 // Accepts connections and gives each its own bootstrap capability. A connection is a guest until the other side has
 // shown that it may be there. Guests take no place of others: each may send little (stream_guard.h), for a limited
-// time, and of too many the first one goes. A connection that breaks a rule of the stream is closed, with a line in the
-// log; nothing that a peer does ends the loop.
+// time. When there are too many, one of the address that has the most goes, a silent one if there is one: a flood from
+// one address pushes out itself. A connection that breaks a rule of the stream is closed, with a line in the log;
+// nothing that a peer does ends the loop.
 class Acceptor final : private kj::TaskSet::ErrorHandler {
   struct Connection;
 
@@ -99,6 +103,7 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
                                kj::Array<kj::byte> begun);
   kj::Promise<void> ServeLink(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream);
   void Welcome(Connection& connection);
+  void RemoveGuest(Connection& connection);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;
@@ -106,7 +111,9 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
   AcceptOptions options_;
   TakeLink take_link_;
   int64_t admitted_ = 0;
-  std::list<Connection*> guests_;  // the first one came first
+  // By address, the first one came first; no list is empty.
+  absl::flat_hash_map<std::string, std::list<Connection*>> guests_;
+  size_t guest_count_ = 0;
   kj::TaskSet tasks_;
 };
 

@@ -19,10 +19,11 @@ struct CoordinatorConfig {
   int64_t max_cached_plan_bytes = int64_t{256} << 20;
   int64_t max_segment_ops = 32;  // calls that are planned as one
   int64_t max_plan_text_bytes = int64_t{16} << 20;
-  int64_t max_pending_events = 100'000;      // per session, not acknowledged; and one per tensor
-  int64_t max_comm_blocks = 1024;            // open comm_debug blocks per session
-  int64_t max_profiled_runs = 8192;          // workers' parts of ops that are remembered, per session
-  int64_t max_tickets_per_session = 16'384;  // uploads and downloads that are not over
+  int64_t max_pending_events = 100'000;                  // per session, not acknowledged; and one per tensor
+  int64_t max_pending_event_bytes = int64_t{128} << 20;  // the same in bytes; and 1 KiB per tensor
+  int64_t max_comm_blocks = 1024;                        // open comm_debug blocks per session
+  int64_t max_profiled_runs = 8192;                      // workers' parts of ops that are remembered, per session
+  int64_t max_tickets_per_session = 16'384;              // uploads and downloads that are not over
   int64_t max_inline_bytes = 4096;
   int64_t alignment_bytes = 256;           // of every buffer
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect

@@ -112,7 +112,10 @@ std::vector<HandleId> ResultsOf(const UploadRecord& record) {
 int64_t WeightOf(const Record& record) {
   constexpr size_t kHandlesOfOne = 64, kBytesOfOne = 512;
   size_t handles = 0, bytes = 0;
-  if (const auto* call = std::get_if<CallRecord>(&record)) handles = call->results.size();
+  if (const auto* call = std::get_if<CallRecord>(&record)) {
+    handles = call->results.size();
+    bytes = static_cast<size_t>(call->call.attributes.HeapBytes());
+  }
   if (const auto* upload = std::get_if<UploadRecord>(&record)) {
     handles = upload->tensors.size();
     bytes = upload->bytes.size();

@@ -95,7 +95,7 @@ using Record =
                  CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
-// that it brings.
+// that it brings, or that its attributes hold.
 int64_t WeightOf(const Record& record);
 
 // ---- events -----------------------------------------------------------------------------------------

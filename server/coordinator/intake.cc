@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/call_origin.h"
@@ -65,15 +66,16 @@ void StateMachine::Pump() {
           return;
         }
         size_t taken = 1;
+        int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
         const Progress progress = Take(session, taken);
         session.awaits_upload = progress == Progress::kAwaitsUpload;
         is_blocked = progress != Progress::kDone;
         if (is_blocked) break;
         for (; taken > 0; --taken) {
-          const int64_t weight = WeightOf(session.queue.front());
           session.queue_weight -= weight;
           Charge(session, weight * kRecordUs);
           session.queue.pop_front();
+          if (taken > 1) weight = WeightOf(session.queue.front());
         }
         moved = true;
         next_turn_ = id;
@@ -173,7 +175,10 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
     if (tensor->second->spec.mesh.size() > 0) specs.emplace_back(tensor->second->spec);
   }
   absl::StatusOr<OpResolution> resolved = absl::UnknownError("an operand's spec is not known");
-  if (specs.size() == record.operands.size()) resolved = ResolveOp(record.call, specs);
+  // A mesh of workers that don't exist may be as large as any, and would be in each text.
+  const Mesh* const mesh = record.call.attributes.Get(attribute::mesh);
+  const bool is_real = mesh == nullptr || !absl::IsInvalidArgument(CheckWorkers("", mesh->workers()));
+  if (specs.size() == record.operands.size() && is_real) resolved = ResolveOp(record.call, specs);
   const size_t known = resolved.ok() ? resolved->outputs.size() : 0;
   const std::string_view name = NameOf(record.call.op, record.speaker);
   for (size_t i = 0; i < record.results.size(); ++i) {
@@ -290,9 +295,14 @@ absl::Status StateMachine::CheckInline(const UploadRecord& record) const {
 }
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
-  const WorkerGroup workers = groups_.Of(record.tensors[0].spec.mesh);
+  // Before a list of all workers is made of a mesh.
+  absl::Status status;
+  for (const UploadedTensor& one : record.tensors) {
+    if (status.ok()) status = CheckWorkers("upload", one.spec.mesh.workers());
+  }
+  const bool is_real = !absl::IsInvalidArgument(status);
+  const WorkerGroup workers = is_real ? groups_.Of(record.tensors[0].spec.mesh) : MakeGroup({});
   const bool is_inline = !record.bytes.empty();
-  absl::Status status = CheckWorkers("upload", *workers);
   if (status.ok()) status = is_inline ? CheckInline(record) : CheckTickets("upload", session);
   if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
   if (status.ok()) {
@@ -308,7 +318,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
   if (!status.ok()) {
     status = OfCall(status, record.tensors[0].result.value);
     for (const UploadedTensor& one : record.tensors) {
-      AddFailedTensor(session, one.result, MakeFailedTensor(session, one.result, status, &one.spec));
+      AddFailedTensor(session, one.result,
+                      MakeFailedTensor(session, one.result, status, is_real ? &one.spec : nullptr));
     }
     if (!is_inline) Send(session, SettledEvent{record.request, status});
   }

@@ -17,7 +17,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
                                      [&](const auto& session) { return session.second.info.role == event.role; });
   const bool is_admins = event.role == Role::kAdmin;
   const int64_t limit = is_admins ? config_.max_admin_sessions : config_.max_sessions;
-  if (open >= limit) {
+  if (open >= limit && !MakeRoomFor(event.role)) {
     effects_.push_back(EndSession{event.session, absl::ResourceExhaustedError(StrCat(
                                                      "connect: ", open,
                                                      is_admins ? " admins' sessions are open, max_admin_sessions is "
@@ -28,6 +28,25 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   SessionEntry& session = sessions_[event.session];
   session.info = event;
   session.connection = event.connection;
+}
+
+// A session that nobody is connected to and that has nothing is worth less than one that begins: the one whose lease is
+// over first goes.
+bool StateMachine::MakeRoomFor(Role role) {
+  std::optional<SessionId> idle;
+  int64_t deadline_us = 0;
+  for (const auto& [id, session] : sessions_) {
+    const bool is_idle = session.info.role == role && !session.connected && session.tensors.empty() &&
+                         session.queue.empty() && session.tickets == 0;
+    if (!is_idle || (idle.has_value() && session.lease_deadline_us >= deadline_us)) continue;
+    idle = id;
+    deadline_us = session.lease_deadline_us;
+  }
+  if (idle.has_value()) {
+    CloseSession(
+        *idle, absl::ResourceExhaustedError("the session had neither client nor tensors when others wanted its place"));
+  }
+  return idle.has_value();
 }
 
 void StateMachine::On(const SessionClosedEvent& event) {

@@ -222,6 +222,10 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
                           wire::PlanText::Builder builder) {
   TESSERA_ASSIGN_OR_RETURN(OpCall call, DecodeOpCall(params.getCall()));
   std::vector<std::variant<HandleId, Scalar, OperandLayout>> operands;
+  if (params.getOperands().size() > static_cast<uint64_t>(kMaxOperands)) {
+    return absl::InvalidArgumentError(
+        StrCat("explain: ", params.getOperands().size(), " operands; ", kMaxOperands, " are allowed (max_operands)"));
+  }
   for (auto item : params.getOperands()) {
     switch (item.which()) {
       case wire::ExplainOperand::HANDLE: operands.emplace_back(HandleId(item.getHandle())); break;

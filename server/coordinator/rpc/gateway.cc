@@ -94,7 +94,7 @@ class MembershipServer final : public wire::Membership::Server {
     auto params = context.getParams();
     if (params.hasStatus() && params.getStatus().getCode() != 0) {
       spdlog::warn("worker {} can't map worker {} or send to it: {}", worker_.value, params.getIndex(),
-                   params.getStatus().getMessage().cStr());
+                   Printable(TextOf(params.getStatus().getMessage()), 500));
     }
     return kj::READY_NOW;
   }

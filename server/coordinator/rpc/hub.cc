@@ -44,6 +44,8 @@ int End(const kj::AutoCloseFd& process, int32_t pid) {
 constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
+constexpr int64_t kMaxFailureBytes = 1024;  // of a tensor's event that says why it failed, about
+constexpr size_t kMaxLogChars = 500;
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
 
 void SendEnded(MessageLink& link, const absl::Status& reason) {
@@ -177,8 +179,8 @@ void Hub::Flush() {
     }
   }
   for (SessionId session : flooded) {
-    Refuse(session,
-           absl::ResourceExhaustedError("the client does not take its events; max_pending_events is exceeded"));
+    Refuse(session, absl::ResourceExhaustedError("the client does not take its events; max_pending_events, or "
+                                                 "max_pending_event_bytes, is exceeded"));
   }
 }
 
@@ -197,10 +199,12 @@ void Hub::Retire(kj::Own<MessageLink> link) {
 // Each tensor may fail once, all of them at a time.
 bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
   const int64_t events = static_cast<int64_t>(link.outbox.size());
-  if (events <= options_.config.max_pending_events) return false;
+  const int64_t bytes = link.outbox.bytes();
+  if (events <= options_.config.max_pending_events && bytes <= options_.config.max_pending_event_bytes) return false;
   auto found = machine_.sessions().find(session);
-  const size_t tensors = found == machine_.sessions().end() ? 0 : found->second.tensors.size();
-  return events > options_.config.max_pending_events + static_cast<int64_t>(tensors);
+  const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
+  return events > options_.config.max_pending_events + tensors ||
+         bytes > options_.config.max_pending_event_bytes + tensors * kMaxFailureBytes;
 }
 
 bool Hub::HasRoom(SessionId session) const {
@@ -298,7 +302,7 @@ uint64_t Hub::ConnectSession(SessionId session, SessionLink& link) {
 void Hub::StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
-  link.link = kj::heap<MessageLink>(kj::mv(stream));
+  link.link = kj::heap<MessageLink>(kj::mv(stream), &unfinished_);
   link.link->Start({[this, session](capnp::MessageReader& message) {
                       return TakeFromClient(session, message.getRoot<wire::ToCoordinator>());
                     },
@@ -473,7 +477,8 @@ void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream
        },
        [this]() { FlushWorkers(); }});
   spdlog::info("worker {} joined: pid {}, {} bytes, {}{}{}", worker.value, event.pid, event.memory_bytes,
-               event.data_address, event.remote_address.empty() ? "" : " and ", event.remote_address);
+               Printable(event.data_address, kMaxLogChars), event.remote_address.empty() ? "" : " and ",
+               Printable(event.remote_address, kMaxLogChars));
   Apply(event);
   tasks_.add(Ping(worker, incarnation));
 }
@@ -483,7 +488,7 @@ void Hub::Stop() { workers_.clear(); }
 void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
   auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
-  spdlog::warn("worker {} is gone: {}", worker.value, reason);
+  spdlog::warn("worker {} is gone: {}", worker.value, Printable(reason, kMaxLogChars));
   const bool has_joined = found->second.link.get() != nullptr;
   Retire(kj::mv(found->second.link));
   expected_links_.erase(found->second.link_key);

@@ -151,6 +151,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<WorkerIndex, ClockOffset> clocks_;
+  ByteBudget unfinished_{kMaxUnfinishedBytes};  // of sessions' links, so before them
   std::map<SessionId, SessionLink> sessions_;
   bool ticking_ = false;
   bool going_on_ = false;

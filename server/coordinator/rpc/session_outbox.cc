@@ -15,7 +15,35 @@ constexpr uint64_t kWordsPerEvent = 40;
 // Fewer answers to batches than this don't make a message of their own.
 constexpr size_t kMaxQuietEvents = 8;
 
+int64_t BytesOf(const SessionEvent& event) {
+  struct Held {
+    size_t operator()(const SettledEvent& e) const { return e.status.message().size(); }
+    size_t operator()(const TicketEvent& e) const { return static_cast<size_t>(e.spec.mesh.SharedBytes()); }
+    size_t operator()(const InlineValueEvent& e) const { return e.bytes.size(); }
+    size_t operator()(const BatchDoneEvent&) const { return 0; }
+    size_t operator()(const CommReportEvent& e) const {
+      return (e.received_bytes.size() + e.sent_bytes.size() + e.uploaded_bytes.size() + e.downloaded_bytes.size()) *
+             sizeof(int64_t);
+    }
+    size_t operator()(const FailedHandleEvent& e) const { return e.status.message().size(); }
+    size_t operator()(const WorkerLostNotice& e) const { return e.reason.size(); }
+    size_t operator()(const WorkerJoinedNotice& e) const { return e.data_address.size() + e.remote_address.size(); }
+    size_t operator()(const UploadDoneEvent&) const { return 0; }
+  };
+  return static_cast<int64_t>(sizeof(event) + std::visit(Held(), event.body));
+}
+
 }  // namespace
+
+void SessionOutbox::Add(SessionEvent event) {
+  bytes_ += BytesOf(event);
+  events_.push_back(std::move(event));
+}
+
+void SessionOutbox::PopFront() {
+  bytes_ -= BytesOf(events_.front());
+  events_.pop_front();
+}
 
 bool SessionOutbox::CanWait() const {
   if (events_.size() - sent_ >= kMaxQuietEvents) return false;
@@ -35,14 +63,14 @@ bool SessionOutbox::NextMessage(Quiet quiet, std::optional<capnp::MallocMessageB
 
 void SessionOutbox::Acknowledge(uint64_t number) {
   while (sent_ > 0 && events_.front().number <= number) {
-    events_.pop_front();
+    PopFront();
     --sent_;
   }
 }
 
 void SessionOutbox::Resume(uint64_t last_event) {
   Disconnected();
-  while (!events_.empty() && events_.front().number <= last_event) events_.pop_front();
+  while (!events_.empty() && events_.front().number <= last_event) PopFront();
 }
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ namespace tessera {
 
 class SessionOutbox {
  public:
-  void Add(SessionEvent event) { events_.push_back(std::move(event)); }
+  void Add(SessionEvent event);
 
   // Whether a few answers to batches, which only bound what is in flight, may wait for something else to say.
   enum class Quiet : uint8_t { kMayWait, kNow };
@@ -39,13 +39,16 @@ class SessionOutbox {
   void Disconnected() { sent_ = 0; }
   void Resume(uint64_t last_event);
 
-  // That are not acknowledged.
+  // Events that are not acknowledged, and about the bytes that they hold.
   size_t size() const { return events_.size(); }
+  int64_t bytes() const { return bytes_; }
 
  private:
   bool CanWait() const;
+  void PopFront();
 
   std::deque<SessionEvent> events_;  // not acknowledged
+  int64_t bytes_ = 0;                // of them all
   size_t sent_ = 0;                  // of them, on this connection
 };
 

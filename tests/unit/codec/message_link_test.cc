@@ -182,6 +182,72 @@ TEST(MessageLink, WhatALargeMessageNeededIsGivenBack) {
   loop.RunUntil([&]() { return loop.taken.size() == 2; });
 }
 
+// The head of a message that says that it has so many words, and the first bytes of them.
+std::string Beginning(uint32_t words, size_t bytes) {
+  const uint32_t head[] = {0, words};
+  return std::string(reinterpret_cast<const char*>(head), sizeof(head)) + std::string(bytes, 0);
+}
+
+TEST(MessageLink, AMessageThatSaysThatItIsLongTakesNoRoomBeforeItComes) {
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  const int64_t before = ResidentBytes();
+  std::vector<LinkPair> pairs;
+  std::vector<std::unique_ptr<MessageLink>> links;
+  int ended = 0;
+  for (int i = 0; i < 24; ++i) {
+    LinkPair& pair = pairs.emplace_back(MakeLinkPair());
+    MessageLink& link =
+        *links.emplace_back(std::make_unique<MessageLink>(MakeSocketStream(io.unixEventPort, kj::mv(pair.near))));
+    link.Start({[](capnp::MessageReader&) -> kj::Maybe<kj::Promise<void>> { return nullptr; },
+                [&ended](absl::Status) { ++ended; }, nullptr});
+    SendRaw(pair.far.get(), Beginning((60 << 20) / 8, 16));
+    for (int n = 0; n < 3; ++n) io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(io.waitScope);
+  }
+  EXPECT_EQ(ended, 0);
+  EXPECT_LT(ResidentBytes() - before, 24 * (256 << 10));
+}
+
+TEST(MessageLink, UnfinishedMessagesOfSeveralLinksHaveOneLimit) {
+  kj::AsyncIoContext io = kj::setupAsyncIo();
+  ByteBudget budget(6 << 20);
+  struct End {
+    LinkPair pair = MakeLinkPair();
+    std::unique_ptr<MessageLink> link;
+    std::optional<absl::Status> ended;
+    int taken = 0;
+  };
+  std::vector<std::unique_ptr<End>> ends;
+  const auto send = [&](End& end, const std::string& bytes) {
+    for (size_t at = 0; at < bytes.size() && !end.ended.has_value(); at += 65'536) {
+      SendRaw(end.pair.far.get(), bytes.substr(at, 65'536));
+      for (int i = 0; i < 2; ++i) io.provider->getTimer().afterDelay(1 * kj::MICROSECONDS).wait(io.waitScope);
+    }
+  };
+  for (int i = 0; i < 3; ++i) {
+    auto& end = *ends.emplace_back(std::make_unique<End>());
+    end.link = std::make_unique<MessageLink>(MakeSocketStream(io.unixEventPort, kj::mv(end.pair.near)), &budget);
+    end.link->Start({[&end](capnp::MessageReader&) -> kj::Maybe<kj::Promise<void>> {
+                       ++end.taken;
+                       return nullptr;
+                     },
+                     [&end](absl::Status status) { end.ended = std::move(status); }, nullptr});
+  }
+  send(*ends[0], Beginning((6 << 20) / 8, 3 << 20));
+  EXPECT_FALSE(ends[0]->ended.has_value());
+  EXPECT_GT(budget.charged_bytes(), 2 << 20);
+  send(*ends[1], Beginning((8 << 20) / 8, 3 << 20));
+  ASSERT_TRUE(ends[1]->ended.has_value());
+  EXPECT_EQ(ends[1]->ended->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(ends[1]->ended->message()).find("max_unfinished_bytes"), std::string::npos);
+  // A message of ordinary size needs nothing of it; and the rest of the first one comes.
+  send(*ends[2], Beginning(100'000 / 8, 100'000));
+  EXPECT_EQ(ends[2]->taken, 1);
+  ends[1]->link = nullptr;
+  send(*ends[0], std::string(3 << 20, 0));
+  EXPECT_EQ(ends[0]->taken, 1);
+  EXPECT_EQ(budget.charged_bytes(), 0);
+}
+
 TEST(MessageLink, WaitingForTheSocketTakesNoDescriptor) {
   Loop loop;
   rlimit before;

@@ -175,5 +175,23 @@ TEST(IntakeTest, ClientsCannotTakeTheSessionsOfAdmins) {
   EXPECT_FALSE(cluster.ended().contains(cluster.Open()));
 }
 
+TEST(IntakeTest, ASessionThatNobodyUsesMakesRoom) {
+  CoordinatorConfig config;
+  config.max_sessions = 3;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  constexpr int64_t kHourUs = 3'600'000'000;
+  const SessionId idle = cluster.Open(kHourUs), busy = cluster.Open(kHourUs), here = cluster.Open(kHourUs);
+  cluster.Submit(busy, {FullRecord(MeshOf(1), {8}, kEverywhere, 1)});
+  cluster.CompleteAll();
+  cluster.Apply(ConnectionLostEvent{busy, 0});
+  // All have a client or a tensor: nobody makes room.
+  EXPECT_TRUE(cluster.ended().contains(cluster.Open()));
+  cluster.Apply(ConnectionLostEvent{idle, 0});
+  const SessionId next = cluster.Open();
+  EXPECT_FALSE(cluster.ended().contains(next));
+  EXPECT_TRUE(cluster.ended().contains(idle));
+  EXPECT_FALSE(cluster.ended().contains(busy) || cluster.ended().contains(here));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -33,6 +33,18 @@ TEST(SessionOutboxTest, SendsAgainWhatWasNotAcknowledged) {
   EXPECT_EQ(Next(outbox), (std::vector<uint64_t>{4, 5}));
 }
 
+TEST(SessionOutboxTest, KnowsAboutHowManyBytesItHolds) {
+  SessionOutbox outbox;
+  for (uint64_t i = 1; i <= 4; ++i) outbox.Add({i, InlineValueEvent{i, std::string(4096, 'x')}});
+  EXPECT_GE(outbox.bytes(), 4 * 4096);
+  EXPECT_LT(outbox.bytes(), 4 * 5000);
+  EXPECT_EQ(Next(outbox).size(), 4u);
+  outbox.Acknowledge(3);
+  EXPECT_LT(outbox.bytes(), 5000);
+  outbox.Resume(4);
+  EXPECT_EQ(outbox.bytes(), 0);
+}
+
 TEST(SessionOutboxTest, WhatWasNotSentIsNotAcknowledged) {
   SessionOutbox outbox;
   outbox.Add({1, SettledEvent{1, absl::OkStatus()}});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "tests/support/simulated_cluster.h"
 
@@ -43,6 +44,42 @@ TEST(UploadsTest, ASmallOneComesInItsRecordAndIsReadyAsACallIs) {
   ASSERT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
   EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session)[0].status.ok());
   EXPECT_EQ(cluster.machine().unsettled_ops(), 0);
+}
+
+TEST(UploadsTest, AnySmallUploadsLeaveTheQueueAsLightAsTheyFoundIt) {
+  SimulatedCluster cluster(1);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {1024}, MeshOf(1), kRows);
+  for (uint64_t i = 1; i <= 5; ++i) {
+    cluster.Submit(session, {UploadRecord{0, {{HandleId(i), spec}}, std::string(4096, 'x')}});
+    cluster.CompleteAll();
+  }
+  EXPECT_EQ(cluster.machine().sessions().at(session).queue_weight, 0);
+}
+
+TEST(UploadsTest, AMeshOfWorkersThatDontExistIsNotWrittenOut) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  std::vector<WorkerIndex> backwards;
+  for (int32_t i = 65535; i >= 0; --i) backwards.emplace_back(i);
+  const Mesh mesh = *Mesh::Make({65536}, {}, backwards);
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {65536}, mesh, kRows);
+  CallRecord ones;
+  ones.call.op = OpId::kFull;
+  ones.call.attributes.Set(attribute::dtype, DType::kF32);
+  ones.call.attributes.Set(attribute::shape, Shape{8});
+  ones.call.attributes.Set(attribute::mesh, mesh);
+  ones.call.attributes.Set(attribute::placements, kRows);
+  ones.call.scalars = {Scalar::Float(1)};
+  ones.results = {HandleId(2)};
+  cluster.Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}, ones, OpRecord(OpId::kNeg, {2}, 3)});
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 3u);
+  for (const FailedHandleEvent& event : failed) {
+    EXPECT_THAT(Message(event.status), HasSubstr("the mesh names worker 65535; the cluster has 2 workers"));
+    EXPECT_LT(event.status.message().size(), 500u);
+  }
+  EXPECT_EQ(cluster.machine().sessions().at(session).tensors.at(HandleId(1))->spec.mesh.size(), 0);
 }
 
 TEST(UploadsTest, BytesInARecordAreThoseOfItsTensor) {

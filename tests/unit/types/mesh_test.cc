@@ -72,5 +72,14 @@ TEST(Mesh, WorkersHaveSmallNumbers) {
   EXPECT_FALSE(Mesh::Make({2}, {}, {WorkerIndex(3), WorkerIndex(2147483647)}).ok());
 }
 
+TEST(Mesh, ADefaultMeshHoldsItsSizeAlone) {
+  const Mesh mesh = *Mesh::Make({65536}, {"x"}, {});
+  EXPECT_LT(mesh.SharedBytes(), 1000);
+  EXPECT_EQ(mesh.workers().size(), 65536u);
+  EXPECT_EQ(mesh.workers()[65535], WorkerIndex(65535));
+  // The same with the list written out.
+  EXPECT_EQ(*Mesh::Make({65536}, {"x"}, mesh.workers()), mesh);
+}
+
 }  // namespace
 }  // namespace tessera
