@@ -157,9 +157,9 @@ void Connection::CloseOther(uint64_t session, DoneCallback done) {
 
 void Connection::BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
                                absl::Span<const WorkerIndex> workers) {
-  impl_->queue.Post(Order::kAtOnce, [=, host = std::move(host)](ConnectionLoop& loop) {
-    loop.transfers().Begin(transfer, ticket, secret, host, workers);
-  });
+  impl_->queue.Post(Order::kAtOnce,
+                    [=, host = std::move(host), group = std::vector(workers.begin(), workers.end())](
+                        ConnectionLoop& loop) { loop.transfers().Begin(transfer, ticket, secret, host, group); });
 }
 
 void Connection::Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done) {
