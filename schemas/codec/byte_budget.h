@@ -1,7 +1,7 @@
 #pragma once
 
-// ByteBudget: how many bytes several holders may have together. What others make this process hold is charged before it is
-// allocated; what doesn't fit is refused by name. One thread, or one mutex around all of it.
+// ByteBudget: how many bytes several holders may have together. What others make this process hold is charged before it
+// is allocated; what doesn't fit is refused by name. One thread, or one mutex around all of it.
 //
 //   ByteBudget budget(512 << 20);
 //   ByteCharge mine(&budget);
@@ -35,7 +35,8 @@ class ByteCharge {
   ByteCharge& operator=(const ByteCharge&) = delete;
   ~ByteCharge() { Set(0); }
 
-  // From now on so many bytes. False: it would be more than the budget has, and nothing changes. Fewer always are taken.
+  // From now on so many bytes. False: it would be more than the budget has, and nothing changes. Fewer always are
+  // taken.
   bool Set(int64_t bytes) {
     if (budget_ == nullptr) return true;
     const int64_t more = bytes - bytes_;

@@ -353,12 +353,12 @@ int Serve(WorkerOptions options) {
   auto created = platform->MakeArena(*bytes);
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
-  auto roots = FileRoots::Make(options.files);
+  const mode_t users_umask = umask(0077);  // that one is of files; sockets are the user's alone
+  auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
-  DecoderOptions decoding{options.decoder, options.decoder_memory_bytes, kDecoderTimeoutMs, options.files};
+  DecoderOptions decoding{options.decoder, options.decoder_memory_bytes, kDecoderTimeoutMs, options.files, users_umask};
   options.host_files = {*std::move(roots), platform->kind(), std::move(decoding)};
   options.memory_bytes = arena->bytes();
-  umask(0077);
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
   auto messages_made = MakeMessages(options, messages_path);
   if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));

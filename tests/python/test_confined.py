@@ -55,6 +55,22 @@ def test_no_socket_no_program_no_other_process(tried):
                  "signal.raise_signal(0)") == ["done"] * 5
 
 
+def test_no_other_process_and_no_rights_of_files(tried, tmp_path):
+    own = str(tmp_path / "out" / "file")
+    libc = "ctypes.CDLL(None, use_errno=True)"
+    refused = ["os.fork()", f"os.chmod({own!r}, 0o777)", f"os.chown({own!r}, 0, 0)", f"os.setxattr({own!r}, 'user.x', b'x')",
+               "os.setpriority(os.PRIO_PROCESS, os.getppid(), 10)", "os.sched_setaffinity(os.getppid(), {0})",
+               "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU)",
+               "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))"]
+    errors = tried(*refused)
+    assert set(errors) <= {"PermissionError", "ValueError"} and "done" not in errors, errors
+    # vfork, and clone without CLONE_THREAD (SIGCHLD alone), which would be a process of its own.
+    assert tried(f"assert {libc}.syscall(58 if os.uname().machine == 'x86_64' else 220, 17, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1",
+                 f"assert {libc}.syscall(56 if os.uname().machine == 'x86_64' else 220, 17, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1"
+                 ) == ["done"] * 2
+    assert tried("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)", "threading.Thread(target=print).start()") == ["done"] * 2
+
+
 @landlock
 def test_no_file_but_those_it_is_here_for(tried, tmp_path):
     (tmp_path / "in" / "link").symlink_to(tmp_path / "other" / "file")

@@ -234,6 +234,38 @@ def test_an_index_that_leaves_its_folder_or_its_boxes_is_refused(mesh, tmp_path)
     with_change(lambda one: one.update(state={"tensor": "y"}), "damaged")
 
 
+def test_a_file_of_another_save_of_the_same_size_is_refused(mesh, tmp_path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        tt.save(tmp_path / name, {"x": tt.full((8, 6), value, device_mesh=mesh, placements=[S(0)]), "y": torch.full((3,), value)})
+    files = sorted(one.name for one in (tmp_path / "a").glob("*.safetensors"))
+    assert len(files) > 1
+    for file in files:
+        kept = (tmp_path / "a" / file).read_bytes()
+        (tmp_path / "a" / file).write_bytes((tmp_path / "b" / file).read_bytes())
+        with pytest.raises(ts.InvalidArgumentError, match=f"{file} is of another save than"):
+            tt.load(tmp_path / "a")
+        (tmp_path / "a" / file).write_bytes(kept)
+    assert tt.load(tmp_path / "a")["y"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x["pieces"].append(dict(x["pieces"][0])),
+    lambda x: x["pieces"][0].update(box=[[0, 2], [0, 9]]),
+    lambda x: x["pieces"][0].update(box=[[0, 2]]),
+    lambda x: x["pieces"][0].update(box=[[0.5, 2], [0, "six"]]),
+    lambda x: x["pieces"][0].update(box=[[0, 2, 4], [0, 6]]),
+    lambda x: x.update(shape=[8, -6]), lambda x: x.update(shape=["8", 6]), lambda x: x.update(shape=8),
+    lambda x: x.update(dtype="F31"), lambda x: x.update(pieces=None), lambda x: x.update(pieces=[3]),
+])
+def test_pieces_that_are_none_of_the_tensor_are_a_damaged_index(mesh, tmp_path, change):
+    tt.save(tmp_path / "a", {"x": tt.ones((8, 6), device_mesh=mesh, placements=[S(0)])})
+    index = index_of(tmp_path / "a")
+    change(index["tensors"]["x"])
+    (tmp_path / "a" / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ts.InvalidArgumentError, match="is damaged"):
+        tt.load(tmp_path / "a")
+
+
 def test_paths_and_values_that_cannot_be_saved(mesh, tmp_path):
     (tmp_path / "there").mkdir()
     x = tt.distribute_tensor(torch.ones(3), mesh)

@@ -29,21 +29,31 @@ _FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15}       # 16 from 5 on
 _TCP = 3                # bind and connect, from 4 on
 _SCOPED = 3             # abstract Unix sockets, and signals, from 6 on
 
-# System calls that start a program, make or reach a socket, or touch another process; by machine. What comes on a socket
+# System calls that start a program or a process, make or reach a socket, touch another process, or change whose a file is; by machine. What comes on a socket
 # that is there is answered by `send`, which is sendto without an address.
 _DENIED = {
     "x86_64": (0xC000003E, {"socket": 41, "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50, "sendmsg": 46, "sendmmsg": 307,
                             "execve": 59, "execveat": 322, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kill": 62,
                             "tkill": 200, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "pidfd_open": 434, "pidfd_getfd": 438,
                             "pidfd_send_signal": 424, "io_uring_setup": 425, "bpf": 321, "unshare": 272, "setns": 308, "mount": 165,
-                            "keyctl": 250, "perf_event_open": 298}),
+                            "keyctl": 250, "perf_event_open": 298, "fork": 57, "vfork": 58, "sched_setparam": 142, "sched_setscheduler": 144,
+                            "sched_setaffinity": 203, "sched_setattr": 314, "setpriority": 141, "ioprio_set": 251, "chmod": 90, "chown": 92,
+                            "fchown": 93, "lchown": 94, "fchownat": 260, "fchmodat": 268, "fchmodat2": 452, "setxattr": 188, "lsetxattr": 189,
+                            "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199}),
     "aarch64": (0xC00000B7, {"socket": 198, "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201, "sendmsg": 211,
                              "sendmmsg": 269, "execve": 221, "execveat": 281, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271,
                              "kill": 129, "tkill": 130, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "pidfd_open": 434, "pidfd_getfd": 438,
                              "pidfd_send_signal": 424, "io_uring_setup": 425, "bpf": 280, "unshare": 97, "setns": 268, "mount": 40,
-                             "keyctl": 219, "perf_event_open": 241}),
+                             "keyctl": 219, "perf_event_open": 241, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
+                             "sched_setattr": 274, "setpriority": 140, "ioprio_set": 30, "fchown": 55, "fchownat": 54, "fchmodat": 53,
+                             "fchmodat2": 452, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15,
+                             "fremovexattr": 16}),
 }
 _SENDTO, _TGKILL = {"x86_64": 44, "aarch64": 206}, {"x86_64": 234, "aarch64": 131}
+# A clone is for a thread of this process; clone3, whose flags no filter can read, isn't there, and libc takes clone.
+_CLONE, _CLONE3, _CLONE_THREAD, _NOT_THERE = {"x86_64": 56, "aarch64": 220}, 435, 0x00010000, 0x00050000 | errno.ENOSYS
+# Limits of other processes; its own ones are read by it.
+_PRLIMIT = {"x86_64": 302, "aarch64": 261}
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000        # refused with EPERM
 _X32_BIT = 0x40000000
 
@@ -126,6 +136,12 @@ def _filter(machine: str, own: int) -> bytes:
     out += [step(equal, _SENDTO[machine], 0, 6), step(load, 48), step(equal, 0, 0, 3), step(load, 52), step(equal, 0, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
     # tgkill: of itself, as abort() does.
     out += [step(equal, _TGKILL[machine], 0, 4), step(load, 16), step(equal, own, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
+    has_bits = 0x45
+    out += [step(equal, _CLONE3, 0, 1), step(give, _NOT_THERE)]
+    out += [step(equal, _CLONE[machine], 0, 4), step(load, 16), step(has_bits, _CLONE_THREAD, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
+    # prlimit64: of the process 0, which is itself, and without new limits (the third argument, in two halves, is null).
+    out += [step(equal, _PRLIMIT[machine], 0, 8), step(load, 16), step(equal, 0, 0, 5), step(load, 32), step(equal, 0, 0, 3), step(load, 36), step(equal, 0, 0, 1), step(give, _ALLOW),
+            step(give, _REFUSE)]
     for number in sorted(denied.values()):
         out += [step(equal, number, 0, 1), step(give, _REFUSE)]
     return b"".join([*out, step(give, _ALLOW)])

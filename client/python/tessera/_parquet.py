@@ -211,8 +211,7 @@ def create(folder: int, plan: dict) -> None:
 
 
 def _new_file(folder, name):
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    os.fchmod(fd, 0o644)
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
     return os.fdopen(fd, "w+b")
 
 

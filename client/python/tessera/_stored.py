@@ -74,7 +74,7 @@ def parts_stamp(folder: int) -> str:
         for entry in entries:
             if entry.name.endswith(".parquet"):
                 info = entry.stat(follow_symlinks=False)
-                seen.append((entry.name, info.st_ino, info.st_size, info.st_mtime_ns))
+                seen.append((entry.name, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     return _digest(sorted(seen))
 
 
@@ -86,7 +86,7 @@ def metadata_stamp(folder: int, name: str) -> str:
             info = os.stat(os.path.join(name, file), dir_fd=folder, follow_symlinks=False)
         except OSError:     # of the other version of the format
             continue
-        seen.append((file, info.st_ino, info.st_size, info.st_mtime_ns))
+        seen.append((file, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))
     return _digest(seen)
 
 

@@ -37,7 +37,7 @@ class Folder(Store):
             for part in way:
                 if make:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o755, dir_fd=here)
+                        os.mkdir(part, 0o777, dir_fd=here)
                 below = os.open(part, _FOLDER, dir_fd=here)
                 os.close(here)
                 here = below
@@ -83,9 +83,8 @@ class Folder(Store):
         """Whole under its name, or as it was."""
         with self._at(key, make=True) as (folder, name):
             beside = f".{name}.{os.getpid()}"
-            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
             with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, 0o644)
                 file.write(value.to_bytes())
             os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
 

@@ -1,7 +1,7 @@
 """The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr and
 folders of Parquet.
 
-`python -P -m tessera.decoder MEMORY [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
+`python -P -m tessera.decoder MEMORY UMASK [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
 and shares a buffer (descriptor 4) with it. The kernel keeps it to these folders, and to what Python is read from. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
 open file or folder. The answer is a code, a count of bytes in the buffer, and what is wrong. Files are opened by the
 worker alone, inside the folders that it serves; nothing here follows a path that a file names.
@@ -33,7 +33,7 @@ LINE, BUFFER = 3, 4
 _MAX_QUESTION = 64 << 10
 _MAX_TEXT = 1000
 _KEPT = 256 << 20   # docs/limits.md: decoder_kept_bytes
-_IDLE = 5.0         # seconds, after which it looks whether what it writes is still wanted
+_IDLE = 5.0         # seconds without a question, after which it forgets what it decoded; docs/limits.md: decoder_idle
 _CODES = {"InvalidArgument": 3, "NotFound": 5, "PermissionDenied": 7, "ResourceExhausted": 8, "FailedPrecondition": 9, "Internal": 13}
 
 
@@ -43,18 +43,37 @@ def _is_number(dtype) -> bool:
 
 # ---- formats: from an open file to {name: Stored} ---------------------------------------------------
 
+def _lies_plainly(h5py, one) -> bool:
+    """Whether the values lie in the file to the bit as NumPy has them. A file's own types may be shifted, padded, of 12 bits."""
+    try:
+        return one.id.get_type().equal(h5py.h5t.py_create(one.dtype, logical=True))
+    except TypeError:       # NumPy's type is none of HDF5's
+        return False
+
+
+def _dtype_of(one):
+    """None of a type that NumPy has no name for."""
+    try:
+        return one.dtype
+    except (TypeError, ValueError):
+        return None
+
+
 def read_hdf5(file: int) -> dict:
     h5py = library("h5py")
     opened, found, names = h5py.File(f"/proc/self/fd/{file}", "r", locking=False, rdcc_nbytes=64 << 20), {}, []
     opened.visit(names.append)      # no link to another file is followed
     for name in names:
         one = opened[name]
-        if not isinstance(one, h5py.Dataset) or one.shape is None or not _is_number(one.dtype):
+        if not isinstance(one, h5py.Dataset) or one.shape is None:
+            continue
+        dtype = _dtype_of(one)
+        if dtype is None or not _is_number(dtype):
             continue
         more, offset = {}, one.id.get_offset()
         if one.external or one.is_virtual:
             more = {"refused": "its values lie in another file"}
-        elif offset is not None and one.chunks is None:
+        elif offset is not None and one.chunks is None and _lies_plainly(h5py, one):
             more = {"offset": offset}
         found[name] = Stored(one.dtype, one.shape, one.__getitem__, one.chunks[0] if one.chunks else 1, **more)
     return found
@@ -78,7 +97,7 @@ def read_zarr(file: int) -> dict:
 
 # A folder that is a table needs no ending.
 FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, "": read_parquet, ".zarr": read_zarr}
-# Of what a folder has in it: read questions name a tensor with its stamp, a line below.
+# Of what a folder has in it: read questions name a tensor with its stamp, a line below, and the number of the look, another line below.
 STAMPS = {read_parquet: lambda folder, name: parts_stamp(folder), read_zarr: metadata_stamp}
 _BEING_MADE = ".tessera"        # what is beside the file that it becomes ends so, and with a number
 
@@ -114,6 +133,12 @@ def slices_of(shape, item: int, offset: int, extents, strides) -> list:
         out[dim] = (out[dim][0], extent, step // rows[dim])
         dim += 1
     return out
+
+
+def _state_of(folder: int):
+    """Of a folder: another one when a name in it is made or removed, or it itself."""
+    info = os.fstat(folder)
+    return info.st_ino, info.st_nlink, info.st_mtime_ns
 
 
 class Reader:
@@ -158,6 +183,7 @@ class Decoder:
     def __init__(self, buffer):
         self._buffer = buffer
         self._key, self._found, self._readers, self._file = None, {}, {}, -1
+        self._look = None       # the number of the look at a folder that this decoder has it open for
         self._tables = {}       # that are being written, by their folders
 
     def answer(self, question: dict, text: str, file: int) -> int:
@@ -171,27 +197,45 @@ class Decoder:
             ending = ""
         if ending not in FORMATS:
             raise Refusal("InvalidArgument", f"files that end in {ending!r} are not decoded")
-        if what == "describe" and stat.S_ISDIR(os.fstat(file).st_mode):
-            self.forget()       # what is in a folder may change, and its own time stay
-        self._open(ending, file)
         if what == "describe":
-            said = json.dumps({name: one.described() for name, one in self._found.items()}).encode()
+            said = json.dumps(self._described(ending, file)).encode()
             if len(said) > len(self._buffer):
                 raise Refusal("ResourceExhausted", f"{len(said)} bytes to say what is in it, {len(self._buffer)} are allowed (decoder_buffer_bytes)")
             self._buffer[:len(said)] = said
             return len(said)
+        if not stat.S_ISDIR(os.fstat(file).st_mode):
+            self._open(ending, file)
         return self._read(question, text, ending, file)
+
+    def _described(self, ending, file) -> dict:
+        """A folder's look has a number, which all decoders hear: one that has it open for another look forgets. What is in a
+        folder may change and its own time stay, so a folder that others write to or remove meanwhile is an error."""
+        if not stat.S_ISDIR(os.fstat(file).st_mode):
+            self._open(ending, file)
+            return {name: one.described() for name, one in self._found.items()}
+        self.forget()
+        before = _state_of(file)
+        self._open(ending, file)
+        if _state_of(file) != before or os.fstat(file).st_nlink == 0:
+            raise Refusal("FailedPrecondition", "it was changed or replaced while it was looked at; open it again")
+        self._look = os.urandom(8).hex()
+        out = {}
+        for name, one in self._found.items():
+            out[name] = one.described()
+            if "member" in out[name]:
+                out[name]["member"] += f"\n{self._look}"
+        return out
 
     def forget(self):
         """What is open, and what was decoded of it."""
         if self._file >= 0:
             os.close(self._file)
-        self._key, self._found, self._readers, self._file = None, {}, {}, -1
+        self._key, self._found, self._readers, self._file, self._look = None, {}, {}, -1, None
 
     def _open(self, ending, file):
         """Once for all questions on a file that stays as it is."""
         info = os.fstat(file)
-        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+        key = (ending, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         if key != self._key:
             self.forget()
             self._file = os.dup(file)
@@ -203,12 +247,12 @@ class Decoder:
             if name in self._found:
                 return self._found[name]
             raise Refusal("InvalidArgument", f"it has no tensor {name!r}")
-        own, _, stamp = name.rpartition("\n")
-        for _ in range(2):      # it was opened here, perhaps, when it was another one
-            if own in self._found and self._found[own].more["member"] == name:
-                break
+        member, _, look = name.rpartition("\n")
+        own, _, stamp = member.rpartition("\n")
+        if look != self._look or own not in self._found or self._found[own].more["member"] != member:
             self.forget()
             self._open(ending, file)
+            self._look = look
         if own not in self._found or STAMPS[FORMATS[ending]](file, own) != stamp:
             raise Refusal("FailedPrecondition", "it has changed since it was looked at")
         return self._found[own]
@@ -223,15 +267,14 @@ class Decoder:
         reader = self._readers.pop(name, None) or Reader(stored)
         self._readers[name] = reader        # the last one
         values = reader.part(items)
+        if reader.kept_bytes > _KEPT:
+            del self._readers[name]
         # Tensors of a file come beside each other; what is kept of all is bounded.
-        while len(self._readers) > 1 and sum(one.kept_bytes for one in self._readers.values()) > _KEPT:
+        while sum(one.kept_bytes for one in self._readers.values()) > _KEPT:
             del self._readers[next(iter(self._readers))]
         out = np.frombuffer(self._buffer, stored.dtype.newbyteorder("="), values.size).reshape(values.shape)
         out[...] = values
         return values.nbytes
-
-    def is_writing(self) -> bool:
-        return bool(self._tables)
 
     def forget_ended(self):
         """The tables that are whole, or were given up."""
@@ -303,11 +346,12 @@ def serve(line: socket.socket, buffer) -> None:
     """Until the worker is gone."""
     decoder = Decoder(buffer)
     while True:
-        line.settimeout(_IDLE if decoder.is_writing() else None)
+        line.settimeout(_IDLE)
         try:
             packet, files, _, _ = socket.recv_fds(line, _MAX_QUESTION + 1, 4)
         except TimeoutError:
             decoder.forget_ended()
+            decoder.forget()
             continue
         if not packet:
             return
@@ -326,13 +370,14 @@ def serve(line: socket.socket, buffer) -> None:
 
 def main() -> None:
     memory = int(sys.argv[1])
+    os.umask(int(sys.argv[2]))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: in the middle of a read, too
     os.environ["HDF5_PLUGIN_PRELOAD"] = "::"        # a file names filters; none is loaded for it
     line = socket.socket(fileno=LINE)
-    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[2:]]
-    read_only = {path for path, folder in zip(folders, sys.argv[2:]) if folder.endswith(":ro")}
+    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[3:]]
+    read_only = {path for path, folder in zip(folders, sys.argv[3:]) if folder.endswith(":ro")}
     confine([*of_python(), *folders], [path for path in folders if path not in read_only])
     serve(line, mmap.mmap(BUFFER, 0))
     os._exit(0)     # what libraries have under way is of no use to anyone

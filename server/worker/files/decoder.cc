@@ -83,7 +83,8 @@ absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pi
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // -P: nothing is imported from the current folder, which may be one of data.
-  std::vector<std::string> arguments = {options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes)};
+  std::vector<std::string> arguments = {
+      options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes), StrCat(options.umask)};
   arguments.insert(arguments.end(), options.folders.begin(), options.folders.end());
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());

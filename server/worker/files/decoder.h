@@ -32,6 +32,7 @@ struct DecoderOptions {
   int64_t memory_bytes = kDecoderMemoryBytes;
   int64_t timeout_ms = kDecoderTimeoutMs;
   std::vector<std::string> folders = {};  // FileRoots::Make's: the kernel keeps it to them, where it can
+  mode_t umask = 022;                     // of the files that it makes in a folder
 };
 
 // Elements of a tensor of the file: of its row-major bytes those from `offset_bytes` on, by these strides.

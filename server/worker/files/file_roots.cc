@@ -85,26 +85,45 @@ bool EndsWith(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// A folder goes with all that is in it, so that must be what a table's writer leaves there: its parts, and files whose
-// names readers pass over ("_SUCCESS", ".x.crc"). A name that ends in .zarr says so itself.
+// A folder goes with all that is in it, so it must be empty, or what a save leaves there. Of a table: its parts, one at
+// least, and files whose names readers pass over ("_SUCCESS", ".x.crc"). Of a zarr store: its metadata.
 absl::Status CheckReplaceable(int folder, const std::string& name) {
-  if (EndsWith(name, ".zarr")) return absl::OkStatus();
+  const bool is_store = EndsWith(name, ".zarr");
+  bool is_empty = true, is_known = false;
   const int fd = openat(folder, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   DIR* const entries = fd < 0 ? nullptr : fdopendir(fd);
   if (entries == nullptr) return fd < 0 && errno == ENOENT ? absl::OkStatus() : FileError(name, errno);
   absl::Status status;
   while (const dirent* entry = status.ok() ? readdir(entries) : nullptr) {
     const std::string_view own(entry->d_name);
+    if (own == "." || own == "..") continue;
+    is_empty = false;
     struct stat info = {};
     const bool is_file = fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
-    if (own == "." || own == ".." || (is_file && (own[0] == '.' || own[0] == '_' || EndsWith(own, ".parquet"))))
+    if (is_store) {
+      is_known = is_known || (is_file && (own == "zarr.json" || own == ".zgroup" || own == ".zarray"));
       continue;
+    }
+    is_known = is_known || (is_file && EndsWith(own, ".parquet"));
+    if (is_file && (own[0] == '.' || own[0] == '_' || EndsWith(own, ".parquet"))) continue;
     status = absl::InvalidArgumentError(StrCat("file ", Printable(name, kMaxShownPath), ": is a folder with ",
                                                Printable(own, kMaxShownPath),
                                                " in it, which no table has; it is not replaced"));
   }
   closedir(entries);
-  return status;
+  if (!status.ok() || is_empty || is_known) return status;
+  return absl::InvalidArgumentError(StrCat(
+      "file ", Printable(name, kMaxShownPath), ": is a folder with files in it, but no ",
+      is_store ? "zarr store: it has no zarr.json, .zgroup or .zarray" : "table: none of them is a .parquet file",
+      "; it is not replaced"));
+}
+
+// The permissions of what is made: those of what it replaces, else what the umask leaves of the most that there are.
+mode_t ModeFor(int folder, const std::string& final_name, mode_t most, mode_t mask) {
+  constexpr mode_t kPermissions = 0777;
+  struct stat old = {};
+  if (fstatat(folder, final_name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0) return old.st_mode & kPermissions;
+  return most & ~mask;
 }
 
 bool IsFolder(int fd) {
@@ -118,8 +137,12 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
-NewFile::NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name)
-    : folder_(std::move(folder)), file_(std::move(file)), name_(std::move(name)), final_name_(std::move(final_name)) {}
+NewFile::NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name, mode_t mode)
+    : folder_(std::move(folder)),
+      file_(std::move(file)),
+      name_(std::move(name)),
+      final_name_(std::move(final_name)),
+      mode_(mode) {}
 
 NewFile::~NewFile() {
   if (!is_committed_) RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
@@ -128,6 +151,7 @@ NewFile::~NewFile() {
 absl::Status NewFile::Commit() {
   if (is_committed_) return absl::FailedPreconditionError("commit: the file was committed before");
   const bool is_folder = IsFolder(file_.get());
+  if (fchmod(file_.get(), mode_) != 0) return FileError(name_, errno);
   if ((is_folder ? syncfs(file_.get()) : fsync(file_.get())) != 0) return FileError(name_, errno);
   const auto rename = [this](unsigned how) {
     return renameat2(folder_.get(), name_.c_str(), folder_.get(), final_name_.c_str(), how);
@@ -154,8 +178,14 @@ bool IsNewFileName(std::string_view name) {
          std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folders) {
+// Whether one lies below the other, or is it.
+bool IsBelow(std::string_view path, std::string_view root) {
+  return root == "/" || path == root || (path.substr(0, root.size()) == root && path[root.size()] == '/');
+}
+
+absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folders, mode_t umask) {
   FileRoots roots;
+  roots.umask_ = umask;
   for (const std::string& folder : folders) {
     Root root;
     root.path = folder;
@@ -173,6 +203,13 @@ absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folder
       return absl::InvalidArgumentError(StrCat("files: ", Printable(folder, kMaxShownPath), " is no folder"));
     }
     root.folder = std::make_shared<const FileDescriptor>(std::move(opened));
+    for (const Root& other : roots.roots_) {
+      const bool is_nested = IsBelow(root.path, other.path) || IsBelow(other.path, root.path);
+      if (!is_nested || root.access == other.access) continue;
+      return absl::InvalidArgumentError(StrCat("files: ", Printable(root.path, kMaxShownPath), " and ",
+                                               Printable(other.path, kMaxShownPath),
+                                               " lie one in the other, and one is served for reading alone (:ro)"));
+    }
     roots.roots_.push_back(std::move(root));
   }
   return roots;
@@ -269,11 +306,11 @@ absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::Create(std::string_view path
   TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFolderOf(path, name, S_IFREG));
   const std::string final_name = SplitLast(path).second;
   const std::string own_name(name);
-  FileDescriptor file(OpenBeneath(folder.get(), own_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0644));
+  FileDescriptor file(OpenBeneath(folder.get(), own_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
   if (file.get() < 0) return FileError(path, errno);
-  fchmod(file.get(), 0644);
   const int fd = file.get();
-  auto made = std::make_unique<NewFile>(std::move(folder), std::move(file), own_name, final_name);
+  const mode_t mode = ModeFor(folder.get(), final_name, 0666, umask_);
+  auto made = std::make_unique<NewFile>(std::move(folder), std::move(file), own_name, final_name, mode);
   // A file system without reservations says so; there a full disk shows when the bytes come.
   if (bytes > 0 && fallocate(fd, 0, 0, bytes) != 0 && errno != EOPNOTSUPP) return FileError(path, errno);
   if (ftruncate(fd, bytes) != 0) return FileError(path, errno);
@@ -289,11 +326,12 @@ absl::StatusOr<std::unique_ptr<NewFile>> FileRoots::CreateFolder(std::string_vie
   TESSERA_ASSIGN_OR_RETURN(FileDescriptor folder, OpenFolderOf(path, name, S_IFDIR));
   TESSERA_RETURN_IF_ERROR(CheckReplaceable(folder.get(), SplitLast(path).second));
   const std::string own_name(name);
-  if (mkdirat(folder.get(), own_name.c_str(), 0755) != 0) return FileError(path, errno);
+  if (mkdirat(folder.get(), own_name.c_str(), 0700) != 0) return FileError(path, errno);
   FileDescriptor made(OpenBeneath(folder.get(), own_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0));
   if (made.get() < 0) return FileError(path, errno);
-  fchmod(made.get(), 0755);
-  return std::make_unique<NewFile>(std::move(folder), std::move(made), own_name, SplitLast(path).second);
+  const std::string final_name = SplitLast(path).second;
+  const mode_t mode = ModeFor(folder.get(), final_name, 0777, umask_);
+  return std::make_unique<NewFile>(std::move(folder), std::move(made), own_name, final_name, mode);
 }
 
 }  // namespace tessera

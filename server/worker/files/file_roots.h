@@ -40,7 +40,7 @@ class FileDescriptor {
 // committed.
 class NewFile {
  public:
-  NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name);
+  NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name, mode_t mode);
   ~NewFile();
   // The bytes are on the disk, and the file has its name; what had it is replaced.
   absl::Status Commit();
@@ -49,6 +49,7 @@ class NewFile {
  private:
   FileDescriptor folder_, file_;
   std::string name_, final_name_;
+  mode_t mode_;  // that it has when it is whole; before, its owner alone reads it
   bool is_committed_ = false;
 };
 
@@ -56,7 +57,8 @@ class FileRoots {
  public:
   FileRoots() = default;  // none
   // Folders that are there; "folder:ro" is for reading alone. InvalidArgument names the one that is none.
-  static absl::StatusOr<FileRoots> Make(const std::vector<std::string>& folders);
+  // Folders of which one lies in another have the same access. `umask` is of the files that are made and replace none.
+  static absl::StatusOr<FileRoots> Make(const std::vector<std::string>& folders, mode_t umask = 022);
 
   bool empty() const { return roots_.empty(); }
   // A regular file, to read. NotFound, PermissionDenied (also of a path that leads out), InvalidArgument (no file).
@@ -71,8 +73,8 @@ class FileRoots {
   // ResourceExhausted where the disk has no room for them.
   absl::StatusOr<std::unique_ptr<NewFile>> Create(std::string_view path, std::string_view name, int64_t bytes,
                                                   std::string_view head) const;
-  // A folder `name` beside `path`, empty. One that takes the place of another: InvalidArgument where that one has files
-  // that no table has, unless the name says that it is zarr.
+  // A folder `name` beside `path`, empty. One that takes the place of another: InvalidArgument where that one isn't
+  // empty and is no table, or, if the name ends in .zarr, no zarr store.
   absl::StatusOr<std::unique_ptr<NewFile>> CreateFolder(std::string_view path, std::string_view name) const;
 
  private:
@@ -89,6 +91,7 @@ class FileRoots {
   absl::StatusOr<FileDescriptor> OpenFolderOf(std::string_view path, std::string_view name, mode_t kind) const;
 
   std::vector<Root> roots_;
+  mode_t umask_ = 022;
 };
 
 // Whether files that are being made have such names: ".x.npy.tessera-0123456789abcdef".

@@ -32,6 +32,7 @@ from ._tensor import Tensor, handle_of
 
 INDEX = "model.safetensors.index.json"
 VERSION = 1
+SAVE = "save"       # in the metadata of the index and of each file: one number for all files of a save
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
           "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16,
           "U32": torch.uint32, "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64}
@@ -141,10 +142,10 @@ def _dotted(path: tuple) -> str:
     return ".".join(str(one) for one in path) or "the state"
 
 
-def _write(file: pathlib.Path, pieces: list) -> None:
+def _write(file: pathlib.Path, pieces: list, number: str) -> None:
     """Writes one safetensors file, piece after piece."""
     pieces = sorted(pieces, key=lambda one: (-one.dtype.itemsize, one.key))     # each begins at a multiple of its dtype's size
-    header: dict = {"__metadata__": {"format": "pt"}}
+    header: dict = {"__metadata__": {"format": "pt", SAVE: number}}
     at = 0
     for piece in pieces:
         header[piece.key] = {"dtype": NAMES[piece.dtype], "shape": piece.shape, "data_offsets": [at, at + piece.bytes]}
@@ -164,14 +165,14 @@ def _write(file: pathlib.Path, pieces: list) -> None:
         os.fsync(out.fileno())
 
 
-def _write_all(folder: pathlib.Path, plan: _Plan) -> dict:
-    """Writes the tensors of a plan; by file the keys of its pieces and their bytes."""
+def _write_all(folder: pathlib.Path, plan: _Plan, number: str) -> dict:
+    """Writes the tensors of a plan, with the save's number in each file; by file the keys of its pieces and their bytes."""
     made: dict = {}
     for handles in plan.sharded.values():
         rest = dict(handles)
         for part in _worker_files.chunks(handles):
             file = f"{len(made)}.safetensors"
-            if not _worker_files.write(folder / file, part):
+            if not _worker_files.write(folder / file, part, {SAVE: number}):
                 break       # what they can't write now the client does
             made[file] = list(part), sum(handle.nbytes for handle in part.values())
             for name in part:
@@ -180,7 +181,7 @@ def _write_all(folder: pathlib.Path, plan: _Plan) -> dict:
             plan.by_shards(name, handle)
     for group in sorted(plan.files, key=lambda one: (one is None, one or ())):
         pieces, file = plan.files[group], f"{len(made)}.safetensors"
-        _write(folder / file, pieces)
+        _write(folder / file, pieces, number)
         made[file] = [piece.key for piece in pieces], sum(piece.bytes for piece in pieces)
     return made
 
@@ -211,7 +212,8 @@ def save(path, state) -> None:
     folder = path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     folder.mkdir()
     try:
-        made = _write_all(folder, plan)     # bytes and pieces of each file
+        save_number = secrets.token_hex(8)
+        made = _write_all(folder, plan, save_number)     # bytes and pieces of each file
         weights, sizes, total = {}, {}, 0
         for number, (file, (names, count)) in enumerate(made.items(), 1):
             name = f"model-{number:05d}-of-{len(made):05d}.safetensors"
@@ -219,7 +221,8 @@ def save(path, state) -> None:
             sizes[name] = (folder / name).stat().st_size
             weights.update((key, name) for key in names)
             total += count
-        index = {"metadata": {"total_size": total, "format": "tessera", "version": VERSION, "file_bytes": sizes},
+        index = {"metadata": {"total_size": total, "format": "tessera", "version": VERSION, "file_bytes": sizes,
+                              SAVE: save_number},
                  "weight_map": weights, "tensors": plan.tensors, "state": tree}
         with open(folder / INDEX, "w", encoding="utf-8") as out:
             json.dump(index, out, indent=1)

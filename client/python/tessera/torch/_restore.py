@@ -11,15 +11,16 @@ import contextlib
 import json
 import math
 import pathlib
+import struct
 
 import torch
 
 import _tessera
-from .._errors import InvalidArgumentError, NotFoundError
+from .._errors import InvalidArgumentError, NotFoundError, TesseraError
 from .._mesh import DeviceMesh
 from .._placements import Replicate, Shard, decode, encode, listed
 from .._session import session_of
-from ._checkpoint import DTYPES, INDEX, VERSION
+from ._checkpoint import DTYPES, INDEX, SAVE, VERSION
 from ._dtypes import array_of, code
 from ._moving import default_mesh, upload
 from ._tensor import Tensor, handle_of, wrap
@@ -28,6 +29,7 @@ from ._worker_files import Reader
 # Of optimizers: state that has its parameter's shape.
 _LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "acc_delta")
 _SHOWN = 8      # of a long list of differences
+_MAX_HEAD = 100 << 20       # as safetensors has it
 
 
 class _Tensor:
@@ -36,7 +38,34 @@ class _Tensor:
     def __init__(self, name: str, entry: dict):
         self.name, self.shape, self.dtype = name, tuple(entry["shape"]), DTYPES[entry["dtype"]]
         self.placements = entry["placements"]       # by mesh dim the dim that is in shards, or None; None for a CPU tensor
-        self.pieces = [(piece["key"], [tuple(one) for one in piece["box"]]) for piece in entry["pieces"]]
+        self.pieces = [(piece["key"], [(int(start), int(stop)) for start, stop in piece["box"]]) for piece in entry["pieces"]]
+        self._check_pieces()
+
+    def _check_pieces(self) -> None:
+        """They lie in the tensor, each element in one of them."""
+        if any(not isinstance(n, int) or n < 0 for n in self.shape):
+            raise ValueError(f"{self.name} has the shape {self.shape}")
+        boxes = [box for _, box in self.pieces]
+        for box in boxes:
+            if len(box) != len(self.shape) or any(not 0 <= start <= stop <= n for (start, stop), n in zip(box, self.shape)):
+                raise ValueError(f"a piece {box} of {self.name} is none of the shape {self.shape}")
+        count = sum(math.prod(stop - start for start, stop in box) for box in boxes)
+        overlap = any(all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, other))
+                      for i, box in enumerate(boxes) for other in boxes[:i] if self.shape)
+        if overlap or not self.shape and len(boxes) > 1:
+            raise ValueError(f"two pieces of {self.name} have the same elements")
+        if count > math.prod(self.shape):
+            raise ValueError(f"the pieces of {self.name} have {count} elements of {math.prod(self.shape)}")
+
+
+def _save_of(file: pathlib.Path) -> str | None:
+    """The number of the save that wrote a safetensors file; None where its head doesn't say one."""
+    with open(file, "rb") as opened:
+        size, = struct.unpack("<Q", opened.read(8))
+        try:
+            return json.loads(opened.read(min(size, _MAX_HEAD)))["__metadata__"].get(SAVE)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return None
 
 
 class _Folder:
@@ -57,18 +86,18 @@ class _Folder:
             if kind != "tessera" or version != VERSION:
                 raise InvalidArgumentError(f"load: {path} has format {kind!r}, version {version!r}; tt.load reads 'tessera', {VERSION}")
             for file, expected in index["metadata"]["file_bytes"].items():
-                self._check(file, expected)
+                self._check(file, expected, index["metadata"].get(SAVE))
             self.files = index["weight_map"]
             if not set(self.files.values()) <= set(index["metadata"]["file_bytes"]):
                 raise InvalidArgumentError(f"load: {path / INDEX} is damaged: weight_map names files that file_bytes doesn't")
             self.tensors = {name: _Tensor(name, entry) for name, entry in index["tensors"].items()}
             self.state = self._tree(index["state"])
-        except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            if isinstance(error, NotFoundError):
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            if isinstance(error, TesseraError):
                 raise
             raise InvalidArgumentError(f"load: {path / INDEX} is damaged: {type(error).__name__}: {error}") from None
 
-    def _check(self, file: str, expected: int) -> None:
+    def _check(self, file: str, expected: int, number: str | None) -> None:
         if pathlib.PurePath(file).name != file:
             raise InvalidArgumentError(f"load: {self.path / INDEX} names the file {file!r}, which is not in its folder")
         if not (self.path / file).is_file():
@@ -76,6 +105,8 @@ class _Folder:
         found = (self.path / file).stat().st_size
         if found != expected:
             raise InvalidArgumentError(f"load: {self.path} is cut: the file {file} has {found} bytes, not {expected}")
+        if number is not None and (own := _save_of(self.path / file)) != number:
+            raise InvalidArgumentError(f"load: {self.path / file} is of another save than {INDEX}: its number is {own!r}, not {number!r}")
 
     def _tree(self, node):
         (kind, value), = node.items()

@@ -42,11 +42,11 @@ def _in_parts(handle):
     return moved(handle, [(1, 0, 0)] * len(handle._placements))
 
 
-def write(file: pathlib.Path, handles: dict) -> bool:
+def write(file: pathlib.Path, handles: dict, metadata: dict) -> bool:
     """Writes handles of one session as a safetensors file and waits for it. False where its workers don't see the folder, or
     may not write there: nothing has been written then."""
     try:
-        save_file(os.path.realpath(file), {name: _in_parts(handle) for name, handle in handles.items()}, metadata={"format": "pt"})
+        save_file(os.path.realpath(file), {name: _in_parts(handle) for name, handle in handles.items()}, metadata={"format": "pt", **metadata})
     except _NOT_SEEN:
         return False
     return True
