@@ -192,7 +192,15 @@ absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<con
 }
 
 absl::StatusOr<ClusterReport> Session::Status() const { return impl_->GetStatus(UINT32_MAX); }
-absl::Status Session::CloseOther(uint64_t session) const { return impl_->CloseOther(session); }
+absl::Status Session::CloseOther(uint64_t session) const {
+  return impl_->AskAsAdmin("close",
+                           [session](Connection& to, DoneCallback done) { to.CloseOther(session, std::move(done)); });
+}
+
+absl::Status Session::KillWorker(WorkerIndex worker, const std::string& reason) const {
+  return impl_->AskAsAdmin(
+      "kill-worker", [&](Connection& to, DoneCallback done) { to.KillWorker(worker.value, reason, std::move(done)); });
+}
 absl::Status Session::Sync() const { return impl_->Sync(); }
 absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }

@@ -68,6 +68,9 @@ class Session {
   absl::StatusOr<ClusterReport> Status() const;
   // Ends another session, with all that it has. PermissionDenied for who is no admin.
   absl::Status CloseOther(uint64_t session) const;
+  // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
+  // NotFound.
+  absl::Status KillWorker(WorkerIndex worker, const std::string& reason) const;
   // Until everything that is held has run; the first failure that was not told before.
   absl::Status Sync() const;
   // Counts the bytes that the workers move for the ops between the two.

@@ -85,7 +85,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   bool IsReady(HandleState& handle);
   absl::Status Sync();
   absl::StatusOr<ClusterReport> GetStatus(uint32_t max_tensors);
-  absl::Status CloseOther(uint64_t session);  // as an admin may
+  absl::Status AskAsAdmin(std::string_view what, const std::function<void(Connection&, DoneCallback)>& ask);
   absl::StatusOr<ProfileReport> Profile(const OpRange& ops);
   absl::StatusOr<uint64_t> CommBegin();
   absl::StatusOr<CommReport> CommEnd(uint64_t number);

@@ -258,10 +258,10 @@ absl::StatusOr<ProfileReport> SessionImpl::Profile(const OpRange& ops) {
   return std::move(request->profile);
 }
 
-absl::Status SessionImpl::CloseOther(uint64_t session) {
+absl::Status SessionImpl::AskAsAdmin(std::string_view what, const std::function<void(Connection&, DoneCallback)>& ask) {
   TESSERA_RETURN_IF_ERROR(Check());
   auto [number, request] = NewRequest();
-  connection_->CloseOther(session, [this, n = number, r = request](absl::Status status) {
+  ask(*connection_, [this, n = number, r = request](absl::Status status) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       r->done = true;
@@ -270,7 +270,7 @@ absl::Status SessionImpl::CloseOther(uint64_t session) {
     }
     NotifyChanged();
   });
-  return WaitFor("close", request);
+  return WaitFor(what, request);
 }
 
 absl::StatusOr<uint64_t> SessionImpl::CommBegin() {

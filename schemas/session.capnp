@@ -102,7 +102,7 @@ interface Session {
   # What ran of this session's ops [firstOp, endOp), as far as it is remembered (max_profiled_runs).
   killWorker @5 (worker :Int32, reason :Text) -> ();
   # Ends a worker as if it were silent: its process is killed, and tensors without a living copy fail with the reason.
-  # For admins; PermissionDenied for others. InvalidArgument where no such worker lives.
+  # For admins; PermissionDenied for others. NotFound where no such worker lives.
 }
 
 struct ToCoordinator {

@@ -25,6 +25,7 @@ Command AddUpCommand(CLI::App& app);
 Command AddStatusCommand(CLI::App& app);
 Command AddTensorsCommand(CLI::App& app);
 Command AddCloseCommand(CLI::App& app);
+Command AddKillWorkerCommand(CLI::App& app);
 Command AddDemoCommand(CLI::App& app);
 Command AddDoctorCommand(CLI::App& app);
 Command AddBenchCommand(CLI::App& app);

@@ -111,6 +111,22 @@ int CloseSession(const CloseOptions& options) {
   return 0;
 }
 
+struct KillOptions {
+  AddressOption address;
+  int32_t worker = 0;
+  std::string reason;
+};
+
+int KillWorker(const KillOptions& options) {
+  absl::StatusOr<Session> session = options.address.Connect();
+  if (!session.ok()) return Failed(session.status());
+  if (absl::Status status = session->KillWorker(WorkerIndex(options.worker), options.reason); !status.ok()) {
+    return Failed(status);
+  }
+  std::printf("worker %d is ended\n", options.worker);
+  return 0;
+}
+
 using Print = void (*)(const ClusterReport&, const ReadOptions&);
 
 int Read(const ReadOptions& options, Print print) {
@@ -147,6 +163,22 @@ Command AddCloseCommand(CLI::App& app) {
   command->add_option("session", options->session, "its number, as `tessera status` shows it")->required();
   command->footer("Example:\n  TESSERA_ADMIN_TOKEN=... tessera close 7 --address unix:/run/tessera.sock");
   return {command, [options] { return CloseSession(*options); }};
+}
+
+Command AddKillWorkerCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("kill-worker",
+                                         "End a worker's process, as if it were silent; needs the admin's token.\n"
+                                         "Tensors that have no copy on other workers fail with the reason");
+  auto options = std::make_shared<KillOptions>();
+  options->address.AddTo(*command);
+  command->add_option("worker", options->worker, "its number, as `tessera status` shows it")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--reason", options->reason, "what the errors of its tensors, and the log, say");
+  command->footer(
+      "Example:\n  TESSERA_ADMIN_TOKEN=... tessera kill-worker 3 --reason \"its GPU hangs\" --address "
+      "unix:/run/tessera.sock");
+  return {command, [options] { return KillWorker(*options); }};
 }
 
 Command AddTensorsCommand(CLI::App& app) {

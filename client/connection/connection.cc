@@ -155,6 +155,18 @@ void Connection::CloseOther(uint64_t session, DoneCallback done) {
   });
 }
 
+void Connection::KillWorker(int32_t worker, const std::string& reason, DoneCallback done) {
+  impl_->queue.Post(Order::kAfterRecords, [worker, reason, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [&worker, &reason, done](wire::Session::Client& own) {
+      auto request = own.killWorkerRequest();
+      request.setWorker(worker);
+      request.setReason(reason.c_str());
+      return request.send().then([done](auto&&) { done(absl::OkStatus()); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
 void Connection::BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
                                absl::Span<const WorkerIndex> workers) {
   impl_->queue.Post(Order::kAtOnce,

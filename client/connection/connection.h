@@ -126,6 +126,8 @@ class Connection {
   void CloseSession(DoneCallback done);
   // Another one, as an admin may.
   void CloseOther(uint64_t session, DoneCallback done);
+  // A worker, as an admin may.
+  void KillWorker(int32_t worker, const std::string& reason, DoneCallback done);
 
   // Bytes between `memory` and workers, under a ticket. A transfer is numbered by the caller.
   // Each worker's calls run in order; workers run beside each other. Errors name the worker.

@@ -250,6 +250,10 @@ void DefineSession(nb::module_& module) {
            [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
       .def("_sync", [](const Session& s) { RaiseIfError(Released([&] { return s.Sync(); })); })
       .def("_close", [](const Session& s) { RaiseIfError(Released([&] { return s.Close(); })); })
+      .def("_kill_worker",
+           [](const Session& s, int32_t worker, const std::string& reason) {
+             RaiseIfError(Released([&] { return s.KillWorker(WorkerIndex(worker), reason); }));
+           })
       .def("_keep_until_closed", &KeepUntilClosed)
       .def("_comm_begin", [](const Session& s) { return ValueOrRaise(s.CommBegin()); })
       .def("_comm_end", &CommEnd)

@@ -84,6 +84,8 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   if (!Remove(op->missing, worker)) return;
   WorkerEntry& entry = workers_.at(worker);
   --entry.outstanding;
+  entry.working_since_us = now_us_;
+  if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
   entry.outstanding_us -= op->cost_us;
   const auto has_refill = [](int64_t outstanding, int64_t limit) { return outstanding <= limit - (limit + 7) / 8; };
   if (has_refill(entry.outstanding, config_.max_outstanding_per_worker) &&
@@ -148,7 +150,7 @@ uint64_t StateMachine::CountUnderWay(SessionId session, uint64_t first_op, uint6
 void StateMachine::Blame(const OpPointer& op, const absl::Status& cause) {
   const bool is_being_killed = std::any_of(op->missing.begin(), op->missing.end(), [this](WorkerIndex worker) {
     const WorkerEntry& entry = workers_.at(worker);
-    return entry.last_kill_us > entry.last_heard_us;
+    return entry.last_kill_us > entry.last_heard_us || !entry.stalled.empty();
   });
   if (!is_being_killed || !absl::IsUnavailable(cause)) return Poison(op, cause);
   if (op->broken_connection.ok()) op->broken_connection = cause;

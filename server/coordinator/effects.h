@@ -89,12 +89,13 @@ struct EndSession {
   SessionId session;
   absl::Status reason;
 };
-// A silent worker, whose process is to be ended. Until that is so it may write what it was told to, and counts as
-// there: WorkerLostEvent says that it is gone.
+// A silent worker, or one that does no work, whose process is to be ended. Until that is so it may write what it was
+// told to, and counts as there: WorkerLostEvent says that it is gone.
 struct KillWorker {
   WorkerIndex worker;
   uint64_t incarnation = 0;
   int32_t pid = 0;
+  std::string reason = "is silent";
 };
 
 using Effect = std::variant<ToWorkers, ToClient, EndSession, KillWorker>;

@@ -116,7 +116,7 @@ int Main(int argc, char** argv) {
       "Example:\n  TESSERA_TOKEN=... TESSERA_JOIN_TOKEN=... tessera-coordinator --listen unix:/run/tessera/socket"};
   CoordinatorOptions options;
   std::string replay;
-  double worker_timeout_s = 10;
+  double worker_timeout_s = 10, work_timeout_s = 60;
   double handshake_timeout_s = 10;
   app.add_option("--listen", options.listen,
                  "address to serve: unix:/path, or tls://host:port for clients from anywhere; may be given again")
@@ -146,6 +146,12 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
       ->check(CLI::Range(0.5, 1e6))  // some heartbeats at least
+      ->capture_default_str();
+  app.add_option(
+         "--work-timeout", work_timeout_s,
+         "seconds after which a worker that answers, has work and makes no progress is probed; one whose device\n"
+         "then does nothing is killed")
+      ->check(CLI::Range(0.1, 86'400.0))
       ->capture_default_str();
   app.add_option("--max-connections", options.max_connections, "open connections")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
@@ -187,6 +193,7 @@ int Main(int argc, char** argv) {
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
+  options.config.work_timeout_us = static_cast<int64_t>(work_timeout_s * 1e6);
   if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");
   if (options.join_token.empty()) options.join_token = FromEnvironment("TESSERA_JOIN_TOKEN");
   if (options.admin_token.empty()) options.admin_token = FromEnvironment("TESSERA_ADMIN_TOKEN");

@@ -140,14 +140,21 @@ void StateMachine::On(const TickEvent&) {
     if (!session.connected && now_us_ >= session.lease_deadline_us) over.push_back(id);
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
+  WatchWork();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;
+    const bool is_stalled = !worker.stalled.empty();
     const int64_t quiet_us = now_us_ - worker.last_heard_us;
-    worker.state = quiet_us >= config_.suspect_us ? WorkerState::kSuspect : WorkerState::kAlive;
+    const bool is_suspect = quiet_us >= config_.suspect_us || is_stalled ||
+                            (worker.probe.value != 0 && now_us_ - worker.probed_us >= config_.suspect_us);
+    worker.state = is_suspect ? WorkerState::kSuspect : WorkerState::kAlive;
     // It is lost when it is gone. A process that can't be ended is tried again.
-    if (now_us_ - std::max(worker.last_heard_us, worker.last_kill_us) < config_.worker_timeout_us) continue;
+    const bool was_never_killed = worker.last_kill_us == 0;
+    const int64_t last_us = is_stalled ? worker.last_kill_us : std::max(worker.last_heard_us, worker.last_kill_us);
+    if (now_us_ - last_us < config_.worker_timeout_us && !(is_stalled && was_never_killed)) continue;
     worker.last_kill_us = now_us_;
-    effects_.push_back(KillWorker{index, worker.info.incarnation, worker.info.pid});
+    effects_.push_back(KillWorker{index, worker.info.incarnation, worker.info.pid,
+                                  is_stalled ? "answers and does no work" : "is silent"});
   }
   std::erase_if(freed_, [this](FreedRange& range) {
     range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });

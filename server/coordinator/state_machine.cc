@@ -143,6 +143,7 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->cost_us = cost_us;
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
+    if (entry.outstanding == 0) entry.working_since_us = now_us_;
     ++entry.outstanding;
     entry.outstanding_us += cost_us;
     entry.full = entry.full || entry.outstanding >= config_.max_outstanding_per_worker ||

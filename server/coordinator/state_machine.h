@@ -97,6 +97,10 @@ class StateMachine {
   bool IsDead(WorkerIndex worker) const;
   // Tensors with shards on a worker that was lost go on where all of them have living copies
   // (schemas/types/living_mesh.h), and fail with the cause where they have none.
+  // stalls.cc
+  void WatchWork();
+  void Probe(WorkerIndex worker);
+  std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
   void LoseShardsOn(WorkerIndex worker, const absl::Status& cause);
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.

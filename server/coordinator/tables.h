@@ -35,6 +35,10 @@ struct WorkerEntry {
   // instructions and reports travel in batches and not one by one.
   bool full = false;
   int64_t received_bytes = 0;
+  int64_t working_since_us = 0;  // when it last reported something, or got the first thing to do
+  Ordinal probe;                 // under way (stalls.cc); 0: none
+  int64_t probed_us = 0;
+  std::string stalled;  // why it is ended though it answers; empty: it is not
   std::string lost_reason;
   uint64_t join_number = 0;  // counts all joins of the cluster
   Ordinal first_ordinal;     // of this process; 0 for the first one of its number

@@ -75,6 +75,7 @@ void StateMachine::On(const WorkerHeardEvent& event) {
   if (found == workers_.end() || found->second.state == WorkerState::kDead) return;
   found->second.last_heard_us = now_us_;
   const bool was_suspect = found->second.state == WorkerState::kSuspect;
+  if (!found->second.stalled.empty()) return;
   found->second.state = WorkerState::kAlive;
   if (was_suspect) Pump();
 }
@@ -87,8 +88,9 @@ void StateMachine::On(const WorkerLostEvent& event) {
   }
   const WorkerEntry& entry = found->second;
   const bool was_silent = entry.last_kill_us > entry.last_heard_us;
-  LoseWorker(event.worker,
-             was_silent ? StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s") : event.reason);
+  LoseWorker(event.worker, !entry.stalled.empty() ? entry.stalled
+                           : was_silent           ? StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s")
+                                                  : event.reason);
   Pump();
 }
 

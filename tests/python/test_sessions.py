@@ -57,6 +57,32 @@ def test_an_admin_closes_a_session_and_nobody_else_does(new_cluster):
     assert absent.returncode == 1 and "session 999 is not here" in absent.stderr
 
 
+def test_an_admin_ends_a_worker_and_nobody_else_does(new_cluster):
+    cluster = new_cluster(workers=2)
+    session = cluster.connect()
+    mesh = session.init_device_mesh((2,))
+    rows, copies = (ts.full((8,), 3.0, device_mesh=mesh, placements=[p]).wait() for p in (ts.Shard(0), ts.Replicate()))
+    refused = tessera("kill-worker", "1", "--address", cluster.address)
+    assert refused.returncode == 1 and "admin" in refused.stderr
+    with pytest.raises(ts.PermissionDeniedError, match="worker 1 may be ended with the admin's token alone"):
+        session.kill_worker(1)
+    assert float(rows.sum()) == 24
+    ended = tessera("kill-worker", "1", "--reason", "its\nfan broke", "--address", cluster.admin_address)
+    assert ended.returncode == 0 and "worker 1 is ended" in ended.stdout, ended.stderr
+    wait_until(lambda: session.status()["workers"][1]["state"] == "dead")
+    with pytest.raises(ts.UnavailableError, match=r"worker 1 was lost \(an admin ended it: its\\nfan broke\)"):
+        rows.wait()
+    assert float(copies.sum()) == 24
+    with ts.connect(cluster.admin_address) as admin:
+        for absent in (1, 7, -1):
+            with pytest.raises(ts.NotFoundError, match=f"kill-worker: worker {absent} is not here"):
+                admin.kill_worker(absent)
+        with pytest.raises(ts.InvalidArgumentError, match="reason is 3"):
+            admin.kill_worker(0, 3)
+        admin.kill_worker(0)
+        wait_until(lambda: admin.status()["workers"][0]["state"] == "dead")
+
+
 HOLD_SESSIONS = """
 import sys, tessera as ts
 held = []

@@ -125,6 +125,12 @@ class SimulatedCluster {
     }
   }
 
+  // What was sent to a worker since it last reported.
+  std::vector<WorkerMessage> MessagesAt(WorkerIndex worker) const {
+    const auto found = pending_.find(worker);
+    if (found == pending_.end()) return {};
+    return {found->second.begin(), found->second.end()};
+  }
   // All instances that were sent to a worker and are not complete.
   std::vector<Instance> InstancesAt(WorkerIndex worker) const {
     std::vector<Instance> instances;

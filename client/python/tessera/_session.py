@@ -253,6 +253,15 @@ class _SessionMethods:
                 raise InvalidArgumentError(f"drop: {tensor!r} is no tensor of {self!r}")
             self._let_go(tensor)
 
+    def kill_worker(self, worker: int, reason: str = "") -> None:
+        """Ends a worker's process, as an admin may: tensors that have no copy on other workers fail with the reason.
+
+        >>> ts.connect(cluster.admin_address).kill_worker(3, "its GPU hangs")"""
+        number, = _mesh.integers(worker, "worker", "kill_worker")
+        if not isinstance(reason, str):
+            raise InvalidArgumentError(f"kill_worker: reason is {reason!r}; it must be a str")
+        self._kill_worker(number, reason)
+
     def status(self) -> dict:
         """Workers, this session and its tensors, as the coordinator knows them. An admin's session sees all sessions."""
         return self._status()

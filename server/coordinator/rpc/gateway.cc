@@ -59,6 +59,16 @@ class SessionServer final : public wire::Session::Server {
     hub_.Apply(SessionClosedEvent{id_});
     return kj::READY_NOW;
   }
+  kj::Promise<void> killWorker(KillWorkerContext context) override {
+    Check();
+    const WorkerIndex worker(context.getParams().getWorker());
+    if (role_ != Role::kAdmin) {
+      ThrowIfError(absl::PermissionDeniedError(
+          StrCat("kill-worker: worker ", worker.value, " may be ended with the admin's token alone")));
+    }
+    ThrowIfError(hub_.KillByAdmin(worker, TextOf(context.getParams().getReason()), id_));
+    return kj::READY_NOW;
+  }
   kj::Promise<void> closeOther(CloseOtherContext context) override {
     Check();
     const SessionId other(context.getParams().getSession());

@@ -149,7 +149,7 @@ void Hub::Carry(Effects effects) {
 void Hub::Kill(const KillWorker& victim) {
   const auto found = workers_.find(victim.worker);
   if (found == workers_.end() || found->second.info.incarnation != victim.incarnation) return;
-  spdlog::warn("worker {} (pid {}) is silent: killing it", victim.worker.value, victim.pid);
+  spdlog::warn("worker {} (pid {}) {}: killing it", victim.worker.value, victim.pid, victim.reason);
   std::string why = "it is of another PID namespace";
   if (victim.pid > 0) {
     if (End(found->second.process, victim.pid) == 0) return;
@@ -157,7 +157,7 @@ void Hub::Kill(const KillWorker& victim) {
     why = strerror(errno);
   }
   if (!machine_.IsMappedByPeers(victim.worker)) {
-    return WorkerGone(victim.worker, victim.incarnation, "it is silent, and can't be killed: " + why);
+    return WorkerGone(victim.worker, victim.incarnation, StrCat("it ", victim.reason, ", and can't be killed: ", why));
   }
   spdlog::error(
       "worker {} can't be killed from here ({}). It may still write to the memory of its peers: what waits for it goes "
@@ -389,6 +389,33 @@ absl::Status Hub::CloseByAdmin(SessionId session, SessionId by) {
   return absl::OkStatus();
 }
 
+absl::Status Hub::KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.link.get() == nullptr) {
+    return absl::NotFoundError(StrCat("kill-worker: worker ", worker.value, " is not here"));
+  }
+  const std::string shown = Printable(reason, kMaxLogChars);
+  spdlog::warn("worker {} is ended by the admin of session {}{}{}", worker.value, by.value, shown.empty() ? "" : ": ",
+               shown);
+  WorkerLink& link = found->second;
+  link.ended_by = shown.empty() ? "an admin ended it" : StrCat("an admin ended it: ", shown);
+  const uint64_t incarnation = link.info.incarnation;
+  if (link.info.pid > 0 && End(link.process, link.info.pid) == 0) return absl::OkStatus();
+  if (link.info.pid > 0 && errno == ESRCH) {
+    WorkerGone(worker, incarnation, "its process is gone");
+    return absl::OkStatus();
+  }
+  const std::string why = link.info.pid > 0 ? strerror(errno) : "it is of another PID namespace";
+  if (machine_.IsMappedByPeers(worker)) {
+    link.ended_by.clear();
+    return absl::FailedPreconditionError(
+        StrCat("kill-worker: worker ", worker.value, " can't be ended from here (", why,
+               "), and others map its memory, which it may still write to; end its process on its own host"));
+  }
+  WorkerGone(worker, incarnation, why);  // it ends when its line does
+  return absl::OkStatus();
+}
+
 bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
   auto found = machine_.sessions().find(session);
   return sessions_.contains(session) && found != machine_.sessions().end() && found->second.connection == connection;
@@ -490,11 +517,12 @@ void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string
   if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
   spdlog::warn("worker {} is gone: {}", worker.value, Printable(reason, kMaxLogChars));
   const bool has_joined = found->second.link.get() != nullptr;
+  const std::string cause = found->second.ended_by.empty() ? reason : found->second.ended_by;
   Retire(kj::mv(found->second.link));
   expected_links_.erase(found->second.link_key);
   workers_.erase(found);
   if (!has_joined) return;
-  Apply(WorkerLostEvent{worker, incarnation, reason});
+  Apply(WorkerLostEvent{worker, incarnation, cause});
 }
 
 kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {

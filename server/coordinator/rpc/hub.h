@@ -57,6 +57,9 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, Role role,
                                        std::function<void(absl::Status)> on_end);
   absl::Status CloseByAdmin(SessionId session, SessionId by);
+  // Ends a worker's process; what comes of it is a death like any other. NotFound, or FailedPrecondition where its
+  // process can't be ended from here and others map its memory.
+  absl::Status KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by);
   void ConnectionGone(SessionId session, uint64_t connection);
   bool IsCurrent(SessionId session, uint64_t connection) const;
 
@@ -94,6 +97,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
     uint64_t activity = 0;
     kj::AutoCloseFd process = {};  // of one that can be ended from here
+    std::string ended_by = {};     // why it was ended, where an admin did it
   };
   struct SessionLink {
     bool is_connected = false;

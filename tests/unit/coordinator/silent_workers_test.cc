@@ -90,5 +90,72 @@ TEST(SilentWorkersTest, GoOnWhenTheyAreHeardAgain) {
   EXPECT_EQ(cluster.EventsOf<WorkerLostNotice>(session)[0].reason, "killed");
 }
 
+// Reports what waits at the worker and is a probe.
+bool AnswerProbe(SimulatedCluster& cluster, WorkerIndex worker) {
+  for (const WorkerMessage& message : cluster.MessagesAt(worker)) {
+    const auto* read = std::get_if<InlineRead>(&message);
+    if (read == nullptr) continue;
+    CompletionReport done;
+    done.ordinal = read->ordinal;
+    done.inline_bytes = "x";
+    cluster.Apply(WorkerReportEvent{worker, static_cast<uint64_t>(worker.value) + 1, {done}, {}});
+    return true;
+  }
+  return false;
+}
+
+int64_t KillsOf(const SimulatedCluster& cluster, int worker) {
+  const std::string begin = "kill " + std::to_string(worker);
+  return std::count_if(cluster.log().begin(), cluster.log().end(),
+                       [&](const std::string& line) { return line.rfind(begin, 0) == 0; });
+}
+
+void Hear(SimulatedCluster& cluster, int64_t us) {
+  for (int64_t passed = 0; passed < us; passed += 500'000) {
+    for (int32_t worker = 0; worker < 2; ++worker) cluster.Apply(WorkerHeardEvent{WorkerIndex(worker)});
+    cluster.Advance(500'000);
+  }
+}
+
+TEST(StalledWorkersTest, AWorkerThatAnswersAndDoesNoWorkIsLost) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open(), other = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1)});
+  Hear(cluster, 59'000'000);
+  EXPECT_FALSE(AnswerProbe(cluster, WorkerIndex(0)));
+  Hear(cluster, 2'000'000);
+  // Worker 0 waits for worker 1, and shows that it works; worker 1 shows nothing.
+  EXPECT_TRUE(AnswerProbe(cluster, WorkerIndex(0)));
+  Hear(cluster, 2'000'000);
+  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(0)).state, WorkerState::kAlive);
+  EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kSuspect);
+  // Who has nothing to do with it goes on.
+  cluster.Submit(other, {FullRecord(*Mesh::Make({1}, {}, {WorkerIndex(0)}), {8}, {Placement::Replicate()}, 1)});
+  EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(other).empty());
+  Hear(cluster, 30'000'000);
+  EXPECT_EQ(KillsOf(cluster, 0), 0);
+  EXPECT_EQ(KillsOf(cluster, 1), 1);
+  Hear(cluster, 10'000'000);
+  EXPECT_EQ(KillsOf(cluster, 1), 2);  // in vain, the first time: worker_timeout later again
+  cluster.Kill(WorkerIndex(1));
+  const auto lost = cluster.EventsOf<WorkerLostNotice>(session);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_THAT(lost[0].reason, ::testing::HasSubstr("it answers and does no work: full has not ended in"));
+  EXPECT_THAT(lost[0].reason, ::testing::HasSubstr("a byte of its memory is not read"));
+}
+
+TEST(StalledWorkersTest, AWorkerThatReportsOrIsPredictedToTakeLongIsNotProbed) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  for (uint64_t handle = 1; handle <= 20; ++handle) {
+    cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, handle)});
+    Hear(cluster, 40'000'000);
+    cluster.CompleteAll();
+  }
+  Hear(cluster, 300'000'000);  // nothing to do
+  EXPECT_EQ(KillsOf(cluster, 0) + KillsOf(cluster, 1), 0);
+  EXPECT_TRUE(cluster.MessagesAt(WorkerIndex(0)).empty());
+}
+
 }  // namespace
 }  // namespace tessera

@@ -1,0 +1,65 @@
+// Workers that answer pings and do no work: a probe tells them from those that wait for others.
+//
+// A worker has made no progress since its last report, or since it got something to do. After work_timeout, or many times
+// what all that it has to do is predicted to take, it gets a probe: to read one byte of its own memory, on the stream of
+// transfers, which waits for nothing. A worker whose other streams wait for a peer answers at once, and has as much time
+// again. One that doesn't answer in half of work_timeout has a device that hangs, or none: it is ended as a silent one is.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "schemas/types/layout.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+
+void StateMachine::WatchWork() {
+  // docs/limits.md: work_timeout_factor. Predictions are of a quiet machine, and of memory that is there.
+  constexpr int64_t kPredictionFactor = 100;
+  std::vector<WorkerIndex> to_probe;
+  for (auto& [index, worker] : workers_) {
+    if (worker.state == WorkerState::kDead || worker.outstanding == 0) continue;
+    if (worker.probe.value != 0) {
+      if (now_us_ - worker.probed_us < config_.work_timeout_us / 2) continue;
+      if (worker.stalled.empty()) worker.stalled = WhyStalled(index, worker);
+      continue;
+    }
+    const int64_t allowed_us = std::max(config_.work_timeout_us, kPredictionFactor * worker.outstanding_us);
+    if (now_us_ - worker.working_since_us >= allowed_us) to_probe.push_back(index);
+  }
+  for (const WorkerIndex worker : to_probe) Probe(worker);
+}
+
+void StateMachine::Probe(WorkerIndex worker) {
+  const Mesh mesh = *Mesh::Make({1}, {}, {worker});
+  auto tensor = std::make_shared<TensorEntry>();
+  tensor->spec = *TensorSpec::Make("probe", DType::kU8, {1}, mesh, {Placement::Replicate()});
+  const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
+  op->mesh = mesh;
+  op->tensor = tensor;
+  InlineRead read;
+  read.ordinal = op->ordinal;
+  read.spec = tensor->spec;
+  read.strides = RowMajorStrides(tensor->spec.shape);
+  WorkerEntry& entry = workers_.at(worker);
+  entry.probe = op->ordinal;
+  entry.probed_us = now_us_;
+  ToGroup(op->workers, std::move(read));
+}
+
+std::string StateMachine::WhyStalled(WorkerIndex index, const WorkerEntry& worker) const {
+  const OpEntry* oldest = nullptr;
+  for (const auto& [ordinal, op] : ops_) {
+    if (std::find(op->missing.begin(), op->missing.end(), index) == op->missing.end()) continue;
+    if (oldest == nullptr || op->ordinal < oldest->ordinal) oldest = op.get();
+  }
+  const double waited_s = static_cast<double>(now_us_ - worker.working_since_us) * 1e-6;
+  return StrCat("it answers and does no work: ", oldest == nullptr ? "" : StrCat(oldest->name, " has not ended in "), waited_s,
+                " s, ", static_cast<double>(oldest == nullptr ? 0 : oldest->cost_us) * 1e-6,
+                " s were predicted, and a byte of its memory is not read in ",
+                static_cast<double>(now_us_ - worker.probed_us) * 1e-6, " s");
+}
+
+}  // namespace tessera
