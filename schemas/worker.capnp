@@ -119,6 +119,8 @@ struct Window {
   waits @7 :List(Wait);
   others @8 :List(WindowRange);
   # More tensors of the same ticket: numbers 1, 2, ... of it.
+  session @9 :UInt64;
+  # Whose ticket it is: sessions take turns in a worker, and have a share of its places each.
 }
 
 struct WindowRange {
@@ -225,10 +227,10 @@ interface DataGate {
                                             bytes :Int64);
   # For peers: the arena, as its kind of device shares memory, and the page of counters, a memfd. PermissionDenied with
   # another key.
-  transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer);
+  transfer @1 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, session :UInt64);
   # For clients. Clients hear of a ticket only after every worker has reported its window open (the
   # Completion of the window's ordinal), so an unknown one is NotFound at once. A ticket is used once.
-  resume @2 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, first :UInt64);
+  resume @2 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, first :UInt64, session :UInt64);
   # For a client whose connection broke during puts or gets: it goes on where the worker is, with element `first`. The
   # former connection's calls of this ticket fail from here on. So does who may have redeemed it, and doesn't know.
   relay @3 (index :Int32) -> (gate :DataGate);
@@ -277,6 +279,8 @@ interface Transfer {
   # client/python/tessera/decoder.py says. FailedPrecondition: the worker has no decoder, or that lacks a package.
   createFolder @10 (path :Text, name :Text, json :Data) -> ();
   # As createFile: a folder in which the decoder has made the arrays of a zarr file, without values.
+  whenOver @11 () -> ();
+  # Answered when the ticket is over: a worker that passes the transfer on has a place for its client until then.
 }
 
 struct FileLayout {

@@ -387,6 +387,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   TransferWindow window;
   window.ordinal = op->ordinal;
   window.ticket = TicketId(next_ticket_++);
+  window.session = session.info.session;
   // The secret keeps other sessions out; it comes from the session's own, which they don't know.
   window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
   for (const TensorPointer& tensor : tensors) {

@@ -61,6 +61,7 @@ struct TransferRange {
 struct TransferWindow {
   Ordinal ordinal;
   TicketId ticket;
+  SessionId session;                  // that owns the ticket
   uint64_t secret = 0;                // known to the coordinator, the workers and the session that owns the ticket
   std::vector<TransferRange> ranges;  // of the ticket's tensors, by their number: one at least, of one direction
   std::vector<InstanceWait> waits;

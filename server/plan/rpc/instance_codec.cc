@@ -112,6 +112,7 @@ struct MessageEncoder {
     window.setOrdinal(m.ordinal.value);
     window.setTicket(m.ticket.value);
     window.setSecret(m.secret);
+    window.setSession(m.session.value);
     window.setDirection(static_cast<uint8_t>(m.direction()));
     EncodeRange(m.ranges[0], window);
     auto others = window.initOthers(static_cast<unsigned>(m.ranges.size() - 1));
@@ -160,6 +161,7 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   m.ordinal = Ordinal(window.getOrdinal());
   m.ticket = TicketId(window.getTicket());
   m.secret = window.getSecret();
+  m.session = SessionId(window.getSession());
   if (window.getDirection() > static_cast<uint8_t>(TransferDirection::kDownload)) {
     return absl::InvalidArgumentError(StrCat("unknown transfer direction ", static_cast<int>(window.getDirection())));
   }
