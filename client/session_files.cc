@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// One call of a copy: others get at the worker's copy thread between two.
+// One call of a copy.
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
 // The box by rows of dim 0, each piece of about kPieceBytes.

@@ -266,7 +266,7 @@ interface Transfer {
   openFile @5 (path :Text, layout :FileLayout, bytes :UInt64, modifiedNs :Int64, tensor :UInt32) -> ();
   # In place of attach, once for each tensor of the ticket: it lies in the file as the layout says, and `copy` goes between it and the shard. An upload
   # reads a file, a download writes one that createFile of this ticket's tensor has made, by any worker. FailedPrecondition
-  # when the file has another size or time than given (a read one; again at finish): it changes. `offset` of copy is 0.
+  # when the file has another size or time than given (a read one; again when it has been copied): it changes. `offset` of copy is 0.
   lookAtFile @6 (path :Text, offset :UInt64, count :UInt32) -> (bytes :UInt64, modifiedNs :Int64, part :Data);
   # The file's size and time, and up to `count` (max_file_part) of its bytes.
   createFile @7 (path :Text, name :Text, bytes :UInt64, head :Data) -> ();

@@ -14,6 +14,13 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+int64_t MaxDescriptors() {
+  constexpr int64_t kMost = 1 << 20;  // as the kernel has it, unless it was told another number
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > static_cast<rlim_t>(kMost)) return kMost;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
 kj::AutoCloseFd CopyDescriptor(int fd) {
   int copy = -1;
   KJ_SYSCALL(copy = fcntl(fd, F_DUPFD_CLOEXEC, 0));

@@ -2,6 +2,8 @@
 
 // File descriptors: how many there may be, and those that travel as capabilities, who lends one and who takes a copy.
 
+#include <cstdint>
+
 #include <capnp/capability.h>
 #include <kj/async.h>
 #include <kj/io.h>
@@ -24,6 +26,8 @@ typename Interface::Client LendDescriptor(kj::AutoCloseFd fd) {
 
 // To the most that this process may have: each connection takes some, and a shell's limit is often low.
 void RaiseDescriptorLimit();
+// How many that is.
+int64_t MaxDescriptors();
 
 // Another descriptor of the same file. Throws a kj exception when the process has none left.
 kj::AutoCloseFd CopyDescriptor(int fd);

@@ -74,7 +74,8 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
         inner_(kj::mv(inner)),
         mode_(options.mode),
         allowance_(std::move(options.allowance)),
-        begun_(kj::mv(options.begun)) {}
+        begun_(kj::mv(options.begun)),
+        wrote_(std::move(options.wrote)) {}
 
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
     return tryReadWithFds(buffer, min_bytes, max_bytes, nullptr, 0).then([](ReadResult result) {
@@ -157,6 +158,7 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Promise<void> Count(kj::Promise<void> write) {
     ++writes_;
     return write.attach(kj::defer([this]() {
+      if (wrote_) wrote_();
       if (--writes_ > 0) return;
       KJ_IF_MAYBE (quiet, quiet_) {
         (*quiet)->fulfill();
@@ -190,7 +192,8 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   const GuardMode mode_;
   const std::shared_ptr<GuestAllowance> allowance_;  // null: of no guest
   const kj::Array<kj::byte> begun_;
-  size_t used_ = 0;  // of it
+  const std::function<void()> wrote_;  // may be empty
+  size_t used_ = 0;                    // of begun_
   SegmentTableScanner scanner_;
   int writes_ = 0;  // under way
   kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> quiet_;

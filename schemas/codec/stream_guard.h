@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <kj/async-io.h>
@@ -62,6 +63,7 @@ struct GuardOptions {
   GuardMode mode = GuardMode::kReadAlways;
   std::shared_ptr<GuestAllowance> allowance = nullptr;  // null: of no guest
   kj::Array<kj::byte> begun = nullptr;                  // what was read of it already, which comes first
+  std::function<void()> wrote = nullptr;                // called when a write has ended
 };
 kj::Own<kj::AsyncCapabilityStream> MakeGuardedStream(kj::Own<kj::AsyncIoStream> inner, GuardOptions options);
 

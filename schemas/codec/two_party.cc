@@ -30,12 +30,18 @@ constexpr int kMaxGuestLooks = 32;  // at guests of which one is to go
 // The dialed end.
 struct ServedConnection {
   ServedConnection(kj::Own<kj::AsyncIoStream> raw, GuardOptions guard, capnp::Capability::Client bootstrap,
-                   int64_t flow_limit_bytes)
-      : stream(MakeGuardedStream(kj::mv(raw), kj::mv(guard))),
+                   int64_t flow_limit_bytes, std::shared_ptr<AnswerWindow> window)
+      : answers(std::move(window)),
+        stream(MakeGuardedStream(kj::mv(raw), kj::mv(guard))),
         network(*stream, kMaxDescriptorsPerMessage, capnp::rpc::twoparty::Side::SERVER),
         rpc(capnp::makeRpcServer(network, kj::mv(bootstrap))) {
     rpc.setFlowLimit(static_cast<size_t>(flow_limit_bytes) / sizeof(capnp::word));
+    answers->SetQueue([this]() { return network.getCurrentQueueSize(); });
   }
+  ~ServedConnection() { answers->Close(); }
+  KJ_DISALLOW_COPY(ServedConnection);
+
+  const std::shared_ptr<AnswerWindow> answers;
   kj::Own<kj::AsyncCapabilityStream> stream;
   capnp::TwoPartyVatNetwork network;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
@@ -150,6 +156,7 @@ struct Acceptor::Connection {
   const PeerName peer;
   const int descriptor;  // of its socket, which it doesn't own; -1: none
   std::shared_ptr<GuestAllowance> allowance = std::make_shared<GuestAllowance>();
+  const std::shared_ptr<AnswerWindow> answers = std::make_shared<AnswerWindow>();
   std::list<Connection*>::iterator place;  // among the guests
   kj::Promise<void> deadline = nullptr;    // of a guest
   kj::Promise<void> left = nullptr;
@@ -164,11 +171,16 @@ void Acceptor::Admission::operator()() const {
   ++connection->acceptor.admitted_;
 }
 
-void Acceptor::Admission::Dismiss() const {
+std::shared_ptr<AnswerWindow> Acceptor::Admission::answers() const {
+  const std::shared_ptr<Connection> connection = connection_.lock();
+  return connection == nullptr ? nullptr : connection->answers;
+}
+
+void Acceptor::Admission::Dismiss(Stay stay) const {
   const std::shared_ptr<Connection> connection = connection_.lock();
   if (connection == nullptr || connection->allowance->is_guest) return;
   --connection->acceptor.admitted_;
-  connection->acceptor.Welcome(*connection);
+  connection->acceptor.Welcome(*connection, stay);
 }
 
 void Acceptor::RemoveGuest(Connection& connection) {
@@ -178,21 +190,24 @@ void Acceptor::RemoveGuest(Connection& connection) {
   --guest_count_;
 }
 
-// As a guest, for a while.
-void Acceptor::Welcome(Connection& connection) {
+// As a guest.
+void Acceptor::Welcome(Connection& connection, Admission::Stay stay) {
   *connection.allowance = GuestAllowance{};
   std::list<Connection*>& same = guests_[connection.peer.address];
   connection.place = same.insert(same.end(), &connection);
   ++guest_count_;
-  connection.deadline =
-      timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
-          .then([this, &connection]() {
-            if (!connection.allowance->is_guest) return;
-            LogRefusal(connection.peer.text,
-                       StrCat("nothing shown in ", options_.handshake_timeout_ms, " ms (handshake_timeout)"));
-            connection.leave->fulfill();
-          })
-          .eagerlyEvaluate(nullptr);
+  connection.deadline = nullptr;
+  if (stay == Admission::Stay::kForAWhile) {
+    connection.deadline =
+        timer_.afterDelay(options_.handshake_timeout_ms * kj::MILLISECONDS)
+            .then([this, &connection]() {
+              if (!connection.allowance->is_guest) return;
+              LogRefusal(connection.peer.text,
+                         StrCat("nothing shown in ", options_.handshake_timeout_ms, " ms (handshake_timeout)"));
+              connection.leave->fulfill();
+            })
+            .eagerlyEvaluate(nullptr);
+  }
   if (guest_count_ <= options_.max_guests) return;
   const auto most = std::max_element(guests_.begin(), guests_.end(),
                                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
@@ -215,7 +230,7 @@ void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
     descriptor = *fd;
   }
   auto connection = std::make_shared<Connection>(*this, port, NameOf(*stream), descriptor);
-  Welcome(*connection);
+  Welcome(*connection, Admission::Stay::kForAWhile);
   kj::Promise<void> served = nullptr;
   KJ_IF_MAYBE (context, port.tls) {
     TuneTcp(*stream);
@@ -247,8 +262,10 @@ kj::Promise<void> Acceptor::ServeCalls(std::shared_ptr<Connection> connection, k
                                        kj::Array<kj::byte> begun) {
   auto served = kj::heap<ServedConnection>(
       kj::mv(stream),
-      GuardOptions{connection->kind(), GuardMode::kReadWhenWritesEnded, connection->allowance, kj::mv(begun)},
-      connection->port.make_bootstrap(connection->peer, Admission(connection)), options_.flow_limit_bytes);
+      GuardOptions{connection->kind(), GuardMode::kReadWhenWritesEnded, connection->allowance, kj::mv(begun),
+                   [answers = connection->answers]() { answers->Written(); }},
+      connection->port.make_bootstrap(connection->peer, Admission(connection)), options_.flow_limit_bytes,
+      connection->answers);
   auto gone = served->network.onDisconnect();
   return gone.attach(kj::mv(served));
 }

@@ -16,6 +16,7 @@
 #include <kj/compat/tls.h>
 
 #include "absl/container/flat_hash_map.h"
+#include "schemas/codec/answer_window.h"
 #include "schemas/codec/link_stream.h"
 #include "schemas/codec/stream_guard.h"
 
@@ -72,8 +73,12 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
     explicit Admission(std::weak_ptr<Connection> connection) : connection_(std::move(connection)) {}
     // The other side has shown a token, a key or a ticket.
     void operator()() const;
-    // What it was let in for is over: it is a guest again.
-    void Dismiss() const;
+    // What it was let in for is over: it is a guest again, and has to show something within the handshake's timeout, or
+    // may stay for as long as there are few guests.
+    enum class Stay : uint8_t { kForAWhile, kWhileThereIsRoom };
+    void Dismiss(Stay stay = Stay::kForAWhile) const;
+    // Of the answers that the other side has not read. Null when the connection is gone.
+    std::shared_ptr<AnswerWindow> answers() const;
 
    private:
     std::weak_ptr<Connection> connection_;
@@ -102,7 +107,7 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> ServeCalls(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream,
                                kj::Array<kj::byte> begun);
   kj::Promise<void> ServeLink(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream);
-  void Welcome(Connection& connection);
+  void Welcome(Connection& connection, Admission::Stay stay);
   void RemoveGuest(Connection& connection);
   void taskFailed(kj::Exception&& exception) override;
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -80,6 +81,7 @@ struct WorkerOptions {
   std::vector<std::string> files;
   std::string decoder;
   int64_t decoder_memory_bytes = kDecoderMemoryBytes;
+  double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
   int exit_with_parent_fd = -1;
@@ -120,20 +122,22 @@ void EndNow(const absl::Status& why) {
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
   Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const DecoderOptions& decoding,
-        std::unique_ptr<Device> made)
+        std::chrono::milliseconds file_timeout, kj::Timer& timer, std::unique_ptr<Device> made)
       : device(std::move(made)),
         executor(self, arena, *device, messages,
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
         tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }),
-        decoder(decoding) {}
+        decoder(decoding),
+        threads(timer, file_timeout) {}
   ReportOutbox outbox;
   std::unique_ptr<Device> device;
   Executor executor;
   TicketTable tickets;
   Decoder decoder;
-  CopyThread copies, decodes;
+  DataPlaces places{MaxDescriptors()};  // what the threads still hold has some
+  DataThreads threads;
   AttachedMemory attached{AttachedMemory::HostLimits()};
   PageToucher pages{EndNow};
 };
@@ -224,7 +228,9 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, options.host_files.decoder, *std::move(device));
+  auto parts = std::make_unique<Parts>(self, *arena, messages, options.host_files.decoder,
+                                       std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3)),
+                                       io.provider->getTimer(), *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
@@ -236,10 +242,14 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   }
   const uint64_t peer_key = joined.getWelcome().getPeerKey();
   Relays relays(io, options.tls, options.host_id, peer_key);
-  const GateParts gate{parts->tickets,  *parts->device,     parts->copies, parts->decodes, parts->decoder,
-                       parts->attached, options.host_files, peer_key,      &relays};
+  const GateParts gate{parts->tickets,  *parts->device,     parts->threads, parts->places, parts->decoder,
+                       parts->attached, options.host_files, peer_key,       &relays};
   const auto gate_for = [&gate](ClientHost host) {
-    return [&gate, host](const PeerName&, Acceptor::Admit admit) { return MakeDataGate(gate, host, std::move(admit)); };
+    return [&gate, host](const PeerName&, const Acceptor::Admission& admission) {
+      using Stay = Acceptor::Admission::Stay;
+      return MakeDataGate(
+          gate, host, {admission, [admission]() { admission.Dismiss(Stay::kWhileThereIsRoom); }, admission.answers()});
+    };
   };
   Acceptor acceptor(io, AcceptOptions{});
   const Acceptor::Port on_host{*receiver, gate_for(ClientHost::kOwn)};
@@ -446,6 +456,10 @@ int Main(int argc, char** argv) {
   app.add_option("--files", options.files,
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
+  app.add_option("--file-timeout", options.file_timeout_s,
+                 "seconds in which a file system answers nothing, after which a load or save fails by name")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
   app.add_option(
          "--decoder", options.decoder,
          "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"

@@ -32,14 +32,18 @@ void TicketTable::Close(TicketId id) {
   auto found = tickets_.find(id);
   if (found == tickets_.end()) return;
   const TicketPointer ticket = found->second;
-  ticket->over = true;
-  ReportIfOver(ticket);
+  MarkOver(ticket);
 }
 
 void TicketTable::End(const TicketPointer& ticket, absl::Status status) {
   if (ticket->over) return;
-  ticket->over = true;
   ticket->status = std::move(status);
+  MarkOver(ticket);
+}
+
+void TicketTable::MarkOver(const TicketPointer& ticket) {
+  ticket->over = true;
+  if (auto tell = std::exchange(ticket->on_over, nullptr)) tell();
   ReportIfOver(ticket);
 }
 
@@ -89,6 +93,7 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::Resume(TicketId id, uint
   if (ticket->over) return absl::FailedPreconditionError(StrCat("transfer: ticket ", id.value, " is over"));
   ticket->redeemed = true;
   ++ticket->holder;
+  if (auto tell = std::exchange(ticket->on_over, nullptr)) tell();
   return ticket;
 }
 

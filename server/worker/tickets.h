@@ -42,13 +42,14 @@ class TicketTable {
     std::vector<Shard> shards;  // by the number of the tensor, as the window's ranges are
     bool open = false;
     bool redeemed = false;
-    bool over = false;  // reported, or to be reported when the last copy ends
+    std::atomic<bool> over = false;  // reported, or to be reported when the last copy ends; jobs look, too
     bool reported = false;
     int copies = 0;             // that run now
     RunTimes times;             // of the copies
     int64_t busy_since_ns = 0;  // while some run
     int64_t copied_bytes = 0;
-    int holder = 0;  // which redeeming it has been; the ones before are over
+    int holder = 0;                           // which redeeming it has been; the ones before are over
+    std::function<void()> on_over = nullptr;  // of the holder: called when the ticket is over, or it holds it no more
     absl::Status status;
   };
   using TicketPointer = std::shared_ptr<Ticket>;
@@ -80,6 +81,7 @@ class TicketTable {
  private:
   // NotFound, PermissionDenied.
   absl::StatusOr<TicketPointer> FindOpen(TicketId id, uint64_t secret);
+  void MarkOver(const TicketPointer& ticket);
   void ReportIfOver(const TicketPointer& ticket);
   WorkerIndex self_;
   const SharedArena& arena_;

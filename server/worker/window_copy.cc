@@ -1,5 +1,6 @@
 #include "server/worker/window_copy.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -29,7 +30,12 @@ absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t>
 
 absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferRange& range, const Box& own, const Box& client,
                                    std::byte* shard, std::byte* client_data) {
-  const Box common = Intersect(own, client);
+  return CopyPiece(device, range, own, client, client, shard, client_data);
+}
+
+absl::StatusOr<int64_t> CopyPiece(Device& device, const TransferRange& range, const Box& own, const Box& client,
+                                  const Box& piece, std::byte* shard, std::byte* client_data) {
+  const Box common = Intersect(Intersect(own, client), piece);
   if (IsEmpty(common)) return 0;
   const int64_t element_bytes = SizeBytes(range.spec.dtype);
   const Strides client_strides = RowMajorStrides(BoxShape(client));
@@ -52,6 +58,24 @@ absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferRange& range, c
   TESSERA_RETURN_IF_ERROR(
       device.Transfer(work, is_upload ? TransferSide::kSourceIsHost : TransferSide::kDestinationIsHost));
   return NumElements(work.extents) * element_bytes;
+}
+
+std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes, int64_t max_bytes) {
+  if (IsEmpty(box)) return {};
+  const int64_t bytes = NumElements(box) * element_bytes;
+  if (bytes <= max_bytes) return {box};
+  size_t dim = 0;
+  while (dim < box.size() && box[dim].size() == 1) ++dim;
+  if (dim == box.size()) return {box};  // of one element
+  const int64_t rows = std::max<int64_t>(1, max_bytes / (bytes / box[dim].size()));
+  std::vector<Box> pieces;
+  for (int64_t row = box[dim].start; row < box[dim].stop; row += rows) {
+    Box some = box;
+    some[dim] = {row, std::min(row + rows, box[dim].stop)};
+    std::vector<Box> of_rows = PiecesOf(some, element_bytes, max_bytes);
+    pieces.insert(pieces.end(), of_rows.begin(), of_rows.end());
+  }
+  return pieces;
 }
 
 }  // namespace tessera

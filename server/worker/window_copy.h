@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "schemas/types/tensor_spec.h"
 #include "server/device/device.h"
@@ -26,5 +28,12 @@ absl::StatusOr<Box> CheckShard(const TensorSpec& spec, absl::Span<const int64_t>
 // tensor; the client's memory holds all of its box. Returns the bytes copied, or the device's error.
 absl::StatusOr<int64_t> CopyWindow(Device& device, const TransferRange& range, const Box& own, const Box& client,
                                    std::byte* shard, std::byte* client_data);
+// The same of what lies in `piece`, too.
+absl::StatusOr<int64_t> CopyPiece(Device& device, const TransferRange& range, const Box& own, const Box& client,
+                                  const Box& piece, std::byte* shard, std::byte* client_data);
+
+// The box in pieces of at most so many bytes, in row-major order, each as many rows of its first dim of several as fit:
+// [0:6, 0:4] of i8 in pieces of 9 bytes is [0:2, 0:4], [2:4, 0:4], [4:6, 0:4]. None of an empty box.
+std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes, int64_t max_bytes);
 
 }  // namespace tessera

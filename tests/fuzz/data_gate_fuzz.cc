@@ -101,8 +101,8 @@ class World {
                    if (report.ticket.value == kUpload) is_uploaded_ = true;
                    if (report.ticket.value == kTogether) are_uploaded_ = true;
                  }),
-        gate_(MakeDataGate({tickets_, device, copies_, decodes_, decoder_, attached_, files_, 11, nullptr}, host,
-                           [] {})) {
+        gate_(MakeDataGate({tickets_, device, threads_, places_, decoder_, attached_, files_, 11, nullptr}, host,
+                           {[] {}, [] {}, std::make_shared<AnswerWindow>()})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
@@ -245,6 +245,9 @@ class World {
     for (auto& answer : answers_) answer.wait(io_.waitScope);  // each comes
     transfers_.clear();
     io_.waitScope.poll();
+    // What goes with them goes on the files' thread.
+    Job last{.what = "last", .step = [](JobClock::time_point) { return JobStep::kDone; }};
+    threads_.files.Run(std::move(last)).wait(io_.waitScope);
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.insert(entry.path().filename());
     names.erase("out");  // committed, or not
@@ -275,7 +278,8 @@ class World {
   bool are_uploaded_ = false;
   TicketTable tickets_;
   Decoder decoder_{DecoderOptions{}};  // none: what is asked of it is refused
-  CopyThread copies_, decodes_;
+  DataPlaces places_{64};
+  DataThreads threads_{io_.provider->getTimer()};
   const std::string folder_ = FolderOfFiles();
   const HostFiles files_ = {*FileRoots::Make({folder_}), DeviceKind::kCpu, {}};
   int64_t modified_ns_ = 0;

@@ -1,45 +1,55 @@
 #include "server/worker/files/decoded_file.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/kernel.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/worker/window_copy.h"
 
 namespace tessera {
 
-absl::StatusOr<std::shared_ptr<DecodedFile>> DecodedFile::Make(Decoder& decoder, FileDescriptor file,
+// A question to the decoder at a time.
+class DecodedFile::Copying final : public ShardCopy {
+ public:
+  Copying(DecodedFile& file, const TransferRange& range, const Box& own, const Box& common, std::byte* shard)
+      : file_(file),
+        range_(range),
+        own_(own),
+        pieces_(PiecesOf(common, file.element_bytes_, kDecoderBufferBytes)),
+        shard_(shard) {}
+
+  absl::StatusOr<CopyProgress> Go(std::chrono::steady_clock::time_point until) override {
+    while (at_ < pieces_.size()) {
+      TESSERA_RETURN_IF_ERROR(file_.CopyPart(range_, own_, pieces_[at_++], shard_));
+      if (std::chrono::steady_clock::now() >= until) break;
+    }
+    return at_ == pieces_.size() ? CopyProgress::kDone : CopyProgress::kMore;
+  }
+
+ private:
+  DecodedFile& file_;
+  const TransferRange range_;
+  const Box own_;
+  const std::vector<Box> pieces_;
+  std::byte* const shard_;
+  size_t at_ = 0;
+};
+
+absl::StatusOr<std::shared_ptr<DecodedFile>> DecodedFile::Make(Decoder& decoder,
+                                                               std::shared_ptr<const OpenedFile> opened,
                                                                const TensorSpec& spec, DecodedPlace place) {
-  TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
   if (place.strides.size() != spec.shape.size()) {
     return absl::InvalidArgumentError(StrCat("file: ", place.strides.size(), " strides for ", ToText(spec)));
   }
   return std::shared_ptr<DecodedFile>(
-      new DecodedFile(decoder, std::move(file), stamp, std::move(place), SizeBytes(spec.dtype)));
+      new DecodedFile(decoder, std::move(opened), std::move(place), SizeBytes(spec.dtype)));
 }
 
-absl::StatusOr<int64_t> DecodedFile::Copy(const TransferRange& range, const Box& own, const Box& box,
-                                          std::byte* shard) {
-  const Box common = Intersect(own, box);
-  if (IsEmpty(common)) return 0;
-  TESSERA_RETURN_IF_ERROR(CopyBox(range, own, common, shard));
-  return NumElements(common) * element_bytes_;
-}
-
-absl::Status DecodedFile::CopyBox(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
-  const int64_t bytes = NumElements(box) * element_bytes_;
-  if (bytes <= kDecoderBufferBytes) return CopyPart(range, own, box, shard);
-  size_t dim = 0;
-  while (box[dim].size() == 1) ++dim;
-  const int64_t row_bytes = bytes / box[dim].size();
-  const int64_t rows = std::max<int64_t>(1, kDecoderBufferBytes / row_bytes);
-  for (int64_t row = box[dim].start; row < box[dim].stop; row += rows) {
-    Box some = box;
-    some[dim] = {row, std::min(row + rows, box[dim].stop)};
-    TESSERA_RETURN_IF_ERROR(CopyBox(range, own, some, shard));
-  }
-  return absl::OkStatus();
+std::unique_ptr<ShardCopy> DecodedFile::Begin(const TransferRange& range, const Box& own, const Box& box,
+                                              std::byte* shard) {
+  return std::make_unique<Copying>(*this, range, own, Intersect(own, box), shard);
 }
 
 absl::Status DecodedFile::CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {

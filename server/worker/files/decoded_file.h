@@ -27,16 +27,16 @@ struct DecodedPlace {
 class DecodedFile final : public ShardFile {
  public:
   // The decoder outlives it.
-  static absl::StatusOr<std::shared_ptr<DecodedFile>> Make(Decoder& decoder, FileDescriptor file,
+  static absl::StatusOr<std::shared_ptr<DecodedFile>> Make(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
                                                            const TensorSpec& spec, DecodedPlace place);
 
-  absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) override;
+  std::unique_ptr<ShardCopy> Begin(const TransferRange& range, const Box& own, const Box& box,
+                                   std::byte* shard) override;
 
  private:
-  DecodedFile(Decoder& decoder, FileDescriptor file, FileStamp stamp, DecodedPlace place, int64_t element_bytes)
-      : ShardFile(std::move(file), stamp), decoder_(decoder), place_(std::move(place)), element_bytes_(element_bytes) {}
-  // Of a box within `own`, whatever its size.
-  absl::Status CopyBox(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
+  class Copying;
+  DecodedFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened, DecodedPlace place, int64_t element_bytes)
+      : ShardFile(std::move(opened)), decoder_(decoder), place_(std::move(place)), element_bytes_(element_bytes) {}
   // Of one that fits the buffer.
   absl::Status CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
 

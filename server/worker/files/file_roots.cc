@@ -247,6 +247,19 @@ absl::StatusOr<FileDescriptor> FileRoots::OpenBelow(std::string_view path, int f
       StrCat("file ", Printable(path, kMaxShownPath), ": lies outside of the folders that are served: ", folders));
 }
 
+size_t FileRoots::NumberOf(std::string_view path) const {
+  size_t found = 0, longest = 0;
+  for (size_t i = 0; i < roots_.size(); ++i) {
+    const std::string& root = roots_[i].path;
+    const bool is_below =
+        path.substr(0, root.size()) == root && (root == "/" || path.size() == root.size() || path[root.size()] == '/');
+    if (!is_below || root.size() <= longest) continue;
+    found = i;
+    longest = root.size();
+  }
+  return found;
+}
+
 absl::StatusOr<FileDescriptor> FileRoots::Open(std::string_view path) const {
   TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, OpenBelow(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, Access::kRead));
   struct stat info = {};

@@ -61,6 +61,9 @@ class FileRoots {
   static absl::StatusOr<FileRoots> Make(const std::vector<std::string>& folders, mode_t umask = 022);
 
   bool empty() const { return roots_.empty(); }
+  // Which of the folders the path is looked for in, by its text alone: the longest one that it lies below, and the
+  // first one for a path that is relative.
+  size_t NumberOf(std::string_view path) const;
   // A regular file, to read. NotFound, PermissionDenied (also of a path that leads out), InvalidArgument (no file).
   absl::StatusOr<FileDescriptor> Open(std::string_view path) const;
   // A regular file or a folder, to read.

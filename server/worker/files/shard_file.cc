@@ -16,11 +16,25 @@ absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file) {
   return FileStamp{info.st_size, info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
 }
 
-absl::Status ShardFile::CheckUnchanged() const {
+absl::StatusOr<std::shared_ptr<const OpenedFile>> OpenedFile::Make(FileDescriptor file, FairPlaces::Place place) {
+  TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
+  return std::shared_ptr<const OpenedFile>(new OpenedFile(std::move(file), stamp, std::move(place)));
+}
+
+absl::Status OpenedFile::CheckUnchanged() const {
   TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file_));
   if (now == stamp_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       StrCat("file: it changed while it was read, from ", stamp_.bytes, " bytes to ", now.bytes));
+}
+
+absl::StatusOr<int64_t> ShardFile::Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
+  const std::unique_ptr<ShardCopy> copy = Begin(range, own, box, shard);
+  CopyProgress progress = CopyProgress::kMore;
+  while (progress == CopyProgress::kMore) {
+    TESSERA_ASSIGN_OR_RETURN(progress, copy->Go(std::chrono::steady_clock::time_point::max()));
+  }
+  return NumElements(Intersect(own, box)) * SizeBytes(range.spec.dtype);
 }
 
 }  // namespace tessera

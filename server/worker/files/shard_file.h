@@ -1,15 +1,21 @@
 #pragma once
 
 // ShardFile: an open file that shards are read from, or written to. How the values lie in it is its kinds' to know:
-// TensorFile, where they lie plainly; DecodedFile, where they must be decoded.
+// TensorFile, where they lie plainly; DecodedFile, where they must be decoded. Tensors of one file share what is open.
+//
+//   auto copy = file->Begin(range, own, box, shard);
+//   while (*copy->Go(JobClock::now() + 4ms) == CopyProgress::kMore) { ... }   // others have their turn between
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "schemas/types/layout.h"
 #include "server/plan/instance.h"
+#include "server/worker/fair_places.h"
 #include "server/worker/files/file_roots.h"
 
 namespace tessera {
@@ -22,26 +28,53 @@ struct FileStamp {
 
 absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file);
 
+// A file that a transfer has opened, with its stamp as it was then. It is closed at the end, which may block, as all
+// calls about files may.
+class OpenedFile {
+ public:
+  static absl::StatusOr<std::shared_ptr<const OpenedFile>> Make(FileDescriptor file, FairPlaces::Place place = {});
+  // FailedPrecondition when the file isn't what it was when it was opened.
+  absl::Status CheckUnchanged() const;
+  const FileDescriptor& file() const { return file_; }
+  const FileStamp& stamp() const { return stamp_; }
+
+ private:
+  OpenedFile(FileDescriptor file, FileStamp stamp, FairPlaces::Place place)
+      : place_(std::move(place)), file_(std::move(file)), stamp_(stamp) {}
+  const FairPlaces::Place place_;
+  const FileDescriptor file_;
+  const FileStamp stamp_;
+};
+
+enum class CopyProgress : uint8_t { kMore, kDone };
+
+// A copy that goes on bit by bit.
+class ShardCopy {
+ public:
+  virtual ~ShardCopy() = default;
+  // Until it is done, or about then: one call about the file, or one question to the decoder, may take it further.
+  virtual absl::StatusOr<CopyProgress> Go(std::chrono::steady_clock::time_point until) = 0;
+};
+
 class ShardFile {
  public:
   virtual ~ShardFile() = default;
 
-  // Copies what lies both in `own` (the shard, from `shard` on, by the range's strides) and in `box`, in the range's
-  // direction; returns its bytes. FailedPrecondition where the file ends before, ResourceExhausted where the disk is
-  // full.
-  virtual absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box,
-                                       std::byte* shard) = 0;
-  // FailedPrecondition when the file isn't what it was when it was made.
-  absl::Status CheckUnchanged() const;
-  const FileStamp& stamp() const { return stamp_; }
+  // A copy of what lies both in `own` (the shard, from `shard` on, by the range's strides) and in `box`, in the range's
+  // direction. It fails with FailedPrecondition where the file ends before, ResourceExhausted where the disk is full.
+  // This, and the shard, outlive it.
+  virtual std::unique_ptr<ShardCopy> Begin(const TransferRange& range, const Box& own, const Box& box,
+                                           std::byte* shard) = 0;
+  // All of it at once; returns its bytes.
+  absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
+  const OpenedFile& opened() const { return *opened_; }
 
  protected:
-  ShardFile(FileDescriptor file, FileStamp stamp) : file_(std::move(file)), stamp_(stamp) {}
-  const FileDescriptor& file() const { return file_; }
+  explicit ShardFile(std::shared_ptr<const OpenedFile> opened) : opened_(std::move(opened)) {}
+  const FileDescriptor& file() const { return opened_->file(); }
 
  private:
-  const FileDescriptor file_;
-  const FileStamp stamp_;
+  const std::shared_ptr<const OpenedFile> opened_;
 };
 
 }  // namespace tessera

@@ -52,9 +52,9 @@ void ReverseEach(std::byte* bytes, int64_t count, int64_t number_bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(FileDescriptor file, const TensorSpec& spec,
-                                                             FileLayout layout) {
-  TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
+absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(std::shared_ptr<const OpenedFile> opened,
+                                                             const TensorSpec& spec, FileLayout layout) {
+  const int64_t file_bytes = opened->stamp().bytes;
   const int64_t element_bytes = SizeBytes(spec.dtype);
   if (layout.strides.size() != spec.shape.size()) {
     return absl::InvalidArgumentError(StrCat("file: ", layout.strides.size(), " strides for ", ToText(spec)));
@@ -72,108 +72,168 @@ absl::StatusOr<std::shared_ptr<TensorFile>> TensorFile::Make(FileDescriptor file
     fits = fits && !__builtin_mul_overflow(std::max<int64_t>(spec.shape[d] - 1, 0), layout.strides[d], &reach) &&
            !__builtin_add_overflow(reach < 0 ? first : last, reach, reach < 0 ? &first : &last);
   }
-  if (!is_empty && (!fits || first < 0 || last > stamp.bytes)) {
+  if (!is_empty && (!fits || first < 0 || last > file_bytes)) {
     return absl::InvalidArgumentError(StrCat("file: ", ToText(spec), " at byte ", layout.offset_bytes,
-                                             " does not lie in a file of ", stamp.bytes, " bytes"));
+                                             " does not lie in a file of ", file_bytes, " bytes"));
   }
-  std::shared_ptr<TensorFile> made(new TensorFile(std::move(file), std::move(layout), stamp, element_bytes));
+  std::shared_ptr<TensorFile> made(new TensorFile(std::move(opened), std::move(layout), element_bytes));
   if (Kind(spec.dtype) == DTypeKind::kComplex) made->number_bytes_ = element_bytes / 2;
   return made;
 }
 
-absl::StatusOr<int64_t> TensorFile::Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {
-  const Box common = Intersect(own, box);
-  if (IsEmpty(common)) return 0;
-  Part part;
-  part.file_offset = layout_.offset_bytes;
-  part.shard = shard;
-  std::vector<size_t> dims;
-  for (size_t d = 0; d < common.size(); ++d) {
-    part.file_offset += common[d].start * layout_.strides[d];
-    part.shard += (common[d].start - own[d].start) * range.strides[d] * element_bytes_;
-    if (common[d].size() > 1) dims.push_back(d);
+// Parts that are under way: the last one is a part of the one before it, and so on. By dims with the largest strides in
+// the file first.
+class TensorFile::Copying final : public ShardCopy {
+ public:
+  Copying(const TensorFile& file, const TransferRange& range, const Box& own, const Box& common, std::byte* shard)
+      : file_(file), direction_(range.direction) {
+    if (IsEmpty(common)) return;
+    Part part;
+    part.file_offset = file.layout_.offset_bytes;
+    part.shard = shard;
+    const std::vector<int64_t>& strides = file.layout_.strides;
+    std::vector<size_t> dims;
+    for (size_t d = 0; d < common.size(); ++d) {
+      part.file_offset += common[d].start * strides[d];
+      part.shard += (common[d].start - own[d].start) * range.strides[d] * item();
+      if (common[d].size() > 1) dims.push_back(d);
+    }
+    std::stable_sort(dims.begin(), dims.end(),
+                     [&](size_t a, size_t b) { return std::abs(strides[a]) > std::abs(strides[b]); });
+    for (const size_t d : dims) {
+      part.extents.push_back(common[d].size());
+      part.file_strides.push_back(strides[d]);
+      part.shard_strides.push_back(range.strides[d] * item());
+    }
+    Push(std::move(part));
   }
-  std::stable_sort(dims.begin(), dims.end(),
-                   [this](size_t a, size_t b) { return std::abs(layout_.strides[a]) > std::abs(layout_.strides[b]); });
-  for (const size_t d : dims) {
-    part.extents.push_back(common[d].size());
-    part.file_strides.push_back(layout_.strides[d]);
-    part.shard_strides.push_back(range.strides[d] * element_bytes_);
+
+  absl::StatusOr<CopyProgress> Go(std::chrono::steady_clock::time_point until) override {
+    for (int step = 1; !parts_.empty(); ++step) {
+      TESSERA_RETURN_IF_ERROR(Step());
+      if (step % kStepsBetweenLooks == 0 && std::chrono::steady_clock::now() >= until) break;
+    }
+    return parts_.empty() ? CopyProgress::kDone : CopyProgress::kMore;
   }
-  TESSERA_RETURN_IF_ERROR(range.direction == TransferDirection::kUpload ? ReadPart(part) : WritePart(part));
-  return BytesOf(part.extents, element_bytes_);
-}
 
-bool TensorFile::IsOneRow(const Part& part) const {
-  return IsDense(part.extents, part.file_strides, element_bytes_) &&
-         IsDense(part.extents, part.shard_strides, element_bytes_);
-}
+ private:
+  static constexpr int kStepsBetweenLooks = 8;
 
-// Between the buffer and the shard.
-void TensorFile::CopyPart(const Part& part, TransferDirection direction) {
-  std::vector<int64_t> file_strides, shard_strides;
-  for (const int64_t stride : part.file_strides) file_strides.push_back(stride / element_bytes_);
-  for (const int64_t stride : part.shard_strides) shard_strides.push_back(stride / element_bytes_);
-  std::byte* const in_file = buffer_.data() + (part.file_offset - buffer_offset_);
-  if (direction == TransferDirection::kUpload) {
-    CopyStrided(part.extents, element_bytes_, in_file, file_strides, part.shard, shard_strides);
-  } else {
-    CopyStrided(part.extents, element_bytes_, part.shard, shard_strides, in_file, file_strides);
+  // How a part is moved: between the file and the shard, by way of the buffer, or some rows of its outermost dim at a
+  // time.
+  enum class Way : uint8_t { kStraight, kBuffered, kByRows };
+  struct Part {
+    std::vector<int64_t> extents;
+    std::vector<int64_t> file_strides, shard_strides;  // in bytes
+    int64_t file_offset = 0;
+    std::byte* shard = nullptr;
+    Way way = Way::kStraight;
+    int64_t at = 0;    // bytes, or rows, that have been moved
+    int64_t rows = 0;  // at a time
+  };
+  int64_t item() const { return file_.element_bytes_; }
+  bool is_read() const { return direction_ == TransferDirection::kUpload; }
+
+  void Push(Part part) {
+    const int64_t bytes = BytesOf(part.extents, item());
+    const bool is_dense = IsDense(part.extents, part.file_strides, item());
+    const bool is_one_row = is_dense && IsDense(part.extents, part.shard_strides, item());
+    part.at = 0;
+    if (is_one_row && (!is_read() || file_.layout_.order == ByteOrder::kOwn)) {
+      part.way = Way::kStraight;
+    } else if (is_read()) {
+      PlanRead(part, bytes);
+    } else {
+      // A buffer is written only where all of it is the part's own: the rest is others'.
+      part.way = is_dense && bytes <= kFileBufferBytes ? Way::kBuffered : Way::kByRows;
+      if (part.way == Way::kByRows) {
+        part.rows = is_dense ? std::max<int64_t>(1, kFileBufferBytes / part.file_strides[0]) : 1;
+      }
+    }
+    parts_.push_back(std::move(part));
   }
-}
 
-absl::Status TensorFile::ReadPart(const Part& part) {
-  const int64_t bytes = BytesOf(part.extents, element_bytes_);
-  if (layout_.order == ByteOrder::kOwn && IsOneRow(part)) return ReadAll(part.shard, bytes, part.file_offset);
-  const auto [first, last] = SpanOf(part.extents, part.file_strides, element_bytes_);
-  const bool is_thin = last - first > kMaxWaste * bytes;
-  if (last - first <= kFileBufferBytes && !is_thin) {
-    buffer_offset_ = part.file_offset + first;
-    buffer_.resize(static_cast<size_t>(last - first));
-    TESSERA_RETURN_IF_ERROR(ReadAll(buffer_.data(), last - first, buffer_offset_));
-    if (layout_.order == ByteOrder::kReversed) ReverseEach(buffer_.data(), last - first, number_bytes_);
-    CopyPart(part, TransferDirection::kUpload);
+  void PlanRead(Part& part, int64_t bytes) const {
+    const auto [first, last] = SpanOf(part.extents, part.file_strides, item());
+    const bool is_thin = last - first > kMaxWaste * bytes;
+    part.way = last - first <= kFileBufferBytes && !is_thin ? Way::kBuffered : Way::kByRows;
+    if (part.way == Way::kBuffered) return;
+    // As many rows as fit, or one where most between them isn't wanted.
+    const int64_t fitting = is_thin ? 1 : std::max<int64_t>(1, kFileBufferBytes / std::abs(part.file_strides[0]) - 1);
+    part.rows = std::min(fitting, (part.extents[0] + 1) / 2);  // fewer, also of rows that overlap
+  }
+
+  // One call about the file at most.
+  absl::Status Step() {
+    Part& part = parts_.back();
+    const int64_t bytes = BytesOf(part.extents, item());
+    switch (part.way) {
+      case Way::kStraight: {
+        const int64_t some = std::min(kFileBufferBytes, bytes - part.at);
+        std::byte* const at = part.shard + part.at;
+        TESSERA_RETURN_IF_ERROR(is_read() ? file_.ReadAll(at, some, part.file_offset + part.at)
+                                          : file_.WriteAll(at, some, part.file_offset + part.at));
+        part.at += some;
+        if (part.at == bytes) parts_.pop_back();
+        return absl::OkStatus();
+      }
+      case Way::kBuffered: {
+        const absl::Status status = is_read() ? ReadBuffer(part) : WriteBuffer(part, bytes);
+        parts_.pop_back();
+        return status;
+      }
+      case Way::kByRows: break;
+    }
+    if (part.at >= part.extents[0]) {
+      parts_.pop_back();
+      return absl::OkStatus();
+    }
+    Part some = part;
+    some.file_offset += part.at * part.file_strides[0];
+    some.shard += part.at * part.shard_strides[0];
+    some.extents[0] = std::min(part.rows, part.extents[0] - part.at);
+    part.at += part.rows;
+    if (some.extents[0] == 1) {
+      for (auto* list : {&some.extents, &some.file_strides, &some.shard_strides}) list->erase(list->begin());
+    }
+    Push(std::move(some));
     return absl::OkStatus();
   }
-  // Some rows of the outermost dim at a time: as many as fit, or one where most between them isn't wanted.
-  const int64_t fitting = is_thin ? 1 : std::max<int64_t>(1, kFileBufferBytes / std::abs(part.file_strides[0]) - 1);
-  const int64_t rows = std::min(fitting, (part.extents[0] + 1) / 2);  // fewer, also of rows that overlap
-  for (int64_t row = 0; row < part.extents[0]; row += rows) {
-    Part some = part;
-    some.file_offset += row * part.file_strides[0];
-    some.shard += row * part.shard_strides[0];
-    some.extents[0] = std::min(rows, part.extents[0] - row);
-    if (some.extents[0] == 1) {
-      for (auto* list : {&some.extents, &some.file_strides, &some.shard_strides}) list->erase(list->begin());
-    }
-    TESSERA_RETURN_IF_ERROR(ReadPart(some));
-  }
-  return absl::OkStatus();
-}
 
-// As ReadPart; a buffer is written only where all of it is the part's own: the rest is others'.
-absl::Status TensorFile::WritePart(const Part& part) {
-  const int64_t bytes = BytesOf(part.extents, element_bytes_);
-  if (IsOneRow(part)) return WriteAll(part.shard, bytes, part.file_offset);
-  const bool is_dense = IsDense(part.extents, part.file_strides, element_bytes_);
-  if (bytes <= kFileBufferBytes && is_dense) {
-    buffer_offset_ = part.file_offset;
+  absl::Status ReadBuffer(const Part& part) {
+    const auto [first, last] = SpanOf(part.extents, part.file_strides, item());
+    buffer_.resize(static_cast<size_t>(last - first));
+    TESSERA_RETURN_IF_ERROR(file_.ReadAll(buffer_.data(), last - first, part.file_offset + first));
+    if (file_.layout_.order == ByteOrder::kReversed) ReverseEach(buffer_.data(), last - first, file_.number_bytes_);
+    CopyBuffer(part, buffer_.data() - first);
+    return absl::OkStatus();
+  }
+  absl::Status WriteBuffer(const Part& part, int64_t bytes) {
     buffer_.resize(static_cast<size_t>(bytes));
-    CopyPart(part, TransferDirection::kDownload);
-    return WriteAll(buffer_.data(), bytes, part.file_offset);
+    CopyBuffer(part, buffer_.data());
+    return file_.WriteAll(buffer_.data(), bytes, part.file_offset);
   }
-  const int64_t rows = is_dense ? std::max<int64_t>(1, kFileBufferBytes / part.file_strides[0]) : 1;
-  for (int64_t row = 0; row < part.extents[0]; row += rows) {
-    Part some = part;
-    some.file_offset += row * part.file_strides[0];
-    some.shard += row * part.shard_strides[0];
-    some.extents[0] = std::min(rows, part.extents[0] - row);
-    if (some.extents[0] == 1) {
-      for (auto* list : {&some.extents, &some.file_strides, &some.shard_strides}) list->erase(list->begin());
+  // Between the buffer, in which the part's first element is at `in_file`, and the shard.
+  void CopyBuffer(const Part& part, std::byte* in_file) const {
+    std::vector<int64_t> file_strides, shard_strides;
+    for (const int64_t stride : part.file_strides) file_strides.push_back(stride / item());
+    for (const int64_t stride : part.shard_strides) shard_strides.push_back(stride / item());
+    if (is_read()) {
+      CopyStrided(part.extents, item(), in_file, file_strides, part.shard, shard_strides);
+    } else {
+      CopyStrided(part.extents, item(), part.shard, shard_strides, in_file, file_strides);
     }
-    TESSERA_RETURN_IF_ERROR(WritePart(some));
   }
-  return absl::OkStatus();
+
+  const TensorFile& file_;
+  const TransferDirection direction_;
+  std::vector<Part> parts_;
+  std::vector<std::byte> buffer_;
+};
+
+std::unique_ptr<ShardCopy> TensorFile::Begin(const TransferRange& range, const Box& own, const Box& box,
+                                             std::byte* shard) {
+  return std::make_unique<Copying>(*this, range, own, Intersect(own, box), shard);
 }
 
 absl::Status TensorFile::ReadAll(std::byte* to, int64_t bytes, int64_t offset) const {
@@ -183,7 +243,7 @@ absl::Status TensorFile::ReadAll(std::byte* to, int64_t bytes, int64_t offset) c
     if (count < 0) return absl::InternalError(StrCat("file: reading at ", offset + done, ": ", std::strerror(errno)));
     if (count == 0) {
       return absl::FailedPreconditionError(
-          StrCat("file: it ends at byte ", offset + done, "; it had ", stamp().bytes, " when it was opened"));
+          StrCat("file: it ends at byte ", offset + done, "; it had ", opened().stamp().bytes, " when it was opened"));
     }
     done += count;
   }

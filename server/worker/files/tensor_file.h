@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-inline constexpr int64_t kFileBufferBytes = int64_t{4} << 20;
+inline constexpr int64_t kFileBufferBytes = int64_t{4} << 20;  // docs/limits.md: file_buffer_bytes
 
 enum class ByteOrder : uint8_t { kOwn = 0, kReversed = 1 };
 
@@ -31,37 +31,26 @@ struct FileLayout {
 class TensorFile final : public ShardFile {
  public:
   // InvalidArgument unless the whole tensor lies in the file.
-  static absl::StatusOr<std::shared_ptr<TensorFile>> Make(FileDescriptor file, const TensorSpec& spec,
-                                                          FileLayout layout);
+  static absl::StatusOr<std::shared_ptr<TensorFile>> Make(std::shared_ptr<const OpenedFile> opened,
+                                                          const TensorSpec& spec, FileLayout layout);
 
-  absl::StatusOr<int64_t> Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) override;
+  std::unique_ptr<ShardCopy> Begin(const TransferRange& range, const Box& own, const Box& box,
+                                   std::byte* shard) override;
 
  private:
-  TensorFile(FileDescriptor file, FileLayout layout, FileStamp stamp, int64_t element_bytes)
-      : ShardFile(std::move(file), stamp),
+  class Copying;
+  TensorFile(std::shared_ptr<const OpenedFile> opened, FileLayout layout, int64_t element_bytes)
+      : ShardFile(std::move(opened)),
         layout_(std::move(layout)),
         element_bytes_(element_bytes),
         number_bytes_(element_bytes) {}
 
-  // Some of a shard and where it lies: by dims with the largest strides in the file first.
-  struct Part {
-    std::vector<int64_t> extents;
-    std::vector<int64_t> file_strides, shard_strides;  // in bytes
-    int64_t file_offset = 0;
-    std::byte* shard = nullptr;
-  };
-  absl::Status ReadPart(const Part& part);
-  absl::Status WritePart(const Part& part);
   absl::Status ReadAll(std::byte* to, int64_t bytes, int64_t offset) const;
   absl::Status WriteAll(const std::byte* from, int64_t bytes, int64_t offset) const;
-  void CopyPart(const Part& part, TransferDirection direction);
-  bool IsOneRow(const Part& part) const;
 
   FileLayout layout_;
   int64_t element_bytes_;
   int64_t number_bytes_;  // of what has a byte order: a complex element is two of them
-  std::vector<std::byte> buffer_;
-  int64_t buffer_offset_ = 0;  // in the file, of its first byte
 };
 
 }  // namespace tessera

@@ -5,145 +5,329 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "schemas/codec/exception.h"
-#include "schemas/codec/refusals.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/files/decoded_file.h"
 #include "server/worker/files/tensor_file.h"
+#include "server/worker/rpc/gate_parts.h"
 
 namespace tessera {
 namespace {
 
+constexpr size_t kMaxShownPath = 200;
+
 std::string Text(kj::ArrayPtr<const char> text) { return std::string(text.begin(), text.size()); }
 
-}  // namespace
+std::string NameOfPath(const std::string& path) { return StrCat("file ", Printable(path, kMaxShownPath)); }
 
-absl::StatusOr<FileDescriptor> FileCalls::OpenToRead(wire::Transfer::OpenFileParams::Reader params) const {
-  const std::string path = Text(params.getPath());
-  const bool is_decoded = params.getLayout().getIsDecoded();
-  TESSERA_ASSIGN_OR_RETURN(FileDescriptor file,
-                           is_decoded ? files_.roots.OpenFileOrFolder(path) : files_.roots.Open(path));
+// What is asked of the opener: an upload's file as it was when it was looked at, a download's that is being made.
+struct Wanted {
+  std::string path;
+  bool is_decoded = false;
+  bool is_upload = false;
+};
+
+absl::StatusOr<FileDescriptor> OpenWanted(const FileRoots& roots, const Wanted& wanted) {
+  if (wanted.is_upload) return wanted.is_decoded ? roots.OpenFileOrFolder(wanted.path) : roots.Open(wanted.path);
+  return wanted.is_decoded ? roots.OpenNewFolder(wanted.path) : roots.OpenNew(wanted.path);
+}
+
+// Of a tensor in a file that is open.
+absl::StatusOr<std::shared_ptr<ShardFile>> MakeShardFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
+                                                         wire::Transfer::OpenFileParams::Reader params,
+                                                         const TransferRange& range) {
   const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
-  TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file));
-  if (now != given) {
-    return absl::FailedPreconditionError(StrCat("file ", Printable(path), ": it has changed since it was looked at"));
+  if (range.direction == TransferDirection::kUpload && opened->stamp() != given) {
+    return absl::FailedPreconditionError(
+        StrCat(NameOfPath(Text(params.getPath())), ": it has changed since it was looked at"));
   }
-  return file;
-}
-
-absl::StatusOr<FileDescriptor> FileCalls::OpenToWrite(wire::Transfer::OpenFileParams::Reader params) const {
-  const std::string path = Text(params.getPath());
-  return params.getLayout().getIsDecoded() ? files_.roots.OpenNewFolder(path) : files_.roots.OpenNew(path);
-}
-
-absl::StatusOr<std::shared_ptr<ShardFile>> FileCalls::Open(wire::Transfer::OpenFileParams::Reader params,
-                                                           const TransferRange& range) const {
-  const bool is_upload = range.direction == TransferDirection::kUpload;
-  TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, is_upload ? OpenToRead(params) : OpenToWrite(params));
   const auto told = params.getLayout();
   const auto offset = static_cast<int64_t>(told.getOffset());
   std::vector<int64_t> strides;
   for (const int64_t stride : told.getStrides()) strides.push_back(stride);
   if (told.getIsDecoded()) {
     DecodedPlace place{Text(params.getPath()), Text(told.getMember()), offset, std::move(strides)};
-    return DecodedFile::Make(decoder_, std::move(file), range.spec, std::move(place));
+    return DecodedFile::Make(decoder, std::move(opened), range.spec, std::move(place));
   }
   const ByteOrder order = told.getIsReversed() ? ByteOrder::kReversed : ByteOrder::kOwn;
-  return TensorFile::Make(std::move(file), range.spec, {offset, std::move(strides), order});
+  return TensorFile::Make(std::move(opened), range.spec, {offset, std::move(strides), order});
 }
 
-absl::Status FileCalls::Look(
-    capnp::CallContext<wire::Transfer::LookAtFileParams, wire::Transfer::LookAtFileResults> context) const {
-  auto params = context.getParams();
-  if (params.getCount() > kMaxFilePart) {
-    return absl::InvalidArgumentError(
-        StrCat("file: ", params.getCount(), " bytes to look at, ", kMaxFilePart, " are allowed (max_file_part)"));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, files_.roots.Open(Text(params.getPath())));
-  TESSERA_ASSIGN_OR_RETURN(const FileStamp stamp, StampOf(file));
-  const uint64_t offset = std::min(params.getOffset(), static_cast<uint64_t>(stamp.bytes));
-  std::vector<kj::byte> part(std::min<uint64_t>(params.getCount(), static_cast<uint64_t>(stamp.bytes) - offset));
-  const ssize_t count = pread(file.get(), part.data(), part.size(), static_cast<off_t>(offset));
-  if (count < 0) return absl::InternalError(StrCat("file: reading: ", std::strerror(errno)));
-  auto results = context.getResults();
-  results.setBytes(static_cast<uint64_t>(stamp.bytes));
-  results.setModifiedNs(stamp.modified_ns);
-  results.setPart(kj::arrayPtr(part.data(), static_cast<size_t>(count)));
-  return absl::OkStatus();
-}
-
-kj::Promise<void> FileCalls::Describe(
-    capnp::CallContext<wire::Transfer::DescribeFileParams, wire::Transfer::DescribeFileResults> context) {
-  struct Seen {
-    absl::Status status;
-    FileStamp stamp;
-    std::string json;
-  };
-  auto seen = std::make_shared<Seen>();
-  auto job = [seen, &roots = files_.roots, &decoder = decoder_, path = Text(context.getParams().getPath())]() {
-    seen->status = [&]() -> absl::Status {
-      TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, roots.OpenFileOrFolder(path));
-      TESSERA_ASSIGN_OR_RETURN(seen->stamp, StampOf(file));
-      TESSERA_ASSIGN_OR_RETURN(seen->json, decoder.Describe(file, path));
-      return absl::OkStatus();
-    }();
-  };
-  context.releaseParams();
-  return decodes_.Run(std::move(job)).then([seen, context]() mutable {
-    ThrowIfError(seen->status);
-    auto results = context.getResults();
-    results.setBytes(static_cast<uint64_t>(seen->stamp.bytes));
-    results.setModifiedNs(seen->stamp.modified_ns);
-    results.setJson(kj::StringPtr(seen->json.c_str(), seen->json.size()).asBytes());
+// With a deleter that leaves it to a thread of its lane: to close a file, or to remove one that isn't committed, are
+// calls that may block.
+template <typename T>
+std::shared_ptr<T> EndedOnThread(JobThreads& threads, size_t lane, std::shared_ptr<T> held) {
+  T* const pointer = held.get();
+  return std::shared_ptr<T>(pointer, [&threads, lane, held = std::move(held)](T*) mutable {
+    threads.Later(lane, [held = std::exchange(held, nullptr)]() mutable { held.reset(); });
   });
 }
 
-// Reserving the bytes of a large file, and having them on the disk, take their time.
+// A file that is being made, and its places: its own, and its folder's.
+struct HeldNewFile {
+  std::vector<FairPlaces::Place> places;
+  std::unique_ptr<NewFile> file;
+};
+std::shared_ptr<NewFile> NewFileOnThread(JobThreads& threads, size_t lane, std::vector<FairPlaces::Place> places,
+                                         std::unique_ptr<NewFile> file) {
+  auto held = std::make_shared<HeldNewFile>(HeldNewFile{std::move(places), std::move(file)});
+  const std::shared_ptr<HeldNewFile> ended = EndedOnThread(threads, lane, held);
+  return {ended, held->file.get()};
+}
+
+struct Seen {
+  FileStamp stamp;
+  std::vector<kj::byte> part;
+};
+
+absl::StatusOr<Seen> LookAt(const FileRoots& roots, const std::string& path, uint64_t from, uint32_t count) {
+  TESSERA_ASSIGN_OR_RETURN(const FileDescriptor file, roots.Open(path));
+  Seen seen;
+  TESSERA_ASSIGN_OR_RETURN(seen.stamp, StampOf(file));
+  const auto bytes = static_cast<uint64_t>(seen.stamp.bytes);
+  const uint64_t offset = std::min(from, bytes);
+  seen.part.resize(std::min<uint64_t>(count, bytes - offset));
+  const ssize_t got = pread(file.get(), seen.part.data(), seen.part.size(), static_cast<off_t>(offset));
+  if (got < 0) return absl::InternalError(StrCat("file: reading: ", std::strerror(errno)));
+  seen.part.resize(static_cast<size_t>(got));
+  return seen;
+}
+
+}  // namespace
+
+DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout)
+    : copies({.name = "copies"}),
+      files({.name = "files",
+             .threads = kMaxFileThreads,
+             .threads_per_lane = kMaxFolderThreads,
+             .limit = file_timeout,
+             .limit_name = "file_timeout"},
+            &timer),
+      // The decoder's own limit comes first.
+      decodes({.name = "decodes",
+               .limit = std::chrono::milliseconds(kDecoderTimeoutMs) + file_timeout,
+               .limit_name = "decoder_timeout and file_timeout"},
+              &timer) {}
+
+FileCalls::FileCalls(const GateParts& parts, TicketTable::TicketPointer ticket,
+                     std::shared_ptr<DataConnection> connection)
+    : files_(parts.files),
+      decoder_(parts.decoder),
+      threads_(parts.threads),
+      open_files_(parts.places.open_files),
+      ticket_(std::move(ticket)),
+      connection_(std::move(connection)) {}
+
+template <typename T>
+kj::Promise<absl::StatusOr<T>> FileCalls::Ask(JobThreads& threads, size_t lane, const std::string& path,
+                                              std::function<absl::StatusOr<T>()> call) {
+  auto out = std::make_shared<absl::StatusOr<T>>(absl::FailedPreconditionError("file: the transfer is over"));
+  Job job;
+  job.session = ticket_->window.session.value;
+  job.lane = lane;
+  job.what = NameOfPath(path);
+  job.step = [out, ticket = ticket_, call = std::move(call)](JobClock::time_point) {
+    if (!ticket->over) *out = call();
+    return JobStep::kDone;
+  };
+  return threads.Run(std::move(job)).then([out]() { return std::move(*out); });
+}
+
+template <typename T>
+kj::Promise<absl::StatusOr<T>> FileCalls::AskFiles(const std::string& path, std::function<absl::StatusOr<T>()> call) {
+  return Ask<T>(threads_.files, files_.roots.NumberOf(path), path, std::move(call));
+}
+
+absl::StatusOr<FairPlaces::Place> FileCalls::TakePlace(const std::string& path) const {
+  return open_files_.Take(ticket_->window.session, StrCat(NameOfPath(path), ": open files"));
+}
+
+std::vector<FairPlaces::Place> FileCalls::TakeNewFilePlaces(const std::string& path) const {
+  std::vector<FairPlaces::Place> places;
+  for (int i = 0; i < 2; ++i) {
+    auto place = TakePlace(path);
+    ThrowIfError(place.status());
+    places.push_back(*std::move(place));
+  }
+  return places;
+}
+
+kj::Promise<absl::StatusOr<std::shared_ptr<ShardFile>>> FileCalls::Open(wire::Transfer::OpenFileParams::Reader params,
+                                                                        const TransferRange& range, size_t tensor) {
+  Wanted wanted{Text(params.getPath()), params.getLayout().getIsDecoded(),
+                range.direction == TransferDirection::kUpload};
+  paths_[tensor] = wanted.path;
+  const auto key = std::make_pair(wanted.path, wanted.is_decoded);
+  if (const auto found = opened_.find(key); found != opened_.end()) {
+    return MakeShardFile(decoder_, found->second, params, range);
+  }
+  auto place = TakePlace(wanted.path);
+  if (!place.ok()) return absl::StatusOr<std::shared_ptr<ShardFile>>(place.status());
+  auto held = std::make_shared<FairPlaces::Place>(*std::move(place));
+  std::function<absl::StatusOr<OpenedPointer>()> open = [&roots = files_.roots, &threads = threads_.files, wanted,
+                                                         held]() -> absl::StatusOr<OpenedPointer> {
+    TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, OpenWanted(roots, wanted));
+    TESSERA_ASSIGN_OR_RETURN(OpenedPointer opened, OpenedFile::Make(std::move(file), std::move(*held)));
+    return EndedOnThread(threads, roots.NumberOf(wanted.path), std::move(opened));
+  };
+  return AskFiles<OpenedPointer>(wanted.path, std::move(open))
+      .then([this, key, params,
+             &range](absl::StatusOr<OpenedPointer> opened) -> absl::StatusOr<std::shared_ptr<ShardFile>> {
+        if (!opened.ok()) return opened.status();
+        opened_[key] = *opened;
+        return MakeShardFile(decoder_, *std::move(opened), params, range);
+      });
+}
+
+std::string FileCalls::NameOf(size_t tensor) const {
+  const auto found = paths_.find(tensor);
+  return found == paths_.end() ? "file" : NameOfPath(found->second);
+}
+
+size_t FileCalls::LaneOf(size_t tensor) const {
+  const auto found = paths_.find(tensor);
+  return found == paths_.end() ? 0 : files_.roots.NumberOf(found->second);
+}
+
+kj::Promise<void> FileCalls::CheckUnchanged(size_t tensor, std::shared_ptr<ShardFile> file) {
+  std::function<absl::StatusOr<bool>()> check = [file = std::move(file)]() -> absl::StatusOr<bool> {
+    TESSERA_RETURN_IF_ERROR(file->opened().CheckUnchanged());
+    return true;
+  };
+  return AskFiles<bool>(paths_.at(tensor), std::move(check)).then([](absl::StatusOr<bool> same) {
+    ThrowIfError(same.status());
+  });
+}
+
+kj::Promise<void> FileCalls::Look(
+    capnp::CallContext<wire::Transfer::LookAtFileParams, wire::Transfer::LookAtFileResults> context) {
+  auto params = context.getParams();
+  const uint32_t count = params.getCount();
+  if (count > kMaxFilePart) {
+    ThrowIfError(absl::InvalidArgumentError(
+        StrCat("file: ", count, " bytes to look at, ", kMaxFilePart, " are allowed (max_file_part)")));
+  }
+  const uint64_t offset = params.getOffset();
+  const std::string path = Text(params.getPath());
+  context.releaseParams();
+  return connection_->answers().Take(count).then([=, this](AnswerWindow::Room room) mutable {
+    std::function<absl::StatusOr<Seen>()> look = [&roots = files_.roots, path, offset, count]() {
+      return LookAt(roots, path, offset, count);
+    };
+    return AskFiles<Seen>(path, std::move(look))
+        .then([context](absl::StatusOr<Seen> seen) mutable {
+          ThrowIfError(seen.status());
+          auto results = context.getResults();
+          results.setBytes(static_cast<uint64_t>(seen->stamp.bytes));
+          results.setModifiedNs(seen->stamp.modified_ns);
+          results.setPart(kj::arrayPtr(seen->part.data(), seen->part.size()));
+        })
+        .attach(kj::mv(room));
+  });
+}
+
+// Whatever the decoder says fits its buffer.
+kj::Promise<void> FileCalls::Describe(
+    capnp::CallContext<wire::Transfer::DescribeFileParams, wire::Transfer::DescribeFileResults> context) {
+  const std::string path = Text(context.getParams().getPath());
+  context.releaseParams();
+  return connection_->answers().Take(kDecoderBufferBytes).then([=, this](AnswerWindow::Room room) mutable {
+    std::function<absl::StatusOr<OpenedPointer>()> open = [&roots = files_.roots, &threads = threads_.files,
+                                                           path]() -> absl::StatusOr<OpenedPointer> {
+      TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, roots.OpenFileOrFolder(path));
+      TESSERA_ASSIGN_OR_RETURN(OpenedPointer opened, OpenedFile::Make(std::move(file)));
+      return EndedOnThread(threads, roots.NumberOf(path), std::move(opened));
+    };
+    return AskFiles<OpenedPointer>(path, std::move(open))
+        .then([=, this](absl::StatusOr<OpenedPointer> opened) {
+          ThrowIfError(opened.status());
+          const OpenedPointer file = *std::move(opened);
+          const FileStamp stamp = file->stamp();
+          std::function<absl::StatusOr<std::string>()> describe = [&decoder = decoder_, file, path]() {
+            return decoder.Describe(file->file(), path);
+          };
+          return Ask<std::string>(threads_.decodes, 0, path, std::move(describe))
+              .then([context, stamp](absl::StatusOr<std::string> json) mutable {
+                ThrowIfError(json.status());
+                auto results = context.getResults();
+                results.setBytes(static_cast<uint64_t>(stamp.bytes));
+                results.setModifiedNs(stamp.modified_ns);
+                results.setJson(kj::StringPtr(json->c_str(), json->size()).asBytes());
+              });
+        })
+        .attach(kj::mv(room));
+  });
+}
+
 kj::Promise<void> FileCalls::Create(
     capnp::CallContext<wire::Transfer::CreateFileParams, wire::Transfer::CreateFileResults> context) {
   auto params = context.getParams();
-  auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
-  auto job = [&roots = files_.roots, made, path = Text(params.getPath()), name = Text(params.getName()),
-              bytes = params.getBytes(), head = Text(params.getHead().asChars())]() {
-    *made = bytes > static_cast<uint64_t>(kMaxFileBytes)
-                ? absl::InvalidArgumentError(StrCat("file: ", bytes, " bytes, ", kMaxFileBytes, " are allowed"))
-                : roots.Create(path, name, static_cast<int64_t>(bytes), head);
+  const std::string path = Text(params.getPath());
+  auto held = std::make_shared<std::vector<FairPlaces::Place>>(TakeNewFilePlaces(path));
+  using Made = std::shared_ptr<NewFile>;
+  std::function<absl::StatusOr<Made>()> create = [&roots = files_.roots, &threads = threads_.files, held, path,
+                                                  name = Text(params.getName()), bytes = params.getBytes(),
+                                                  head = Text(params.getHead().asChars())]() -> absl::StatusOr<Made> {
+    if (bytes > static_cast<uint64_t>(kMaxFileBytes)) {
+      return absl::InvalidArgumentError(StrCat("file: ", bytes, " bytes, ", kMaxFileBytes, " are allowed"));
+    }
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<NewFile> made,
+                             roots.Create(path, name, static_cast<int64_t>(bytes), head));
+    return NewFileOnThread(threads, roots.NumberOf(path), std::move(*held), std::move(made));
   };
   context.releaseParams();
-  return copies_.Run(std::move(job)).then([this, made]() {
-    ThrowIfError(made->status());
-    new_file_ = *std::move(*made);
+  return AskFiles<Made>(path, std::move(create)).then([this, path](absl::StatusOr<Made> made) {
+    ThrowIfError(made.status());
+    new_path_ = path;
+    new_file_ = *std::move(made);
   });
 }
 
 kj::Promise<void> FileCalls::CreateFolder(
     capnp::CallContext<wire::Transfer::CreateFolderParams, wire::Transfer::CreateFolderResults> context) {
-  auto made = std::make_shared<absl::StatusOr<std::unique_ptr<NewFile>>>(absl::UnknownError(""));
   auto params = context.getParams();
-  auto job = [&roots = files_.roots, &decoder = decoder_, made, path = Text(params.getPath()),
-              name = Text(params.getName()), json = Text(params.getJson().asChars())]() {
-    *made = roots.CreateFolder(path, name);
-    if (!made->ok()) return;
-    if (absl::Status status = decoder.Create((**made)->file(), path, json); !status.ok()) *made = status;
+  const std::string path = Text(params.getPath());
+  const std::string json = Text(params.getJson().asChars());
+  auto held = std::make_shared<std::vector<FairPlaces::Place>>(TakeNewFilePlaces(path));
+  using Made = std::shared_ptr<NewFile>;
+  std::function<absl::StatusOr<Made>()> create = [&roots = files_.roots, &threads = threads_.files, held, path,
+                                                  name = Text(params.getName())]() -> absl::StatusOr<Made> {
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<NewFile> made, roots.CreateFolder(path, name));
+    return NewFileOnThread(threads, roots.NumberOf(path), std::move(*held), std::move(made));
   };
   context.releaseParams();
-  return decodes_.Run(std::move(job)).then([this, made]() {
-    ThrowIfError(made->status());
-    new_file_ = *std::move(*made);
+  return AskFiles<Made>(path, std::move(create)).then([this, path, json](absl::StatusOr<Made> folder) {
+    ThrowIfError(folder.status());
+    const Made made = *std::move(folder);
+    std::function<absl::StatusOr<Made>()> fill = [&decoder = decoder_, made, path, json]() -> absl::StatusOr<Made> {
+      TESSERA_RETURN_IF_ERROR(decoder.Create(made->file(), path, json));
+      return made;
+    };
+    return Ask<Made>(threads_.decodes, 0, path, std::move(fill)).then([this, path](absl::StatusOr<Made> filled) {
+      ThrowIfError(filled.status());
+      new_path_ = path;
+      new_file_ = *std::move(filled);
+    });
   });
 }
 
 kj::Promise<void> FileCalls::Commit() {
   if (new_file_ == nullptr) ThrowIfError(absl::FailedPreconditionError("commit: no file was made"));
-  auto committed = std::make_shared<absl::Status>();
-  return copies_.Run([file = new_file_, committed]() { *committed = file->Commit(); }).then([committed]() {
-    ThrowIfError(*committed);
+  std::function<absl::StatusOr<bool>()> commit = [file = new_file_]() -> absl::StatusOr<bool> {
+    TESSERA_RETURN_IF_ERROR(file->Commit());
+    return true;
+  };
+  return AskFiles<bool>(new_path_, std::move(commit)).then([](absl::StatusOr<bool> committed) {
+    ThrowIfError(committed.status());
   });
+}
+
+void FileCalls::LetGo() {
+  opened_.clear();
+  new_file_.reset();
 }
 
 }  // namespace tessera

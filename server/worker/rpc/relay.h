@@ -16,10 +16,10 @@
 
 #include "schemas/codec/dialed_line.h"
 #include "schemas/codec/tls_files.h"
-#include "schemas/codec/two_party.h"
 #include "schemas/types/ids.h"
 #include "schemas/worker.capnp.h"
 #include "server/plan/worker_message.h"
+#include "server/worker/rpc/data_connection.h"
 
 namespace tessera {
 
@@ -32,10 +32,10 @@ class Relays {
   void Add(const PeerJoined& peer);
   void Remove(WorkerIndex peer) { peers_.erase(peer); }
 
-  // The gate for a client, when the peer is reached. `admit` is called when the peer has taken its ticket. NotFound:
-  // there is no such peer; FailedPrecondition: no client of another host reaches it from here; Unavailable: it doesn't
-  // answer.
-  kj::Promise<wire::DataGate::Client> Reach(WorkerIndex peer, Acceptor::Admit admit);
+  // The gate for a client, when the peer is reached. The client's connection has a place from when the peer has taken
+  // its ticket until that is over. NotFound: there is no such peer; FailedPrecondition: no client of another host
+  // reaches it from here; Unavailable: it doesn't answer.
+  kj::Promise<wire::DataGate::Client> Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection);
 
  private:
   struct Peer {

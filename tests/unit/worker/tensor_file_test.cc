@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -19,6 +21,8 @@ TensorSpec SpecOf(const Shape& shape, DType dtype = DType::kI32) {
   const WorkerIndex workers[] = {WorkerIndex(0)};
   return *TensorSpec::Make("test", dtype, shape, *Mesh::Make({1}, {}, workers), {Placement::Replicate()});
 }
+
+std::shared_ptr<const OpenedFile> Opened(FileDescriptor file) { return *OpenedFile::Make(std::move(file)); }
 
 FileDescriptor FileOf(const std::vector<int32_t>& numbers) {
   FileDescriptor file(memfd_create("test", MFD_CLOEXEC));
@@ -49,7 +53,7 @@ TEST(TensorFile, ReadsWhatTheStridesSay) {
   for (const std::vector<int64_t>& of_file : strides) {
     int64_t offset = 8;
     for (size_t d = 0; d < 3; ++d) offset += of_file[d] < 0 ? -of_file[d] * (shape[d] - 1) : 0;
-    auto file = TensorFile::Make(FileOf(Counting(200)), SpecOf(shape), {offset, of_file, ByteOrder::kOwn});
+    auto file = TensorFile::Make(Opened(FileOf(Counting(200))), SpecOf(shape), {offset, of_file, ByteOrder::kOwn});
     ASSERT_TRUE(file.ok()) << file.status();
     for (const Box& own : {Box{{0, 5}, {0, 4}, {0, 6}}, Box{{1, 4}, {2, 4}, {0, 6}}, Box{{4, 5}, {1, 3}, {5, 6}}}) {
       const Shape extents = BoxShape(own);
@@ -73,7 +77,7 @@ TEST(TensorFile, ReadsWhatTheStridesSay) {
 // Rows that overlap, of more bytes than a buffer: each call reads fewer of them.
 TEST(TensorFile, ReadsRowsThatOverlapAndAreLong) {
   const Shape shape = {3, kFileBufferBytes / 4 + 5};
-  auto file = TensorFile::Make(FileOf(Counting(shape[1] + 2)), SpecOf(shape), {0, {4, 4}, ByteOrder::kOwn});
+  auto file = TensorFile::Make(Opened(FileOf(Counting(shape[1] + 2))), SpecOf(shape), {0, {4, 4}, ByteOrder::kOwn});
   ASSERT_TRUE(file.ok()) << file.status();
   std::vector<int32_t> shard(static_cast<size_t>(NumElements(shape)));
   const Box own = WholeBox(shape);
@@ -86,7 +90,7 @@ TEST(TensorFile, WritesOnlyItsOwn) {
   const Shape shape = {6, 4};
   FileDescriptor file = FileOf(std::vector<int32_t>(24, -1));
   const int seen = dup(file.get());
-  auto made = TensorFile::Make(std::move(file), SpecOf(shape), {0, {16, 4}, ByteOrder::kOwn});
+  auto made = TensorFile::Make(Opened(std::move(file)), SpecOf(shape), {0, {16, 4}, ByteOrder::kOwn});
   ASSERT_TRUE(made.ok()) << made.status();
   const Box own = {{1, 5}, {2, 3}};
   const std::vector<int32_t> shard = {10, 11, 12, 13};
@@ -106,7 +110,7 @@ TEST(TensorFile, WritesOnlyItsOwn) {
 TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
   const Shape shape = {10};
   const auto refused = [&](FileLayout layout) {
-    return TensorFile::Make(FileOf(Counting(10)), SpecOf(shape), std::move(layout)).status();
+    return TensorFile::Make(Opened(FileOf(Counting(10))), SpecOf(shape), std::move(layout)).status();
   };
   EXPECT_TRUE(refused({0, {4}, ByteOrder::kOwn}).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(refused({4, {4}, ByteOrder::kOwn})));
@@ -118,7 +122,7 @@ TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused({0, {4, 4}, ByteOrder::kOwn})));
   FileDescriptor file = FileOf(Counting(10));
   const int same = dup(file.get());
-  auto made = TensorFile::Make(std::move(file), SpecOf(shape), {0, {4}, ByteOrder::kOwn});
+  auto made = TensorFile::Make(Opened(std::move(file)), SpecOf(shape), {0, {4}, ByteOrder::kOwn});
   ASSERT_TRUE(made.ok());
   ASSERT_EQ(ftruncate(same, 20), 0);
   close(same);
@@ -127,7 +131,22 @@ TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
   const auto copied =
       (*made)->Copy(window, WholeBox(shape), WholeBox(shape), reinterpret_cast<std::byte*>(shard.data()));
   EXPECT_TRUE(absl::IsFailedPrecondition(copied.status())) << copied.status();
-  EXPECT_TRUE(absl::IsFailedPrecondition((*made)->CheckUnchanged()));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*made)->opened().CheckUnchanged()));
+}
+
+// Thin reads are a call for each element: others have their turn between them.
+TEST(TensorFile, AThinReadGoesOnBitByBit) {
+  const Shape shape = {100};
+  auto file = TensorFile::Make(Opened(FileOf(Counting(100 * 32))), SpecOf(shape), {0, {128}, ByteOrder::kOwn});
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<int32_t> shard(100, -1);
+  const TransferRange window = WindowOf(SpecOf(shape), TransferDirection::kUpload, shape);
+  const auto copy =
+      (*file)->Begin(window, WholeBox(shape), WholeBox(shape), reinterpret_cast<std::byte*>(shard.data()));
+  int turns = 0;
+  while (*copy->Go(std::chrono::steady_clock::time_point::min()) == CopyProgress::kMore) ++turns;
+  EXPECT_GE(turns, 10);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(shard[static_cast<size_t>(i)], i * 32);
 }
 
 TEST(FileRoots, NamesOfFilesThatAreBeingMade) {
