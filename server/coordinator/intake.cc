@@ -417,8 +417,17 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) {
 void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
   auto found = tickets_.find(release.ticket);
   if (found == tickets_.end() || found->second.session != session.info.session) return;
-  if (found->second.status.ok()) found->second.status = release.reason;
-  CloseTicketOf(release.ticket, found->second);
+  TicketEntry& ticket = found->second;
+  if (ticket.status.ok()) ticket.status = release.reason;
+  CloseTicketOf(release.ticket, ticket);
+  // What waits for the tensors of an upload that failed doesn't wait for its workers' answers: one may hang on a disk.
+  // Their memory does. A line that broke may be the end of a worker, which is told by what was lost.
+  const bool is_known = !release.reason.ok() && !absl::IsUnavailable(release.reason);
+  if (ticket.direction != TransferDirection::kUpload || !is_known) return;
+  for (const TensorPointer& tensor : ticket.tensors) {
+    tensor->uploading = false;
+    PoisonTensor(*tensor, ticket.status);
+  }
 }
 
 std::vector<bool> StateMachine::FindNeeded(const SessionEntry& session, const Cancels& cancels) {

@@ -179,6 +179,20 @@ TEST(UploadsTest, WhatDependsOnAnUploadThatIsGivenUpFailsWithTheReason) {
       << failed[1].status;
 }
 
+// They may hang on a disk. The memory is theirs until they have answered.
+TEST(UploadsTest, WhatIsBehindAnUploadThatFailedDoesNotWaitForItsWorkers) {
+  UploadUnderWay upload;
+  const auto used = [&]() { return upload.cluster.machine().memory().UsedBytes(WorkerIndex(0)); };
+  const int64_t before = used();
+  upload.cluster.Submit(upload.session, {ReleaseRecord{upload.ticket(), absl::DeadlineExceededError("no answer")}});
+  EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
+  EXPECT_TRUE(upload.cluster.machine().sessions().at(upload.session).queue.empty());
+  upload.cluster.Submit(upload.session, {DropRecord{{HandleId(1)}}});
+  EXPECT_EQ(used(), before);
+  upload.cluster.CompleteAll();
+  EXPECT_LT(used(), before);
+}
+
 TEST(UploadsTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
   UploadUnderWay upload(60'000'000);
   upload.cluster.Apply(ConnectionLostEvent{upload.session});
