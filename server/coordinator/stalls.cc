@@ -1,9 +1,10 @@
 // Workers that answer pings and do no work: a probe tells them from those that wait for others.
 //
-// A worker has made no progress since its last report, or since it got something to do. After work_timeout, or many times
-// what all that it has to do is predicted to take, it gets a probe: to read one byte of its own memory, on the stream of
-// transfers, which waits for nothing. A worker whose other streams wait for a peer answers at once, and has as much time
-// again. One that doesn't answer in half of work_timeout has a device that hangs, or none: it is ended as a silent one is.
+// A worker has made no progress since its last report, or since it got something to do. After work_timeout, or many
+// times what all that it has to do is predicted to take, it gets a probe: to read one byte of its own memory, on the
+// stream of transfers, which waits for nothing. A worker whose other streams wait for a peer answers at once, and has
+// as much time again. One that doesn't answer in half of work_timeout has a device that hangs, or none: it is ended as
+// a silent one is.
 
 #include <algorithm>
 #include <memory>
@@ -56,8 +57,8 @@ std::string StateMachine::WhyStalled(WorkerIndex index, const WorkerEntry& worke
     if (oldest == nullptr || op->ordinal < oldest->ordinal) oldest = op.get();
   }
   const double waited_s = static_cast<double>(now_us_ - worker.working_since_us) * 1e-6;
-  return StrCat("it answers and does no work: ", oldest == nullptr ? "" : StrCat(oldest->name, " has not ended in "), waited_s,
-                " s, ", static_cast<double>(oldest == nullptr ? 0 : oldest->cost_us) * 1e-6,
+  return StrCat("it answers and does no work: ", oldest == nullptr ? "" : StrCat(oldest->name, " has not ended in "),
+                waited_s, " s, ", static_cast<double>(oldest == nullptr ? 0 : oldest->cost_us) * 1e-6,
                 " s were predicted, and a byte of its memory is not read in ",
                 static_cast<double>(now_us_ - worker.probed_us) * 1e-6, " s");
 }

@@ -13,7 +13,8 @@ namespace tessera {
 absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file) {
   struct stat info = {};
   if (fstat(file.get(), &info) != 0) return absl::InternalError(StrCat("file: fstat: ", std::strerror(errno)));
-  return FileStamp{info.st_size, info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
+  const auto ns = [](const timespec& time) { return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec; };
+  return FileStamp{info.st_size, ns(info.st_mtim), ns(info.st_ctim), info.st_ino, info.st_dev};
 }
 
 absl::StatusOr<std::shared_ptr<const OpenedFile>> OpenedFile::Make(FileDescriptor file, FairPlaces::Place place) {

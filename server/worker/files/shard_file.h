@@ -20,9 +20,17 @@
 
 namespace tessera {
 
+// What tells a file from what it was. A client that looked at it says its bytes and its time; within a transfer the
+// rest is compared, too: a writer may set the time of a file, or put another one in its place, and not the time of the
+// change.
 struct FileStamp {
   int64_t bytes = 0;
   int64_t modified_ns = 0;  // since the epoch
+  int64_t changed_ns = 0;   // of its metadata, too
+  uint64_t inode = 0, device = 0;
+  bool IsOf(int64_t seen_bytes, int64_t seen_modified_ns) const {
+    return bytes == seen_bytes && modified_ns == seen_modified_ns;
+  }
   bool operator==(const FileStamp&) const = default;
 };
 

@@ -39,8 +39,8 @@ absl::StatusOr<FileDescriptor> OpenWanted(const FileRoots& roots, const Wanted& 
 absl::StatusOr<std::shared_ptr<ShardFile>> MakeShardFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
                                                          wire::Transfer::OpenFileParams::Reader params,
                                                          const TransferRange& range) {
-  const FileStamp given{static_cast<int64_t>(params.getBytes()), params.getModifiedNs()};
-  if (range.direction == TransferDirection::kUpload && opened->stamp() != given) {
+  const bool is_as_seen = opened->stamp().IsOf(static_cast<int64_t>(params.getBytes()), params.getModifiedNs());
+  if (range.direction == TransferDirection::kUpload && !is_as_seen) {
     return absl::FailedPreconditionError(
         StrCat(NameOfPath(Text(params.getPath())), ": it has changed since it was looked at"));
   }

@@ -21,7 +21,7 @@ class CatalogOps : public ::testing::Test {
     return *SessionImpl::Open(options, 60);
   }
 
-  Tensor Make(std::string_view spec) { return Tensor(session_->Adopt(next_++, *ParseTensorSpec(spec))); }
+  Tensor Make(std::string_view spec) { return Tensor(session_->Adopt(next_++, *ParseTensorSpec(spec), "")); }
   static std::string TextOf(const absl::StatusOr<Tensor>& tensor) {
     return tensor.ok() ? ToText(tensor->spec()) : tensor.status().ToString();
   }

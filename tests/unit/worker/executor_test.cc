@@ -475,6 +475,7 @@ TEST(ExecutorWindows, OpensAfterItsWaitsAndCopiesTheCommonBox) {
   const Ordinal run = world.NextOrdinal(), open = world.NextOrdinal();
   TransferWindow window{.ordinal = open,
                         .ticket = TicketId(1),
+                        .session = SessionId(1),
                         .secret = 5,
                         .ranges = {{TransferDirection::kDownload, Spec("f32[8,8] @ mesh(2) [S(1)]"), b, {4, 1}}},
                         .waits = {{1, kCompute, run, WaitScope::kOwn, {}}}};
@@ -511,6 +512,8 @@ TEST(ExecutorWindows, AWindowOutsideTheArenaIsRefused) {
   WorkerWorld world({.workers = 1, .arena_bytes = 4096});
   TransferWindow window{.ordinal = world.NextOrdinal(),
                         .ticket = TicketId(1),
+                        .session = SessionId(1),
+                        .secret = 0,
                         .ranges = {{TransferDirection::kUpload, Spec("f64[600] @ mesh(1) [R]"), 0, {1}}},
                         .waits = {}};
   world.at(0).OpenWindow(window);
