@@ -60,6 +60,7 @@ def test_no_other_process_and_no_rights_of_files(tried, tmp_path):
     libc = "ctypes.CDLL(None, use_errno=True)"
     refused = ["os.fork()", f"os.chmod({own!r}, 0o777)", f"os.chown({own!r}, 0, 0)", f"os.setxattr({own!r}, 'user.x', b'x')",
                "os.setpriority(os.PRIO_PROCESS, os.getppid(), 10)", "os.sched_setaffinity(os.getppid(), {0})",
+               f"os.fchmod(os.open({own!r}, os.O_RDWR), 0o777)", f"os.utime({own!r})", "os.setsid()", "os.setpgid(0, 0)",
                "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU)",
                "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))"]
     errors = tried(*refused)
@@ -68,6 +69,7 @@ def test_no_other_process_and_no_rights_of_files(tried, tmp_path):
     assert tried(f"assert {libc}.syscall(58 if os.uname().machine == 'x86_64' else 220, 17, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1",
                  f"assert {libc}.syscall(56 if os.uname().machine == 'x86_64' else 220, 17, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1"
                  ) == ["done"] * 2
+    assert tried(f"assert {libc}.shmget(0, 4096, 0o1600) == -1 and ctypes.get_errno() == 1") == ["done"]
     assert tried("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)", "threading.Thread(target=print).start()") == ["done"] * 2
 
 

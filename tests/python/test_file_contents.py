@@ -1,5 +1,6 @@
 """A file is what it says, or an error: files that change, types that are not ours, folders that are not a save's."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -101,7 +102,7 @@ def test_a_type_that_numpy_has_no_name_for_is_left_out(session, mesh4, tmp_path)
 
 @pytest.mark.parametrize("change", [
     lambda folder: os.mkdir(folder / "more"),
-    lambda folder: shutil.rmtree(folder),
+    lambda folder: shutil.rmtree(folder) if folder.exists() else None,
 ])
 def test_a_folder_that_changes_while_it_is_looked_at_is_an_error(tmp_path, monkeypatch, change):
     folder = tmp_path / "x.zarr"
@@ -109,12 +110,25 @@ def test_a_folder_that_changes_while_it_is_looked_at_is_an_error(tmp_path, monke
     (folder / "zarr.json").write_text("{}")
 
     def read(file):
-        change(folder)
+        with contextlib.suppress(FileExistsError):
+            change(folder)
         return {"x": Stored(np.float64, (1,), lambda key: np.zeros(1), member="x\nstamp")}
     monkeypatch.setitem(beside.FORMATS, ".zarr", read)
     fd = os.open(folder, os.O_RDONLY)
     try:
         with pytest.raises(Refusal, match="was changed or replaced while it was looked at"):
+            beside.Decoder(bytearray(4096)).answer({"do": "describe", "format": ".zarr"}, "", fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_group_within_a_store_that_changes_while_it_is_looked_at_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "x.zarr").mkdir()
+    names = iter(["a", "b"])
+    monkeypatch.setitem(beside.FORMATS, ".zarr", lambda file: {next(names): Stored(np.float64, (1,), lambda key: np.zeros(1), member="x\nstamp")})
+    fd = os.open(tmp_path / "x.zarr", os.O_RDONLY)
+    try:
+        with pytest.raises(Refusal, match="was changed or replaced"):
             beside.Decoder(bytearray(4096)).answer({"do": "describe", "format": ".zarr"}, "", fd)
     finally:
         os.close(fd)
@@ -139,6 +153,51 @@ def test_what_is_decoded_and_larger_than_what_is_kept_is_not_kept(tmp_path, monk
             assert set(decoder._readers) == names
     finally:
         os.close(fd)
+
+
+# ---- small ones ----------------------------------------------------------------------------------
+
+def entry(kind="F32", shape=(2,), offsets=(0, 8)):
+    return json.dumps({"dtype": kind, "shape": list(shape), "data_offsets": list(offsets)})
+
+
+@pytest.mark.parametrize("header, words", [
+    (f'{{"x": {entry(shape=(2.7,))}}}', "2.7 is no whole number"),
+    (f'{{"x": {entry(shape=(True, 2))}}}', "True is no whole number"),
+    (f'{{"x": {entry(offsets=(0, 8.0))}}}', "8.0 is no whole number"),
+    (f'{{"x": {entry()}, "x": {entry()}}}', "'x' is there twice"),
+    (f'{{"x": {entry()}, "y": {entry(offsets=(4, 12))}}}', "'x' and 'y' have the same bytes, 4 to 8"),
+])
+def test_a_safetensors_header_that_makes_no_sense(session, tmp_path, header, words):
+    head = header.encode()
+    (tmp_path / "x.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(16))
+    with pytest.raises(ts.InvalidArgumentError, match=words):
+        ts.load(tmp_path / "x.safetensors")
+
+
+def test_names_that_a_file_cant_have(session, mesh4, tmp_path):
+    x = ts.arange(4, device_mesh=mesh4)
+    with pytest.raises(ts.InvalidArgumentError, match="take another name"):
+        ts.save(tmp_path / "x.safetensors", {"__metadata__": x})
+    with pytest.raises(ts.InvalidArgumentError, match="can't be written as UTF-8"):
+        ts.save(tmp_path / "x.safetensors", {"a\udcff": x})
+    ts.save(tmp_path / "x.npy", x)
+    for call in (ts.load, ts.open, lambda path: ts.save(path, x)):
+        for path in (f"{tmp_path}/x.npy\0.npy", f"{tmp_path}/\udcff.npy"):
+            with pytest.raises(ts.InvalidArgumentError, match="is no path"):
+                call(path)
+
+
+def test_a_chunk_of_zarr_that_is_no_file_is_an_error(session, mesh4, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    for make in (os.mkfifo, os.mkdir):
+        folder = tmp_path / make.__name__ / "x.zarr"
+        zarr.create_array(folder, shape=(16,), chunks=(8,), dtype="f8")[:] = 7.0
+        chunk = next(path for path in folder.rglob("*") if path.is_file() and path.name == "1")
+        chunk.unlink()
+        make(chunk)
+        with pytest.raises(ts.TesseraError, match="no regular file|can't be opened|directory"):
+            ts.load(folder, mesh4, [R()]).wait()
 
 
 # ---- what a save replaces, and how -------------------------------------------------------------

@@ -37,7 +37,7 @@ def requirement_of_torch() -> str:
 
 
 def metadata(name_version: str) -> bytes:
-    extras = {"torch": [requirement_of_torch()], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr"]}
+    extras = {"torch": [requirement_of_torch()], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr>=3.1.3"]}
     requires = ["numpy>=2", "ml_dtypes>=0.5"]
     requires += [f'{requirement}; extra == "{extra}"' for extra, listed in extras.items() for requirement in listed]
     raw = {"metadata_version": "2.1", "name": "tessera", "version": name_version, "provides_extra": list(extras),

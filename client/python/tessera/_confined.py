@@ -39,7 +39,11 @@ _DENIED = {
                             "keyctl": 250, "perf_event_open": 298, "fork": 57, "vfork": 58, "sched_setparam": 142, "sched_setscheduler": 144,
                             "sched_setaffinity": 203, "sched_setattr": 314, "setpriority": 141, "ioprio_set": 251, "chmod": 90, "chown": 92,
                             "fchown": 93, "lchown": 94, "fchownat": 260, "fchmodat": 268, "fchmodat2": 452, "setxattr": 188, "lsetxattr": 189,
-                            "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199}),
+                            "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "setxattrat": 463, "removexattrat": 466, "fchmod": 91,
+                            "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setpgid": 109, "setsid": 112, "shmget": 29, "shmat": 30,
+                            "semget": 64, "msgget": 68, "mq_open": 240, "userfaultfd": 323, "add_key": 248, "request_key": 249, "chroot": 161,
+                            "personality": 135, "fanotify_init": 300, "open_by_handle_at": 304, "kcmp": 312, "process_madvise": 440,
+                            "process_mrelease": 448}),
     "aarch64": (0xC00000B7, {"socket": 198, "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201, "sendmsg": 211,
                              "sendmmsg": 269, "execve": 221, "execveat": 281, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271,
                              "kill": 129, "tkill": 130, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "pidfd_open": 434, "pidfd_getfd": 438,
@@ -47,7 +51,10 @@ _DENIED = {
                              "keyctl": 219, "perf_event_open": 241, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
                              "sched_setattr": 274, "setpriority": 140, "ioprio_set": 30, "fchown": 55, "fchownat": 54, "fchmodat": 53,
                              "fchmodat2": 452, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15,
-                             "fremovexattr": 16}),
+                             "fremovexattr": 16, "setxattrat": 463, "removexattrat": 466, "fchmod": 52, "utimensat": 88, "setpgid": 154, "setsid": 157,
+                             "shmget": 194, "shmat": 196, "semget": 190, "msgget": 186, "mq_open": 180, "userfaultfd": 282, "add_key": 217,
+                             "request_key": 218, "chroot": 51, "personality": 92, "fanotify_init": 262, "open_by_handle_at": 265, "kcmp": 272,
+                             "process_madvise": 440, "process_mrelease": 448}),
 }
 _SENDTO, _TGKILL = {"x86_64": 44, "aarch64": 206}, {"x86_64": 234, "aarch64": 131}
 # A clone is for a thread of this process; clone3, whose flags no filter can read, isn't there, and libc takes clone.

@@ -121,12 +121,12 @@ def _safetensors(file) -> dict[str, FileTensor]:
         raise file.refuse(f"is no safetensors file: a header of {length} bytes in a file of {file.bytes}")
     try:
         import json
-        header = json.loads(file.part(8, length))
+        header = json.loads(file.part(8, length), object_pairs_hook=_unique)
         entries = []
         for name, one in header.items():
             if name != "__metadata__":
-                start, stop = map(int, one["data_offsets"])
-                entries.append((name, str(one["dtype"]), [int(n) for n in one["shape"]], start, stop))
+                start, stop = map(_whole, one["data_offsets"])
+                entries.append((name, str(one["dtype"]), [_whole(n) for n in one["shape"]], start, stop))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise file.refuse(f"is no safetensors file: its header: {repr(error)[:200]}") from None
     out = {}
@@ -138,7 +138,27 @@ def _safetensors(file) -> dict[str, FileTensor]:
         if any(n < 0 for n in shape) or start < 0 or stop - start != wanted or 8 + length + stop > file.bytes:
             raise file.refuse(f"{name!r} is {kind}{shape}, {wanted} bytes, at bytes {start} to {stop} of {file.bytes - 8 - length}")
         out[name] = FileTensor(file, name, dtype.newbyteorder("<"), shape, 8 + length + start, _row_major(shape, dtype.itemsize))
+    end, before = 0, ""
+    for start, stop, name in sorted((start, stop, name) for name, _, _, start, stop in entries if stop > start):
+        if start < end:
+            raise file.refuse(f"{before!r} and {name!r} have the same bytes, {start} to {min(end, stop)}")
+        end, before = stop, name
     return out
+
+
+def _unique(pairs) -> dict:
+    """An object of JSON, each of whose names is there once."""
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return out
+
+
+def _whole(number) -> int:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError(f"{number!r} is no whole number")
+    return number
 
 
 def _decoded(file):
@@ -175,6 +195,8 @@ def _known(path, op) -> tuple[str, str]:
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(path, str):
         raise ArgumentError(f"{op}: a path is a string, not {type(path).__name__}")
+    if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
+        raise InvalidArgumentError(f"{op}: {path!r} is no path: it has a character that no file's name has")
     path = path.rstrip("/") or path
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in _READERS and suffix not in _DECODED:
@@ -294,7 +316,12 @@ def save(path, x, *, metadata=None, parts=None):
         raise ArgumentError(f"save: a .npy file takes one Tensor, not {type(x).__name__}; a dict of them goes to a .safetensors file")
     if not isinstance(x, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in x.items()):
         raise ArgumentError(f"save: {f'a {suffix} file' if suffix else 'a folder of Parquet'} takes a dict of tensors by name")
+    for name in x:
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise InvalidArgumentError(f"save: {path}: the name {name!r} can't be written as UTF-8")
     if suffix == ".safetensors":
+        if "__metadata__" in x:
+            raise InvalidArgumentError(f"save: {path}: a .safetensors file has its metadata under the name '__metadata__'; take another name")
         return _write(path, *_safetensors_head(x, metadata))
     if suffix == "" or parts is not None and parts > 1:
         return _save_table(path, x, metadata, parts)

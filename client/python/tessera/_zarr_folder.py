@@ -56,7 +56,7 @@ class Folder(Store):
         with os.fdopen(fd, "rb") as file:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
-                return None
+                raise PermissionError(f"{key!r} is no regular file")
             if isinstance(byte_range, RangeByteRequest):
                 file.seek(byte_range.start)
                 return file.read(byte_range.end - byte_range.start)

@@ -213,10 +213,12 @@ class Decoder:
         if not stat.S_ISDIR(os.fstat(file).st_mode):
             self._open(ending, file)
             return {name: one.described() for name, one in self._found.items()}
-        self.forget()
-        before = _state_of(file)
-        self._open(ending, file)
-        if _state_of(file) != before or os.fstat(file).st_nlink == 0:
+        looks, before = [], _state_of(file)
+        for _ in range(2):      # what is in groups below may change, too, and shows when it is looked at again
+            self.forget()
+            self._open(ending, file)
+            looks.append({name: one.described() for name, one in self._found.items()})
+        if looks[0] != looks[1] or _state_of(file) != before or os.fstat(file).st_nlink == 0:
             raise Refusal("FailedPrecondition", "it was changed or replaced while it was looked at; open it again")
         self._look = os.urandom(8).hex()
         out = {}

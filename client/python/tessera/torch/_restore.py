@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import pathlib
 import struct
 
@@ -38,7 +39,7 @@ class _Tensor:
     def __init__(self, name: str, entry: dict):
         self.name, self.shape, self.dtype = name, tuple(entry["shape"]), DTYPES[entry["dtype"]]
         self.placements = entry["placements"]       # by mesh dim the dim that is in shards, or None; None for a CPU tensor
-        self.pieces = [(piece["key"], [(int(start), int(stop)) for start, stop in piece["box"]]) for piece in entry["pieces"]]
+        self.pieces = [(piece["key"], [(operator.index(start), operator.index(stop)) for start, stop in piece["box"]]) for piece in entry["pieces"]]
         self._check_pieces()
 
     def _check_pieces(self) -> None:
