@@ -4,7 +4,11 @@
 // than itself: 15 times slower on an Emerald Rapids with 0.3.21. The choice is made when the library is
 // loaded and can only be overruled by OPENBLAS_CORETYPE in the environment.
 
+#include <chrono>
+#include <functional>
 #include <string>
+
+#include "absl/status/status.h"
 
 namespace tessera {
 
@@ -15,5 +19,10 @@ void RestartWithKnownBlasCore(char** argv);
 
 // Whose kernels OpenBLAS runs: "SkylakeX".
 std::string BlasCoreName();
+
+// Whether it can compute at all: a product on a thread of its own. Under a limit of the address space OpenBLAS spins
+// for ever at its first one; `end_now` hears why when the deadline is over, and ends the process, as nothing else ends
+// that thread.
+absl::Status ProveBlas(std::chrono::milliseconds deadline, const std::function<void(const absl::Status&)>& end_now);
 
 }  // namespace tessera

@@ -54,7 +54,8 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
+constexpr int kMaxThreads = 1024;                   // docs/limits.md: threads
+constexpr std::chrono::seconds kProofDeadline{20};  // milliseconds of work, on a host that is very busy
 
 // Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
 enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
@@ -363,6 +364,8 @@ int Serve(WorkerOptions options) {
   auto created = platform->MakeArena(*bytes);
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
+  // With the arena mapped, for which a limit of the address space counts, too.
+  if (absl::Status can_compute = ProveBlas(kProofDeadline, EndNow); !can_compute.ok()) EndNow(can_compute);
   const mode_t users_umask = umask(0077);  // that one is of files; sockets are the user's alone
   auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
