@@ -39,6 +39,8 @@ struct JournalEvent {
     # The coordinator's epoch.
     connected @15 :SessionConnection;
     disconnected @16 :SessionConnection;
+    heardAtWork @17 :Int32;
+    # As `heard`, of a worker whose device has worked since.
   }
 }
 

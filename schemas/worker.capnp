@@ -135,6 +135,8 @@ struct InlineRead {
   offsetBytes @2 :Int64;
   strides @3 :List(Int64);
   waits @4 :List(Wait);
+  stream @5 :UInt8 = 3;
+  # Of counters.h: that of transfers, or of probes.
 }
 
 struct InlineWrite {

@@ -42,7 +42,8 @@ absl::Status ProveBlas(std::chrono::milliseconds deadline, const std::function<v
                  "(RLIMIT_AS), and lift it, or give the worker less --memory")));
     }
     thread.join();
-    if (!is_right.get()) return absl::InternalError(StrCat(what, "was wrong: see OPENBLAS_CORETYPE in the environment"));
+    if (!is_right.get())
+      return absl::InternalError(StrCat(what, "was wrong: see OPENBLAS_CORETYPE in the environment"));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(StrCat(what, "found no memory: see what `ulimit -v` says (RLIMIT_AS)"));
   } catch (const std::system_error& error) {

@@ -171,6 +171,7 @@ struct WorkerLostEvent {
 };
 struct WorkerHeardEvent {
   WorkerIndex worker;
+  bool is_at_work = false;  // its device computed or copied since it was heard last
 };
 struct WorkerReportEvent {
   WorkerIndex worker;

@@ -1,10 +1,11 @@
 // Workers that answer pings and do no work: a probe tells them from those that wait for others.
 //
 // A worker has made no progress since its last report, or since it got something to do. After work_timeout, or many
-// times what all that it has to do is predicted to take, it gets a probe: to read one byte of its own memory, on the
-// stream of transfers, which waits for nothing. A worker whose other streams wait for a peer answers at once, and has
-// as much time again. One that doesn't answer in half of work_timeout has a device that hangs, or none: it is ended as
-// a silent one is.
+// times what all that it has to do is predicted to take, it gets a probe: to read one byte of its own memory, on a
+// stream of its own, on which nothing waits for anything. A worker whose other streams wait for a peer answers at once,
+// and has as much time again. A worker that doesn't answer in half of work_timeout, and whose device doesn't work, is
+// ended as a silent one is. One whose device works may be at an op that is far longer than predicted, on its only
+// thread: it has an hour. A kernel that never ends looks the same; tessera kill-worker is for that.
 
 #include <algorithm>
 #include <memory>
@@ -19,11 +20,14 @@ namespace tessera {
 void StateMachine::WatchWork() {
   // docs/limits.md: work_timeout_factor. Predictions are of a quiet machine, and of memory that is there.
   constexpr int64_t kPredictionFactor = 100;
+  constexpr int64_t kAtWorkFactor = 60;
   std::vector<WorkerIndex> to_probe;
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead || worker.outstanding == 0) continue;
     if (worker.probe.value != 0) {
-      if (now_us_ - worker.probed_us < config_.work_timeout_us / 2) continue;
+      const int64_t half_us = config_.work_timeout_us / 2;
+      const bool is_at_work = now_us_ - worker.at_work_us < half_us;
+      if (now_us_ - worker.probed_us < (is_at_work ? kAtWorkFactor * config_.work_timeout_us : half_us)) continue;
       if (worker.stalled.empty()) worker.stalled = WhyStalled(index, worker);
       continue;
     }
@@ -40,7 +44,9 @@ void StateMachine::Probe(WorkerIndex worker) {
   const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
   op->mesh = mesh;
   op->tensor = tensor;
+  constexpr uint8_t kProbeStream = 2;  // of server/device/counters.h, which the coordinator does not include
   InlineRead read;
+  read.stream = kProbeStream;
   read.ordinal = op->ordinal;
   read.spec = tensor->spec;
   read.strides = RowMajorStrides(tensor->spec.shape);

@@ -36,6 +36,7 @@ struct WorkerEntry {
   bool full = false;
   int64_t received_bytes = 0;
   int64_t working_since_us = 0;  // when it last reported something, or got the first thing to do
+  int64_t at_work_us = 0;        // when its device was said to have worked, last
   Ordinal probe;                 // under way (stalls.cc); 0: none
   int64_t probed_us = 0;
   std::string stalled;  // why it is ended though it answers; empty: it is not

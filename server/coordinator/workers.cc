@@ -74,6 +74,7 @@ void StateMachine::On(const WorkerHeardEvent& event) {
   auto found = workers_.find(event.worker);
   if (found == workers_.end() || found->second.state == WorkerState::kDead) return;
   found->second.last_heard_us = now_us_;
+  if (event.is_at_work) found->second.at_work_us = now_us_;
   const bool was_suspect = found->second.state == WorkerState::kSuspect;
   if (!found->second.stalled.empty()) return;
   found->second.state = WorkerState::kAlive;

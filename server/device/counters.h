@@ -15,7 +15,8 @@
 
 namespace tessera {
 
-enum class StreamId : uint8_t { kCompute = 0, kExchange = 1, kNccl = 2, kIo = 3 };
+// Nothing on kProbe waits for anything: what ends there shows that the device works.
+enum class StreamId : uint8_t { kCompute = 0, kExchange = 1, kProbe = 2, kIo = 3 };
 inline constexpr int kStreamCount = 4;
 inline constexpr int kPhaseBits = 12;
 inline constexpr uint64_t kMaxPhases = (1u << kPhaseBits) - 2;  // docs/limits.md: max_phases

@@ -72,6 +72,7 @@ struct TransferWindow {
 // At most 4 KiB that comes back in the report: the elements of the own box, row-major.
 struct InlineRead {
   Ordinal ordinal;
+  uint8_t stream = 3;  // StreamId: kIo, or kProbe, where it waits for nothing
   TensorSpec spec;
   int64_t offset_bytes = 0;
   Strides strides;

@@ -313,9 +313,9 @@ void Executor::OpenWindow(const TransferWindow& window) {
 }
 
 void Executor::ReadInline(const InlineRead& read) {
-  constexpr StreamId kIo = StreamId::kIo;
+  const StreamId stream = read.stream == static_cast<uint8_t>(StreamId::kProbe) ? StreamId::kProbe : StreamId::kIo;
   RunRecordRef record = records_->Take(read.ordinal);
-  record->failure = CheckOrdinal(kIo, read.ordinal);
+  record->failure = CheckOrdinal(stream, read.ordinal);
   if (record->failure.ok()) record->failure = CheckReached(read.waits);
   if (record->failure.ok()) {
     absl::StatusOr<Box> box =
@@ -329,16 +329,16 @@ void Executor::ReadInline(const InlineRead& read) {
     if (record->failure.ok()) {
       const Shape extents = BoxShape(*box);
       record->report.inline_bytes.resize(static_cast<size_t>(bytes));
-      EnqueueOwnWaits(kIo, read.ordinal, read.waits, 1);
-      device_.EnqueueRead(kIo, CopyWork{.extents = extents,
-                                        .element_bytes = SizeBytes(read.spec.dtype),
-                                        .source = arenas_.own().memory() + read.offset_bytes,
-                                        .source_strides = read.strides,
-                                        .destination = record->report.inline_bytes.data(),
-                                        .destination_strides = RowMajorStrides(extents)});
+      EnqueueOwnWaits(stream, read.ordinal, read.waits, 1);
+      device_.EnqueueRead(stream, CopyWork{.extents = extents,
+                                           .element_bytes = SizeBytes(read.spec.dtype),
+                                           .source = arenas_.own().memory() + read.offset_bytes,
+                                           .source_strides = read.strides,
+                                           .destination = record->report.inline_bytes.data(),
+                                           .destination_strides = RowMajorStrides(extents)});
     }
   }
-  EnqueueEnd(kIo, std::move(record));
+  EnqueueEnd(stream, std::move(record));
 }
 
 absl::StatusOr<CopyWork> Executor::CopyOfInline(const InlineWrite& write, RunRecord& record) {

@@ -40,8 +40,8 @@ def test_wrong_usage_is_status_2(arguments):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (("--bogus",), 'unknown option "--bogus"; commands: up status tensors close plan ops bench demo doctor'),
-    (("fly", "--help"), 'unknown command "fly"; commands: up status tensors close plan ops bench demo doctor'),
+    (("--bogus",), 'unknown option "--bogus"; commands: up status tensors close kill-worker plan ops bench demo doctor'),
+    (("fly", "--help"), 'unknown command "fly"; commands: up status tensors close kill-worker plan ops bench demo doctor'),
     (("up", "--memory", "1PiB"), 'unknown unit "PiB"; known: B kB MB GB TB KiB MiB GiB TiB'),
     (("up", "--memory", "0"), '"0" must be positive'), (("plan", "--memory", "-1", "x"), '"-1" must be positive'),
     (("up", "--memory", "much"), '"much" is no number of bytes'), (("up", "--memory", "1.2.3MiB"), "is no number of bytes"),

@@ -535,7 +535,7 @@ kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
         if (alive == workers_.end() || alive->second.info.incarnation != incarnation) return kj::READY_NOW;
         clocks_.at(worker).Add(sent_ns, answer.getNowNs(), MonotonicNs());
         if (answer.getIsAtWork()) ++alive->second.activity;
-        Apply(WorkerHeardEvent{worker});
+        Apply(WorkerHeardEvent{worker, answer.getIsAtWork()});
         return PingLater(worker, incarnation);
       },
       [this, worker, incarnation](kj::Exception&& exception) -> kj::Promise<void> {

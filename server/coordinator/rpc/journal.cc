@@ -90,7 +90,9 @@ struct EventWriter {
     lost.setIncarnation(e.incarnation);
     lost.setReason(e.reason.c_str());
   }
-  void operator()(const WorkerHeardEvent& e) { out.setHeard(e.worker.value); }
+  void operator()(const WorkerHeardEvent& e) {
+    e.is_at_work ? out.setHeardAtWork(e.worker.value) : out.setHeard(e.worker.value);
+  }
   void operator()(const WorkerReportEvent& e) {
     auto report = out.initReport();
     report.setIndex(e.worker.value);
@@ -237,6 +239,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       return WorkerLostEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), TextOf(e.getReason())};
     }
     case Journal::HEARD: return WorkerHeardEvent{WorkerIndex(reader.getHeard())};
+    case Journal::HEARD_AT_WORK: return WorkerHeardEvent{WorkerIndex(reader.getHeardAtWork()), true};
     case Journal::REPORT: {
       auto e = reader.getReport();
       return DecodeReport(WorkerIndex(e.getIndex()), e.getIncarnation(), e.getCompletions(), e.getTransfers());

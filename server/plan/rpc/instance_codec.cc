@@ -119,7 +119,11 @@ struct MessageEncoder {
     for (unsigned i = 0; i < others.size(); ++i) EncodeRange(m.ranges[i + 1], others[i]);
     EncodeWaits(m.waits, window.initWaits(static_cast<unsigned>(m.waits.size())));
   }
-  void operator()(const InlineRead& m) { EncodeInline(m, out.initInlineRead()); }
+  void operator()(const InlineRead& m) {
+    auto read = out.initInlineRead();
+    EncodeInline(m, read);
+    read.setStream(m.stream);
+  }
   void operator()(const InlineWrite& m) {
     auto write = out.initInlineWrite();
     EncodeInline(m, write);
@@ -184,6 +188,12 @@ absl::StatusOr<Message> DecodeInline(Reader reader) {
   m.offset_bytes = reader.getOffsetBytes();
   TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(reader.getStrides(), m.spec));
   TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(reader.getWaits()));
+  return m;
+}
+
+absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader reader) {
+  TESSERA_ASSIGN_OR_RETURN(InlineRead m, DecodeInline<InlineRead>(reader));
+  m.stream = reader.getStream();
   return m;
 }
 
@@ -268,7 +278,7 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
       return *instance;
     }
     case Message::WINDOW: return DecodeWindow(reader.getWindow());
-    case Message::INLINE_READ: return DecodeInline<InlineRead>(reader.getInlineRead());
+    case Message::INLINE_READ: return DecodeInlineRead(reader.getInlineRead());
     case Message::INLINE_WRITE: return DecodeInlineWrite(reader.getInlineWrite());
     case Message::CLOSE_TICKET: return CloseTicket{TicketId(reader.getCloseTicket())};
     case Message::PEER_JOINED: {

@@ -264,8 +264,8 @@ TEST(CudaDevice, MemoryIsTakenWhenNoStreamStandsStill) {
   group.at(0).EnqueueReport(StreamId::kIo, count(read));
   while (group.at(0).WasAtWork()) std::this_thread::yield();
   group.at(0).MapCounters(WorkerIndex(5), MapAgain(page));
-  group.at(0).EnqueueWait(StreamId::kNccl, {WorkerIndex(5), kCompute, 8});
-  group.at(0).EnqueueReport(StreamId::kNccl, count(waited));
+  group.at(0).EnqueueWait(StreamId::kProbe, {WorkerIndex(5), kCompute, 8});
+  group.at(0).EnqueueReport(StreamId::kProbe, count(waited));
   LookAtAll(group.at(0), x);
   if (group.StreamsMayStandStill()) {
     EXPECT_EQ(reduced + read, 0);
@@ -361,7 +361,7 @@ TEST(CudaDevice, WhatAWaitIsForComesByWhateverStreams) {
   CudaGroup group(2);
   Cells<float> x(group, 1);
   uint64_t value = 0;
-  constexpr StreamId kStreams[] = {kCompute, StreamId::kExchange, StreamId::kNccl, StreamId::kIo};
+  constexpr StreamId kStreams[] = {kCompute, StreamId::kExchange, StreamId::kProbe, StreamId::kIo};
   for (const StreamId waits : kStreams) {
     for (const StreamId signals : kStreams) {
       ++value;

@@ -4,7 +4,8 @@
 // sockets and uses nothing of the client library but the start of a cluster.
 //
 //   class HostileTest : public WireTest {};
-//   TEST_F(HostileTest, ...) { Opened opened = Open(); Submit(opened, 1, [](unsigned, wire::Record::Builder record) {...}); }
+//   TEST_F(HostileTest, ...) { Opened opened = Open(); Submit(opened, 1, [](unsigned, wire::Record::Builder record)
+//   {...}); }
 //
 // Each test ends with a client that plays by the rules, for which everything still works.
 

@@ -90,18 +90,19 @@ TEST(SilentWorkersTest, GoOnWhenTheyAreHeardAgain) {
   EXPECT_EQ(cluster.EventsOf<WorkerLostNotice>(session)[0].reason, "killed");
 }
 
-// Reports what waits at the worker and is a probe.
+// Reports the probes that came to the worker; those that it reported before count for nothing.
 bool AnswerProbe(SimulatedCluster& cluster, WorkerIndex worker) {
+  bool is_there = false;
   for (const WorkerMessage& message : cluster.MessagesAt(worker)) {
     const auto* read = std::get_if<InlineRead>(&message);
-    if (read == nullptr) continue;
+    if (read == nullptr || read->stream != 2) continue;
     CompletionReport done;
     done.ordinal = read->ordinal;
     done.inline_bytes = "x";
     cluster.Apply(WorkerReportEvent{worker, static_cast<uint64_t>(worker.value) + 1, {done}, {}});
-    return true;
+    is_there = true;
   }
-  return false;
+  return is_there;
 }
 
 int64_t KillsOf(const SimulatedCluster& cluster, int worker) {
@@ -155,6 +156,36 @@ TEST(StalledWorkersTest, AWorkerThatReportsOrIsPredictedToTakeLongIsNotProbed) {
   Hear(cluster, 300'000'000);  // nothing to do
   EXPECT_EQ(KillsOf(cluster, 0) + KillsOf(cluster, 1), 0);
   EXPECT_TRUE(cluster.MessagesAt(WorkerIndex(0)).empty());
+}
+
+TEST(StalledWorkersTest, AWorkerAtAnOpFarLongerThanPredictedIsNotEnded) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8, 8}, kRows, 1)});
+  for (int half_seconds = 0; half_seconds < 2 * 1200; ++half_seconds) {  // on its only thread: no probe is answered
+    for (int32_t worker = 0; worker < 2; ++worker) cluster.Apply(WorkerHeardEvent{WorkerIndex(worker), worker == 1});
+    cluster.Advance(500'000);
+    AnswerProbe(cluster, WorkerIndex(0));
+  }
+  EXPECT_EQ(KillsOf(cluster, 0) + KillsOf(cluster, 1), 0);
+  cluster.CompleteAll();
+  EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(session).empty());
+}
+
+// Downloads that wait for an op are no sign: the probe has a stream of its own.
+TEST(StalledWorkersTest, AProbeIsOnAStreamThatWaitsForNothing) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {FullRecord(MeshOf(2), {8}, kRows, 1), DownloadRecord{7, HandleId(1), true}});
+  Hear(cluster, 62'000'000);
+  int probes = 0;
+  for (const WorkerMessage& message : cluster.MessagesAt(WorkerIndex(0))) {
+    const auto* read = std::get_if<InlineRead>(&message);
+    if (read == nullptr || read->stream != 2) continue;
+    EXPECT_TRUE(read->waits.empty());
+    ++probes;
+  }
+  EXPECT_EQ(probes, 1);
 }
 
 }  // namespace
