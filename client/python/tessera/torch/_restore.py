@@ -61,12 +61,14 @@ class _Tensor:
 
 def _save_of(file: pathlib.Path) -> str | None:
     """The number of the save that wrote a safetensors file; None where its head doesn't say one."""
-    with open(file, "rb") as opened:
-        size, = struct.unpack("<Q", opened.read(8))
-        try:
-            return json.loads(opened.read(min(size, _MAX_HEAD)))["__metadata__"].get(SAVE)
-        except (KeyError, TypeError, AttributeError, ValueError):
-            return None
+    try:
+        with open(file, "rb") as opened:
+            size, = struct.unpack("<Q", opened.read(8))
+            head = json.loads(opened.read(min(size, _MAX_HEAD)))
+    except (OSError, ValueError, RecursionError, struct.error) as error:
+        raise InvalidArgumentError(f"load: {file} can't be read, it may be cut: {str(error)[:200]}") from None
+    metadata = head.get("__metadata__") if isinstance(head, dict) else None
+    return metadata.get(SAVE) if isinstance(metadata, dict) else None
 
 
 class _Folder:
