@@ -58,7 +58,7 @@ class Framed {
 template <typename Element>
 void GiveBack(std::vector<Element>& buffer) {
   constexpr size_t kKept = kMaxKeptLinkBytes / sizeof(Element);
-  if (buffer.capacity() > kKept && buffer.size() <= kKept / 2) buffer.shrink_to_fit();
+  if (buffer.capacity() > kKept && buffer.size() <= std::max(kKept, buffer.capacity()) / 2) buffer.shrink_to_fit();
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ void MessageLink::MakeRoom(size_t words) {
         StrCat("a message of ", words * kWordBytes, " bytes, of which ", left,
                " are there, is too long beside the unfinished ones of others (max_unfinished_bytes)")));
   }
-  if (buffer_.size() < wanted || (left == 0 && buffer_.size() > kBufferWords)) buffer_.resize(wanted);
+  buffer_.resize(wanted);  // what is left fits
   GiveBack(buffer_);
 }
 

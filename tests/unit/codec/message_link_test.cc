@@ -248,6 +248,27 @@ TEST(MessageLink, UnfinishedMessagesOfSeveralLinksHaveOneLimit) {
   EXPECT_EQ(budget.charged_bytes(), 0);
 }
 
+TEST(MessageLink, TheBeginningOfTheNextMessageKeepsNoRoomOfTheOneBefore) {
+  Loop loop;
+  const int64_t before = ResidentBytes();
+  const std::string whole = [] {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<wire::ToCoordinator>().initBatch().initRecords(1)[0].initDrop(6 << 20);
+    const auto words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asBytes();
+    return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  }();
+  const std::string sent = whole + Beginning(1000, 16);  // 48 MiB, and the beginning of another one
+  for (size_t at = 0; at < sent.size(); at += 65'536) {
+    SendRaw(loop.pair.far.get(), sent.substr(at, 65'536));
+    for (int i = 0; i < 2; ++i) loop.io.provider->getTimer().afterDelay(1 * kj::MICROSECONDS).wait(loop.io.waitScope);
+  }
+  loop.RunUntil([&]() { return loop.taken.size() == 1; });
+  if (kFreedMemoryIsGone) {
+    EXPECT_LT(ResidentBytes() - before, (static_cast<int64_t>(whole.size() + sent.size())) + (8 << 20));
+  }
+}
+
 TEST(MessageLink, WaitingForTheSocketTakesNoDescriptor) {
   Loop loop;
   rlimit before;
