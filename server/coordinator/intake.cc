@@ -420,8 +420,8 @@ void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecor
   TicketEntry& ticket = found->second;
   if (ticket.status.ok()) ticket.status = release.reason;
   CloseTicketOf(release.ticket, ticket);
-  // What waits for the tensors of an upload that failed doesn't wait for its workers' answers: one may hang on a disk.
-  // Their memory does. A line that broke may be the end of a worker, which is told by what was lost.
+  // Ops that wait for the tensors of an upload that failed don't wait for its workers' answers: one may hang on a disk.
+  // The tensors' memory does. A line that broke may be the end of a worker, which is told by what was lost.
   const bool is_known = !release.reason.ok() && !absl::IsUnavailable(release.reason);
   if (ticket.direction != TransferDirection::kUpload || !is_known) return;
   for (const TensorPointer& tensor : ticket.tensors) {

@@ -97,7 +97,8 @@ def read_zarr(file: int) -> dict:
 
 # A folder that is a table needs no ending.
 FORMATS = {".h5": read_hdf5, ".hdf5": read_hdf5, ".parquet": read_parquet, "": read_parquet, ".zarr": read_zarr}
-# Of what a folder has in it: read questions name a tensor with its stamp, a line below, and the number of the look, another line below.
+# The stamp of what a folder has in it. A read question names a tensor with its stamp, a line below, and the number of the look, another line
+# below.
 STAMPS = {read_parquet: lambda folder, name: parts_stamp(folder), read_zarr: metadata_stamp}
 _BEING_MADE = ".tessera"        # what is beside the file that it becomes ends so, and with a number
 
@@ -136,7 +137,7 @@ def slices_of(shape, item: int, offset: int, extents, strides) -> list:
 
 
 def _state_of(folder: int):
-    """Of a folder: another one when a name in it is made or removed, or it itself."""
+    """A folder's state changes when a name in it is made or removed, or the folder itself."""
     info = os.fstat(folder)
     return info.st_ino, info.st_nlink, info.st_mtime_ns
 
@@ -208,8 +209,8 @@ class Decoder:
         return self._read(question, text, ending, file)
 
     def _described(self, ending, file) -> dict:
-        """A folder's look has a number, which all decoders hear: one that has it open for another look forgets. What is in a
-        folder may change and its own time stay, so a folder that others write to or remove meanwhile is an error."""
+        """A folder's look has a number, which all decoders hear: one that has it open for another look forgets. A file
+        in a folder may change and the folder's own time stay, so a folder that others write to or remove meanwhile is an error."""
         if not stat.S_ISDIR(os.fstat(file).st_mode):
             self._open(ending, file)
             return {name: one.described() for name, one in self._found.items()}

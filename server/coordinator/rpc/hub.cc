@@ -35,10 +35,15 @@ kj::AutoCloseFd OpenProcess(int32_t pid) {
   const int fd = pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1;
   return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
 }
-// As kill: 0, or -1 and errno.
-int End(const kj::AutoCloseFd& process, int32_t pid) {
-  if (process.get() < 0) return kill(pid, SIGKILL);
-  return static_cast<int>(syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0));
+
+// OK when the process is being ended, NotFound when it is gone already, else why it can't be ended from here.
+absl::Status End(const kj::AutoCloseFd& process, int32_t pid) {
+  if (pid <= 0) return absl::FailedPreconditionError("it is of another PID namespace");
+  const int failed = process.get() < 0
+                         ? kill(pid, SIGKILL)
+                         : static_cast<int>(syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0));
+  if (failed == 0) return absl::OkStatus();
+  return errno == ESRCH ? absl::NotFoundError("its process is gone") : absl::FailedPreconditionError(strerror(errno));
 }
 
 constexpr size_t kMaxMessagesPerSend = 256;
@@ -150,12 +155,10 @@ void Hub::Kill(const KillWorker& victim) {
   const auto found = workers_.find(victim.worker);
   if (found == workers_.end() || found->second.info.incarnation != victim.incarnation) return;
   spdlog::warn("worker {} (pid {}) {}: killing it", victim.worker.value, victim.pid, victim.reason);
-  std::string why = "it is of another PID namespace";
-  if (victim.pid > 0) {
-    if (End(found->second.process, victim.pid) == 0) return;
-    if (errno == ESRCH) return WorkerGone(victim.worker, victim.incarnation, "its process is gone");
-    why = strerror(errno);
-  }
+  const absl::Status ended = End(found->second.process, victim.pid);
+  if (ended.ok()) return;
+  const std::string why(ended.message());
+  if (absl::IsNotFound(ended)) return WorkerGone(victim.worker, victim.incarnation, why);
   if (!machine_.IsMappedByPeers(victim.worker)) {
     return WorkerGone(victim.worker, victim.incarnation, StrCat("it ", victim.reason, ", and can't be killed: ", why));
   }
@@ -400,13 +403,10 @@ absl::Status Hub::KillByAdmin(WorkerIndex worker, const std::string& reason, Ses
   WorkerLink& link = found->second;
   link.ended_by = shown.empty() ? "an admin ended it" : StrCat("an admin ended it: ", shown);
   const uint64_t incarnation = link.info.incarnation;
-  if (link.info.pid > 0 && End(link.process, link.info.pid) == 0) return absl::OkStatus();
-  if (link.info.pid > 0 && errno == ESRCH) {
-    WorkerGone(worker, incarnation, "its process is gone");
-    return absl::OkStatus();
-  }
-  const std::string why = link.info.pid > 0 ? strerror(errno) : "it is of another PID namespace";
-  if (machine_.IsMappedByPeers(worker)) {
+  const absl::Status ended = End(link.process, link.info.pid);
+  if (ended.ok()) return ended;
+  const std::string why(ended.message());
+  if (!absl::IsNotFound(ended) && machine_.IsMappedByPeers(worker)) {
     link.ended_by.clear();
     return absl::FailedPreconditionError(
         StrCat("kill-worker: worker ", worker.value, " can't be ended from here (", why,

@@ -67,7 +67,13 @@ std::pair<std::string, std::string> SplitLast(std::string_view path) {
   return {slash == 0 ? "/" : std::string(path.substr(0, slash)), std::string(path.substr(slash + 1))};
 }
 
-// What `name` is in the folder, with all in it; no link is followed.
+// Whether an absolute path lies below a root, or is it.
+bool IsBelow(std::string_view path, std::string_view root) {
+  if (path.substr(0, root.size()) != root) return false;
+  return root == "/" || path.size() == root.size() || path[root.size()] == '/';
+}
+
+// Removes `name` from the folder, with all in it; no link is followed.
 void RemoveTree(int folder, const char* name, int depth) {
   if (unlinkat(folder, name, 0) == 0 || (errno != EISDIR && errno != EPERM) || depth == 0) return;
   const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -85,8 +91,9 @@ bool EndsWith(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// A folder goes with all that is in it, so it must be empty, or what a save leaves there. Of a table: its parts, one at
-// least, and files whose names readers pass over ("_SUCCESS", ".x.crc"). Of a zarr store: its metadata.
+// A folder goes with all that is in it, so it must be empty, or have what a save leaves there. A table leaves its
+// parts, one at least, and files whose names readers pass over ("_SUCCESS", ".x.crc"); a zarr store leaves its
+// metadata.
 absl::Status CheckReplaceable(int folder, const std::string& name) {
   const bool is_store = EndsWith(name, ".zarr");
   bool is_empty = true, is_known = false;
@@ -178,11 +185,6 @@ bool IsNewFileName(std::string_view name) {
          std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
-// Whether one lies below the other, or is it.
-bool IsBelow(std::string_view path, std::string_view root) {
-  return root == "/" || path == root || (path.substr(0, root.size()) == root && path[root.size()] == '/');
-}
-
 absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folders, mode_t umask) {
   FileRoots roots;
   roots.umask_ = umask;
@@ -226,9 +228,8 @@ absl::StatusOr<FileDescriptor> FileRoots::OpenBelow(std::string_view path, int f
   for (const Root& root : roots_) {
     std::string below(path);
     if (path[0] == '/') {
-      const std::string prefix = root.path == "/" ? "/" : root.path + "/";
-      if (path != root.path && path.substr(0, prefix.size()) != prefix) continue;
-      below = path == root.path ? "." : std::string(path.substr(prefix.size()));
+      if (!IsBelow(path, root.path)) continue;
+      below = path == root.path ? "." : std::string(path.substr(root.path == "/" ? 1 : root.path.size() + 1));
     }
     if (access == Access::kReadWrite && root.access == Access::kRead) {
       failure = absl::PermissionDeniedError(
@@ -251,9 +252,7 @@ size_t FileRoots::NumberOf(std::string_view path) const {
   size_t found = 0, longest = 0;
   for (size_t i = 0; i < roots_.size(); ++i) {
     const std::string& root = roots_[i].path;
-    const bool is_below =
-        path.substr(0, root.size()) == root && (root == "/" || path.size() == root.size() || path[root.size()] == '/');
-    if (!is_below || root.size() <= longest) continue;
+    if (!IsBelow(path, root) || root.size() <= longest) continue;
     found = i;
     longest = root.size();
   }

@@ -23,7 +23,7 @@ std::string Text(kj::ArrayPtr<const char> text) { return std::string(text.begin(
 
 std::string NameOfPath(const std::string& path) { return StrCat("file ", Printable(path, kMaxShownPath)); }
 
-// What is asked of the opener: an upload's file as it was when it was looked at, a download's that is being made.
+// The file that the opener is asked for: an upload's as it was when it was looked at, a download's that is being made.
 struct Wanted {
   std::string path;
   bool is_decoded = false;
@@ -35,7 +35,7 @@ absl::StatusOr<FileDescriptor> OpenWanted(const FileRoots& roots, const Wanted& 
   return wanted.is_decoded ? roots.OpenNewFolder(wanted.path) : roots.OpenNew(wanted.path);
 }
 
-// Of a tensor in a file that is open.
+// The part of an open file that is one tensor.
 absl::StatusOr<std::shared_ptr<ShardFile>> MakeShardFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
                                                          wire::Transfer::OpenFileParams::Reader params,
                                                          const TransferRange& range) {

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// What answers may take at most: room for it is taken before the worker is asked.
+// The most bytes that an answer may have: room for them is taken before the worker is asked.
 uint64_t MaxAnswer(uint16_t method, capnp::AnyPointer::Reader params) {
   constexpr uint16_t kGet = 4, kLookAtFile = 6, kDescribeFile = 9;  // schemas/worker.capnp, Transfer
   constexpr uint64_t kSmall = 256;

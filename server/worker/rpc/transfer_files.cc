@@ -1,4 +1,4 @@
-// What a transfer has to do with files.
+// The calls of a transfer that read and write files.
 
 #include <utility>
 

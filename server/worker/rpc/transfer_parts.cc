@@ -1,4 +1,4 @@
-// What clients of other hosts send and fetch in the messages themselves.
+// Clients of other hosts send and fetch bytes in the messages themselves.
 
 #include <algorithm>
 #include <mutex>

@@ -43,7 +43,7 @@ def _each(function, values):
 
 def _collective(results: str, inputs: tuple[str, ...]):
     """Makes a function of the whole group one that takes `group`: of some positions it runs on a mesh of their workers alone.
-    `results` names the argument that is written; every other LocalTensor is read."""
+    `inputs` names the arguments with LocalTensors, `results` the one of them that is written."""
     def decorate(function):
         signature = inspect.signature(function)
         op = function.__name__
@@ -63,9 +63,9 @@ def _collective(results: str, inputs: tuple[str, ...]):
             if not isinstance(group, ProcessGroup):
                 return function(*bound.args, **bound.kwargs)
             check_members(op, group, mesh)
-            for name in {results, *inputs}:
-                _each(lambda x: _checked(op, name, x, mesh), given[name])
-            own = {name: given[name] for name in {results, *inputs}}
+            own = {name: given[name] for name in inputs}
+            for name, value in own.items():
+                _each(lambda x: _checked(op, name, x, mesh), value)
             for name, value in own.items():
                 given[name] = _each(lambda x: members(x, group), value)
             work = function(*bound.args, **bound.kwargs)
@@ -101,13 +101,6 @@ def _same_dtype(op: str, a: LocalTensor, b: LocalTensor) -> None:
         raise DTypeError(f"{op}: the output is {b.dtype}, the input {a.dtype}")
 
 
-def _elements(shape) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
-
-
 @_collective("tensor", ("tensor",))
 def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     """Every position of the group gets the reduction of all its values. The order of a sum is that of the positions, so all get the
@@ -120,23 +113,39 @@ def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     return ended([x], async_op)
 
 
+def _by_rank(x: LocalTensor, lines: Lines) -> Tensor:
+    """The values as one tensor [lead, the group's extents, shape]: _key says where a rank's are."""
+    n = len(lines.lead)
+    return relabel(x.rows, [*lines.lead, *lines.extents, *x._value_shape()],
+                   lines.placements([Shard(n + j) for j in range(len(lines.extents))]))
+
+
+def _key(lines: Lines, rank: int) -> tuple:
+    return (slice(None),) * len(lines.lead) + tuple(lines.coordinates(rank))
+
+
 def _put_at(x: LocalTensor, lines: Lines, rank: int, value: Tensor) -> None:
     """Writes a value of [lead, shape] to one rank of each line; the others keep theirs."""
-    n = len(lines.lead)
-    whole = relabel(x.rows, [*lines.lead, *lines.extents, *x._value_shape()],
-                    lines.placements([Shard(n + j) for j in range(len(lines.extents))])).copy()
+    whole = _by_rank(x, lines).copy()
     if value.size:
-        whole[(slice(None),) * n + tuple(lines.coordinates(rank))] = value
+        whole[_key(lines, rank)] = value
     x._put(_as_rows(whole, x))
 
 
 def _value_of(x: LocalTensor, lines: Lines, rank: int, along) -> Tensor:
     """[lead, shape]: the value of one rank of each line, where it is wanted (`along` on the group's mesh dims)."""
-    n = len(lines.lead)
-    whole = relabel(x.rows, [*lines.lead, *lines.extents, *x._value_shape()],
-                    lines.placements([Shard(n + j) for j in range(len(lines.extents))]))
-    key = (slice(None),) * n + tuple(lines.coordinates(rank))
-    return sliced(whole, key, lines.mesh, along)
+    return sliced(_by_rank(x, lines), _key(lines, rank), lines.mesh, along)
+
+
+def _joined(op: str, lines: Lines, whole: LocalTensor, part: LocalTensor, names: tuple[str, str]) -> tuple[int, ...]:
+    """[size * first extent, ...]: the shape of a part of every rank, side by side. `whole` has it, or [size, *shape]; `names` says
+    in an error what whole and part are."""
+    shape = part._value_shape()
+    joined, stacked = (lines.size * shape[0], *shape[1:]), (lines.size, *part.shape)
+    if whole.shape not in (joined, stacked):
+        raise InvalidArgumentError(f"{op}: {names[0]} is {whole.shape}; for {names[1]} of {part.shape} in a group of {lines.size} it is "
+                                   f"{joined} or {stacked}")
+    return joined
 
 
 @_collective("tensor", ("tensor",))
@@ -173,13 +182,8 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
     x._check_alike(op)
     out._check_alike(op)
     lines = lines_of(op, group, x.device_mesh)
-    shape = x._value_shape()
-    joined, stacked = (lines.size * shape[0], *shape[1:]), (lines.size, *x.shape)
-    if out.shape not in (joined, stacked):
-        raise InvalidArgumentError(f"{op}: output_tensor is {out.shape}; for values of {x.shape} in a group of {lines.size} it is "
-                                   f"{joined} or {stacked}")
-    n = len(lines.lead)
-    whole = relabel(x.rows, [*lines.lead, *joined], lines.placements(Shard(n)))
+    joined = _joined(op, lines, out, x, ("output_tensor", "values"))
+    whole = relabel(x.rows, [*lines.lead, *joined], lines.placements(Shard(len(lines.lead))))
     out._put(_as_rows(whole.redistribute(x.device_mesh, lines.placements(Replicate())), out))
     return ended([out], async_op)
 
@@ -190,12 +194,12 @@ def all_gather(tensor_list, tensor, group=None, async_op=False):
     op, x = "all_gather", tensor
     lines = lines_of(op, group, x.device_mesh)
     outputs = _list_of(op, "tensor_list", tensor_list, x.device_mesh, lines.size)
-    if len(set(x._extents)) > 1 and lines.others:
+    if lines.others:
         x._check_alike(op)
     for rank, out in enumerate(outputs):
         _same_dtype(op, x, out)
         out._check_alike(op)
-        own = x.shapes()[rank]
+        own = x._shape_at(rank)
         if out.shape != own:
             raise InvalidArgumentError(f"{op}: tensor_list[{rank}] is {out.shape}, and the value of rank {rank} is {own}")
     n = len(lines.lead)
@@ -275,11 +279,7 @@ def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=F
     x._check_alike(name)
     out._check_alike(name)
     lines = lines_of(name, group, x.device_mesh)
-    shape = out._value_shape()
-    joined, stacked = (lines.size * shape[0], *shape[1:]), (lines.size, *out.shape)
-    if x.shape not in (joined, stacked):
-        raise InvalidArgumentError(f"{name}: input is {x.shape}; for an output of {out.shape} in a group of {lines.size} it is {joined} or "
-                                   f"{stacked}")
+    joined = _joined(name, lines, x, out, ("input", "an output"))
     pending = _pending(name, x, op, lines, joined)
     out._put(_as_rows(pending.redistribute(x.device_mesh, lines.placements(Shard(len(lines.lead)))), out))
     return ended([out], async_op)
@@ -298,8 +298,9 @@ def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=Fal
     for rank, one in enumerate(given):
         _same_dtype(name, one, out)
         one._check_alike(name)
-        if one.shape != out.shapes()[rank]:
-            raise InvalidArgumentError(f"{name}: input_list[{rank}] is {one.shape}, and the output of rank {rank} is {out.shapes()[rank]}")
+        own = out._shape_at(rank)
+        if one.shape != own:
+            raise InvalidArgumentError(f"{name}: input_list[{rank}] is {one.shape}, and the output of rank {rank} is {own}")
         pending = _pending(name, one, op, lines, one._value_shape())
         parts.append(pending.redistribute(out.device_mesh, lines.only_at(rank, len(lines.lead), one._value_shape()[0])))
     out._put(_as_rows(_beside(parts, len(lines.lead), lines), out))
@@ -382,8 +383,9 @@ def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False
     for i, out in enumerate(outputs):
         for j, one in enumerate(given):
             _same_dtype(op, one, out)
-            if one.shapes()[i] != out.shapes()[j]:
-                raise InvalidArgumentError(f"{op}: rank {i} sends {one.shapes()[i]} to rank {j}, which expects {out.shapes()[j]}")
+            sent, wanted = one._shape_at(i), out._shape_at(j)
+            if sent != wanted:
+                raise InvalidArgumentError(f"{op}: rank {i} sends {sent} to rank {j}, which expects {wanted}")
     before = [LocalTensor._of(one.rows, one._extents, one._shape) for one in given]
     for i, out in enumerate(outputs):
         _exchange(out, [[(before[j], i, 0, before[j]._extents[i])] for j in range(lines.size)], lines)

@@ -63,7 +63,7 @@ class Lines:
         return out
 
     def coordinates(self, rank: int) -> list[int]:
-        """Of a rank of a line, on the group's mesh dims."""
+        """The coordinates of a rank of a line, on the group's mesh dims."""
         out = []
         for extent in reversed(self.extents):
             out.insert(0, rank % extent)

@@ -65,14 +65,15 @@ class LocalTensor:
 
     @classmethod
     def _of(cls, rows: Tensor, extents, shape) -> "LocalTensor":
-        """Of rows that lie as they should; `shape` is the one of the value at position 0."""
+        """Makes one of rows that lie as they should; `shape` is the one of the value at position 0."""
         made = object.__new__(cls)
         made._setup(rows, extents, shape)
         return made
 
     @classmethod
     def from_tensor(cls, x: Tensor) -> "LocalTensor":
-        """What each worker has of a tensor: its shard, its term or its copy. Copies nothing; the shards' shapes differ in dim 0 at most."""
+        """Takes each worker's part of a tensor as its value: a shard, a term or a copy. Copies nothing; the shards' shapes differ in dim 0
+        at most."""
         if not isinstance(x, Tensor):
             raise ArgumentError(f"LocalTensor.from_tensor: takes a Tensor, not {type(x).__name__}")
         mesh = x.device_mesh
@@ -118,13 +119,13 @@ class LocalTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the value at each position; shapes() where they differ."""
+        """The shape of the value at each position; shapes() where they differ."""
         self._check_alike("shape")
         return self._shape
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The value's shape at each position, in row-major order."""
-        return [(extent, *self._shape[1:]) if self._shape else () for extent in self._extents]
+        return [self._shape_at(position) for position in range(len(self._extents))]
 
     def numpy(self, position) -> np.ndarray:
         """The value at a position (a number in row-major order, or coordinates). Blocks."""
@@ -133,7 +134,7 @@ class LocalTensor:
             at = np.unravel_index(position, shape) if np.ndim(position) == 0 else tuple(position)
         except (TypeError, ValueError):
             raise IndexOutOfRangeError(f"LocalTensor: there is no position {position!r} in {self.device_mesh}") from None
-        return self._rows.to_local([int(i) for i in at]).reshape(self.shapes()[int(np.ravel_multi_index(at, shape))])
+        return self._rows.to_local([int(i) for i in at]).reshape(self._shape_at(int(np.ravel_multi_index(at, shape))))
 
     def __getitem__(self, position) -> np.ndarray:
         return self.numpy(position)
@@ -155,14 +156,17 @@ class LocalTensor:
 
     # ---- for collectives --------------------------------------------------------------------
 
+    def _shape_at(self, position: int) -> tuple[int, ...]:
+        return (self._extents[position], *self._shape[1:]) if self._shape else ()
+
     def _check_alike(self, op: str) -> None:
         for number, extent in enumerate(self._extents):
             if extent != self._extents[0]:
-                raise InvalidArgumentError(f"{op}: the values differ in shape: {self.shapes()[0]} at position 0 and "
-                                           f"{self.shapes()[number]} at {number}")
+                raise InvalidArgumentError(f"{op}: the values differ in shape: {self._shape_at(0)} at position 0 and "
+                                           f"{self._shape_at(number)} at {number}")
 
     def _value_shape(self) -> tuple[int, ...]:
-        """Of one value where all are alike, with dim 0 for a number, too."""
+        """The shape of one value where all are alike, with dim 0 for a number, too."""
         return self._shape or (1,)
 
     def _put(self, rows: Tensor) -> None:
