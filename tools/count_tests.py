@@ -2,7 +2,7 @@
 
     count_tests.py BAZEL_TESTLOGS REPORTS
 
-Prints "N passed, N failed, N skipped" and ends with status 1 when a case failed or none ran.
+Prints the name of each case that failed, then "N passed, N failed, N skipped"; ends with status 1 when a case failed or none ran.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def count(path):
-    """(passed, failed, skipped) of one file. A file that can't be read is one failure."""
+    """(passed, failed, skipped) of one file, whose failed cases are printed. A file that can't be read is one failure."""
     try:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError) as error:
@@ -21,6 +21,7 @@ def count(path):
     for case in root.iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
+            print(f"FAILED: {case.get('classname')}.{case.get('name')}")
         elif case.find("skipped") is not None or case.get("status") == "notrun" or case.get("result") in ("skipped", "suppressed"):
             skipped += 1
         else:
