@@ -38,24 +38,18 @@ inline constexpr int kCodeOf = kIsSame<T, Bool>    ? kBoolCode
                                : kIsSame<T, C64>    ? kC64Code
                                                     : kC128Code;
 
-// The op is the same for all threads. Complex numbers have no extremes. Of bools a sum is whether any is true, a product
-// whether all are. Only bools and integers have bits.
+// The op is the same for all threads, and not bitwise. Complex numbers have no extremes. A sum of bools is whether any is
+// true, a product whether all are.
 template <typename T>
 __device__ inline T Combine(int op, T a, T b) {
   if constexpr (kIsSame<T, Bool>) {
-    if (op == kCodeBxor) return {static_cast<u8>((a.byte != 0) != (b.byte != 0))};
-    const bool is_all = op == kCodeMin || op == kCodeProduct || op == kCodeBand;
+    const bool is_all = op == kCodeMin || op == kCodeProduct;
     return {static_cast<u8>(is_all ? a.byte != 0 && b.byte != 0 : a.byte != 0 || b.byte != 0)};
   } else if constexpr (kIsComplex<T>) {
     return op == kCodeProduct ? Multiply(a, b) : Add(a, b);
   } else {
     if (op == kCodeSum || op == kCodeAvg) return Add(a, b);
     if (op == kCodeMax) return Maximum(a, b);
-    if constexpr (!kIsFloat<T> && !kIsHalf<T>) {
-      if (op == kCodeBand) return static_cast<T>(a & b);
-      if (op == kCodeBor) return static_cast<T>(a | b);
-      if (op == kCodeBxor) return static_cast<T>(a ^ b);
-    }
     return op == kCodeMin ? Minimum(a, b) : Multiply(a, b);
   }
 }

@@ -27,6 +27,20 @@ __device__ inline T DividedBy(T value, i64 count) {
   }
 }
 
+// Terms alone are reduced bit by bit, too. Bools and integers have bits.
+template <typename T>
+__device__ inline T CombineTerms(int op, T a, T b) {
+  if constexpr (kIsSame<T, Bool>) {
+    if (op == kCodeBand) return Combine(kCodeProduct, a, b);
+    if (op == kCodeBxor) return {static_cast<u8>((a.byte != 0) != (b.byte != 0))};
+  } else if constexpr (!kIsFloat<T> && !kIsHalf<T> && !kIsComplex<T>) {
+    if (op == kCodeBand) return static_cast<T>(a & b);
+    if (op == kCodeBor) return static_cast<T>(a | b);
+    if (op == kCodeBxor) return static_cast<T>(a ^ b);
+  }
+  return Combine(op, a, b);
+}
+
 template <typename T>
 __device__ inline void ReduceTerms(const TermsParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
@@ -36,7 +50,7 @@ __device__ inline void ReduceTerms(const TermsParameters& p) {
     const auto term = [&](int t) { return Convert<A>(static_cast<const T*>(p.places[t])[PlaceOf(p, t, i)]); };
     A value = reads ? accumulator[i] : term(0);
 #pragma unroll 1
-    for (int t = reads ? 0 : 1; t < p.terms; ++t) value = Combine(p.op, value, term(t));
+    for (int t = reads ? 0 : 1; t < p.terms; ++t) value = CombineTerms(p.op, value, term(t));
     if (writes) {
       accumulator[i] = value;
       continue;
