@@ -9,7 +9,7 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 14;
+const protocolVersion :UInt32 = 15;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
@@ -163,6 +163,10 @@ struct Record {
     cancelCalls @12 :List(UInt64);
     # Cancels the calls and uploads of this session that are not issued yet, but for those that lead to these handles. Acts
     # when it arrives, before the records that wait.
+    joinGroup @13 :JoinGroup;
+    collective @14 :Collective;
+    leaveGroup @15 :UInt64;
+    # A process group that the session's rank has no more calls for. The members that stay are told by their next call.
   }
   reason @10 :V.Status;
   # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
@@ -174,6 +178,41 @@ struct Naming {
   # loses it. Empty: the tensor has none any more.
   handle @0 :UInt64;
   name @1 :Text;
+}
+
+struct JoinGroup {
+  # Makes the session a member of a process group: `size` sessions of one tenant that say the same key. Answered by
+  # `groupJoined` when all are there, or settled with the ranks that are missing when the time is up.
+  request @0 :UInt64;
+  key @1 :Text;
+  size @2 :UInt32;
+  rank @3 :UInt32;
+  worker @4 :Int32;
+  # Where the rank's tensors lie; each rank has another one.
+  process @5 :Text;
+  # For messages: "pid 4242 on node7".
+  timeoutUs @6 :Int64;
+}
+
+struct Collective {
+  # One member's call. The k-th calls of all members are compared, then run as one op; sends and receives are matched by
+  # their ranks and tag. It holds up no other record: its result is there at once, and waits for the other members.
+  request @0 :UInt64;
+  # Answered by `matched` when the op is issued, or settled with why it can't be. 0: not at all.
+  group @1 :UInt64;
+  kind @2 :UInt8;
+  # Of collective_kind.h.
+  reduceOp @3 :UInt8;
+  peer @4 :Int32;
+  # The root's rank; of a send the destination's, of a recv the source's, -1: any.
+  tag @5 :Int32;
+  operand @6 :UInt64;
+  # Row-major, on the rank's worker. 0: the member gives nothing.
+  lastUse @7 :Bool;
+  result @8 :UInt64;
+  # A new handle. 0: the member takes nothing.
+  resultSpec @9 :V.TensorSpec;
+  timeoutUs @10 :Int64;
 }
 
 struct Call {
@@ -237,7 +276,27 @@ struct Event {
     # pending spec from the call on, and this one from here on.
     workerJoined @10 :WorkerMoved;
     # In place of one that was lost, or as a new one.
+    groupJoined @11 :GroupJoined;
+    matched @12 :Matched;
   }
+}
+
+struct GroupJoined {
+  request @0 :UInt64;
+  group @1 :UInt64;
+  members @2 :List(GroupMember);
+  # By rank.
+}
+
+struct GroupMember {
+  worker @0 :Int32;
+  process @1 :Text;
+}
+
+struct Matched {
+  request @0 :UInt64;
+  source @1 :Int32;
+  # Of a recv: the rank that sent.
 }
 
 struct WorkerMoved {

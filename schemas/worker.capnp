@@ -105,6 +105,15 @@ struct Instance {
   # Nothing that was issued before is still about what it writes: who stores to peers in its first phase need not wait.
   makesCalls @7 :Bool;
   # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/collective_calls.h).
+  placedApart @8 :List(PlacedBuffer);
+  # Buffers that lie elsewhere in each worker's arena; bufferOffsets has 0 for them.
+}
+
+struct PlacedBuffer {
+  buffer @0 :UInt16;
+  workers @1 :List(Int32);
+  offsets @2 :List(Int64);
+  # By entry of `workers`.
 }
 
 struct Window {

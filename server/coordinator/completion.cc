@@ -102,6 +102,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
   LeaveScopes(op->session, op->comm_scopes);
+  for (const OpShare& share : op->shares) LeaveScopes(share.session, share.comm_scopes);
   SettleIfDone(op);
 }
 
@@ -118,6 +119,18 @@ void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionRepor
 // A window's bytes come when it is open: its ticket says of them.
 void StateMachine::Remember(OpEntry& op) {
   if (op.kind == OpEntry::Kind::kWindow) return;
+  for (const OpShare& share : op.shares) {
+    auto member = sessions_.find(share.session);
+    if (member == sessions_.end()) continue;
+    member->second.profile.Add({.number = share.profile_number,
+                                .name = op.name,
+                                .plan = op.plan,
+                                .predicted_us = op.cost_us,
+                                .code = op.status.code(),
+                                .result = share.result,
+                                .runs = op.runs},
+                               config_.max_profiled_runs);
+  }
   auto session = sessions_.find(op.session);
   if (session == sessions_.end()) return;
   const bool is_run = op.kind == OpEntry::Kind::kRun;
@@ -140,7 +153,9 @@ uint64_t StateMachine::CountUnderWay(SessionId session, uint64_t first_op, uint6
   uint64_t under_way = 0;
   for (const auto& [ordinal, op] : ops_) {
     const bool is_under_way = op->kind != OpEntry::Kind::kWindow && !op->missing.empty();
-    if (is_under_way) under_way += counts(op->session, op->profile_number);
+    if (!is_under_way) continue;
+    under_way += counts(op->session, op->profile_number);
+    for (const OpShare& share : op->shares) under_way += counts(share.session, share.profile_number);
   }
   for (const auto& [id, ticket] : tickets_) under_way += counts(ticket.session, ticket.profile_number);
   return under_way;
@@ -187,7 +202,11 @@ void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, 
 }
 
 void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
-  const std::vector<CommScope*> scopes = ScopesOf(op.session, op.comm_scopes);
+  std::vector<CommScope*> scopes = ScopesOf(op.session, op.comm_scopes);
+  for (const OpShare& share : op.shares) {
+    const std::vector<CommScope*> members = ScopesOf(share.session, share.comm_scopes);
+    scopes.insert(scopes.end(), members.begin(), members.end());
+  }
   const auto count = [&](WorkerIndex from, WorkerIndex to, int64_t bytes) {
     if (!workers_.contains(from) || !workers_.contains(to)) return;
     workers_.at(to).received_bytes += bytes;

@@ -29,6 +29,11 @@ struct MessageText {
     std::string text =
         StrCat("run ", m.ordinal.value, " template ", m.plan.value, " stream ", static_cast<int>(m.stream), " at");
     for (int64_t offset : m.buffer_offsets) StrAppend(&text, " ", offset);
+    for (const PlacedBuffer& placed : m.placed_apart) {
+      StrAppend(&text, " ", placed.buffer, "{");
+      for (const auto& [worker, offset] : placed.offsets) StrAppend(&text, " ", worker.value, ":", offset);
+      StrAppend(&text, " }");
+    }
     for (const Scalar& scalar : m.scalars) StrAppend(&text, " ", ToText(scalar));
     return StrCat(text, " ", TextOf(m.waits), m.writes_are_free ? " free" : "", m.makes_calls ? " calls" : "");
   }
@@ -86,6 +91,12 @@ struct EventText {
     return StrCat("joined ", e.worker.value, " ", e.data_address);
   }
   std::string operator()(const UploadDoneEvent& e) const { return StrCat("uploaded ", e.request); }
+  std::string operator()(const GroupJoinedEvent& e) const {
+    std::string text = StrCat("group ", e.request, " ", e.group);
+    for (const auto& member : e.members) StrAppend(&text, " ", member.worker.value, " (", member.process, ")");
+    return text;
+  }
+  std::string operator()(const MatchedEvent& e) const { return StrCat("matched ", e.request, " ", e.source); }
 };
 
 struct EffectText {

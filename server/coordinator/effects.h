@@ -73,8 +73,23 @@ struct WorkerJoinedNotice {
 struct UploadDoneEvent {
   uint64_t request = 0;
 };
-using SessionEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
-                                      FailedHandleEvent, WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent>;
+struct GroupJoinedEvent {
+  struct Member {
+    WorkerIndex worker;
+    std::string process;
+  };
+  uint64_t request = 0;
+  uint64_t group = 0;
+  std::vector<Member> members;  // by rank
+};
+// A collective's op is issued.
+struct MatchedEvent {
+  uint64_t request = 0;
+  int32_t source = 0;  // of a recv: the rank that sent
+};
+using SessionEventBody =
+    std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent, FailedHandleEvent,
+                 WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent, GroupJoinedEvent, MatchedEvent>;
 struct SessionEvent {
   uint64_t number = 0;  // dense from 1 within the session
   SessionEventBody body;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "schemas/ops/op.h"
 #include "schemas/ops/speaker.h"
+#include "schemas/types/collective_kind.h"
 #include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
 #include "schemas/types/message_network.h"
@@ -79,6 +80,31 @@ struct ReleaseRecord {
   TicketId ticket;
   absl::Status reason;  // of an upload that the client gives up; ok: none is known
 };
+struct JoinGroupRecord {
+  uint64_t request = 0;
+  std::string key;
+  int64_t size = 0;
+  int64_t rank = 0;
+  WorkerIndex worker;
+  std::string process;  // for messages
+  int64_t timeout_us = 0;
+};
+struct LeaveGroupRecord {
+  uint64_t group = 0;
+};
+struct CollectiveRecord {
+  uint64_t request = 0;  // 0: nobody waits for an answer
+  uint64_t group = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t peer = 0;  // the root; of a send the destination, of a recv the source
+  int32_t tag = 0;
+  HandleId operand;  // 0: none
+  bool last_use = false;
+  HandleId result;  // 0: none
+  TensorSpec result_spec;
+  int64_t timeout_us = 0;
+};
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {
   absl::Status status;
@@ -92,7 +118,8 @@ struct BatchEndRecord {
 };
 using Record =
     std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord, CommEndRecord,
-                 CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, BadRecord, BatchEndRecord>;
+                 CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, JoinGroupRecord, LeaveGroupRecord,
+                 CollectiveRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
 // that it brings, or that its attributes hold.

@@ -217,7 +217,7 @@ StateMachine::Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord
   absl::Status status = unit.status();
   if (unit.ok()) {
     for (const TensorPointer& tensor : unit->tensors) {
-      if (tensor->uploading) return Progress::kAwaitsUpload;
+      if (tensor->is_awaited()) return BlockedBy(*tensor);
     }
     AddDropsBehind(session, *unit);
     std::vector<Scalar> scalars;
@@ -328,7 +328,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
-  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
+  if (tensor.ok() && (*tensor)->is_awaited()) return BlockedBy(**tensor);
   if (tensor.ok()) {
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
@@ -351,7 +351,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
-  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
+  if (tensor.ok() && (*tensor)->is_awaited()) return BlockedBy(**tensor);
   if (tensor.ok() && (*tensor)->producer && !(*tensor)->producer->settled) {
     (*tensor)->producer->waiters.push_back({session.info.session, record.request, *tensor});
   } else {
@@ -498,6 +498,7 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
   for (const uint64_t request : ended) {
     Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
+  CancelGroupRequests(session, requests);
   // Whose ticket is on its way to a client that has stopped waiting.
   for (auto& [id, ticket] : tickets_) {
     if (ticket.session != session.info.session || !requests.contains(ticket.request)) continue;

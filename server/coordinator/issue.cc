@@ -252,33 +252,37 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   return last;
 }
 
-void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance) {
+void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
+                            const BuffersApart& apart, Instance& instance) {
   const Plan& p = *plan.plan;
   const Access access{instance.stream, instance.ordinal, plan.workers};
   instance.writes_are_free = true;
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b] == nullptr) continue;  // it passes on
-    History& history = buffers[b]->history;
+  const auto visit_all = [&](const auto& visit) {
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      if (buffers[b] != nullptr) visit(b, buffers[b]->history);  // else it passes on, or lies apart
+    }
+    for (const auto& [b, buffer] : apart) visit(b, buffer->history);
+  };
+  visit_all([&](size_t b, History& history) {
     const BufferUse& use = plan.uses[b];
     history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
     if (p.buffers[b].kind == PlanBuffer::Kind::kInput) {
       if (use.first_read > 0) history.WaitsForRead(instance.stream, use.first_read, instance.waits);
       if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, plan.workers, instance.waits);
     }
-    if (use.first_write == 0) continue;
+    if (use.first_write == 0) return;
     history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
     instance.writes_are_free = instance.writes_are_free && history.empty();
-  }
+  });
   DropRejoined(instance.waits);
   // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b] && plan.uses[b].first_write > 0) buffers[b]->history.AddWrite(access);
-  }
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b] == nullptr) continue;
-    if (plan.uses[b].first_read > 0) buffers[b]->history.AddRead(access);
-    if (plan.uses[b].first_peer_read > 0) buffers[b]->history.AddPeerRead(access);
-  }
+  visit_all([&](size_t b, History& history) {
+    if (plan.uses[b].first_write > 0) history.AddWrite(access);
+  });
+  visit_all([&](size_t b, History& history) {
+    if (plan.uses[b].first_read > 0) history.AddRead(access);
+    if (plan.uses[b].first_peer_read > 0) history.AddPeerRead(access);
+  });
 }
 
 void StateMachine::Define(PlanTemplate& plan) {
@@ -301,6 +305,15 @@ std::shared_ptr<const std::vector<WayStep>> StateMachine::WayOf(const Unit& unit
   return std::make_shared<const std::vector<WayStep>>(std::move(way));
 }
 
+bool StateMachine::MakesCalls(const PlanTemplate& plan) const {
+  const Topology& topology = TopologyOf(plan.plan->buffers[0].mesh);
+  const auto has_nccl = [this](WorkerIndex worker) {
+    const auto known = workers_.find(worker);
+    return known != workers_.end() && known->second.info.has_nccl;
+  };
+  return MayMakeCalls(*plan.workers, has_nccl, [&](WorkerIndex worker) { return topology.HostOf(worker); });
+}
+
 absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan,
                                  std::vector<Scalar> scalars) {
   const std::string_view name = unit.name;
@@ -313,13 +326,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   instance.plan = plan.id;
   instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
-  const Topology& topology = TopologyOf(plan.plan->buffers[0].mesh);
-  const auto has_nccl = [this](WorkerIndex worker) {
-    const auto known = workers_.find(worker);
-    return known != workers_.end() && known->second.info.has_nccl;
-  };
-  instance.makes_calls =
-      MayMakeCalls(*plan.workers, has_nccl, [&](WorkerIndex worker) { return topology.HostOf(worker); });
+  instance.makes_calls = MakesCalls(plan);
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
                            PlaceBuffers(session.info.session, unit, plan, instance));
   OpPointer op;
@@ -338,7 +345,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
       for (const auto& [collective, count] : plan.collectives) scope.collectives[collective] += count;
     }
     instance.ordinal = op->ordinal;
-    AddWaits(plan, buffers, instance);
+    AddWaits(plan, buffers, /*apart=*/{}, instance);
     ToGroup(plan.workers, std::move(instance));
   }
   AddOutputs(session, unit, plan, buffers, op);

@@ -67,7 +67,10 @@ void StateMachine::On(const SessionResumedEvent& event) {
   if (found == sessions_.end()) return;
   found->second.connected = true;
   found->second.connection = event.connection;
-  if (event.who == Returning::kNewClient) EndTransfers(found->second);
+  if (event.who != Returning::kNewClient) return;
+  EndTransfers(found->second);
+  LeaveGroups(event.session, "another process has its session");
+  Pump();
 }
 
 // Of a client that is gone: nobody brings or takes those bytes, neither what is under way nor what waits in the queue.
@@ -141,6 +144,7 @@ void StateMachine::On(const TickEvent&) {
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
   WatchWork();
+  WatchGroups();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;
     const bool is_stalled = !worker.stalled.empty();
@@ -177,6 +181,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   }
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
+  LeaveGroups(id, std::string(StdView(reason.message())));
   // In the order of handles, so that memory is given back in the same order on every replay.
   std::vector<HandleId> handles;
   for (const auto& [handle, tensor] : gone.tensors) handles.push_back(handle);

@@ -28,6 +28,7 @@
 #include "server/coordinator/group_table.h"
 #include "server/coordinator/memory_map.h"
 #include "server/coordinator/plan_cache.h"
+#include "server/coordinator/process_groups.h"
 #include "server/coordinator/tables.h"
 #include "server/planner/planner.h"
 
@@ -52,6 +53,7 @@ class StateMachine {
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
+  const ProcessGroups& process_groups() const { return process_groups_; }
   // Of the workers of this mesh, which are of one kind.
   const Topology& TopologyOf(const Mesh& mesh) const;
   uint64_t next_ordinal() const { return next_ordinal_; }
@@ -112,6 +114,9 @@ class StateMachine {
   // kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
   // on their way from the client.
   enum class Progress { kDone, kBlocked, kAwaitsUpload };
+  static Progress BlockedBy(const TensorEntry& awaited) {
+    return awaited.uploading ? Progress::kAwaitsUpload : Progress::kBlocked;
+  }
   // Of the first records of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
@@ -140,6 +145,9 @@ class StateMachine {
   void ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release);
   absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
   Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
+  Progress TakeRecord(SessionEntry& session, JoinGroupRecord& record);
+  Progress TakeRecord(SessionEntry& session, LeaveGroupRecord& record);
+  Progress TakeRecord(SessionEntry& session, CollectiveRecord& record);
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
   Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
@@ -153,6 +161,35 @@ class StateMachine {
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
   // first record may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
+
+  // collectives.cc: process groups, and the calls of their members.
+  absl::Status CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const;
+  void AnswerJoins(ProcessGroupEntry& group);
+  void FailJoins(ProcessGroupEntry& group, const absl::Status& status);
+  // The member has no more calls: what waits for it fails.
+  void LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why);
+  void LeaveGroups(SessionId session, const std::string& why);
+  void WatchGroups();  // what nobody completes in time fails
+  void CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests);
+  // The member's call, with a result that waits for the others.
+  absl::StatusOr<ArrivedCall> ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,
+                                       const CollectiveRecord& record);
+  void RefuseCollective(SessionEntry& session, const CollectiveRecord& record, const absl::Status& status);
+  Progress TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
+  absl::StatusOr<WaitingMessage> MessageOf(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
+                                           const CollectiveRecord& record);
+  Progress TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
+  absl::Status WhyNotMatched(const ProcessGroupEntry& group, const GroupCall& call) const;
+  void EndArrived(const ArrivedCall& call, const absl::Status& status);
+  void FailGroupCall(GroupCall& call, const absl::Status& status);
+  // Plans and issues the members' calls as one op; kBlocked while some worker has no room for it.
+  absl::StatusOr<Progress> IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
+                                           const CollectiveParts& parts, std::vector<ArrivedCall>& calls);
+  absl::Status RunCollective(std::string_view name, const ProcessGroupEntry& group,
+                             const std::vector<ArrivedCall*>& givers, const std::vector<ArrivedCall*>& takers,
+                             PlanTemplate& plan);
+  void AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan);
+  bool MakesCalls(const PlanTemplate& plan) const;
 
   // segments.cc: which records of a queue are planned as one.
   // What is issued as one instruction: a call, or a segment of calls of a batch.
@@ -203,7 +240,10 @@ class StateMachine {
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
                                                           Instance& instance);
-  void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, Instance& instance);
+  // `apart`: of buffers of the plan whose shards are buffers of their own.
+  using BuffersApart = std::vector<std::pair<size_t, BufferPointer>>;
+  void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const BuffersApart& apart,
+                Instance& instance);
   static std::shared_ptr<const std::vector<WayStep>> WayOf(const Unit& unit, const PlanTemplate& plan);
   static bool MayDonate(const Unit& unit, size_t input, int64_t output_bytes);
   void AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
@@ -265,6 +305,7 @@ class StateMachine {
   std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
   uint64_t closed_windows_ = 0;  // so far
   GroupTable groups_;
+  ProcessGroups process_groups_;
   struct FreedRange {
     int64_t start = 0;
     int64_t stop = 0;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ struct TensorEntry {
   OpPointer producer;      // null once settled
   absl::Status status;     // poison: the first cause
   bool uploading = false;  // bytes are on their way from the client
+  bool unmatched = false;  // the result of a collective that waits for other members
+  bool is_awaited() const { return uploading || unmatched; }
 };
 using TensorPointer = std::shared_ptr<TensorEntry>;
 
@@ -89,6 +92,14 @@ struct Waiter {
 // The comm_debug blocks of a session that an operation or a transfer counts for: those that were open when it was
 // issued.
 using ScopeNumbers = absl::InlinedVector<uint64_t, 1>;
+
+// A session that an operation counts for beside others: a member of a group whose collective it is.
+struct OpShare {
+  SessionId session;
+  ScopeNumbers comm_scopes;
+  uint64_t profile_number = 0;  // of the session
+  HandleId result;              // 0: it took none
+};
 
 // An issued operation, until it is settled: complete on all its workers, and so is all that led to it.
 struct OpEntry {
@@ -118,6 +129,7 @@ struct OpEntry {
   std::vector<std::pair<int64_t, std::string>> parts;  // (flat position, bytes) of an inline read
   bool settled = false;
   uint64_t profile_number = 0;  // of its session
+  std::vector<OpShare> shares;  // of a collective, which is of no session alone
   std::weak_ptr<const Plan> plan;
   ProfiledRuns runs;  // of the workers that have reported
 };
@@ -177,6 +189,7 @@ struct SessionEntry {
   std::map<uint64_t, CommScope> scopes;
   std::vector<uint64_t> open_scopes;  // of them, those that have not ended
   int64_t tickets = 0;                // open ones
+  std::set<uint64_t> groups;          // process groups that it is a member of
   ProfileLog profile;
 };
 

@@ -31,11 +31,19 @@ struct InstanceWait {
   bool operator==(const InstanceWait&) const = default;
 };
 
+// A buffer whose shards lie at different offsets, as those of a tensor that several sessions' tensors are the shards of.
+struct PlacedBuffer {
+  int buffer = 0;  // of the plan
+  std::vector<std::pair<WorkerIndex, int64_t>> offsets;
+  bool operator==(const PlacedBuffer&) const = default;
+};
+
 struct Instance {
   Ordinal ordinal;
   TemplateId plan;
   uint8_t stream = 0;                   // StreamId
   std::vector<int64_t> buffer_offsets;  // by the plan's buffer number: bytes in every arena
+  std::vector<PlacedBuffer> placed_apart;  // of these buffer_offsets has 0
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;
   // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait
@@ -44,6 +52,21 @@ struct Instance {
   // Its workers reach each other by a library that has collectives, and in no other way: what the plan has of them
   // (collective_calls.h) is called.
   bool makes_calls = false;
+
+  // Of a buffer in a worker's arena.
+  int64_t OffsetOf(int buffer, WorkerIndex worker) const {
+    const int64_t everywhere = buffer_offsets[static_cast<size_t>(buffer)];
+    return placed_apart.empty() ? everywhere : OffsetApart(buffer, worker, everywhere);
+  }
+  int64_t OffsetApart(int buffer, WorkerIndex worker, int64_t otherwise) const {
+    for (const PlacedBuffer& placed : placed_apart) {
+      if (placed.buffer != buffer) continue;
+      for (const auto& [known, offset] : placed.offsets) {
+        if (known == worker) return offset;
+      }
+    }
+    return otherwise;
+  }
   bool operator==(const Instance&) const = default;
 };
 

@@ -34,7 +34,7 @@ void CallItems::Enqueue(const Instance& instance, int number, const RunRecordRef
   std::vector<CollectivePart> parts;
   for (const CollectiveCall& call : phase.calls) {
     const auto at = [&](const CallMemory& memory) {
-      return arenas_.MemoryOf(arenas_.self()) + instance.buffer_offsets[static_cast<size_t>(memory.parameter)] +
+      return arenas_.MemoryOf(arenas_.self()) + instance.OffsetOf(memory.parameter, arenas_.self()) +
              memory.Of(phase.rank);
     };
     // The library's word for a root that keeps nothing, and for those who give nothing: both are the same memory.

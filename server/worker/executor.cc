@@ -132,7 +132,7 @@ absl::Status Executor::CheckInstance(const Instance& instance, const ProgramTemp
   }
   for (const TouchedRange& range : known.ranges) {
     if (range.worker != arenas_.self() && !arenas_.IsMapped(range.worker)) continue;
-    const int64_t base = instance.buffer_offsets[static_cast<size_t>(range.parameter)];
+    const int64_t base = instance.OffsetOf(range.parameter, range.worker);
     int64_t first = 0;
     if (__builtin_add_overflow(base, range.first, &first) ||
         !arenas_.Contains(range.worker, first, range.last - range.first)) {

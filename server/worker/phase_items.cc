@@ -32,8 +32,7 @@ const PhaseItems::Passing* PhaseItems::PassingAt(const Operand& operand) const {
 
 std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instance) const {
   if (const Passing* passing = PassingAt(operand); passing != nullptr) return passing->data + operand.offset_bytes;
-  return arenas_.MemoryOf(operand.worker) + instance.buffer_offsets[static_cast<size_t>(operand.parameter)] +
-         operand.offset_bytes;
+  return arenas_.MemoryOf(operand.worker) + instance.OffsetOf(operand.parameter, operand.worker) + operand.offset_bytes;
 }
 
 PhaseItems::Staged PhaseItems::StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const {

@@ -257,6 +257,7 @@ def test_a_backward_that_fails_leaves_nothing_behind(mesh):
     model, other = same_start(mlp)
     tt.distribute_module(model, mesh)
     x = tt.distribute_tensor(torch.randn(8, 8), mesh, [S(0)])
+    before = set(_gradients._buckets)       # other tests' backwards may have failed
 
     def fail(grad):
         raise ValueError("in backward")
@@ -270,7 +271,7 @@ def test_a_backward_that_fails_leaves_nothing_behind(mesh):
     other(x.cpu()).square().mean().backward()
     for one, expected in zip(model.parameters(), other.parameters()):
         torch.testing.assert_close(one.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-6)
-    assert len(_gradients._buckets) <= 1
+    assert len(set(_gradients._buckets) - before) <= 1
 
 
 def ways_to_have_parameters(mesh):

@@ -13,7 +13,9 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxReasonChars = 1024;  // docs/limits.md: max_reason_chars
+constexpr size_t kMaxReasonChars = 1024;    // docs/limits.md: max_reason_chars
+constexpr size_t kMaxGroupKeyBytes = 1024;  // docs/limits.md: max_group_key_bytes
+constexpr size_t kMaxProcessChars = 256;    // docs/limits.md: max_process_chars
 
 absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
   CallRecord record;
@@ -40,6 +42,44 @@ absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
 absl::Status DecodeReason(wire::Status::Reader reader) {
   const absl::Status reason = DecodeStatus(reader);
   return absl::Status(reason.code(), Printable(StdView(reason.message()), kMaxReasonChars));
+}
+
+absl::StatusOr<Record> DecodeJoin(wire::JoinGroup::Reader reader) {
+  if (reader.getKey().size() == 0 || reader.getKey().size() > kMaxGroupKeyBytes) {
+    return absl::InvalidArgumentError(StrCat("join: a group's key of ", reader.getKey().size(),
+                                             " bytes; it has 1 to max_group_key_bytes, ", kMaxGroupKeyBytes));
+  }
+  return JoinGroupRecord{.request = reader.getRequest(),
+                         .key = Printable(TextOf(reader.getKey()), kMaxGroupKeyBytes),
+                         .size = reader.getSize(),
+                         .rank = reader.getRank(),
+                         .worker = WorkerIndex(reader.getWorker()),
+                         .process = Printable(TextOf(reader.getProcess()), kMaxProcessChars),
+                         .timeout_us = reader.getTimeoutUs()};
+}
+
+absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
+  if (reader.getKind() > static_cast<uint8_t>(kLastCollectiveKind)) {
+    return absl::InvalidArgumentError(StrCat("unknown collective ", int{reader.getKind()}));
+  }
+  if (reader.getReduceOp() > static_cast<uint8_t>(kLastReduceOp)) {
+    return absl::InvalidArgumentError(StrCat("unknown reduce op ", int{reader.getReduceOp()}));
+  }
+  CollectiveRecord record{.request = reader.getRequest(),
+                          .group = reader.getGroup(),
+                          .kind = static_cast<CollectiveKind>(reader.getKind()),
+                          .op = static_cast<ReduceOp>(reader.getReduceOp()),
+                          .peer = reader.getPeer(),
+                          .tag = reader.getTag(),
+                          .operand = HandleId(reader.getOperand()),
+                          .last_use = reader.getLastUse(),
+                          .result = HandleId(reader.getResult()),
+                          .result_spec = {},
+                          .timeout_us = reader.getTimeoutUs()};
+  if (record.result.value != 0) {
+    TESSERA_ASSIGN_OR_RETURN(record.result_spec, DecodeTensorSpec(reader.getResultSpec()));
+  }
+  return record;
 }
 
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
@@ -90,6 +130,9 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
       TESSERA_RETURN_IF_ERROR(CheckName("name", "name of a tensor", naming.getName()));
       return NamingRecord{HandleId(naming.getHandle()), TextOf(naming.getName())};
     }
+    case wire::Record::JOIN_GROUP: return DecodeJoin(reader.getJoinGroup());
+    case wire::Record::COLLECTIVE: return DecodeCollective(reader.getCollective());
+    case wire::Record::LEAVE_GROUP: return LeaveGroupRecord{reader.getLeaveGroup()};
     case wire::Record::CANCELLED: {
       BadRecord record{absl::CancelledError("call: cancelled by the client before it was sent"), 0, {}, {}};
       for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
@@ -110,6 +153,11 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
     bad.request = reader.getUpload().getRequest();
     bad.results.emplace_back(reader.getUpload().getResult());
     for (auto other : reader.getUpload().getOthers()) bad.results.emplace_back(other.getResult());
+  } else if (reader.isJoinGroup()) {
+    bad.request = reader.getJoinGroup().getRequest();
+  } else if (reader.isCollective()) {
+    bad.request = reader.getCollective().getRequest();
+    if (reader.getCollective().getResult() != 0) bad.results.emplace_back(reader.getCollective().getResult());
   }
   return bad;
 }
@@ -183,6 +231,21 @@ struct EventEncoder {
     joined.setDevice(std::string(ToText(e.device)).c_str());
   }
   void operator()(const UploadDoneEvent& e) { out.setUploadDone(e.request); }
+  void operator()(const GroupJoinedEvent& e) {
+    auto joined = out.initGroupJoined();
+    joined.setRequest(e.request);
+    joined.setGroup(e.group);
+    auto members = joined.initMembers(static_cast<unsigned>(e.members.size()));
+    for (unsigned i = 0; i < members.size(); ++i) {
+      members[i].setWorker(e.members[i].worker.value);
+      members[i].setProcess(e.members[i].process.c_str());
+    }
+  }
+  void operator()(const MatchedEvent& e) {
+    auto matched = out.initMatched();
+    matched.setRequest(e.request);
+    matched.setSource(e.source);
+  }
 };
 
 }  // namespace

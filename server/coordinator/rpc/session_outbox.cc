@@ -29,6 +29,12 @@ int64_t BytesOf(const SessionEvent& event) {
     size_t operator()(const WorkerLostNotice& e) const { return e.reason.size(); }
     size_t operator()(const WorkerJoinedNotice& e) const { return e.data_address.size() + e.remote_address.size(); }
     size_t operator()(const UploadDoneEvent&) const { return 0; }
+    size_t operator()(const GroupJoinedEvent& e) const {
+      size_t bytes = 0;
+      for (const auto& member : e.members) bytes += sizeof(member) + member.process.size();
+      return bytes;
+    }
+    size_t operator()(const MatchedEvent&) const { return 0; }
   };
   return static_cast<int64_t>(sizeof(event) + std::visit(Held(), event.body));
 }

@@ -85,6 +85,20 @@ void EncodeInline(const Message& m, Builder builder) {
   EncodeWaits(m.waits, builder.initWaits(static_cast<unsigned>(m.waits.size())));
 }
 
+void EncodePlaced(const std::vector<PlacedBuffer>& placed, wire::Instance::Builder run) {
+  auto list = run.initPlacedApart(static_cast<unsigned>(placed.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    list[i].setBuffer(static_cast<uint16_t>(placed[i].buffer));
+    const auto count = static_cast<unsigned>(placed[i].offsets.size());
+    auto workers = list[i].initWorkers(count);
+    auto offsets = list[i].initOffsets(count);
+    for (unsigned w = 0; w < count; ++w) {
+      workers.set(w, placed[i].offsets[w].first.value);
+      offsets.set(w, placed[i].offsets[w].second);
+    }
+  }
+}
+
 struct MessageEncoder {
   Message::Builder out;
 
@@ -106,6 +120,7 @@ struct MessageEncoder {
     EncodeWaits(m.waits, run.initWaits(static_cast<unsigned>(m.waits.size())));
     run.setWritesAreFree(m.writes_are_free);
     run.setMakesCalls(m.makes_calls);
+    if (!m.placed_apart.empty()) EncodePlaced(m.placed_apart, run);
   }
   void operator()(const TransferWindow& m) {
     auto window = out.initWindow();
@@ -204,6 +219,26 @@ absl::StatusOr<WorkerMessage> DecodeInlineWrite(wire::InlineWrite::Reader reader
   return m;
 }
 
+absl::Status DecodePlaced(capnp::List<wire::PlacedBuffer>::Reader list, Instance& instance) {
+  instance.placed_apart.clear();
+  if (list.size() > instance.buffer_offsets.size()) {
+    return absl::InvalidArgumentError(StrCat("an instance of ", instance.buffer_offsets.size(), " buffers places ",
+                                             list.size(), " of them by worker"));
+  }
+  for (auto item : list) {
+    if (item.getWorkers().size() != item.getOffsets().size() || item.getWorkers().size() > kMaxListEntries) {
+      return absl::InvalidArgumentError(StrCat("an instance places a buffer on ", item.getWorkers().size(),
+                                               " workers at ", item.getOffsets().size(), " offsets"));
+    }
+    PlacedBuffer& placed = instance.placed_apart.emplace_back();
+    placed.buffer = item.getBuffer();
+    for (unsigned w = 0; w < item.getWorkers().size(); ++w) {
+      placed.offsets.emplace_back(WorkerIndex(item.getWorkers()[w]), item.getOffsets()[w]);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> DecodePlan(capnp::Text::Reader text) {
   if (text.size() > kMaxPlanTextBytes) {
     return absl::ResourceExhaustedError(
@@ -227,6 +262,7 @@ absl::StatusOr<const Instance*> InstanceDecoder::Decode(wire::Instance::Reader r
   instance_.makes_calls = run.getMakesCalls();
   instance_.buffer_offsets.clear();
   for (int64_t offset : run.getBufferOffsets()) instance_.buffer_offsets.push_back(offset);
+  TESSERA_RETURN_IF_ERROR(DecodePlaced(run.getPlacedApart(), instance_));
   instance_.scalars.clear();
   for (auto item : run.getScalars()) {
     TESSERA_ASSIGN_OR_RETURN(Scalar scalar, DecodeScalar(item));

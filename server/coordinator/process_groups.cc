@@ -1,0 +1,114 @@
+#include "server/coordinator/process_groups.h"
+
+#include <algorithm>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kNamedRanks = 8;
+
+}  // namespace
+
+size_t ProcessGroupEntry::CountIn(GroupMember::State state) const {
+  return static_cast<size_t>(std::count_if(members.begin(), members.end(),
+                                           [state](const GroupMember& member) { return member.state == state; }));
+}
+
+std::optional<int32_t> ProcessGroupEntry::RankOf(SessionId session) const {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    const GroupMember& member = members[rank];
+    if (member.state == GroupMember::State::kHere && member.session == session) return static_cast<int32_t>(rank);
+  }
+  return std::nullopt;
+}
+
+std::string ProcessGroupEntry::NameOf(int32_t rank) const {
+  const std::string& process = members[static_cast<size_t>(rank)].process;
+  return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
+}
+
+std::string ProcessGroupEntry::TextOf(const std::vector<int32_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size() && i < kNamedRanks; ++i) {
+    if (i > 0) StrAppend(&text, i + 1 == ranks.size() ? " and " : ", ");
+    StrAppend(&text, ranks[i]);
+  }
+  if (ranks.size() > kNamedRanks) StrAppend(&text, " and ", ranks.size() - kNamedRanks, " more");
+  return text;
+}
+
+GroupCall& ProcessGroupEntry::CallAt(uint64_t number) {
+  // A member's calls come in their order, so that the first that isn't there yet is the next one.
+  if (calls.empty() || calls.back().number < number) calls.emplace_back().number = number;
+  return calls[static_cast<size_t>(number - calls.front().number)];
+}
+
+std::vector<int32_t> ProcessGroupEntry::MissingAt(const GroupCall& call) const {
+  std::vector<int32_t> missing;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].next_call <= call.number) missing.push_back(static_cast<int32_t>(rank));
+  }
+  return missing;
+}
+
+std::string ProcessGroupEntry::WhoCalledWhat(const std::vector<ArrivedCall>& calls) {
+  std::vector<std::pair<CollectiveSignature, std::vector<int32_t>>> by_signature;
+  for (const ArrivedCall& call : calls) {
+    auto known = std::find_if(by_signature.begin(), by_signature.end(),
+                              [&call](const auto& entry) { return entry.first == call.signature; });
+    if (known == by_signature.end()) known = by_signature.insert(known, {call.signature, {}});
+    known->second.push_back(call.rank);
+  }
+  for (auto& [signature, ranks] : by_signature) std::sort(ranks.begin(), ranks.end());
+  std::sort(by_signature.begin(), by_signature.end(),
+            [](const auto& a, const auto& b) { return a.second[0] < b.second[0]; });
+  std::string text;
+  for (size_t i = 0; i < by_signature.size(); ++i) {
+    if (i == kNamedRanks) return StrCat(text, "; and ", by_signature.size() - i, " more kinds of calls");
+    const auto& [signature, ranks] = by_signature[i];
+    StrAppend(&text, i > 0 ? "; " : "", TextOf(ranks), " called ", ToText(signature));
+  }
+  return text;
+}
+
+void ProcessGroupEntry::ForgetCalls() {
+  const auto is_over = [this](const GroupCall& call) {
+    return std::all_of(members.begin(), members.end(), [&call](const GroupMember& member) {
+      return member.next_call > call.number || member.state == GroupMember::State::kGone;
+    });
+  };
+  while (!calls.empty() && is_over(calls.front())) calls.pop_front();
+}
+
+ProcessGroupEntry* ProcessGroups::Find(uint64_t id) {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+ProcessGroupEntry* ProcessGroups::FindByKey(const std::string& tenant, const std::string& key) {
+  const auto found = by_key_.find({tenant, key});
+  return found == by_key_.end() ? nullptr : Find(found->second);
+}
+
+ProcessGroupEntry& ProcessGroups::Add(const std::string& tenant, const std::string& key, size_t size) {
+  const uint64_t id = next_++;
+  by_key_[{tenant, key}] = id;
+  ProcessGroupEntry& group = groups_[id];
+  group.id = id;
+  group.tenant = tenant;
+  group.key = key;
+  group.members.resize(size);
+  return group;
+}
+
+void ProcessGroups::Erase(uint64_t id) {
+  const auto found = groups_.find(id);
+  if (found == groups_.end()) return;
+  const auto named = by_key_.find({found->second.tenant, found->second.key});
+  if (named != by_key_.end() && named->second == id) by_key_.erase(named);
+  groups_.erase(found);
+}
+
+}  // namespace tessera

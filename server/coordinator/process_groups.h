@@ -1,0 +1,106 @@
+#pragma once
+
+// ProcessGroups: which sessions are the ranks of which group, and the calls that wait for each other. It holds and finds;
+// the state machine compares, issues and answers (collectives.cc). docs/ranks.md has the rules.
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/coordinator/collective_parts.h"
+#include "server/coordinator/tables.h"
+
+namespace tessera {
+
+struct GroupMember {
+  enum class State : uint8_t { kMissing, kHere, kGone };
+  State state = State::kMissing;
+  SessionId session;
+  WorkerIndex worker;
+  std::string process;
+  uint64_t request = 0;    // of its join, until that is answered
+  std::string why;         // of one that is gone
+  uint64_t next_call = 1;  // the number of its next collective
+};
+
+// A member's call that waits for others.
+struct ArrivedCall {
+  int32_t rank = 0;
+  SessionId session;
+  CollectiveSignature signature;
+  uint64_t request = 0;   // 0: nobody is told
+  TensorPointer operand;  // null: it gives nothing
+  TensorPointer result;   // null: it takes nothing
+};
+
+// The k-th calls of all members.
+struct GroupCall {
+  uint64_t number = 0;
+  std::vector<ArrivedCall> arrived;
+  absl::Status failed;  // who comes later is told the same
+  int64_t deadline_us = 0;
+  int64_t timeout_us = 0;
+};
+
+// A send or a recv that waits for the other side.
+struct WaitingMessage {
+  ArrivedCall call;    // its rank is the own one
+  int32_t peer = 0;    // kAnySource: of a recv
+  int32_t tag = 0;
+  int64_t deadline_us = 0;
+  int64_t timeout_us = 0;
+  bool is_blocked = false;  // it has met the other side, and a worker has no room for it yet
+};
+
+struct ProcessGroupEntry {
+  uint64_t id = 0;
+  std::string tenant;
+  std::string key;
+  std::vector<GroupMember> members;  // by rank
+  bool is_formed = false;
+  int64_t forming_deadline_us = 0;
+  int64_t forming_timeout_us = 0;
+  std::deque<GroupCall> calls;             // in their order
+  std::list<WaitingMessage> messages;      // in the order in which they came
+
+  size_t CountIn(GroupMember::State state) const;
+  std::optional<int32_t> RankOf(SessionId session) const;
+  // "rank 2 (pid 31 on node7)".
+  std::string NameOf(int32_t rank) const;
+  // "ranks 0, 2 and 5", of a few, and the count of the rest.
+  static std::string TextOf(const std::vector<int32_t>& ranks);
+  // The call of that number; made, where no member has come to it yet.
+  GroupCall& CallAt(uint64_t number);
+  // The ranks that have not come to the call.
+  std::vector<int32_t> MissingAt(const GroupCall& call) const;
+  // Who called what, ranks with the same call together.
+  static std::string WhoCalledWhat(const std::vector<ArrivedCall>& calls);
+  // Forgets calls that all members have come to, or will not.
+  void ForgetCalls();
+};
+
+class ProcessGroups {
+ public:
+  ProcessGroupEntry* Find(uint64_t id);
+  // Of the key, in the tenant; null: there is none.
+  ProcessGroupEntry* FindByKey(const std::string& tenant, const std::string& key);
+  ProcessGroupEntry& Add(const std::string& tenant, const std::string& key, size_t size);
+  void Erase(uint64_t id);
+  size_t size() const { return groups_.size(); }
+  // In the order in which they were made.
+  std::map<uint64_t, ProcessGroupEntry>& all() { return groups_; }
+  const std::map<uint64_t, ProcessGroupEntry>& all() const { return groups_; }
+
+ private:
+  std::map<uint64_t, ProcessGroupEntry> groups_;
+  std::map<std::pair<std::string, std::string>, uint64_t> by_key_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace tessera
