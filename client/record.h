@@ -12,6 +12,7 @@
 #include "client/report.h"
 #include "schemas/ops/op.h"
 #include "schemas/ops/speaker.h"
+#include "schemas/types/collective_kind.h"
 
 namespace tessera {
 
@@ -39,6 +40,22 @@ struct HeldMemory {
 
 inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
+// Of kJoinGroup and kCollective; schemas/session.capnp says what each is.
+struct GroupRecord {
+  uint64_t group = 0;
+  std::string key;
+  uint32_t size = 0;
+  uint32_t rank = 0;
+  int32_t worker = 0;
+  std::string process;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t peer = 0;
+  int32_t tag = 0;
+  uint64_t operand = 0;
+  int64_t timeout_us = 0;
+};
+
 struct Record {
   enum class Kind : uint8_t {
     kCall,
@@ -51,7 +68,10 @@ struct Record {
     kCancel,
     kRelease,
     kName,
-    kCancelled
+    kCancelled,
+    kJoinGroup,
+    kCollective,
+    kLeaveGroup
   };
   Kind kind = Kind::kCall;
   bool allow_inline = false;       // kDownload
@@ -68,6 +88,7 @@ struct Record {
   std::vector<uint64_t> drops;  // kDrop; the results of kCancelled; what kCancel of all calls leaves
   absl::Status reason;          // kRelease: why an upload is given up
   std::string name;             // kName: of `handle`; empty: it has none any more
+  std::shared_ptr<const GroupRecord> group;  // kJoinGroup, kCollective (its result is `handle`, of `spec`), kLeaveGroup
 };
 
 struct ClientEvent {
@@ -79,7 +100,9 @@ struct ClientEvent {
     kFailed,
     kWorkerLost,
     kWorkerJoined,
-    kUploadDone
+    kUploadDone,
+    kGroupJoined,
+    kMatched
   };
   Kind kind = Kind::kSettled;
   uint64_t request = 0;
@@ -92,6 +115,9 @@ struct ClientEvent {
   int32_t worker = 0;                    // kWorkerLost, kWorkerJoined
   DeviceKind device = DeviceKind::kCpu;  // kWorkerJoined
   std::string reason;
+  uint64_t group = 0;                        // kGroupJoined
+  std::vector<GroupMemberReport> members;    // kGroupJoined
+  int32_t source = 0;                        // kMatched
 };
 
 }  // namespace tessera

@@ -121,4 +121,10 @@ struct CommReport {
   OpRange ops;  // what was issued in the block, for Session::Profile
 };
 
+// A rank of a process group.
+struct GroupMemberReport {
+  int32_t worker = 0;
+  std::string process;  // "pid 4242 on node7"
+};
+
 }  // namespace tessera

@@ -173,6 +173,9 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
   request.status = event.status;
   request.bytes = std::move(event.bytes);
   request.comm = std::move(event.comm);
+  request.group = event.group;
+  request.members = std::move(event.members);
+  request.source = event.source;
   if (auto live = live_.find(request.handle); live != live_.end()) {
     live->second->settled = true;
     if (live->second->failure.ok()) live->second->failure = request.status;

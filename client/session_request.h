@@ -21,6 +21,9 @@ struct SessionImpl::Request {
   ClusterReport cluster;
   PlanReport plan;
   ProfileReport profile;
+  uint64_t group = 0;  // of a join
+  std::vector<GroupMemberReport> members;
+  int32_t source = 0;  // of a recv
   // Called once without the mutex, on the connection's thread, when the ticket comes.
   std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;
 };

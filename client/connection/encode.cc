@@ -46,6 +46,21 @@ void EncodeHandles(const std::vector<uint64_t>& handles, capnp::List<uint64_t>::
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, handles[i]);
 }
 
+void EncodeCollective(const Record& record, wire::Collective::Builder call) {
+  const GroupRecord& group = *record.group;
+  call.setRequest(record.request);
+  call.setGroup(group.group);
+  call.setKind(static_cast<uint8_t>(group.kind));
+  call.setReduceOp(static_cast<uint8_t>(group.op));
+  call.setPeer(group.peer);
+  call.setTag(group.tag);
+  call.setOperand(group.operand);
+  call.setTimeoutUs(group.timeout_us);
+  if (record.handle == 0) return;
+  call.setResult(record.handle);
+  EncodeTensorSpec(*record.spec, call.initResultSpec());
+}
+
 void EncodeRecord(const Record& record, wire::Record::Builder builder) {
   switch (record.kind) {
     case Record::Kind::kCall: EncodeCall(record, builder.initCall()); return;
@@ -96,6 +111,19 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       naming.setName(record.name.c_str());
       return;
     }
+    case Record::Kind::kJoinGroup: {
+      auto join = builder.initJoinGroup();
+      join.setRequest(record.request);
+      join.setKey(record.group->key.c_str());
+      join.setSize(record.group->size);
+      join.setRank(record.group->rank);
+      join.setWorker(record.group->worker);
+      join.setProcess(record.group->process.c_str());
+      join.setTimeoutUs(record.group->timeout_us);
+      return;
+    }
+    case Record::Kind::kCollective: EncodeCollective(record, builder.initCollective()); return;
+    case Record::Kind::kLeaveGroup: builder.setLeaveGroup(record.group->group); return;
     case Record::Kind::kCancelled:
       EncodeHandles(record.drops, builder.initCancelled(static_cast<unsigned>(record.drops.size())));
       return;
@@ -246,6 +274,19 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.kind = ClientEvent::Kind::kWorkerJoined;
       event.worker = reader.getWorkerJoined().getWorker();
       event.device = ParseDeviceKind(TextOf(reader.getWorkerJoined().getDevice())).value_or(DeviceKind::kCpu);
+      return event;
+    case wire::Event::GROUP_JOINED:
+      event.kind = ClientEvent::Kind::kGroupJoined;
+      event.request = reader.getGroupJoined().getRequest();
+      event.group = reader.getGroupJoined().getGroup();
+      for (auto member : reader.getGroupJoined().getMembers()) {
+        event.members.push_back({member.getWorker(), TextOf(member.getProcess())});
+      }
+      return event;
+    case wire::Event::MATCHED:
+      event.kind = ClientEvent::Kind::kMatched;
+      event.request = reader.getMatched().getRequest();
+      event.source = reader.getMatched().getSource();
       return event;
     case wire::Event::BATCH_DONE: return std::nullopt;  // the connection takes it itself
     case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved

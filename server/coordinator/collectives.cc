@@ -276,6 +276,7 @@ absl::Status StateMachine::WhyNotMatched(const ProcessGroupEntry& group, const G
 void StateMachine::EndArrived(const ArrivedCall& call, const absl::Status& status) {
   if (call.result != nullptr) {
     call.result->unmatched = false;
+    Unpark(call.session, call.result->handle);
     PoisonTensor(*call.result, OfCall(status, call.result->handle.value));
   }
   if (call.request != 0) SendTo(call.session, SettledEvent{call.request, status});
@@ -293,12 +294,27 @@ void StateMachine::FailGroupCall(GroupCall& call, const absl::Status& status) {
 
 void StateMachine::CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests) {
   const SessionId id = session.info.session;
+  std::set<uint64_t> cancelled;  // told in their order
   const auto cancel = [&](ArrivedCall& call) {
     if (call.request == 0 || call.session != id || !requests.contains(call.request)) return;
     const std::string_view name = ToText(call.signature.kind);
     Send(session, SettledEvent{std::exchange(call.request, 0),
                                absl::CancelledError(StrCat(name, ": its wait was cancelled by the client"))});
   };
+  for (auto& [handle, records] : session.parked) {
+    std::erase_if(records, [&](const Record& record) {
+      const auto* download = std::get_if<DownloadRecord>(&record);
+      const auto* watch = std::get_if<WatchRecord>(&record);
+      const uint64_t request = download != nullptr ? download->request : watch->request;
+      if (!requests.contains(request)) return false;
+      session.parked_weight -= WeightOf(record);
+      cancelled.insert(request);
+      return true;
+    });
+  }
+  for (const uint64_t request : cancelled) {
+    Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
+  }
   std::vector<std::pair<uint64_t, int32_t>> joins;
   for (const uint64_t number : session.groups) {
     ProcessGroupEntry* const group = process_groups_.Find(number);
@@ -682,8 +698,39 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
       result->producer = op;
     }
     if (result->producer && !result->producer->settled) result->producer->outputs.push_back(result);
+    Unpark(takers[t]->session, result->handle);
   }
   return absl::OkStatus();
+}
+
+StateMachine::Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record record) {
+  session.parked_weight += WeightOf(record);
+  session.parked[handle].push_back(std::move(record));
+  return Progress::kDone;
+}
+
+void StateMachine::Unpark(SessionId id, HandleId handle) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return;
+  const auto parked = session->second.parked.find(handle);
+  if (parked == session->second.parked.end()) return;
+  for (Record& record : parked->second) {
+    session->second.parked_weight -= WeightOf(record);
+    unparked_.emplace_back(id, std::move(record));
+  }
+  session->second.parked.erase(parked);
+}
+
+void StateMachine::TakeBackParked() {
+  // The last one first, so that the first is in front.
+  for (auto item = unparked_.rbegin(); item != unparked_.rend(); ++item) {
+    const auto session = sessions_.find(item->first);
+    if (session == sessions_.end()) continue;
+    session->second.queue_weight += WeightOf(item->second);
+    session->second.queue.push_front(std::move(item->second));
+    session->second.memory_wait.reset();  // of the record that was the first
+  }
+  unparked_.clear();
 }
 
 // Of the calling member's session: once, though it gives and takes.

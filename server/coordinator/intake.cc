@@ -45,8 +45,9 @@ void StateMachine::Pump() {
   // A round gives every session with work one quantum; rounds go on while one of them moves.
   has_more_ = false;
   bool moved = true;
-  while (moved) {
+  while (moved || !unparked_.empty()) {
     moved = false;
+    TakeBackParked();
     std::vector<SessionId> turn;
     for (const auto& [id, session] : sessions_) {
       if (!session.queue.empty()) turn.push_back(id);
@@ -328,7 +329,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
-  if (tensor.ok() && (*tensor)->is_awaited()) return BlockedBy(**tensor);
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
+  if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
   if (tensor.ok()) {
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
@@ -351,7 +353,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
 
 StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
-  if (tensor.ok() && (*tensor)->is_awaited()) return BlockedBy(**tensor);
+  if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
+  if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
   if (tensor.ok() && (*tensor)->producer && !(*tensor)->producer->settled) {
     (*tensor)->producer->waiters.push_back({session.info.session, record.request, *tensor});
   } else {

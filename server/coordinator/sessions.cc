@@ -107,9 +107,10 @@ void StateMachine::On(BatchEvent& event) {
   }
   int64_t weight = 0;
   for (const Record& record : event.records) weight += WeightOf(record);
-  if (session.queue_weight + weight > config_.max_queued_records) {
+  const int64_t held = session.queue_weight + session.parked_weight;
+  if (held + weight > config_.max_queued_records) {
     CloseSession(event.session, absl::ResourceExhaustedError(
-                                    StrCat("the session has ", session.queue_weight, " records in its queue and sent ",
+                                    StrCat("the session has ", held, " records in its queue and sent ",
                                            weight, " more; max_queued_records is ", config_.max_queued_records)));
     return;
   }

@@ -189,6 +189,10 @@ class StateMachine {
                              const std::vector<ArrivedCall*>& givers, const std::vector<ArrivedCall*>& takers,
                              PlanTemplate& plan);
   void AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan);
+  // A read of an unmatched result waits beside the queue, and goes back to its front when that is known.
+  Progress Park(SessionEntry& session, HandleId handle, Record record);
+  void Unpark(SessionId session, HandleId handle);
+  void TakeBackParked();
   bool MakesCalls(const PlanTemplate& plan) const;
 
   // segments.cc: which records of a queue are planned as one.
@@ -312,6 +316,7 @@ class StateMachine {
     WorkerGroup workers;
     History history;
   };
+  std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
   std::vector<FreedRange> freed_;  // given back, and perhaps still touched by what was issued
   std::shared_ptr<bool> alive_;    // buffers outlive nothing: cleared first on destruction
   uint64_t next_ordinal_ = 1;

@@ -190,6 +190,9 @@ struct SessionEntry {
   std::vector<uint64_t> open_scopes;  // of them, those that have not ended
   int64_t tickets = 0;                // open ones
   std::set<uint64_t> groups;          // process groups that it is a member of
+  // Reads of results whose collectives wait for other members; they hold up no other record.
+  absl::flat_hash_map<HandleId, std::vector<Record>> parked;
+  int64_t parked_weight = 0;  // WeightOf them all
   ProfileLog profile;
 };
 

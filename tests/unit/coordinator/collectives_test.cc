@@ -211,6 +211,34 @@ TEST(CollectivesTest, WhatUsesAResultWaitsForTheOtherRanksAndOtherRecordsDont) {
   EXPECT_EQ(ranks.cluster.machine().unsettled_ops(), 0);
 }
 
+TEST(CollectivesTest, ReadsOfAResultHoldUpNoOtherRecord) {
+  Ranks ranks(2);
+  const uint64_t group = ranks.JoinAll();
+  const HandleId x = ranks.Make(0, kEight), y = ranks.Make(1, kEight);
+  ranks.cluster.CompleteAll();
+  const auto a = ranks.Call(0, group, CollectiveKind::kAllReduce, x, &kEight);
+  ranks.cluster.Submit(ranks.At(0), {a, DownloadRecord{50, a.result, true}, WatchRecord{51, a.result},
+                                     WatchRecord{52, a.result}, OpRecord(OpId::kNeg, {x.value}, 100)});
+  EXPECT_TRUE(ranks.cluster.machine().sessions().at(ranks.At(0)).queue.empty());
+  ranks.cluster.Submit(ranks.At(0), {CancelRecord{52}});
+  ranks.Run(1, ranks.Call(1, group, CollectiveKind::kAllReduce, y, &kEight));
+  ranks.cluster.CompleteAll();
+  EXPECT_THAT(ranks.cluster.EventsOf<InlineValueEvent>(ranks.At(0)), SizeIs(1));
+  const auto settled = ranks.cluster.EventsOf<SettledEvent>(ranks.At(0));
+  ASSERT_THAT(settled, SizeIs(2));
+  EXPECT_EQ(settled[0].request, 52u);
+  EXPECT_EQ(settled[0].status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(settled[1].request, 51u);
+  EXPECT_EQ(settled[1].status, absl::OkStatus());
+  EXPECT_EQ(ranks.cluster.machine().sessions().at(ranks.At(0)).parked_weight, 0);
+  // A failure is told to them, too.
+  const auto b = ranks.Call(0, group, CollectiveKind::kAllReduce, x, &kEight);
+  ranks.cluster.Submit(ranks.At(0), {b, DownloadRecord{53, b.result, true}});
+  ranks.cluster.Apply(SessionClosedEvent{ranks.At(1)});
+  ASSERT_THAT(ranks.cluster.EventsOf<SettledEvent>(ranks.At(0)), SizeIs(4));  // of the call, and of the read
+  EXPECT_THAT(Message(ranks.cluster.EventsOf<SettledEvent>(ranks.At(0))[3].status), HasSubstr("is gone"));
+}
+
 TEST(CollectivesTest, CallsThatDifferAreToldToAllRanksAndTheNextCallRuns) {
   Ranks ranks(3);
   const uint64_t group = ranks.JoinAll();
