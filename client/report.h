@@ -48,6 +48,7 @@ struct SessionReport {
   uint64_t queued = 0;
   bool connected = false;
   bool awaits_client = false;  // of the asking session: nothing of it goes on before its client has brought bytes
+  bool awaits_ranks = false;   // of the asking session: some collective of it waits for other ranks
 };
 
 enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };

@@ -96,12 +96,14 @@ void SessionImpl::ProbeProgress() {
   connection_->GetStatus(/*max_tensors=*/0, [this](absl::StatusOr<ClusterReport> report) {
     if (!report.ok()) return;
     const size_t mark = MarkOf(*report);
-    const bool waits_for_this = std::any_of(
-        report->sessions.begin(), report->sessions.end(),
-        [this](const SessionReport& session) { return session.id == welcome().session_id && session.awaits_client; });
-    if (waits_for_this) return;
+    const auto own =
+        std::find_if(report->sessions.begin(), report->sessions.end(),
+                     [this](const SessionReport& session) { return session.id == welcome().session_id; });
+    if (own != report->sessions.end() && own->awaits_client) return;
+    // A collective that waits for other ranks has a time-out of its own.
+    const bool awaits_ranks = own != report->sessions.end() && own->awaits_ranks;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (mark != progress_mark_) progress_ = Clock::now();
+    if (mark != progress_mark_ || awaits_ranks) progress_ = Clock::now();
     progress_mark_ = mark;
   });
 }

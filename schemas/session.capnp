@@ -479,6 +479,8 @@ struct SessionInfo {
   awaitsClient @7 :Bool;
   # Of the asking session: nothing of it runs, and what it queued waits for bytes that its client is to bring.
   name @8 :Text;
+  awaitsRanks @9 :Bool;
+  # Of the asking session: some collective of it waits for other ranks.
 }
 
 struct TensorInfo {

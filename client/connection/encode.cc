@@ -318,7 +318,7 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   for (auto session : reader.getSessions()) {
     report.sessions.push_back({session.getId(), TextOf(session.getTenant()), TextOf(session.getClient()),
                                TextOf(session.getName()), session.getTensors(), session.getBytes(), session.getQueued(),
-                               session.getConnected(), session.getAwaitsClient()});
+                               session.getConnected(), session.getAwaitsClient(), session.getAwaitsRanks()});
   }
   for (auto tensor : reader.getTensors()) {
     TensorReport out;

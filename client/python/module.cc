@@ -12,6 +12,7 @@
 #include "client/cluster.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
+#include "client/python/rank_module.h"
 #include "client/python/recording_module.h"
 #include "client/python/site_finder.h"
 #include "client/python/tensor_module.h"
@@ -382,6 +383,7 @@ NB_MODULE(_tessera, module) {
   DefineMeter(module);
   DefineSites(module);
   DefineBlocking(module);
+  DefineRanks(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,
                              nb::object refuse_operand, nb::object refuse_write) {
     GetHooks() = {std::move(error_classes),  std::move(convert_operand), std::move(warn_implicit),

@@ -564,6 +564,22 @@ StateMachine::Progress StateMachine::TakeMessage(SessionEntry& session, ProcessG
   return Progress::kDone;
 }
 
+bool StateMachine::AwaitsRanks(SessionId id) const {
+  const auto is_own = [id](const ArrivedCall& call) { return call.session == id; };
+  for (const auto& [number, group] : process_groups_.all()) {
+    for (const GroupCall& call : group.calls) {
+      if (call.failed.ok() && std::any_of(call.arrived.begin(), call.arrived.end(), is_own)) return true;
+    }
+    for (const WaitingMessage& message : group.messages) {
+      if (is_own(message.call)) return true;
+    }
+    for (const GroupMember& member : group.members) {
+      if (member.session == id && member.request != 0) return true;  // it joins
+    }
+  }
+  return false;
+}
+
 // ---- issue
 
 absl::StatusOr<StateMachine::Progress> StateMachine::IssueCollective(SessionEntry& session, ProcessGroupEntry& group,

@@ -65,6 +65,8 @@ class StateMachine {
   WorkerIndex FreeWorkerIndex() const;
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
+  // Whether some collective of the session waits for other ranks.
+  bool AwaitsRanks(SessionId session) const;
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 

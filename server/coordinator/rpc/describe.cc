@@ -53,6 +53,7 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
 wire::TensorInfo::State StateOf(const TensorEntry& tensor) {
   if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
   if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
+  if (tensor.unmatched) return wire::TensorInfo::State::QUEUED;
   return tensor.producer && !tensor.producer->settled ? wire::TensorInfo::State::ISSUED
                                                       : wire::TensorInfo::State::READY;
 }
@@ -208,11 +209,13 @@ void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus
     unsigned i = 0;
     for (const auto& [id, session] : machine.sessions()) {
       sessions[i].setAwaitsClient(id == view.asking && machine.AwaitsClient(id));
+      sessions[i].setAwaitsRanks(id == view.asking && machine.AwaitsRanks(id));
       DescribeSession(id, session, sessions[i++]);
     }
   } else {
     auto sessions = builder.initSessions(1);
     sessions[0].setAwaitsClient(machine.AwaitsClient(view.asking));
+    sessions[0].setAwaitsRanks(machine.AwaitsRanks(view.asking));
     DescribeSession(view.asking, asking->second, sessions[0]);
   }
   DescribeTensors(asking->second, std::min<size_t>(view.max_tensors, kMaxTensorsListed), builder);

@@ -1,0 +1,93 @@
+#pragma once
+
+// ProcessGroup: this session as one rank among sessions that call collectives together, as the processes of
+// torch.distributed do. The coordinator compares the ranks' calls, and runs each as one op of their workers.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto group, ProcessGroup::Join(session, {.key = "run 7", .size = 4, .rank = rank,
+//                                                                     .worker = WorkerIndex(rank)}));
+//   TESSERA_ASSIGN_OR_RETURN(GroupWork work, group->Run({.kind = CollectiveKind::kAllReduce}, &x, x.shape()));
+//   TESSERA_RETURN_IF_ERROR(work.Wait());     // work.result() may be used before
+//
+// A rank's tensors lie whole on its worker, and are never changed: a result is a new tensor. docs/ranks.md has the rules.
+// Any thread may call; calls of one group count in the order in which they are made.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "schemas/types/collective_kind.h"
+
+namespace tessera {
+
+struct GroupOptions {
+  std::string key;  // all ranks say the same
+  int64_t size = 1;
+  int64_t rank = 0;
+  WorkerIndex worker;  // of its own
+  double timeout_s = 1800;
+};
+
+struct GroupCallOptions {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t peer = 0;  // the root; of a send the destination, of a recv the source or kAnySource
+  int32_t tag = 0;
+  double timeout_s = 1800;
+};
+
+// One call of this rank.
+class GroupWork {
+ public:
+  // Until the result is there, or, of a call without one, until all have come; the call's own time-out ends it, too.
+  absl::Status Wait(std::optional<double> timeout_s = std::nullopt) const;
+  bool IsDone() const;
+  // Of a recv that is done.
+  int32_t source() const;
+  const std::optional<Tensor>& result() const { return result_; }
+
+ private:
+  friend class ProcessGroup;
+  std::shared_ptr<SessionImpl> session_;
+  std::shared_ptr<void> request_;  // of a call that is answered
+  std::optional<Tensor> result_;
+};
+
+class ProcessGroup {
+ public:
+  // Blocks until all ranks are there. InvalidArgument: another size, a rank or a worker that is taken.
+  // DeadlineExceeded names the ranks that are missing.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Join(const Session& session, const GroupOptions& options);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // `operand`: null where the rank gives nothing. `result`: the shape of what it takes, of the operand's dtype or of
+  // `result_dtype`. What the coordinator finds wrong comes with the wait, and with the result.
+  absl::StatusOr<GroupWork> Run(const GroupCallOptions& call, const Tensor* operand, const std::optional<Shape>& result,
+                                std::optional<DType> result_dtype = std::nullopt) const;
+  // Others' calls that need this rank fail from now on.
+  void Leave();
+
+  int64_t rank() const { return options_.rank; }
+  int64_t size() const { return options_.size; }
+  const std::string& key() const { return options_.key; }
+  WorkerIndex worker() const { return options_.worker; }
+  const Mesh& mesh() const { return mesh_; }  // of the own worker
+  const Session& session() const { return session_; }
+  const std::vector<GroupMemberReport>& members() const { return members_; }
+
+ private:
+  ProcessGroup(const Session& session, GroupOptions options) : session_(session), options_(std::move(options)) {}
+
+  Session session_;
+  GroupOptions options_;
+  Mesh mesh_;
+  uint64_t group_ = 0;
+  std::vector<GroupMemberReport> members_;
+  bool has_left_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,84 @@
+#include "client/python/rank_module.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <utility>
+
+#include "client/process_group.h"
+#include "client/python/convert.h"
+#include "client/python/rank_table.h"
+
+namespace tessera::python {
+namespace {
+
+// A group that this process has joined. What C++ knows of it lives as long as one of the objects that use it.
+struct PyGroup {
+  std::shared_ptr<TesseraGroup> group;
+  ProcessGroup& joined() const { return *group->memory.group(); }
+};
+
+struct PyGroupWork {
+  GroupWork work;
+};
+
+PyGroup Join(const Session& session, const std::string& key, int64_t size, int64_t rank, int32_t worker,
+             double timeout_s) {
+  const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s};
+  auto joined = ValueOrRaise(Released([&] { return ProcessGroup::Join(session, options); }));
+  return {std::make_shared<TesseraGroup>(std::move(joined))};
+}
+
+// `result`: (dtype number, shape), or None where the rank takes nothing.
+PyGroupWork Run(const PyGroup& group, int kind, int op, int peer, int tag, nb::handle operand, nb::handle result,
+                double timeout_s) {
+  const GroupCallOptions call{static_cast<CollectiveKind>(kind), static_cast<ReduceOp>(op), peer, tag, timeout_s};
+  const Tensor* given = operand.is_none() ? nullptr : &nb::cast<const PyTensor&>(operand).value;
+  std::optional<Shape> shape;
+  std::optional<DType> dtype;
+  if (!result.is_none()) {
+    dtype = static_cast<DType>(nb::cast<int>(result[0]));
+    shape = ShapeFromPython(result[1]);
+  }
+  return {ValueOrRaise(Released([&] { return group.joined().Run(call, given, shape, dtype); }))};
+}
+
+}  // namespace
+
+void DefineRanks(nb::module_& module) {
+  nb::class_<PyGroupWork>(module, "GroupWork")
+      .def("wait",
+           [](const PyGroupWork& w, std::optional<double> timeout_s) {
+             RaiseIfError(Released([&] { return w.work.Wait(timeout_s); }));
+           },
+           nb::arg("timeout").none() = nb::none())
+      .def_prop_ro("is_done", [](const PyGroupWork& w) { return w.work.IsDone(); })
+      .def_prop_ro("source", [](const PyGroupWork& w) { return w.work.source(); })
+      .def_prop_ro("result", [](const PyGroupWork& w) -> nb::object {
+        if (!w.work.result().has_value()) return nb::none();
+        return nb::cast(PyTensor{*w.work.result()});
+      });
+  nb::class_<PyGroup>(module, "RankGroup")
+      .def("run", &Run, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"), nb::arg("operand").none(),
+           nb::arg("result").none(), nb::arg("timeout"))
+      .def("leave", [](const PyGroup& g) { g.joined().Leave(); })
+      .def_prop_ro("rank", [](const PyGroup& g) { return g.joined().rank(); })
+      .def_prop_ro("size", [](const PyGroup& g) { return g.joined().size(); })
+      .def_prop_ro("key", [](const PyGroup& g) { return g.joined().key(); })
+      .def_prop_ro("members",
+                   [](const PyGroup& g) {
+                     nb::list out;
+                     for (const GroupMemberReport& member : g.joined().members()) {
+                       out.append(nb::make_tuple(member.worker, member.process));
+                     }
+                     return out;
+                   })
+      .def_prop_ro("table", [](const PyGroup&) { return reinterpret_cast<uintptr_t>(&RankTable()); })
+      .def_prop_ro("group", [](const PyGroup& g) { return reinterpret_cast<uintptr_t>(g.group.get()); });
+  module.def("join_group", &Join, nb::arg("session"), nb::arg("key"), nb::arg("size"), nb::arg("rank"),
+             nb::arg("worker"), nb::arg("timeout"));
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,419 @@
+"""The collectives of a rank, on its Tensors or arrays; _collectives.py has those of one program on LocalTensors."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+
+import numpy as np
+
+from _tessera import Tensor
+
+from .._errors import ArgumentError, DTypeError, InvalidArgumentError
+from ._rank_values import Value, check_alike, check_apart
+from ._reduce_op import ReduceOp, reduce_op_of
+from ._world import RankGroup, get_world_size, group_of, rank_of, seconds_of
+
+# Of collective_kind.h.
+ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, SEND, RECV = range(11)
+ANY_SOURCE = -1
+EXCHANGE_TAG = -7       # of the messages of an uneven exchange; tags of a program are from 0 on
+_REDUCE_CODES = {"sum": 0, "avg": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
+
+
+class RankWork:
+    """A call of this rank under way. Results that are Tensors may be used at once, arrays have theirs after wait()."""
+
+    __slots__ = ("_works", "_copies", "_results", "_lock", "_group")
+
+    def __init__(self, works, copies, results, group: RankGroup):
+        self._works, self._copies, self._results, self._group = list(works), [copy for copy in copies if copy], list(results), group
+        self._lock = threading.Lock()
+
+    def wait(self, timeout=None) -> bool:
+        """Blocks until it is done, for so many seconds (or a timedelta) at most; raises what it failed with."""
+        limit = None if timeout is None else seconds_of("Work.wait", timeout)
+        for work in self._works:
+            work.wait(limit)
+        with self._lock:
+            copies, self._copies = self._copies, []
+        for copy in copies:
+            copy()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_done for work in self._works)
+
+    def source_rank(self) -> int:
+        """Of a recv that is done: who sent, as a rank of the world."""
+        return self._group.ranks[self._works[0].source]
+
+    _source_rank = source_rank
+
+    def result(self) -> list:
+        return list(self._results)
+
+
+def _ended(work: RankWork, async_op: bool):
+    """Waits where that was asked for by an array; a Tensor's result tells a failure where it is used."""
+    if async_op:
+        return work
+    if work._copies or not work._results:
+        work.wait()
+    return None
+
+
+def _run(op: str, kind: int, group: RankGroup, operand=None, result=None, *, reduce="sum", peer=0, tag=0, timeout=None):
+    return group._joined.run(kind, _REDUCE_CODES[reduce], peer, tag, operand, result,
+                             group.timeout_s if timeout is None else seconds_of(op, timeout))
+
+
+def _one(op: str, name: str, x, group) -> Value:
+    return Value(op, name, x, group)
+
+
+def _list(op: str, name: str, values, group: RankGroup, count=None) -> list[Value]:
+    if not isinstance(values, (list, tuple)):
+        raise ArgumentError(f"{op}: {name} is {type(values).__name__}; it is a list with a value for each rank of the group")
+    if count is not None and len(values) != count:
+        raise InvalidArgumentError(f"{op}: {name} has {len(values)} values for a group of {count}")
+    return [Value(op, f"{name}[{i}]", x, group) for i, x in enumerate(values)]
+
+
+def _written(op: str, values) -> None:
+    for value in values:
+        value.check_writable()
+    check_apart(op, values)
+
+
+def _terms(op: str, x: Value, reduction) -> tuple[Tensor, str]:
+    """What is reduced, and how."""
+    known = reduce_op_of(op, reduction, x.dtype)
+    flat = x.flat()
+    if known.factor is not None:
+        factor = known.factor
+        scaled = flat * (factor if isinstance(factor, (int, float, Tensor)) else np.asarray(factor, dtype=x.dtype))
+        if scaled.dtype != x.dtype:
+            raise DTypeError(f"{op}: {known!r} times {x.dtype} values is {scaled.dtype}")
+        flat = scaled
+    return flat, known.partial
+
+
+def _joined(values: list[Value]) -> Tensor:
+    from _tessera_ops import concat
+    flat = [value.flat() for value in values]
+    return flat[0] if len(flat) == 1 else concat(flat, axis=0)
+
+
+def _spread(result: Tensor, values: list[Value]) -> list:
+    """Writes the parts of a flat result to the values."""
+    copies, at = [], 0
+    for value in values:
+        copies.append(value.put(result[at:at + value.size].reshape(value.shape)))
+        at += value.size
+    return copies
+
+
+def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
+    name, group = "all_reduce", group_of("all_reduce", group)
+    x = _one(name, "tensor", tensor, group)
+    x.check_writable()
+    flat, kind = _terms(name, x, op)
+    work = _run(name, ALL_REDUCE, group, flat, x.wanted(), reduce=kind)
+    return _ended(RankWork([work], [x.put(work.result)], [tensor], group), async_op)
+
+
+def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
+    """all_reduce of many values of one dtype, as one call."""
+    name, group = "all_reduce_coalesced", group_of("all_reduce_coalesced", group)
+    values = _list(name, "tensors", tensors, group)
+    if not values:
+        raise InvalidArgumentError(f"{name}: tensors is empty")
+    _written(name, values)
+    for one in values:
+        if one.dtype != values[0].dtype:
+            raise DTypeError(f"{name}: {one.name} is {one.dtype}, {values[0].name} is {values[0].dtype}")
+    known = reduce_op_of(name, op, values[0].dtype)
+    flat = _joined(values)
+    if known.factor is not None:
+        flat = flat * known.factor
+    work = _run(name, ALL_REDUCE, group, flat, values[0].wanted((sum(one.size for one in values),)), reduce=known.partial)
+    return _ended(RankWork([work], _spread(work.result, values), tensors, group), async_op)
+
+
+def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_dst=None):
+    name, group = "reduce", group_of("reduce", group)
+    root = rank_of(name, "dst", dst, group_dst, group)
+    x = _one(name, "tensor", tensor, group)
+    flat, kind = _terms(name, x, op)
+    is_root = group.rank() == root
+    if is_root:
+        x.check_writable()
+    work = _run(name, REDUCE, group, flat, x.wanted() if is_root else None, reduce=kind, peer=root)
+    return _ended(RankWork([work], [x.put(work.result)] if is_root else [], [tensor], group), async_op)
+
+
+def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
+    name, group = "broadcast", group_of("broadcast", group)
+    root = rank_of(name, "src", src, group_src, group)
+    x = _one(name, "tensor", tensor, group)
+    if group.rank() == root:
+        work = _run(name, BROADCAST, group, x.flat(), peer=root)
+        return _ended(RankWork([work], [], [tensor], group), async_op)
+    x.check_writable()
+    work = _run(name, BROADCAST, group, None, x.wanted(), peer=root)
+    return _ended(RankWork([work], [x.put(work.result)], [tensor], group), async_op)
+
+
+def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
+    name, group = "all_gather_into_tensor", group_of("all_gather_into_tensor", group)
+    x, out = _one(name, "input_tensor", input_tensor, group), _one(name, "output_tensor", output_tensor, group)
+    out.check_writable()
+    if out.dtype != x.dtype:
+        raise DTypeError(f"{name}: output_tensor is {out.dtype}, input_tensor is {x.dtype}")
+    if out.size != x.size * group.size():
+        raise InvalidArgumentError(f"{name}: output_tensor is {out.shape}; for values of {x.shape} in a group of {group.size()} it has "
+                                   f"{x.size * group.size()} elements")
+    work = _run(name, ALL_GATHER, group, x.flat(), out.wanted())
+    return _ended(RankWork([work], [out.put(work.result)], [output_tensor], group), async_op)
+
+
+def all_gather(tensor_list, tensor, group=None, async_op=False):
+    name, group = "all_gather", group_of("all_gather", group)
+    x, outputs = _one(name, "tensor", tensor, group), _list(name, "tensor_list", tensor_list, group, group.size())
+    _written(name, outputs)
+    for one in outputs:
+        if one.dtype != x.dtype:
+            raise DTypeError(f"{name}: {one.name} is {one.dtype}, tensor is {x.dtype}")
+    own = outputs[group.rank()]
+    if own.size != x.size:
+        raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and tensor is {x.shape}")
+    if all(one.size == x.size for one in outputs):
+        work = _run(name, ALL_GATHER, group, x.flat(), x.wanted((x.size * group.size(),)))
+        return _ended(RankWork([work], _spread(work.result, outputs), tensor_list, group), async_op)
+    works, copies = [], []
+    for root, out in enumerate(outputs):        # of different sizes: each rank's value in its turn
+        if root == group.rank():
+            works.append(_run(name, BROADCAST, group, x.flat(), peer=root))
+            copies.append(out.put(x.flat().reshape(out.shape)))
+        else:
+            works.append(_run(name, BROADCAST, group, None, out.wanted(), peer=root))
+            copies.append(out.put(works[-1].result))
+    return _ended(RankWork(works, copies, tensor_list, group), async_op)
+
+
+def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None):
+    name, group = "gather", group_of("gather", group)
+    root = rank_of(name, "dst", dst, group_dst, group)
+    x = _one(name, "tensor", tensor, group)
+    if group.rank() != root:
+        if gather_list:
+            raise InvalidArgumentError(f"{name}: gather_list is for the rank that gathers, {root}")
+        return _ended(RankWork([_run(name, GATHER, group, x.flat(), peer=root)], [], [], group), async_op)
+    outputs = _list(name, "gather_list", gather_list, group, group.size())
+    _written(name, outputs)
+    check_alike(name, outputs, x)
+    work = _run(name, GATHER, group, x.flat(), x.wanted((x.size * group.size(),)), peer=root)
+    return _ended(RankWork([work], _spread(work.result, outputs), gather_list, group), async_op)
+
+
+def scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None):
+    name, group = "scatter", group_of("scatter", group)
+    root = rank_of(name, "src", src, group_src, group)
+    out = _one(name, "tensor", tensor, group)
+    out.check_writable()
+    operand = None
+    if group.rank() == root:
+        given = _list(name, "scatter_list", scatter_list, group, group.size())
+        check_alike(name, given, out)
+        operand = _joined(given)
+    elif scatter_list:
+        raise InvalidArgumentError(f"{name}: scatter_list is for the rank that scatters, {root}")
+    work = _run(name, SCATTER, group, operand, out.wanted(), peer=root)
+    return _ended(RankWork([work], [out.put(work.result)], [tensor], group), async_op)
+
+
+def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=False):  # noqa: A002 - torch's name
+    name, group = "reduce_scatter_tensor", group_of("reduce_scatter_tensor", group)
+    x, out = _one(name, "input", input, group), _one(name, "output", output, group)
+    out.check_writable()
+    if out.dtype != x.dtype:
+        raise DTypeError(f"{name}: output is {out.dtype}, input is {x.dtype}")
+    if x.size != out.size * group.size():
+        raise InvalidArgumentError(f"{name}: input is {x.shape}; for an output of {out.shape} in a group of {group.size()} it has "
+                                   f"{out.size * group.size()} elements")
+    flat, kind = _terms(name, x, op)
+    work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=kind)
+    return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
+
+
+def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=False):
+    name, group = "reduce_scatter", group_of("reduce_scatter", group)
+    out, given = _one(name, "output", output, group), _list(name, "input_list", input_list, group, group.size())
+    out.check_writable()
+    for one in given:
+        if one.dtype != out.dtype:
+            raise DTypeError(f"{name}: {one.name} is {one.dtype}, output is {out.dtype}")
+    own = given[group.rank()]
+    if own.size != out.size:
+        raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and output is {out.shape}")
+    known = reduce_op_of(name, op, out.dtype)
+    if all(one.size == out.size for one in given):
+        flat = _joined(given)
+        if known.factor is not None:
+            flat = flat * known.factor
+        work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=known.partial)
+        return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
+    works, copies = [], []
+    for root, one in enumerate(given):          # of different sizes: each rank's part in its turn
+        flat, kind = _terms(name, one, op)
+        works.append(_run(name, REDUCE, group, flat, out.wanted() if root == group.rank() else None, reduce=kind, peer=root))
+    copies.append(out.put(works[group.rank()].result))
+    return _ended(RankWork(works, copies, [output], group), async_op)
+
+
+def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):  # noqa: A002
+    name, group = "all_to_all_single", group_of("all_to_all_single", group)
+    x, out = _one(name, "input", input, group), _one(name, "output", output, group)
+    out.check_writable()
+    if out.dtype != x.dtype:
+        raise DTypeError(f"{name}: output is {out.dtype}, input is {x.dtype}")
+    if not output_split_sizes and not input_split_sizes:
+        if x.size != out.size or (x.shape[0] if x.shape else 1) % group.size():
+            raise InvalidArgumentError(f"{name}: input is {x.shape} and output {out.shape}; they have equal sizes, and a dim 0 that "
+                                       f"{group.size()} ranks divide; write the split sizes")
+        work = _run(name, ALL_TO_ALL, group, x.flat(), out.wanted())
+        return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
+    sent = _cuts(name, "input_split_sizes", input_split_sizes, x, group)
+    wanted = _cuts(name, "output_split_sizes", output_split_sizes, out, group)
+    flat, row = x.flat(), x.size // x.shape[0] if x.shape and x.shape[0] else 1
+    own_row = out.size // out.shape[0] if out.shape and out.shape[0] else 1
+    if out.size and x.size and row != own_row:
+        raise InvalidArgumentError(f"{name}: rows of input have {row} elements, rows of output {own_row}")
+    row, at, parts = max(row, own_row), 0, []
+    for count in sent:
+        parts.append(flat[at * row:(at + count) * row])
+        at += count
+    received, works = _exchange(name, parts, [count * row for count in wanted], out, group)
+    from _tessera_ops import concat
+    return _ended(RankWork(works, [out.put(concat(received, axis=0).reshape(out.shape))], [output], group), async_op)
+
+
+def _cuts(op: str, name: str, sizes, x: Value, group: RankGroup) -> list[int]:
+    rows, n = (x.shape[0] if x.shape else 1), group.size()
+    if not sizes:
+        if rows % n:
+            raise InvalidArgumentError(f"{op}: dim 0 of {x.shape} is no multiple of the group's {n} ranks; write {name}")
+        return [rows // n] * n
+    if len(sizes) != n or sum(sizes) != rows or min(sizes) < 0:
+        raise InvalidArgumentError(f"{op}: {name} is {list(sizes)}; it has an extent for each of {n} ranks, {rows} rows in all")
+    return list(sizes)
+
+
+def _exchange(op: str, parts: list[Tensor], wanted: list[int], out: Value, group: RankGroup):
+    """Each rank's part to that rank; what each sends of these sizes, in order, and the messages' works."""
+    own, works, received = group.rank(), [], []
+    if wanted[own] != parts[own].size:
+        raise InvalidArgumentError(f"{op}: rank {own} sends {parts[own].size} elements to itself, and expects {wanted[own]}")
+    for peer in range(group.size()):
+        if peer != own:
+            works.append(_run(op, SEND, group, parts[peer], peer=peer, tag=EXCHANGE_TAG))
+    for peer, size in enumerate(wanted):
+        if peer == own:
+            received.append(parts[own])
+            continue
+        works.append(_run(op, RECV, group, None, out.wanted((size,)), peer=peer, tag=EXCHANGE_TAG))
+        received.append(works[-1].result)
+    return received, works
+
+
+def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False):
+    name, group = "all_to_all", group_of("all_to_all", group)
+    given = _list(name, "input_tensor_list", input_tensor_list, group, group.size())
+    outputs = _list(name, "output_tensor_list", output_tensor_list, group, group.size())
+    _written(name, outputs)
+    for one in outputs + given:
+        if one.dtype != outputs[0].dtype:
+            raise DTypeError(f"{name}: {one.name} is {one.dtype}, {outputs[0].name} is {outputs[0].dtype}")
+    received, works = _exchange(name, [one.flat() for one in given], [one.size for one in outputs], outputs[0], group)
+    copies = [out.put(part.reshape(out.shape)) for out, part in zip(outputs, received)]
+    return _ended(RankWork(works, copies, output_tensor_list, group), async_op)
+
+
+def barrier(group=None, async_op=False, device_ids=None, timeout=None):
+    group = group_of("barrier", group)
+    return _ended(RankWork([_run("barrier", BARRIER, group, timeout=timeout)], [], [], group), async_op)
+
+
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=False) -> None:
+    """A barrier whose error names the ranks that did not come."""
+    barrier(group, timeout=timeout)
+
+
+# ---- messages
+
+def _tag(op: str, tag) -> int:
+    if isinstance(tag, bool) or not isinstance(tag, int) or not 0 <= tag < 2**31:
+        raise InvalidArgumentError(f"{op}: tag is {tag!r}; it is a number from 0 on")
+    return tag
+
+
+def _other(op: str, name: str, world_rank, group_rank, group: RankGroup) -> int:
+    if world_rank is None and group_rank is None:
+        raise InvalidArgumentError(f"{op}: say {name}, or group_{name}")
+    other = rank_of(op, name, world_rank, group_rank, group)
+    if other == group.rank():
+        raise InvalidArgumentError(f"{op}: {name} is this rank itself")
+    return other
+
+
+def isend(tensor, dst=None, group=None, tag=0, group_dst=None) -> RankWork:
+    """Sends a value to another rank; the work is done when that receives it."""
+    group = group_of("isend", group)
+    x = _one("isend", "tensor", tensor, group)
+    peer = _other("isend", "dst", dst, group_dst, group)
+    return RankWork([_run("isend", SEND, group, x.flat(), peer=peer, tag=_tag("isend", tag))], [], [], group)
+
+
+def irecv(tensor, src=None, group=None, tag=0, group_src=None) -> RankWork:
+    """Receives a value of tensor's shape and dtype into it: from a rank, or from whichever sends first."""
+    group = group_of("irecv", group)
+    x = _one("irecv", "tensor", tensor, group)
+    x.check_writable()
+    any_source = src is None and group_src is None
+    peer = ANY_SOURCE if any_source else _other("irecv", "src", src, group_src, group)
+    work = _run("irecv", RECV, group, None, x.wanted(), peer=peer, tag=_tag("irecv", tag))
+    return RankWork([work], [x.put(work.result)], [tensor], group)
+
+
+def send(tensor, dst=None, group=None, tag=0, group_dst=None) -> None:
+    """Sends a value to another rank, and blocks until that receives it."""
+    isend(tensor, dst, group, tag, group_dst).wait()
+
+
+def recv(tensor, src=None, group=None, tag=0, group_src=None) -> int:
+    """Receives into tensor, and blocks until that is there; the rank that sent."""
+    work = irecv(tensor, src, group, tag, group_src)
+    work.wait()
+    return work.source_rank()
+
+
+class P2POp:
+    """One of the messages of batch_isend_irecv: P2POp(isend or irecv, tensor, peer)."""
+
+    def __init__(self, op, tensor, peer=None, group=None, tag=0, group_peer=None):
+        if op not in (isend, irecv):
+            raise ArgumentError(f"P2POp: op is {op!r}; it is isend or irecv")
+        self.op, self.tensor, self.peer, self.group, self.tag, self.group_peer = op, tensor, peer, group, tag, group_peer
+
+
+def batch_isend_irecv(p2p_op_list) -> list[RankWork]:
+    """Begins all messages; their works."""
+    if not isinstance(p2p_op_list, (list, tuple)) or not all(isinstance(one, P2POp) for one in p2p_op_list):
+        raise ArgumentError("batch_isend_irecv: takes a list of P2POp")
+    return [one.op(one.tensor, one.peer, one.group, one.tag, one.group_peer) for one in p2p_op_list]
+
+
+FUNCTIONS = {name: function for name, function in list(globals().items())
+             if inspect.isfunction(function) and not name.startswith("_")}
+WORLD_SIZE = get_world_size

@@ -1,0 +1,81 @@
+#pragma once
+
+// RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. The input is brought to the
+// rank's worker, the group's call runs there, and the output is fetched when somebody waits for it, or by a thread of the
+// group where somebody is to be told.
+//
+//   RankMemory memory(group);
+//   TESSERA_ASSIGN_OR_RETURN(auto work, memory.Start({.kind = CollectiveKind::kAllReduce}, MakeHostView(...), {...}));
+//   TESSERA_RETURN_IF_ERROR(work->Wait());
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/host_memory.h"
+#include "client/process_group.h"
+
+namespace tessera {
+
+class RankMemory;
+
+// A call that is under way. Its output is written until it is done.
+class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
+ public:
+  using Callback = std::function<void(const absl::Status&)>;
+
+  absl::Status Wait(std::optional<double> timeout_s = std::nullopt);
+  bool IsDone();
+  // Of a recv that is done: the rank that sent.
+  int32_t source() const { return work_.source(); }
+  // Calls back once, here or on the group's thread.
+  void WhenDone(RankMemory& memory, Callback callback);
+
+ private:
+  friend class RankMemory;
+  enum class State : uint8_t { kUnderWay, kEnding, kDone };
+
+  // Fetches the output, if nobody else does.
+  void End();
+  absl::Status Fetch();
+
+  CollectiveKind kind_ = CollectiveKind::kBarrier;
+  GroupWork work_;
+  std::optional<HostTarget> output_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  State state_ = State::kUnderWay;
+  absl::Status status_;
+  std::vector<Callback> callbacks_;
+};
+
+class RankMemory {
+ public:
+  explicit RankMemory(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+  ~RankMemory();
+  RankMemory(const RankMemory&) = delete;
+  RankMemory& operator=(const RankMemory&) = delete;
+
+  // Both have one dim. The input has been read when it returns; it and the output may be the same memory.
+  absl::StatusOr<std::shared_ptr<MemoryWork>> Start(const GroupCallOptions& call, const std::optional<HostView>& input,
+                                                    const std::optional<HostTarget>& output);
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+
+ private:
+  friend class MemoryWork;
+  void Watch(std::shared_ptr<MemoryWork> work);
+  void Run();
+
+  const std::shared_ptr<ProcessGroup> group_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<MemoryWork>> watched_;
+  bool is_ending_ = false;
+  std::thread thread_;  // from the first work that is watched
+};
+
+}  // namespace tessera
