@@ -216,7 +216,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   ThrowIfError(remote.status());
   const auto coordinator = ParseAddress("join", options.coordinator);
   ThrowIfError(coordinator.status());
-  const auto dialer = Dialer::Make("join", *coordinator, options.tls, io);
+  const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
   ThrowIfError(dialer.status());
   auto link = kj::heap<DialedConnection>((*dialer)->kind(), (*dialer)->Connect().wait(io.waitScope));
   auto server_own = kj::heap<WorkerServer>();
