@@ -105,6 +105,33 @@ void CaptureForLoop(int signal) {
   sigaction(signal, &action, nullptr);
 }
 
+// While it lives, SIGTERM and SIGINT end the process: no loop runs yet that would take a captured one.
+class EndedBySignals {
+ public:
+  EndedBySignals() {
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(SIGTERM, &action, &term_);
+    sigaction(SIGINT, &action, &interrupt_);
+    sigset_t both;
+    sigemptyset(&both);
+    sigaddset(&both, SIGTERM);
+    sigaddset(&both, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &both, &blocked_);
+  }
+  ~EndedBySignals() {
+    pthread_sigmask(SIG_SETMASK, &blocked_, nullptr);
+    sigaction(SIGTERM, &term_, nullptr);
+    sigaction(SIGINT, &interrupt_, nullptr);
+  }
+  EndedBySignals(const EndedBySignals&) = delete;
+  EndedBySignals& operator=(const EndedBySignals&) = delete;
+
+ private:
+  struct sigaction term_ = {}, interrupt_ = {};
+  sigset_t blocked_{};
+};
+
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
   return 1;
@@ -365,7 +392,10 @@ int Serve(WorkerOptions options) {
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   // With the arena mapped, for which a limit of the address space counts, too.
-  if (absl::Status can_compute = ProveBlas(kProofDeadline, EndNow); !can_compute.ok()) EndNow(can_compute);
+  {
+    const EndedBySignals no_loop_takes_them;
+    if (absl::Status can_compute = ProveBlas(kProofDeadline, EndNow); !can_compute.ok()) EndNow(can_compute);
+  }
   const mode_t users_umask = umask(0077);  // that one is of files; sockets are the user's alone
   auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
