@@ -1,7 +1,7 @@
 #pragma once
 
-// The organizational units of a certificate's subject say whose certificate it is. `tessera certs` writes one of the two
-// names below; a certificate that an organization made itself may have other units, or none.
+// The organizational units of a certificate's subject say whose certificate it is. `tessera certs` writes one of the
+// two names below; a certificate that an organization made itself may have other units, or none.
 //
 //   IsOfUnit(certificate, kWorkerUnit)   // "O = Tessera, OU = tessera-worker, CN = node7": true
 

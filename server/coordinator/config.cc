@@ -14,6 +14,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
   visit("max_queued_records", config.max_queued_records);
   visit("max_sessions", config.max_sessions);
+  visit("max_sessions_per_uid", config.max_sessions_per_uid);
   visit("max_admin_sessions", config.max_admin_sessions);
   visit("max_tensors_per_session", config.max_tensors_per_session);
   visit("max_cached_plans", config.max_cached_plans);

@@ -13,6 +13,7 @@ struct CoordinatorConfig {
   int64_t max_outstanding_us_per_worker = 10'000;  // predicted work issued and not reported
   int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
   int64_t max_sessions = 1024;                     // of clients
+  int64_t max_sessions_per_uid = 768;              // of them, of one user's clients on unix sockets
   int64_t max_admin_sessions = 16;                 // beside them: clients can't lock an admin out
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;

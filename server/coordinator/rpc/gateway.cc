@@ -147,7 +147,7 @@ class GatewayServer final : public wire::Gateway::Server {
       opened = *std::move(resumed);
     } else {
       auto made = hub_.OpenSession({SessionId(), 0, kTenantOfTokens, std::move(hello.client),
-                                    static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name)},
+                                    static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name), 0, peer_.uid},
                                    on_end);
       Require(made.status());
       opened = *std::move(made);
