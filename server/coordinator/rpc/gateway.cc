@@ -23,6 +23,9 @@ bool SameToken(const std::string& wanted, const std::string& shown) {
   return difference == 0 && !wanted.empty();
 }
 
+// Every answer is made in the turn in which its call is read, and the stream reads no call while an answer is being
+// written (GuardMode::kReadWhenWritesEnded): a connection holds one answer that its client doesn't read. An answer that
+// is made later takes room in the connection's AnswerWindow first, as a worker's does.
 class SessionServer final : public wire::Session::Server {
  public:
   SessionServer(Hub& hub, SessionId id, uint64_t connection, Role role, Acceptor::Admission admission)

@@ -186,9 +186,9 @@ class WireTest : public testing::Test {
     uint64_t next_batch = 1;
   };
 
-  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token,
-                                                   const Former& former = {}) {
-    auto request = wire.Root<wire::Gateway>().openRequest();
+  static capnp::Request<wire::Gateway::OpenParams, wire::Gateway::OpenResults> RequestOpen(
+      wire::Gateway::Client gateway, uint32_t version, const std::string& token, const Former& former) {
+    auto request = gateway.openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
     request.getHello().setLeaseS(60);
@@ -198,7 +198,11 @@ class WireTest : public testing::Test {
       resume.setSecret(former.secret);
       resume.setLastEvent(former.last_event);
     }
-    return request.send().wait(io_.waitScope);
+    return request;
+  }
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token,
+                                                   const Former& former = {}) {
+    return RequestOpen(wire.Root<wire::Gateway>(), version, token, former).send().wait(io_.waitScope);
   }
 
   Opened Open(Client::Ears ears = Client::Ears::kOpen, const Former& former = {}) {
