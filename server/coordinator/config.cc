@@ -23,6 +23,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_plan_text_bytes", config.max_plan_text_bytes);
   visit("max_pending_events", config.max_pending_events);
   visit("max_pending_event_bytes", config.max_pending_event_bytes);
+  visit("max_all_event_bytes", config.max_all_event_bytes);
   visit("max_comm_blocks", config.max_comm_blocks);
   visit("max_profiled_runs", config.max_profiled_runs);
   visit("max_tickets_per_session", config.max_tickets_per_session);

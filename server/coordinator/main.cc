@@ -130,6 +130,10 @@ void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
   app.add_option("--max-sessions-per-uid", options.config.max_sessions_per_uid,
                  "of them, sessions of one user's clients on unix sockets; when not given three quarters")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--max-all-event-bytes", options.config.max_all_event_bytes,
+                 "bytes of the events of all sessions that their clients have not acknowledged")
+      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 40))
+      ->capture_default_str();
 }
 
 int Main(int argc, char** argv) {

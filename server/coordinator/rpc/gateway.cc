@@ -107,7 +107,7 @@ class MembershipServer final : public wire::Membership::Server {
     auto params = context.getParams();
     if (params.hasStatus() && params.getStatus().getCode() != 0) {
       spdlog::warn("worker {} can't map worker {} or send to it: {}", worker_.value, params.getIndex(),
-                   Printable(TextOf(params.getStatus().getMessage()), 500));
+                   Printable(TextOf(params.getStatus().getMessage()), kMaxLogChars));
     }
     return kj::READY_NOW;
   }

@@ -139,6 +139,29 @@ TEST_F(HostileTest, ASessionHoldsOneAnswerThatNobodyReads) {
   EXPECT_LT(grown, 16 * kMiB);
 }
 
+class FewEventsTest : public HostileTest {
+ protected:
+  FewEventsTest() { coordinator_flags_ = {"--max-all-event-bytes=8388608"}; }
+  // So many events, which nobody acknowledges.
+  void MakeEvents(Opened& opened, unsigned count) {
+    Submit(opened, count, [](unsigned i, wire::Record::Builder record) {
+      record.initWatch().setRequest(i + 1);  // of an unknown handle: answered at once
+    });
+    AwaitTakenUp(opened);
+  }
+};
+
+TEST_F(FewEventsTest, TheSessionWithMostUnreadEventsEndsWhereAllHaveTooMany) {
+  Opened large = Open(), small = Open(), newest = Open();
+  for (int i = 0; i < 60 && large.client->ended.ok(); ++i) {
+    MakeEvents(large, 1000);
+    MakeEvents(small, 400);
+    MakeEvents(newest, 400);
+  }
+  EXPECT_THAT(std::string(large.client->ended.message()), HasSubstr("max_all_event_bytes is 8388608"));
+  EXPECT_TRUE(small.client->ended.ok() && newest.client->ended.ok()) << small.client->ended << newest.client->ended;
+}
+
 // A NaN equals nothing: a key with one that the cache doesn't find again was freed under its index.
 TEST_F(HostileTest, NansInAttributesEndNothing) {
   Opened opened = Open();

@@ -149,6 +149,7 @@ class WireTest : public testing::Test {
     options.workers = 2;
     options.memory_bytes = 16 << 20;
     options.binary_dir = ".";
+    options.coordinator_flags = coordinator_flags_;
     auto cluster = LocalCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
@@ -269,6 +270,7 @@ class WireTest : public testing::Test {
   std::unique_ptr<LocalCluster> cluster_;
   std::string address_;
   std::string token_;
+  std::vector<std::string> coordinator_flags_;  // for those who set them before SetUp
   std::vector<wire::Transfer::Client> held_;
   size_t workers_ = 2;  // that ever were there
 };
