@@ -179,6 +179,8 @@ MessageNetwork MessagesOf(const WorkerOptions& options) {
   return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
 }
 
+using JoinAnswer = capnp::Response<wire::Gateway::JoinResults>;
+
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
           const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker) {
@@ -234,6 +236,14 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::Asyn
   return door;
 }
 
+// What the promise gives; null when the process is to end before.
+template <typename T>
+kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promise, kj::WaitScope& scope) {
+  return promise.then([](T&& given) -> kj::Maybe<T> { return kj::mv(given); })
+      .exclusiveJoin(stopped.addBranch().then([]() -> kj::Maybe<T> { return nullptr; }))
+      .wait(scope);
+}
+
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
@@ -245,14 +255,24 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   ThrowIfError(coordinator.status());
   const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
   ThrowIfError(dialer.status());
-  auto link = kj::heap<DialedConnection>((*dialer)->kind(), (*dialer)->Connect().wait(io.waitScope));
+  // Also while a coordinator is waited for that says nothing.
+  auto stopped = io.unixEventPort.onSignal(SIGTERM)
+                     .ignoreResult()
+                     .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
+                     .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+                     .fork();
+  auto stream = AwaitUnless(stopped, (*dialer)->Connect(), io.waitScope);
+  if (stream == nullptr) return;
+  auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
-                     messages == nullptr ? "" : messages->Address(), keep_server)
-                    .wait(io.waitScope);
+  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
+                                         messages == nullptr ? "" : messages->Address(), keep_server);
+  auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
+  if (answered == nullptr) return;
+  const JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
@@ -261,7 +281,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                                        io.provider->getTimer(), *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
-  auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
+  auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
+  if (linked == nullptr) return;
   has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) {
@@ -290,14 +311,12 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   auto& port = io.unixEventPort;
   accepting
       .exclusiveJoin(
-          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
+          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(KJ_ASSERT_NONNULL(linked)),
                      {network, port, io.provider->getTimer(),
                       HomeCore(self.value % options.workers_on_host * options.threads), parts->executor, messages,
                       parts->tickets, relays, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
       .exclusiveJoin(link->WhenClosed())
-      .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
-      .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
-      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+      .exclusiveJoin(stopped.addBranch())
       .wait(io.waitScope);
 }
 

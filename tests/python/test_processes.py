@@ -53,6 +53,33 @@ def test_a_worker_that_finds_no_memory_for_its_proof_ends_by_a_signal(tmp_path):
             worker.stderr.close()
 
 
+@pytest.mark.parametrize("told", ["SIGTERM", "SIGINT", "parent"])
+def test_a_worker_ends_while_its_coordinator_says_nothing(tmp_path, told):
+    ours, theirs = os.pipe()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "socket"))
+        silent.listen()
+        worker = subprocess.Popen([WORKER, f"--coordinator=unix:{tmp_path}/socket", "--memory=16MiB", "--threads=1",
+                                   f"--socket-dir={tmp_path}", f"--exit-with-parent-fd={ours}"],
+                                  env={**os.environ, "TESSERA_JOIN_TOKEN": "x"}, pass_fds=[ours])
+        os.close(ours)
+        try:
+            taken, _ = silent.accept()
+            with taken:
+                assert taken.recv(1)
+                if told == "parent":
+                    os.close(theirs)
+                else:
+                    worker.send_signal(getattr(signal, told))
+                assert worker.wait(10) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+    if told != "parent":
+        os.close(theirs)
+    assert os.listdir(tmp_path) == ["socket"]
+
+
 def folder_of(address):
     return os.path.dirname(address.partition("#")[0].removeprefix("unix:"))
 
