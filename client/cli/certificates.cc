@@ -23,6 +23,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include "schemas/codec/certificate_units.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

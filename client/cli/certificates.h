@@ -18,10 +18,6 @@
 
 namespace tessera {
 
-// The organizational units by which servers tell who shows a certificate.
-inline constexpr std::string_view kServerUnit = "tessera-server";
-inline constexpr std::string_view kWorkerUnit = "tessera-worker";
-
 // A certificate and its key, as PEM.
 struct SignedKey {
   std::string certificate;

@@ -92,7 +92,8 @@ ConnectionLoop::ConnectionLoop(Connection::Impl& shared, kj::AsyncIoContext& io)
 
 absl::Status ConnectionLoop::Open() {
   const ConnectionOptions& options = shared_.options;
-  TESSERA_ASSIGN_OR_RETURN(dialer_, Dialer::Make("connect", options.address, options.tls, io_));
+  TESSERA_ASSIGN_OR_RETURN(dialer_,
+                           Dialer::Make("connect", options.address, DialedServer::kCoordinator, options.tls, io_));
   const std::string where = Printable(ToText(options.address), 200);
   if (options.resume.has_value()) core_.StartBehind(options.resume->last_event);
   absl::Status status;

@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<DialedLine>> TransferTable::RemoteLineTo(int32_t 
   std::shared_ptr<DialedLine>& line = lines_[worker];
   if (line != nullptr && !line->is_broken()) return line;
   TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("data", places_.at(worker).remote_address));
-  TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), tls_, io_));
+  TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), DialedServer::kWorker, tls_, io_));
   line = std::make_shared<DialedLine>(std::move(dialer));
   return line;
 }

@@ -3,7 +3,7 @@
 // DialedLine: a connection to a server's calls that is being made, is there, or is broken. Calls may be made from the
 // start: they wait for the connection. Who holds lines makes a new one in the place of one that is broken.
 //
-//   DialedLine line(*Dialer::Make("data", address, tls_files, io));
+//   DialedLine line(*Dialer::Make("data", address, DialedServer::kWorker, tls_files, io));
 //   line.Bootstrap<wire::DataGate>().transferRequest()...
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "schemas/codec/certificate_units.h"
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/server_identity.h"
@@ -60,13 +61,13 @@ void TuneTcp(kj::AsyncIoStream& stream) {
   SetOption(stream, IPPROTO_TCP, TCP_USER_TIMEOUT, kTcpTimeoutMs);
 }
 
-absl::StatusOr<std::unique_ptr<Dialer>> Dialer::Make(std::string_view what, Address address, const TlsFiles& files,
-                                                     kj::AsyncIoContext& io) {
+absl::StatusOr<std::unique_ptr<Dialer>> Dialer::Make(std::string_view what, Address address, DialedServer server,
+                                                     const TlsFiles& files, kj::AsyncIoContext& io) {
   kj::Own<kj::TlsContext> tls;
   if (!address.is_unix()) {
     TESSERA_ASSIGN_OR_RETURN(tls, MakeTls(what, files, TlsSide::kClient));
   }
-  return std::unique_ptr<Dialer>(new Dialer(std::string(what), std::move(address), kj::mv(tls), io));
+  return std::unique_ptr<Dialer>(new Dialer(std::string(what), std::move(address), server, kj::mv(tls), io));
 }
 
 absl::Status Dialer::NoServer(std::string_view why) const {
@@ -85,18 +86,32 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> Dialer::ConnectUnix() {
   });
 }
 
+absl::Status Dialer::CheckUnit(const kj::PeerIdentity& server) const {
+  if (server_ != DialedServer::kCoordinator) return absl::OkStatus();
+  const auto& shown = kj::downcast<const kj::TlsPeerIdentity>(server);
+  if (!IsOfUnit(shown, kWorkerUnit) || IsOfUnit(shown, kServerUnit)) return absl::OkStatus();
+  return absl::UnauthenticatedError(StrCat(what_, ": ", Printable(ToText(address_), kMaxShownBytes),
+                                           ": TLS: a coordinator's certificate is expected (", "organizational unit ",
+                                           kServerUnit, "), and this one is a worker's (", kWorkerUnit,
+                                           "); dial an address of --listen or --listen-workers"));
+}
+
 kj::Promise<kj::Own<kj::AsyncIoStream>> Dialer::ConnectTls() {
   return kj::evalNow([this]() { return io_.provider->getNetwork().parseAddress(HostAndPort(address_)); })
       .then([](kj::Own<kj::NetworkAddress> address) {
-        auto connecting = address->connect();
+        auto connecting = address->connectAuthenticated();
         return connecting.attach(kj::mv(address));
       })
-      .catch_([this](kj::Exception&& exception) -> kj::Own<kj::AsyncIoStream> {
+      .catch_([this](kj::Exception&& exception) -> kj::AuthenticatedStream {
         kj::throwFatalException(ToException(NoServer(exception.getDescription().cStr())));
       })
-      .then([this](kj::Own<kj::AsyncIoStream> stream) {
-        TuneTcp(*stream);
-        return tls_->wrapClient(kj::mv(stream), address_.host);
+      .then([this](kj::AuthenticatedStream connected) {
+        TuneTcp(*connected.stream);
+        return tls_->wrapClient(kj::mv(connected), address_.host);
+      })
+      .then([this](kj::AuthenticatedStream opened) {
+        ThrowIfError(CheckUnit(*opened.peerIdentity));
+        return kj::mv(opened.stream);
       })
       .catch_([this](kj::Exception&& exception) -> kj::Own<kj::AsyncIoStream> {
         const absl::Status status = FromException(exception);

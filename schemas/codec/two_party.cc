@@ -56,7 +56,8 @@ PeerName NameOf(kj::AsyncIoStream& stream) {
     struct ucred credentials = {};
     kj::uint size = sizeof(credentials);
     stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &size);
-    return {credentials.pid, StrCat("pid ", credentials.pid), StrCat("uid ", credentials.uid)};
+    return {credentials.pid, int64_t{credentials.uid}, StrCat("pid ", credentials.pid),
+            StrCat("uid ", credentials.uid)};
   }
   char host[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
   getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
@@ -67,7 +68,7 @@ PeerName NameOf(kj::AsyncIoStream& stream) {
     constexpr size_t kNetworkBytes = 8;
     if (!IN6_IS_ADDR_V4MAPPED(&six)) counted.assign(reinterpret_cast<const char*>(&six), kNetworkBytes);
   }
-  return {0, StrCat(std::string_view(host), ":", std::string_view(port)), std::move(counted)};
+  return {0, -1, StrCat(std::string_view(host), ":", std::string_view(port)), std::move(counted)};
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ struct AcceptOptions {
 // Who is at the other end.
 struct PeerName {
   pid_t pid = 0;             // on a unix socket, as the kernel says it; 0 when unknown
+  int64_t uid = -1;          // the same of its user; -1 when unknown
   std::string text;          // for people: "pid 17", "192.0.2.7:41234"
   std::string address = {};  // by which guests are counted: without the port; of IPv6 the network, its first 64 bits
 };

@@ -14,6 +14,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
   visit("max_queued_records", config.max_queued_records);
   visit("max_sessions", config.max_sessions);
+  visit("max_sessions_per_uid", config.max_sessions_per_uid);
   visit("max_admin_sessions", config.max_admin_sessions);
   visit("max_tensors_per_session", config.max_tensors_per_session);
   visit("max_cached_plans", config.max_cached_plans);
@@ -22,6 +23,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_plan_text_bytes", config.max_plan_text_bytes);
   visit("max_pending_events", config.max_pending_events);
   visit("max_pending_event_bytes", config.max_pending_event_bytes);
+  visit("max_all_event_bytes", config.max_all_event_bytes);
   visit("max_comm_blocks", config.max_comm_blocks);
   visit("max_profiled_runs", config.max_profiled_runs);
   visit("max_tickets_per_session", config.max_tickets_per_session);

@@ -13,6 +13,7 @@ struct CoordinatorConfig {
   int64_t max_outstanding_us_per_worker = 10'000;  // predicted work issued and not reported
   int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
   int64_t max_sessions = 1024;                     // of clients
+  int64_t max_sessions_per_uid = 768;              // of them, of one user's clients on unix sockets
   int64_t max_admin_sessions = 16;                 // beside them: clients can't lock an admin out
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
@@ -21,6 +22,7 @@ struct CoordinatorConfig {
   int64_t max_plan_text_bytes = int64_t{16} << 20;
   int64_t max_pending_events = 100'000;                  // per session, not acknowledged; and one per tensor
   int64_t max_pending_event_bytes = int64_t{128} << 20;  // the same in bytes; and 1 KiB per tensor
+  int64_t max_all_event_bytes = int64_t{512} << 20;      // the same of all sessions together
   int64_t max_comm_blocks = 1024;                        // open comm_debug blocks per session
   int64_t max_profiled_runs = 8192;                      // workers' parts of ops that are remembered, per session
   int64_t max_tickets_per_session = 16'384;              // uploads and downloads that are not over

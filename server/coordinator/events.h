@@ -144,6 +144,9 @@ struct GivenNumbers {
 struct StartedEvent {
   uint64_t epoch = 0;
 };
+// Of a client from elsewhere, whose user nobody knows.
+inline constexpr int64_t kNoUid = -1;
+
 struct SessionOpenedEvent {
   SessionId session;
   uint64_t secret = 0;
@@ -153,6 +156,7 @@ struct SessionOpenedEvent {
   Role role = Role::kClient;
   std::string name = {};
   uint64_t connection = 0;  // by which it was opened; numbers are never used again
+  int64_t uid = kNoUid;     // of the client's process, as the kernel says it on a unix socket
 };
 struct SessionClosedEvent {
   SessionId session;

@@ -110,6 +110,32 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
+  app.add_option("--max-session-lease", options.max_lease_s, "seconds of a lease that a client may ask for")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--tls-session-lease", options.long_lease_s, "the same, of a session that came by TLS, or has a name")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--session-silence", options.session_silence_s,
+                 "seconds after which a client that says nothing counts as gone; 0: never")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--max-sessions", options.config.max_sessions, "sessions of clients")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--max-sessions-per-uid", options.config.max_sessions_per_uid,
+                 "of them, sessions of one user's clients on unix sockets; when not given three quarters")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--max-all-event-bytes", options.config.max_all_event_bytes,
+                 "bytes of the events of all sessions that their clients have not acknowledged")
+      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
@@ -131,19 +157,7 @@ int Main(int argc, char** argv) {
   app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
   app.add_option("--admin-token", options.admin_token,
                  "admins' token (better: TESSERA_ADMIN_TOKEN in the environment); none: nobody is admin");
-  app.add_option("--max-session-lease", options.max_lease_s, "seconds of a lease that a client may ask for")
-      ->check(CLI::Range(0.0, 86'400.0))
-      ->capture_default_str();
-  app.add_option("--session-lease", options.lease_s, "seconds that a session without a connection is kept")
-      ->check(CLI::Range(0.0, 86'400.0))
-      ->capture_default_str();
-  app.add_option("--tls-session-lease", options.long_lease_s, "the same, of a session that came by TLS, or has a name")
-      ->check(CLI::Range(0.0, 86'400.0))
-      ->capture_default_str();
-  app.add_option("--session-silence", options.session_silence_s,
-                 "seconds after which a client that says nothing counts as gone; 0: never")
-      ->check(CLI::Range(0.0, 86'400.0))
-      ->capture_default_str();
+  AddSessionOptions(app, options);
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
       ->check(CLI::Range(0.5, 1e6))  // some heartbeats at least
       ->capture_default_str();
@@ -154,9 +168,6 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.1, 86'400.0))
       ->capture_default_str();
   app.add_option("--max-connections", options.max_connections, "open connections")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  app.add_option("--max-sessions", options.config.max_sessions, "sessions of clients")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--handshake-timeout", handshake_timeout_s, "seconds in which a connection must show its token")
@@ -190,6 +201,9 @@ int Main(int argc, char** argv) {
   }
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
+  if (app.count("--max-sessions-per-uid") == 0) {
+    options.config.max_sessions_per_uid = (options.config.max_sessions * 3 + 3) / 4;
+  }
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);

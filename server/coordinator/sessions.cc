@@ -13,11 +13,23 @@ void StateMachine::On(const StartedEvent& event) { given_.epoch = std::max(given
 void StateMachine::On(const SessionOpenedEvent& event) {
   given_.session = std::max(given_.session, event.session.value);
   given_.connection = std::max(given_.connection, event.connection);
-  const int64_t open = std::count_if(sessions_.begin(), sessions_.end(),
-                                     [&](const auto& session) { return session.second.info.role == event.role; });
+  const auto is_alike = [&](const auto& session) { return session.second.info.role == event.role; };
+  const auto is_of_user = [&](const auto& session) {
+    return is_alike(session) && session.second.info.uid == event.uid;
+  };
+  const int64_t open = std::count_if(sessions_.begin(), sessions_.end(), is_alike);
+  const int64_t of_user = std::count_if(sessions_.begin(), sessions_.end(), is_of_user);
   const bool is_admins = event.role == Role::kAdmin;
   const int64_t limit = is_admins ? config_.max_admin_sessions : config_.max_sessions;
-  if (open >= limit && !MakeRoomFor(event.role)) {
+  const bool is_known = !is_admins && event.uid != kNoUid;
+  if (is_known && of_user >= config_.max_sessions_per_uid && !MakeRoomFor(event.role, event.uid)) {
+    effects_.push_back(EndSession{
+        event.session,
+        absl::ResourceExhaustedError(StrCat("connect: ", of_user, " sessions of uid ", event.uid,
+                                            " are open, max_sessions_per_uid is ", config_.max_sessions_per_uid))});
+    return;
+  }
+  if (open >= limit && !MakeRoomFor(event.role, std::nullopt)) {
     effects_.push_back(EndSession{event.session, absl::ResourceExhaustedError(StrCat(
                                                      "connect: ", open,
                                                      is_admins ? " admins' sessions are open, max_admin_sessions is "
@@ -31,13 +43,13 @@ void StateMachine::On(const SessionOpenedEvent& event) {
 }
 
 // A session that nobody is connected to and that has nothing is worth less than one that begins: the one whose lease is
-// over first goes.
-bool StateMachine::MakeRoomFor(Role role) {
+// over first goes. With a `uid`, one of that user's.
+bool StateMachine::MakeRoomFor(Role role, std::optional<int64_t> uid) {
   std::optional<SessionId> idle;
   int64_t deadline_us = 0;
   for (const auto& [id, session] : sessions_) {
-    const bool is_idle = session.info.role == role && !session.connected && session.tensors.empty() &&
-                         session.queue.empty() && session.tickets == 0;
+    const bool is_idle = session.info.role == role && session.info.uid == uid.value_or(session.info.uid) &&
+                         !session.connected && session.tensors.empty() && session.queue.empty() && session.tickets == 0;
     if (!is_idle || (idle.has_value() && session.lease_deadline_us >= deadline_us)) continue;
     idle = id;
     deadline_us = session.lease_deadline_us;

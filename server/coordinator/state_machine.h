@@ -81,7 +81,8 @@ class StateMachine {
   void On(const TickEvent& event);
   void On(const ContinuedEvent& event);
   void CloseSession(SessionId id, const absl::Status& reason);
-  bool MakeRoomFor(Role role);  // ends a session that is of no use to anyone, if there is one
+  bool MakeRoomFor(Role role,
+                   std::optional<int64_t> uid);  // ends a session that is of no use to anyone, if there is one
   void DropHandle(SessionEntry& session, HandleId handle);
   void LoseName(SessionEntry& session, HandleId handle);
   void Send(SessionEntry& session, SessionEventBody body);

@@ -105,6 +105,33 @@ void CaptureForLoop(int signal) {
   sigaction(signal, &action, nullptr);
 }
 
+// While it lives, SIGTERM and SIGINT end the process: no loop runs yet that would take a captured one.
+class EndedBySignals {
+ public:
+  EndedBySignals() {
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(SIGTERM, &action, &term_);
+    sigaction(SIGINT, &action, &interrupt_);
+    sigset_t both;
+    sigemptyset(&both);
+    sigaddset(&both, SIGTERM);
+    sigaddset(&both, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &both, &blocked_);
+  }
+  ~EndedBySignals() {
+    pthread_sigmask(SIG_SETMASK, &blocked_, nullptr);
+    sigaction(SIGTERM, &term_, nullptr);
+    sigaction(SIGINT, &interrupt_, nullptr);
+  }
+  EndedBySignals(const EndedBySignals&) = delete;
+  EndedBySignals& operator=(const EndedBySignals&) = delete;
+
+ private:
+  struct sigaction term_ = {}, interrupt_ = {};
+  sigset_t blocked_{};
+};
+
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
   return 1;
@@ -151,6 +178,8 @@ MessageNetwork MessagesOf(const WorkerOptions& options) {
   if (UsesTls(options)) return MessageNetwork::kTls;
   return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
 }
+
+using JoinAnswer = capnp::Response<wire::Gateway::JoinResults>;
 
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
@@ -207,6 +236,14 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::Asyn
   return door;
 }
 
+// What the promise gives; null when the process is to end before.
+template <typename T>
+kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promise, kj::WaitScope& scope) {
+  return promise.then([](T&& given) -> kj::Maybe<T> { return kj::mv(given); })
+      .exclusiveJoin(stopped.addBranch().then([]() -> kj::Maybe<T> { return nullptr; }))
+      .wait(scope);
+}
+
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
@@ -216,16 +253,26 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   ThrowIfError(remote.status());
   const auto coordinator = ParseAddress("join", options.coordinator);
   ThrowIfError(coordinator.status());
-  const auto dialer = Dialer::Make("join", *coordinator, options.tls, io);
+  const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
   ThrowIfError(dialer.status());
-  auto link = kj::heap<DialedConnection>((*dialer)->kind(), (*dialer)->Connect().wait(io.waitScope));
+  // Also while a coordinator is waited for that says nothing.
+  auto stopped = io.unixEventPort.onSignal(SIGTERM)
+                     .ignoreResult()
+                     .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
+                     .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+                     .fork();
+  auto stream = AwaitUnless(stopped, (*dialer)->Connect(), io.waitScope);
+  if (stream == nullptr) return;
+  auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  auto joined = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
-                     messages == nullptr ? "" : messages->Address(), keep_server)
-                    .wait(io.waitScope);
+  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
+                                         messages == nullptr ? "" : messages->Address(), keep_server);
+  auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
+  if (answered == nullptr) return;
+  const JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
@@ -234,7 +281,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                                        io.provider->getTimer(), *std::move(device));
   // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
-  auto messages_link = (*dialer)->ConnectLink(joined.getLinkKey()).wait(io.waitScope);
+  auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
+  if (linked == nullptr) return;
   has_joined = true;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) {
@@ -263,14 +311,12 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   auto& port = io.unixEventPort;
   accepting
       .exclusiveJoin(
-          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(messages_link),
+          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(KJ_ASSERT_NONNULL(linked)),
                      {network, port, io.provider->getTimer(),
                       HomeCore(self.value % options.workers_on_host * options.threads), parts->executor, messages,
                       parts->tickets, relays, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
       .exclusiveJoin(link->WhenClosed())
-      .exclusiveJoin(port.onSignal(SIGTERM).ignoreResult())
-      .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
-      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+      .exclusiveJoin(stopped.addBranch())
       .wait(io.waitScope);
 }
 
@@ -365,7 +411,10 @@ int Serve(WorkerOptions options) {
   if (!created.ok()) return Fail(std::string(created.status().message()));
   const auto arena = std::make_shared<const SharedArena>(*std::move(created));
   // With the arena mapped, for which a limit of the address space counts, too.
-  if (absl::Status can_compute = ProveBlas(kProofDeadline, EndNow); !can_compute.ok()) EndNow(can_compute);
+  {
+    const EndedBySignals no_loop_takes_them;
+    if (absl::Status can_compute = ProveBlas(kProofDeadline, EndNow); !can_compute.ok()) EndNow(can_compute);
+  }
   const mode_t users_umask = umask(0077);  // that one is of files; sockets are the user's alone
   auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));

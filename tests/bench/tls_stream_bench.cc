@@ -67,7 +67,7 @@ int Run(const std::string& folder, size_t bytes, int repetitions) {
   std::thread server([&]() { Serve({folder + "/server.crt", folder + "/server.key", ""}, bytes, repetitions, port); });
   kj::AsyncIoContext io = kj::setupAsyncIo();
   const auto address = ParseAddress("bench", "tls://localhost:" + std::to_string(port.get_future().get()));
-  const auto dialer = Dialer::Make("bench", *address, {"", "", folder + "/ca.crt"}, io);
+  const auto dialer = Dialer::Make("bench", *address, DialedServer::kWorker, {"", "", folder + "/ca.crt"}, io);
   auto stream = (*dialer)->Connect().wait(io.waitScope);
   auto chunk = kj::heapArray<kj::byte>(kChunk);
   std::memset(chunk.begin(), 1, chunk.size());

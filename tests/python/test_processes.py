@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -32,6 +33,51 @@ def runs(pid):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):     # it may go between the two calls
         return False
+
+
+def test_a_worker_that_finds_no_memory_for_its_proof_ends_by_a_signal(tmp_path):
+    # OpenBLAS spins for ever where it may map nothing; the proof's deadline is 20 s.
+    limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))  # noqa: E731
+    for number in (signal.SIGTERM, signal.SIGINT):
+        worker = subprocess.Popen([WORKER, "--coordinator=unix:/nowhere", "--memory=16MiB", "--threads=2", f"--socket-dir={tmp_path}"],
+                                  env={**os.environ, "TESSERA_JOIN_TOKEN": "x"}, preexec_fn=limited, stderr=subprocess.PIPE, text=True)
+        try:
+            spun = lambda: sum(map(int, pathlib.Path(f"/proc/{worker.pid}/stat").read_text().split()[13:15])) > 50  # noqa: E731
+            wait_until(lambda: worker.poll() is not None or spun())
+            assert worker.poll() is None, worker.stderr.read()
+            worker.send_signal(number)
+            assert worker.wait(10) == -number
+        finally:
+            worker.kill()
+            worker.wait()
+            worker.stderr.close()
+
+
+@pytest.mark.parametrize("told", ["SIGTERM", "SIGINT", "parent"])
+def test_a_worker_ends_while_its_coordinator_says_nothing(tmp_path, told):
+    ours, theirs = os.pipe()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "socket"))
+        silent.listen()
+        worker = subprocess.Popen([WORKER, f"--coordinator=unix:{tmp_path}/socket", "--memory=16MiB", "--threads=1",
+                                   f"--socket-dir={tmp_path}", f"--exit-with-parent-fd={ours}"],
+                                  env={**os.environ, "TESSERA_JOIN_TOKEN": "x"}, pass_fds=[ours])
+        os.close(ours)
+        try:
+            taken, _ = silent.accept()
+            with taken:
+                assert taken.recv(1)
+                if told == "parent":
+                    os.close(theirs)
+                else:
+                    worker.send_signal(getattr(signal, told))
+                assert worker.wait(10) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+    if told != "parent":
+        os.close(theirs)
+    assert os.listdir(tmp_path) == ["socket"]
 
 
 def folder_of(address):

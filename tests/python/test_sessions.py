@@ -101,12 +101,12 @@ def test_sessions_that_take_every_place_leave_an_admin_one(new_cluster):
                               stdout=subprocess.PIPE, text=True)
     try:
         line = holder.stdout.readline()
-        assert "max_sessions is 20" in line
-        with pytest.raises(ts.ResourceExhaustedError, match="max_sessions is 20"):
+        assert "max_sessions_per_uid is 15" in line
+        with pytest.raises(ts.ResourceExhaustedError, match=f"15 sessions of uid {os.getuid()} are open"):
             cluster.connect()
         status = json.loads(tessera("status", "--json", "--address", cluster.admin_address).stdout)
         held = [one["id"] for one in status["sessions"] if "python" in one["client"]]
-        assert len(held) == 20
+        assert len(held) == 15
         assert tessera("close", str(held[0]), "--address", cluster.admin_address).returncode == 0
         cluster.connect().close()
     finally:

@@ -1,10 +1,12 @@
 """Clients and workers from other hosts: TLS, certificates, and what is refused."""
 
 import os
+import queue
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -111,6 +113,65 @@ def test_plaintext_and_half_a_handshake_harm_nobody(tls):
         assert float(session.distribute_tensor(np.ones(4)).sum()) == 4
     for connection in held:
         connection.close()
+
+
+class Listening:
+    """A server of TLS that says nothing: `heard()` is what a peer sent it once the handshake was over."""
+
+    def __init__(self, certificate, key, ca):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        context.load_verify_locations(ca)
+        self._context, self._socket, self._heard = context, socket.create_server(("localhost", 0)), queue.Queue()
+        self.address = f"tls://localhost:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with self._socket:
+            connection, _ = self._socket.accept()
+        try:
+            with self._context.wrap_socket(connection, server_side=True) as opened:
+                opened.settimeout(30)
+                self._heard.put(opened.recv(4096))
+        except OSError as error:
+            self._heard.put(error)
+
+    def heard(self):
+        return self._heard.get(timeout=60)
+
+
+def sign(tls, name, subject):
+    """A certificate for localhost that the cluster's own CA has signed; its files."""
+    certificate, key = tls.certificates / f"{name}.crt", tls.certificates / f"{name}.key"
+    request = subprocess.run(["openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-subj", subject],
+                             check=True, capture_output=True).stdout
+    subprocess.run(["openssl", "x509", "-req", "-CA", tls.certificates / "ca.crt", "-CAkey", tls.certificates / "ca.key",
+                    "-set_serial", "11", "-out", certificate], input=request, check=True, capture_output=True)
+    return certificate, key
+
+
+def test_a_workers_certificate_is_no_coordinators_and_gets_no_token(tls):
+    worker = Listening(tls.certificates / "worker.crt", tls.certificates / "worker.key", tls.certificates / "ca.crt")
+    with pytest.raises(ts.UnauthenticatedError) as error:
+        tls.connect(address=worker.address, timeout=10)
+    for words in (f"connect: {worker.address}: TLS: ", "tessera-server", "this one is a worker's (tessera-worker)"):
+        assert words in str(error.value)
+    assert not (heard := worker.heard()) or isinstance(heard, OSError), heard
+    impostor = Listening(tls.certificates / "worker.crt", tls.certificates / "worker.key", tls.certificates / "ca.crt")
+    joining = tls.start_worker(7, coordinator=impostor.address)
+    assert joining.wait(60) != 0
+    assert "this one is a worker's (tessera-worker)" in joining.stderr.read()
+    assert not (heard := impostor.heard()) or isinstance(heard, OSError), heard
+
+
+@pytest.mark.parametrize("subject", ["/CN=localhost", "/O=Example/OU=Computing/CN=localhost",
+                                     "/OU=tessera-worker/OU=tessera-server/CN=localhost"])
+def test_a_certificate_with_units_of_an_organizations_own_is_a_coordinators(tls, subject):
+    server = Listening(*sign(tls, "own", subject), tls.certificates / "ca.crt")
+    with pytest.raises(ts.TesseraError):    # for it answers nothing
+        tls.connect(address=server.address, timeout=1)
+    heard = server.heard()
+    assert isinstance(heard, bytes) and heard, heard
 
 
 def test_workers_need_certificates_and_their_own_address(tls):

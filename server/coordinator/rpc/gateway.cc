@@ -23,6 +23,9 @@ bool SameToken(const std::string& wanted, const std::string& shown) {
   return difference == 0 && !wanted.empty();
 }
 
+// Every answer is made in the turn in which its call is read, and the stream reads no call while an answer is being
+// written (GuardMode::kReadWhenWritesEnded): a connection holds one answer that its client doesn't read. An answer that
+// is made later takes room in the connection's AnswerWindow first, as a worker's does.
 class SessionServer final : public wire::Session::Server {
  public:
   SessionServer(Hub& hub, SessionId id, uint64_t connection, Role role, Acceptor::Admission admission)
@@ -104,7 +107,7 @@ class MembershipServer final : public wire::Membership::Server {
     auto params = context.getParams();
     if (params.hasStatus() && params.getStatus().getCode() != 0) {
       spdlog::warn("worker {} can't map worker {} or send to it: {}", worker_.value, params.getIndex(),
-                   Printable(TextOf(params.getStatus().getMessage()), 500));
+                   Printable(TextOf(params.getStatus().getMessage()), kMaxLogChars));
     }
     return kj::READY_NOW;
   }
@@ -147,7 +150,7 @@ class GatewayServer final : public wire::Gateway::Server {
       opened = *std::move(resumed);
     } else {
       auto made = hub_.OpenSession({SessionId(), 0, kTenantOfTokens, std::move(hello.client),
-                                    static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name)},
+                                    static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name), 0, peer_.uid},
                                    on_end);
       Require(made.status());
       opened = *std::move(made);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,7 +51,6 @@ constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
 constexpr int64_t kMaxFailureBytes = 1024;  // of a tensor's event that says why it failed, about
-constexpr size_t kMaxLogChars = 500;
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
 
 void SendEnded(MessageLink& link, const absl::Status& reason) {
@@ -185,6 +185,13 @@ void Hub::Flush() {
     Refuse(session, absl::ResourceExhaustedError("the client does not take its events; max_pending_events, or "
                                                  "max_pending_event_bytes, is exceeded"));
   }
+  if (const std::optional<SessionId> largest = LargestOutbox(); largest.has_value()) {
+    Refuse(*largest,
+           absl::ResourceExhaustedError(StrCat("the clients of all sessions together take too few of their events "
+                                               "(max_all_event_bytes is ",
+                                               options_.config.max_all_event_bytes, "); this session has the most, ",
+                                               sessions_.at(*largest).outbox.bytes(), " bytes")));
+  }
 }
 
 void Hub::Refuse(SessionId session, const absl::Status& reason) {
@@ -208,6 +215,27 @@ bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
   const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
   return events > options_.config.max_pending_events + tensors ||
          bytes > options_.config.max_pending_event_bytes + tensors * kMaxFailureBytes;
+}
+
+int64_t Hub::EventBytesOf(SessionId session, const SessionLink& link) const {
+  const auto found = machine_.sessions().find(session);
+  const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
+  return std::max<int64_t>(0, link.outbox.bytes() - tensors * kMaxFailureBytes);
+}
+
+std::optional<SessionId> Hub::LargestOutbox() const {
+  int64_t bytes = 0;
+  for (const auto& [session, link] : sessions_) bytes += link.outbox.bytes();
+  if (bytes <= options_.config.max_all_event_bytes) return std::nullopt;
+  bytes = 0;
+  std::optional<SessionId> largest;
+  int64_t most = -1;
+  for (const auto& [session, link] : sessions_) {
+    const int64_t own = EventBytesOf(session, link);
+    bytes += own;
+    if (own > most) std::tie(largest, most) = std::pair(session, own);
+  }
+  return bytes > options_.config.max_all_event_bytes ? largest : std::nullopt;
 }
 
 bool Hub::HasRoom(SessionId session) const {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ namespace tessera {
 // max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): what
 // it says out of turn, a cancel or a release, is read.
 inline constexpr size_t kSubmitHighWater = 32'768;  // docs/limits.md: submit_high_water
+// Characters of a line in the log that a worker or a client wrote.
+inline constexpr size_t kMaxLogChars = 500;  // docs/limits.md: max_log_chars
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
@@ -142,6 +145,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // What the state machine takes for the time: without what this process was held up.
   int64_t NowUs();
   bool IsFlooded(SessionId session, const SessionLink& link) const;
+  // Bytes of its events beside those that its tensors account for.
+  int64_t EventBytesOf(SessionId session, const SessionLink& link) const;
+  // Where all sessions' events are too many bytes: the session that has the most.
+  std::optional<SessionId> LargestOutbox() const;
 
   CoordinatorOptions options_;
   kj::Timer& timer_;

@@ -48,6 +48,7 @@ struct EventWriter {
     opened.setRole(static_cast<uint8_t>(e.role));
     opened.setName(e.name.c_str());
     opened.setConnection(e.connection);
+    opened.setUid(e.uid);
   }
   void operator()(const StartedEvent& e) { out.setStarted(e.epoch); }
   void operator()(const SessionClosedEvent& e) { out.setSessionClosed(e.session.value); }
@@ -211,9 +212,9 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
         return absl::InvalidArgumentError(StrCat("journal: a lease of ", e.getLeaseUs(), " us"));
       }
       return SessionOpenedEvent{
-          SessionId(e.getSession()), e.getSecret(),    TextOf(e.getTenant()),
-          TextOf(e.getClient()),     e.getLeaseUs(),   e.getRole() == 0 ? Role::kClient : Role::kAdmin,
-          TextOf(e.getName()),       e.getConnection()};
+          SessionId(e.getSession()), e.getSecret(),     TextOf(e.getTenant()),
+          TextOf(e.getClient()),     e.getLeaseUs(),    e.getRole() == 0 ? Role::kClient : Role::kAdmin,
+          TextOf(e.getName()),       e.getConnection(), e.getUid()};
     }
     case Journal::STARTED: return StartedEvent{reader.getStarted()};
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};

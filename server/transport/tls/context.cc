@@ -4,36 +4,23 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
 #include <openssl/err.h>
 #include <openssl/x509.h>
 
+#include "schemas/codec/certificate_units.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kUnit = "tessera-worker";
 constexpr size_t kReadBufferBytes = 64 << 10;  // several records of 16 KiB in one call of the system
-
-bool IsOfWorker(X509* certificate) {
-  const X509_NAME* const subject = X509_get_subject_name(certificate);
-  for (int at = -1; (at = X509_NAME_get_index_by_NID(subject, NID_organizationalUnitName, at)) >= 0;) {
-    const ASN1_STRING* const unit = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at));
-    if (std::string_view(reinterpret_cast<const char*>(ASN1_STRING_get0_data(unit)),
-                         static_cast<size_t>(ASN1_STRING_length(unit))) == kUnit) {
-      return true;
-    }
-  }
-  return false;
-}
 
 // After the library's own checks of each certificate up to the CA.
 int CheckUnit(int is_right, X509_STORE_CTX* check) {
   if (is_right != 1 || X509_STORE_CTX_get_error_depth(check) > 0) return is_right;
-  if (IsOfWorker(X509_STORE_CTX_get_current_cert(check))) return 1;
+  if (IsOfUnit(*X509_STORE_CTX_get_current_cert(check), kWorkerUnit)) return 1;
   X509_STORE_CTX_set_error(check, X509_V_ERR_APPLICATION_VERIFICATION);
   return 0;
 }

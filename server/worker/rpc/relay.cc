@@ -122,7 +122,7 @@ absl::StatusOr<std::shared_ptr<DialedLine>> Relays::LineTo(WorkerIndex peer) {
   }
   if (entry.line == nullptr || entry.line->is_broken()) {
     TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("relay", entry.address));
-    TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("relay", std::move(address), tls_, io_));
+    TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("relay", std::move(address), DialedServer::kWorker, tls_, io_));
     entry.line = std::make_shared<DialedLine>(std::move(dialer));
   }
   return entry.line;

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
+#include "tests/support/deaf_stream.h"
 #include "tests/system/hostile/wire_client.h"
 
 namespace tessera {
@@ -90,6 +93,73 @@ TEST_F(HostileTest, SessionsThatSayThatMuchIsToComeTakeNoMemory) {
   }
   Pause(200);
   EXPECT_LT(ResidentBytesOf(pid) - before, 40 * kMiB);
+}
+
+// A connection whose client reads nothing of what comes.
+struct DeafWire {
+  DeafWire(kj::AsyncIoContext& io, const std::string& address)
+      : stream(
+            io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
+        network(stream, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)) {}
+  wire::Gateway::Client Gateway() {
+    capnp::MallocMessageBuilder message(4);
+    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return rpc.bootstrap(id).castAs<wire::Gateway>();
+  }
+  DeafStream stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+TEST_F(HostileTest, ASessionHoldsOneAnswerThatNobodyReads) {
+  Opened opened = Open();
+  const Mesh mesh = *Mesh::Make({1}, {}, {});
+  for (uint64_t batch = 0; batch < 5; ++batch) {
+    Submit(opened, 2000, [&](unsigned i, wire::Record::Builder record) { Full(record, 1 + batch * 2000 + i, mesh); });
+  }
+  AwaitTakenUp(opened);
+  DeafWire deaf(io_, address_);
+  const Former former{opened.id, opened.secret, 0};
+  // The calls go by way of an answer that isn't read either.
+  auto session = RequestOpen(deaf.Gateway(), wire::PROTOCOL_VERSION, token_, former).send().getSession();
+  const int64_t before = ResidentBytesOf(opened.pid);
+  std::vector<kj::Promise<void>> answers;
+  for (int i = 0; i < 300; ++i) {  // some 1.4 MiB each
+    auto request = session.statusRequest();
+    request.setMaxTensors(10'000);
+    answers.push_back(request.send().ignoreResult());
+  }
+  int64_t grown = 0;
+  for (int i = 0; i < 100; ++i) {
+    Pause(20);
+    grown = std::max(grown, ResidentBytesOf(opened.pid) - before);
+  }
+  EXPECT_LT(grown, 16 * kMiB);
+}
+
+class FewEventsTest : public HostileTest {
+ protected:
+  FewEventsTest() { coordinator_flags_ = {"--max-all-event-bytes=8388608"}; }
+  // So many events, which nobody acknowledges.
+  void MakeEvents(Opened& opened, unsigned count) {
+    Submit(opened, count, [](unsigned i, wire::Record::Builder record) {
+      record.initWatch().setRequest(i + 1);  // of an unknown handle: answered at once
+    });
+    AwaitTakenUp(opened);
+  }
+};
+
+TEST_F(FewEventsTest, TheSessionWithMostUnreadEventsEndsWhereAllHaveTooMany) {
+  Opened large = Open(), small = Open(), newest = Open();
+  for (int i = 0; i < 60 && large.client->ended.ok(); ++i) {
+    MakeEvents(large, 1000);
+    MakeEvents(small, 400);
+    MakeEvents(newest, 400);
+  }
+  EXPECT_THAT(std::string(large.client->ended.message()), HasSubstr("max_all_event_bytes is 8388608"));
+  EXPECT_TRUE(small.client->ended.ok() && newest.client->ended.ok()) << small.client->ended << newest.client->ended;
 }
 
 // A NaN equals nothing: a key with one that the cache doesn't find again was freed under its index.

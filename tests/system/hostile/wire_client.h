@@ -149,6 +149,7 @@ class WireTest : public testing::Test {
     options.workers = 2;
     options.memory_bytes = 16 << 20;
     options.binary_dir = ".";
+    options.coordinator_flags = coordinator_flags_;
     auto cluster = LocalCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
@@ -186,9 +187,9 @@ class WireTest : public testing::Test {
     uint64_t next_batch = 1;
   };
 
-  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token,
-                                                   const Former& former = {}) {
-    auto request = wire.Root<wire::Gateway>().openRequest();
+  static capnp::Request<wire::Gateway::OpenParams, wire::Gateway::OpenResults> RequestOpen(
+      wire::Gateway::Client gateway, uint32_t version, const std::string& token, const Former& former) {
+    auto request = gateway.openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
     request.getHello().setLeaseS(60);
@@ -198,7 +199,11 @@ class WireTest : public testing::Test {
       resume.setSecret(former.secret);
       resume.setLastEvent(former.last_event);
     }
-    return request.send().wait(io_.waitScope);
+    return request;
+  }
+  capnp::Response<wire::Gateway::OpenResults> Open(Wire& wire, uint32_t version, const std::string& token,
+                                                   const Former& former = {}) {
+    return RequestOpen(wire.Root<wire::Gateway>(), version, token, former).send().wait(io_.waitScope);
   }
 
   Opened Open(Client::Ears ears = Client::Ears::kOpen, const Former& former = {}) {
@@ -265,6 +270,7 @@ class WireTest : public testing::Test {
   std::unique_ptr<LocalCluster> cluster_;
   std::string address_;
   std::string token_;
+  std::vector<std::string> coordinator_flags_;  // for those who set them before SetUp
   std::vector<wire::Transfer::Client> held_;
   size_t workers_ = 2;  // that ever were there
 };

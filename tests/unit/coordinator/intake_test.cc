@@ -175,6 +175,35 @@ TEST(IntakeTest, ClientsCannotTakeTheSessionsOfAdmins) {
   EXPECT_FALSE(cluster.ended().contains(cluster.Open()));
 }
 
+TEST(IntakeTest, AUserHasItsShareOfTheSessionsAndOthersFindPlaces) {
+  CoordinatorConfig config;
+  config.max_sessions = 4;
+  config.max_sessions_per_uid = 2;
+  SimulatedCluster cluster(1, 1 << 20, config);
+  auto open = [&, next = uint64_t{10}](int64_t uid, Role role = Role::kClient) mutable {
+    const SessionId session(next++);
+    cluster.Apply(SessionOpenedEvent{session, 77, "", "test", 3'600'000'000, role, "", 0, uid});
+    return session;
+  };
+  const SessionId idle = open(1000);
+  open(1000);
+  const SessionId third = open(1000);
+  ASSERT_TRUE(cluster.ended().contains(third));
+  EXPECT_EQ(std::string(cluster.ended().at(third).message()),
+            "connect: 2 sessions of uid 1000 are open, max_sessions_per_uid is 2");
+  // Another user's idle session makes no room for this one's.
+  const SessionId others = open(1001);
+  cluster.Apply(ConnectionLostEvent{others, 0});
+  EXPECT_TRUE(cluster.ended().contains(open(1000)));
+  EXPECT_FALSE(cluster.ended().contains(others));
+  cluster.Apply(ConnectionLostEvent{idle, 0});
+  EXPECT_FALSE(cluster.ended().contains(open(1000)));
+  EXPECT_TRUE(cluster.ended().contains(idle));
+  // Admins, and clients from elsewhere, have no user's share.
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(cluster.ended().contains(open(1000, Role::kAdmin)));
+  EXPECT_FALSE(cluster.ended().contains(open(kNoUid)));
+}
+
 TEST(IntakeTest, ASessionThatNobodyUsesMakesRoom) {
   CoordinatorConfig config;
   config.max_sessions = 3;

@@ -60,6 +60,7 @@ struct Recorded {
 Recorded Record(const std::string& path, unsigned seed) {
   CoordinatorConfig config;
   config.max_outstanding_per_worker = 5;
+  config.max_sessions_per_uid = 1;
   auto writer = *JournalWriter::Create(path, config);
   StateMachine machine(config);
   std::mt19937 random(seed);
@@ -92,7 +93,9 @@ Recorded Record(const std::string& path, unsigned seed) {
     apply(joined);
   }
   apply(StartedEvent{1'234'567});
-  apply(SessionOpenedEvent{SessionId(1), 42, "t", "c", 5'000'000, Role::kClient, "", 1});
+  apply(SessionOpenedEvent{SessionId(1), 42, "t", "c", 5'000'000, Role::kClient, "", 1, 1000});
+  apply(SessionOpenedEvent{SessionId(2), 43, "t", "c", 0, Role::kClient, "", 1, 1000});  // refused
+  apply(SessionOpenedEvent{SessionId(3), 44, "t", "c", 0, Role::kClient, "", 1, 1001});
   apply(ConnectionLostEvent{SessionId(1), 1});
   apply(SessionResumedEvent{SessionId(1), Returning::kSameClient, 2});
   apply(ConnectionLostEvent{SessionId(1), 1});  // of the former one
@@ -141,7 +144,7 @@ TEST(JournalTest, ReplayGivesTheSameEffects) {
     EXPECT_EQ(replayed->effects, recorded.effects);
     EXPECT_EQ(replayed->digest, recorded.digest) << "seed " << seed;
     EXPECT_GT(recorded.effects, 300u) << "seed " << seed;
-    EXPECT_EQ(replayed->given, (GivenNumbers{1'234'567, 1, 2, 3}));
+    EXPECT_EQ(replayed->given, (GivenNumbers{1'234'567, 3, 2, 3}));
     EXPECT_EQ(replayed->given, recorded.given);
   }
   unlink(path.c_str());

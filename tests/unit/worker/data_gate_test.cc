@@ -24,6 +24,7 @@
 #include "schemas/types/str_cat.h"
 #include "schemas/worker.capnp.h"
 #include "server/device/cpu/cpu_device.h"
+#include "tests/support/deaf_stream.h"
 #include "tests/support/resident_memory.h"
 
 namespace tessera {
@@ -34,22 +35,6 @@ constexpr int64_t kShardBytes = kMaxTransferPart;
 constexpr int kUnread = 1000;
 // Beside the window: what the allocator and the socket keep.
 constexpr int64_t kSlackBytes = int64_t{24} << 20;
-
-// One end of a connection: what it writes leaves, and nothing that comes is read.
-class DeafStream final : public kj::AsyncIoStream {
- public:
-  explicit DeafStream(kj::Own<kj::AsyncIoStream> inner) : inner_(kj::mv(inner)) {}
-  kj::Promise<size_t> tryRead(void*, size_t, size_t) override { return kj::NEVER_DONE; }
-  kj::Promise<void> write(const void* buffer, size_t size) override { return inner_->write(buffer, size); }
-  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    return inner_->write(pieces);
-  }
-  kj::Promise<void> whenWriteDisconnected() override { return kj::NEVER_DONE; }
-  void shutdownWrite() override { inner_->shutdownWrite(); }
-
- private:
-  kj::Own<kj::AsyncIoStream> inner_;
-};
 
 // A worker's socket, with tickets of its own.
 class Worker {
