@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -111,7 +112,6 @@ class Run {
       TESSERA_ASSIGN_OR_RETURN(const std::optional<int> status, Attempt());
       if (status.has_value()) return *status;
       std::fprintf(stderr, "tessera run: restart %d of %d\n", plan_.shape.restart + 1, plan_.shape.max_restarts);
-      if (cluster_.has_value()) TESSERA_RETURN_IF_ERROR(RestartWorkers());
     }
   }
 
@@ -129,20 +129,15 @@ class Run {
     return absl::OkStatus();
   }
 
-  // One that has ended keeps its place for the next attempt's ranks.
-  absl::Status RestartWorkers() {
-    TellEnded();
-    for (const int worker : ended_workers_) TESSERA_RETURN_IF_ERROR(cluster_->StartWorker(worker));
-    ended_workers_.clear();
-    return absl::OkStatus();
-  }
-
-  void TellEnded() {
+  // Tells of workers that have ended. Each is started again, as often as the ranks may be.
+  void TendWorkers() {
     if (!cluster_.has_value()) return;
     for (const LocalCluster::Ended& ended : cluster_->TakeEnded()) {
       const std::string name = ended.worker < 0 ? "the coordinator" : StrCat("worker ", ended.worker);
       std::fprintf(stderr, "tessera run: %s: %s\n", name.c_str(), ended.reason.c_str());
-      if (ended.worker >= 0) ended_workers_.push_back(ended.worker);
+      if (ended.worker < 0 || worker_restarts_[ended.worker]++ >= plan_.shape.max_restarts) continue;
+      const absl::Status status = cluster_->StartWorker(ended.worker);
+      if (!status.ok()) std::fprintf(stderr, "tessera run: %s\n", std::string(StdView(status.message())).c_str());
     }
   }
 
@@ -152,11 +147,12 @@ class Run {
     if (shape.master_port == 0) {
       TESSERA_ASSIGN_OR_RETURN(shape.master_port, FreePort());
     }
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<ProcessSpec> specs, plan_.hosts.empty() ? RankSpecs(shape) : NodeSpecs(shape));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<ProcessSpec> specs,
+                             plan_.hosts.empty() ? RankSpecs(shape) : NodeSpecs(shape));
     SupervisorOptions supervision;
     supervision.grace_s = options_.grace_s;
     supervision.control_fd = options_.control_stdin ? STDIN_FILENO : -1;
-    supervision.tick = [this] { TellEnded(); };
+    supervision.tick = [this] { TendWorkers(); };
     Supervisor supervisor(supervision, *guard_);
     TESSERA_RETURN_IF_ERROR(supervisor.Start(specs));
     const AttemptEnd end = supervisor.Run();
@@ -241,7 +237,7 @@ class Run {
   std::vector<std::string> coordinator_;  // the variables that name it
   std::unique_ptr<ProcessGuard> guard_;
   std::optional<LocalCluster> cluster_;
-  std::vector<int> ended_workers_;
+  std::map<int, int> worker_restarts_;
   std::string scratch_;  // a folder for error files, where no logs are asked for; the guard removes it
 };
 
@@ -272,13 +268,15 @@ int RunRanks(const RunOptions& options, const AddressOption& address) {
 
 void AddPlaceOptions(CLI::App& command, RunOptions& options) {
   command
-      .add_option("--nproc,--nproc-per-node,--nproc_per_node", options.nproc,
-                  "ranks on each host: a number, or auto or cpu for the cores of this one; 2,4 with --nnodes 2 for hosts\n"
-                  "that differ")
+      .add_option(
+          "--nproc,--nproc-per-node,--nproc_per_node", options.nproc,
+          "ranks on each host: a number, or auto or cpu for the cores of this one; 2,4 with --nnodes 2 for hosts\n"
+          "that differ")
       ->capture_default_str();
-  command.add_option("--hosts", options.hosts,
-                     "hosts to start ranks on by ssh (TESSERA_SSH is a program in its place), like a,b:4 for 4 ranks on "
-                     "b;\nfolder, script and Tessera are at the same place on each; needs an address");
+  command.add_option(
+      "--hosts", options.hosts,
+      "hosts to start ranks on by ssh (TESSERA_SSH is a program in its place), like a,b:4 for 4 ranks on "
+      "b;\nfolder, script and Tessera are at the same place on each; needs an address");
   command.add_option("--nnodes", options.nnodes, "hosts, where you start `tessera run` on each yourself")
       ->capture_default_str();
   command.add_option("--node-rank,--node_rank", options.node_rank, "which of them this one is, from 0")
@@ -304,9 +302,10 @@ void AddRunOptions(CLI::App& command, RunOptions& options) {
   command.add_flag("-m,--module", options.is_module, "the script is the name of a Python module");
   command.add_flag("--no-python,--no_python", options.is_program, "the script is a program, which is run as it is");
   command.add_flag("--no-prefix", options.no_prefix, "lines on the terminal without [rank 2] in front");
-  command.add_option("--log-dir,--log_dir", options.log_dir,
-                     "a folder for what ranks write: DIR/attempt_0/rank_2/stdout.log and stderr.log; the terminal then\n"
-                     "shows rank 0 alone");
+  command.add_option(
+      "--log-dir,--log_dir", options.log_dir,
+      "a folder for what ranks write: DIR/attempt_0/rank_2/stdout.log and stderr.log; the terminal then\n"
+      "shows rank 0 alone");
   command.add_flag("--tee", options.tee, "with --log-dir, the terminal shows all ranks");
   command.add_flag("--control-stdin", options.control_stdin)->group("");
   command.add_option("--restart-count", options.restart_count)->group("");
@@ -328,7 +327,8 @@ Command AddRunCommand(CLI::App& app) {
       "Each rank has torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the others) and\n"
       "TESSERA_ADDRESS. Where no address is given, the run starts a cluster of this host with a worker for each rank.\n"
       "A script is run by TESSERA_PYTHON, else python3. The first rank that fails ends the run.\n"
-      "The exit status is 0 if all ranks end with 0; else that of the first rank that failed, or 128 + the signal that\n"
+      "The exit status is 0 if all ranks end with 0; else that of the first rank that failed, or 128 + the signal "
+      "that\n"
       "ended it (torchrun has 1 for both). SIGINT and SIGTERM go to the ranks, and the status is 130 or 143.\n"
       "Examples:\n"
       "  tessera run --nproc 4 train.py --epochs 3\n"

@@ -148,12 +148,12 @@ absl::StatusOr<std::vector<Host>> ParseHosts(std::string_view text, int ranks) {
     Host parsed{std::string(host.substr(0, colon)), ranks};
     // ssh would take a name with a dash in front as an option.
     if (parsed.name.empty() || parsed.name[0] == '-') {
-      return absl::InvalidArgumentError(StrCat("run: --hosts has \"", Printable(host, 40),
-                                               "\", it must be names like host1,host2:4"));
+      return absl::InvalidArgumentError(
+          StrCat("run: --hosts has \"", Printable(host, 40), "\", it must be names like host1,host2:4"));
     }
     if (colon != std::string_view::npos) {
-      TESSERA_ASSIGN_OR_RETURN(parsed.ranks,
-                               ParseCount(StrCat("--hosts: the ranks of ", Printable(parsed.name, 60)), host.substr(colon + 1)));
+      TESSERA_ASSIGN_OR_RETURN(parsed.ranks, ParseCount(StrCat("--hosts: the ranks of ", Printable(parsed.name, 60)),
+                                                        host.substr(colon + 1)));
     }
     hosts.push_back(std::move(parsed));
   }
@@ -180,8 +180,7 @@ absl::StatusOr<std::vector<int>> ParseNodeSizes(std::string_view text, int nodes
     sizes.push_back(ranks);
   }
   if (sizes.size() == count) return sizes;
-  return absl::InvalidArgumentError(
-      StrCat("run: --nproc has ", sizes.size(), " numbers, --nnodes is ", nodes));
+  return absl::InvalidArgumentError(StrCat("run: --nproc has ", sizes.size(), " numbers, --nnodes is ", nodes));
 }
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, bool has_address) {

@@ -139,7 +139,7 @@ absl::Status Supervisor::OpenStream(const ProcessSpec& spec, int terminal_fd, Pr
   stream.fd = fds[0];
   if (spec.is_shown) stream.terminal_fd = terminal_fd;
   stream.lines = LineOutput(spec.prefix);
-  stream.is_plain = spec.prefix.empty() && !spec.control.has_value();
+  stream.is_plain = spec.prefix.empty() && processes_.size() == 1;
   if (terminal_fd == STDERR_FILENO) stream.tail = &process.stderr_tail;
   if (spec.log_folder.empty()) return absl::OkStatus();
   std::error_code error;
@@ -313,8 +313,8 @@ void Supervisor::TakeEnd(size_t index, int wait_status) {
   end_.first_failure = FailedProcess{index, process.pid, wait_status, std::time(nullptr), ""};
   // The whole story follows when the others have ended, which may take them the grace.
   if (std::any_of(processes_.begin(), processes_.end(), [](const Process& other) { return other.is_running; })) {
-    Show(STDERR_FILENO, StrCat("tessera run: ", process.name, " failed (", EndText(wait_status),
-                               "); the others are ended\n"));
+    Show(STDERR_FILENO,
+         StrCat("tessera run: ", process.name, " failed (", EndText(wait_status), "); the others are ended\n"));
   }
   EndAll(SIGTERM, std::chrono::duration<double>(options_.grace_s));
 }

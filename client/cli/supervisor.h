@@ -31,7 +31,7 @@ struct ProcessSpec {
   std::string name;                      // "rank 2"
   std::vector<std::string> arguments;    // the program first: a path, or a name to look for in PATH
   std::vector<std::string> environment;  // all of it, "NAME=VALUE"
-  std::string prefix;                    // of each of its lines on the terminal
+  std::string prefix;                    // of each of its lines on the terminal; lines of several processes never mix
   bool is_shown = true;                  // on the terminal
   std::string log_folder;                // of stdout.log and stderr.log, made where it is missing; "": no logs
   // Its stdin is a pipe that begins with `control`: it gets signals as bytes there (control_stream.h). Without a value
@@ -85,7 +85,7 @@ class Supervisor {
     int terminal_fd = -1;  // -1: not shown
     int log_fd = -1;
     LineOutput lines{""};
-    bool is_plain = false;     // without a prefix: bytes go on as they come
+    bool is_plain = false;        // of the only process, without a prefix: bytes go on as they come
     std::string* tail = nullptr;  // keeps the last bytes
   };
   struct Process {

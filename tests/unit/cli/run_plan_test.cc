@@ -81,7 +81,8 @@ TEST(RunPlan, ANodesCommandIsQuotedForItsShell) {
   shape.node_sizes = {2, 3};
   shape.node = 1;
   const std::string command = NodeCommand(options, shape, "/bin/tessera", "/a b");
-  EXPECT_EQ(command.rfind("cd '/a b' && exec '/bin/tessera' 'run' '--control-stdin' '--nnodes=2' '--node-rank=1'", 0), 0u)
+  EXPECT_EQ(command.rfind("cd '/a b' && exec '/bin/tessera' 'run' '--control-stdin' '--nnodes=2' '--node-rank=1'", 0),
+            0u)
       << command;
   EXPECT_NE(command.find("'--nproc=2,3'"), std::string::npos) << command;
   EXPECT_NE(command.find(" 'it'\\''s.py' '$HOME'"), std::string::npos) << command;
