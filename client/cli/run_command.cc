@@ -195,7 +195,10 @@ class Run {
       fs::remove(error_file, error);  // of an earlier run with the same logs
       std::vector<std::string> changes = RankEnvironment(shape, local_rank, error_file);
       changes.insert(changes.end(), coordinator_.begin(), coordinator_.end());
-      if (std::getenv("OMP_NUM_THREADS") == nullptr) changes.push_back("OMP_NUM_THREADS=1");
+      // As torchrun: unless the user says otherwise, ranks share the cores, and NCCL's errors end a rank.
+      for (const char* name : {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) {
+        if (std::getenv(name) == nullptr) changes.push_back(StrCat(std::string_view(name), "=1"));
+      }
       const int rank = shape.FirstRank() + local_rank;
       ProcessSpec spec;
       spec.name = StrCat("rank ", rank);

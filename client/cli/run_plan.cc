@@ -1,12 +1,11 @@
 #include "client/cli/run_plan.h"
 
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -32,6 +31,12 @@ absl::Status CheckRange(std::string_view what, int value, int lowest, int highes
   if (value >= lowest && value <= highest) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat("run: ", what, " is ", value, ", it must be in [", lowest, ", ", highest, "]"));
+}
+
+// Of those that the host has, the cores that this process may use.
+int UsableCores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
 }
 
 bool IsFile(const std::string& path) {
@@ -167,8 +172,7 @@ absl::StatusOr<std::vector<int>> ParseNodeSizes(std::string_view text, int nodes
   const auto count = static_cast<size_t>(nodes);
   if (text == "auto" || text == "cpu") {
     if (nodes > 1) return absl::InvalidArgumentError("run: --nproc must be a number where there are several nodes");
-    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    return std::vector<int>{std::min(cores, kMaxRanksPerNode)};
+    return std::vector<int>{std::min(UsableCores(), kMaxRanksPerNode)};
   }
   if (text.find(',') == std::string_view::npos) {
     TESSERA_ASSIGN_OR_RETURN(const int ranks, ParseCount("--nproc", text));

@@ -75,7 +75,7 @@ struct ChildFds {
 
 // In the child after a fork, beside other threads' locks: system calls alone.
 [[noreturn]] void BecomeProcess(const ChildFds& fds, pid_t parent, char** argv, char** envp) {
-  setpgid(0, 0);
+  setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it died before the kernel was told
   dup2(fds.in, 0);
@@ -175,7 +175,6 @@ absl::Status Supervisor::StartOne(const ProcessSpec& spec, Process& process) {
   }
   for (int* fd : {&child.in, &child.out, &child.err, &child.report}) Close(*fd);
   if (status.ok()) {
-    setpgid(process.pid, process.pid);
     process.is_running = process.has_group = true;
     guard_.Watch(process.pid);
     int error = 0;

@@ -4,9 +4,10 @@
 // until all have ended. The first one that fails, a signal to this process, or the end of the control stream ends the
 // others: a signal first, SIGKILL after the grace.
 //
-// Each process leads a process group of its own. A signal goes to the process alone, as its children are its own to
-// end; SIGKILL goes to the group. A process gets SIGKILL from the kernel when this one dies (PR_SET_PDEATHSIG), and the
-// ProcessGuard reaches its children then.
+// Each process leads a session, and so a process group, of its own: Ctrl-C reaches it through this process alone, and
+// ssh, without a terminal, fails where it would ask for a password. A signal goes to the process alone, as its children
+// are its own to end; SIGKILL goes to the group. A process gets SIGKILL from the kernel when this one dies
+// (PR_SET_PDEATHSIG), and the ProcessGuard reaches its children then.
 //
 // Law: one attempt for each object, on the thread that made it, with the signals of BlockRunSignals blocked in every
 // thread of this process.

@@ -19,12 +19,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOWHERE = "unix:/nowhere#token=00"      # an address that no rank uses: the run then starts no cluster
 
 
+# say() prints a line in one piece, also if the rank is ended in the middle of it: print does so in several under -u.
+HEAD = """\
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
 @pytest.fixture
 def script(tmp_path):
     """Makes a script of its text."""
     def make(text, name="script.py"):
         path = tmp_path / name
-        path.write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(text))
+        path.write_text(HEAD + textwrap.dedent(text))
         return str(path)
     return make
 
@@ -142,7 +150,11 @@ def test_much_output_comes_whole(script):
 
 
 def test_logs_are_by_attempt_and_rank(tmp_path, script):
-    path = script("print('out', rank); print('err', rank, file=sys.stderr); sys.exit(rank if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)")
+    path = script("""
+        say("out", rank)
+        os.write(2, f"err {rank}\\n".encode())
+        sys.exit(rank if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+    """)
     out = run("--nproc", 2, "--log-dir", tmp_path / "logs", "--max-restarts", 1, path)
     assert out.returncode == 0 and set(out.stdout.splitlines()) == {"[rank 0] out 0"}
     assert "[rank 1]" not in out.stderr and "rank 1 failed: exit code 1" in out.stderr
@@ -217,7 +229,7 @@ def test_the_error_file_is_the_reason(script):
 def test_restarts_start_all_ranks_anew(script):
     path = script("""
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        print(attempt, rank, os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_RUN_ID"])
+        say(attempt, rank, os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_RUN_ID"])
         if rank == 0 and attempt != "2": sys.exit(int(attempt) + 4)
     """)
     out = run("--nproc", 2, "--max-restarts", 2, "--no-prefix", path)
@@ -359,7 +371,7 @@ def test_hosts_have_their_ranks_in_order(tmp_path, script, ssh):
 def test_a_failure_on_one_host_ends_the_others_and_restarts_all(script, ssh):
     out = run("--hosts", "a,b", "--max-restarts", 1, script("""
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        print(attempt, rank, os.environ["TORCHELASTIC_MAX_RESTARTS"])
+        say(attempt, rank, os.environ["TORCHELASTIC_MAX_RESTARTS"])
         if attempt == "1": sys.exit(0)
         if rank == 1: sys.exit(9)
         time.sleep(600)
