@@ -4,10 +4,12 @@
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -156,32 +158,50 @@ class Run {
     Supervisor supervisor(supervision, *guard_);
     TESSERA_RETURN_IF_ERROR(supervisor.Start(specs));
     const AttemptEnd end = supervisor.Run();
-    if (end.first_failure.has_value()) {
-      const std::string text = FailureText(Failure(shape, specs, *end.first_failure));
-      std::fwrite(text.data(), 1, text.size(), stderr);
-    }
+    if (end.failures.empty()) return end.signal != 0 ? 128 + end.signal : 0;
+    const RankFailure failure = FirstFailure(shape, specs, end.failures);
+    const std::string text = FailureText(failure);
+    std::fwrite(text.data(), 1, text.size(), stderr);
     if (end.signal != 0) return 128 + end.signal;
-    if (!end.first_failure.has_value()) return 0;
     // A node's restarts are the launcher's.
-    if (options_.control_stdin || shape.restart == shape.max_restarts) {
-      return ExitStatus(end.first_failure->wait_status);
-    }
+    if (options_.control_stdin || shape.restart == shape.max_restarts) return ExitStatus(failure.wait_status);
     return std::optional<int>();
   }
 
-  RankFailure Failure(const RunShape& shape, const std::vector<ProcessSpec>& specs, const FailedProcess& failed) const {
-    RankFailure failure{specs[failed.index].name, failed.pid, HostName(), failed.wait_status, failed.when, "", ""};
-    if (plan_.hosts.empty()) {
-      failure.error_file = FileText(RankFolder(shape, static_cast<int>(failed.index)) + "/error.json");
-      failure.stderr_tail = failed.stderr_tail;
+  // A rank that loses its peer may end before the peer does, which is on its way out; its error file is the younger
+  // one.
+  RankFailure FirstFailure(const RunShape& shape, const std::vector<ProcessSpec>& specs,
+                           const std::vector<FailedProcess>& failures) const {
+    const auto time_of = [&](const FailedProcess& failed) {
+      struct stat file {};
+      if (!plan_.hosts.empty() || stat(ErrorFile(shape, failed.index).c_str(), &file) != 0) return failed.when;
+      return std::chrono::system_clock::time_point(std::chrono::seconds(file.st_mtim.tv_sec) +
+                                                   std::chrono::nanoseconds(file.st_mtim.tv_nsec));
+    };
+    const FailedProcess& first = *std::min_element(
+        failures.begin(), failures.end(),
+        [&](const FailedProcess& one, const FailedProcess& other) { return time_of(one) < time_of(other); });
+    RankFailure failure;
+    failure.name = specs[first.index].name;
+    failure.pid = first.pid;
+    failure.host = HostName();
+    failure.wait_status = first.wait_status;
+    failure.when = std::chrono::system_clock::to_time_t(time_of(first));
+    if (plan_.hosts.empty()) {  // a node has told of its rank itself
+      failure.error_file = FileText(ErrorFile(shape, first.index));
+      failure.stderr_tail = first.stderr_tail;
     }
-    return failure;  // a node has told of its rank itself
+    return failure;
   }
 
   // Of the rank's logs and its error file.
   std::string RankFolder(const RunShape& shape, int local_rank) const {
     const fs::path folder = fs::absolute(options_.log_dir.empty() ? scratch_ : options_.log_dir);
     return folder / StrCat("attempt_", shape.restart) / StrCat("rank_", shape.FirstRank() + local_rank);
+  }
+
+  std::string ErrorFile(const RunShape& shape, size_t local_rank) const {
+    return RankFolder(shape, static_cast<int>(local_rank)) + "/error.json";
   }
 
   absl::StatusOr<std::vector<ProcessSpec>> RankSpecs(const RunShape& shape) const {
@@ -191,7 +211,7 @@ class Run {
       std::error_code error;
       fs::create_directories(folder, error);
       if (error) return absl::UnavailableError(StrCat("run: the folder ", folder, " can't be made: ", error.message()));
-      const std::string error_file = folder + "/error.json";
+      const std::string error_file = ErrorFile(shape, static_cast<size_t>(local_rank));
       fs::remove(error_file, error);  // of an earlier run with the same logs
       std::vector<std::string> changes = RankEnvironment(shape, local_rank, error_file);
       changes.insert(changes.end(), coordinator_.begin(), coordinator_.end());

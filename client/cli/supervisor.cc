@@ -202,9 +202,7 @@ AttemptEnd Supervisor::Run() {
     ReadStream(stream);
     CloseStream(stream);
   }
-  if (end_.first_failure.has_value()) {
-    end_.first_failure->stderr_tail = processes_[end_.first_failure->index].stderr_tail;
-  }
+  for (FailedProcess& failure : end_.failures) failure.stderr_tail = processes_[failure.index].stderr_tail;
   return end_;
 }
 
@@ -308,8 +306,9 @@ void Supervisor::TakeEnd(size_t index, int wait_status) {
   Process& process = processes_[index];
   process.is_running = false;
   Close(process.control_fd);
-  if (wait_status == 0 || is_ending_) return;
-  end_.first_failure = FailedProcess{index, process.pid, wait_status, std::time(nullptr), ""};
+  if (wait_status == 0 || (is_ending_ && end_.failures.empty())) return;
+  end_.failures.push_back({index, process.pid, wait_status, std::chrono::system_clock::now(), ""});
+  if (is_ending_) return;
   // The whole story follows when the others have ended, which may take them the grace.
   if (std::any_of(processes_.begin(), processes_.end(), [](const Process& other) { return other.is_running; })) {
     Show(STDERR_FILENO,

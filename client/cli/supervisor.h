@@ -15,7 +15,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <ctime>
 #include <functional>
 #include <optional>
 #include <string>
@@ -45,13 +44,14 @@ struct FailedProcess {
   size_t index = 0;  // among the specs
   pid_t pid = 0;
   int wait_status = 0;
-  std::time_t when = 0;
+  std::chrono::system_clock::time_point when;
   std::string stderr_tail;
 };
 
 struct AttemptEnd {
-  std::optional<FailedProcess> first_failure;  // of a process that nobody had asked to end
-  int signal = 0;                              // that asked this process to end the attempt; 0: none
+  // Empty unless one failed that nobody had asked to end; then that one, and all that ended after it other than by 0.
+  std::vector<FailedProcess> failures;
+  int signal = 0;  // that asked this process to end the attempt; 0: none
 };
 
 struct SupervisorOptions {

@@ -226,6 +226,26 @@ def test_the_error_file_is_the_reason(script):
     assert out.returncode == 1 and out.stderr.endswith(" UTC\n  the recorded stack\n")
 
 
+def test_the_oldest_error_file_is_the_first_failure(tmp_path, script):
+    """A rank that has recorded why it fails may be slow to end, and its peers, whom it left alone, quick."""
+    out = run("--nproc", 2, script("""
+        import json
+        def record(message):
+            with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file: json.dump({"message": message}, file)
+        recorded = __file__ + ".recorded"
+        if rank == 0:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+            record("the cause")
+            open(recorded, "w").close()
+            time.sleep(600)
+        while not os.path.exists(recorded): time.sleep(0.05)
+        time.sleep(0.05)
+        record("the peer is gone")
+        sys.exit(1)
+    """))
+    assert out.returncode == 5 and "tessera run: rank 0 failed: exit code 5\n" in out.stderr and out.stderr.endswith("\n  the cause\n")
+
+
 def test_restarts_start_all_ranks_anew(script):
     path = script("""
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
