@@ -14,10 +14,10 @@
 
 namespace tessera {
 
-// What stands at the beginning of the stream.
+// The text that begins the stream.
 std::string ControlText(const std::vector<std::string>& environment);
 
-// Takes that from `fd`, and no byte behind it; blocks until it is there. Unavailable where the stream ends before;
+// Takes that text from `fd`, and no byte behind it; blocks until it is there. Unavailable where the stream ends before;
 // InvalidArgument for more than a MiB, or an entry that is not "NAME=VALUE".
 absl::StatusOr<std::vector<std::string>> ReadControlText(int fd);
 

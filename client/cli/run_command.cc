@@ -84,7 +84,7 @@ std::vector<std::string> OwnEnvironment() {
   return entries;
 }
 
-// What a node of another host needs of this environment.
+// Whether a node of another host gets this variable.
 bool IsForNodes(const std::string& entry) {
   if (absl::StartsWith(entry, "TESSERA_ADMIN_TOKEN=")) return false;
   for (const char* start : {"TESSERA_", "PYTHON", "PATH=", "LD_LIBRARY_PATH=", "VIRTUAL_ENV=", "OMP_NUM_THREADS="}) {
@@ -194,7 +194,7 @@ class Run {
     return failure;
   }
 
-  // Of the rank's logs and its error file.
+  // The folder of the rank's logs and its error file.
   std::string RankFolder(const RunShape& shape, int local_rank) const {
     const fs::path folder = fs::absolute(options_.log_dir.empty() ? scratch_ : options_.log_dir);
     return folder / StrCat("attempt_", shape.restart) / StrCat("rank_", shape.FirstRank() + local_rank);

@@ -33,7 +33,7 @@ absl::Status CheckRange(std::string_view what, int value, int lowest, int highes
       StrCat("run: ", what, " is ", value, ", it must be in [", lowest, ", ", highest, "]"));
 }
 
-// Of those that the host has, the cores that this process may use.
+// The cores of this host that this process may use.
 int UsableCores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
@@ -80,7 +80,7 @@ absl::Status CheckWords(const RunOptions& options) {
                                            " does not end in .py; --no-python runs a program as it is, -m a module"));
 }
 
-// Where the script is run on this host, that it is there.
+// Whether the script is on this host, which runs it.
 absl::Status CheckScript(const RunOptions& options) {
   if (options.is_module) return absl::OkStatus();
   if (options.is_program) return CheckProgram(options.words[0]);

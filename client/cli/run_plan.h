@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<int>> ParseNodeSizes(std::string_view text, int nodes
 // InvalidArgument in one line, as all errors of the command line. `has_address`: whether a coordinator is named.
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, bool has_address);
 
-// What a shell on the host of this node has to run. `program` is this program's path, there, too; `folder` the folder
+// The command for a shell on the host of this node. `program` is this program's path, there, too; `folder` the folder
 // to run it in; `shape` has the attempt's port and restart.
 std::string NodeCommand(const RunOptions& options, const RunShape& shape, const std::string& program,
                         const std::string& folder);

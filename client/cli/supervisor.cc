@@ -242,7 +242,7 @@ void Supervisor::TakeControl() {
   EndAll(end_.signal, std::chrono::duration<double>(options_.grace_s));
 }
 
-// All that is there.
+// Takes the bytes that the pipe has.
 void Supervisor::ReadStream(Stream& stream) {
   char buffer[16 * 1024];
   while (stream.fd >= 0) {

@@ -26,7 +26,7 @@
 
 namespace tessera {
 
-// What to start.
+// A process to start.
 struct ProcessSpec {
   std::string name;                      // "rank 2"
   std::vector<std::string> arguments;    // the program first: a path, or a name to look for in PATH
