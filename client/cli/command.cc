@@ -57,6 +57,17 @@ Where FindWhere(const AddressOption& flags) {
 
 bool AddressOption::IsGiven() const { return !FindWhere(*this).address.empty(); }
 
+std::vector<std::string> AddressOption::Environment() const {
+  const Where where = FindWhere(*this);
+  if (where.address.empty()) return {};
+  std::vector<std::string> environment = {"TESSERA_ADDRESS=" + where.address};
+  if (!where.ca.empty()) environment.push_back("TESSERA_CA=" + where.ca);
+  if (!where.configured_token.empty() && std::getenv("TESSERA_TOKEN") == nullptr) {
+    environment.push_back("TESSERA_TOKEN=" + where.configured_token);
+  }
+  return environment;
+}
+
 absl::StatusOr<Session> AddressOption::Connect() const {
   const Where where = FindWhere(*this);
   ConnectOptions options;

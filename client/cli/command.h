@@ -32,6 +32,7 @@ Command AddBenchCommand(CLI::App& app);
 Command AddPlanCommand(CLI::App& app);
 Command AddOpsCommand(CLI::App& app);
 Command AddCertsCommand(CLI::App& app);
+Command AddRunCommand(CLI::App& app);
 
 // --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.
@@ -41,6 +42,8 @@ struct AddressOption {
   void AddTo(CLI::App& command);
   // Whether any of them says where.
   bool IsGiven() const;
+  // The variables, "NAME=VALUE", by which another process finds the same coordinator; none where nothing says where.
+  std::vector<std::string> Environment() const;
   absl::StatusOr<Session> Connect() const;
 };
 

@@ -34,12 +34,13 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", tessera::StrCat("tessera ", tessera::kVersion));
   app.footer(
       "Examples:\n  tessera up --workers 4\n  tessera status --address unix:/run/tessera.sock\n"
-      "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n  tessera demo");
+      "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n  tessera run --nproc 4 train.py\n  tessera "
+      "demo");
   const std::vector<tessera::Command> commands = {
       tessera::AddUpCommand(app),     tessera::AddStatusCommand(app),     tessera::AddTensorsCommand(app),
       tessera::AddCloseCommand(app),  tessera::AddKillWorkerCommand(app), tessera::AddPlanCommand(app),
       tessera::AddOpsCommand(app),    tessera::AddBenchCommand(app),      tessera::AddDemoCommand(app),
-      tessera::AddDoctorCommand(app), tessera::AddCertsCommand(app)};
+      tessera::AddDoctorCommand(app), tessera::AddCertsCommand(app),      tessera::AddRunCommand(app)};
   if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
     return tessera::Failed(absl::InvalidArgumentError(why));
   }
