@@ -54,8 +54,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& 
   record.rank = static_cast<uint32_t>(options.rank);
   record.worker = options.worker.value;
   record.process = OwnProcess();
-  TESSERA_ASSIGN_OR_RETURN(record.timeout_us,
-                           MicrosecondsOf(StrCat("group '", options.key, "'"), options.timeout_s));
+  TESSERA_ASSIGN_OR_RETURN(record.timeout_us, MicrosecondsOf(StrCat("group '", options.key, "'"), options.timeout_s));
   TESSERA_ASSIGN_OR_RETURN(auto joined, session.impl()->JoinGroup(std::move(record)));
   group->group_ = joined.first;
   group->members_ = std::move(joined.second);
@@ -97,9 +96,9 @@ absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const 
   }
   // A result tells by itself, but for who sent it.
   const bool is_answered = !result.has_value() || call.kind == CollectiveKind::kRecv;
-  TESSERA_ASSIGN_OR_RETURN(auto started, session_.impl()->StartCollective(
-                                             std::move(record), operand == nullptr ? nullptr : operand->state(),
-                                             spec.has_value() ? &*spec : nullptr, is_answered));
+  TESSERA_ASSIGN_OR_RETURN(
+      auto started, session_.impl()->StartCollective(std::move(record), operand == nullptr ? nullptr : operand->state(),
+                                                     spec.has_value() ? &*spec : nullptr, is_answered));
   work.request_ = std::move(started.request);
   if (started.result != nullptr) work.result_.emplace(std::move(started.result));
   return work;

@@ -8,8 +8,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(GroupWork work, group->Run({.kind = CollectiveKind::kAllReduce}, &x, x.shape()));
 //   TESSERA_RETURN_IF_ERROR(work.Wait());     // work.result() may be used before
 //
-// A rank's tensors lie whole on its worker, and are never changed: a result is a new tensor. docs/ranks.md has the rules.
-// Any thread may call; calls of one group count in the order in which they are made.
+// A rank's tensors lie whole on its worker, and are never changed: a result is a new tensor. docs/ranks.md has the
+// rules. Any thread may call; calls of one group count in the order in which they are made.
 
 #include <memory>
 #include <optional>

@@ -1,8 +1,8 @@
 #pragma once
 
-// RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. The input is brought to the
-// rank's worker, the group's call runs there, and the output is fetched when somebody waits for it, or by a thread of the
-// group where somebody is to be told.
+// RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. The input is brought to
+// the rank's worker, the group's call runs there, and the output is fetched when somebody waits for it, or by a thread
+// of the group where somebody is to be told.
 //
 //   RankMemory memory(group);
 //   TESSERA_ASSIGN_OR_RETURN(auto work, memory.Start({.kind = CollectiveKind::kAllReduce}, MakeHostView(...), {...}));

@@ -85,9 +85,9 @@ struct Record {
   std::shared_ptr<const TensorSpec> spec;                     // kUpload
   std::vector<std::shared_ptr<const TensorSpec>> more_specs;  // kUpload: of more_results
   std::string bytes;                                          // kUpload: all elements, where there is no ticket
-  std::vector<uint64_t> drops;  // kDrop; the results of kCancelled; what kCancel of all calls leaves
-  absl::Status reason;          // kRelease: why an upload is given up
-  std::string name;             // kName: of `handle`; empty: it has none any more
+  std::vector<uint64_t> drops;               // kDrop; the results of kCancelled; what kCancel of all calls leaves
+  absl::Status reason;                       // kRelease: why an upload is given up
+  std::string name;                          // kName: of `handle`; empty: it has none any more
   std::shared_ptr<const GroupRecord> group;  // kJoinGroup, kCollective (its result is `handle`, of `spec`), kLeaveGroup
 };
 
@@ -115,9 +115,9 @@ struct ClientEvent {
   int32_t worker = 0;                    // kWorkerLost, kWorkerJoined
   DeviceKind device = DeviceKind::kCpu;  // kWorkerJoined
   std::string reason;
-  uint64_t group = 0;                        // kGroupJoined
-  std::vector<GroupMemberReport> members;    // kGroupJoined
-  int32_t source = 0;                        // kMatched
+  uint64_t group = 0;                      // kGroupJoined
+  std::vector<GroupMemberReport> members;  // kGroupJoined
+  int32_t source = 0;                      // kMatched
 };
 
 }  // namespace tessera

@@ -96,9 +96,8 @@ void SessionImpl::ProbeProgress() {
   connection_->GetStatus(/*max_tensors=*/0, [this](absl::StatusOr<ClusterReport> report) {
     if (!report.ok()) return;
     const size_t mark = MarkOf(*report);
-    const auto own =
-        std::find_if(report->sessions.begin(), report->sessions.end(),
-                     [this](const SessionReport& session) { return session.id == welcome().session_id; });
+    const auto own = std::find_if(report->sessions.begin(), report->sessions.end(),
+                                  [this](const SessionReport& session) { return session.id == welcome().session_id; });
     if (own != report->sessions.end() && own->awaits_client) return;
     // A collective that waits for other ranks has a time-out of its own.
     const bool awaits_ranks = own != report->sessions.end() && own->awaits_ranks;

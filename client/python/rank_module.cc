@@ -49,11 +49,12 @@ PyGroupWork Run(const PyGroup& group, int kind, int op, int peer, int tag, nb::h
 
 void DefineRanks(nb::module_& module) {
   nb::class_<PyGroupWork>(module, "GroupWork")
-      .def("wait",
-           [](const PyGroupWork& w, std::optional<double> timeout_s) {
-             RaiseIfError(Released([&] { return w.work.Wait(timeout_s); }));
-           },
-           nb::arg("timeout").none() = nb::none())
+      .def(
+          "wait",
+          [](const PyGroupWork& w, std::optional<double> timeout_s) {
+            RaiseIfError(Released([&] { return w.work.Wait(timeout_s); }));
+          },
+          nb::arg("timeout").none() = nb::none())
       .def_prop_ro("is_done", [](const PyGroupWork& w) { return w.work.IsDone(); })
       .def_prop_ro("source", [](const PyGroupWork& w) { return w.work.source(); })
       .def_prop_ro("result", [](const PyGroupWork& w) -> nb::object {

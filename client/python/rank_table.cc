@@ -79,7 +79,8 @@ void FreeText(char* text) { std::free(text); }
 }  // namespace
 
 const TesseraRanks& RankTable() {
-  static const TesseraRanks table = {TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &WhenDone, &Release, &FreeText};
+  static const TesseraRanks table = {
+      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &WhenDone, &Release, &FreeText};
   return table;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which collective the members of a process group call; torch.distributed's names. docs/ranks.md has what each takes and
-// gives.
+// Which collective the members of a process group call; torch.distributed's names. docs/ranks.md has what each takes
+// and gives.
 //
 //   ToText(CollectiveKind::kAllReduce) == "all_reduce"
 
@@ -48,7 +48,8 @@ constexpr bool IsPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
 }
 constexpr bool Reduces(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce || kind == CollectiveKind::kReduceScatter;
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
 }
 constexpr bool HasRoot(CollectiveKind kind) {
   return kind == CollectiveKind::kReduce || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kGather ||

@@ -85,8 +85,8 @@ absl::Status FillSignature(const CollectiveTensors& tensors, int64_t rank, int64
   if (needs.result) {
     StrAppend(&text, needs.operand ? " to " : " ", ToText(tensors.result_dtype), "[", tensors.result_elements, "]");
   }
-  return absl::InvalidArgumentError(StrCat(text, "; it takes ", factors.operand, " parts and gives ", factors.result,
-                                           ", all of one size and dtype"));
+  return absl::InvalidArgumentError(
+      StrCat(text, "; it takes ", factors.operand, " parts and gives ", factors.result, ", all of one size and dtype"));
 }
 
 CollectiveParts PartsOf(const CollectiveSignature& signature, int64_t ranks) {

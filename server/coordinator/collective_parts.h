@@ -1,7 +1,7 @@
 #pragma once
 
-// A collective as a redistribution: the members' operands are the shards, terms or copies of one tensor, and so are their
-// results of another. Pure.
+// A collective as a redistribution: the members' operands are the shards, terms or copies of one tensor, and so are
+// their results of another. Pure.
 //
 //   all_reduce of e elements, n ranks    [e]      P(op) -> R
 //   reduce                               [e]      P(op) -> R on the root

@@ -56,8 +56,8 @@ std::string CallName(const ProcessGroupEntry& group, const GroupCall& call) {
 }
 
 absl::Status GoneError(const ProcessGroupEntry& group, int32_t rank, const std::string& what) {
-  return absl::UnavailableError(StrCat(what, " of group '", group.key, "': ", group.NameOf(rank), " is gone: ",
-                                       group.members[static_cast<size_t>(rank)].why));
+  return absl::UnavailableError(StrCat(what, " of group '", group.key, "': ", group.NameOf(rank),
+                                       " is gone: ", group.members[static_cast<size_t>(rank)].why));
 }
 
 std::optional<int32_t> FindGone(const ProcessGroupEntry& group) {
@@ -104,8 +104,8 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
   for (const auto& [id, group] : process_groups_.all()) {
     if (group.key != record.key || group.tenant != session.info.tenant) continue;
     if (static_cast<int64_t>(group.members.size()) != record.size) {
-      return refuse(StrCat("rank ", record.rank, " says that it has ", record.size, " ranks, and others ",
-                           group.members.size()));
+      return refuse(
+          StrCat("rank ", record.rank, " says that it has ", record.size, " ranks, and others ", group.members.size()));
     }
     if (const auto rank = group.RankOf(session.info.session); rank.has_value()) {
       return refuse(StrCat("this session is rank ", *rank, " of it"));
@@ -135,9 +135,9 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroup
     return Progress::kDone;
   }
   ProcessGroupEntry* known = process_groups_.FindByKey(session.info.tenant, record.key);
-  ProcessGroupEntry& group = known != nullptr ? *known
-                                              : process_groups_.Add(session.info.tenant, record.key,
-                                                                    static_cast<size_t>(record.size));
+  ProcessGroupEntry& group =
+      known != nullptr ? *known
+                       : process_groups_.Add(session.info.tenant, record.key, static_cast<size_t>(record.size));
   GroupMember& member = group.members[static_cast<size_t>(record.rank)];
   member.state = GroupMember::State::kHere;
   member.session = session.info.session;
@@ -239,10 +239,10 @@ void StateMachine::WatchGroups() {
     std::erase_if(group.messages, [&](const WaitingMessage& message) {
       if (now_us_ < message.deadline_us || message.is_blocked) return false;
       const std::string whom = message.peer == kAnySource ? "any rank" : group.NameOf(message.peer);
-      EndArrived(message.call, absl::DeadlineExceededError(
-                                   StrCat(TextOf(message), " of group '", group.key, "' timed out after ",
-                                          Seconds(message.timeout_us), ": ", whom, " has not ",
-                                          IsSend(message) ? "received" : "sent", " it")));
+      EndArrived(message.call,
+                 absl::DeadlineExceededError(StrCat(TextOf(message), " of group '", group.key, "' timed out after ",
+                                                    Seconds(message.timeout_us), ": ", whom, " has not ",
+                                                    IsSend(message) ? "received" : "sent", " it")));
       return true;
     });
   }
@@ -407,8 +407,9 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, Collectiv
   const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(session.info.session);
   Progress progress = Progress::kDone;
   if (!rank.has_value() || !group->is_formed) {
-    RefuseCollective(session, record, absl::FailedPreconditionError(StrCat(
-                                          ToText(record.kind), ": this session is no member of that process group")));
+    RefuseCollective(session, record,
+                     absl::FailedPreconditionError(
+                         StrCat(ToText(record.kind), ": this session is no member of that process group")));
   } else {
     progress = IsPointToPoint(record.kind) ? TakeMessage(session, *group, *rank, record)
                                            : TakeCall(session, *group, *rank, record);
@@ -440,8 +441,8 @@ StateMachine::Progress StateMachine::TakeCall(SessionEntry& session, ProcessGrou
     absl::StatusOr<ArrivedCall> arrived = ArriveAt(session, group, rank, record);
     absl::Status status = arrived.status();
     if (!status.ok()) {
-      status = WithMessage(status, StrCat(CallName(group, call), ": ", group.NameOf(rank), ": ",
-                                          StdView(status.message())));
+      status =
+          WithMessage(status, StrCat(CallName(group, call), ": ", group.NameOf(rank), ": ", StdView(status.message())));
     } else if (static_cast<int64_t>(group.calls.size()) > config_.max_calls_ahead) {
       status = absl::ResourceExhaustedError(StrCat(CallName(group, call), ": ", config_.max_calls_ahead,
                                                    " calls wait for other ranks; that is max_calls_ahead"));
@@ -469,17 +470,16 @@ StateMachine::Progress StateMachine::TakeCall(SessionEntry& session, ProcessGrou
   const bool is_same = std::all_of(call.arrived.begin(), call.arrived.end(),
                                    [&first](const ArrivedCall& arrived) { return arrived.signature == first; });
   if (!is_same) {
-    FailGroupCall(call,
-                  absl::InvalidArgumentError(StrCat(CallName(group, call), " differs: ",
-                                                    ProcessGroupEntry::WhoCalledWhat(call.arrived))));
+    FailGroupCall(call, absl::InvalidArgumentError(StrCat(
+                            CallName(group, call), " differs: ", ProcessGroupEntry::WhoCalledWhat(call.arrived))));
     return come();
   }
   const CollectiveParts parts = PartsOf(first, static_cast<int64_t>(group.members.size()));
   const absl::StatusOr<Progress> issued = IssueCollective(session, group, parts, call.arrived);
   if (issued.ok() && *issued != Progress::kDone) return *issued;
   if (!issued.ok()) {
-    FailGroupCall(call, WithMessage(issued.status(), StrCat(CallName(group, call), ": ",
-                                                                   StdView(issued.status().message()))));
+    FailGroupCall(
+        call, WithMessage(issued.status(), StrCat(CallName(group, call), ": ", StdView(issued.status().message()))));
   }
   call.arrived.clear();
   return come();
@@ -488,9 +488,9 @@ StateMachine::Progress StateMachine::TakeCall(SessionEntry& session, ProcessGrou
 absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
                                                        const CollectiveRecord& record) {
   // It came before, and there was no room to issue it.
-  const auto own = std::find_if(
-      group.messages.begin(), group.messages.end(),
-      [rank](const WaitingMessage& message) { return message.call.rank == rank && message.is_blocked; });
+  const auto own = std::find_if(group.messages.begin(), group.messages.end(), [rank](const WaitingMessage& message) {
+    return message.call.rank == rank && message.is_blocked;
+  });
   if (own != group.messages.end()) {
     WaitingMessage message = std::move(*own);
     group.messages.erase(own);
@@ -499,8 +499,8 @@ absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, Pr
   const auto ranks = static_cast<int32_t>(group.members.size());
   const bool is_any = record.peer == kAnySource && record.kind == CollectiveKind::kRecv;
   if (!is_any && (record.peer < 0 || record.peer >= ranks || record.peer == rank)) {
-    return absl::InvalidArgumentError(StrCat(ToText(record.kind), ": rank ", record.peer, " of ", ranks,
-                                             " ranks as the other side of rank ", rank));
+    return absl::InvalidArgumentError(
+        StrCat(ToText(record.kind), ": rank ", record.peer, " of ", ranks, " ranks as the other side of rank ", rank));
   }
   if (static_cast<int64_t>(group.messages.size()) >= config_.max_calls_ahead) {
     return absl::ResourceExhaustedError(StrCat(ToText(record.kind), ": ", group.messages.size(),
@@ -519,8 +519,9 @@ StateMachine::Progress StateMachine::TakeMessage(SessionEntry& session, ProcessG
                                                  const CollectiveRecord& record) {
   absl::StatusOr<WaitingMessage> message = MessageOf(session, group, rank, record);
   if (!message.ok()) {
-    RefuseCollective(session, record, WithMessage(message.status(), StrCat("group '", group.key, "': ",
-                                                                           StdView(message.status().message()))));
+    RefuseCollective(
+        session, record,
+        WithMessage(message.status(), StrCat("group '", group.key, "': ", StdView(message.status().message()))));
     return Progress::kDone;
   }
   const auto other = std::find_if(group.messages.begin(), group.messages.end(),
@@ -600,8 +601,8 @@ absl::StatusOr<StateMachine::Progress> StateMachine::IssueCollective(SessionEntr
   const std::vector<ArrivedCall*> givers = CallsOf(parts.givers, calls), takers = CallsOf(parts.takers, calls);
   for (const ArrivedCall* giver : givers) {
     if (giver->operand->status.ok()) continue;
-    return WithMessage(giver->operand->status, StrCat("the tensor of ", group.NameOf(giver->rank), " has failed: ",
-                                                      StdView(giver->operand->status.message())));
+    return WithMessage(giver->operand->status, StrCat("the tensor of ", group.NameOf(giver->rank),
+                                                      " has failed: ", StdView(giver->operand->status.message())));
   }
   TESSERA_ASSIGN_OR_RETURN(const Mesh from, MeshOf(group, parts.givers));
   TESSERA_ASSIGN_OR_RETURN(const Mesh to, MeshOf(group, parts.takers));
@@ -685,8 +686,7 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   std::vector<BufferPointer> buffers(p.buffers.size());
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (p.buffers[b].kind != PlanBuffer::Kind::kTemporary) continue;
-    TESSERA_ASSIGN_OR_RETURN(buffers[b],
-                             NewBuffer(SessionId(), plan.buffer_workers[b], p.buffers[b].bytes, name));
+    TESSERA_ASSIGN_OR_RETURN(buffers[b], NewBuffer(SessionId(), plan.buffer_workers[b], p.buffers[b].bytes, name));
     instance.buffer_offsets[b] = buffers[b]->offset_bytes;
   }
   OpPointer op;

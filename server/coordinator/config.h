@@ -26,9 +26,9 @@ struct CoordinatorConfig {
   int64_t max_comm_blocks = 1024;                        // open comm_debug blocks per session
   int64_t max_profiled_runs = 8192;                      // workers' parts of ops that are remembered, per session
   int64_t max_tickets_per_session = 16'384;              // uploads and downloads that are not over
-  int64_t max_groups = 16'384;        // process groups
-  int64_t max_group_size = 1024;      // ranks of one
-  int64_t max_calls_ahead = 1024;     // collectives of a member, and messages of a group, that wait for others
+  int64_t max_groups = 16'384;                           // process groups
+  int64_t max_group_size = 1024;                         // ranks of one
+  int64_t max_calls_ahead = 1024;  // collectives of a member, and messages of a group, that wait for others
   int64_t max_inline_bytes = 4096;
   int64_t alignment_bytes = 256;           // of every buffer
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect

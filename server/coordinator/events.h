@@ -116,10 +116,9 @@ struct BadRecord {
 struct BatchEndRecord {
   uint64_t number = 0;
 };
-using Record =
-    std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord, CommEndRecord,
-                 CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, JoinGroupRecord, LeaveGroupRecord,
-                 CollectiveRecord, BadRecord, BatchEndRecord>;
+using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
+                            CommEndRecord, CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord,
+                            JoinGroupRecord, LeaveGroupRecord, CollectiveRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
 // that it brings, or that its attributes hold.

@@ -1,7 +1,7 @@
 #pragma once
 
-// ProcessGroups: which sessions are the ranks of which group, and the calls that wait for each other. It holds and finds;
-// the state machine compares, issues and answers (collectives.cc). docs/ranks.md has the rules.
+// ProcessGroups: which sessions are the ranks of which group, and the calls that wait for each other. It holds and
+// finds; the state machine compares, issues and answers (collectives.cc). docs/ranks.md has the rules.
 
 #include <cstdint>
 #include <deque>
@@ -50,8 +50,8 @@ struct GroupCall {
 
 // A send or a recv that waits for the other side.
 struct WaitingMessage {
-  ArrivedCall call;    // its rank is the own one
-  int32_t peer = 0;    // kAnySource: of a recv
+  ArrivedCall call;  // its rank is the own one
+  int32_t peer = 0;  // kAnySource: of a recv
   int32_t tag = 0;
   int64_t deadline_us = 0;
   int64_t timeout_us = 0;
@@ -66,8 +66,8 @@ struct ProcessGroupEntry {
   bool is_formed = false;
   int64_t forming_deadline_us = 0;
   int64_t forming_timeout_us = 0;
-  std::deque<GroupCall> calls;             // in their order
-  std::list<WaitingMessage> messages;      // in the order in which they came
+  std::deque<GroupCall> calls;         // in their order
+  std::list<WaitingMessage> messages;  // in the order in which they came
 
   size_t CountIn(GroupMember::State state) const;
   std::optional<int32_t> RankOf(SessionId session) const;

@@ -178,7 +178,8 @@ class StateMachine::SegmentGatherer {
       return static_cast<int32_t>(at - handles_.begin());
     }
     const auto found = session_.tensors.find(handle);
-    if (found == session_.tensors.end() || !found->second->status.ok() || found->second->is_awaited()) return std::nullopt;
+    if (found == session_.tensors.end() || !found->second->status.ok() || found->second->is_awaited())
+      return std::nullopt;
     tensors.push_back(found->second);
     handles_.push_back(handle);
     return static_cast<int32_t>(handles_.size()) - 1;

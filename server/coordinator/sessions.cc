@@ -122,8 +122,8 @@ void StateMachine::On(BatchEvent& event) {
   const int64_t held = session.queue_weight + session.parked_weight;
   if (held + weight > config_.max_queued_records) {
     CloseSession(event.session, absl::ResourceExhaustedError(
-                                    StrCat("the session has ", held, " records in its queue and sent ",
-                                           weight, " more; max_queued_records is ", config_.max_queued_records)));
+                                    StrCat("the session has ", held, " records in its queue and sent ", weight,
+                                           " more; max_queued_records is ", config_.max_queued_records)));
     return;
   }
   session.last_batch = event.number;

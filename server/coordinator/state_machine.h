@@ -320,8 +320,8 @@ class StateMachine {
     History history;
   };
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
-  std::vector<FreedRange> freed_;  // given back, and perhaps still touched by what was issued
-  std::shared_ptr<bool> alive_;    // buffers outlive nothing: cleared first on destruction
+  std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
+  std::shared_ptr<bool> alive_;                         // buffers outlive nothing: cleared first on destruction
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;

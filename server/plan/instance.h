@@ -31,7 +31,8 @@ struct InstanceWait {
   bool operator==(const InstanceWait&) const = default;
 };
 
-// A buffer whose shards lie at different offsets, as those of a tensor that several sessions' tensors are the shards of.
+// A buffer whose shards lie at different offsets, as those of a tensor that several sessions' tensors are the shards
+// of.
 struct PlacedBuffer {
   int buffer = 0;  // of the plan
   std::vector<std::pair<WorkerIndex, int64_t>> offsets;
@@ -41,8 +42,8 @@ struct PlacedBuffer {
 struct Instance {
   Ordinal ordinal;
   TemplateId plan;
-  uint8_t stream = 0;                   // StreamId
-  std::vector<int64_t> buffer_offsets;  // by the plan's buffer number: bytes in every arena
+  uint8_t stream = 0;                      // StreamId
+  std::vector<int64_t> buffer_offsets;     // by the plan's buffer number: bytes in every arena
   std::vector<PlacedBuffer> placed_apart;  // of these buffer_offsets has 0
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;

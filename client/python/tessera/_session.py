@@ -145,6 +145,7 @@ def adopt(session, address: str, token: str, name: str = ""):
     session.name = name
     session._token = token
     session._default_mesh = None    # once asked for: the extension's Mesh, and of which membership it is
+    session._own_mesh = None        # of a rank: that of its worker
     session._closed = False         # by its user
     _context.register(session)
     return session
@@ -206,8 +207,10 @@ class _SessionMethods:
 
     @property
     def default_mesh(self) -> DeviceMesh:
-        """One dim over the workers that are there. A new object each time: one that the session kept would keep the
-        session."""
+        """One dim over the workers that are there; of a rank (tessera.distributed) its own worker. A new object each time: one that
+        the session kept would keep the session."""
+        if self._own_mesh is not None:
+            return DeviceMesh._wrap(self, self._own_mesh)
         version = self._membership_version
         if self._default_mesh is None or self._default_mesh[1] != version:
             self._default_mesh = self._default_mesh_now(), version

@@ -248,14 +248,15 @@ TEST(CollectivesTest, CallsThatDifferAreToldToAllRanksAndTheNextCallRuns) {
   std::vector<CollectiveRecord> calls;
   for (int rank = 0; rank < 3; ++rank) {
     const ReduceOp op = rank == 1 ? ReduceOp::kMax : ReduceOp::kSum;
-    calls.push_back(ranks.Run(rank, ranks.Call(rank, group, CollectiveKind::kAllReduce, x[static_cast<size_t>(rank)],
-                                               &kEight, op)));
+    calls.push_back(ranks.Run(
+        rank, ranks.Call(rank, group, CollectiveKind::kAllReduce, x[static_cast<size_t>(rank)], &kEight, op)));
   }
   for (int rank = 0; rank < 3; ++rank) {
     const auto answer = ranks.AnswerTo(rank, calls[static_cast<size_t>(rank)]);
     ASSERT_TRUE(answer.has_value());
-    EXPECT_EQ(Message(*answer), "call 1 of group 'world' differs: ranks 0 and 2 called all_reduce f32[8] sum; rank 1 "
-                                "called all_reduce f32[8] max");
+    EXPECT_EQ(Message(*answer),
+              "call 1 of group 'world' differs: ranks 0 and 2 called all_reduce f32[8] sum; rank 1 "
+              "called all_reduce f32[8] max");
     EXPECT_EQ(ranks.Tensor(rank, calls[static_cast<size_t>(rank)].result).status.code(),
               absl::StatusCode::kInvalidArgument);
   }
@@ -298,9 +299,10 @@ TEST(CollectivesTest, ARankWhoseOwnTensorsDontFitFailsTheCallForAll) {
   const auto b = ranks.Run(1, ranks.Call(1, group, CollectiveKind::kReduceScatter, y, &three));
   for (const auto& answer : {ranks.AnswerTo(0, a), ranks.AnswerTo(1, b)}) {
     ASSERT_TRUE(answer.has_value());
-    EXPECT_EQ(Message(*answer),
-              "call 1 of group 'world': rank 1 (pid 101 on node): reduce_scatter of 2 ranks: f32[8] to f32[3]; it takes "
-              "2 parts and gives 1, all of one size and dtype");
+    EXPECT_EQ(
+        Message(*answer),
+        "call 1 of group 'world': rank 1 (pid 101 on node): reduce_scatter of 2 ranks: f32[8] to f32[3]; it takes "
+        "2 parts and gives 1, all of one size and dtype");
   }
 }
 
@@ -330,9 +332,10 @@ TEST(CollectivesTest, MessagesAreMatchedByRanksAndTag) {
   const auto sent = ranks.Run(0, ranks.Call(0, group, CollectiveKind::kSend, x, nullptr, ReduceOp::kSum, 1));
   const auto wrong = ranks.Run(1, ranks.Call(1, group, CollectiveKind::kRecv, HandleId(0), &four, ReduceOp::kSum, 0));
   ASSERT_TRUE(ranks.AnswerTo(1, wrong).has_value());
-  EXPECT_EQ(Message(*ranks.AnswerTo(1, wrong)),
-            "message of group 'world' differs: rank 0 called send f32[8] to rank 1 with tag 0; rank 1 called recv f32[4] "
-            "from rank 0 with tag 0");
+  EXPECT_EQ(
+      Message(*ranks.AnswerTo(1, wrong)),
+      "message of group 'world' differs: rank 0 called send f32[8] to rank 1 with tag 0; rank 1 called recv f32[4] "
+      "from rank 0 with tag 0");
   EXPECT_EQ(ranks.AnswerTo(0, sent), ranks.AnswerTo(1, wrong));
   EXPECT_TRUE(ranks.cluster.machine().process_groups().all().at(group).messages.empty());
 }
@@ -347,10 +350,12 @@ TEST(CollectivesTest, ARankThatDoesNotComeIsNamedWhenTheTimeIsUp) {
   ranks.cluster.Advance(2 * kSecond);
   ASSERT_TRUE(ranks.AnswerTo(0, a).has_value());
   EXPECT_EQ(ranks.AnswerTo(0, a)->code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(Message(*ranks.AnswerTo(0, a)), "call 1 of group 'world' timed out after 10 s: rank 1 (pid 101 on node) has "
-                                            "not come to it; rank 0 called barrier");
-  EXPECT_EQ(Message(*ranks.AnswerTo(0, m)), "recv f32[8] from rank 1 with tag 0 of group 'world' timed out after 10 s: "
-                                            "rank 1 (pid 101 on node) has not sent it");
+  EXPECT_EQ(Message(*ranks.AnswerTo(0, a)),
+            "call 1 of group 'world' timed out after 10 s: rank 1 (pid 101 on node) has "
+            "not come to it; rank 0 called barrier");
+  EXPECT_EQ(Message(*ranks.AnswerTo(0, m)),
+            "recv f32[8] from rank 1 with tag 0 of group 'world' timed out after 10 s: "
+            "rank 1 (pid 101 on node) has not sent it");
   // Who comes late is told the same, and the group goes on.
   const auto late = ranks.Run(1, ranks.Call(1, group, CollectiveKind::kBarrier, HandleId(0)));
   EXPECT_EQ(ranks.AnswerTo(1, late), ranks.AnswerTo(0, a));
@@ -372,7 +377,8 @@ TEST(CollectivesTest, ARankThatIsGoneFailsWhatNeedsItAndOtherGroupsGoOn) {
   EXPECT_EQ(ranks.AnswerTo(0, a)->code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(*ranks.AnswerTo(1, m)), HasSubstr("rank 2 (pid 102 on node) is gone"));
   const auto later = ranks.Run(0, ranks.Call(0, group, CollectiveKind::kBarrier, HandleId(0)));
-  EXPECT_THAT(Message(*ranks.AnswerTo(0, later)), HasSubstr("call 2 of group 'world': rank 2 (pid 102 on node) is gone"));
+  EXPECT_THAT(Message(*ranks.AnswerTo(0, later)),
+              HasSubstr("call 2 of group 'world': rank 2 (pid 102 on node) is gone"));
   const auto b = ranks.Run(0, ranks.Call(0, pair, CollectiveKind::kBarrier, HandleId(0)));
   ranks.Run(1, ranks.Call(1, pair, CollectiveKind::kBarrier, HandleId(0)));
   EXPECT_EQ(ranks.AnswerTo(0, b), absl::OkStatus());
@@ -424,7 +430,8 @@ TEST(CollectivesTest, ABadJoinIsRefusedByName) {
   ranks.Join(1, "world", -1, 2);
   EXPECT_EQ(refusal(1), "group 'world': rank 1 says that it has 2 ranks, and others 3");
   ranks.Join(1, "world", 0);
-  EXPECT_EQ(refusal(1), "group 'world': worker 0 is that of rank 0 (pid 100 on node); each rank has a worker of its own");
+  EXPECT_EQ(refusal(1),
+            "group 'world': worker 0 is that of rank 0 (pid 100 on node); each rank has a worker of its own");
   ranks.Join(1, "world", 9);
   EXPECT_THAT(refusal(1), HasSubstr("names worker 9; the cluster has 3 workers"));
   ranks.Join(0);
@@ -454,8 +461,9 @@ TEST(CollectivesTest, AGroupOfOneRunsAlone) {
   Ranks ranks(1);
   const uint64_t group = ranks.JoinAll();
   const HandleId x = ranks.Make(0, kEight);
-  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
-                                    CollectiveKind::kReduceScatter, CollectiveKind::kGather, CollectiveKind::kScatter}) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
+        CollectiveKind::kReduceScatter, CollectiveKind::kGather, CollectiveKind::kScatter}) {
     const auto call = ranks.Run(0, ranks.Call(0, group, kind, x, &kEight));
     EXPECT_EQ(ranks.AnswerTo(0, call), absl::OkStatus()) << ToText(kind);
     EXPECT_EQ(ranks.Tensor(0, call.result).status, absl::OkStatus());

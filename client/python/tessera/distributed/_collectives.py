@@ -12,10 +12,12 @@ from _tessera_ops import concat
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from .._ops import relabel
 from .._placements import Partial, Replicate, Shard
+from . import _rank_calls
 from ._groups import Lines, ProcessGroup, check_members, lines_of, members, put_members, rank_in, sliced
 from ._local_tensor import LocalTensor
 from ._reduce_op import ReduceOp, reduce_op_of
 from ._work import Work, ended
+from ._world import GroupMember, RankGroup, is_initialized
 
 
 def _checked(op: str, name: str, value, mesh=None) -> LocalTensor:
@@ -41,6 +43,14 @@ def _each(function, values):
     return [function(one) for one in values] if isinstance(values, (list, tuple)) else values
 
 
+def is_ranks(group, values) -> bool:
+    """Whether a call is one rank's: its group, or its values, are; LocalTensors are one program's."""
+    if isinstance(group, RankGroup) or group == GroupMember.NON_GROUP_MEMBER:
+        return True
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
+    return is_initialized() and not any(isinstance(one, LocalTensor) for one in flat)
+
+
 def _collective(results: str, inputs: tuple[str, ...]):
     """Makes a function of the whole group one that takes `group`: of some positions it runs on a mesh of their workers alone.
     `inputs` names the arguments with LocalTensors, `results` the one of them that is written."""
@@ -57,6 +67,8 @@ def _collective(results: str, inputs: tuple[str, ...]):
             bound.apply_defaults()
             given = bound.arguments
             group = given["group"]
+            if is_ranks(group, [given[name] for name in inputs]):
+                return getattr(_rank_calls, op)(*bound.args, **bound.kwargs)
             first = given[inputs[0]] if given[inputs[0]] is not None else given[results]
             first = first[0] if isinstance(first, (list, tuple)) and first else first
             mesh = _checked(op, inputs[0], first).device_mesh
@@ -218,7 +230,7 @@ def all_gather(tensor_list, tensor, group=None, async_op=False):
 
 
 @_collective("gather_list", ("tensor", "gather_list"))
-def gather(tensor, gather_list, dst=None, group=None, async_op=False, group_dst=None):
+def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None):
     """At `dst` gather_list[i] becomes the value of rank i; elsewhere nothing changes."""
     op, x = "gather", tensor
     x._check_alike(op)
@@ -242,7 +254,7 @@ def _check_shapes(op: str, name: str, many, like: LocalTensor) -> None:
 
 
 @_collective("tensor", ("tensor", "scatter_list"))
-def scatter(tensor, scatter_list, src=None, group=None, async_op=False, group_src=None):
+def scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None):
     """Rank i gets what `src` has as its value of scatter_list[i]."""
     op, out = "scatter", tensor
     out._check_alike(op)
@@ -392,8 +404,10 @@ def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False
     return ended(outputs, async_op)
 
 
-def barrier(group=None, async_op=False):
-    """Blocks until all that this program asked of its session before has run."""
+def barrier(group=None, async_op=False, device_ids=None, timeout=None):
+    """Blocks until all that this program asked of its session before has run; of a rank, until all ranks of the group have come."""
+    if is_ranks(group, []):
+        return _rank_calls.barrier(group, async_op, device_ids, timeout)
     from .. import _context
     _context.current_session().sync()
     return ended([], async_op)

@@ -31,8 +31,13 @@ class ProcessGroup:
         return f"ProcessGroup({list(self.ranks)})"
 
 
-def new_group(ranks) -> ProcessGroup:
-    """The group of these positions of a mesh, by number in row-major order."""
+def new_group(ranks=None, timeout=None, backend=None, pg_options=None, use_local_synchronization=False, group_desc=None,
+              device_id=None):
+    """The group of these positions of a mesh, by number in row-major order; of a rank, a group of these ranks of the world, which
+    blocks until they have joined it (None: all of them), and gives GroupMember.NON_GROUP_MEMBER to the others."""
+    from . import _world
+    if _world.is_initialized():
+        return _world.new_rank_group(ranks, timeout, use_local_synchronization, group_desc)
     try:
         numbers = [operator.index(rank) for rank in ranks]
     except TypeError:

@@ -1,8 +1,8 @@
 #pragma once
 
-// The functions by which torch's process group backend `tessera` (ranks.cc, compiled against the user's torch) calls the
-// library (client/python/rank_table.cc in the built extension). Plain C, so that neither side sees the other's headers.
-// tessera.distributed hands out the addresses of the table and of a group that it has joined.
+// The functions by which torch's process group backend `tessera` (ranks.cc, compiled against the user's torch) calls
+// the library (client/python/rank_table.cc in the built extension). Plain C, so that neither side sees the other's
+// headers. tessera.distributed hands out the addresses of the table and of a group that it has joined.
 //
 // Any thread may call any function. Texts that a function gives are freed by free_text.
 
@@ -66,8 +66,8 @@ enum TesseraDType {
 //   all_reduce e, e          reduce e, e at the root        broadcast e at the root, e at the others
 //   all_gather e, n e        gather e, n e at the root      scatter n e at the root, e
 //   reduce_scatter n e, e    all_to_all n e, n e            send e, none; recv none, e; barrier none
-// A rank that gives or takes nothing has null and 0 elements there, and null too where there are 0 elements (has_input and
-// has_output tell). Input and output may be the same memory.
+// A rank that gives or takes nothing has null and 0 elements there, and null too where there are 0 elements (has_input
+// and has_output tell). Input and output may be the same memory.
 typedef struct {
   uint32_t kind;
   uint32_t reduce_op;
