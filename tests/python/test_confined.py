@@ -180,3 +180,49 @@ def _is_decoder_of(pid, worker):
         return b"tessera.decoder" in open(f"/proc/{pid}/cmdline", "rb").read() and int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) == worker
     except OSError:
         return False
+
+
+# As on a kernel without one of them: the filter lasts in all processes that follow.
+ON_A_KERNEL_WITHOUT = """
+import ctypes, json, struct, sys
+machine_filter, folder, flags = json.loads(sys.argv[1])
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+code = bytes.fromhex(machine_filter)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(len(code) // 8, code)), 0, 0) == 0
+import tessera as ts
+with ts.local_cluster(1, memory="16MiB", files=folder, worker_flags=flags) as cluster, cluster.connect() as session:
+    try:
+        said = ts.load("x.h5", session=session)["x"].full_tensor().tolist()
+    except ts.FailedPreconditionError as error:
+        said = str(error)
+    print(json.dumps([said, cluster.log_tail(0)]))
+"""
+
+
+@pytest.mark.parametrize("what", ["Landlock", "seccomp filters"])
+def test_a_worker_that_cant_confine_its_decoder_decodes_only_if_it_is_told_to(what, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    if os.uname().machine not in CALL_NUMBERS:
+        pytest.skip("no numbers of calls")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(9.0), chunks=(3,))
+    step = lambda how, value, then=0, otherwise=0: struct.pack("=HBBI", how, then, otherwise, value)     # noqa: E731
+    prctl = _confined._ALLOWED_WITH["prctl"][0][list(CALL_NUMBERS).index(os.uname().machine)]
+    load, equal, give = 0x20, 0x15, 0x06
+    code = {"Landlock": step(equal, 444, 0, 1) + step(give, NOT_THERE),
+            "seccomp filters": step(equal, prctl, 0, 3) + step(load, 16) + step(equal, 22, 0, 1) + step(give, 0x50000 | errno.EINVAL)}[what]
+    code = step(load, 0) + code + step(give, ALLOW)
+
+    def run(*flags):
+        done = subprocess.run([sys.executable, "-P", "-c", ON_A_KERNEL_WITHOUT, json.dumps([code.hex(), str(tmp_path), flags])],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    said, log = run()
+    assert "decoder: this worker decodes nothing" in said and f"has no {what}" in said and "--decoder-unconfined" in said
+    assert [line for line in log.splitlines() if f"has no {what}" in line and "--decoder-unconfined" in line], log
+    values, log = run("--decoder-unconfined")
+    assert values == list(range(9)) and f"has no {what}" in log

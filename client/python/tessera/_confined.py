@@ -93,13 +93,13 @@ def of_python() -> list[str]:
     return found + [f"/proc/{os.getpid()}", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system", "/sys/fs/cgroup", "/dev/urandom", "/dev/null"]
 
 
-def confine(readable, writable) -> None:
-    """Files below these folders alone; no socket that isn't open, no other program, no other process."""
+def confine(readable, writable) -> list[str]:
+    """Files below these folders alone; no socket that isn't open, no other program, no other process. Says what of it the kernel has not."""
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     version = landlock_version()
     if version:
         _restrict_files(version, readable, writable)
-    _restrict_calls()
+    return ([] if version else ["Landlock"]) + ([] if _restrict_calls() else ["seccomp filters"])
 
 
 def _restrict_files(version: int, readable, writable) -> None:
@@ -137,15 +137,18 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
 
 
-def _restrict_calls() -> None:
+def _restrict_calls() -> bool:
+    """False where the kernel has no filters, or this machine's calls aren't known."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES or sys.byteorder != "little":
-        return
+        return False
     code = _filter(machine, os.getpid())
     program = _Program(len(code) // 8, code)
-    # A kernel without filters says EINVAL.
-    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) and ctypes.get_errno() != errno.EINVAL:
+    if not _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
+        return True
+    if ctypes.get_errno() != errno.EINVAL:      # of a kernel without filters
         raise OSError(ctypes.get_errno(), "seccomp")
+    return False
 
 
 def _filter(machine: str, own: int) -> bytes:

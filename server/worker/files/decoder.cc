@@ -81,8 +81,13 @@ absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pi
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // -P: nothing is imported from the current folder, which may be one of data.
-  std::vector<std::string> arguments = {
-      options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes), StrCat(options.umask)};
+  std::vector<std::string> arguments = {options.python,
+                                        "-P",
+                                        "-m",
+                                        "tessera.decoder",
+                                        StrCat(options.memory_bytes),
+                                        StrCat(options.umask),
+                                        options.may_be_unconfined ? "unconfined" : "confined"};
   arguments.insert(arguments.end(), options.folders.begin(), options.folders.end());
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -138,6 +143,11 @@ absl::Status Decoder::Start() {
   if (options_.python.empty()) {
     return absl::FailedPreconditionError(
         "decoder: this worker has none: it was started without --decoder, the Python that reads such files");
+  }
+  if (!options_.missing_confinement.empty() && !options_.may_be_unconfined) {
+    return absl::FailedPreconditionError(
+        StrCat("decoder: this worker decodes nothing: its kernel has no ", options_.missing_confinement,
+               ", so nothing would confine a decoder; its operator may allow that by --decoder-unconfined"));
   }
   if (process_.number >= 0 && HasEnded(process_.exit, 0)) End();
   if (process_.number >= 0) return absl::OkStatus();

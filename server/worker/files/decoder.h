@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "schemas/types/limits.h"
 #include "server/worker/files/file_roots.h"
 
 namespace tessera {
 
 inline constexpr int64_t kDecoderBufferBytes = int64_t{16} << 20;  // docs/limits.md: decoder_buffer_bytes
-inline constexpr int64_t kDecoderMemoryBytes = int64_t{4} << 30;   // docs/limits.md: decoder_memory
 inline constexpr int64_t kDecoderTimeoutMs = 60'000;               // docs/limits.md: decoder_timeout
 inline constexpr int kDecoderEndMs = 1000;                         // docs/limits.md: decoder_end
 inline constexpr size_t kMaxEndingDecoders = 4;                    // docs/limits.md: max_ending_decoders
@@ -37,6 +37,10 @@ struct DecoderOptions {
   int64_t timeout_ms = kDecoderTimeoutMs;
   std::vector<std::string> folders = {};  // FileRoots::Make's: the kernel keeps it to them, where it can
   mode_t umask = 022;                     // of the files that it makes in a folder
+  // MissingConfinement's: where it isn't empty, all questions are refused, unless the operator allows decoders that the
+  // kernel doesn't confine.
+  std::string missing_confinement = {};
+  bool may_be_unconfined = false;
 };
 
 // Elements of a tensor of the file: of its row-major bytes those from `offset_bytes` on, by these strides.

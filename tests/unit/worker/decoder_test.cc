@@ -50,6 +50,16 @@ TEST(Decoder, NoneIsToldByName) {
   EXPECT_THAT(Told(decoder), HasSubstr("folder/x.h5: decoder: this worker has none: it was started without --decoder"));
 }
 
+TEST(Decoder, WithoutConfinementNothingIsDecodedUnlessTheOperatorAllowsIt) {
+  const std::string program = ProgramOf("replies", Reply(0, 0, "") + "exec sleep 1000");
+  Decoder decoder({.python = program, .missing_confinement = "Landlock"});
+  EXPECT_THAT(Told(decoder),
+              HasSubstr("folder/x.h5: decoder: this worker decodes nothing: its kernel has no Landlock"));
+  EXPECT_THAT(Told(decoder), HasSubstr("--decoder-unconfined"));
+  Decoder allowed({.python = program, .missing_confinement = "Landlock", .may_be_unconfined = true});
+  EXPECT_EQ(Told(allowed), "ok");
+}
+
 TEST(Decoder, OneThatHangsIsEndedInTime) {
   Decoder decoder({.python = ProgramOf("hangs", "exec sleep 1000"), .timeout_ms = 100});
   const auto before = std::chrono::steady_clock::now();
