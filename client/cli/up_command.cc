@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -25,6 +26,8 @@ struct UpOptions {
   std::string device = "cpu";
   std::vector<std::string> files;
   std::string decoder;
+  std::string decoder_memory;  // empty: decoder_memory
+  bool may_decode_unconfined = false;
   std::string transport = "shm";
   std::vector<std::string> listen;
   TlsFiles tls;
@@ -61,6 +64,30 @@ absl::Status AddListening(const UpOptions& up, ClusterOptions& options) {
     } else {
       TESSERA_RETURN_IF_ERROR(AddTls(up, address, options));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Passed on to the workers. Each has a decoder from its first file on that needs one.
+absl::Status AddDecoders(const UpOptions& up, ClusterOptions& options) {
+  options.files = up.files;
+  options.decoder = up.decoder;
+  if (up.may_decode_unconfined) options.worker_flags.push_back("--decoder-unconfined");
+  int64_t bytes = kDecoderMemoryBytes;
+  if (!up.decoder_memory.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(bytes, ParseBytes(up.decoder_memory));
+    if (bytes < kMinDecoderMemoryBytes || bytes > kMaxArenaBytes) {
+      return absl::InvalidArgumentError(StrCat("--decoder-memory ", up.decoder_memory, ": is ",
+                                               ShowBytes(kMinDecoderMemoryBytes), " to ", ShowBytes(kMaxArenaBytes)));
+    }
+    options.worker_flags.push_back(StrCat("--decoder-memory=", bytes));
+  }
+  const int64_t host_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  if (!up.files.empty() && !up.decoder.empty() && bytes > host_bytes / options.workers) {
+    std::fprintf(stderr,
+                 "tessera up: decoders of files may take %d times %s, and this host has %s; --decoder-memory says "
+                 "how much each may take\n",
+                 options.workers, ShowBytes(bytes).c_str(), ShowBytes(host_bytes).c_str());
   }
   return absl::OkStatus();
 }
@@ -136,8 +163,7 @@ int Up(const UpOptions& up) {
   } else if (options.device == DeviceKind::kCpu) {
     options.memory_bytes = kDefaultArenaBytes;
   }
-  options.files = up.files;
-  options.decoder = up.decoder;
+  if (const absl::Status decoders = AddDecoders(up, options); !decoders.ok()) return Failed(decoders);
   if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
   sigset_t signals;
@@ -180,6 +206,13 @@ Command AddUpCommand(CLI::App& app) {
           "--decoder", options->decoder,
           "the Python that reads and writes HDF5, Parquet and zarr files beside each worker (empty: none does)")
       ->capture_default_str();
+  command
+      ->add_option("--decoder-memory", options->decoder_memory,
+                   "address space that each decoder may take (default: 4GiB)")
+      ->check(CheckBytes);
+  command->add_flag(
+      "--decoder-unconfined", options->may_decode_unconfined,
+      "decoders run also where the kernel has no Landlock or no seccomp filters (tessera doctor says so)");
   command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
   command
       ->add_option("--memory", options->memory,

@@ -44,6 +44,7 @@
 #include "server/transport/tls/tls_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/files/confinement.h"
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
@@ -82,6 +83,7 @@ struct WorkerOptions {
   std::vector<std::string> files;
   std::string decoder;
   int64_t decoder_memory_bytes = kDecoderMemoryBytes;
+  bool may_decode_unconfined = false;
   double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
@@ -396,6 +398,22 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
                            .warn = Warn});
 }
 
+// What reads and writes files for the worker. Its log has one line where the kernel doesn't confine such a process.
+DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
+  DecoderOptions decoding{.python = options.decoder,
+                          .memory_bytes = options.decoder_memory_bytes,
+                          .folders = options.files,
+                          .umask = users_umask,
+                          .missing_confinement = MissingConfinement(),
+                          .may_be_unconfined = options.may_decode_unconfined};
+  if (!decoding.python.empty() && !decoding.folders.empty() && !decoding.missing_confinement.empty()) {
+    spdlog::warn("this kernel has no {}: {}", decoding.missing_confinement,
+                 decoding.may_be_unconfined ? "decoders of files are not confined, as --decoder-unconfined allows"
+                                            : "HDF5, Parquet and zarr are refused without --decoder-unconfined");
+  }
+  return decoding;
+}
+
 int Serve(WorkerOptions options) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
@@ -418,8 +436,7 @@ int Serve(WorkerOptions options) {
   const mode_t users_umask = umask(0077);  // that one is of files; sockets are the user's alone
   auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
-  DecoderOptions decoding{options.decoder, options.decoder_memory_bytes, kDecoderTimeoutMs, options.files, users_umask};
-  options.host_files = {*std::move(roots), platform->kind(), std::move(decoding)};
+  options.host_files = {*std::move(roots), platform->kind(), Decoding(options, users_umask)};
   options.memory_bytes = arena->bytes();
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
   auto messages_made = MakeMessages(options, messages_path);
@@ -519,8 +536,10 @@ int Main(int argc, char** argv) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--decoder-memory", options.decoder_memory_bytes, "bytes of address space that it may take")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1} << 28, kMaxArenaBytes))
+      ->check(CLI::Range(kMinDecoderMemoryBytes, kMaxArenaBytes))
       ->capture_default_str();
+  app.add_flag("--decoder-unconfined", options.may_decode_unconfined,
+               "it runs also where the kernel has no Landlock or no seccomp filters, and then with this user's rights");
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
       ->check(CLI::Range(0, kMaxThreads));

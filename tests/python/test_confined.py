@@ -1,7 +1,11 @@
 """The process that decodes files: what it may open, and that it reaches nobody."""
 
+import errno
 import json
 import os
+import pathlib
+import re
+import struct
 import subprocess
 import sys
 
@@ -73,6 +77,70 @@ def test_no_other_process_and_no_rights_of_files(tried, tmp_path):
     assert tried("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)", "threading.Thread(target=print).start()") == ["done"] * 2
 
 
+CALL_NUMBERS = {"x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", r"#define __NR_(\w+) (\d+)"),
+                "aarch64": ("/usr/include/asm-generic/unistd.h", r"#define __NR(?:3264)?_(\w+) (\d+)")}
+NAMES = {"aarch64": {"newfstatat": "fstatat"}}      # as the header of all machines has them
+ALLOW, REFUSED, NOT_THERE, KILLED = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000
+
+
+def answer_of(code, machine, number, *arguments):
+    """What the kernel does with a call by such a filter: BPF's steps, of which it has five."""
+    data = struct.pack("=IIQ6Q", number, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine], 0, *arguments, *[0] * (6 - len(arguments)))
+    at, value = 0, 0
+    while True:
+        what, then, otherwise, constant = struct.unpack_from("=HBBI", code, 8 * at)
+        at += 1
+        if what == 0x20:
+            (value,) = struct.unpack_from("=I", data, constant)
+        elif what == 0x06:
+            return constant
+        else:
+            at += then if {0x15: value == constant, 0x35: value >= constant, 0x45: value & constant}[what] else otherwise
+
+
+def test_calls_that_no_decoder_makes_are_refused(tried):
+    """Also those that nobody thought of."""
+    tables = ("import fcntl", "file = os.open(folder + '/out/file', os.O_RDWR)", "libc = ctypes.CDLL(None, use_errno=True)")
+    refused = ["os.memfd_create('x')", "os.link(folder + '/out/file', folder + '/out/more')", "os.symlink('file', folder + '/out/link')",
+               "fcntl.fcntl(file, 1024, 0)", "fcntl.flock(file, 2)", "fcntl.fcntl(file, 8, os.getppid())",
+               "fcntl.ioctl(file, 0x40086602, bytes(8))", "os.chdir('/')", "os.nice(1)", "os.mkfifo(folder + '/out/pipe')",
+               "socket.socketpair(socket.AF_TIPC)", "os.sendfile(file, file, 0, 1)"]
+    answers = tried(*tables, *refused)
+    assert answers[:3] == ["done"] * 3 and not set(answers[3:]) - {"PermissionError", "OSError"}, dict(zip(refused, answers[3:]))
+    # The end with the worker can't be taken back (PR_SET_PDEATHSIG), and the kernel itself refuses, with EPERM or ENOSYS.
+    assert tried(*tables[2:], "assert libc.prctl(1, 0) == -1 and ctypes.get_errno() == 1", "assert libc.inotify_init1(0) == -1 and ctypes.get_errno() == 1",
+                 "assert libc.syscall(435, None, 0) == -1 and ctypes.get_errno() == 38", "assert libc.syscall(450, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 38"
+                 ) == ["done"] * 5
+
+
+@pytest.mark.parametrize("machine", CALL_NUMBERS)
+def test_what_is_allowed_is_a_list_on_each_machine(machine):
+    header, pattern = CALL_NUMBERS[machine]
+    if not os.path.exists(header):
+        pytest.skip(f"there is no {header}")
+    numbers = {name: int(number) for name, number in re.findall(pattern, pathlib.Path(header).read_text())}
+    allowed = {"sendto", "tgkill", "clone", "prlimit64", *_confined._ALLOWED_WITH}
+    place = list(CALL_NUMBERS).index(machine)
+    for name, own in [*_confined._ALLOWED.items(), *((name, one[0]) for name, one in _confined._ALLOWED_WITH.items())]:
+        if own[place] is not None:
+            assert numbers[NAMES.get(machine, {}).get(name, name)] == own[place], name
+            allowed.add(NAMES.get(machine, {}).get(name, name))
+    code = _confined._filter(machine, 77)
+    for name, number in numbers.items():
+        # Arguments that no check lets through.
+        answer = answer_of(code, machine, number, 5, 99, 5 << 40, 0, 5 << 40)
+        late = number == numbers["clone3"] or number >= 450
+        assert answer == (ALLOW if name in _confined._ALLOWED or name == "fstatat" else NOT_THERE if late else REFUSED), name
+        assert name in allowed or answer != ALLOW, name
+    right = {"sendto": (3, 1, 1), "tgkill": (77, 78, 6), "clone": (0x3D0F00,), "prlimit64": (0, 9), "ioctl": (1, 0x5401), "fcntl": (1, 1030),
+             "prctl": (15,), "socketpair": (1,)}
+    assert {name: answer_of(code, machine, numbers[name], *arguments) for name, arguments in right.items()} == dict.fromkeys(right, ALLOW)
+    assert answer_of(code, machine, numbers["clone"], 17) == answer_of(code, machine, numbers["tgkill"], 78, 78, 6) == REFUSED
+    assert answer_of(code, machine, 0x40000000 + numbers["read"]) == NOT_THERE       # by another set of numbers
+    other = "aarch64" if machine == "x86_64" else "x86_64"
+    assert answer_of(code, other, numbers["read"]) == KILLED
+
+
 @landlock
 def test_no_file_but_those_it_is_here_for(tried, tmp_path):
     (tmp_path / "in" / "link").symlink_to(tmp_path / "other" / "file")
@@ -112,3 +180,49 @@ def _is_decoder_of(pid, worker):
         return b"tessera.decoder" in open(f"/proc/{pid}/cmdline", "rb").read() and int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) == worker
     except OSError:
         return False
+
+
+# As on a kernel without one of them: the filter lasts in all processes that follow.
+ON_A_KERNEL_WITHOUT = """
+import ctypes, json, struct, sys
+machine_filter, folder, flags = json.loads(sys.argv[1])
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+code = bytes.fromhex(machine_filter)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Program(len(code) // 8, code)), 0, 0) == 0
+import tessera as ts
+with ts.local_cluster(1, memory="16MiB", files=folder, worker_flags=flags) as cluster, cluster.connect() as session:
+    try:
+        said = ts.load("x.h5", session=session)["x"].full_tensor().tolist()
+    except ts.FailedPreconditionError as error:
+        said = str(error)
+    print(json.dumps([said, cluster.log_tail(0)]))
+"""
+
+
+@pytest.mark.parametrize("what", ["Landlock", "seccomp filters"])
+def test_a_worker_that_cant_confine_its_decoder_decodes_only_if_it_is_told_to(what, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    if os.uname().machine not in CALL_NUMBERS:
+        pytest.skip("no numbers of calls")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(9.0), chunks=(3,))
+    step = lambda how, value, then=0, otherwise=0: struct.pack("=HBBI", how, then, otherwise, value)     # noqa: E731
+    prctl = _confined._ALLOWED_WITH["prctl"][0][list(CALL_NUMBERS).index(os.uname().machine)]
+    load, equal, give = 0x20, 0x15, 0x06
+    code = {"Landlock": step(equal, 444, 0, 1) + step(give, NOT_THERE),
+            "seccomp filters": step(equal, prctl, 0, 3) + step(load, 16) + step(equal, 22, 0, 1) + step(give, 0x50000 | errno.EINVAL)}[what]
+    code = step(load, 0) + code + step(give, ALLOW)
+
+    def run(*flags):
+        done = subprocess.run([sys.executable, "-P", "-c", ON_A_KERNEL_WITHOUT, json.dumps([code.hex(), str(tmp_path), flags])],
+                              capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    said, log = run()
+    assert "decoder: this worker decodes nothing" in said and f"has no {what}" in said and "--decoder-unconfined" in said
+    assert [line for line in log.splitlines() if f"has no {what}" in line and "--decoder-unconfined" in line], log
+    values, log = run("--decoder-unconfined")
+    assert values == list(range(9)) and f"has no {what}" in log

@@ -237,6 +237,15 @@ def test_up_tells_how_a_worker_ended_and_starts_it_again():
         assert any("worker 1 is started again in 0.50 s (2 of 5)" in line for line in up.said)
 
 
+def test_up_warns_of_decoders_that_may_take_more_memory_than_the_host_has(tmp_path):
+    flags = ("--workers", "2", "--files", str(tmp_path), "--decoder", sys.executable, "--decoder-unconfined")
+    for memory, warnings in (("8TiB", 1), ("256MiB", 0)):
+        with Up(*flags, "--decoder-memory", memory) as up:
+            pass
+        assert sum("--decoder-memory" in line for line in up.said) == warnings, up.said
+    assert not [line for line in up.said if "workers" in line]
+
+
 def test_what_up_says_makes_another_worker_join():
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         assert up.join.startswith("another worker joins by: TESSERA_JOIN_TOKEN=")

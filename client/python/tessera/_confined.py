@@ -29,40 +29,56 @@ _FILE_BITS = {1: 13, 2: 14, 3: 15, 4: 15}       # 16 from 5 on
 _TCP = 3                # bind and connect, from 4 on
 _SCOPED = 3             # abstract Unix sockets, and signals, from 6 on
 
-# System calls that start a program or a process, make or reach a socket, touch another process, or change whose a file is; by machine. What comes on a socket
-# that is there is answered by `send`, which is sendto without an address.
-_DENIED = {
-    "x86_64": (0xC000003E, {"socket": 41, "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50, "sendmsg": 46, "sendmmsg": 307,
-                            "execve": 59, "execveat": 322, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kill": 62,
-                            "tkill": 200, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "pidfd_open": 434, "pidfd_getfd": 438,
-                            "pidfd_send_signal": 424, "io_uring_setup": 425, "bpf": 321, "unshare": 272, "setns": 308, "mount": 165,
-                            "keyctl": 250, "perf_event_open": 298, "fork": 57, "vfork": 58, "sched_setparam": 142, "sched_setscheduler": 144,
-                            "sched_setaffinity": 203, "sched_setattr": 314, "setpriority": 141, "ioprio_set": 251, "chmod": 90, "chown": 92,
-                            "fchown": 93, "lchown": 94, "fchownat": 260, "fchmodat": 268, "fchmodat2": 452, "setxattr": 188, "lsetxattr": 189,
-                            "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "setxattrat": 463, "removexattrat": 466, "fchmod": 91,
-                            "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setpgid": 109, "setsid": 112, "shmget": 29, "shmat": 30,
-                            "semget": 64, "msgget": 68, "mq_open": 240, "userfaultfd": 323, "add_key": 248, "request_key": 249, "chroot": 161,
-                            "personality": 135, "fanotify_init": 300, "open_by_handle_at": 304, "kcmp": 312, "process_madvise": 440,
-                            "process_mrelease": 448}),
-    "aarch64": (0xC00000B7, {"socket": 198, "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201, "sendmsg": 211,
-                             "sendmmsg": 269, "execve": 221, "execveat": 281, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271,
-                             "kill": 129, "tkill": 130, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "pidfd_open": 434, "pidfd_getfd": 438,
-                             "pidfd_send_signal": 424, "io_uring_setup": 425, "bpf": 280, "unshare": 97, "setns": 268, "mount": 40,
-                             "keyctl": 219, "perf_event_open": 241, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
-                             "sched_setattr": 274, "setpriority": 140, "ioprio_set": 30, "fchown": 55, "fchownat": 54, "fchmodat": 53,
-                             "fchmodat2": 452, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15,
-                             "fremovexattr": 16, "setxattrat": 463, "removexattrat": 466, "fchmod": 52, "utimensat": 88, "setpgid": 154, "setsid": 157,
-                             "shmget": 194, "shmat": 196, "semget": 190, "msgget": 186, "mq_open": 180, "userfaultfd": 282, "add_key": 217,
-                             "request_key": 218, "chroot": 51, "personality": 92, "fanotify_init": 262, "open_by_handle_at": 265, "kcmp": 272,
-                             "process_madvise": 440, "process_mrelease": 448}),
+# The system calls that a decoder makes, by their numbers on x86_64 and on aarch64; all others are refused.
+_ALLOWED = {
+    # memory
+    "brk": (12, 214), "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216), "madvise": (28, 233), "msync": (26, 227),
+    "mincore": (27, 232), "membarrier": (324, 283),
+    # its threads, and its end
+    "futex": (202, 98), "futex_waitv": (449, 449), "set_robust_list": (273, 99), "get_robust_list": (274, 100), "rseq": (334, 293),
+    "set_tid_address": (218, 96), "arch_prctl": (158, None), "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168),
+    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "exit": (60, 93), "exit_group": (231, 94), "restart_syscall": (219, 128),
+    # signals that come to it
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137),
+    "sigaltstack": (131, 132),
+    # time
+    "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101), "gettimeofday": (96, 169),
+    "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
+    # files, which Landlock keeps to some folders
+    "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "close": (3, 57), "close_range": (436, 436), "read": (0, 63), "readv": (19, 65),
+    "pread64": (17, 67), "preadv": (295, 69), "preadv2": (327, 286), "write": (1, 64), "writev": (20, 66), "pwrite64": (18, 68), "pwritev": (296, 70),
+    "pwritev2": (328, 287), "lseek": (8, 62), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291),
+    "statfs": (137, 43), "fstatfs": (138, 44), "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, None),
+    "readlinkat": (267, 78), "getcwd": (79, 17), "getdents": (78, None), "getdents64": (217, 61), "mkdir": (83, None), "mkdirat": (258, 34),
+    "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "unlink": (87, None), "unlinkat": (263, 35), "rmdir": (84, None),
+    "truncate": (76, 45), "ftruncate": (77, 46), "fallocate": (285, 47), "fadvise64": (221, 223), "fsync": (74, 82), "fdatasync": (75, 83),
+    "copy_file_range": (326, 285), "dup": (32, 23), "dup2": (33, None), "dup3": (292, 24), "umask": (95, 166),
+    # waiting
+    "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72), "epoll_create": (213, None), "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21), "epoll_wait": (232, None), "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441), "eventfd2": (290, 19), "pipe": (22, None),
+    "pipe2": (293, 59),
+    # the socket that is there
+    "recvfrom": (45, 207), "recvmsg": (47, 212), "getsockname": (51, 204), "getsockopt": (55, 209), "shutdown": (48, 210),
+    # the host
+    "uname": (63, 160), "sysinfo": (99, 179), "getrandom": (318, 278), "getrlimit": (97, 163), "getuid": (102, 174), "geteuid": (107, 175),
+    "getgid": (104, 176), "getegid": (108, 177),
 }
-_SENDTO, _TGKILL = {"x86_64": 44, "aarch64": 206}, {"x86_64": 234, "aarch64": 131}
-# A clone is for a thread of this process; clone3, whose flags no filter can read, isn't there, and libc takes clone.
-_CLONE, _CLONE3, _CLONE_THREAD, _NOT_THERE = {"x86_64": 56, "aarch64": 220}, 435, 0x00010000, 0x00050000 | errno.ENOSYS
-# Limits of other processes; its own ones are read by it.
-_PRLIMIT = {"x86_64": 302, "aarch64": 261}
-_ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000        # refused with EPERM
-_X32_BIT = 0x40000000
+# Calls with an argument, by its place, that must be one of some numbers: of terminals and flags of descriptors, of copies and flags of
+# descriptors (no lease, no owner of signals), names of threads and of memory, and AF_UNIX.
+_ALLOWED_WITH = {
+    "ioctl": ((16, 29), 1, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    "fcntl": ((72, 25), 1, (0, 1, 2, 3, 4, 1030)),
+    "prctl": ((157, 167), 0, (15, 16, 0x53564D41)),
+    "socketpair": ((53, 199), 0, (1,)),
+}
+# sendto has no address (send() is such a call). tgkill reaches the own process, as abort() does. A clone makes a thread of this process.
+# prlimit64 reads the own limits.
+_SENDTO, _TGKILL, _CLONE, _PRLIMIT, _CLONE_THREAD = (44, 206), (234, 131), (56, 220), (302, 261), 0x00010000
+# clone3, whose flags no filter can read, isn't there, so libc takes clone. Nor are the calls of Linux 5.17 and later, without which libraries
+# do as on an older kernel; the same holds for x86_64's second set of numbers (x32).
+_CLONE3, _FIRST_NEW = 435, 450
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_ALLOW, _REFUSE, _NOT_THERE, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
 
 
 def landlock_version() -> int:
@@ -77,13 +93,13 @@ def of_python() -> list[str]:
     return found + [f"/proc/{os.getpid()}", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system", "/sys/fs/cgroup", "/dev/urandom", "/dev/null"]
 
 
-def confine(readable, writable) -> None:
-    """Files below these folders alone; no socket that isn't open, no other program, no other process."""
+def confine(readable, writable) -> list[str]:
+    """Files below these folders alone; no socket that isn't open, no other program, no other process. Says what of it the kernel has not."""
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     version = landlock_version()
     if version:
         _restrict_files(version, readable, writable)
-    _restrict_calls()
+    return ([] if version else ["Landlock"]) + ([] if _restrict_calls() else ["seccomp filters"])
 
 
 def _restrict_files(version: int, readable, writable) -> None:
@@ -121,34 +137,43 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
 
 
-def _restrict_calls() -> None:
+def _restrict_calls() -> bool:
+    """False where the kernel has no filters, or this machine's calls aren't known."""
     machine = os.uname().machine
-    if machine not in _DENIED or sys.byteorder != "little":
-        return
+    if machine not in _ARCHITECTURES or sys.byteorder != "little":
+        return False
     code = _filter(machine, os.getpid())
     program = _Program(len(code) // 8, code)
-    # A kernel without filters says EINVAL.
-    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0) and ctypes.get_errno() != errno.EINVAL:
+    if not _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0):
+        return True
+    if ctypes.get_errno() != errno.EINVAL:      # of a kernel without filters
         raise OSError(ctypes.get_errno(), "seccomp")
+    return False
 
 
 def _filter(machine: str, own: int) -> bytes:
     """BPF of struct seccomp_data: the call's number at 0, the machine at 4, and 8 bytes for each argument from 16 on."""
-    architecture, denied = _DENIED[machine]
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    place = list(_ARCHITECTURES).index(machine)
+    load, equal, at_least, has_bits, give = 0x20, 0x15, 0x35, 0x45, 0x06
     step = lambda what, value, then=0, otherwise=0: struct.pack("=HBBI", what, then, otherwise, value)     # noqa: E731
-    out = [step(load, 4), step(equal, architecture, 1, 0), step(give, _KILL), step(load, 0)]
-    out += [step(at_least, _X32_BIT, 0, 1), step(give, _REFUSE)]       # the same calls by other numbers
-    # sendto: the address, in two halves, is null.
-    out += [step(equal, _SENDTO[machine], 0, 6), step(load, 48), step(equal, 0, 0, 3), step(load, 52), step(equal, 0, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
-    # tgkill: of itself, as abort() does.
-    out += [step(equal, _TGKILL[machine], 0, 4), step(load, 16), step(equal, own, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
-    has_bits = 0x45
-    out += [step(equal, _CLONE3, 0, 1), step(give, _NOT_THERE)]
-    out += [step(equal, _CLONE[machine], 0, 4), step(load, 16), step(has_bits, _CLONE_THREAD, 0, 1), step(give, _ALLOW), step(give, _REFUSE)]
-    # prlimit64: of the process 0, which is itself, and without new limits (the third argument, in two halves, is null).
-    out += [step(equal, _PRLIMIT[machine], 0, 8), step(load, 16), step(equal, 0, 0, 5), step(load, 32), step(equal, 0, 0, 3), step(load, 36), step(equal, 0, 0, 1), step(give, _ALLOW),
-            step(give, _REFUSE)]
-    for number in sorted(denied.values()):
-        out += [step(equal, number, 0, 1), step(give, _REFUSE)]
-    return b"".join([*out, step(give, _ALLOW)])
+
+    def call(numbers, *checks) -> list:
+        """Allowed where all checks hold: (offset, how, one of these values)."""
+        body = []
+        for offset, how, values in checks:
+            body.append(step(load, offset))
+            body += [step(how, value, len(values) - at) for at, value in enumerate(values)] + [step(give, _REFUSE)]
+        body.append(step(give, _ALLOW))
+        return [step(equal, numbers[place], 0, len(body)), *body]
+
+    out = [step(load, 4), step(equal, _ARCHITECTURES[machine], 1, 0), step(give, _KILL), step(load, 0)]
+    for numbers in _ALLOWED.values():
+        if numbers[place] is not None:
+            out += call(numbers)
+    for numbers, argument, values in _ALLOWED_WITH.values():
+        out += call(numbers, (16 + 8 * argument, equal, values))
+    pointer_is_null = lambda argument: [(16 + 8 * argument + half, equal, (0,)) for half in (0, 4)]     # noqa: E731
+    out += call(_SENDTO, *pointer_is_null(4)) + call(_TGKILL, (16, equal, (own,))) + call(_CLONE, (16, has_bits, (_CLONE_THREAD,)))
+    out += call(_PRLIMIT, (16, equal, (0, own)), *pointer_is_null(2))
+    out += [step(equal, _CLONE3, 1, 0), step(at_least, _FIRST_NEW, 0, 1), step(give, _NOT_THERE)]
+    return b"".join([*out, step(give, _REFUSE)])

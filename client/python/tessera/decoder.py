@@ -1,7 +1,7 @@
 """The decoder: a process beside a worker that reads HDF5, Parquet and zarr files for it, and writes zarr and
 folders of Parquet.
 
-`python -P -m tessera.decoder MEMORY UMASK [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
+`python -P -m tessera.decoder MEMORY UMASK confined|unconfined [FOLDER or FOLDER:ro ...]`, started by the worker, which has it on a socket (descriptor 3)
 and shares a buffer (descriptor 4) with it. The kernel keeps it to these folders, and to what Python is read from. A question is one packet: a line of JSON, a text after it (a tensor's name, or JSON), and the
 open file or folder. The answer is a code, a count of bytes in the buffer, and what is wrong. Files are opened by the
 worker alone, inside the folders that it serves; nothing here follows a path that a file names.
@@ -379,9 +379,11 @@ def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # PR_SET_PDEATHSIG: in the middle of a read, too
     os.environ["HDF5_PLUGIN_PRELOAD"] = "::"        # a file names filters; none is loaded for it
     line = socket.socket(fileno=LINE)
-    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[3:]]
-    read_only = {path for path, folder in zip(folders, sys.argv[3:]) if folder.endswith(":ro")}
-    confine([*of_python(), *folders], [path for path in folders if path not in read_only])
+    folders = [os.path.realpath(folder.removesuffix(":ro")) for folder in sys.argv[4:]]
+    read_only = {path for path, folder in zip(folders, sys.argv[4:]) if folder.endswith(":ro")}
+    missing = confine([*of_python(), *folders], [path for path in folders if path not in read_only])
+    if missing and sys.argv[3] != "unconfined":
+        sys.exit(f"tessera.decoder: this kernel has no {' and no '.join(missing)}")
     serve(line, mmap.mmap(BUFFER, 0))
     os._exit(0)     # what libraries have under way is of no use to anyone
 

@@ -70,9 +70,9 @@ absl::Status DecodedFile::CopyPart(const TransferRange& range, const Box& own, c
     CopyStrided(extents, element_bytes_, decoder_.buffer(), dense, shard, range.strides);
     return absl::OkStatus();
   }
-  TESSERA_RETURN_IF_ERROR(decoder_.Start());
-  CopyStrided(extents, element_bytes_, shard, range.strides, decoder_.buffer(), dense);
-  return decoder_.Write(file(), place_.path, part);
+  return decoder_.Write(file(), place_.path, part, [&](std::byte* buffer) {
+    CopyStrided(extents, element_bytes_, shard, range.strides, buffer, dense);
+  });
 }
 
 }  // namespace tessera

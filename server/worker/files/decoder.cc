@@ -29,8 +29,6 @@ namespace {
 constexpr int kLineFd = 3, kBufferFd = 4;
 constexpr std::string_view kOwnVariables = "TESSERA_";  // tokens are among them
 constexpr size_t kMaxShownPath = 200;
-// A decoder that died is seen to have ended soon.
-constexpr int kEndMs = 1000;
 
 // Of the last name: the folders on the way may have dots, too.
 std::string_view EndingOf(std::string_view path) {
@@ -83,8 +81,13 @@ absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pi
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // -P: nothing is imported from the current folder, which may be one of data.
-  std::vector<std::string> arguments = {
-      options.python, "-P", "-m", "tessera.decoder", StrCat(options.memory_bytes), StrCat(options.umask)};
+  std::vector<std::string> arguments = {options.python,
+                                        "-P",
+                                        "-m",
+                                        "tessera.decoder",
+                                        StrCat(options.memory_bytes),
+                                        StrCat(options.umask),
+                                        options.may_be_unconfined ? "unconfined" : "confined"};
   arguments.insert(arguments.end(), options.folders.begin(), options.folders.end());
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -105,26 +108,35 @@ absl::Status SpawnPython(const DecoderOptions& options, int line, int buffer, pi
       StrCat("decoder: ", Printable(options.python), " does not start: ", std::string_view(strerror(error))));
 }
 
-}  // namespace
-
-Decoder::~Decoder() {
-  End();
-  if (buffer_ != nullptr) munmap(buffer_, kDecoderBufferBytes);
-}
+// A process's buffer: what it is given, and where the worker has it.
+struct Buffer {
+  FileDescriptor memory;
+  std::byte* base;
+};
 
 // Its size is sealed: a page that the decoder takes away would end the worker.
-absl::Status Decoder::MakeBuffer() {
-  if (buffer_ != nullptr) return absl::OkStatus();
+absl::StatusOr<Buffer> MakeBuffer() {
   FileDescriptor memory(memfd_create("tessera-decoder", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || posix_fallocate(memory.get(), 0, kDecoderBufferBytes) != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return absl::ResourceExhaustedError(StrCat("decoder: no memory for a buffer of ", kDecoderBufferBytes, " bytes"));
   }
-  void* base = mmap(nullptr, kDecoderBufferBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  void* const base = mmap(nullptr, kDecoderBufferBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (base == MAP_FAILED) return absl::ResourceExhaustedError("decoder: its buffer can't be mapped");
-  memory_ = Raised(std::move(memory));
-  buffer_ = static_cast<std::byte*>(base);
-  return absl::OkStatus();
+  return Buffer{Raised(std::move(memory)), static_cast<std::byte*>(base)};
+}
+
+// Whether the process of a pidfd has ended, or does so in time.
+bool HasEnded(const FileDescriptor& exit, int timeout_ms) {
+  pollfd over{exit.get(), POLLIN, 0};
+  return exit.get() >= 0 && poll(&over, 1, timeout_ms) > 0;
+}
+
+}  // namespace
+
+Decoder::~Decoder() {
+  if (process_.number >= 0) kill(process_.number, SIGKILL);
+  End();
 }
 
 absl::Status Decoder::Start() {
@@ -132,29 +144,61 @@ absl::Status Decoder::Start() {
     return absl::FailedPreconditionError(
         "decoder: this worker has none: it was started without --decoder, the Python that reads such files");
   }
-  if (process_ >= 0) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(MakeBuffer());
+  if (!options_.missing_confinement.empty() && !options_.may_be_unconfined) {
+    return absl::FailedPreconditionError(
+        StrCat("decoder: this worker decodes nothing: its kernel has no ", options_.missing_confinement,
+               ", so nothing would confine a decoder; its operator may allow that by --decoder-unconfined"));
+  }
+  if (process_.number >= 0 && HasEnded(process_.exit, 0)) End();
+  if (process_.number >= 0) return absl::OkStatus();
+  if (const size_t count = CountEnding(); count >= kMaxEndingDecoders) {
+    return absl::UnavailableError(StrCat("decoder: ", count, " processes that were ended are still there, as those do ",
+                                         "that wait for a disk (max_ending_decoders)"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(Buffer buffer, MakeBuffer());
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    munmap(buffer.base, kDecoderBufferBytes);
     return absl::ResourceExhaustedError(StrCat("decoder: no socket: ", std::string_view(strerror(errno))));
   }
-  line_ = Raised(FileDescriptor(ends[0]));
+  process_.buffer = buffer.base;
+  process_.line = Raised(FileDescriptor(ends[0]));
   const FileDescriptor theirs = Raised(FileDescriptor(ends[1]));
-  return SpawnPython(options_, theirs.get(), memory_.get(), &process_);
+  absl::Status started = SpawnPython(options_, theirs.get(), buffer.memory.get(), &process_.number);
+  if (started.ok()) {
+    process_.exit = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process_.number, 0)));
+    if (process_.exit.get() >= 0) return absl::OkStatus();
+    started =
+        absl::ResourceExhaustedError(StrCat("decoder: its end can't be watched: ", std::string_view(strerror(errno))));
+    kill(process_.number, SIGKILL);
+  }
+  End();
+  return started;
+}
+
+size_t Decoder::CountEnding() {
+  const auto has_gone = [](pid_t process) { return waitpid(process, nullptr, WNOHANG) != 0; };
+  ending_.erase(std::remove_if(ending_.begin(), ending_.end(), has_gone), ending_.end());
+  return ending_.size();
 }
 
 std::string Decoder::End() {
-  if (process_ < 0) return "";
-  line_ = FileDescriptor();
+  const Process process = std::exchange(process_, Process());
+  if (process.buffer != nullptr) munmap(process.buffer, kDecoderBufferBytes);
+  if (process.number < 0) return "";
+  shutdown(process.line.get(), SHUT_RDWR);
+  // A process that ends by itself, as it does when its line is closed or a signal came, says why.
+  const bool ends_itself = HasEnded(process.exit, kDecoderEndMs);
+  if (!ends_itself) {
+    kill(process.number, SIGKILL);
+    HasEnded(process.exit, kDecoderEndMs);
+  }
   int status = 0;
-  // What ends by itself, as it does when its line is closed or a signal came, says why.
-  const FileDescriptor exit(static_cast<int>(syscall(SYS_pidfd_open, process_, 0)));
-  pollfd over{exit.get(), POLLIN, 0};
-  const bool has_ended = exit.get() >= 0 && poll(&over, 1, kEndMs) > 0;
-  if (!has_ended) kill(process_, SIGKILL);
-  waitpid(process_, &status, 0);
-  process_ = -1;
-  if (!has_ended) return "it was ended";
+  if (waitpid(process.number, &status, WNOHANG) == 0) {
+    ending_.push_back(process.number);
+    return "it was ended";
+  }
+  if (!ends_itself) return "it was ended";
   if (WIFSIGNALED(status)) {
     return StrCat("killed by signal ", WTERMSIG(status), " (", std::string_view(strsignal(WTERMSIG(status))), ")");
   }
@@ -175,7 +219,7 @@ absl::Status Decoder::Send(std::string_view request, int file) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof(int));
   // Not more than one question is under way, so the socket has room for it.
-  if (sendmsg(line_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+  if (sendmsg(process_.line.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
   return absl::UnavailableError(StrCat("decoder: no question reaches it: ", std::string_view(strerror(errno))));
 }
 
@@ -184,17 +228,18 @@ absl::StatusOr<int64_t> Decoder::Receive() {
   const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd ready{line_.get(), POLLIN, 0};
-    const int count = poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    // A process that it left may hold the line open, so its own end counts, too.
+    std::array<pollfd, 2> ready = {pollfd{process_.line.get(), POLLIN, 0}, pollfd{process_.exit.get(), POLLIN, 0}};
+    const int count = poll(ready.data(), ready.size(), static_cast<int>(std::max<int64_t>(left, 0)));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      kill(process_, SIGKILL);
+      kill(process_.number, SIGKILL);
       End();
       return absl::DeadlineExceededError(
           StrCat("decoder: no answer within ", options_.timeout_ms, " ms; it was ended"));
     }
     std::array<char, kMaxDecoderReply + 1> packet;
-    const ssize_t bytes = recv(line_.get(), packet.data(), packet.size(), 0);
+    const ssize_t bytes = recv(process_.line.get(), packet.data(), packet.size(), MSG_DONTWAIT);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes <= 0) return absl::UnavailableError(StrCat("decoder: it ended before it answered: ", End()));
     return ParseDecoderReply(std::string_view(packet.data(), static_cast<size_t>(bytes)), kDecoderBufferBytes);
@@ -202,7 +247,8 @@ absl::StatusOr<int64_t> Decoder::Receive() {
 }
 
 absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor& file, std::string_view path,
-                                     const DecodedPart* part, std::string_view text) {
+                                     const DecodedPart* part, std::string_view text,
+                                     const std::function<void(std::byte*)>& fill) {
   const auto told = [path](const absl::Status& status) {
     return absl::Status(status.code(),
                         StrCat("file ", Printable(path, kMaxShownPath), ": ", StdView(status.message())));
@@ -212,10 +258,15 @@ absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor
     return told(absl::InvalidArgumentError(StrCat("decoder: a question of ", request.size(), " bytes, ",
                                                   kMaxDecoderRequest, " are allowed (max_decoder_request)")));
   }
-  if (absl::Status started = Start(); !started.ok()) return told(started);
-  if (!Send(request, file.get()).ok()) {  // it has ended since the last question
+  const auto begin = [&]() -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(Start());
+    if (fill) fill(process_.buffer);
+    return absl::OkStatus();
+  };
+  if (absl::Status begun = begin(); !begun.ok()) return told(begun);
+  if (!Send(request, file.get()).ok()) {  // it has ended since Start looked
     End();
-    if (absl::Status started = Start(); !started.ok()) return told(started);
+    if (absl::Status begun = begin(); !begun.ok()) return told(begun);
     if (!Send(request, file.get()).ok()) {
       return told(absl::UnavailableError(StrCat("decoder: it ended before it answered: ", End())));
     }
@@ -228,7 +279,7 @@ absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor
 
 absl::StatusOr<std::string> Decoder::Describe(const FileDescriptor& file, std::string_view path) {
   TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, Ask("describe", file, path, nullptr, ""));
-  return std::string(reinterpret_cast<const char*>(buffer_), static_cast<size_t>(bytes));
+  return std::string(reinterpret_cast<const char*>(process_.buffer), static_cast<size_t>(bytes));
 }
 
 absl::Status Decoder::Create(const FileDescriptor& folder, std::string_view path, std::string_view json) {
@@ -244,8 +295,9 @@ absl::Status Decoder::Read(const FileDescriptor& file, std::string_view path, co
       StrCat("file ", Printable(path, kMaxShownPath), ": decoder: ", bytes, " bytes, ", wanted, " were asked for"));
 }
 
-absl::Status Decoder::Write(const FileDescriptor& folder, std::string_view path, const DecodedPart& part) {
-  return Ask("write", folder, path, &part, part.member).status();
+absl::Status Decoder::Write(const FileDescriptor& folder, std::string_view path, const DecodedPart& part,
+                            const std::function<void(std::byte*)>& fill) {
+  return Ask("write", folder, path, &part, part.member, fill).status();
 }
 
 }  // namespace tessera

@@ -7,8 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -22,10 +20,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kNewFileMark = ".tessera-";
-constexpr size_t kNewFileDigits = 16;
 constexpr size_t kMaxShownPath = 200;
-constexpr int kMaxFolderDepth = 64;
 
 absl::Status FileError(std::string_view path, int error) {
   const std::string text = StrCat("file ", Printable(path, kMaxShownPath), ": ", std::string_view(strerror(error)));
@@ -71,20 +66,6 @@ std::pair<std::string, std::string> SplitLast(std::string_view path) {
 bool IsBelow(std::string_view path, std::string_view root) {
   if (path.substr(0, root.size()) != root) return false;
   return root == "/" || path.size() == root.size() || path[root.size()] == '/';
-}
-
-// Removes `name` from the folder, with all in it; no link is followed.
-void RemoveTree(int folder, const char* name, int depth) {
-  if (unlinkat(folder, name, 0) == 0 || (errno != EISDIR && errno != EPERM) || depth == 0) return;
-  const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* const entries = fd < 0 ? nullptr : fdopendir(fd);
-  if (entries == nullptr) return;
-  while (const dirent* entry = readdir(entries)) {
-    const std::string_view own(entry->d_name);
-    if (own != "." && own != "..") RemoveTree(fd, entry->d_name, depth - 1);
-  }
-  closedir(entries);
-  unlinkat(folder, name, AT_REMOVEDIR);
 }
 
 bool EndsWith(std::string_view text, std::string_view end) {
@@ -149,16 +130,19 @@ NewFile::NewFile(FileDescriptor folder, FileDescriptor file, std::string name, s
       file_(std::move(file)),
       name_(std::move(name)),
       final_name_(std::move(final_name)),
-      mode_(mode) {}
+      mode_(mode) {
+  LockNewFile(file_.get());
+}
 
 NewFile::~NewFile() {
-  if (!is_committed_) RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
+  if (!is_committed_) RemoveTree(folder_.get(), name_.c_str());
 }
 
 absl::Status NewFile::Commit() {
   if (is_committed_) return absl::FailedPreconditionError("commit: the file was committed before");
   const bool is_folder = IsFolder(file_.get());
   if (fchmod(file_.get(), mode_) != 0) return FileError(name_, errno);
+  UnlockNewFile(file_.get());
   if ((is_folder ? syncfs(file_.get()) : fsync(file_.get())) != 0) return FileError(name_, errno);
   const auto rename = [this](unsigned how) {
     return renameat2(folder_.get(), name_.c_str(), folder_.get(), final_name_.c_str(), how);
@@ -169,24 +153,16 @@ absl::Status NewFile::Commit() {
     if (errno != EEXIST) return FileError(final_name_, errno);
     TESSERA_RETURN_IF_ERROR(CheckReplaceable(folder_.get(), final_name_));
     if (rename(RENAME_EXCHANGE) != 0) return FileError(final_name_, errno);
-    RemoveTree(folder_.get(), name_.c_str(), kMaxFolderDepth);
+    RemoveTree(folder_.get(), name_.c_str());
   }
   is_committed_ = true;
   fsync(folder_.get());
   return absl::OkStatus();
 }
 
-bool IsNewFileName(std::string_view name) {
-  if (name.size() < kNewFileMark.size() + kNewFileDigits + 2 || name[0] != '.' || name.size() > NAME_MAX) return false;
-  if (name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos) return false;
-  const std::string_view digits = name.substr(name.size() - kNewFileDigits);
-  const std::string_view mark = name.substr(name.size() - kNewFileDigits - kNewFileMark.size(), kNewFileMark.size());
-  return mark == kNewFileMark &&
-         std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
-}
-
 absl::StatusOr<FileRoots> FileRoots::Make(const std::vector<std::string>& folders, mode_t umask) {
   FileRoots roots;
+  roots.leftovers_ = std::make_shared<Leftovers>();
   roots.umask_ = umask;
   for (const std::string& folder : folders) {
     Root root;
@@ -306,6 +282,7 @@ absl::StatusOr<FileDescriptor> FileRoots::OpenFolderOf(std::string_view path, st
     return absl::InvalidArgumentError(StrCat("file ", Printable(path, kMaxShownPath), ": is there, and is no ",
                                              kind == S_IFDIR ? "folder" : "regular file"));
   }
+  leftovers_->Remove(folder.get());
   return folder;
 }
 

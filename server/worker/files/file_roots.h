@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/worker/files/leftovers.h"
 
 namespace tessera {
 
@@ -72,7 +73,8 @@ class FileRoots {
   absl::StatusOr<FileDescriptor> OpenNew(std::string_view path) const;
   // A folder that CreateFolder has made and that is not committed, to write in.
   absl::StatusOr<FileDescriptor> OpenNewFolder(std::string_view path) const;
-  // `name` beside `path`, with `bytes` bytes, of which the first are `head`. The name is NewFileName's.
+  // `name` beside `path`, with `bytes` bytes, of which the first are `head`. The name is such that IsNewFileName. Files
+  // that killed saves left in the folder a day ago or more are removed (leftovers.h).
   // ResourceExhausted where the disk has no room for them.
   absl::StatusOr<std::unique_ptr<NewFile>> Create(std::string_view path, std::string_view name, int64_t bytes,
                                                   std::string_view head) const;
@@ -94,10 +96,8 @@ class FileRoots {
   absl::StatusOr<FileDescriptor> OpenFolderOf(std::string_view path, std::string_view name, mode_t kind) const;
 
   std::vector<Root> roots_;
+  std::shared_ptr<Leftovers> leftovers_;
   mode_t umask_ = 022;
 };
-
-// Whether files that are being made have such names: ".x.npy.tessera-0123456789abcdef".
-bool IsNewFileName(std::string_view name);
 
 }  // namespace tessera

@@ -1,11 +1,16 @@
 #include "server/worker/files/decoder.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -43,6 +48,16 @@ std::string Reply(int code, int count, const std::string& text) {
 TEST(Decoder, NoneIsToldByName) {
   Decoder decoder{DecoderOptions{}};
   EXPECT_THAT(Told(decoder), HasSubstr("folder/x.h5: decoder: this worker has none: it was started without --decoder"));
+}
+
+TEST(Decoder, WithoutConfinementNothingIsDecodedUnlessTheOperatorAllowsIt) {
+  const std::string program = ProgramOf("replies", Reply(0, 0, "") + "exec sleep 1000");
+  Decoder decoder({.python = program, .missing_confinement = "Landlock"});
+  EXPECT_THAT(Told(decoder),
+              HasSubstr("folder/x.h5: decoder: this worker decodes nothing: its kernel has no Landlock"));
+  EXPECT_THAT(Told(decoder), HasSubstr("--decoder-unconfined"));
+  Decoder allowed({.python = program, .missing_confinement = "Landlock", .may_be_unconfined = true});
+  EXPECT_EQ(Told(allowed), "ok");
 }
 
 TEST(Decoder, OneThatHangsIsEndedInTime) {
@@ -87,16 +102,91 @@ TEST(Decoder, AnotherIsStarted) {
   }
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+constexpr char kTakesAQuestion[] = "dd bs=65536 count=1 <&3 >/dev/null 2>&1; ";
+
+// A process that it left holds its end of the line for five seconds more.
+TEST(Decoder, ItsEndIsNoticedAtOnce) {
+  Decoder decoder({.python = ProgramOf("leaves", "sleep 5 & exit 3")});
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_THAT(Told(decoder), HasSubstr("it ended before it answered: exit status 3"));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(3));
+}
+
+// The first process leaves a text in the buffer; the second one says that it wrote as many bytes.
+TEST(Decoder, EachProcessHasABufferOfItsOwn) {
+  const std::string was_here = ::testing::TempDir() + "/was_here";
+  unlink(was_here.c_str());
+  Decoder decoder({.python = ProgramOf("shares", kTakesAQuestion + ("if [ ! -e " + was_here) + " ]; then touch " +
+                                                     was_here + "; printf secret >&4; fi; " + Reply(0, 6, ""))});
+  EXPECT_EQ(*decoder.Describe(AnyFile(), "x.h5"), "secret");
+  auto second = decoder.Describe(AnyFile(), "x.h5");
+  if (!second.ok()) second = decoder.Describe(AnyFile(), "x.h5");  // the first one's end didn't show yet
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, std::string(6, '\0'));
+}
+
+TEST(Decoder, ValuesToWriteReachTheProcessThatIsAsked) {
+  const std::string out = ::testing::TempDir() + "/written";
+  Decoder decoder({.python = ProgramOf(
+                       "writes", kTakesAQuestion + ("head -c 5 /proc/self/fd/4 > " + out) + "; " + Reply(0, 0, ""))});
+  for (const char* text : {"hello", "there"}) {
+    const auto write = [&]() {
+      return decoder.Write(AnyFile(), "x.zarr", {"x", 0, {5}, {1}, 1},
+                           [&](std::byte* buffer) { std::memcpy(buffer, text, 5); });
+    };
+    absl::Status status = write();
+    if (!status.ok()) status = write();  // the first process's end didn't show yet
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(TextOf(out), text);
+  }
+}
+
+// Traces each process that writes its number to the file.
+pid_t StartTracer(const std::string& numbers) {
+  const pid_t tracer = fork();
+  if (tracer != 0) return tracer;
+  for (std::string last;; poll(nullptr, 0, 1)) {
+    const std::string now = TextOf(numbers);
+    if (now == last) continue;
+    if (ptrace(PTRACE_SEIZE, std::atoi(now.c_str()), nullptr, nullptr) != 0) _exit(1);
+    last = now;
+  }
+}
+
+// The kernel doesn't hand over the end of a process that somebody traces, as that of one that waits for a disk.
+TEST(Decoder, OneThatDoesNotEndHoldsNobodyUp) {
+  const std::string at = ::testing::TempDir() + "/its_number";
+  unlink(at.c_str());
+  Decoder decoder(
+      {.python = ProgramOf("stays", "echo $$ > " + at + ".new; mv " + at + ".new " + at + "; exec sleep 1000"),
+       .timeout_ms = 1000});
+  const pid_t tracer = StartTracer(at);
+  const auto before = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < kMaxEndingDecoders; ++i) EXPECT_THAT(Told(decoder), HasSubstr("no answer within 1000 ms"));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(40));
+  const bool is_traced = waitpid(tracer, nullptr, WNOHANG) == 0;
+  const std::string refused = Told(decoder);
+  kill(tracer, SIGKILL);
+  if (!is_traced) GTEST_SKIP() << "tracing is not permitted here";
+  EXPECT_THAT(refused, HasSubstr("4 processes that were ended are still there"));
+  waitpid(tracer, nullptr, 0);
+  EXPECT_THAT(Told(decoder), HasSubstr("no answer within 1000 ms"));
+}
+
 TEST(Decoder, HasNoTokenAndNoDescriptorOfTheWorker) {
   setenv("TESSERA_JOIN_TOKEN", "secret", 1);
   const int kept = open("/dev/null", O_RDONLY);  // not closed by exec
   const std::string out = ::testing::TempDir() + "/seen";
-  Decoder decoder(
-      {.python = ProgramOf("looks", "(env; ls /proc/self/fd) > " + out + "; " + Reply(0, 0, "") + "exec sleep 1000")});
+  Decoder decoder({.python = ProgramOf("looks", "(env; tr '\\0' ' ' < /proc/$$/cmdline; ls /proc/self/fd) > " + out +
+                                                    "; " + Reply(0, 0, "") + "exec sleep 1000")});
   EXPECT_EQ(Told(decoder), "ok");
   close(kept);
-  std::ifstream seen(out);
-  const std::string text((std::istreambuf_iterator<char>(seen)), std::istreambuf_iterator<char>());
+  const std::string text = TextOf(out);
   EXPECT_EQ(text.find("secret"), std::string::npos);
   EXPECT_EQ(text.find("\n" + std::to_string(kept) + "\n"),
             kept > 4 ? std::string::npos : text.find("\n" + std::to_string(kept) + "\n"));

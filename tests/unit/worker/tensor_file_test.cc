@@ -1,12 +1,19 @@
 #include "server/worker/files/tensor_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -156,6 +163,49 @@ TEST(FileRoots, NamesOfFilesThatAreBeingMade) {
         ".x.tessera-0123456789abcdeg", "./x.tessera-0123456789abcdef", ".x.tessera-0123456789abcde"}) {
     EXPECT_FALSE(IsNewFileName(name)) << name;
   }
+}
+
+// HDF5 locks what it opens.
+TEST(FileRoots, ASavedFileCanBeLockedAtOnce) {
+  const auto roots = FileRoots::Make({::testing::TempDir()});
+  ASSERT_TRUE(roots.ok()) << roots.status();
+  const auto made = roots->Create("locked.h5", ".locked.h5.tessera-0123456789abcdef", 4, "");
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_TRUE((*made)->Commit().ok());
+  const FileDescriptor saved = *roots->Open("locked.h5");
+  EXPECT_EQ(flock(saved.get(), LOCK_EX | LOCK_NB), 0);
+}
+
+// With its last change two days ago.
+void Age(const std::string& path) {
+  const time_t then = time(nullptr) - 48 * 3600;
+  const timespec times[2] = {{then, 0}, {then, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0) << path;
+}
+
+TEST(FileRoots, ASaveRemovesWhatKilledOnesLeftADayAgoAndNothingElse) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "leftovers";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / ".x.zarr.tessera-0123456789abcdef" / "c");
+  for (const char* name : {".x.zarr.tessera-0123456789abcdef/c/0", ".x.npy.tessera-0123456789abcdef",
+                           ".new.npy.tessera-0123456789abcdef", ".x.npy.tessera-of-mine", "x.npy"}) {
+    std::ofstream(folder / name) << "here";
+  }
+  std::filesystem::create_symlink("x.npy", folder / ".link.tessera-0123456789abcdef");
+  const std::string under_way = ".y.npy.tessera-0123456789abcdef";
+  const auto roots = FileRoots::Make({folder.string()});
+  ASSERT_TRUE(roots.ok()) << roots.status();
+  const auto goes_on = roots->Create("y.npy", under_way, 4, "");
+  ASSERT_TRUE(goes_on.ok()) << goes_on.status();
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename() != ".new.npy.tessera-0123456789abcdef") Age(entry.path().string());
+  }
+  // Another worker's.
+  ASSERT_TRUE(FileRoots::Make({folder.string()})->Create("z.npy", ".z.npy.tessera-0123456789abcdef", 4, "").ok());
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{".link.tessera-0123456789abcdef", ".new.npy.tessera-0123456789abcdef",
+                                          ".x.npy.tessera-of-mine", under_way, "x.npy"}));
 }
 
 }  // namespace
