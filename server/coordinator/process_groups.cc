@@ -11,6 +11,20 @@ constexpr size_t kNamedRanks = 8;
 
 }  // namespace
 
+std::string SecondsText(int64_t us) { return StrCat(static_cast<double>(us) * 1e-6, " s"); }
+
+bool WaitingMessage::IsOtherSideOf(const WaitingMessage& known) const {
+  if (is_send() == known.is_send() || tag != known.tag || known.is_blocked) return false;
+  const WaitingMessage& sent = is_send() ? *this : known;
+  const WaitingMessage& received = is_send() ? known : *this;
+  return sent.peer == received.call.rank && (received.peer == sent.call.rank || received.peer == kAnySource);
+}
+
+std::string WaitingMessage::ToText() const {
+  const std::string whom = peer == kAnySource ? "any rank" : StrCat("rank ", peer);
+  return StrCat(tessera::ToText(call.signature), is_send() ? " to " : " from ", whom, " with tag ", tag);
+}
+
 size_t ProcessGroupEntry::CountIn(GroupMember::State state) const {
   return static_cast<size_t>(std::count_if(members.begin(), members.end(),
                                            [state](const GroupMember& member) { return member.state == state; }));
@@ -27,6 +41,22 @@ std::optional<int32_t> ProcessGroupEntry::RankOf(SessionId session) const {
 std::string ProcessGroupEntry::NameOf(int32_t rank) const {
   const std::string& process = members[static_cast<size_t>(rank)].process;
   return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
+}
+
+std::string ProcessGroupEntry::NameOf(const GroupCall& call) const {
+  return StrCat("call ", call.number, " of group '", key, "'");
+}
+
+absl::Status ProcessGroupEntry::WhyGone(int32_t rank, const std::string& what) const {
+  return absl::UnavailableError(
+      StrCat(what, " of group '", key, "': ", NameOf(rank), " is gone: ", members[static_cast<size_t>(rank)].why));
+}
+
+std::optional<int32_t> ProcessGroupEntry::FindGone() const {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].state == GroupMember::State::kGone) return static_cast<int32_t>(rank);
+  }
+  return std::nullopt;
 }
 
 std::string ProcessGroupEntry::TextOf(const std::vector<int32_t>& ranks) {

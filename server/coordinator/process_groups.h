@@ -18,6 +18,12 @@
 
 namespace tessera {
 
+inline constexpr int64_t kMaxGroupTimeoutUs =
+    int64_t{365} * 24 * 3600 * 1'000'000;  // docs/limits.md: max_group_timeout
+
+// "0.5 s".
+std::string SecondsText(int64_t us);
+
 struct GroupMember {
   enum class State : uint8_t { kMissing, kHere, kGone };
   State state = State::kMissing;
@@ -56,6 +62,12 @@ struct WaitingMessage {
   int64_t deadline_us = 0;
   int64_t timeout_us = 0;
   bool is_blocked = false;  // it has met the other side, and a worker has no room for it yet
+
+  bool is_send() const { return call.signature.kind == CollectiveKind::kSend; }
+  // Whether one is a send, the other a recv, and they name each other. A blocked one alone has its other side.
+  bool IsOtherSideOf(const WaitingMessage& known) const;
+  // "send f32[8] to rank 2 with tag 0".
+  std::string ToText() const;
 };
 
 struct ProcessGroupEntry {
@@ -73,6 +85,11 @@ struct ProcessGroupEntry {
   std::optional<int32_t> RankOf(SessionId session) const;
   // "rank 2 (pid 31 on node7)".
   std::string NameOf(int32_t rank) const;
+  // "call 7 of group 'world'".
+  std::string NameOf(const GroupCall& call) const;
+  // Of what needs a rank that is gone; `what` opens the message.
+  absl::Status WhyGone(int32_t rank, const std::string& what) const;
+  std::optional<int32_t> FindGone() const;
   // "ranks 0, 2 and 5", of a few, and the count of the rest.
   static std::string TextOf(const std::vector<int32_t>& ranks);
   // The call of that number; made, where no member has come to it yet.

@@ -165,7 +165,7 @@ class StateMachine {
   // first record may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
 
-  // collectives.cc: process groups, and the calls of their members.
+  // rank_groups.cc: process groups. collectives.cc: the calls of their members; issue_collective.cc: onto the workers.
   absl::Status CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const;
   void AnswerJoins(ProcessGroupEntry& group);
   void FailJoins(ProcessGroupEntry& group, const absl::Status& status);
@@ -177,6 +177,7 @@ class StateMachine {
   // The member's call, with a result that waits for the others.
   absl::StatusOr<ArrivedCall> ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,
                                        const CollectiveRecord& record);
+  absl::StatusOr<TensorPointer> RowMajorCopyOf(SessionEntry& session, HandleId handle);
   void RefuseCollective(SessionEntry& session, const CollectiveRecord& record, const absl::Status& status);
   Progress TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
   absl::StatusOr<WaitingMessage> MessageOf(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,

@@ -55,10 +55,10 @@ class RankWork:
 
 
 def _ended(work: RankWork, async_op: bool):
-    """Waits where that was asked for by an array; a Tensor's result tells a failure where it is used."""
+    """Waits, unless the results are Tensors alone, which tell a failure where they are used."""
     if async_op:
         return work
-    if work._copies or not work._results:
+    if work._copies or any(one.result is None for one in work._works):
         work.wait()
     return None
 
