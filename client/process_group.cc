@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "client/session_groups.h"
 #include "client/session_impl.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -30,15 +31,16 @@ std::string OwnProcess() {
 }  // namespace
 
 absl::Status GroupWork::Wait(std::optional<double> timeout_s) const {
-  if (request_ != nullptr) TESSERA_RETURN_IF_ERROR(session_->AwaitAnswer(request_, timeout_s));
+  if (request_ != nullptr) TESSERA_RETURN_IF_ERROR(GroupDoor(*session_).Await(request_, timeout_s));
   return result_.has_value() ? result_->Wait(timeout_s) : absl::OkStatus();
 }
 
 bool GroupWork::IsDone() const {
-  return (request_ == nullptr || session_->IsAnswered(request_)) && (!result_.has_value() || result_->IsReady());
+  return (request_ == nullptr || GroupDoor(*session_).IsThere(request_)) &&
+         (!result_.has_value() || result_->IsReady());
 }
 
-int32_t GroupWork::source() const { return request_ == nullptr ? 0 : session_->SourceOf(request_); }
+int32_t GroupWork::source() const { return request_ == nullptr ? 0 : GroupDoor(*session_).SourceOf(request_); }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& session, const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> group(new ProcessGroup(session, options));
@@ -55,7 +57,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& 
   record.worker = options.worker.value;
   record.process = OwnProcess();
   TESSERA_ASSIGN_OR_RETURN(record.timeout_us, MicrosecondsOf(StrCat("group '", options.key, "'"), options.timeout_s));
-  TESSERA_ASSIGN_OR_RETURN(auto joined, session.impl()->JoinGroup(std::move(record)));
+  TESSERA_ASSIGN_OR_RETURN(auto joined, GroupDoor(*session.impl()).Join(std::move(record)));
   group->group_ = joined.first;
   group->members_ = std::move(joined.second);
   return group;
@@ -65,7 +67,7 @@ ProcessGroup::~ProcessGroup() { Leave(); }
 
 void ProcessGroup::Leave() {
   if (group_ == 0 || std::exchange(has_left_, true)) return;
-  session_.impl()->LeaveGroup(group_);
+  GroupDoor(*session_.impl()).Leave(group_);
 }
 
 absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const Tensor* operand,
@@ -96,10 +98,10 @@ absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const 
   }
   // A result tells by itself, but for who sent it.
   const bool is_answered = !result.has_value() || call.kind == CollectiveKind::kRecv;
-  TESSERA_ASSIGN_OR_RETURN(
-      auto started, session_.impl()->StartCollective(std::move(record), operand == nullptr ? nullptr : operand->state(),
-                                                     spec.has_value() ? &*spec : nullptr, is_answered));
-  work.request_ = std::move(started.request);
+  TESSERA_ASSIGN_OR_RETURN(auto started, GroupDoor(*session_.impl())
+                                             .Start(std::move(record), operand == nullptr ? nullptr : operand->state(),
+                                                    spec.has_value() ? &*spec : nullptr, is_answered));
+  work.request_ = std::move(started.answer);
   if (started.result != nullptr) work.result_.emplace(std::move(started.result));
   return work;
 }

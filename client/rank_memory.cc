@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/session_groups.h"
 #include "client/session_impl.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -84,7 +85,7 @@ RankMemory::~RankMemory() {
     std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
   }
-  group_->session().impl()->NotifyChanged();
+  GroupDoor(*group_->session().impl()).Wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -120,11 +121,11 @@ void RankMemory::Watch(std::shared_ptr<MemoryWork> work) {
     watched_.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   }
-  group_->session().impl()->NotifyChanged();
+  GroupDoor(*group_->session().impl()).Wake();
 }
 
 void RankMemory::Run() {
-  SessionImpl& session = *group_->session().impl();
+  GroupDoor session(*group_->session().impl());
   for (;;) {
     const uint64_t seen = session.changes();
     std::vector<std::shared_ptr<MemoryWork>> watched;

@@ -95,24 +95,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
   void KeepUntilClosed(std::shared_ptr<void> needed);
 
-  // ---- process groups (session_groups.cc) ----
-  // The group's number and its members by rank, when all are there.
-  absl::StatusOr<std::pair<uint64_t, std::vector<GroupMemberReport>>> JoinGroup(GroupRecord join);
-  void LeaveGroup(uint64_t group);
-  struct StartedCollective {
-    std::shared_ptr<void> request;  // null: it isn't answered
-    HandlePtr result;               // null: it has none
-  };
-  absl::StatusOr<StartedCollective> StartCollective(GroupRecord call, const HandlePtr& operand,
-                                                    const TensorSpec* result, bool is_answered);
-  absl::Status AwaitAnswer(const std::shared_ptr<void>& answer, std::optional<double> timeout_s);
-  bool IsAnswered(const std::shared_ptr<void>& answer);
-  int32_t SourceOf(const std::shared_ptr<void>& answer);  // of a recv that is answered
-  // For threads that watch many things: until something has changed since `seen`, which changes() gave.
-  uint64_t changes() const { return changes_; }
-  void AwaitChange(uint64_t seen, std::chrono::milliseconds at_most);
-  void NotifyChanged();
-
   // ---- bulk data (session_data.cc, session_download.cc) ----
   // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read: by the workers
   // themselves where it lies in shared memory (HostMemory::MakeShared).
@@ -139,7 +121,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
  private:
   friend struct HandleState;
   friend class DeferredCalls;
-  friend class FileDoor;  // session_files.h
+  friend class FileDoor;   // session_files.h
+  friend class GroupDoor;  // session_groups.h
   struct Request;
   // session_transfer.h
   struct Slab;
@@ -190,6 +173,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   static OnCancel SpreadTo(absl::Span<const CallOperand> operands);
   void ProbeProgress();
   void Progress();
+  void NotifyChanged();
   absl::Status CheckImplicit(const SpecEntry& entry);
   // What there is to tell of what moves without being asked for; an error where it is forbidden.
   static absl::StatusOr<std::string> ImplicitText(const SpecEntry& entry, ImplicitPolicy policy);
@@ -253,7 +237,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status DownloadOnce(const HandlePtr& handle, const DownloadPart& part, const Box& box, Landing& landing);
   absl::Status Fetch(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const DownloadPart& part,
                      const Box& box, Landing& landing);
-  // Once there is a ticket.
   absl::Status FetchFromWorkers(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                                 const DownloadPart& part, const Box& box, const Landing& landing);
   // Waits for the end of a download.

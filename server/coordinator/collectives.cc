@@ -91,7 +91,7 @@ void StateMachine::RefuseCollective(SessionEntry& session, const CollectiveRecor
   if (record.request != 0) Send(session, SettledEvent{record.request, status});
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& record) {
   if (const auto operand = session.tensors.find(record.operand);
       operand != session.tensors.end() && operand->second->status.ok() && operand->second->is_awaited()) {
     return BlockedBy(*operand->second);
@@ -111,8 +111,8 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, Collectiv
   return progress;
 }
 
-StateMachine::Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                              const CollectiveRecord& record) {
+Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
+                                const CollectiveRecord& record) {
   GroupMember& member = group.members[static_cast<size_t>(rank)];
   GroupCall& call = group.CallAt(member.next_call);
   const auto own = [&call, rank] {
@@ -208,8 +208,8 @@ absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, Pr
                         .timeout_us = record.timeout_us};
 }
 
-StateMachine::Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                                 const CollectiveRecord& record) {
+Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
+                                   const CollectiveRecord& record) {
   absl::StatusOr<WaitingMessage> message = MessageOf(session, group, rank, record);
   if (!message.ok()) {
     RefuseCollective(
@@ -276,7 +276,7 @@ bool StateMachine::AwaitsRanks(SessionId id) const {
 
 // ---- reads of results that are not there yet
 
-StateMachine::Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record record) {
+Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record record) {
   session.parked_weight += WeightOf(record);
   session.parked[handle].push_back(std::move(record));
   return Progress::kDone;

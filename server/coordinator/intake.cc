@@ -90,7 +90,7 @@ void StateMachine::Pump() {
   }
 }
 
-StateMachine::Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
+Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
   const auto& wait = session.memory_wait;
   if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
   Record& record = session.queue.front();
@@ -195,7 +195,7 @@ void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
   for (const HandleId handle : unit.dropped) DropHandle(session, handle);
 }
 
-absl::StatusOr<StateMachine::Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
+absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
   std::vector<Scalar> scalars;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
   if (!HasRoom(*plan->workers)) return Progress::kBlocked;
@@ -205,7 +205,7 @@ absl::StatusOr<StateMachine::Progress> StateMachine::TakeSegment(SessionEntry& s
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
+Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
   if (std::optional<Unit> segment = FindSegment(session); segment.has_value()) {
     taken = segment->record_count;
     const absl::StatusOr<Progress> progress = TakeSegment(session, *segment);
@@ -295,7 +295,7 @@ absl::Status StateMachine::CheckInline(const UploadRecord& record) const {
       "; it takes one that isn't pending, of max_inline_bytes, ", config_.max_inline_bytes, ", at most"));
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
   // Before a list of all workers is made of a mesh.
   absl::Status status;
   for (const UploadedTensor& one : record.tensors) {
@@ -327,7 +327,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, UploadRec
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
@@ -351,7 +351,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DownloadR
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
@@ -363,12 +363,12 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, WatchReco
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, DropRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, DropRecord& record) {
   for (HandleId handle : record.handles) DropHandle(session, handle);
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, NamingRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, NamingRecord& record) {
   if (!session.tensors.contains(record.handle)) return Progress::kDone;
   LoseName(session, record.handle);
   if (record.name.empty()) return Progress::kDone;
@@ -380,7 +380,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, NamingRec
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
   // Beyond the limit a block is not opened: its end says so.
   if (static_cast<int64_t>(session.scopes.size()) >= config_.max_comm_blocks) return Progress::kDone;
   auto [entry, is_new] = session.scopes.try_emplace(record.scope);
@@ -396,7 +396,7 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommBegin
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRecord& record) {
   auto found = session.scopes.find(record.scope);
   if (found == session.scopes.end()) {
     Send(session,
@@ -413,9 +413,9 @@ StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRe
 
 // Cancels and releases act when they arrive, before the records that they cancel, or that wait for the ticket's tensor,
 // have their turn.
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, CancelCallsRecord&) { return Progress::kDone; }
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
+Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
+Progress StateMachine::TakeRecord(SessionEntry&, CancelCallsRecord&) { return Progress::kDone; }
+Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
 
 void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
   auto found = tickets_.find(release.ticket);
@@ -510,12 +510,12 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
   }
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
   Send(session, BatchDoneEvent{record.number});
   return Progress::kDone;
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
   if (!record.results.empty()) {
     const TensorPointer failed = MakeFailedTensor(session, record.results[0], record.status);
     for (HandleId handle : record.results) AddFailedTensor(session, handle, failed);

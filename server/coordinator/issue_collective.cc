@@ -1,4 +1,5 @@
-// A group's call onto the workers: the members' tensors are the shards of one (collective_parts.h), each at its own offset.
+// A group's call onto the workers: the members' tensors are the shards of one (collective_parts.h), each at its own
+// offset.
 
 #include <algorithm>
 #include <utility>
@@ -45,15 +46,15 @@ absl::StatusOr<TensorPointer> StateMachine::RowMajorCopyOf(SessionEntry& session
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
   TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
   const auto made = session.tensors.find(kCopy);
-  if (made == session.tensors.end()) return absl::ResourceExhaustedError("the session holds too many tensors for a copy");
+  if (made == session.tensors.end())
+    return absl::ResourceExhaustedError("the session holds too many tensors for a copy");
   TensorPointer copy = std::move(made->second);
   session.tensors.erase(made);
   return copy;
 }
 
-absl::StatusOr<StateMachine::Progress> StateMachine::IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
-                                                                     const CollectiveParts& parts,
-                                                                     std::vector<ArrivedCall>& calls) {
+absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
+                                                       const CollectiveParts& parts, std::vector<ArrivedCall>& calls) {
   const std::string_view name = ToText(calls[0].signature.kind);
   const auto tell = [&] {
     int32_t source = 0;

@@ -1,4 +1,5 @@
-// Process groups of the state machine: sessions join as ranks, leave, and are told of those that are gone or don't come.
+// Process groups of the state machine: sessions join as ranks, leave, and are told of those that are gone or don't
+// come.
 
 #include <algorithm>
 #include <utility>
@@ -54,7 +55,7 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
   return absl::OkStatus();
 }
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record) {
   if (absl::Status status = CheckJoin(session, record); !status.ok()) {
     Send(session, SettledEvent{record.request, status});
     return Progress::kDone;
@@ -103,7 +104,7 @@ void StateMachine::FailJoins(ProcessGroupEntry& group, const absl::Status& statu
 
 // ---- leaving
 
-StateMachine::Progress StateMachine::TakeRecord(SessionEntry& session, LeaveGroupRecord& record) {
+Progress StateMachine::TakeRecord(SessionEntry& session, LeaveGroupRecord& record) {
   ProcessGroupEntry* const group = process_groups_.Find(record.group);
   const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(session.info.session);
   if (rank.has_value()) LeaveGroup(*group, *rank, "it has left the group");

@@ -191,7 +191,7 @@ class StateMachine::SegmentGatherer {
   absl::InlinedVector<HandleId, 4> handles_;  // by input
 };
 
-std::optional<StateMachine::Unit> StateMachine::FindSegment(SessionEntry& session) const {
+std::optional<Unit> StateMachine::FindSegment(SessionEntry& session) const {
   if (session.lone_calls > 0) return std::nullopt;
   const auto max_calls = static_cast<size_t>(config_.max_segment_ops);
   if (max_calls < 2 || session.queue.size() < 3) return std::nullopt;
@@ -222,7 +222,7 @@ std::optional<StateMachine::Unit> StateMachine::FindSegment(SessionEntry& sessio
   }
 }
 
-absl::StatusOr<StateMachine::Unit> StateMachine::UnitOf(const SessionEntry& session, const CallRecord& record) const {
+absl::StatusOr<Unit> StateMachine::UnitOf(const SessionEntry& session, const CallRecord& record) const {
   Unit unit;
   unit.calls.push_back(&record);
   unit.name = NameOf(record.call.op, record.speaker);

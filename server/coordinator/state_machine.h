@@ -30,6 +30,7 @@
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
 #include "server/coordinator/tables.h"
+#include "server/coordinator/unit.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
@@ -81,8 +82,7 @@ class StateMachine {
   void On(const TickEvent& event);
   void On(const ContinuedEvent& event);
   void CloseSession(SessionId id, const absl::Status& reason);
-  bool MakeRoomFor(Role role,
-                   std::optional<int64_t> uid);  // ends a session that is of no use to anyone, if there is one
+  bool MakeRoomFor(Role role, std::optional<int64_t> uid);  // ends a session of no use to anyone, if there is one
   void DropHandle(SessionEntry& session, HandleId handle);
   void LoseName(SessionEntry& session, HandleId handle);
   void Send(SessionEntry& session, SessionEventBody body);
@@ -114,12 +114,6 @@ class StateMachine {
   // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
   void Pump();
   void Charge(SessionEntry& session, int64_t own_us);
-  // kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
-  // on their way from the client.
-  enum class Progress { kDone, kBlocked, kAwaitsUpload };
-  static Progress BlockedBy(const TensorEntry& awaited) {
-    return awaited.uploading ? Progress::kAwaitsUpload : Progress::kBlocked;
-  }
   // Of the first records of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
@@ -135,12 +129,6 @@ class StateMachine {
   Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelRecord& record);
   Progress TakeRecord(SessionEntry& session, CancelCallsRecord& record);
-  // What the cancels of a batch name.
-  struct Cancels {
-    std::set<uint64_t> requests;
-    size_t calls_before = 0;  // calls and uploads of the queue up to here, but for those that lead to `needed`
-    absl::flat_hash_set<HandleId> needed;
-  };
   // By record of the queue up to `calls_before`, whether it leads to what is needed.
   static std::vector<bool> FindNeeded(const SessionEntry& session, const Cancels& cancels);
   void Cancel(SessionEntry& session, const Cancels& cancels);
@@ -169,12 +157,10 @@ class StateMachine {
   absl::Status CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const;
   void AnswerJoins(ProcessGroupEntry& group);
   void FailJoins(ProcessGroupEntry& group, const absl::Status& status);
-  // The member has no more calls: what waits for it fails.
   void LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why);
   void LeaveGroups(SessionId session, const std::string& why);
-  void WatchGroups();  // what nobody completes in time fails
+  void WatchGroups();
   void CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests);
-  // The member's call, with a result that waits for the others.
   absl::StatusOr<ArrivedCall> ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,
                                        const CollectiveRecord& record);
   absl::StatusOr<TensorPointer> RowMajorCopyOf(SessionEntry& session, HandleId handle);
@@ -193,25 +179,13 @@ class StateMachine {
                              const std::vector<ArrivedCall*>& givers, const std::vector<ArrivedCall*>& takers,
                              PlanTemplate& plan);
   void AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan);
-  // A read of an unmatched result waits beside the queue, and goes back to its front when that is known.
+  // A read of an unmatched result waits beside the queue.
   Progress Park(SessionEntry& session, HandleId handle, Record record);
   void Unpark(SessionId session, HandleId handle);
   void TakeBackParked();
   bool MakesCalls(const PlanTemplate& plan) const;
 
   // segments.cc: which records of a queue are planned as one.
-  // What is issued as one instruction: a call, or a segment of calls of a batch.
-  struct Unit {
-    absl::InlinedVector<const CallRecord*, 1> calls;
-    size_t record_count = 1;                        // of the queue's: the calls, and the drops between and after them
-    std::string_view name;                          // of the last call
-    absl::InlinedVector<TensorPointer, 2> tensors;  // inputs, by number
-    absl::InlinedVector<bool, 2> last_uses;         // by input: nobody has its handle after the unit
-    absl::InlinedVector<HandleId, 2> dropped;       // handles that nobody has after it
-    absl::InlinedVector<HandleId, 1> results;       // of what is kept
-    absl::InlinedVector<Scalar, 2> numbers;
-    PlanKey key;
-  };
   absl::StatusOr<Unit> UnitOf(const SessionEntry& session, const CallRecord& record) const;
   // The segment that begins with the first record of the queue; nullopt where nothing is gained.
   std::optional<Unit> FindSegment(SessionEntry& session) const;
@@ -314,12 +288,6 @@ class StateMachine {
   uint64_t closed_windows_ = 0;  // so far
   GroupTable groups_;
   ProcessGroups process_groups_;
-  struct FreedRange {
-    int64_t start = 0;
-    int64_t stop = 0;
-    WorkerGroup workers;
-    History history;
-  };
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
   std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
   std::shared_ptr<bool> alive_;                         // buffers outlive nothing: cleared first on destruction

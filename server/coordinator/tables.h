@@ -55,6 +55,14 @@ struct BufferEntry {
 };
 using BufferPointer = std::shared_ptr<BufferEntry>;
 
+// A range that was given back, and that instructions may still touch.
+struct FreedRange {
+  int64_t start = 0;
+  int64_t stop = 0;
+  WorkerGroup workers;
+  History history;
+};
+
 struct OpEntry;
 using OpPointer = std::shared_ptr<OpEntry>;
 

@@ -44,6 +44,7 @@ class Ranks:
 
     def __init__(self, cluster, size, key):
         self.size = size
+        self.is_broken = False      # some rank has done less than the others
         self.pipes, self.processes = [], []
         for rank in range(size):
             here, there = CONTEXT.Pipe()
@@ -60,11 +61,14 @@ class Ranks:
 
     def answers(self, ranks=None, allow=False):
         out = []
+        assert not self.is_broken, "the ranks are out of step since an earlier test"
+        self.is_broken = not allow
         for rank in range(self.size) if ranks is None else ranks:
             assert self.pipes[rank].poll(100), f"rank {rank} did not answer"
             answer = self.pipes[rank].recv()
             assert allow or not isinstance(answer, Failure), f"rank {rank}: {answer!r}\n{answer.trace}"
             out.append(answer)
+        self.is_broken = False
         return out
 
     def run(self, function, *args, ranks=None, allow=False):

@@ -24,25 +24,28 @@ _REDUCE_CODES = {"sum": 0, "avg": 1, "min": 2, "max": 3, "product": 4, "band": 5
 class RankWork:
     """A call of this rank under way. Results that are Tensors may be used at once, arrays have theirs after wait()."""
 
-    __slots__ = ("_works", "_copies", "_results", "_lock", "_group")
+    __slots__ = ("_works", "_copies", "_results", "_lock", "_group", "_is_over")
 
     def __init__(self, works, copies, results, group: RankGroup):
         self._works, self._copies, self._results, self._group = list(works), [copy for copy in copies if copy], list(results), group
-        self._lock = threading.Lock()
+        self._lock, self._is_over = threading.Lock(), False
 
     def wait(self, timeout=None) -> bool:
         """Blocks until it is done, for so many seconds (or a timedelta) at most; raises what it failed with."""
         limit = None if timeout is None else seconds_of("Work.wait", timeout)
-        for work in self._works:
-            work.wait(limit)
         with self._lock:
-            copies, self._copies = self._copies, []
-        for copy in copies:
-            copy()
+            for work in self._works:
+                # What is copied tells by itself, without a question before it.
+                if limit is not None or not self._copies or work.result is None:
+                    work.wait(limit)
+            while self._copies:
+                self._copies[-1]()
+                self._copies.pop()
+            self._is_over = True
         return True
 
     def is_completed(self) -> bool:
-        return all(work.is_done for work in self._works)
+        return self._is_over or all(work.is_done for work in self._works)
 
     def source_rank(self) -> int:
         """Of a recv that is done: who sent, as a rank of the world."""

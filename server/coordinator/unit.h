@@ -1,0 +1,43 @@
+#pragma once
+
+// What the state machine's intake hands from one of its steps to the next.
+
+#include <cstdint>
+#include <set>
+#include <string_view>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "server/coordinator/plan_cache.h"
+#include "server/coordinator/tables.h"
+
+namespace tessera {
+
+// kBlocked: by a limit per worker, or by windows that are being closed. kAwaitsUpload: bytes of an operand are still
+// on their way from the client.
+enum class Progress : uint8_t { kDone, kBlocked, kAwaitsUpload };
+inline Progress BlockedBy(const TensorEntry& awaited) {
+  return awaited.uploading ? Progress::kAwaitsUpload : Progress::kBlocked;
+}
+
+// One instruction's worth of records: a call, or a segment of calls of a batch.
+struct Unit {
+  absl::InlinedVector<const CallRecord*, 1> calls;
+  size_t record_count = 1;                        // of the queue's: the calls, and the drops between and after them
+  std::string_view name;                          // of the last call
+  absl::InlinedVector<TensorPointer, 2> tensors;  // inputs, by number
+  absl::InlinedVector<bool, 2> last_uses;         // by input: nobody has its handle after the unit
+  absl::InlinedVector<HandleId, 2> dropped;       // handles that nobody has after it
+  absl::InlinedVector<HandleId, 1> results;       // of what is kept
+  absl::InlinedVector<Scalar, 2> numbers;
+  PlanKey key;
+};
+
+// All that the cancels of one batch name.
+struct Cancels {
+  std::set<uint64_t> requests;
+  size_t calls_before = 0;  // calls and uploads of the queue up to here, but for those that lead to `needed`
+  absl::flat_hash_set<HandleId> needed;
+};
+
+}  // namespace tessera
