@@ -75,7 +75,9 @@ struct ChildFds {
 
 // In the child after a fork, beside other threads' locks: system calls alone.
 [[noreturn]] void BecomeProcess(const ChildFds& fds, pid_t parent, char** argv, char** envp) {
-  setsid();
+  // A group of its own, and no session of its own: the kernel shares cores out by session (autogroup), and a rank that
+  // yields while it waits would yield to nobody of another one: 2.5 ms in place of 0.4 for a small all_reduce.
+  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it died before the kernel was told
   dup2(fds.in, 0);
