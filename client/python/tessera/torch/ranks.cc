@@ -459,11 +459,13 @@ void RanksBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
   at::Tensor all_came = at::zeros({1}, at::kByte);
   Waited waited;
   try {
-    const auto calls = NewCalls();
-    Recv(method, *calls, all_came, 0, tag, c10d::kUnsetTimeout);
-    Send(method, *calls, all_came, 0, tag, c10d::kUnsetTimeout);
-    waited = calls->Wait(-1);
-    calls->KeepUntilDone();
+    // Rank 0 takes the arrival before it answers, unless it has given up; then nobody takes it.
+    const auto answer = NewCalls();
+    const auto arrival = NewCalls();
+    Recv(method, *answer, all_came, 0, tag, c10d::kUnsetTimeout);
+    Send(method, *arrival, all_came, 0, tag, c10d::kUnsetTimeout);
+    waited = answer->Wait(-1);
+    answer->KeepUntilDone();
   } catch (const c10::DistBackendError& error) {
     waited = {Outcome::kFailed, error.what_without_backtrace()};
   }
@@ -494,7 +496,7 @@ void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseco
   const at::Tensor all_came = at::full({1}, missing.empty(), at::kByte);
   for (int rank = 1; rank < size_; ++rank) {
     try {
-      Send(method, *answers, all_came, rank, tag, timeout);
+      Send(method, *answers, all_came, rank, tag, c10d::kUnsetTimeout);  // a late rank gets it, too
     } catch (const c10::DistBackendError&) {
       if (missing.empty()) throw;  // else this rank may be the one that is gone
     }
