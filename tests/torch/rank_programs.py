@@ -1,7 +1,7 @@
-"""What the ranks of test_ranks.py run: a function each, called in every rank with its number and the number of ranks.
+"""The programs of test_ranks.py: every rank calls one function with its number and the number of ranks.
 
-`python rank_programs.py NAME RANKS` imports torch once and forks the ranks; it ends with the first exit code that isn't 0.
-Every rank knows what all ranks give (`value`), so each compares its own result with the dense answer.
+`python rank_programs.py NAME RANKS` imports torch once and forks the ranks; it fails when one of them does. Every rank can make the
+inputs of all ranks (`value`), so each compares its own result with the dense answer.
 """
 
 import faulthandler
@@ -387,6 +387,45 @@ def data_parallel(rank, ranks):
         model = torch.nn.parallel.DistributedDataParallel(net(), **keywords)
         for got, want in zip(train(model, batch[4 * rank:4 * rank + 4]), alone, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def many_at_once(rank, ranks):
+    given = [torch.full((50,), float(rank + number)) for number in range(300)]
+    works = [dist.all_reduce(x, async_op=True) for x in given]
+    futures = [work.get_future() for work in works[::3]]
+    for waited in (*works[::-1], *futures):
+        waited.wait()
+    for number, x in enumerate(given):
+        assert (x == sum(r + number for r in range(ranks))).all(), number
+
+
+def fully_sharded(rank, ranks):
+    """torch's FSDP2 and DTensor on a mesh of CPU ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
+    sharded, alone = models
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer, mesh=mesh)
+    batch = torch.randn(4 * ranks, 8, generator=torch.Generator().manual_seed(3))
+    for model, rows in ((sharded, batch[4 * rank:4 * rank + 4]), (alone, batch)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(rows).square().mean().backward()
+            optimizer.step()
+    for got, want in zip(sharded.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(got.full_tensor(), want, rtol=1e-5, atol=1e-6)
+    a, b = torch.arange(42.0).view(6, 7), torch.arange(35.0).view(7, 5)
+    product = distribute_tensor(a, mesh, [Shard(1)]) @ distribute_tensor(b, mesh, [Shard(0)])
+    torch.testing.assert_close(product.full_tensor(), a @ b)
+    torch.testing.assert_close(distribute_tensor(a, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), a)
 
 
 def run(name, rank, ranks, store):

@@ -1,5 +1,5 @@
-"""torch.distributed's backend `tessera`: ranks in processes of their own, whose collectives give the dense answer. What they run
-is in rank_programs.py."""
+"""torch.distributed's backend `tessera`: ranks in processes of their own, whose collectives give the dense answer.
+rank_programs.py has the programs that the ranks run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
-            "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel")
+            "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once")
 
 
 def run(cluster, *command, timeout=240):
@@ -47,6 +47,23 @@ print(dist.get_backend(), x.tolist())
 dist.destroy_process_group()
 """
     assert "tessera [1.0, 1.0, 1.0]" in run(cluster, "-c", script)
+
+
+def test_a_script_under_torchrun_starts_a_cluster_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import os, torch, torch.distributed as dist
+dist.init_process_group("tessera")
+x = torch.full((3,), dist.get_rank() + 1.0)
+dist.all_reduce(x)
+os.write(1, f"rank {dist.get_rank()} has {x.tolist()}\\n".encode())
+dist.destroy_process_group()
+""")
+    environment = {name: text for name, text in os.environ.items() if name != "TESSERA_ADDRESS"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 has [3.0, 3.0, 3.0]", "rank 1 has [3.0, 3.0, 3.0]"]
 
 
 def test_some_of_torchs_own_tests(cluster):

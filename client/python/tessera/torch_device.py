@@ -40,7 +40,7 @@ def main() -> None:
         for library in SOURCES:
             print(build(pathlib.Path(found.origin).parent, library))
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"tessera.torch_device: what tessera.torch needs can't be compiled (it takes g++, or the compiler that CXX names, and Python's headers): {error}")
+        sys.exit(f"tessera.torch_device: the device and the backend can't be compiled (they need g++, or the compiler that CXX names, and Python's headers): {error}")
 
 
 if __name__ == "__main__":

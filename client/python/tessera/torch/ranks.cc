@@ -2,7 +2,7 @@
 // the table of functions that the built extension gives (ranks_table.h). tessera.torch.ranks registers it.
 //
 // Compiled on the user's machine against the user's torch (tessera.torch_device), so nothing of the library is
-// included. Every method begins its calls and returns; waiting is the Work's (ranks_work.h).
+// included. Every method begins its calls and returns. The Work that it returns waits for them (ranks_work.h).
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -26,7 +26,7 @@ using Lists = std::vector<Tensors>;
 
 constexpr int kNobody = -1;
 
-// What all calls of one method have alike.
+// A method of the backend: its name in errors, its title in torch's profiles, its type.
 struct Method {
   const char* name;
   const char* title;

@@ -23,7 +23,7 @@ inline bool IsPlain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Only the memory of this process's CPU, of one dtype. `what` is the method that was called.
+// Throws unless all tensors are dense, on the CPU and of one dtype. `what` names the method that was called.
 inline void CheckTensors(const char* what, const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "tessera: ", what, " takes a tensor at least, and got an empty list");
   for (const at::Tensor& tensor : tensors) {
@@ -114,7 +114,7 @@ inline uint32_t DTypeOf(const char* what, const at::Tensor& tensor, Use use) {
   TORCH_CHECK(false, "Backend tessera does not support ", what, " of ", tensor.scalar_type());
 }
 
-// The table's ReduceOp, and the tensor with which to call it: PREMUL_SUM sums scaled copies.
+// The table's ReduceOp. PREMUL_SUM is the sum of scaled copies, which Scaled makes.
 inline uint32_t ReduceOpOf(const char* what, const c10d::ReduceOp& op) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:

@@ -1,7 +1,7 @@
 #pragma once
 
-// torch's Work for calls of the table: what torch.distributed gives for an async call. It waits on the caller's thread,
-// by the table's wait; a thread of the library completes it only where somebody asked for its future.
+// torch's Work for calls of the table, which torch.distributed returns for an async call. It waits on the caller's
+// thread, by the table's wait; a thread of the library completes it only where somebody asked for its future.
 //
 //   auto work = c10::make_intrusive<RanksWork>(rank, OpType::ALLREDUCE, "tessera:all_reduce", inputs, outputs, calls,
 //   7); work->wait();    // throws DistBackendError where a call failed
@@ -102,7 +102,7 @@ class RanksWork final : public c10d::Work {
     finish(error);
   }
 
-  // Without a lock: what the user has attached to the future runs here.
+  // Holds no lock: the future runs the user's callbacks here.
   void MarkFuture() {
     std::exception_ptr error = exception();
     if (error) {
