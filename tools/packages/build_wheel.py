@@ -24,6 +24,8 @@ import portable
 from checkout import PROGRAMS, ROOT, built, copy, version
 
 CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi", "client/python/_tessera_python.py")
+# init_process_group("tessera") finds its backend by this, without an import.
+ENTRY_POINTS = b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:register\n"
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 # What a host has: the C and C++ libraries, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}
@@ -133,11 +135,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         tree = pathlib.Path(work) / "tree"
         programs = add_client(tree, bin_dir)
-        name_version, files = version(), {}
+        name_version, files = version(), {"entry_points.txt": ENTRY_POINTS}
         if options.full:
             programs += add_servers(tree, bin_dir)
             name_version += "+servers"
-            files["entry_points.txt"] = b"[console_scripts]\ntessera = tessera._command:main\n"
+            files["entry_points.txt"] += b"[console_scripts]\ntessera = tessera._command:main\n"
         files |= licences(programs)
         wheel = repair(pack(tree, name_version, files, pathlib.Path(work)), options.out)
     print(f"{wheel} {wheel.stat().st_size / (1 << 20):.1f} MiB")

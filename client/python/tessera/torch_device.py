@@ -1,4 +1,5 @@
-"""`python -m tessera.torch_device`: compiles the device of tessera.torch against the torch of this Python, once."""
+"""`python -m tessera.torch_device`: compiles the device of tessera.torch, and the backend of torch.distributed, against the
+torch of this Python, once."""
 
 from __future__ import annotations
 
@@ -9,21 +10,24 @@ import subprocess
 import sys
 import sysconfig
 
-SOURCE = pathlib.Path(__file__).parent / "torch" / "device.cc"
+DEVICE = "libtessera_torch.so"
+RANKS = "libtessera_ranks.so"
+SOURCES = {DEVICE: "device.cc", RANKS: "ranks.cc"}
 
 
-def built_path(torch_folder: pathlib.Path) -> pathlib.Path:
+def built_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     """Where tessera.torch looks for it: beside torch, whose one version it is for."""
-    return torch_folder.parent / "tessera_torch_device" / "libtessera_torch.so"
+    return torch_folder.parent / "tessera_torch_device" / library
 
 
-def build(torch_folder: pathlib.Path) -> pathlib.Path:
-    target = built_path(torch_folder)
+def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
+    source = pathlib.Path(__file__).parent / "torch" / SOURCES[library]
+    target = built_path(torch_folder, library)
     target.parent.mkdir(exist_ok=True)
     new = target.with_suffix(".so.new")
     include = torch_folder / "include"
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-isystem", include,
-                    "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), SOURCE,
+                    "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), source,
                     "-L", torch_folder / "lib", "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", new], check=True)
     return new.replace(target)
 
@@ -33,9 +37,10 @@ def main() -> None:
     if found is None:
         sys.exit("tessera.torch_device: this Python has no PyTorch; pip install the extra 'torch' of tessera")
     try:
-        print(build(pathlib.Path(found.origin).parent))
+        for library in SOURCES:
+            print(build(pathlib.Path(found.origin).parent, library))
     except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"tessera.torch_device: the device can't be compiled (it needs g++, or the compiler that CXX names, and Python's headers): {error}")
+        sys.exit(f"tessera.torch_device: the device and the backend can't be compiled (they need g++, or the compiler that CXX names, and Python's headers): {error}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import pathlib
 
 import _tessera
-from ..torch_device import built_path
+from ..torch_device import DEVICE, built_path
 
 _HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
         "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
@@ -20,12 +20,14 @@ except ModuleNotFoundError as error:
     raise ImportError(f"tessera.torch needs PyTorch, which this Python doesn't have. {_HOW}", name="torch") from None
 
 
-def _path() -> pathlib.Path:
-    """The compiled device: TESSERA_TORCH_DEVICE, else beside torch, where tessera.torch_device puts it."""
+def compiled_path(library: str) -> pathlib.Path:
+    """A library that is compiled against torch: beside the device that TESSERA_TORCH_DEVICE names, else where
+    tessera.torch_device puts both."""
     named = os.environ.get("TESSERA_TORCH_DEVICE")
-    path = pathlib.Path(named) if named else built_path(pathlib.Path(torch.__file__).parent)
+    device = pathlib.Path(named) if named else built_path(pathlib.Path(torch.__file__).parent, DEVICE)
+    path = device if library == DEVICE else device.with_name(library)
     if not path.exists():
-        raise ImportError(f"tessera.torch: the device that is compiled against torch {torch.__version__} is not at {path}. {_HOW}")
+        raise ImportError(f"tessera.torch: {library}, compiled against torch {torch.__version__}, is not at {path}. {_HOW}")
     return path
 
 
@@ -40,8 +42,9 @@ def _function(path: pathlib.Path, name: str):
 
 
 _tessera.add_own_folder(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
-torch.ops.load_library(str(_path()))
+_path = compiled_path(DEVICE)
+torch.ops.load_library(str(_path))
 # make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
-make = _function(_path(), "tessera_make")
+make = _function(_path, "tessera_make")
 # become(tensor, other): the device, dtype, shape and storage of another tensor, as `tensor.data = other` gives them.
-become = _function(_path(), "tessera_become")
+become = _function(_path, "tessera_become")

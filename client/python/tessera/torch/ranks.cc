@@ -1,0 +1,544 @@
+// torch.distributed's backend `tessera`: the collectives of ranks whose tensors lie in their own memory, as calls of
+// the table of functions that the built extension gives (ranks_table.h). tessera.torch.ranks registers it.
+//
+// Compiled on the user's machine against the user's torch (tessera.torch_device), so nothing of the library is
+// included. Every method begins its calls and returns. The Work that it returns waits for them (ranks_work.h).
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+
+#include "ranks_calls.h"
+#include "ranks_memory.h"
+#include "ranks_work.h"
+
+namespace tessera::torch_ranks {
+namespace {
+
+namespace py = pybind11;
+using c10::intrusive_ptr;
+using c10d::OpType;
+using c10d::Work;
+using Milliseconds = std::chrono::milliseconds;
+using Lists = std::vector<Tensors>;
+
+constexpr int kNobody = -1;
+
+// A method of the backend: its name in errors, its title in torch's profiles, its type.
+struct Method {
+  const char* name;
+  const char* title;
+  OpType type;
+};
+
+class RanksBackend final : public c10d::Backend {
+ public:
+  RanksBackend(std::shared_ptr<Member> member, int rank, int size, Milliseconds timeout)
+      : Backend(rank, size), member_(std::move(member)), options_(c10::make_intrusive<Options>("tessera", timeout)) {
+    init();
+  }
+
+  const std::string getBackendName() const override { return "tessera"; }
+  intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void abort() override { member_.reset(); }
+  void shutdown() override { member_.reset(); }
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { coalesced_ = NewCalls(); }
+  intrusive_ptr<Work> endCoalescing() override {
+    TORCH_CHECK(coalesced_, "tessera: endCoalescing without startCoalescing");
+    return c10::make_intrusive<RanksWork>(rank_, OpType::COALESCED, "tessera:coalesced", Tensors{}, Tensors{},
+                                          std::exchange(coalesced_, nullptr), sequence_);
+  }
+
+  intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    const Method method{"broadcast", "tessera:broadcast", OpType::BROADCAST};
+    CheckTensors(method.name, tensors);
+    return Run(method, tensors, tensors, [&](Calls& calls) {
+      Broadcast(method, calls, tensors, static_cast<int>(options.rootRank), options.timeout);
+    });
+  }
+
+  intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return AllReduce({"allreduce", "tessera:all_reduce", OpType::ALLREDUCE}, tensors, options);
+  }
+  intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    return AllReduce({"allreduce_coalesced", "tessera:all_reduce", OpType::ALLREDUCE_COALESCED}, tensors, options);
+  }
+
+  intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const Method method{"reduce", "tessera:reduce", OpType::REDUCE};
+    CheckTensors(method.name, tensors);
+    const int root = static_cast<int>(options.rootRank);
+    return Run(method, tensors, tensors, [&](Calls& calls) {
+      Reduce(method, calls, tensors[0], rank_ == root ? tensors[0] : at::Tensor(), root, options.reduceOp,
+             options.timeout);
+    });
+  }
+
+  intrusive_ptr<Work> allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    const Method method{"allgather", "tessera:all_gather", OpType::ALLGATHER};
+    TORCH_CHECK_VALUE(outputs.size() == 1 && inputs.size() == 1,
+                      "tessera: allgather takes one input and one list of outputs");
+    CheckGathered(method.name, outputs[0], inputs[0]);
+    return Run(method, inputs, outputs[0],
+               [&](Calls& calls) { AllGather(method, calls, outputs[0], inputs[0], options.timeout); });
+  }
+  // outputs[rank][k] is the k-th input of a rank.
+  intrusive_ptr<Work> allgather_coalesced(Lists& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    const Method method{"allgather_coalesced", "tessera:all_gather", OpType::ALLGATHER_COALESCED};
+    TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+                      "tessera: allgather_coalesced takes a list of outputs for "
+                      "each of ",
+                      size_, " ranks, and got ", outputs.size());
+    Lists of_inputs(inputs.size());
+    Tensors all;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      for (const Tensors& of_rank : outputs) of_inputs[k].push_back(of_rank.at(k));
+      CheckGathered(method.name, of_inputs[k], inputs[k]);
+    }
+    for (const Tensors& of_rank : outputs) all.insert(all.end(), of_rank.begin(), of_rank.end());
+    return Run(method, inputs, all, [&](Calls& calls) {
+      for (size_t k = 0; k < inputs.size(); ++k) AllGather(method, calls, of_inputs[k], inputs[k], options.timeout);
+    });
+  }
+  intrusive_ptr<Work> all_gather_single(at::Tensor& output, at::Tensor& input,
+                                        const c10d::AllgatherOptions& options) override {
+    return AllGatherSingle({"all_gather_single", "tessera:all_gather", OpType::_ALLGATHER_BASE}, {output}, {input},
+                           options.timeout);
+  }
+  intrusive_ptr<Work> all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                                  const c10d::AllgatherOptions& options) override {
+    return AllGatherSingle(
+        {"all_gather_single_coalesced", "tessera:all_gather", OpType::ALLGATHER_INTO_TENSOR_COALESCED}, outputs, inputs,
+        options.timeout);
+  }
+
+  intrusive_ptr<Work> gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    const Method method{"gather", "tessera:gather", OpType::GATHER};
+    CheckTensors(method.name, inputs);
+    const bool is_root = rank_ == options.rootRank;
+    TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), "tessera: gather takes a list of outputs at the root alone");
+    if (is_root) CheckParts(method.name, outputs[0], inputs[0]);
+    return Run(method, inputs, is_root ? outputs[0] : Tensors{},
+               [&](Calls& calls) { Gather(method, calls, is_root ? outputs[0] : Tensors{}, inputs[0], options); });
+  }
+  intrusive_ptr<Work> gather_single(at::Tensor& output, at::Tensor& input,
+                                    const c10d::GatherOptions& options) override {
+    const Method method{"gather_single", "tessera:gather", OpType::GATHER};
+    const bool is_root = rank_ == options.rootRank;
+    CheckTensors(method.name, {input});
+    if (is_root) CheckWhole(method.name, "output", output, input);
+    return Run(method, {input}, is_root ? Tensors{output} : Tensors{},
+               [&](Calls& calls) { Gather(method, calls, is_root ? Tensors{output} : Tensors{}, input, options); });
+  }
+
+  intrusive_ptr<Work> scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) override {
+    const Method method{"scatter", "tessera:scatter", OpType::SCATTER};
+    CheckTensors(method.name, outputs);
+    const bool is_root = rank_ == options.rootRank;
+    TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), "tessera: scatter takes a list of inputs at the root alone");
+    if (is_root) CheckParts(method.name, inputs[0], outputs[0]);
+    return Run(method, is_root ? inputs[0] : Tensors{}, outputs, [&](Calls& calls) {
+      TesseraCall call = Call(method, TESSERA_SCATTER, outputs[0], options.timeout);
+      call.peer = static_cast<int32_t>(options.rootRank);
+      const at::Tensor input = is_root ? Packed(inputs[0]) : at::Tensor();
+      Start(calls, call, input, Unpacked(outputs, calls));
+    });
+  }
+
+  intrusive_ptr<Work> reduce_scatter(Tensors& outputs, Lists& inputs,
+                                     const c10d::ReduceScatterOptions& options) override {
+    const Method method{"reduce_scatter", "tessera:reduce_scatter", OpType::REDUCE_SCATTER};
+    CheckTensors(method.name, outputs);
+    TORCH_CHECK_VALUE(inputs.size() == 1, "tessera: reduce_scatter takes one list of inputs");
+    CheckGathered(method.name, inputs[0], outputs[0]);
+    return Run(method, inputs[0], outputs, [&](Calls& calls) {
+      if (AreOfOneSize(inputs[0])) {
+        ReduceScatter(method, calls, outputs[0], Packed(inputs[0]), options);
+        return;
+      }
+      for (int root = 0; root < size_; ++root) {
+        const at::Tensor output = rank_ == root ? outputs[0] : at::Tensor();
+        Reduce(method, calls, inputs[0][root], output, root, options.reduceOp, options.timeout);
+      }
+    });
+  }
+  intrusive_ptr<Work> reduce_scatter_single(at::Tensor& output, at::Tensor& input,
+                                            const c10d::ReduceScatterOptions& options) override {
+    return ReduceScatterSingle({"reduce_scatter_single", "tessera:reduce_scatter", OpType::_REDUCE_SCATTER_BASE},
+                               {output}, {input}, options);
+  }
+  intrusive_ptr<Work> reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& options) override {
+    return ReduceScatterSingle(
+        {"reduce_scatter_single_coalesced", "tessera:reduce_scatter", OpType::REDUCE_SCATTER_TENSOR_COALESCED}, outputs,
+        inputs, options);
+  }
+
+  intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    const Method method{"alltoall", "tessera:all_to_all", OpType::ALLTOALL};
+    Tensors both = outputs;
+    both.insert(both.end(), inputs.begin(), inputs.end());
+    CheckTensors(method.name, both);
+    const auto ranks = static_cast<size_t>(size_);
+    TORCH_CHECK_VALUE(outputs.size() == ranks && inputs.size() == ranks,
+                      "tessera: alltoall takes a tensor for each of ", size_, " ranks, and got ", inputs.size(),
+                      " inputs and ", outputs.size(), " outputs");
+    return Run(method, inputs, outputs,
+               [&](Calls& calls) { Exchange(method, calls, outputs, inputs, options.timeout); });
+  }
+  intrusive_ptr<Work> all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                        std::vector<int64_t>& input_splits,
+                                        const c10d::AllToAllOptions& options) override {
+    const Method method{"all_to_all_single", "tessera:all_to_all", OpType::ALLTOALL_BASE};
+    CheckTensors(method.name, {output, input});
+    c10d::checkSplitSizes(input_splits, input, size_);
+    c10d::checkSplitSizes(output_splits, output, size_);
+    return Run(method, {input}, {output}, [&](Calls& calls) {
+      if (output_splits.empty() && input_splits.empty()) {
+        Start(calls, Call(method, TESSERA_ALL_TO_ALL, input, options.timeout), Packed(input),
+              Unpacked({output}, calls));
+        return;
+      }
+      Exchange(method, calls, Slices(output, output_splits), Slices(input, input_splits), options.timeout);
+    });
+  }
+
+  intrusive_ptr<Work> send(Tensors& tensors, int destination, int tag) override {
+    const Method method{"send", "tessera:send", OpType::SEND};
+    CheckMessage(method.name, tensors, tag);
+    return Run(method, tensors, tensors,
+               [&](Calls& calls) { Send(method, calls, tensors[0], destination, tag, c10d::kUnsetTimeout); });
+  }
+  intrusive_ptr<Work> recv(Tensors& tensors, int source, int tag) override {
+    const Method method{"recv", "tessera:recv", OpType::RECV};
+    CheckMessage(method.name, tensors, tag);
+    return Run(method, tensors, tensors,
+               [&](Calls& calls) { Recv(method, calls, tensors[0], source, tag, c10d::kUnsetTimeout); });
+  }
+  intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
+    const Method method{"recvAnysource", "tessera:recvAnySource", OpType::RECVANYSOURCE};
+    CheckMessage(method.name, tensors, tag);
+    return Run(method, tensors, tensors,
+               [&](Calls& calls) { Recv(method, calls, tensors[0], kNobody, tag, c10d::kUnsetTimeout); });
+  }
+
+  intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override {
+    const Method method{"barrier", "tessera:barrier", OpType::BARRIER};
+    return Run(method, {}, {}, [&](Calls& calls) {
+      TesseraCall call{};
+      call.kind = TESSERA_BARRIER;
+      call.dtype = TESSERA_U8;
+      call.timeout_us = TimeoutUs(options.timeout);
+      calls.Start(call);
+    });
+  }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+ private:
+  void LeadMonitoredBarrier(const Method& method, int tag, Milliseconds timeout, bool wait_all_ranks);
+
+  std::shared_ptr<Calls> NewCalls() const {
+    if (!member_) Throw("tessera: the process group was shut down");
+    return std::make_shared<Calls>(member_);
+  }
+
+  int64_t TimeoutUs(Milliseconds timeout) const {
+    return std::chrono::microseconds(timeout == c10d::kUnsetTimeout ? options_->timeout : timeout).count();
+  }
+
+  // Between startCoalescing and endCoalescing the calls are begun, too, and one work at the end is that of all.
+  template <class Begin>
+  intrusive_ptr<Work> Run(const Method& method, const Tensors& inputs, const Tensors& outputs, Begin begin) {
+    const at::NoGradGuard no_grad;
+    if (!c10d::isP2POp(method.type)) ++sequence_;
+    if (coalesced_) {
+      try {
+        begin(*coalesced_);
+      } catch (...) {
+        std::exchange(coalesced_, nullptr)->KeepUntilDone();
+        throw;
+      }
+      return nullptr;
+    }
+    auto calls = NewCalls();
+    auto work = c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, calls, sequence_);
+    begin(*calls);
+    return work;
+  }
+
+  TesseraCall Call(const Method& method, TesseraCollective kind, const at::Tensor& like, Milliseconds timeout,
+                   Use use = Use::kMoves) const {
+    TesseraCall call{};
+    call.kind = kind;
+    call.dtype = DTypeOf(method.name, like, use);
+    call.timeout_us = TimeoutUs(timeout);
+    return call;
+  }
+
+  // Undefined tensors: the rank gives or takes nothing.
+  static void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+    if (input.defined()) {
+      call.has_input = 1;
+      call.input_elements = input.numel();
+      call.input = input.numel() == 0 ? nullptr : input.const_data_ptr();
+    }
+    if (output.defined()) {
+      call.has_output = 1;
+      call.output_elements = output.numel();
+      call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
+    }
+    calls.Start(call, output);
+  }
+
+  void Broadcast(const Method& method, Calls& calls, const Tensors& tensors, int root, Milliseconds timeout) {
+    TesseraCall call = Call(method, TESSERA_BROADCAST, tensors[0], timeout);
+    call.peer = root;
+    if (rank_ == root) {
+      Start(calls, call, Packed(tensors), {});
+    } else {
+      Start(calls, call, {}, Unpacked(tensors, calls));
+    }
+  }
+
+  intrusive_ptr<Work> AllReduce(const Method& method, const Tensors& tensors, const c10d::AllreduceOptions& options) {
+    CheckTensors(method.name, tensors);
+    return Run(method, tensors, tensors, [&](Calls& calls) {
+      TesseraCall call = Call(method, TESSERA_ALL_REDUCE, tensors[0], options.timeout, Use::kReduces);
+      call.reduce_op = ReduceOpOf(method.name, options.reduceOp);
+      const at::Tensor both = InPlace(tensors, calls);
+      Start(calls, call, Scaled(both, options.reduceOp), both);
+    });
+  }
+
+  void Reduce(const Method& method, Calls& calls, const at::Tensor& input, const at::Tensor& output, int root,
+              const c10d::ReduceOp& op, Milliseconds timeout) {
+    TesseraCall call = Call(method, TESSERA_REDUCE, input, timeout, Use::kReduces);
+    call.reduce_op = ReduceOpOf(method.name, op);
+    call.peer = root;
+    Start(calls, call, Scaled(Packed(input), op), output.defined() ? Unpacked({output}, calls) : output);
+  }
+
+  void ReduceScatter(const Method& method, Calls& calls, const at::Tensor& output, const at::Tensor& input,
+                     const c10d::ReduceScatterOptions& options) {
+    TesseraCall call = Call(method, TESSERA_REDUCE_SCATTER, output, options.timeout, Use::kReduces);
+    call.reduce_op = ReduceOpOf(method.name, options.reduceOp);
+    Start(calls, call, Scaled(input, options.reduceOp), Unpacked({output}, calls));
+  }
+  intrusive_ptr<Work> ReduceScatterSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) {
+    CheckPairs(method.name, outputs, inputs);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "input", inputs[k], outputs[k]);
+    return Run(method, inputs, outputs, [&](Calls& calls) {
+      for (size_t k = 0; k < outputs.size(); ++k) ReduceScatter(method, calls, outputs[k], Packed(inputs[k]), options);
+    });
+  }
+
+  // Lists of several sizes, which all ranks see, are a broadcast of each rank's part.
+  void AllGather(const Method& method, Calls& calls, Tensors& outputs, const at::Tensor& input, Milliseconds timeout) {
+    if (AreOfOneSize(outputs)) {
+      Start(calls, Call(method, TESSERA_ALL_GATHER, input, timeout), Packed(input), Unpacked(outputs, calls));
+      return;
+    }
+    for (int root = 0; root < size_; ++root) {
+      Broadcast(method, calls, {rank_ == root ? input : outputs[root]}, root, timeout);
+    }
+    outputs[rank_].copy_(input.view(outputs[rank_].sizes()));
+  }
+  intrusive_ptr<Work> AllGatherSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
+                                      Milliseconds timeout) {
+    CheckPairs(method.name, outputs, inputs);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "output", outputs[k], inputs[k]);
+    return Run(method, inputs, outputs, [&](Calls& calls) {
+      for (size_t k = 0; k < outputs.size(); ++k) {
+        Start(calls, Call(method, TESSERA_ALL_GATHER, inputs[k], timeout), Packed(inputs[k]),
+              Unpacked({outputs[k]}, calls));
+      }
+    });
+  }
+
+  void Gather(const Method& method, Calls& calls, const Tensors& outputs, const at::Tensor& input,
+              const c10d::GatherOptions& options) {
+    TesseraCall call = Call(method, TESSERA_GATHER, input, options.timeout);
+    call.peer = static_cast<int32_t>(options.rootRank);
+    Start(calls, call, Packed(input), outputs.empty() ? at::Tensor() : Unpacked(outputs, calls));
+  }
+
+  void Send(const Method& method, Calls& calls, const at::Tensor& tensor, int destination, int tag,
+            Milliseconds timeout) {
+    TesseraCall call = Call(method, TESSERA_SEND, tensor, timeout);
+    call.peer = destination;
+    call.tag = tag;
+    Start(calls, call, Packed(tensor), {});
+  }
+  void Recv(const Method& method, Calls& calls, const at::Tensor& tensor, int source, int tag, Milliseconds timeout) {
+    TesseraCall call = Call(method, TESSERA_RECV, tensor, timeout);
+    call.peer = source;
+    call.tag = tag;
+    Start(calls, call, {}, Unpacked({tensor}, calls));
+  }
+
+  // Slices of any sizes: a message for each pair, also the empty ones, so that sizes that don't agree are found. Users'
+  // tags are from 0, so even negative tags are these exchanges', odd ones the monitored barriers'.
+  void Exchange(const Method& method, Calls& calls, const Tensors& outputs, const Tensors& inputs,
+                Milliseconds timeout) {
+    const int tag = -2 - 2 * static_cast<int>(exchanges_++ % kOwnTags);
+    TORCH_CHECK_VALUE(outputs[rank_].numel() == inputs[rank_].numel(), "tessera: ", method.name, ": rank ", rank_,
+                      " gives itself ", inputs[rank_].numel(), " elements and takes ", outputs[rank_].numel());
+    for (int step = 1; step < size_; ++step) {
+      const int source = (rank_ + size_ - step) % size_;
+      Recv(method, calls, outputs[source], source, tag, timeout);
+    }
+    for (int step = 1; step < size_; ++step) {
+      const int destination = (rank_ + step) % size_;
+      Send(method, calls, inputs[destination], destination, tag, timeout);
+    }
+    outputs[rank_].copy_(inputs[rank_].reshape(outputs[rank_].sizes()));
+  }
+  Tensors Slices(const at::Tensor& tensor, std::vector<int64_t> splits) const {
+    if (splits.empty()) splits.assign(size_, tensor.size(0) / size_);
+    return at::split_with_sizes(tensor, splits, 0);
+  }
+
+  static void CheckMessage(const char* what, const Tensors& tensors, int tag) {
+    CheckTensors(what, tensors);
+    TORCH_CHECK_VALUE(tensors.size() == 1, "tessera: ", what, " takes one tensor, and got ", tensors.size());
+    TORCH_CHECK_VALUE(tag >= 0, "tessera: ", what, ": Tag must be nonnegative, and is ", tag);
+  }
+  // A list with a part for each rank, of the dtype of `like`.
+  void CheckGathered(const char* what, const Tensors& parts, const at::Tensor& like) const {
+    Tensors all = parts;
+    all.push_back(like);
+    CheckTensors(what, all);
+    TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(size_), "tessera: ", what, " takes a list of ", size_,
+                      " tensors, one for each rank, and got ", parts.size());
+    TORCH_CHECK_VALUE(parts[rank_].numel() == like.numel(), "tessera: ", what, ": the part of rank ", rank_, " has ",
+                      parts[rank_].numel(), " elements in the list, and ", like.numel(), " as the tensor");
+  }
+  void CheckParts(const char* what, const Tensors& parts, const at::Tensor& like) const {
+    CheckGathered(what, parts, like);
+    TORCH_CHECK_VALUE(AreOfOneSize(parts), "tessera: ", what, " takes tensors of one size");
+  }
+  void CheckWhole(const char* what, const char* side, const at::Tensor& whole, const at::Tensor& part) const {
+    CheckTensors(what, {whole, part});
+    TORCH_CHECK_VALUE(whole.numel() == part.numel() * size_, "tessera: ", what, ": the ", side, " has ", whole.numel(),
+                      " elements, and ", size_, " ranks with ", part.numel(), " each have ", part.numel() * size_);
+  }
+  static void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
+                      outputs.size(), " outputs");
+  }
+
+  static constexpr uint64_t kOwnTags = 1 << 30;
+
+  std::shared_ptr<Member> member_;
+  const intrusive_ptr<Options> options_;
+  std::shared_ptr<Calls> coalesced_;
+  uint64_t sequence_ = 0;
+  uint64_t exchanges_ = 0;
+  uint64_t monitored_ = 0;
+};
+
+// Rank 0 hears from every other rank, in their order, and then tells all of them whether all came. The texts are those
+// of torch's gloo backend, which programs look for.
+void RanksBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const Method method{"monitoredBarrier", "tessera:monitored_barrier", OpType::BARRIER};
+  const int tag = -1 - 2 * static_cast<int>(monitored_++ % kOwnTags);
+  const Milliseconds timeout(std::max<int64_t>(1, TimeoutUs(options.timeout) / 1000));
+  if (rank_ == 0) {
+    LeadMonitoredBarrier(method, tag, timeout, wait_all_ranks);
+    return;
+  }
+  at::Tensor all_came = at::zeros({1}, at::kByte);
+  Waited waited;
+  try {
+    // Rank 0 takes the arrival before it answers, unless it has given up; then nobody takes it.
+    const auto answer = NewCalls();
+    const auto arrival = NewCalls();
+    Recv(method, *answer, all_came, 0, tag, c10d::kUnsetTimeout);
+    Send(method, *arrival, all_came, 0, tag, c10d::kUnsetTimeout);
+    waited = answer->Wait(-1);
+    answer->KeepUntilDone();
+  } catch (const c10::DistBackendError& error) {
+    waited = {Outcome::kFailed, error.what_without_backtrace()};
+  }
+  if (waited.outcome == Outcome::kDone && all_came.item<bool>()) return;
+  if (waited.outcome == Outcome::kDone) waited.error = "rank 0 waited in vain for another rank";
+  Throw(c10::str("Rank ", rank_,
+                 " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                 "from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n",
+                 waited.error));
+}
+
+void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseconds timeout, bool wait_all_ranks) {
+  std::vector<std::shared_ptr<Calls>> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(NewCalls());
+    Recv(method, *arrivals.back(), at::zeros({1}, at::kByte), rank, tag, timeout);
+  }
+  std::vector<int> missing;
+  std::string reason;
+  for (int rank = 1; rank < size_ && (wait_all_ranks || missing.empty()); ++rank) {
+    const Waited waited = arrivals[rank - 1]->Wait(-1);
+    if (waited.outcome == Outcome::kDone) continue;
+    missing.push_back(rank);
+    if (reason.empty()) reason = waited.error;
+  }
+  for (const auto& arrival : arrivals) arrival->KeepUntilDone();
+  const auto answers = NewCalls();
+  const at::Tensor all_came = at::full({1}, missing.empty(), at::kByte);
+  for (int rank = 1; rank < size_; ++rank) {
+    try {
+      Send(method, *answers, all_came, rank, tag, c10d::kUnsetTimeout);  // a late rank gets it, too
+    } catch (const c10::DistBackendError&) {
+      if (missing.empty()) throw;  // else this rank may be the one that is gone
+    }
+  }
+  if (missing.empty()) {
+    const Waited waited = answers->Wait(-1);
+    if (waited.outcome != Outcome::kDone) Throw(c10::str("[Rank 0]: monitoredBarrier: ", waited.error));
+    return;
+  }
+  Throw(c10::str("[Rank 0]: ", wait_all_ranks ? "Ranks " : "Rank ", c10::Join(", ", missing),
+                 " failed to pass monitoredBarrier in ", timeout.count(), " ms\n Original exception: \n", reason));
+}
+
+// Calls a function of Python's from C++, whose threads may not hold the interpreter's lock, or may outlive it.
+std::function<void()> CallOf(py::object function) {
+  auto held = std::shared_ptr<py::object>(new py::object(std::move(function)), [](py::object* object) {
+    if (!Py_IsInitialized()) return;
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [held] {
+    if (!Py_IsInitialized()) return;
+    const py::gil_scoped_acquire gil;
+    try {
+      (*held)();
+    } catch (const py::error_already_set& error) {
+      TORCH_WARN("tessera: leaving a group: ", error.what());
+    }
+  };
+}
+
+intrusive_ptr<c10d::Backend> MakeBackend(uintptr_t table, uintptr_t group, py::object leave, int rank, int size,
+                                         Milliseconds timeout) {
+  auto member = std::make_shared<Member>(reinterpret_cast<const TesseraRanks*>(table),
+                                         reinterpret_cast<TesseraGroup*>(group), CallOf(std::move(leave)));
+  return c10::make_intrusive<RanksBackend>(std::move(member), rank, size, timeout);
+}
+
+}  // namespace
+}  // namespace tessera::torch_ranks
+
+PYBIND11_MODULE(libtessera_ranks, module) {
+  module.doc() = "torch.distributed's backend `tessera`; tessera.torch.ranks registers it";
+  module.def("make_backend", &tessera::torch_ranks::MakeBackend);
+}

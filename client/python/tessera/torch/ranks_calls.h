@@ -1,0 +1,166 @@
+#pragma once
+
+// The calls of the table behind one work of torch, and the memory that they need until they are done. Not the work
+// itself (ranks_work.h): the calls outlive it, since torch's users may drop a work that still runs.
+//
+// The law: an output stays allocated until its call is done. Whoever drops calls that run says so by KeepUntilDone.
+//
+//   auto calls = std::make_shared<Calls>(member);
+//   calls->Start(call, outputs);                 // throws where the engine refuses the call
+//   if (calls->Wait(-1).outcome == Outcome::kDone) calls->CopyOut();
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ranks_table.h"
+
+namespace tessera::torch_ranks {
+
+enum class Outcome { kDone, kTimeIsUp, kFailed };
+struct Waited {
+  Outcome outcome = Outcome::kDone;
+  std::string error;
+};
+
+// torch's programs and tests look for "Timed out" with its capital.
+inline std::string WithTimedOut(std::string error, int64_t timeout_us) {
+  if (error.find("timed out after") == std::string::npos) return error;
+  return error + "; Timed out waiting " + std::to_string(timeout_us / 1000) + "ms";
+}
+
+[[noreturn]] inline void Throw(const std::string& error) { C10_THROW_ERROR(DistBackendError, error); }
+
+// A rank's membership in a group, which tessera.distributed made. `leave` ends it.
+class Member {
+ public:
+  Member(const TesseraRanks* table, TesseraGroup* group, std::function<void()> leave)
+      : table_(table), group_(group), leave_(std::move(leave)) {
+    TORCH_CHECK(table->version == TESSERA_RANKS_VERSION,
+                "tessera: the backend of torch.distributed was compiled for version ", TESSERA_RANKS_VERSION,
+                " of the library's table, which is ", table->version, "; compile it again");
+  }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+  ~Member() { leave_(); }
+
+  const TesseraRanks* table() const { return table_; }
+  TesseraGroup* group() const { return group_; }
+
+ private:
+  const TesseraRanks* table_;
+  TesseraGroup* group_;
+  std::function<void()> leave_;
+};
+
+class Calls : public std::enable_shared_from_this<Calls> {
+ public:
+  // The calls don't keep the rank in the group: a work may outlive it.
+  explicit Calls(const std::shared_ptr<Member>& member) : member_(member), table_(member->table()) {}
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+  ~Calls() {
+    for (const Running& call : running_) table_->release(call.work);
+  }
+
+  // `holder` owns the call's output. Throws DistBackendError where the call can't begin.
+  void Start(const TesseraCall& call, at::Tensor holder = {}) {
+    const std::shared_ptr<Member> member = member_.lock();
+    if (!member) Throw("tessera: the process group was shut down");
+    char* error = nullptr;
+    TesseraWork* work = table_->start(member->group(), &call, &error);
+    if (work == nullptr) Throw(WithTimedOut(Taken(error), call.timeout_us));
+    running_.push_back({work, call.timeout_us});
+    if (holder.defined()) holders_.push_back(std::move(holder));
+  }
+
+  // When all calls are done, `from` is written to `to`.
+  void CopyWhenDone(at::Tensor to, at::Tensor from) { copies_.emplace_back(std::move(to), std::move(from)); }
+  void CopyOut() {
+    const at::NoGradGuard no_grad;
+    for (auto& [to, from] : copies_) to.copy_(from.view(to.sizes()));
+    copies_.clear();
+  }
+
+  bool AllDone() const {
+    return std::all_of(running_.begin(), running_.end(),
+                       [&](const Running& call) { return table_->is_done(call.work); });
+  }
+
+  // For so many microseconds at most, negative: as long as the calls' own time-outs let them. The first failure ends
+  // it.
+  Waited Wait(int64_t timeout_us) const {
+    const auto start = std::chrono::steady_clock::now();
+    for (const Running& call : running_) {
+      int64_t left_us = timeout_us;
+      if (timeout_us >= 0) {
+        const auto gone = std::chrono::steady_clock::now() - start;
+        left_us =
+            std::max<int64_t>(0, timeout_us - std::chrono::duration_cast<std::chrono::microseconds>(gone).count());
+      }
+      char* error = nullptr;
+      const int outcome = table_->wait(call.work, left_us, &error);
+      if (outcome == 1) return {Outcome::kTimeIsUp, {}};
+      if (outcome != 0) return {Outcome::kFailed, WithTimedOut(Taken(error), call.timeout_us)};
+    }
+    return {};
+  }
+
+  // The rank that the first call, a recv that is done, received from.
+  int32_t Source() const { return running_.empty() ? -1 : table_->source(running_.front().work); }
+
+  // Calls `then` once when all are done, on any thread, and keeps the memory until then. Once the rank has left the
+  // group, nobody calls back, and all that was pending has failed.
+  void WhenAllDone(std::function<void()> then) {
+    const std::shared_ptr<Member> member = member_.lock();
+    if (!member) {
+      Wait(-1);
+      then();
+      return;
+    }
+    auto* waiting = new Waiting{shared_from_this(), {static_cast<int64_t>(running_.size()) + 1}, std::move(then)};
+    for (const Running& call : running_) table_->when_done(call.work, &OneIsDone, waiting);
+    OneIsDone(waiting, nullptr);
+  }
+  void KeepUntilDone() {
+    if (!AllDone()) WhenAllDone([] {});
+  }
+
+ private:
+  struct Running {
+    TesseraWork* work;
+    int64_t timeout_us;
+  };
+  struct Waiting {
+    std::shared_ptr<Calls> calls;
+    std::atomic<int64_t> missing;
+    std::function<void()> then;
+  };
+  static void OneIsDone(void* context, const char*) {
+    auto* waiting = static_cast<Waiting*>(context);
+    if (waiting->missing.fetch_sub(1) > 1) return;
+    waiting->then();
+    delete waiting;
+  }
+  std::string Taken(char* error) const {
+    std::string text = error == nullptr ? "tessera: the call failed without a reason" : error;
+    if (error != nullptr) table_->free_text(error);
+    return text;
+  }
+
+  const std::weak_ptr<Member> member_;
+  const TesseraRanks* table_;
+  std::vector<Running> running_;
+  std::vector<at::Tensor> holders_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+}  // namespace tessera::torch_ranks

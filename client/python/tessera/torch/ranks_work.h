@@ -1,0 +1,123 @@
+#pragma once
+
+// torch's Work for calls of the table, which torch.distributed returns for an async call. It waits on the caller's
+// thread, by the table's wait; a thread of the library completes it only where somebody asked for its future.
+//
+//   auto work = c10::make_intrusive<RanksWork>(rank, OpType::ALLREDUCE, "tessera:all_reduce", inputs, outputs, calls,
+//   7); work->wait();    // throws DistBackendError where a call failed
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ranks_calls.h"
+
+namespace tessera::torch_ranks {
+
+class RanksWork final : public c10d::Work {
+ public:
+  RanksWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
+            std::vector<at::Tensor> outputs, std::shared_ptr<Calls> calls, uint64_t sequence)
+      : Work(rank, type, title, inputs),
+        title_(title),
+        outputs_(std::move(outputs)),
+        calls_(std::move(calls)),
+        sequence_(sequence) {}
+  // The calls of a work that nobody waits for go on, and write their outputs.
+  ~RanksWork() override {
+    if (IsComplete()) {
+      calls_->KeepUntilDone();  // a call may have failed while others run
+      return;
+    }
+    calls_->WhenAllDone([calls = calls_.get()] {
+      if (calls->Wait(0).outcome == Outcome::kDone) calls->CopyOut();
+    });
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool has_limit = timeout != kNoTimeout;
+    if (!IsComplete()) {
+      Waited waited = calls_->Wait(has_limit ? std::chrono::microseconds(timeout).count() : -1);
+      if (waited.outcome == Outcome::kTimeIsUp) {
+        Throw(c10::str(title_, " is not done: Timed out waiting ", timeout.count(), "ms for it"));
+      }
+      Complete(waited);
+    }
+    const std::lock_guard lock(mutex_);
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+
+  bool isCompleted() override {
+    if (!IsComplete() && calls_->AllDone()) Complete(calls_->Wait(-1));
+    return IsComplete();
+  }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  int sourceRank() const override { return calls_->Source(); }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    bool is_first = false;
+    {
+      const std::lock_guard lock(completing_);
+      if (!future_) {
+        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        is_first = true;
+      }
+    }
+    if (is_first && IsComplete()) {
+      MarkFuture();
+    } else if (is_first) {
+      calls_->WhenAllDone([self = c10::intrusive_ptr<RanksWork>::reclaim_copy(this)] {
+        self->Complete(self->calls_->Wait(-1));
+        self->MarkFuture();
+      });
+    }
+    return future_;
+  }
+
+ private:
+  bool IsComplete() const {
+    const std::lock_guard lock(mutex_);
+    return completed_;
+  }
+
+  // One thread copies the outputs; the others that found the calls done wait for it.
+  void Complete(const Waited& waited) {
+    const std::lock_guard lock(completing_);
+    if (IsComplete()) return;
+    std::exception_ptr error;
+    try {
+      if (waited.outcome == Outcome::kFailed) Throw(waited.error);
+      calls_->CopyOut();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    finish(error);
+  }
+
+  // Holds no lock: the future runs the user's callbacks here.
+  void MarkFuture() {
+    std::exception_ptr error = exception();
+    if (error) {
+      future_->setErrorIfNeeded(error);
+    } else {
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+  }
+
+  const std::string title_;
+  const std::vector<at::Tensor> outputs_;
+  const std::shared_ptr<Calls> calls_;
+  const uint64_t sequence_;
+  std::mutex completing_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace tessera::torch_ranks

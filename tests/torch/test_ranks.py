@@ -1,0 +1,71 @@
+"""torch.distributed's backend `tessera`: ranks in processes of their own, whose collectives give the dense answer.
+rank_programs.py has the programs that the ranks run."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
+            "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once")
+
+
+def run(cluster, *command, timeout=240):
+    environment = {**os.environ, "TESSERA_ADDRESS": cluster.address, "GLOO_SOCKET_IFNAME": "lo"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        environment.pop(name, None)
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=timeout, env=environment)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_three_ranks(cluster, program):
+    run(cluster, HERE / "rank_programs.py", program, 3)
+
+
+@pytest.mark.parametrize("program", ["all_moves", "uneven", "messages"])
+def test_two_ranks(cluster, program):
+    run(cluster, HERE / "rank_programs.py", program, 2)
+
+
+def test_one_rank(cluster):
+    run(cluster, HERE / "rank_programs.py", "all_moves", 1)
+
+
+def test_the_backend_is_found_by_its_name(cluster, tmp_path):
+    script = f"""
+import torch, torch.distributed as dist
+dist.init_process_group("tessera", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+x = torch.ones(3)
+dist.all_reduce(x)
+print(dist.get_backend(), x.tolist())
+dist.destroy_process_group()
+"""
+    assert "tessera [1.0, 1.0, 1.0]" in run(cluster, "-c", script)
+
+
+def test_a_script_under_torchrun_starts_a_cluster_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import os, torch, torch.distributed as dist
+dist.init_process_group("tessera")
+x = torch.full((3,), dist.get_rank() + 1.0)
+dist.all_reduce(x)
+os.write(1, f"rank {dist.get_rank()} has {x.tolist()}\\n".encode())
+dist.destroy_process_group()
+""")
+    environment = {name: text for name, text in os.environ.items() if name != "TESSERA_ADDRESS"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 has [3.0, 3.0, 3.0]", "rank 1 has [3.0, 3.0, 3.0]"]
+
+
+def test_some_of_torchs_own_tests(cluster):
+    said = json.loads(run(cluster, HERE / "dist_suite.py", "--fast").strip().split("\n")[-1])
+    assert said["failed"] == said["skipped"] == 0 and said["passed"] >= 15
