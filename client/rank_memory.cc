@@ -7,6 +7,7 @@
 #include "client/session_impl.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -31,7 +32,19 @@ void MemoryWork::End() {
     }
     state_ = State::kEnding;
   }
-  const absl::Status status = Fetch();
+  Finish(Fetch());
+}
+
+void MemoryWork::GiveUp(const absl::Status& why) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (state_ != State::kUnderWay) return;
+    state_ = State::kEnding;
+  }
+  Finish(why);
+}
+
+void MemoryWork::Finish(const absl::Status& status) {
   std::vector<Callback> callbacks;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -87,6 +100,9 @@ RankMemory::~RankMemory() {
   }
   GroupDoor(*group_->session().impl()).Wake();
   if (thread_.joinable()) thread_.join();
+  for (const std::shared_ptr<MemoryWork>& work : watched_) {
+    work->GiveUp(absl::CancelledError(StrCat("the group '", group_->key(), "' has ended at this rank")));
+  }
 }
 
 absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOptions& call,

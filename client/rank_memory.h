@@ -42,6 +42,9 @@ class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
 
   // Fetches the output, if nobody else does.
   void End();
+  // Of a call that nobody will fetch: its group ends.
+  void GiveUp(const absl::Status& why);
+  void Finish(const absl::Status& status);
   absl::Status Fetch();
 
   CollectiveKind kind_ = CollectiveKind::kBarrier;

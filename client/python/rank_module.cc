@@ -28,7 +28,16 @@ PyGroup Join(const Session& session, const std::string& key, int64_t size, int64
              double timeout_s) {
   const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s};
   auto joined = ValueOrRaise(Released([&] { return ProcessGroup::Join(session, options); }));
-  return {std::make_shared<TesseraGroup>(std::move(joined))};
+  // Its thread may be in a callback that waits for the interpreter.
+  const auto end = [](TesseraGroup* group) {
+    if (!PyGILState_Check()) {
+      delete group;
+      return;
+    }
+    nb::gil_scoped_release release;
+    delete group;
+  };
+  return {std::shared_ptr<TesseraGroup>(new TesseraGroup(std::move(joined)), end)};
 }
 
 // `result`: (dtype number, shape), or None where the rank takes nothing.
@@ -64,7 +73,7 @@ void DefineRanks(nb::module_& module) {
   nb::class_<PyGroup>(module, "RankGroup")
       .def("run", &Run, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"), nb::arg("operand").none(),
            nb::arg("result").none(), nb::arg("timeout"))
-      .def("leave", [](const PyGroup& g) { g.joined().Leave(); })
+      .def("leave", [](const PyGroup& g) { Released([&] { g.joined().Leave(); }); })
       .def_prop_ro("rank", [](const PyGroup& g) { return g.joined().rank(); })
       .def_prop_ro("size", [](const PyGroup& g) { return g.joined().size(); })
       .def_prop_ro("key", [](const PyGroup& g) { return g.joined().key(); })
