@@ -1,5 +1,6 @@
 #include "tests/simulation/client_end.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -48,6 +49,11 @@ std::string TextOf(const Record& record) {
     case Record::Kind::kUpload: return StrCat("bring ", record.request, " to ", record.handle, "; ");
     case Record::Kind::kRelease: return StrCat("release ", record.request, "; ");
     case Record::Kind::kName: return StrCat("name ", record.handle, " ", record.name, "; ");
+    case Record::Kind::kJoinGroup: return StrCat("join ", record.request, " ", record.group->key, "; ");
+    case Record::Kind::kLeaveGroup: return StrCat("leave ", record.group->group, "; ");
+    case Record::Kind::kCollective:
+      return StrCat(ToText(record.group->kind), " ", record.request, " of ", record.group->operand, " is ",
+                    record.handle, "; ");
     default: return "unknown; ";
   }
 }
@@ -61,6 +67,8 @@ std::string TextOf(const ClientEvent& event) {
     case ClientEvent::Kind::kUploadDone: return StrCat("brought ", event.request);
     case ClientEvent::Kind::kWorkerLost: return StrCat("lost ", event.worker);
     case ClientEvent::Kind::kWorkerJoined: return StrCat("joined ", event.worker);
+    case ClientEvent::Kind::kGroupJoined: return StrCat("member ", event.group, " of ", event.members.size());
+    case ClientEvent::Kind::kMatched: return StrCat("matched ", event.request, " ", event.source);
     default: return "unknown";
   }
 }
@@ -80,6 +88,11 @@ struct ClientEnd::Parts {
   std::vector<std::string> events;
   std::map<uint64_t, int> answers;  // by request
   Frames frames;
+  int ranks = 0;
+  int rank = 0;
+  uint64_t group = 0;  // that it is a member of
+  uint64_t join = 0;   // the request of a join that isn't answered
+  int64_t matched = 0;
 
   Placements RandomPlacements(Generator& random) {
     const int64_t dim = random.Below(3);
@@ -158,7 +171,53 @@ struct ClientEnd::Parts {
     return record;
   }
 
+  // A join, a leaving, or a member's call. Calls of the members differ now and then.
+  Record OfGroup(Generator& random) {
+    constexpr int64_t kTimeoutUs = 60'000;
+    Record record;
+    auto group = std::make_shared<GroupRecord>();
+    group->group = this->group;
+    group->timeout_us = kTimeoutUs;
+    if (this->group != 0 && random.OneIn(12)) {
+      record.kind = Record::Kind::kLeaveGroup;
+      this->group = 0;
+    } else {
+      record.request = next_request++;
+      answers[record.request] = 0;
+      record.kind = this->group == 0 ? Record::Kind::kJoinGroup : Record::Kind::kCollective;
+    }
+    if (record.kind == Record::Kind::kJoinGroup) {
+      group->key = "g";
+      group->size = static_cast<uint32_t>(ranks);
+      group->rank = static_cast<uint32_t>(rank);
+      group->worker = rank;
+      join = record.request;
+    }
+    if (record.kind == Record::Kind::kCollective) Collective(random, *group, record);
+    record.group = std::move(group);
+    return record;
+  }
+
+  void Collective(Generator& random, GroupRecord& call, Record& record) {
+    const auto own = std::find_if(tensors.begin(), tensors.end(), [this](const Tensor& tensor) {
+      return tensor.mesh == static_cast<int>(meshes.size()) - 1 && tensor.shape == 0;
+    });
+    if (own == tensors.end() || random.OneIn(4)) return;  // a barrier
+    const Tensor operand = *own;
+    const auto other = static_cast<int32_t>((rank + 1) % ranks);
+    const int64_t kind = random.Below(5);
+    call.kind = kind == 0 ? CollectiveKind::kSend : kind == 1 ? CollectiveKind::kRecv : CollectiveKind::kAllReduce;
+    call.peer = kind == 0 ? other : kAnySource;
+    if (call.kind != CollectiveKind::kRecv) call.operand = operand.handle;
+    if (call.kind == CollectiveKind::kSend) return;
+    record.handle = next_handle++;
+    record.spec = std::make_shared<const TensorSpec>(
+        TensorSpec{DType::kF32, Shapes()[0], meshes.back(), {Placement::Replicate()}});
+    tensors.push_back({record.handle, operand.mesh, operand.shape});
+  }
+
   Record RandomRecord(Generator& random) {
+    if (ranks > 0 && join == 0 && random.OneIn(group == 0 ? 3 : 4)) return OfGroup(random);
     if (random.OneIn(12)) return Upload(random);
     if (tensors.empty() || random.OneIn(6)) return Creation(random);
     const size_t at = static_cast<size_t>(random.Below(static_cast<int64_t>(tensors.size())));
@@ -204,11 +263,14 @@ struct ClientEnd::Parts {
   absl::Status Keep(const ClientEvent& event) {
     events.push_back(TextOf(event));
     if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request) tickets.push_back(event.ticket);
-    if (event.kind != ClientEvent::Kind::kSettled && event.kind != ClientEvent::Kind::kInlineValue &&
-        event.kind != ClientEvent::Kind::kUploadDone) {
-      return absl::OkStatus();
-    }
+    using Kind = ClientEvent::Kind;
+    constexpr Kind kAnswers[] = {Kind::kSettled, Kind::kInlineValue, Kind::kUploadDone, Kind::kGroupJoined,
+                                 Kind::kMatched};
+    if (std::find(std::begin(kAnswers), std::end(kAnswers), event.kind) == std::end(kAnswers)) return absl::OkStatus();
     if (event.request < first_request) return absl::OkStatus();  // of the process before
+    if (event.kind == Kind::kGroupJoined) group = event.group;
+    if (event.kind == Kind::kMatched) ++matched;
+    if (event.request == join) join = 0;
     const auto found = answers.find(event.request);
     if (found == answers.end()) return absl::InternalError(StrCat("request ", event.request, " was never made"));
     if (++found->second > 1) return absl::InternalError(StrCat("request ", event.request, " is answered again"));
@@ -223,6 +285,13 @@ ClientEnd::ClientEnd(int workers) : parts_(std::make_unique<Parts>()) {
 }
 ClientEnd::~ClientEnd() = default;
 
+void ClientEnd::BeRank(int rank, int ranks) {
+  parts_->rank = rank;
+  parts_->ranks = ranks;
+  parts_->meshes.push_back(*Mesh::Make({1}, {}, {WorkerIndex(rank)}));
+}
+int64_t ClientEnd::matched_calls() const { return parts_->matched; }
+
 void ClientEnd::StartAgain(uint64_t last_event) {
   parts_->core = std::make_unique<SessionCore>(kMaxInFlight);
   parts_->core->StartBehind(last_event);
@@ -233,6 +302,7 @@ void ClientEnd::StartAgain(uint64_t last_event) {
   parts_->events.clear();
   parts_->answers.clear();
   parts_->frames = Frames();
+  parts_->group = parts_->join = 0;
 }
 
 bool ClientEnd::is_fresh() const { return parts_->is_fresh; }

@@ -21,6 +21,10 @@ class ClientEnd {
   // For meshes of the workers 0 .. workers - 1.
   explicit ClientEnd(int workers);
   ~ClientEnd();
+  // Rank `rank` of a process group of so many clients, on the worker of its number; it joins now and then.
+  void BeRank(int rank, int ranks);
+  // Its collectives that were issued.
+  int64_t matched_calls() const;
 
   // From here on it is another process, which resumes the session behind an event: it knows no handle, no request and
   // no batch of the one before.

@@ -28,6 +28,7 @@ namespace {
 constexpr uint64_t kEpoch = 7;
 constexpr int kWorkers = 3;
 constexpr int kSessions = 3;
+constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
@@ -93,6 +94,7 @@ class Simulation {
     for (int i = 0; i < kSessions; ++i) {
       Session& session = sessions_[static_cast<size_t>(i)];
       session.id = SessionId(static_cast<uint64_t>(i) + 1);
+      if (i < kRanks) session.client.BeRank(i, kRanks);
       session.is_connected = true;
       session.connection = ++next_connection_;
       Apply(
@@ -108,6 +110,7 @@ class Simulation {
     }
     if (result_.status.ok()) CheckEnd();
     result_.instances = workers_.instances();
+    for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
     return std::move(result_);
   }
 
@@ -537,12 +540,14 @@ class Simulation {
     if (session.outbox.size() > 0) return Broken(StrCat(name, session.outbox.size(), " events are not acknowledged"));
     const SessionEntry& entry = machine_.sessions().at(session.id);
     if (!entry.queue.empty()) return Broken(name + "records wait in its queue");
+    if (entry.parked_weight > 0) return Broken(name + "reads wait beside its queue");
     if (entry.tickets > 0) return Broken(StrCat(name, entry.tickets, " tickets are open"));
     if (!session.client.has_credit()) return Broken(name + "all is taken up, and its client has no credit");
   }
 
   void CheckEnd() {
     if (!machine_.sessions().empty()) Broken("a session is left");
+    if (machine_.process_groups().size() > 0) Broken("a process group is left");
     if (machine_.unsettled_ops() > 0) Broken(StrCat(machine_.unsettled_ops(), " ops are left"));
     for (const auto& [index, worker] : machine_.workers()) {
       const int64_t used = machine_.memory().UsedBytes(index);

@@ -59,6 +59,7 @@ struct SimulationResult {
   int64_t waits_for_credit = 0;
   int64_t silences = 0;  // links that fell silent
   int64_t new_processes = 0;
+  int64_t collectives = 0;  // of members of a process group, each member's once
 };
 SimulationResult Simulate(const SimulationOptions& options);
 

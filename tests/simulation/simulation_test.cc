@@ -35,6 +35,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
     sum.waits_for_credit += result.waits_for_credit;
     sum.silences += result.silences;
     sum.new_processes += result.new_processes;
+    sum.collectives += result.collectives;
   }
   // Each of them happens.
   EXPECT_GT(sum.batches, 50'000);
@@ -49,6 +50,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.waits_for_credit, 500);
   EXPECT_GT(sum.silences, 1000);
   EXPECT_GT(sum.new_processes, 500);
+  EXPECT_GT(sum.collectives, 1000);
 }
 
 TEST(SimulationTest, ASeedIsOneRun) {

@@ -33,6 +33,12 @@ std::string TextOf(const CancelCallsRecord& record) {
   return StrCat(text, "; ");
 }
 std::string TextOf(const NamingRecord& record) { return StrCat("name ", record.handle.value, " ", record.name, "; "); }
+std::string TextOf(const JoinGroupRecord& record) { return StrCat("join ", record.request, " ", record.key, "; "); }
+std::string TextOf(const LeaveGroupRecord& record) { return StrCat("leave ", record.group, "; "); }
+std::string TextOf(const CollectiveRecord& record) {
+  return StrCat(ToText(record.kind), " ", record.request, " of ", record.operand.value, " is ", record.result.value,
+                "; ");
+}
 template <typename T>
 std::string TextOf(const T&) {
   return "unknown; ";
@@ -64,6 +70,12 @@ std::string TextOf(const SessionEvent& event) {
   if (const auto* done = std::get_if<UploadDoneEvent>(&event.body)) return StrCat("brought ", done->request);
   if (const auto* lost = std::get_if<WorkerLostNotice>(&event.body)) return StrCat("lost ", lost->worker.value);
   if (const auto* joined = std::get_if<WorkerJoinedNotice>(&event.body)) return StrCat("joined ", joined->worker.value);
+  if (const auto* member = std::get_if<GroupJoinedEvent>(&event.body)) {
+    return StrCat("member ", member->group, " of ", member->members.size());
+  }
+  if (const auto* matched = std::get_if<MatchedEvent>(&event.body)) {
+    return StrCat("matched ", matched->request, " ", matched->source);
+  }
   if (std::holds_alternative<BatchDoneEvent>(event.body)) return "";
   return "unknown";
 }
