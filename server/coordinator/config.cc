@@ -28,6 +28,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_profiled_runs", config.max_profiled_runs);
   visit("max_tickets_per_session", config.max_tickets_per_session);
   visit("max_groups", config.max_groups);
+  visit("max_groups_per_session", config.max_groups_per_session);
   visit("max_group_size", config.max_group_size);
   visit("max_calls_ahead", config.max_calls_ahead);
   visit("max_inline_bytes", config.max_inline_bytes);

@@ -27,6 +27,15 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
     return refuse(StrCat("a time-out of ", SecondsText(record.timeout_us)));
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers(StrCat("group '", record.key, "'"), {record.worker}));
+  const auto alive = std::count_if(workers_.begin(), workers_.end(),
+                                   [](const auto& worker) { return worker.second.state != WorkerState::kDead; });
+  if (record.size > alive) {
+    return refuse(StrCat("it has ", record.size, " ranks, each with a worker of its own; the cluster has ", alive));
+  }
+  if (static_cast<int64_t>(session.groups.size()) >= config_.max_groups_per_session) {
+    return absl::ResourceExhaustedError(StrCat("group '", record.key, "': this session is in ", session.groups.size(),
+                                               " groups; max_groups_per_session is ", config_.max_groups_per_session));
+  }
   for (const auto& [id, group] : process_groups_.all()) {
     if (group.key != record.key || group.tenant != session.info.tenant) continue;
     if (static_cast<int64_t>(group.members.size()) != record.size) {

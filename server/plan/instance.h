@@ -42,9 +42,9 @@ struct PlacedBuffer {
 struct Instance {
   Ordinal ordinal;
   TemplateId plan;
-  uint8_t stream = 0;                      // StreamId
-  std::vector<int64_t> buffer_offsets;     // by the plan's buffer number: bytes in every arena
-  std::vector<PlacedBuffer> placed_apart;  // of these buffer_offsets has 0
+  uint8_t stream = 0;                           // StreamId
+  std::vector<int64_t> buffer_offsets;          // by the plan's buffer number: bytes in every arena
+  std::vector<PlacedBuffer> placed_apart = {};  // of these buffer_offsets has 0
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;
   // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait

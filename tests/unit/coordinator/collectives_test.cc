@@ -436,6 +436,8 @@ TEST(CollectivesTest, ABadJoinIsRefusedByName) {
   EXPECT_THAT(refusal(1), HasSubstr("names worker 9; the cluster has 3 workers"));
   ranks.Join(0);
   EXPECT_EQ(refusal(0), "group 'world': this session is rank 0 of it");
+  ranks.Join(1, "large", 1, 4);
+  EXPECT_EQ(refusal(1), "group 'large': it has 4 ranks, each with a worker of its own; the cluster has 3");
   ranks.Join(2, "other", 2, 2);
   EXPECT_EQ(refusal(2), "group 'other': rank 2 of 2 ranks, which are numbered from 0");
   ranks.cluster.Advance(31 * kSecond);
