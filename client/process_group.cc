@@ -70,6 +70,10 @@ void ProcessGroup::Leave() {
   GroupDoor(*session_.impl()).Leave(group_);
 }
 
+absl::StatusOr<FlightReport> ProcessGroup::Flight(uint32_t last_calls) const {
+  return GroupDoor(*session_.impl()).Flight(group_, last_calls);
+}
+
 absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const Tensor* operand,
                                             const std::optional<Shape>& result,
                                             std::optional<DType> result_dtype) const {

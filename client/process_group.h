@@ -68,6 +68,8 @@ class ProcessGroup {
   // `result_dtype`. What the coordinator finds wrong comes with the wait, and with the result.
   absl::StatusOr<GroupWork> Run(const GroupCallOptions& call, const Tensor* operand, const std::optional<Shape>& result,
                                 std::optional<DType> result_dtype = std::nullopt) const;
+  // The group's last calls, at most 64, and how its members are. NotFound when it was left.
+  absl::StatusOr<FlightReport> Flight(uint32_t last_calls = UINT32_MAX) const;
   // Others' calls that need this rank fail from now on.
   void Leave();
 

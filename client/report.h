@@ -122,6 +122,25 @@ struct CommReport {
   OpRange ops;  // what was issued in the block, for Session::Profile
 };
 
+// What the ranks of a process group called last. Times in seconds before now; negative: it was not.
+struct FlightReport {
+  struct Call {
+    uint64_t number = 0;  // 0: a message
+    std::string what;
+    std::vector<double> arrived_s;  // by rank
+    double matched_s = -1;
+    std::string failure;
+  };
+  struct Member {
+    std::string process;
+    std::string why_gone;  // empty: it is here
+    bool connected = false;
+    uint64_t next_call = 0;
+  };
+  std::vector<Member> members;  // by rank
+  std::vector<Call> calls;      // in the order in which they began
+};
+
 // A rank of a process group.
 struct GroupMemberReport {
   int32_t worker = 0;

@@ -80,6 +80,24 @@ int32_t GroupDoor::SourceOf(const std::shared_ptr<void>& answer) {
   return std::static_pointer_cast<SessionImpl::Request>(answer)->source;
 }
 
+absl::StatusOr<FlightReport> GroupDoor::Flight(uint64_t group, uint32_t last_calls) {
+  TESSERA_RETURN_IF_ERROR(session_.Check());
+  auto [number, request] = session_.NewRequest();
+  session_.connection_->GroupStatus(
+      group, last_calls, [&session = session_, n = number, r = request](absl::StatusOr<FlightReport> flight) {
+        {
+          std::lock_guard<std::mutex> lock(session.mutex_);
+          r->done = true;
+          r->status = flight.status();
+          if (flight.ok()) r->flight = *std::move(flight);
+          session.requests_.erase(n);
+        }
+        session.NotifyChanged();
+      });
+  TESSERA_RETURN_IF_ERROR(session_.WaitFor("flight_record", request));
+  return std::move(request->flight);
+}
+
 void GroupDoor::AwaitChange(uint64_t seen, std::chrono::milliseconds at_most) {
   std::unique_lock<std::mutex> lock(session_.mutex_);
   session_.changed_.wait_for(lock, at_most, [&] { return session_.changes_ != seen || !session_.failure_.ok(); });

@@ -30,6 +30,8 @@ class GroupDoor {
   bool IsThere(const std::shared_ptr<void>& answer);
   int32_t SourceOf(const std::shared_ptr<void>& answer);  // of a recv that is answered
 
+  absl::StatusOr<FlightReport> Flight(uint64_t group, uint32_t last_calls);
+
   // Until something of the session has changed since `seen`, which changes() gave, or Wake was called.
   uint64_t changes() const { return session_.changes_; }
   void AwaitChange(uint64_t seen, std::chrono::milliseconds at_most);

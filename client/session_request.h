@@ -21,6 +21,7 @@ struct SessionImpl::Request {
   ClusterReport cluster;
   PlanReport plan;
   ProfileReport profile;
+  FlightReport flight;
   uint64_t group = 0;  // of a join
   std::vector<GroupMemberReport> members;
   int32_t source = 0;  // of a recv

@@ -103,6 +103,37 @@ interface Session {
   killWorker @5 (worker :Int32, reason :Text) -> ();
   # Ends a worker as if it were silent: its process is killed, and tensors without a living copy fail with the reason.
   # For admins; PermissionDenied for others. NotFound where no such worker lives.
+  groupStatus @6 (group :UInt64, lastCalls :UInt32) -> (record :FlightRecord);
+  # Of a process group that the session is a member of; NotFound for others. So many calls at most (max_flight_calls).
+}
+
+struct FlightRecord {
+  # Of a process group: what its ranks called last, in the order in which the calls began.
+  nowUs @0 :Int64;
+  # By the coordinator's clock, as all times here.
+  members @1 :List(FlightMember);
+  # By rank.
+  calls @2 :List(FlightCall);
+}
+
+struct FlightMember {
+  process @0 :Text;
+  why @1 :Text;
+  # Of one that is gone. Empty: it is here.
+  connected @2 :Bool;
+  nextCall @3 :UInt64;
+  # The number of its next collective.
+}
+
+struct FlightCall {
+  number @0 :UInt64;
+  # 0: a message.
+  what @1 :Text;
+  arrivedUs @2 :List(Int64);
+  # By rank; -1: the rank has not come to it.
+  matchedUs @3 :Int64;
+  # When it was issued; -1: it was not.
+  failure @4 :Text;
 }
 
 struct ToCoordinator {

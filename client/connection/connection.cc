@@ -117,6 +117,19 @@ void Connection::Profile(const OpRange& ops, std::function<void(absl::StatusOr<P
   });
 }
 
+void Connection::GroupStatus(uint64_t group, uint32_t last_calls,
+                             std::function<void(absl::StatusOr<FlightReport>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [group, last_calls, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [group, last_calls, done](wire::Session::Client& session) {
+      auto request = session.groupStatusRequest();
+      request.setGroup(group);
+      request.setLastCalls(last_calls);
+      return request.send().then([done](auto&& response) { done(DecodeFlightRecord(response.getRecord())); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
 void Connection::Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,
                          std::function<void(absl::StatusOr<PlanReport>)> done) {
   impl_->queue.Post(Order::kAfterRecords, [call = std::move(call), operands = std::move(operands),

@@ -339,6 +339,26 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   return report;
 }
 
+FlightReport DecodeFlightRecord(wire::FlightRecord::Reader reader) {
+  const auto ago = [now_us = reader.getNowUs()](int64_t us) {
+    return us < 0 ? -1.0 : static_cast<double>(now_us - us) * 1e-6;
+  };
+  FlightReport report;
+  for (auto member : reader.getMembers()) {
+    report.members.push_back(
+        {TextOf(member.getProcess()), TextOf(member.getWhy()), member.getConnected(), member.getNextCall()});
+  }
+  for (auto item : reader.getCalls()) {
+    FlightReport::Call& call = report.calls.emplace_back();
+    call.number = item.getNumber();
+    call.what = TextOf(item.getWhat());
+    for (const int64_t us : item.getArrivedUs()) call.arrived_s.push_back(ago(us));
+    call.matched_s = ago(item.getMatchedUs());
+    call.failure = TextOf(item.getFailure());
+  }
+  return report;
+}
+
 ProfileReport DecodeProfile(wire::Profile::Reader reader) {
   ProfileReport profile;
   profile.ops.reserve(reader.getOps().size());

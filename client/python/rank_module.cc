@@ -54,6 +54,36 @@ PyGroupWork Run(const PyGroup& group, int kind, int op, int peer, int tag, nb::h
   return {ValueOrRaise(Released([&] { return group.joined().Run(call, given, shape, dtype); }))};
 }
 
+nb::object SecondsOrNone(double seconds) { return seconds < 0 ? nb::none() : nb::cast(seconds); }
+
+// {"members": [{...}, ...], "calls": [{...}, ...]}: distributed.flight_record.
+nb::dict FlightToPython(const FlightReport& report) {
+  nb::list members, calls;
+  for (const FlightReport::Member& member : report.members) {
+    nb::dict one;
+    one["process"] = member.process;
+    one["state"] = !member.why_gone.empty() ? "gone" : member.connected ? "here" : "away";
+    one["why"] = member.why_gone;
+    one["calls"] = member.next_call - 1;
+    members.append(one);
+  }
+  for (const FlightReport::Call& call : report.calls) {
+    nb::dict one;
+    nb::list arrived;
+    for (const double seconds : call.arrived_s) arrived.append(SecondsOrNone(seconds));
+    one["call"] = call.number;
+    one["what"] = call.what;
+    one["arrived"] = arrived;
+    one["matched"] = SecondsOrNone(call.matched_s);
+    one["failure"] = call.failure;
+    calls.append(one);
+  }
+  nb::dict out;
+  out["members"] = members;
+  out["calls"] = calls;
+  return out;
+}
+
 }  // namespace
 
 void DefineRanks(nb::module_& module) {
@@ -74,6 +104,10 @@ void DefineRanks(nb::module_& module) {
       .def("run", &Run, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"), nb::arg("operand").none(),
            nb::arg("result").none(), nb::arg("timeout"))
       .def("leave", [](const PyGroup& g) { Released([&] { g.joined().Leave(); }); })
+      .def("flight",
+           [](const PyGroup& g, uint32_t last_calls) {
+             return FlightToPython(ValueOrRaise(Released([&] { return g.joined().Flight(last_calls); })));
+           })
       .def_prop_ro("rank", [](const PyGroup& g) { return g.joined().rank(); })
       .def_prop_ro("size", [](const PyGroup& g) { return g.joined().size(); })
       .def_prop_ro("key", [](const PyGroup& g) { return g.joined().key(); })

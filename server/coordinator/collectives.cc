@@ -145,9 +145,14 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
     if (!status.ok()) {
       if (arrived.ok()) call.arrived.push_back(*std::move(arrived));
       if (!arrived.ok()) RefuseCollective(session, record, status);
-      FailGroupCall(call, status);
+      FailGroupCall(group, call, status);
       return come();
     }
+    FlightCall* noted = group.Noted(call.number);
+    if (noted == nullptr) {
+      noted = &group.Note(call.number, ToText(arrived->signature), static_cast<size_t>(config_.max_flight_calls));
+    }
+    noted->arrived_us[static_cast<size_t>(rank)] = now_us_;
     call.arrived.push_back(*std::move(arrived));
     const int64_t deadline_us = now_us_ + record.timeout_us;
     if (call.arrived.size() == 1 || deadline_us < call.deadline_us) {
@@ -163,17 +168,20 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
   const bool is_same = std::all_of(call.arrived.begin(), call.arrived.end(),
                                    [&first](const ArrivedCall& arrived) { return arrived.signature == first; });
   if (!is_same) {
-    FailGroupCall(call, absl::InvalidArgumentError(
-                            StrCat(group.NameOf(call), " differs: ", ProcessGroupEntry::WhoCalledWhat(call.arrived))));
+    FailGroupCall(group, call,
+                  absl::InvalidArgumentError(
+                      StrCat(group.NameOf(call), " differs: ", ProcessGroupEntry::WhoCalledWhat(call.arrived))));
     return come();
   }
   const CollectiveParts parts = PartsOf(first, static_cast<int64_t>(group.members.size()));
   const absl::StatusOr<Progress> issued = IssueCollective(session, group, parts, call.arrived);
   if (issued.ok() && *issued != Progress::kDone) return *issued;
   if (!issued.ok()) {
-    FailGroupCall(call,
+    FailGroupCall(group, call,
                   WithMessage(issued.status(), StrCat(group.NameOf(call), ": ", StdView(issued.status().message()))));
   }
+  FlightCall* const noted = group.Noted(call.number);
+  if (issued.ok() && noted != nullptr) noted->matched_us = now_us_;
   call.arrived.clear();
   return come();
 }
@@ -250,7 +258,13 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
     }
     status = issued.status();
   }
-  if (!status.ok()) {
+  FlightCall& noted =
+      group.Note(0, StrCat(sent.ToText(), " of rank ", sent.call.rank), static_cast<size_t>(config_.max_flight_calls));
+  noted.arrived_us[static_cast<size_t>(rank)] = now_us_;
+  if (status.ok()) {
+    noted.matched_us = now_us_;
+  } else {
+    noted.failure = StdView(status.message());
     EndArrived(message->call, status);
     EndArrived(other->call, status);
   }

@@ -30,6 +30,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_groups", config.max_groups);
   visit("max_groups_per_session", config.max_groups_per_session);
   visit("max_group_size", config.max_group_size);
+  visit("max_flight_calls", config.max_flight_calls);
   visit("max_calls_ahead", config.max_calls_ahead);
   visit("max_inline_bytes", config.max_inline_bytes);
   visit("alignment_bytes", config.alignment_bytes);

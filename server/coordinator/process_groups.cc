@@ -103,6 +103,22 @@ std::string ProcessGroupEntry::WhoCalledWhat(const std::vector<ArrivedCall>& cal
   return text;
 }
 
+FlightCall& ProcessGroupEntry::Note(uint64_t number, const std::string& what, size_t max_flight_calls) {
+  if (flight.size() >= max_flight_calls) flight.pop_front();
+  FlightCall& noted = flight.emplace_back();
+  noted.number = number;
+  noted.what = what;
+  noted.arrived_us.assign(members.size(), FlightCall::kNever);
+  return noted;
+}
+
+FlightCall* ProcessGroupEntry::Noted(uint64_t number) {
+  for (auto noted = flight.rbegin(); noted != flight.rend(); ++noted) {
+    if (noted->number == number) return &*noted;
+  }
+  return nullptr;
+}
+
 void ProcessGroupEntry::ForgetCalls() {
   const auto is_over = [this](const GroupCall& call) {
     return std::all_of(members.begin(), members.end(), [&call](const GroupMember& member) {

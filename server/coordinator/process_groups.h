@@ -70,6 +70,16 @@ struct WaitingMessage {
   std::string ToText() const;
 };
 
+// What is remembered of a call, for people who look why a program hangs.
+struct FlightCall {
+  uint64_t number = 0;  // 0: a message
+  std::string what;
+  std::vector<int64_t> arrived_us;  // by rank; kNever
+  int64_t matched_us = kNever;
+  std::string failure;
+  static constexpr int64_t kNever = -1;
+};
+
 struct ProcessGroupEntry {
   uint64_t id = 0;
   std::string tenant;
@@ -80,6 +90,7 @@ struct ProcessGroupEntry {
   int64_t forming_timeout_us = 0;
   std::deque<GroupCall> calls;         // in their order
   std::list<WaitingMessage> messages;  // in the order in which they came
+  std::deque<FlightCall> flight;       // in the order in which they began
 
   size_t CountIn(GroupMember::State state) const;
   std::optional<int32_t> RankOf(SessionId session) const;
@@ -98,6 +109,9 @@ struct ProcessGroupEntry {
   std::vector<int32_t> MissingAt(const GroupCall& call) const;
   // Who called what, ranks with the same call together.
   static std::string WhoCalledWhat(const std::vector<ArrivedCall>& calls);
+  // Notes a call for the flight record, which keeps so many; the newest one of that number.
+  FlightCall& Note(uint64_t number, const std::string& what, size_t max_flight_calls);
+  FlightCall* Noted(uint64_t number);
   // Forgets calls that all members have come to, or will not.
   void ForgetCalls();
 };

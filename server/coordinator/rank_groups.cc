@@ -144,7 +144,7 @@ void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std:
   member.state = GroupMember::State::kGone;
   member.why = why;
   for (GroupCall& call : group.calls) {
-    if (call.failed.ok()) FailGroupCall(call, group.WhyGone(rank, StrCat("call ", call.number)));
+    if (call.failed.ok()) FailGroupCall(group, call, group.WhyGone(rank, StrCat("call ", call.number)));
   }
   group.ForgetCalls();
   const bool has_others = group.CountIn(GroupMember::State::kHere) > 1;
@@ -168,7 +168,7 @@ void StateMachine::WatchGroups() {
     }
     for (GroupCall& call : group.calls) {
       if (call.failed.ok() && !call.arrived.empty() && now_us_ >= call.deadline_us) {
-        FailGroupCall(call, WhyNotMatched(group, call));
+        FailGroupCall(group, call, WhyNotMatched(group, call));
       }
     }
     std::erase_if(group.messages, [&](const WaitingMessage& message) {
@@ -217,8 +217,9 @@ void StateMachine::EndArrived(const ArrivedCall& call, const absl::Status& statu
   if (call.request != 0) SendTo(call.session, SettledEvent{call.request, status});
 }
 
-void StateMachine::FailGroupCall(GroupCall& call, const absl::Status& status) {
+void StateMachine::FailGroupCall(ProcessGroupEntry& group, GroupCall& call, const absl::Status& status) {
   call.failed = status;
+  if (FlightCall* noted = group.Noted(call.number); noted != nullptr) noted->failure = StdView(status.message());
   for (ArrivedCall& arrived : call.arrived) {
     EndArrived(arrived, status);
     arrived.operand = nullptr;

@@ -58,6 +58,7 @@ class StateMachine {
   // Of the workers of this mesh, which are of one kind.
   const Topology& TopologyOf(const Mesh& mesh) const;
   uint64_t next_ordinal() const { return next_ordinal_; }
+  int64_t now_us() const { return now_us_; }  // of the last event
   const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // Whether the worker and another one that is there map each other's memory.
@@ -171,7 +172,7 @@ class StateMachine {
   Progress TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
   absl::Status WhyNotMatched(const ProcessGroupEntry& group, const GroupCall& call) const;
   void EndArrived(const ArrivedCall& call, const absl::Status& status);
-  void FailGroupCall(GroupCall& call, const absl::Status& status);
+  void FailGroupCall(ProcessGroupEntry& group, GroupCall& call, const absl::Status& status);
   // Plans and issues the members' calls as one op; kBlocked while some worker has no room for it.
   absl::StatusOr<Progress> IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
                                            const CollectiveParts& parts, std::vector<ArrivedCall>& calls);
@@ -179,7 +180,6 @@ class StateMachine {
                              const std::vector<ArrivedCall*>& givers, const std::vector<ArrivedCall*>& takers,
                              PlanTemplate& plan);
   void AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan);
-  // A read of an unmatched result waits beside the queue.
   Progress Park(SessionEntry& session, HandleId handle, Record record);
   void Unpark(SessionId session, HandleId handle);
   void TakeBackParked();

@@ -414,6 +414,40 @@ def test_a_rank_that_does_not_come_is_named(own_ranks):
         assert 0.9 < seconds < 20
 
 
+def record_of(what):
+    x = np.ones(4)
+    if what == "calls":
+        dist.all_reduce(x)
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+        elif dist.get_rank() == 1:
+            dist.recv(x, 0)
+        dist.barrier()
+    if dist.get_rank() != 0:
+        return None
+    work = dist.all_gather_into_tensor(np.zeros(12), x, async_op=True)
+    record = dist.flight_record()
+    return record, work is not None
+
+
+def go_on():
+    dist.all_gather_into_tensor(np.zeros(12), np.ones(4))
+
+
+def test_the_flight_record_has_the_last_calls_of_every_rank(own_ranks):
+    ranks = own_ranks()
+    record, _ = ranks.run(record_of, "calls")[0]
+    # Rank 2 may come to the barrier before the message is sent.
+    assert sorted((call["call"], call["what"]) for call in record["calls"]) == [
+        (0, "send f64[4] to rank 1 with tag 0 of rank 0"), (1, "all_reduce f64[4] sum"), (2, "barrier"), (3, "all_gather f64[4]")]
+    assert all(call["matched"] is not None and not call["failure"] for call in record["calls"][:3])
+    last = record["calls"][3]
+    assert last["matched"] is None and last["arrived"][1:] == [None, None] and 0 <= last["arrived"][0] < 60
+    assert [member["state"] for member in record["members"]] == ["here"] * 3
+    assert [member["calls"] for member in record["members"]] == [3, 2, 2]
+    ranks.run(go_on, ranks=[1, 2])
+
+
 def wait_for_rank_two():
     began = time.monotonic()
     try:

@@ -57,6 +57,11 @@ class SessionServer final : public wire::Session::Server {
     DescribeProfile(hub_, {id_, params.getFirstOp(), params.getEndOp()}, context.getResults().initProfile());
     return kj::READY_NOW;
   }
+  kj::Promise<void> groupStatus(GroupStatusContext context) override {
+    Check();
+    ThrowIfError(DescribeFlight(hub_, id_, context.getParams(), context.getResults().initRecord()));
+    return kj::READY_NOW;
+  }
   kj::Promise<void> close(CloseContext) override {
     Check();
     hub_.Apply(SessionClosedEvent{id_});

@@ -28,13 +28,13 @@ from ._rank_objects import (all_gather_object, broadcast_object_list, gather_obj
                             send_object_list)
 from ._reduce_op import ReduceOp
 from ._work import Work
-from ._world import (GroupMember, RankGroup, destroy_process_group, get_backend, get_global_rank, get_group_rank, get_mesh,
+from ._world import (GroupMember, RankGroup, destroy_process_group, flight_record, get_backend, get_global_rank, get_group_rank, get_mesh,
                      get_process_group_ranks, get_rank, get_world_size, init_process_group, is_available, is_initialized,
                      new_subgroups, new_subgroups_by_enumeration)
 
 __all__ = ["GroupMember", "LocalTensor", "P2POp", "ProcessGroup", "RankGroup", "RankWork", "ReduceOp", "Work", "all_gather",
            "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
-           "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object",
+           "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "flight_record", "gather", "gather_object",
            "get_backend", "get_global_rank", "get_group_rank", "get_mesh", "get_process_group_ranks", "get_rank", "get_world_size",
            "init_process_group", "irecv", "is_available", "is_initialized", "isend", "monitored_barrier", "new_group", "new_subgroups",
            "new_subgroups_by_enumeration", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",

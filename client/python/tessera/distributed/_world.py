@@ -228,6 +228,15 @@ def destroy_process_group(group=None) -> None:
         close()
 
 
+def flight_record(group=None, last=64) -> dict:
+    """The last calls of every rank of a group, in the order in which they began, for a program that hangs.
+
+    "calls": each with "call" (its number in the group; 0 of a message), "what", "arrived" (by rank, how many seconds ago it came; None:
+    it has not), "matched" (how many seconds ago it was issued, or None) and "failure". "members": by rank, "process", "state" (here, away
+    while its connection is gone, or gone), "why", and how many "calls" it has made."""
+    return group_of("flight_record", group)._joined.flight(operator.index(last))
+
+
 def get_rank(group=None) -> int:
     """This process's rank in the group, or in the world; -1 where it is not in it."""
     return -1 if group == GroupMember.NON_GROUP_MEMBER else group_of("get_rank", group).rank()
