@@ -57,6 +57,31 @@ TEST(WorkerMessagesTest, APlanThatCantBeReadIsATemplateThatSaysWhy) {
   }
 }
 
+TEST(WorkerMessagesTest, ABufferMayLieElsewhereOnEachWorker) {
+  Instance sent;
+  sent.ordinal = Ordinal(3);
+  sent.plan = TemplateId(4);
+  sent.buffer_offsets = {0, 256};
+  sent.placed_apart = {{0, {{WorkerIndex(2), 1024}, {WorkerIndex(5), 4096}}}};
+  EXPECT_EQ(sent.OffsetOf(0, WorkerIndex(5)), 4096);
+  EXPECT_EQ(sent.OffsetOf(1, WorkerIndex(5)), 256);
+  capnp::MallocMessageBuilder message;
+  auto builder = message.initRoot<wire::WorkerMessages::Message>();
+  EncodeWorkerMessage(sent, builder);
+  const auto came = DecodeWorkerMessage(builder.asReader());
+  ASSERT_TRUE(came.ok()) << came.status();
+  EXPECT_EQ(std::get<Instance>(*came), sent);
+  // What doesn't go together is refused.
+  auto placed = builder.getRun().initPlacedApart(1);
+  placed[0].initWorkers(2);
+  placed[0].initOffsets(1);
+  EXPECT_THAT(std::string(DecodeWorkerMessage(builder.asReader()).status().message()),
+              HasSubstr("on 2 workers at 1 offsets"));
+  builder.getRun().initPlacedApart(3);
+  EXPECT_THAT(std::string(DecodeWorkerMessage(builder.asReader()).status().message()),
+              HasSubstr("an instance of 2 buffers places 3 of them by worker"));
+}
+
 TEST(WorkerMessagesTest, AWorkerMayBeToldToEnd) {
   capnp::MallocMessageBuilder message;
   EncodeWorkerMessage(Shutdown{"the host goes down"}, message.initRoot<wire::WorkerMessages::Message>());
