@@ -44,7 +44,7 @@ class GroupWork {
   // Until the result is there, or, of a call without one, until all have come; the call's own time-out ends it, too.
   absl::Status Wait(std::optional<double> timeout_s = std::nullopt) const;
   bool IsDone() const;
-  // Of a recv that is done.
+  // The rank that sent, after a recv.
   int32_t source() const;
   const std::optional<Tensor>& result() const { return result_; }
 
@@ -65,7 +65,7 @@ class ProcessGroup {
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   // `operand`: null where the rank gives nothing. `result`: the shape of what it takes, of the operand's dtype or of
-  // `result_dtype`. What the coordinator finds wrong comes with the wait, and with the result.
+  // `result_dtype`. The wait, and the result, tell of faults that the coordinator finds.
   absl::StatusOr<GroupWork> Run(const GroupCallOptions& call, const Tensor* operand, const std::optional<Shape>& result,
                                 std::optional<DType> result_dtype = std::nullopt) const;
   // The group's last calls, at most 64, and how its members are. NotFound when it was left.

@@ -31,7 +31,7 @@ class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
 
   absl::Status Wait(std::optional<double> timeout_s = std::nullopt);
   bool IsDone();
-  // Of a recv that is done: the rank that sent.
+  // The rank that sent, after a recv.
   int32_t source() const { return work_.source(); }
   // Calls back once, here or on the group's thread.
   void WhenDone(RankMemory& memory, Callback callback);
@@ -42,7 +42,7 @@ class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
 
   // Fetches the output, if nobody else does.
   void End();
-  // Of a call that nobody will fetch: its group ends.
+  // Its group ends, and nobody will fetch the output.
   void GiveUp(const absl::Status& why);
   void Finish(const absl::Status& status);
   absl::Status Fetch();

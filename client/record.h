@@ -40,7 +40,7 @@ struct HeldMemory {
 
 inline constexpr size_t kInlineOperands = 3;  // only a redistribute of several tensors has more
 
-// Of kJoinGroup and kCollective; schemas/session.capnp says what each is.
+// The fields of kJoinGroup and kCollective; schemas/session.capnp says what each is.
 struct GroupRecord {
   uint64_t group = 0;
   std::string key;

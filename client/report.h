@@ -122,7 +122,7 @@ struct CommReport {
   OpRange ops;  // what was issued in the block, for Session::Profile
 };
 
-// What the ranks of a process group called last. Times in seconds before now; negative: it was not.
+// The last calls of a process group's ranks. Times in seconds before now; negative: it was not.
 struct FlightReport {
   struct Call {
     uint64_t number = 0;  // 0: a message

@@ -104,11 +104,12 @@ interface Session {
   # Ends a worker as if it were silent: its process is killed, and tensors without a living copy fail with the reason.
   # For admins; PermissionDenied for others. NotFound where no such worker lives.
   groupStatus @6 (group :UInt64, lastCalls :UInt32) -> (record :FlightRecord);
-  # Of a process group that the session is a member of; NotFound for others. So many calls at most (max_flight_calls).
+  # The flight record of a process group that the session is a member of; NotFound for others. It has so many calls at most
+  # (max_flight_calls).
 }
 
 struct FlightRecord {
-  # Of a process group: what its ranks called last, in the order in which the calls began.
+  # The last calls of a process group's ranks, in the order in which they began.
   nowUs @0 :Int64;
   # By the coordinator's clock, as all times here.
   members @1 :List(FlightMember);
@@ -119,7 +120,7 @@ struct FlightRecord {
 struct FlightMember {
   process @0 :Text;
   why @1 :Text;
-  # Of one that is gone. Empty: it is here.
+  # Why it is gone. Empty: it is here.
   connected @2 :Bool;
   nextCall @3 :UInt64;
   # The number of its next collective.
@@ -232,7 +233,7 @@ struct Collective {
   # Answered by `matched` when the op is issued, or settled with why it can't be. 0: not at all.
   group @1 :UInt64;
   kind @2 :UInt8;
-  # Of collective_kind.h.
+  # A number of collective_kind.h.
   reduceOp @3 :UInt8;
   peer @4 :Int32;
   # The root's rank; of a send the destination's, of a recv the source's, -1: any.
@@ -327,7 +328,7 @@ struct GroupMember {
 struct Matched {
   request @0 :UInt64;
   source @1 :Int32;
-  # Of a recv: the rank that sent.
+  # The rank that sent, to a recv.
 }
 
 struct WorkerMoved {
@@ -511,7 +512,7 @@ struct SessionInfo {
   # Of the asking session: nothing of it runs, and what it queued waits for bytes that its client is to bring.
   name @8 :Text;
   awaitsRanks @9 :Bool;
-  # Of the asking session: some collective of it waits for other ranks.
+  # Some collective of the asking session waits for other ranks.
 }
 
 struct TensorInfo {

@@ -14,7 +14,7 @@
 namespace tessera::python {
 namespace {
 
-// A group that this process has joined. What C++ knows of it lives as long as one of the objects that use it.
+// A group that this process has joined. Python's objects that use it share the C++ one.
 struct PyGroup {
   std::shared_ptr<TesseraGroup> group;
   ProcessGroup& joined() const { return *group->memory.group(); }

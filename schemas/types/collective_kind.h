@@ -1,7 +1,7 @@
 #pragma once
 
-// Which collective the members of a process group call; torch.distributed's names. docs/ranks.md has what each takes
-// and gives.
+// CollectiveKind: torch.distributed's collectives, which the members of a process group call. docs/ranks.md has what
+// each takes and gives.
 //
 //   ToText(CollectiveKind::kAllReduce) == "all_reduce"
 
@@ -43,7 +43,7 @@ constexpr std::string_view ToText(CollectiveKind kind) {
   return "unknown collective";
 }
 
-// Of two members alone, matched by their ranks and a tag; all others are matched by their number.
+// Whether two members alone are in it, matched by their ranks and a tag; all others are matched by their number.
 constexpr bool IsPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
 }

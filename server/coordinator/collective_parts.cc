@@ -29,7 +29,7 @@ Factors FactorsOf(CollectiveKind kind, int64_t ranks) {
   }
 }
 
-// Which tensors the member has to have.
+// The tensors that the member has to have.
 struct Needs {
   bool operand = false;
   bool result = false;

@@ -57,7 +57,7 @@ struct CollectiveParts {
   Placement from;
   Placement to;
 };
-// Of a barrier nobody gives or takes.
+// In a barrier nobody gives or takes.
 CollectiveParts PartsOf(const CollectiveSignature& signature, int64_t ranks);
 CollectiveParts PartsOfMessage(const CollectiveSignature& signature, int32_t source, int32_t destination);
 

@@ -188,7 +188,7 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   return absl::OkStatus();
 }
 
-// Of the calling member's session: once, though it gives and takes.
+// The calling member's session has one share, though it gives and takes.
 void StateMachine::AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan) {
   const auto is_same = [&call](const OpShare& share) { return share.session == call.session; };
   const auto found = sessions_.find(call.session);

@@ -70,7 +70,7 @@ struct WaitingMessage {
   std::string ToText() const;
 };
 
-// What is remembered of a call, for people who look why a program hangs.
+// The memory of a call, for people who look why a program hangs.
 struct FlightCall {
   uint64_t number = 0;  // 0: a message
   std::string what;
@@ -98,7 +98,7 @@ struct ProcessGroupEntry {
   std::string NameOf(int32_t rank) const;
   // "call 7 of group 'world'".
   std::string NameOf(const GroupCall& call) const;
-  // Of what needs a rank that is gone; `what` opens the message.
+  // The failure of a call that needs a rank which is gone; `what` opens the message.
   absl::Status WhyGone(int32_t rank, const std::string& what) const;
   std::optional<int32_t> FindGone() const;
   // "ranks 0, 2 and 5", of a few, and the count of the rest.
@@ -107,7 +107,7 @@ struct ProcessGroupEntry {
   GroupCall& CallAt(uint64_t number);
   // The ranks that have not come to the call.
   std::vector<int32_t> MissingAt(const GroupCall& call) const;
-  // Who called what, ranks with the same call together.
+  // "ranks 0 and 2 called X; rank 1 called Y".
   static std::string WhoCalledWhat(const std::vector<ArrivedCall>& calls);
   // Notes a call for the flight record, which keeps so many; the newest one of that number.
   FlightCall& Note(uint64_t number, const std::string& what, size_t max_flight_calls);
@@ -119,7 +119,7 @@ struct ProcessGroupEntry {
 class ProcessGroups {
  public:
   ProcessGroupEntry* Find(uint64_t id);
-  // Of the key, in the tenant; null: there is none.
+  // The group with the key, in the tenant; null: there is none.
   ProcessGroupEntry* FindByKey(const std::string& tenant, const std::string& key);
   ProcessGroupEntry& Add(const std::string& tenant, const std::string& key, size_t size);
   void Erase(uint64_t id);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the state machine's intake hands from one of its steps to the next.
+// Unit, Cancels, Progress: the values that the state machine's intake hands from one of its steps to the next.
 
 #include <cstdint>
 #include <set>

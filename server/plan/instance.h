@@ -54,7 +54,7 @@ struct Instance {
   // (collective_calls.h) is called.
   bool makes_calls = false;
 
-  // Of a buffer in a worker's arena.
+  // Where a buffer begins in a worker's arena.
   int64_t OffsetOf(int buffer, WorkerIndex worker) const {
     const int64_t everywhere = buffer_offsets[static_cast<size_t>(buffer)];
     return placed_apart.empty() ? everywhere : OffsetApart(buffer, worker, everywhere);

@@ -9,7 +9,7 @@ CONTEXT = multiprocessing.get_context("spawn")
 
 
 class Failure:
-    """What a function raised in a rank."""
+    """An exception that a function raised in a rank."""
 
     def __init__(self, error):
         self.kind, self.text, self.trace = type(error).__name__, str(error), traceback.format_exc()
@@ -76,7 +76,7 @@ class Ranks:
         return self.answers(ranks, allow)
 
     def failures(self, function, *args, ranks=None):
-        """What each raised."""
+        """The exceptions that all of them raised."""
         answers = self.run(function, *args, ranks=ranks, allow=True)
         assert all(isinstance(answer, Failure) for answer in answers), answers
         return answers

@@ -86,7 +86,7 @@ def every_move(kind, dtype):
         into = value_of(kind, np.zeros_like(data[0]))
         dist.scatter(into, [value_of(kind, one) for one in data] if rank == root else None, src=root)
         got["scatter"] = np.asarray(into)
-        # What rank i sends to rank j is data[i] for all j, but for the first element.
+        # Rank i sends data[i] to all ranks.
         given = [value_of(kind, np.asarray(data[rank])) for _ in range(SIZE)]
         taken = [value_of(kind, np.zeros_like(data[0])) for _ in range(SIZE)]
         dist.all_to_all(taken, given)

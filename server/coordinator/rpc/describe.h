@@ -24,7 +24,7 @@ struct ProfileView {
   uint64_t end_op = 0;
 };
 void DescribeProfile(const Hub& hub, const ProfileView& view, wire::Profile::Builder builder);
-// Of a group that the session is a member of, with up to so many calls; NotFound.
+// The last calls of a group that the session is a member of; NotFound for others.
 absl::Status DescribeFlight(const Hub& hub, SessionId session, wire::Session::GroupStatusParams::Reader params,
                             wire::FlightRecord::Builder builder);
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,

@@ -71,7 +71,7 @@ TEST(WorkerMessagesTest, ABufferMayLieElsewhereOnEachWorker) {
   const auto came = DecodeWorkerMessage(builder.asReader());
   ASSERT_TRUE(came.ok()) << came.status();
   EXPECT_EQ(std::get<Instance>(*came), sent);
-  // What doesn't go together is refused.
+  // Lists that don't go together are refused.
   auto placed = builder.getRun().initPlacedApart(1);
   placed[0].initWorkers(2);
   placed[0].initOffsets(1);

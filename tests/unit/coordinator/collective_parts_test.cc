@@ -60,10 +60,8 @@ TEST(CollectivePartsTest, WhoGivesAndTakes) {
 TEST(CollectivePartsTest, ARanksOwnTensorsGoTogether) {
   const auto fill = [](CollectiveKind kind, int64_t operand, int64_t result, int64_t rank = 0) {
     CollectiveSignature signature{.kind = kind, .root = 1};
-    const CollectiveTensors tensors{.has_operand = operand >= 0,
-                                    .operand_elements = operand,
-                                    .has_result = result >= 0,
-                                    .result_elements = result};
+    const CollectiveTensors tensors{
+        .has_operand = operand >= 0, .operand_elements = operand, .has_result = result >= 0, .result_elements = result};
     const absl::Status status = FillSignature(tensors, rank, 3, signature);
     return status.ok() ? std::to_string(signature.elements) : std::string(status.message());
   };

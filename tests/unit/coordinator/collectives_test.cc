@@ -356,7 +356,7 @@ TEST(CollectivesTest, ARankThatDoesNotComeIsNamedWhenTheTimeIsUp) {
   EXPECT_EQ(Message(*ranks.AnswerTo(0, m)),
             "recv f32[8] from rank 1 with tag 0 of group 'world' timed out after 10 s: "
             "rank 1 (pid 101 on node) has not sent it");
-  // Who comes late is told the same, and the group goes on.
+  // A rank that comes late is told the same, and the group goes on.
   const auto late = ranks.Run(1, ranks.Call(1, group, CollectiveKind::kBarrier, HandleId(0)));
   EXPECT_EQ(ranks.AnswerTo(1, late), ranks.AnswerTo(0, a));
   const auto next = ranks.Run(1, ranks.Call(1, group, CollectiveKind::kBarrier, HandleId(0)));

@@ -14,7 +14,7 @@ from ._rank_values import Value, check_alike, check_apart
 from ._reduce_op import ReduceOp, reduce_op_of
 from ._world import RankGroup, get_world_size, group_of, rank_of, seconds_of
 
-# Of collective_kind.h.
+# The numbers of collective_kind.h.
 ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, SEND, RECV = range(11)
 ANY_SOURCE = -1
 EXCHANGE_TAG = -7       # of the messages of an uneven exchange; tags of a program are from 0 on
@@ -35,7 +35,7 @@ class RankWork:
         limit = None if timeout is None else seconds_of("Work.wait", timeout)
         with self._lock:
             for work in self._works:
-                # What is copied tells by itself, without a question before it.
+                # A copy tells of a failure itself: no question comes before it.
                 if limit is not None or not self._copies or work.result is None:
                     work.wait(limit)
             while self._copies:
@@ -48,7 +48,7 @@ class RankWork:
         return self._is_over or all(work.is_done for work in self._works)
 
     def source_rank(self) -> int:
-        """Of a recv that is done: who sent, as a rank of the world."""
+        """The rank of the world that sent, after a recv."""
         return self._group.ranks[self._works[0].source]
 
     _source_rank = source_rank
@@ -90,7 +90,7 @@ def _written(op: str, values) -> None:
 
 
 def _terms(op: str, x: Value, reduction) -> tuple[Tensor, str]:
-    """What is reduced, and how."""
+    """The tensor that is reduced, and how it is."""
     known = reduce_op_of(op, reduction, x.dtype)
     flat = x.flat()
     if known.factor is not None:

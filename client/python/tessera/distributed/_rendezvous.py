@@ -16,7 +16,7 @@ POLL_S = 0.05
 
 
 class Meeting:
-    """What rank 0 tells the others: the coordinator's address, and a key that no other run has."""
+    """Rank 0's word to the others: the coordinator's address, and a key that no other run has."""
 
     def __init__(self, address: str, key: str):
         self.address, self.key = address, key
@@ -35,7 +35,7 @@ def new_key() -> str:
 
 
 def _until(deadline: float, what: str, attempt):
-    """What the attempt gives, once it gives something."""
+    """Tries until the attempt gives something, and returns that."""
     while True:
         found = attempt()
         if found is not None:

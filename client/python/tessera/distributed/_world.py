@@ -47,7 +47,7 @@ class RankGroup(ProcessGroup):
 
 
 class _World:
-    """What init_process_group made."""
+    """The state that init_process_group makes."""
 
     def __init__(self, group: RankGroup, key: str):
         self.group, self.key = group, key

@@ -93,7 +93,7 @@ typedef struct {
   int (*wait)(TesseraWork* work, int64_t timeout_us, char** error);
   // Never blocks.
   int (*is_done)(TesseraWork* work);
-  // Of a recv that is done: the rank that sent.
+  // The rank that sent, after a recv.
   int32_t (*source)(TesseraWork* work);
   // Calls back once, on any thread, when it is done: with null, or with the text of its failure.
   void (*when_done)(TesseraWork* work, void (*callback)(void* context, const char* error), void* context);
