@@ -231,9 +231,10 @@ void StreamEngine::TakeFrame(Connection& connection, WorkerIndex index, Peer& pe
         out.done = std::move(message.done);
         return Queue(connection, std::move(out));
       }
-      return message.done(frame.bytes == kNotWanted
-                              ? absl::UnavailableError(StrCat("worker ", index.value, ": it waits no longer for this"))
-                              : WrongSize(index, message.bytes.size(), frame.bytes));
+      if (frame.bytes != kNotWanted) return message.done(WrongSize(index, message.bytes.size(), frame.bytes));
+      return message.done(absl::UnavailableError(
+          StrCat("worker ", index.value,
+                 ": it waits no longer for this: its part has failed, as when its connection breaks")));
     }
   }
   LoseConnection(connection, "what came is no frame");
