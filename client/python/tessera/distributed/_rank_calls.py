@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 
 import numpy as np
@@ -12,7 +11,7 @@ from _tessera import Tensor
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._rank_values import Value, check_alike, check_apart
 from ._reduce_op import ReduceOp, reduce_op_of
-from ._world import RankGroup, get_world_size, group_of, rank_of, seconds_of
+from ._world import RankGroup, group_of, rank_of, seconds_of
 
 # The numbers of collective_kind.h.
 ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, GATHER, SCATTER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, SEND, RECV = range(11)
@@ -89,16 +88,16 @@ def _written(op: str, values) -> None:
     check_apart(op, values)
 
 
-def _terms(op: str, x: Value, reduction) -> tuple[Tensor, str]:
-    """The tensor that is reduced, and how it is."""
-    known = reduce_op_of(op, reduction, x.dtype)
-    flat = x.flat()
+def _terms(op: str, values: list[Value], reduction) -> tuple[Tensor, str]:
+    """The tensor that is reduced, of the values one after another, and how it is."""
+    dtype = values[0].dtype
+    known = reduce_op_of(op, reduction, dtype)
+    flat = _joined(values)
     if known.factor is not None:
         factor = known.factor
-        scaled = flat * (factor if isinstance(factor, (int, float, Tensor)) else np.asarray(factor, dtype=x.dtype))
-        if scaled.dtype != x.dtype:
-            raise DTypeError(f"{op}: {known!r} times {x.dtype} values is {scaled.dtype}")
-        flat = scaled
+        flat = flat * (factor if isinstance(factor, (int, float, Tensor)) else np.asarray(factor, dtype=dtype))
+        if flat.dtype != dtype:
+            raise DTypeError(f"{op}: {known!r} times {dtype} values is {flat.dtype}")
     return flat, known.partial
 
 
@@ -106,6 +105,15 @@ def _joined(values: list[Value]) -> Tensor:
     from _tessera_ops import concat
     flat = [value.flat() for value in values]
     return flat[0] if len(flat) == 1 else concat(flat, axis=0)
+
+
+def _check_whole(op: str, whole: Value, part: Value, group: RankGroup) -> None:
+    """One value that has a part for each rank of the group."""
+    if whole.dtype != part.dtype:
+        raise DTypeError(f"{op}: {whole.name} is {whole.dtype}, {part.name} is {part.dtype}")
+    if whole.size != part.size * group.size():
+        raise InvalidArgumentError(f"{op}: {whole.name} is {whole.shape}; for {part.name} of {part.shape} in a group of {group.size()} it "
+                                   f"has {part.size * group.size()} elements")
 
 
 def _spread(result: Tensor, values: list[Value]) -> list:
@@ -121,7 +129,7 @@ def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     name, group = "all_reduce", group_of("all_reduce", group)
     x = _one(name, "tensor", tensor, group)
     x.check_writable()
-    flat, kind = _terms(name, x, op)
+    flat, kind = _terms(name, [x], op)
     work = _run(name, ALL_REDUCE, group, flat, x.wanted(), reduce=kind)
     return _ended(RankWork([work], [x.put(work.result)], [tensor], group), async_op)
 
@@ -136,11 +144,8 @@ def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
     for one in values:
         if one.dtype != values[0].dtype:
             raise DTypeError(f"{name}: {one.name} is {one.dtype}, {values[0].name} is {values[0].dtype}")
-    known = reduce_op_of(name, op, values[0].dtype)
-    flat = _joined(values)
-    if known.factor is not None:
-        flat = flat * known.factor
-    work = _run(name, ALL_REDUCE, group, flat, values[0].wanted((sum(one.size for one in values),)), reduce=known.partial)
+    flat, kind = _terms(name, values, op)
+    work = _run(name, ALL_REDUCE, group, flat, values[0].wanted((sum(one.size for one in values),)), reduce=kind)
     return _ended(RankWork([work], _spread(work.result, values), tensors, group), async_op)
 
 
@@ -148,7 +153,7 @@ def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_
     name, group = "reduce", group_of("reduce", group)
     root = rank_of(name, "dst", dst, group_dst, group)
     x = _one(name, "tensor", tensor, group)
-    flat, kind = _terms(name, x, op)
+    flat, kind = _terms(name, [x], op)
     is_root = group.rank() == root
     if is_root:
         x.check_writable()
@@ -172,11 +177,7 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
     name, group = "all_gather_into_tensor", group_of("all_gather_into_tensor", group)
     x, out = _one(name, "input_tensor", input_tensor, group), _one(name, "output_tensor", output_tensor, group)
     out.check_writable()
-    if out.dtype != x.dtype:
-        raise DTypeError(f"{name}: output_tensor is {out.dtype}, input_tensor is {x.dtype}")
-    if out.size != x.size * group.size():
-        raise InvalidArgumentError(f"{name}: output_tensor is {out.shape}; for values of {x.shape} in a group of {group.size()} it has "
-                                   f"{x.size * group.size()} elements")
+    _check_whole(name, out, x, group)
     work = _run(name, ALL_GATHER, group, x.flat(), out.wanted())
     return _ended(RankWork([work], [out.put(work.result)], [output_tensor], group), async_op)
 
@@ -240,12 +241,8 @@ def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=F
     name, group = "reduce_scatter_tensor", group_of("reduce_scatter_tensor", group)
     x, out = _one(name, "input", input, group), _one(name, "output", output, group)
     out.check_writable()
-    if out.dtype != x.dtype:
-        raise DTypeError(f"{name}: output is {out.dtype}, input is {x.dtype}")
-    if x.size != out.size * group.size():
-        raise InvalidArgumentError(f"{name}: input is {x.shape}; for an output of {out.shape} in a group of {group.size()} it has "
-                                   f"{out.size * group.size()} elements")
-    flat, kind = _terms(name, x, op)
+    _check_whole(name, x, out, group)
+    flat, kind = _terms(name, [x], op)
     work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=kind)
     return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
 
@@ -260,16 +257,13 @@ def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=Fal
     own = given[group.rank()]
     if own.size != out.size:
         raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and output is {out.shape}")
-    known = reduce_op_of(name, op, out.dtype)
     if all(one.size == out.size for one in given):
-        flat = _joined(given)
-        if known.factor is not None:
-            flat = flat * known.factor
-        work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=known.partial)
+        flat, kind = _terms(name, given, op)
+        work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=kind)
         return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
     works, copies = [], []
     for root, one in enumerate(given):          # of different sizes: each rank's part in its turn
-        flat, kind = _terms(name, one, op)
+        flat, kind = _terms(name, [one], op)
         works.append(_run(name, REDUCE, group, flat, out.wanted() if root == group.rank() else None, reduce=kind, peer=root))
     copies.append(out.put(works[group.rank()].result))
     return _ended(RankWork(works, copies, [output], group), async_op)
@@ -415,8 +409,3 @@ def batch_isend_irecv(p2p_op_list) -> list[RankWork]:
     if not isinstance(p2p_op_list, (list, tuple)) or not all(isinstance(one, P2POp) for one in p2p_op_list):
         raise ArgumentError("batch_isend_irecv: takes a list of P2POp")
     return [one.op(one.tensor, one.peer, one.group, one.tag, one.group_peer) for one in p2p_op_list]
-
-
-FUNCTIONS = {name: function for name, function in list(globals().items())
-             if inspect.isfunction(function) and not name.startswith("_")}
-WORLD_SIZE = get_world_size
