@@ -343,12 +343,14 @@ def killed(rank, ranks):
 
 
 def timed_out(rank, ranks):
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         failure(lambda: dist.barrier(timeout=one_tenth()), " Timed out waiting 100ms", "rank")
         failure(lambda: dist.monitored_barrier(timeout=one_tenth()), "Rank 1 failed to pass monitoredBarrier")
         failure(lambda: dist.monitored_barrier(timeout=one_tenth(), wait_all_ranks=True), "Ranks 1, 2 failed to pass monitoredBarrier")
+        store.set("rank 0 has given up", "")
     else:
-        time.sleep(1)
+        store.wait(["rank 0 has given up"])
         for _ in range(2):
             failure(dist.monitored_barrier, f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for "
                     "send/recv from rank 0")
