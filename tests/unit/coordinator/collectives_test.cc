@@ -1,5 +1,8 @@
 // Process groups: sessions that join as ranks, calls that are compared and run as one op, messages, failures.
 
+#include <deque>
+#include <random>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -472,6 +475,124 @@ TEST(CollectivesTest, AGroupOfOneRunsAlone) {
   }
   ranks.cluster.CompleteAll();
   EXPECT_EQ(ranks.cluster.machine().unsettled_ops(), 0);
+}
+
+// A call of a group as a program has it, and the rank that calls something else, if one does.
+struct ProgramCall {
+  size_t group = 0;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  int64_t elements = 0;
+  int root = 0;    // of the group
+  int wrong = -1;  // rank in the group
+  int how = 0;
+};
+
+// 1,000 programs of 4 ranks in 3 groups. Each rank makes the calls of a group in their order, and those of different
+// groups in any; in a fifth of the calls one rank's differs. Right calls run, wrong ones fail at all their ranks, and
+// all are answered.
+TEST(CollectivesTest, RandomProgramsRunOrAreTold) {
+  const std::vector<std::vector<int>> groups = {{0, 1, 2, 3}, {0, 1, 2}, {3, 1}};
+  std::mt19937 random(7);
+  const auto below = [&random](size_t n) { return static_cast<int>(random() % n); };
+  for (int program = 0; program < 1000; ++program) {
+    Ranks ranks(4);
+    std::vector<uint64_t> numbers;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (size_t r = 0; r < groups[g].size(); ++r) {
+        JoinGroupRecord join;
+        join.request = 1000 + g;
+        join.key = std::to_string(g);
+        join.size = static_cast<int64_t>(groups[g].size());
+        join.rank = static_cast<int64_t>(r);
+        join.worker = WorkerIndex(groups[g][r]);
+        join.timeout_us = kSecond;
+        ranks.cluster.Submit(ranks.At(groups[g][r]), {join});
+      }
+      numbers.push_back(ranks.cluster.EventsOf<GroupJoinedEvent>(ranks.At(groups[g][0])).back().group);
+    }
+    std::vector<ProgramCall> calls(8);
+    for (ProgramCall& call : calls) {
+      call.group = static_cast<size_t>(below(groups.size()));
+      const size_t size = groups[call.group].size();
+      call.kind = static_cast<CollectiveKind>(below(9));
+      call.elements = 1 + below(4);
+      call.root = below(size);
+      if (below(5) == 0) call.wrong = below(size);
+      call.how = below(2);
+    }
+    struct Made {
+      size_t call;
+      int rank;
+      CollectiveRecord record;
+    };
+    std::vector<std::deque<Made>> left(4 * groups.size());  // by rank and group
+    for (size_t c = 0; c < calls.size(); ++c) {
+      const std::vector<int>& members = groups[calls[c].group];
+      const auto n = static_cast<int64_t>(members.size());
+      for (int r = 0; r < n; ++r) {
+        ProgramCall own = calls[c];
+        if (own.wrong == r && own.how == 0) own.elements += 1;
+        if (own.wrong == r && own.how == 1) {
+          own.kind = own.kind == CollectiveKind::kBarrier ? CollectiveKind::kAllReduce : CollectiveKind::kBarrier;
+        }
+        const bool is_root = r == own.root;
+        const CollectiveKind k = own.kind;
+        const bool gives =
+            k == CollectiveKind::kBroadcast || k == CollectiveKind::kScatter ? is_root : k != CollectiveKind::kBarrier;
+        const bool takes = k == CollectiveKind::kReduce || k == CollectiveKind::kGather ? is_root
+                           : k == CollectiveKind::kBroadcast                            ? !is_root
+                                                                                        : k != CollectiveKind::kBarrier;
+        const bool many_in =
+            k == CollectiveKind::kScatter || k == CollectiveKind::kReduceScatter || k == CollectiveKind::kAllToAll;
+        const bool many_out =
+            k == CollectiveKind::kAllGather || k == CollectiveKind::kGather || k == CollectiveKind::kAllToAll;
+        const int rank = members[static_cast<size_t>(r)];
+        const Shape result = {own.elements * (many_out ? n : 1)};
+        const HandleId operand = gives ? ranks.Make(rank, {own.elements * (many_in ? n : 1) + 1}) : HandleId(0);
+        const HandleId exact = gives ? ranks.Make(rank, {own.elements * (many_in ? n : 1)}) : HandleId(0);
+        (void)operand;  // so that the operands of ranks lie apart
+        left[static_cast<size_t>(rank) * groups.size() + own.group].push_back(
+            {c, rank,
+             ranks.Call(rank, numbers[own.group], k, exact, takes ? &result : nullptr, ReduceOp::kSum, own.root)});
+      }
+    }
+    ranks.cluster.CompleteAll();
+    std::vector<Made> made;
+    for (;;) {
+      std::vector<size_t> open;
+      for (size_t i = 0; i < left.size(); ++i) {
+        if (!left[i].empty()) open.push_back(i);
+      }
+      if (open.empty()) break;
+      std::deque<Made>& next = left[open[static_cast<size_t>(below(open.size()))]];
+      ranks.Run(next.front().rank, next.front().record);
+      made.push_back(next.front());
+      next.pop_front();
+      if (below(3) == 0) ranks.cluster.CompleteAll();
+    }
+    ranks.cluster.CompleteAll();
+    for (const Made& one : made) {
+      const ProgramCall& call = calls[one.call];
+      const auto answer = ranks.AnswerTo(one.rank, one.record);
+      const std::string what = "program " + std::to_string(program) + ", call " + std::to_string(one.call) + " " +
+                               std::string(ToText(call.kind)) + " at rank " + std::to_string(one.rank);
+      ASSERT_TRUE(answer.has_value()) << what;
+      // A barrier has no elements, and a root's wrong size of what it alone knows is told by its own tensors.
+      const bool is_wrong = call.wrong >= 0 && !(call.how == 0 && call.kind == CollectiveKind::kBarrier);
+      EXPECT_EQ(answer->ok(), !is_wrong) << what << ": " << *answer;
+      if (is_wrong) {
+        EXPECT_THAT(Message(*answer), HasSubstr("of group '" + std::to_string(call.group) + "'")) << what;
+      }
+    }
+    EXPECT_EQ(ranks.cluster.machine().unsettled_ops(), 0);
+    for (const SessionId session : ranks.sessions) ranks.cluster.Apply(SessionClosedEvent{session});
+    ranks.cluster.CompleteAll();
+    EXPECT_EQ(ranks.cluster.machine().process_groups().size(), 0u);
+    for (int worker = 0; worker < 4; ++worker) {
+      EXPECT_EQ(ranks.cluster.machine().memory().UsedBytes(WorkerIndex(worker)), 0) << "program " << program;
+    }
+    if (HasFailure()) return;
+  }
 }
 
 }  // namespace
