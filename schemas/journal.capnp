@@ -55,7 +55,7 @@ struct SessionOpened {
   name @6 :Text;
   connection @7 :UInt64;
   uid @8 :Int64 = -1;
-  # Of the client's process, on a unix socket; -1 where nobody knows it.
+  # The user of the client's process, on a unix socket; -1 where nobody knows it.
 }
 
 struct SessionConnection {

@@ -145,7 +145,7 @@ struct InlineRead {
   strides @3 :List(Int64);
   waits @4 :List(Wait);
   stream @5 :UInt8 = 3;
-  # Of counters.h: that of transfers, or of probes.
+  # A stream of counters.h: that of transfers, or that of probes.
 }
 
 struct InlineWrite {

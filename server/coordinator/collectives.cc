@@ -274,7 +274,12 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
 
 bool StateMachine::AwaitsRanks(SessionId id) const {
   const auto is_own = [id](const ArrivedCall& call) { return call.session == id; };
-  for (const auto& [number, group] : process_groups_.all()) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return false;
+  for (const uint64_t number : session->second.groups) {
+    const auto found = process_groups_.all().find(number);
+    if (found == process_groups_.all().end()) continue;
+    const ProcessGroupEntry& group = found->second;
     for (const GroupCall& call : group.calls) {
       if (call.failed.ok() && std::any_of(call.arrived.begin(), call.arrived.end(), is_own)) return true;
     }

@@ -143,7 +143,7 @@ struct GivenNumbers {
 struct StartedEvent {
   uint64_t epoch = 0;
 };
-// Of a client from elsewhere, whose user nobody knows.
+// The uid of a client from elsewhere, whose user nobody knows.
 inline constexpr int64_t kNoUid = -1;
 
 struct SessionOpenedEvent {

@@ -133,9 +133,9 @@ ProcessGroupEntry* ProcessGroups::Find(uint64_t id) {
   return found == groups_.end() ? nullptr : &found->second;
 }
 
-ProcessGroupEntry* ProcessGroups::FindByKey(const std::string& tenant, const std::string& key) {
+const ProcessGroupEntry* ProcessGroups::FindByKey(const std::string& tenant, const std::string& key) const {
   const auto found = by_key_.find({tenant, key});
-  return found == by_key_.end() ? nullptr : Find(found->second);
+  return found == by_key_.end() ? nullptr : &groups_.at(found->second);
 }
 
 ProcessGroupEntry& ProcessGroups::Add(const std::string& tenant, const std::string& key, size_t size) {

@@ -120,7 +120,7 @@ class ProcessGroups {
  public:
   ProcessGroupEntry* Find(uint64_t id);
   // The group with the key, in the tenant; null: there is none.
-  ProcessGroupEntry* FindByKey(const std::string& tenant, const std::string& key);
+  const ProcessGroupEntry* FindByKey(const std::string& tenant, const std::string& key) const;
   ProcessGroupEntry& Add(const std::string& tenant, const std::string& key, size_t size);
   void Erase(uint64_t id);
   size_t size() const { return groups_.size(); }

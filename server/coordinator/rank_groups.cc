@@ -36,30 +36,31 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
     return absl::ResourceExhaustedError(StrCat("group '", record.key, "': this session is in ", session.groups.size(),
                                                " groups; max_groups_per_session is ", config_.max_groups_per_session));
   }
-  for (const auto& [id, group] : process_groups_.all()) {
-    if (group.key != record.key || group.tenant != session.info.tenant) continue;
-    if (static_cast<int64_t>(group.members.size()) != record.size) {
-      return refuse(
-          StrCat("rank ", record.rank, " says that it has ", record.size, " ranks, and others ", group.members.size()));
-    }
-    if (const auto rank = group.RankOf(session.info.session); rank.has_value()) {
-      return refuse(StrCat("this session is rank ", *rank, " of it"));
-    }
-    if (group.members[static_cast<size_t>(record.rank)].state != GroupMember::State::kMissing) {
-      return refuse(StrCat(group.NameOf(static_cast<int32_t>(record.rank)), " is in it"));
-    }
-    for (size_t rank = 0; rank < group.members.size(); ++rank) {
-      const GroupMember& member = group.members[rank];
-      if (member.state == GroupMember::State::kHere && member.worker == record.worker) {
-        return refuse(StrCat("worker ", record.worker.value, " is that of ", group.NameOf(static_cast<int32_t>(rank)),
-                             "; each rank has a worker of its own"));
-      }
+  const ProcessGroupEntry* const known = process_groups_.FindByKey(session.info.tenant, record.key);
+  if (known == nullptr) {
+    if (static_cast<int64_t>(process_groups_.size()) >= config_.max_groups) {
+      return absl::ResourceExhaustedError(StrCat("group '", record.key, "': there are ", process_groups_.size(),
+                                                 " groups; max_groups is ", config_.max_groups));
     }
     return absl::OkStatus();
   }
-  if (static_cast<int64_t>(process_groups_.size()) >= config_.max_groups) {
-    return absl::ResourceExhaustedError(StrCat("group '", record.key, "': there are ", process_groups_.size(),
-                                               " groups; max_groups is ", config_.max_groups));
+  const ProcessGroupEntry& group = *known;
+  if (static_cast<int64_t>(group.members.size()) != record.size) {
+    return refuse(
+        StrCat("rank ", record.rank, " says that it has ", record.size, " ranks, and others ", group.members.size()));
+  }
+  if (const auto rank = group.RankOf(session.info.session); rank.has_value()) {
+    return refuse(StrCat("this session is rank ", *rank, " of it"));
+  }
+  if (group.members[static_cast<size_t>(record.rank)].state != GroupMember::State::kMissing) {
+    return refuse(StrCat(group.NameOf(static_cast<int32_t>(record.rank)), " is in it"));
+  }
+  for (size_t rank = 0; rank < group.members.size(); ++rank) {
+    const GroupMember& member = group.members[rank];
+    if (member.state == GroupMember::State::kHere && member.worker == record.worker) {
+      return refuse(StrCat("worker ", record.worker.value, " is that of ", group.NameOf(static_cast<int32_t>(rank)),
+                           "; each rank has a worker of its own"));
+    }
   }
   return absl::OkStatus();
 }
@@ -69,9 +70,9 @@ Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record
     Send(session, SettledEvent{record.request, status});
     return Progress::kDone;
   }
-  ProcessGroupEntry* known = process_groups_.FindByKey(session.info.tenant, record.key);
+  const ProcessGroupEntry* const known = process_groups_.FindByKey(session.info.tenant, record.key);
   ProcessGroupEntry& group =
-      known != nullptr ? *known
+      known != nullptr ? *process_groups_.Find(known->id)
                        : process_groups_.Add(session.info.tenant, record.key, static_cast<size_t>(record.size));
   GroupMember& member = group.members[static_cast<size_t>(record.rank)];
   member.state = GroupMember::State::kHere;
@@ -121,16 +122,12 @@ Progress StateMachine::TakeRecord(SessionEntry& session, LeaveGroupRecord& recor
   return Progress::kDone;
 }
 
-void StateMachine::LeaveGroups(SessionId id, const std::string& why) {
-  std::vector<uint64_t> left;
-  for (const auto& [number, group] : process_groups_.all()) {
-    if (group.RankOf(id).has_value()) left.push_back(number);
+void StateMachine::LeaveGroups(SessionId id, const std::set<uint64_t>& groups, const std::string& why) {
+  for (const uint64_t number : groups) {
+    ProcessGroupEntry* const group = process_groups_.Find(number);
+    const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(id);
+    if (rank.has_value()) LeaveGroup(*group, *rank, why);
   }
-  for (const uint64_t number : left) {
-    ProcessGroupEntry& group = *process_groups_.Find(number);
-    LeaveGroup(group, *group.RankOf(id), why);
-  }
-  if (auto session = sessions_.find(id); session != sessions_.end()) session->second.groups.clear();
 }
 
 void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why) {

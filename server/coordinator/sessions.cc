@@ -81,7 +81,7 @@ void StateMachine::On(const SessionResumedEvent& event) {
   found->second.connection = event.connection;
   if (event.who != Returning::kNewClient) return;
   EndTransfers(found->second);
-  LeaveGroups(event.session, "another process has its session");
+  LeaveGroups(event.session, std::exchange(found->second.groups, {}), "another process has its session");
   Pump();
 }
 
@@ -194,7 +194,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   }
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
-  LeaveGroups(id, std::string(StdView(reason.message())));
+  LeaveGroups(id, gone.groups, std::string(StdView(reason.message())));
   // In the order of handles, so that memory is given back in the same order on every replay.
   std::vector<HandleId> handles;
   for (const auto& [handle, tensor] : gone.tensors) handles.push_back(handle);

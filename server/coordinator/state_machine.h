@@ -159,7 +159,7 @@ class StateMachine {
   void AnswerJoins(ProcessGroupEntry& group);
   void FailJoins(ProcessGroupEntry& group, const absl::Status& status);
   void LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why);
-  void LeaveGroups(SessionId session, const std::string& why);
+  void LeaveGroups(SessionId session, const std::set<uint64_t>& groups, const std::string& why);
   void WatchGroups();
   void CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests);
   absl::StatusOr<ArrivedCall> ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,

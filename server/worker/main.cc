@@ -238,7 +238,7 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::Asyn
   return door;
 }
 
-// What the promise gives; null when the process is to end before.
+// Waits for the promise, and gives its value; null when the process is to end before.
 template <typename T>
 kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promise, kj::WaitScope& scope) {
   return promise.then([](T&& given) -> kj::Maybe<T> { return kj::mv(given); })
@@ -398,7 +398,7 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
                            .warn = Warn});
 }
 
-// What reads and writes files for the worker. Its log has one line where the kernel doesn't confine such a process.
+// The options of the decoder, which reads and writes files. The log has one line where the kernel doesn't confine it.
 DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
   DecoderOptions decoding{.python = options.decoder,
                           .memory_bytes = options.decoder_memory_bytes,

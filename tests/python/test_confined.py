@@ -84,7 +84,7 @@ ALLOW, REFUSED, NOT_THERE, KILLED = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 |
 
 
 def answer_of(code, machine, number, *arguments):
-    """What the kernel does with a call by such a filter: BPF's steps, of which it has five."""
+    """Decides on a call as the kernel does by such a filter: BPF has five kinds of steps in it."""
     data = struct.pack("=IIQ6Q", number, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}[machine], 0, *arguments, *[0] * (6 - len(arguments)))
     at, value = 0, 0
     while True:

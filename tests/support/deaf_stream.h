@@ -1,6 +1,6 @@
 #pragma once
 
-// DeafStream: one end of a connection. What is written leaves; nothing that comes is read.
+// DeafStream: one end of a connection that sends, and reads nothing.
 
 #include <kj/async-io.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What keeps a decoder to the folders that are served and away from other processes: Landlock, and filters of system
-// calls (seccomp). A kernel may have neither. The decoder confines itself (client/python/tessera/_confined.py); the
+// Landlock and filters of system calls (seccomp) keep a decoder to the folders that are served, and away from other
+// processes. A kernel may have neither. The decoder confines itself (client/python/tessera/_confined.py); the
 // worker asks here first whether it can.
 
 #include <string>

@@ -9,7 +9,7 @@ import numpy as np
 from _tessera import Tensor
 
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
-from ._rank_values import Value, check_alike, check_apart
+from ._rank_values import Value, check_alike, check_apart, check_dtype
 from ._reduce_op import ReduceOp, reduce_op_of
 from ._world import RankGroup, group_of, rank_of, seconds_of
 
@@ -70,10 +70,6 @@ def _run(op: str, kind: int, group: RankGroup, operand=None, result=None, *, red
                              group.timeout_s if timeout is None else seconds_of(op, timeout))
 
 
-def _one(op: str, name: str, x, group) -> Value:
-    return Value(op, name, x, group)
-
-
 def _list(op: str, name: str, values, group: RankGroup, count=None) -> list[Value]:
     if not isinstance(values, (list, tuple)):
         raise ArgumentError(f"{op}: {name} is {type(values).__name__}; it is a list with a value for each rank of the group")
@@ -109,8 +105,7 @@ def _joined(values: list[Value]) -> Tensor:
 
 def _check_whole(op: str, whole: Value, part: Value, group: RankGroup) -> None:
     """One value that has a part for each rank of the group."""
-    if whole.dtype != part.dtype:
-        raise DTypeError(f"{op}: {whole.name} is {whole.dtype}, {part.name} is {part.dtype}")
+    check_dtype(op, [whole], part)
     if whole.size != part.size * group.size():
         raise InvalidArgumentError(f"{op}: {whole.name} is {whole.shape}; for {part.name} of {part.shape} in a group of {group.size()} it "
                                    f"has {part.size * group.size()} elements")
@@ -127,7 +122,7 @@ def _spread(result: Tensor, values: list[Value]) -> list:
 
 def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     name, group = "all_reduce", group_of("all_reduce", group)
-    x = _one(name, "tensor", tensor, group)
+    x = Value(name, "tensor", tensor, group)
     x.check_writable()
     flat, kind = _terms(name, [x], op)
     work = _run(name, ALL_REDUCE, group, flat, x.wanted(), reduce=kind)
@@ -141,9 +136,7 @@ def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
     if not values:
         raise InvalidArgumentError(f"{name}: tensors is empty")
     _written(name, values)
-    for one in values:
-        if one.dtype != values[0].dtype:
-            raise DTypeError(f"{name}: {one.name} is {one.dtype}, {values[0].name} is {values[0].dtype}")
+    check_dtype(name, values, values[0])
     flat, kind = _terms(name, values, op)
     work = _run(name, ALL_REDUCE, group, flat, values[0].wanted((sum(one.size for one in values),)), reduce=kind)
     return _ended(RankWork([work], _spread(work.result, values), tensors, group), async_op)
@@ -152,7 +145,7 @@ def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
 def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_dst=None):
     name, group = "reduce", group_of("reduce", group)
     root = rank_of(name, "dst", dst, group_dst, group)
-    x = _one(name, "tensor", tensor, group)
+    x = Value(name, "tensor", tensor, group)
     flat, kind = _terms(name, [x], op)
     is_root = group.rank() == root
     if is_root:
@@ -164,7 +157,7 @@ def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_
 def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
     name, group = "broadcast", group_of("broadcast", group)
     root = rank_of(name, "src", src, group_src, group)
-    x = _one(name, "tensor", tensor, group)
+    x = Value(name, "tensor", tensor, group)
     if group.rank() == root:
         work = _run(name, BROADCAST, group, x.flat(), peer=root)
         return _ended(RankWork([work], [], [tensor], group), async_op)
@@ -175,7 +168,7 @@ def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
 
 def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
     name, group = "all_gather_into_tensor", group_of("all_gather_into_tensor", group)
-    x, out = _one(name, "input_tensor", input_tensor, group), _one(name, "output_tensor", output_tensor, group)
+    x, out = Value(name, "input_tensor", input_tensor, group), Value(name, "output_tensor", output_tensor, group)
     out.check_writable()
     _check_whole(name, out, x, group)
     work = _run(name, ALL_GATHER, group, x.flat(), out.wanted())
@@ -184,11 +177,9 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
 
 def all_gather(tensor_list, tensor, group=None, async_op=False):
     name, group = "all_gather", group_of("all_gather", group)
-    x, outputs = _one(name, "tensor", tensor, group), _list(name, "tensor_list", tensor_list, group, group.size())
+    x, outputs = Value(name, "tensor", tensor, group), _list(name, "tensor_list", tensor_list, group, group.size())
     _written(name, outputs)
-    for one in outputs:
-        if one.dtype != x.dtype:
-            raise DTypeError(f"{name}: {one.name} is {one.dtype}, tensor is {x.dtype}")
+    check_dtype(name, outputs, x)
     own = outputs[group.rank()]
     if own.size != x.size:
         raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and tensor is {x.shape}")
@@ -209,7 +200,7 @@ def all_gather(tensor_list, tensor, group=None, async_op=False):
 def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None):
     name, group = "gather", group_of("gather", group)
     root = rank_of(name, "dst", dst, group_dst, group)
-    x = _one(name, "tensor", tensor, group)
+    x = Value(name, "tensor", tensor, group)
     if group.rank() != root:
         if gather_list:
             raise InvalidArgumentError(f"{name}: gather_list is for the rank that gathers, {root}")
@@ -224,7 +215,7 @@ def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group
 def scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, group_src=None):
     name, group = "scatter", group_of("scatter", group)
     root = rank_of(name, "src", src, group_src, group)
-    out = _one(name, "tensor", tensor, group)
+    out = Value(name, "tensor", tensor, group)
     out.check_writable()
     operand = None
     if group.rank() == root:
@@ -239,7 +230,7 @@ def scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, gro
 
 def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=False):  # noqa: A002 - torch's name
     name, group = "reduce_scatter_tensor", group_of("reduce_scatter_tensor", group)
-    x, out = _one(name, "input", input, group), _one(name, "output", output, group)
+    x, out = Value(name, "input", input, group), Value(name, "output", output, group)
     out.check_writable()
     _check_whole(name, x, out, group)
     flat, kind = _terms(name, [x], op)
@@ -249,11 +240,9 @@ def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=F
 
 def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=False):
     name, group = "reduce_scatter", group_of("reduce_scatter", group)
-    out, given = _one(name, "output", output, group), _list(name, "input_list", input_list, group, group.size())
+    out, given = Value(name, "output", output, group), _list(name, "input_list", input_list, group, group.size())
     out.check_writable()
-    for one in given:
-        if one.dtype != out.dtype:
-            raise DTypeError(f"{name}: {one.name} is {one.dtype}, output is {out.dtype}")
+    check_dtype(name, given, out)
     own = given[group.rank()]
     if own.size != out.size:
         raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and output is {out.shape}")
@@ -271,10 +260,9 @@ def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=Fal
 
 def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False):  # noqa: A002
     name, group = "all_to_all_single", group_of("all_to_all_single", group)
-    x, out = _one(name, "input", input, group), _one(name, "output", output, group)
+    x, out = Value(name, "input", input, group), Value(name, "output", output, group)
     out.check_writable()
-    if out.dtype != x.dtype:
-        raise DTypeError(f"{name}: output is {out.dtype}, input is {x.dtype}")
+    check_dtype(name, [out], x)
     if not output_split_sizes and not input_split_sizes:
         if x.size != out.size or (x.shape[0] if x.shape else 1) % group.size():
             raise InvalidArgumentError(f"{name}: input is {x.shape} and output {out.shape}; they have equal sizes, and a dim 0 that "
@@ -329,9 +317,7 @@ def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False
     given = _list(name, "input_tensor_list", input_tensor_list, group, group.size())
     outputs = _list(name, "output_tensor_list", output_tensor_list, group, group.size())
     _written(name, outputs)
-    for one in outputs + given:
-        if one.dtype != outputs[0].dtype:
-            raise DTypeError(f"{name}: {one.name} is {one.dtype}, {outputs[0].name} is {outputs[0].dtype}")
+    check_dtype(name, outputs + given, outputs[0])
     received, works = _exchange(name, [one.flat() for one in given], [one.size for one in outputs], outputs[0], group)
     copies = [out.put(part.reshape(out.shape)) for out, part in zip(outputs, received)]
     return _ended(RankWork(works, copies, output_tensor_list, group), async_op)
@@ -367,7 +353,7 @@ def _other(op: str, name: str, world_rank, group_rank, group: RankGroup) -> int:
 def isend(tensor, dst=None, group=None, tag=0, group_dst=None) -> RankWork:
     """Sends a value to another rank; the work is done when that receives it."""
     group = group_of("isend", group)
-    x = _one("isend", "tensor", tensor, group)
+    x = Value("isend", "tensor", tensor, group)
     peer = _other("isend", "dst", dst, group_dst, group)
     return RankWork([_run("isend", SEND, group, x.flat(), peer=peer, tag=_tag("isend", tag))], [], [], group)
 
@@ -375,7 +361,7 @@ def isend(tensor, dst=None, group=None, tag=0, group_dst=None) -> RankWork:
 def irecv(tensor, src=None, group=None, tag=0, group_src=None) -> RankWork:
     """Receives a value of tensor's shape and dtype into it: from a rank, or from whichever sends first."""
     group = group_of("irecv", group)
-    x = _one("irecv", "tensor", tensor, group)
+    x = Value("irecv", "tensor", tensor, group)
     x.check_writable()
     any_source = src is None and group_src is None
     peer = ANY_SOURCE if any_source else _other("irecv", "src", src, group_src, group)

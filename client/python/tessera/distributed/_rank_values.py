@@ -70,10 +70,15 @@ class Value:
         return lambda: np.copyto(target, np.asarray(result).reshape(target.shape))
 
 
-def check_alike(op: str, values, like: Value) -> None:
+def check_dtype(op: str, values, like: Value) -> None:
     for one in values:
         if one.dtype != like.dtype:
             raise DTypeError(f"{op}: {one.name} is {one.dtype}, {like.name} is {like.dtype}")
+
+
+def check_alike(op: str, values, like: Value) -> None:
+    check_dtype(op, values, like)
+    for one in values:
         if one.shape != like.shape:
             raise InvalidArgumentError(f"{op}: {one.name} is {one.shape}, {like.name} is {like.shape}")
 

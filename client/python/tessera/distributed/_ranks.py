@@ -9,8 +9,9 @@ import time
 import _tessera
 
 from .. import _session
-from .._errors import InvalidArgumentError, TesseraError
+from .._errors import TesseraError
 from ._rendezvous import Meeting, new_key
+from ._world import own_worker
 
 KEY = "tessera/meeting"
 LAST_RANKS_S = 10.0     # that rank 0, whose process has the cluster, waits for the others at its end
@@ -70,9 +71,5 @@ def join_for_torch(store, group_id: str, rank: int, size: int, global_ranks, tim
     else:
         meeting = Meeting.of(bytes(store.get(KEY)).decode())
     session = _session_at(meeting.address)
-    workers = list(session.default_mesh.workers)
-    number = global_ranks[rank] if global_ranks else rank
-    if number >= len(workers):
-        raise InvalidArgumentError(f"init_process_group: rank {number} needs a worker of its own, and the cluster at {meeting.address} has "
-                                   f"{len(workers)}")
-    return TorchGroup(_tessera.join_group(session, meeting.key, size, rank, workers[number], timeout_s), session)
+    worker = own_worker(session, global_ranks[rank] if global_ranks else rank)
+    return TorchGroup(_tessera.join_group(session, meeting.key, size, rank, worker, timeout_s), session)

@@ -160,7 +160,8 @@ def _meet(init_method, rank: int, size: int, deadline: float, closes: list) -> M
     return by_port(host, int(port), meeting, size - 1, deadline)
 
 
-def _own_worker(session, rank: int, given) -> int:
+def own_worker(session, rank: int, given=None) -> int:
+    """The number of a rank's worker: the one that was given, or that of its place among those that are there."""
     if given is not None:
         return operator.index(given)
     workers = list(session.default_mesh.workers)
@@ -198,7 +199,7 @@ def init_process_group(backend=None, init_method=None, timeout=None, world_size=
         else:
             meeting = Meeting(session.address, os.environ.get("TORCHELASTIC_RUN_ID", "") or "world")
         key = "/".join(filter(None, (meeting.key, os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), group_name)))
-        joined = _tessera.join_group(session, key, size, rank, _own_worker(session, rank, device_id),
+        joined = _tessera.join_group(session, key, size, rank, own_worker(session, rank, device_id),
                                      max(0.001, deadline - time.monotonic()))
     except BaseException:
         for close in reversed(closes):
