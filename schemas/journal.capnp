@@ -41,7 +41,16 @@ struct JournalEvent {
     disconnected @16 :SessionConnection;
     heardAtWork @17 :Int32;
     # As `heard`, of a worker whose device has worked since.
+    tenantsChanged @18 :List(S.TenantLimits);
+    # All that are listed from then on. Tokens are never here.
+    sessionCharged @19 :SessionCharged;
   }
+}
+
+struct SessionCharged {
+  # For what the coordinator did for a session beside its records.
+  session @0 :UInt64;
+  us @1 :Int64;
 }
 
 struct SessionOpened {

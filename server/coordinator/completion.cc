@@ -89,7 +89,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   entry.outstanding_us -= op->cost_us;
   const auto has_refill = [](int64_t outstanding, int64_t limit) { return outstanding <= limit - (limit + 7) / 8; };
   if (has_refill(entry.outstanding, config_.max_outstanding_per_worker) &&
-      has_refill(entry.outstanding_us, config_.max_outstanding_us_per_worker)) {
+      has_refill(entry.outstanding_us, WindowUs())) {
     entry.full = false;
   }
   CountTraffic(*op, worker, report);
@@ -99,6 +99,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
+  EndWork(*op);
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
   LeaveScopes(op->session, op->comm_scopes);
@@ -125,7 +126,7 @@ void StateMachine::Remember(OpEntry& op) {
     member->second.profile.Add({.number = share.profile_number,
                                 .name = op.name,
                                 .plan = op.plan,
-                                .predicted_us = op.cost_us,
+                                .predicted_us = op.predicted_us,
                                 .code = op.status.code(),
                                 .result = share.result,
                                 .runs = op.runs},
@@ -139,7 +140,7 @@ void StateMachine::Remember(OpEntry& op) {
                                .way = op.way,
                                .plan = std::move(op.plan),
                                .output = is_run ? "" : ToText(op.tensor->spec),
-                               .predicted_us = is_run ? op.cost_us : 0,
+                               .predicted_us = op.predicted_us,
                                .code = op.status.code(),
                                .result = op.first_result,
                                .runs = std::move(op.runs)},
@@ -277,6 +278,7 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
 
 void StateMachine::Settled(const OpPointer& op) {
   op->settled = true;
+  EndWork(*op);
   for (const auto& output : op->outputs) {
     if (TensorPointer tensor = output.lock(); tensor && tensor->producer == op) tensor->producer = nullptr;
   }
@@ -352,6 +354,7 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   const bool is_upload = gone.direction == TransferDirection::kUpload;
   if (auto session = sessions_.find(gone.session); session != sessions_.end()) {
     --session->second.tickets;
+    PayForRuns(session->second, gone.runs);
     session->second.profile.Add({.number = gone.profile_number,
                                  .name = is_upload ? "upload" : "download",
                                  .output = TextOf(gone.tensors),

@@ -11,6 +11,8 @@ namespace tessera {
 struct CoordinatorConfig {
   int64_t max_outstanding_per_worker = 64;         // instructions issued and not reported
   int64_t max_outstanding_us_per_worker = 10'000;  // predicted work issued and not reported
+  int64_t max_outstanding_us_shared = 2'000;       // the same while two tenants compete
+  int64_t max_unmeasured_instances = 4;            // of a plan whose cost no worker has measured yet, under way
   int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
   int64_t max_sessions = 1024;                     // of clients
   int64_t max_sessions_per_uid = 768;              // of them, of one user's clients on unix sockets
@@ -36,7 +38,6 @@ struct CoordinatorConfig {
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
-  int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
 
   bool operator==(const CoordinatorConfig&) const = default;

@@ -332,11 +332,10 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);
-    op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us);
+    op = NewRun(name, session.info.session, plan);
     op->way = WayOf(unit, plan);
     op->works_alone = plan.collectives.empty();
     if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
-    op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
     op->comm_scopes = EnterScopes(session);

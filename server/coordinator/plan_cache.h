@@ -84,6 +84,13 @@ struct BufferUse {
   int first_write = 0;
 };
 
+// What a plan takes on the slowest of its workers, as they say it: a moving average of the instances that have ended, a
+// quarter of it the last one's.
+struct MeasuredCost {
+  int64_t ticks = 0;      // of kTicksPerUs; 0: nobody has measured one
+  int64_t under_way = 0;  // instances
+};
+
 struct PlanTemplate {
   TemplateId id;
   std::shared_ptr<const Plan> plan;
@@ -94,7 +101,8 @@ struct PlanTemplate {
   std::vector<WorkerGroup> buffer_workers;          // by buffer
   WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
-  int64_t cost_us = 0;
+  int64_t cost_us = 0;                  // predicted by the model
+  std::shared_ptr<MeasuredCost> measured = std::make_shared<MeasuredCost>();
   uint8_t stream = 0;                   // StreamId
   std::vector<WorkerIndex> defined_on;  // workers that know it, sorted
 };

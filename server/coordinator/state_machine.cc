@@ -22,6 +22,7 @@ StateMachine::~StateMachine() { *alive_ = false; }
 
 Effects StateMachine::Apply(int64_t now_us, Event event) {
   now_us_ = now_us;
+  turns_.SetNow(now_us);
   intake_left_us_ = config_.max_intake_us;
   std::visit([this](auto& e) { On(e); }, event);
   return std::exchange(effects_, {});
@@ -84,7 +85,10 @@ void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {
 
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                                       std::string_view op) {
-  TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op));
+  TESSERA_ASSIGN_OR_RETURN(TenantEntry* const tenant, ChargeMemory(owner, *workers, bytes, op));
+  absl::StatusOr<int64_t> placed = memory_.Allocate(*workers, bytes, op);
+  if (!placed.ok()) return Unplaced(owner, tenant, *workers, bytes, placed.status());
+  const int64_t offset = *placed;
   if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
   auto give_back = [this, alive = alive_, born = joins_, owner](BufferEntry* buffer) {
     if (*alive) {
@@ -95,10 +99,12 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
         return found != workers_.end() && found->second.join_number > born;
       };
       if (std::none_of(buffer->workers->begin(), buffer->workers->end(), is_new)) {
+        if (buffer->tenant != nullptr) tenants_.Return(*buffer->tenant, *buffer->workers, buffer->bytes, memory_);
         memory_.Free(*buffer->workers, buffer->offset_bytes, buffer->bytes);
       } else {
         std::vector<WorkerIndex> owners = *buffer->workers;
         std::erase_if(owners, is_new);
+        if (buffer->tenant != nullptr) tenants_.Return(*buffer->tenant, owners, buffer->bytes, memory_);
         memory_.Free(owners, buffer->offset_bytes, buffer->bytes);
       }
       buffer->history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
@@ -109,7 +115,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
     }
     delete buffer;
   };
-  BufferPointer buffer(new BufferEntry{workers, offset, bytes, {}}, give_back);
+  BufferPointer buffer(new BufferEntry{workers, offset, bytes, tenant, {}}, give_back);
   // What was issued for the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
@@ -141,13 +147,15 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->workers = workers;
   op->missing = *workers;
   op->cost_us = cost_us;
+  if (turn_ != SessionId()) op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
+  const int64_t window_us = WindowUs();
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
     if (entry.outstanding == 0) entry.working_since_us = now_us_;
     ++entry.outstanding;
     entry.outstanding_us += cost_us;
     entry.full = entry.full || entry.outstanding >= config_.max_outstanding_per_worker ||
-                 entry.outstanding_us >= config_.max_outstanding_us_per_worker;
+                 entry.outstanding_us >= window_us;
   }
   ops_[op->ordinal] = op;
   return op;
@@ -157,17 +165,6 @@ void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
   if (!tensor.producer || tensor.producer->settled) return;
   ++op->unsettled_parents;
   tensor.producer->children.push_back(op);
-}
-
-bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers) const {
-  for (WorkerIndex worker : workers) {
-    auto found = workers_.find(worker);
-    if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
-    const WorkerEntry& entry = found->second;
-    if (entry.state == WorkerState::kSuspect) return false;
-    if (entry.full) return false;
-  }
-  return true;
 }
 
 absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,

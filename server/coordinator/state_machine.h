@@ -54,6 +54,8 @@ class StateMachine {
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
+  const TenantTable& tenants() const { return tenants_; }
+  const FairTurns& turns() const { return turns_; }
   const ProcessGroups& process_groups() const { return process_groups_; }
   // Of the workers of this mesh, which are of one kind.
   const Topology& TopologyOf(const Mesh& mesh) const;
@@ -112,9 +114,32 @@ class StateMachine {
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.
   void KeepFromLost(Record& record) const;
 
-  // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
+  // intake.cc: records in session order, as far as limits let them.
+  static void Refuse(Record& record, absl::StatusCode code, std::string_view why);  // what works, or asks
+
+  // turns.cc: whose turn it is, and what it costs.
   void Pump();
+  void TakeTurn(SessionEntry& session);
   void Charge(SessionEntry& session, int64_t own_us);
+  int64_t WindowUs();
+  bool IsOpen(WorkerIndex worker);
+  bool HasRoom(absl::Span<const WorkerIndex> workers);
+  bool HasRoomFor(const PlanTemplate& plan);
+  OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan);
+  void EndWork(OpEntry& op);
+  void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
+
+  // tenants.cc
+  void On(const TenantsChangedEvent& event);
+  void On(const SessionChargedEvent& event);
+  absl::Status CheckSessions(const TenantEntry& tenant, Role role) const;
+  absl::StatusOr<TenantEntry*> ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers, int64_t bytes,
+                                            std::string_view op);
+  absl::Status Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
+                        const absl::Status& why);
+  std::string HoldersOf(const TenantEntry& tenant) const;
+  int64_t QueuedBy(const TenantEntry& tenant) const;
+  void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
   // Of the first records of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
@@ -149,7 +174,6 @@ class StateMachine {
                                         const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
-  bool HasRoom(absl::Span<const WorkerIndex> workers) const;
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
   // first record may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
@@ -279,7 +303,10 @@ class StateMachine {
   uint64_t joins_ = 0;
   bool has_lost_ = false;       // some worker was lost
   bool rejoined_ = false;       // some worker number was used again
-  SessionId next_turn_;         // of the round robin
+  TenantTable tenants_;
+  FairTurns turns_;
+  SessionId turn_;    // whose turn it is; 0: nobody's
+  int32_t gate_ = 0;  // what blocks it
   int64_t intake_left_us_ = 0;  // of the event that is being applied
   bool has_more_ = false;
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled

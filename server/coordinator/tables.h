@@ -17,9 +17,11 @@
 #include "absl/status/status.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/history.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
+#include "server/coordinator/tenants/tenant_table.h"
 
 namespace tessera {
 
@@ -51,6 +53,7 @@ struct BufferEntry {
   WorkerGroup workers;
   int64_t offset_bytes = 0;
   int64_t bytes = 0;
+  TenantEntry* tenant = nullptr;  // that it is charged to; null: to none
   History history;
 };
 using BufferPointer = std::shared_ptr<BufferEntry>;
@@ -121,7 +124,10 @@ struct OpEntry {
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
-  int64_t cost_us = 0;
+  int64_t cost_us = 0;       // expected: what was measured before, or predicted
+  int64_t predicted_us = 0;  // by the model
+  TurnCharge charge;         // until it has ended on all its workers
+  std::shared_ptr<MeasuredCost> measured;  // of its plan; null: it has none
   absl::Status status;
   absl::Status broken_connection;  // what a peer of a worker that is being killed said
   int unsettled_parents = 0;
@@ -179,6 +185,7 @@ struct MemoryWait {
 
 struct SessionEntry {
   SessionOpenedEvent info;
+  TenantEntry* tenant = nullptr;
   absl::flat_hash_map<HandleId, TensorPointer> tensors;
   std::map<std::string, HandleId> names;  // of tensors that are there; one has at most one
   absl::flat_hash_map<HandleId, std::string> name_of;
@@ -190,7 +197,6 @@ struct SessionEntry {
   std::optional<MemoryWait> memory_wait;
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
-  int64_t deficit_us = 0;
   bool connected = true;
   uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;
