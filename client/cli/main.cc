@@ -40,7 +40,8 @@ int main(int argc, char** argv) {
       tessera::AddUpCommand(app),     tessera::AddStatusCommand(app),     tessera::AddTensorsCommand(app),
       tessera::AddCloseCommand(app),  tessera::AddKillWorkerCommand(app), tessera::AddPlanCommand(app),
       tessera::AddOpsCommand(app),    tessera::AddBenchCommand(app),      tessera::AddDemoCommand(app),
-      tessera::AddDoctorCommand(app), tessera::AddCertsCommand(app),      tessera::AddRunCommand(app)};
+      tessera::AddDoctorCommand(app), tessera::AddCertsCommand(app),      tessera::AddRunCommand(app),
+      tessera::AddTenantsCommand(app), tessera::AddLimitCommand(app)};
   if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
     return tessera::Failed(absl::InvalidArgumentError(why));
   }

@@ -56,6 +56,8 @@ class StateMachine {
   const MemoryMap& memory() const { return memory_; }
   const TenantTable& tenants() const { return tenants_; }
   const FairTurns& turns() const { return turns_; }
+  // Records of all sessions of a tenant, as they count in their queues.
+  int64_t QueuedBy(const TenantEntry& tenant) const;
   const ProcessGroups& process_groups() const { return process_groups_; }
   // Of the workers of this mesh, which are of one kind.
   const Topology& TopologyOf(const Mesh& mesh) const;
@@ -138,7 +140,6 @@ class StateMachine {
   absl::Status Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
                         const absl::Status& why);
   std::string HoldersOf(const TenantEntry& tenant) const;
-  int64_t QueuedBy(const TenantEntry& tenant) const;
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
   // Of the first records of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);

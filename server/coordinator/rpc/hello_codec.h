@@ -33,7 +33,8 @@ struct ClientHello {
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);
-// InvalidArgument for what is out of range, PermissionDenied for a tenant that is not the token's.
+// InvalidArgument for what is out of range. For a tenant that is not the token's what a wrong token gets: which others
+// there are is not told.
 absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,
                                               double max_lease_s);
 // Without an incarnation; `pid` is the worker's own word.

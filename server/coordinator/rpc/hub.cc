@@ -79,6 +79,7 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       started_(timer.now()),
       journal_(std::move(journal)),
       machine_(options.config),
+      tenants_edge_(options),
       peer_key_(RandomSecret()),
       tasks_(*this) {
   Apply(StartedEvent{options.epoch});
@@ -389,12 +390,13 @@ absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::func
   return opened;
 }
 
-absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role role,
+absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, const Holder& holder,
                                                std::function<void(absl::Status)> on_end) {
   const SessionId session = resume.session;
   auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.secret != resume.secret ||
-      machine_.sessions().at(session).info.role != role) {
+      machine_.sessions().at(session).info.role != holder.role ||
+      machine_.sessions().at(session).info.tenant != holder.tenant) {
     return absl::NotFoundError(
         StrCat("connect: no session ", session.value, " with this secret is here; its lease may be over"));
   }
