@@ -25,7 +25,7 @@ struct ClientHello {
   protocolVersion @0 :UInt32;
   token @1 :Text;
   tenant @2 :Text;
-  # The token's tenant when empty; another one is PermissionDenied. The tokens of this version are of the tenant "".
+  # The token's tenant when empty; another one gets the answer of a wrong token.
   client @3 :Text;
   # For people: "python 3.11 tessera 0.1".
   pid @4 :Int32;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The tenants file: tenants with their limits, and tokens, as an operator writes them (TOML). docs/operate.md has a whole
+// The tenants file: tenants with their limits, and tokens, as an operator writes them (TOML). docs/tenants.md has a whole
 // one.
 //
 //   [[tenant]]
