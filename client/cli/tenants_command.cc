@@ -44,12 +44,13 @@ std::string TenantsJson(const std::vector<TenantReport>& tenants) {
                    {"share", all > 0 ? tenant.device_seconds / all : 0.0},
                    {"removed", tenant.is_removed}});
   }
-  return nlohmann::json({{"tenants", out}}).dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json({{"tenants", out}})
+      .dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
 std::string TenantsText(const std::vector<TenantReport>& tenants) {
-  std::vector<std::vector<std::string>> rows = {{"TENANT", "WEIGHT", "USED/WORKER", "MAX/WORKER", "GUARANTEED", "SESSIONS",
-                                                 "CONNECTIONS", "QUEUED", "DEVICE-SECONDS", "SHARE"}};
+  std::vector<std::vector<std::string>> rows = {{"TENANT", "WEIGHT", "USED/WORKER", "MAX/WORKER", "GUARANTEED",
+                                                 "SESSIONS", "CONNECTIONS", "QUEUED", "DEVICE-SECONDS", "SHARE"}};
   const double all = AllDeviceSeconds(tenants);
   const auto of = [](uint64_t count, int64_t limit) {
     return limit < 0 ? StrCat(count) : StrCat(count, " of ", LimitText(limit));
@@ -105,7 +106,8 @@ Command AddTenantsCommand(CLI::App& app) {
 
 Command AddLimitCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "limit", "Change a limit of a tenant while all goes on; needs the admin's token.\nThe tenants file isn't changed");
+      "limit",
+      "Change a limit of a tenant while all goes on; needs the admin's token.\nThe tenants file isn't changed");
   auto options = std::make_shared<LimitOptions>();
   options->address.AddTo(*command);
   command->add_option("tenant", options->tenant, "its name, as `tessera tenants` shows it")->required();

@@ -171,8 +171,7 @@ void Connection::CloseOther(uint64_t session, DoneCallback done) {
 void Connection::GetTenants(std::function<void(absl::StatusOr<std::vector<TenantReport>>)> done) {
   impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) {
     const auto ask = [done](wire::Session::Client& own) {
-      return own.tenantsRequest().send().then(
-          [done](auto&& response) { done(DecodeTenants(response.getTenants())); });
+      return own.tenantsRequest().send().then([done](auto&& response) { done(DecodeTenants(response.getTenants())); });
     };
     loop.Call(ask, done);
   });

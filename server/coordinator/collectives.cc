@@ -225,6 +225,7 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
         WithMessage(message.status(), StrCat("group '", group.key, "': ", StdView(message.status().message()))));
     return Progress::kDone;
   }
+  if (message->has_failed) return Progress::kDone;
   const auto other = std::find_if(group.messages.begin(), group.messages.end(),
                                   [&](const WaitingMessage& known) { return message->IsOtherSideOf(known); });
   if (other == group.messages.end()) {

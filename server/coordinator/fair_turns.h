@@ -128,10 +128,10 @@ class FairTurns {
   std::map<int32_t, std::unique_ptr<Tenant>> tenants_;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   TurnHeap<Tenant> ready_;
-  std::set<int32_t> closed_;                  // gates
-  std::map<int32_t, std::set<int32_t>> at_;   // tenants with sessions at a gate
-  std::vector<Tenant*> recent_;               // that compete
-  int64_t next_look_us_ = 0;                  // whether they still do
+  std::set<int32_t> closed_;                 // gates
+  std::map<int32_t, std::set<int32_t>> at_;  // tenants with sessions at a gate
+  std::vector<Tenant*> recent_;              // that compete
+  int64_t next_look_us_ = 0;                 // whether they still do
   int64_t now_us_ = 0;
   int64_t present_ = 0;
   int64_t latest_ = 0;

@@ -101,7 +101,7 @@ struct PlanTemplate {
   std::vector<WorkerGroup> buffer_workers;          // by buffer
   WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
-  int64_t cost_us = 0;                  // predicted by the model
+  int64_t cost_us = 0;  // predicted by the model
   std::shared_ptr<MeasuredCost> measured = std::make_shared<MeasuredCost>();
   uint8_t stream = 0;                   // StreamId
   std::vector<WorkerIndex> defined_on;  // workers that know it, sorted

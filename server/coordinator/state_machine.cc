@@ -12,11 +12,7 @@
 
 namespace tessera {
 
-StateMachine::StateMachine(const CoordinatorConfig& config)
-    : config_(config),
-      memory_(config.alignment_bytes),
-      plans_(config.max_cached_plans, config.max_cached_plan_bytes),
-      alive_(std::make_shared<bool>(true)) {}
+StateMachine::StateMachine(const CoordinatorConfig& config) : MachineState(config) {}
 
 StateMachine::~StateMachine() { *alive_ = false; }
 
@@ -154,8 +150,8 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
     if (entry.outstanding == 0) entry.working_since_us = now_us_;
     ++entry.outstanding;
     entry.outstanding_us += cost_us;
-    entry.full = entry.full || entry.outstanding >= config_.max_outstanding_per_worker ||
-                 entry.outstanding_us >= window_us;
+    entry.full =
+        entry.full || entry.outstanding >= config_.max_outstanding_per_worker || entry.outstanding_us >= window_us;
   }
   ops_[op->ordinal] = op;
   return op;

@@ -9,7 +9,6 @@
 // for smaller ordinals, what doesn't fit is refused before anything runs, no byte leaves before all
 // that led to it has ended well.
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,24 +17,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
-#include "server/coordinator/group_table.h"
-#include "server/coordinator/memory_map.h"
-#include "server/coordinator/plan_cache.h"
-#include "server/coordinator/process_groups.h"
-#include "server/coordinator/tables.h"
+#include "server/coordinator/machine_state.h"
 #include "server/coordinator/unit.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
 
-class StateMachine {
+class StateMachine : private MachineState {
  public:
   explicit StateMachine(const CoordinatorConfig& config);
   ~StateMachine();
@@ -292,37 +284,6 @@ class StateMachine {
   void Remember(OpEntry& op);
   void TransferDone(WorkerIndex worker, const TransferReport& report);
   void FinishTicket(TicketId id, TicketEntry& ticket);
-
-  CoordinatorConfig config_;
-  int64_t now_us_ = 0;
-  std::array<Topology, 2> topologies_ = {Topology::Of(DeviceKind::kCpu), Topology::Of(DeviceKind::kCuda)};  // by kind
-  MemoryMap memory_;
-  PlanCache plans_;
-  std::map<WorkerIndex, WorkerEntry> workers_;
-  std::map<SessionId, SessionEntry> sessions_;
-  GivenNumbers given_;
-  uint64_t joins_ = 0;
-  bool has_lost_ = false;       // some worker was lost
-  bool rejoined_ = false;       // some worker number was used again
-  TenantTable tenants_;
-  FairTurns turns_;
-  SessionId turn_;    // whose turn it is; 0: nobody's
-  int32_t gate_ = 0;  // what blocks it
-  int64_t intake_left_us_ = 0;  // of the event that is being applied
-  bool has_more_ = false;
-  absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
-  std::map<TicketId, TicketEntry> tickets_;
-  std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
-  uint64_t closed_windows_ = 0;  // so far
-  GroupTable groups_;
-  ProcessGroups process_groups_;
-  std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
-  std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
-  std::shared_ptr<bool> alive_;                         // buffers outlive nothing: cleared first on destruction
-  uint64_t next_ordinal_ = 1;
-  uint64_t next_template_ = 1;
-  uint64_t next_ticket_ = 1;
-  Effects effects_;
 };
 
 }  // namespace tessera

@@ -123,10 +123,10 @@ struct OpEntry {
   HandleId first_result;                            // of the call, of a segment the last one's; 0: there is none
   SessionId session;
   WorkerGroup workers;
-  std::vector<WorkerIndex> missing;  // have not reported
-  int64_t cost_us = 0;       // expected: what was measured before, or predicted
-  int64_t predicted_us = 0;  // by the model
-  TurnCharge charge;         // until it has ended on all its workers
+  std::vector<WorkerIndex> missing;        // have not reported
+  int64_t cost_us = 0;                     // expected: what was measured before, or predicted
+  int64_t predicted_us = 0;                // by the model
+  TurnCharge charge;                       // until it has ended on all its workers
   std::shared_ptr<MeasuredCost> measured;  // of its plan; null: it has none
   absl::Status status;
   absl::Status broken_connection;  // what a peer of a worker that is being killed said

@@ -128,7 +128,8 @@ void StateMachine::EndWork(OpEntry& op) {
     MeasuredCost& cost = *op.measured;
     --cost.under_way;
     const bool is_whole = op.runs.size() == op.workers->size() && op.status.ok();
-    if (is_whole && took > 0) cost.ticks = cost.ticks == 0 ? took : std::max<int64_t>(1, cost.ticks + (took - cost.ticks) / kAverageParts);
+    if (is_whole && took > 0)
+      cost.ticks = cost.ticks == 0 ? took : std::max<int64_t>(1, cost.ticks + (took - cost.ticks) / kAverageParts);
     op.measured = nullptr;
   }
   if (op.charge.tenant < 0) return;

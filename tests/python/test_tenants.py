@@ -51,8 +51,8 @@ class Pool:
         with self.connect("root") as admin:
             wait_until(lambda: len(admin.status()["workers"]) == 2)
 
-    def connect(self, name, **more):
-        return ts.connect(f"{self.socket}#token={name}", **more)
+    def connect(self, token, **more):
+        return ts.connect(f"{self.socket}#token={token}", **more)
 
     def tessera(self, *words, token="root"):
         return tessera(*words, "--address", f"{self.socket}#token={token}")
@@ -94,7 +94,7 @@ def ones(session, kib):
 
 def test_a_token_says_whose_a_session_is_and_what_it_may(pool):
     with pool.connect("a-token") as a, pool.connect("b-token") as b:
-        ones(a, 64).wait()
+        x = ones(a, 64).wait()
         float(ones(b, 16).sum())
         seen = pool.tenants()
         assert set(seen) == {"a", "b", "default"} and seen["a"]["weight"] == 3 and seen["a"]["max_sessions"] == 2
@@ -102,6 +102,7 @@ def test_a_token_says_whose_a_session_is_and_what_it_may(pool):
         assert seen["b"]["device_seconds"] > 0
         assert set(pool.tenants("a-token")) == {"a"}, "another tenant's is not shown"
         assert "TENANT" in pool.tessera("tenants").stdout
+        assert x.shape == (64 * 256,)
     for name in ("wrong", "rack", "eyes", ""):
         with pytest.raises(ts.UnauthenticatedError, match="connect: the token is wrong"):
             pool.connect(name)
@@ -193,7 +194,7 @@ def test_another_tenants_session_is_as_one_that_is_not_there(pool):
         for wrong in (f"{number}:{secret}:{event}", f"{int(number) + 1000}:{secret}:{event}"):
             with pytest.raises(ts.NotFoundError) as why:
                 pool.connect("b-token", resume=wrong)
-            answers.append(str(why.value).replace(number, "N").replace(str(int(number) + 1000), "N"))
+            answers.append(str(why.value).replace(wrong.split(":")[0], "N"))
         assert answers[0] == answers[1]
         for call in (lambda: pool.tessera("close", number, token="b-token"), lambda: pool.tessera("close", "999", token="b-token")):
             assert "admin's token alone" in call().stderr

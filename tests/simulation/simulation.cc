@@ -98,8 +98,8 @@ class Simulation {
       if (i < kRanks) session.client.BeRank(i, kRanks);
       session.is_connected = true;
       session.connection = ++next_connection_;
-      Apply(
-          SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "", session.connection});
+      Apply(SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "",
+                               session.connection});
       laws_.Opened(session.id, TenantOf(i));
       Dial(i, session.process);
     }

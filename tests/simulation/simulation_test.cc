@@ -85,7 +85,7 @@ TEST(SimulationTest, MemoryThatIsChargedToAnotherTenantIsSeen) {
 
 TEST(SimulationTest, ALimitThatTheMachineDoesNotHearOfIsSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kForgetLowering, found), 10);
+  EXPECT_GT(Breaking(Fault::kForgetLowering, found, 80), 20);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("above its memory.max")));
 }
 
@@ -139,7 +139,7 @@ TEST(SimulationTest, AClientThatIsSilentForEverIsSeen) {
 
 TEST(SimulationTest, AFormerConnectionsLossThatIsTakenForTheNewestsIsSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kTakeStaleLoss, found, 80), 5);
+  EXPECT_GT(Breaking(Fault::kTakeStaleLoss, found, 160), 5);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the lease of a connected session ran out")));
 }
 

@@ -18,14 +18,14 @@ TenantLaws::Bytes TenantLaws::ChargedBy(const StateMachine& machine) {
 
 TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
   Bytes held;
-  std::set<const BufferEntry*> seen;
+  std::set<std::pair<const BufferEntry*, WorkerIndex>> seen;
   for (const auto& [id, session] : machine.sessions()) {
     const auto tenant = tenant_of_.find(id);
     for (const auto& [handle, tensor] : session.tensors) {
-      // A worker that was lost took its part along.
-      if (tensor->buffer == nullptr || tensor->former != nullptr || !tensor->status.ok()) continue;
-      if (tenant == tenant_of_.end() || !seen.insert(tensor->buffer.get()).second) continue;
-      for (const WorkerIndex worker : *tensor->buffer->workers) {
+      if (tensor->buffer == nullptr || !tensor->status.ok() || tenant == tenant_of_.end()) continue;
+      // A worker that was lost took its part along: the mesh has those that live.
+      for (const WorkerIndex worker : tensor->spec.mesh.workers()) {
+        if (!seen.insert({tensor->buffer.get(), worker}).second) continue;
         held[{tenant->second, worker}] += machine.memory().RoundUp(tensor->buffer->bytes);
       }
     }

@@ -98,8 +98,8 @@ absl::Status CheckLimits(const TenantLimits& limits) {
   }
   for (const Field& field : kFields) TESSERA_RETURN_IF_ERROR(CheckRange(field, limits.*(field.value)));
   if (limits.guaranteed_bytes > limits.max_bytes) {
-    return absl::InvalidArgumentError(StrCat("memory.guaranteed is ", limits.guaranteed_bytes,
-                                             ", and memory.max is ", limits.max_bytes));
+    return absl::InvalidArgumentError(
+        StrCat("memory.guaranteed is ", limits.guaranteed_bytes, ", and memory.max is ", limits.max_bytes));
   }
   return absl::OkStatus();
 }

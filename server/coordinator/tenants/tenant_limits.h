@@ -26,9 +26,9 @@ inline constexpr char kDefaultTenant[] = "default";
 
 struct TenantLimits {
   std::string name;
-  int64_t weight = 1;                 // its share of the devices, beside those of others
-  int64_t guaranteed_bytes = 0;       // of each worker: nobody else takes them
-  int64_t max_bytes = kUnlimited;     // of each worker
+  int64_t weight = 1;              // its share of the devices, beside those of others
+  int64_t guaranteed_bytes = 0;    // of each worker: nobody else takes them
+  int64_t max_bytes = kUnlimited;  // of each worker
   int64_t max_sessions = kUnlimited;
   int64_t max_connections = kUnlimited;
   int64_t max_queued_records = kUnlimited;  // of all its sessions, as max_queued_records counts them
@@ -38,8 +38,8 @@ struct TenantLimits {
 
 // The keys of SetLimit, as the file has them: "weight", "memory.guaranteed", ...
 std::vector<std::string_view> LimitKeys();
-// InvalidArgument for a key that is none, and a value that is no number, or out of its range. A number of bytes may have
-// a unit (byte_size.h); "none" takes a limit away.
+// InvalidArgument for a key that is none, and a value that is no number, or out of its range. A number of bytes may
+// have a unit (byte_size.h); "none" takes a limit away.
 absl::Status SetLimit(TenantLimits& limits, std::string_view key, std::string_view value);
 // The value as SetLimit takes it. The key is one of LimitKeys.
 std::string LimitText(const TenantLimits& limits, std::string_view key);

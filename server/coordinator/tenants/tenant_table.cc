@@ -77,9 +77,10 @@ absl::Status TenantTable::Charge(TenantEntry& tenant, absl::Span<const WorkerInd
   const int64_t size = memory.RoundUp(bytes);
   if (size <= 0 || workers.empty()) return absl::OkStatus();
   if (tenant.is_removed) {
-    return absl::ResourceExhaustedError(
-        StrCat(op, ": tenant \"", Printable(tenant.limits.name), "\" is no more in the tenants file: its sessions take no "
-               "new memory, and ", bytes, " bytes are wanted on each of ", workers.size(), " workers"));
+    return absl::ResourceExhaustedError(StrCat(op, ": tenant \"", Printable(tenant.limits.name),
+                                               "\" is no more in the tenants file: its sessions take no "
+                                               "new memory, and ",
+                                               bytes, " bytes are wanted on each of ", workers.size(), " workers"));
   }
   const bool is_limited = tenant.limits.max_bytes != kUnlimited || guaranteed_bytes_ > 0;
   for (const WorkerIndex worker : is_limited ? workers : absl::Span<const WorkerIndex>()) {
@@ -97,9 +98,9 @@ absl::Status TenantTable::Charge(TenantEntry& tenant, absl::Span<const WorkerInd
     }
     // Where it is full, that is said by the memory map.
     if (size <= free && size > free - reserved) {
-      return absl::ResourceExhaustedError(
-          StrCat(wanted("would take what is guaranteed to others"), ", where ", free, " bytes are free and ", reserved,
-                 " of them are guaranteed to other tenants"));
+      return absl::ResourceExhaustedError(StrCat(wanted("would take what is guaranteed to others"), ", where ", free,
+                                                 " bytes are free and ", reserved,
+                                                 " of them are guaranteed to other tenants"));
     }
   }
   for (const WorkerIndex worker : workers) Add(tenant, worker, size);

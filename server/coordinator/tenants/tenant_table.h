@@ -1,11 +1,11 @@
 #pragma once
 
-// TenantTable: the tenants of a pool as the state machine knows them, with what each has: bytes of each worker, sessions,
-// device time. Not thread-safe; bookkeeping alone.
+// TenantTable: the tenants of a pool as the state machine knows them, with what each has: bytes of each worker,
+// sessions, device time. Not thread-safe; bookkeeping alone.
 //
-// The law: the bytes charged to a tenant on a worker are those of its live buffers there, rounded up as MemoryMap rounds
-// them. A charge is refused when it goes above the tenant's memory.max, or takes what memory.guaranteed promises to
-// others. A limit that is lowered below the use takes nothing away: the next charge is refused.
+// The law: the bytes charged to a tenant on a worker are those of its live buffers there, rounded up as MemoryMap
+// rounds them. A charge is refused when it goes above the tenant's memory.max, or takes what memory.guaranteed promises
+// to others. A limit that is lowered below the use takes nothing away: the next charge is refused.
 //
 //   TenantTable tenants;
 //   tenants.Change({{.name = "a", .max_bytes = 4096}, {.name = "b", .guaranteed_bytes = 8192}});
@@ -32,8 +32,8 @@ struct TenantEntry {
   // The file named it, and names it no more: its sessions go on until they end, and take no new memory.
   bool is_removed = false;
   int64_t sessions = 0;
-  int64_t device_ns = 0;             // that its work took, summed over workers
-  std::vector<int64_t> used_bytes;   // by worker; shorter where the rest is 0
+  int64_t device_ns = 0;            // that its work took, summed over workers
+  std::vector<int64_t> used_bytes;  // by worker; shorter where the rest is 0
 
   int64_t UsedOn(WorkerIndex worker) const {
     const auto at = static_cast<size_t>(worker.value);
@@ -56,8 +56,8 @@ class TenantTable {
   std::vector<TenantLimits> Listed() const;
 
   // ResourceExhausted, with what is wanted, used, allowed and free, when a limit forbids it; else it is the tenant's.
-  absl::Status Charge(TenantEntry& tenant, absl::Span<const WorkerIndex> workers, int64_t bytes, const MemoryMap& memory,
-                      std::string_view op);
+  absl::Status Charge(TenantEntry& tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
+                      const MemoryMap& memory, std::string_view op);
   void Return(TenantEntry& tenant, absl::Span<const WorkerIndex> workers, int64_t bytes, const MemoryMap& memory);
   // The most that Charge would let pass on each of the workers, whatever is free in one piece.
   int64_t HeadroomOf(const TenantEntry& tenant, absl::Span<const WorkerIndex> workers, const MemoryMap& memory) const;
@@ -72,8 +72,8 @@ class TenantTable {
   std::map<std::string, std::unique_ptr<TenantEntry>, std::less<>> by_name_;
   std::vector<TenantEntry*> by_number_;
   std::map<std::string, bool> listed_;
-  int64_t guaranteed_bytes_ = 0;   // of all tenants together, on each worker
-  std::vector<int64_t> kept_;      // by worker: guaranteed bytes that their tenants use
+  int64_t guaranteed_bytes_ = 0;  // of all tenants together, on each worker
+  std::vector<int64_t> kept_;     // by worker: guaranteed bytes that their tenants use
 };
 
 }  // namespace tessera

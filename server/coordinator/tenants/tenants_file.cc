@@ -82,7 +82,10 @@ absl::StatusOr<TokenRole> RoleOf(const Place& place, std::string_view text) {
 absl::StatusOr<TokenHash> HashOf(const Place& place, std::string_view text) {
   TokenHash hash;
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
   };
   bool is_good = text.size() == 2 * hash.size();
   for (size_t i = 0; is_good && i < hash.size(); ++i) {
@@ -161,13 +164,16 @@ absl::Status EachTable(const std::string& file, const toml::node& value, std::st
 
 absl::Status TakeTenants(const std::string& file, const toml::node& value, TenantsFile& out) {
   std::set<std::string> names;
-  return EachTable(file, value, "tenant", kMaxTenants, [&](const toml::table& table, const Place& place) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(TenantLimits limits, TenantOf(file, table));
-    if (absl::Status status = CheckLimits(limits); !status.ok()) return place.Error(StdView(status.message()));
-    if (!names.insert(limits.name).second) return place.Error(StrCat("tenant ", Quoted(limits.name), " is there twice"));
-    out.tenants.push_back(std::move(limits));
-    return absl::OkStatus();
-  });
+  return EachTable(file, value, "tenant", kMaxTenants,
+                   [&](const toml::table& table, const Place& place) -> absl::Status {
+                     TESSERA_ASSIGN_OR_RETURN(TenantLimits limits, TenantOf(file, table));
+                     if (absl::Status status = CheckLimits(limits); !status.ok())
+                       return place.Error(StdView(status.message()));
+                     if (!names.insert(limits.name).second)
+                       return place.Error(StrCat("tenant ", Quoted(limits.name), " is there twice"));
+                     out.tenants.push_back(std::move(limits));
+                     return absl::OkStatus();
+                   });
 }
 
 absl::Status TakeTokens(const std::string& file, const toml::node& value, TenantsFile& out) {
@@ -199,7 +205,8 @@ absl::StatusOr<TenantsFile> ParseTenants(std::string_view text, const std::strin
   TenantsFile file;
   for (const auto& [key, value] : root) {
     if (key.str() == "tenant" || key.str() == "token") continue;
-    return Place(name, value.source()).Error(StrCat(Quoted(key.str()), " is no part of it; [[tenant]] and [[token]] are"));
+    return Place(name, value.source())
+        .Error(StrCat(Quoted(key.str()), " is no part of it; [[tenant]] and [[token]] are"));
   }
   if (const toml::node* tenants = root.get("tenant")) TESSERA_RETURN_IF_ERROR(TakeTenants(name, *tenants, file));
   if (const toml::node* tokens = root.get("token")) TESSERA_RETURN_IF_ERROR(TakeTokens(name, *tokens, file));

@@ -1,7 +1,7 @@
 #pragma once
 
-// The tenants file: tenants with their limits, and tokens, as an operator writes them (TOML). docs/tenants.md has a whole
-// one.
+// The tenants file: tenants with their limits, and tokens, as an operator writes them (TOML). docs/tenants.md has a
+// whole one.
 //
 //   [[tenant]]
 //   name = "vision"
@@ -15,8 +15,8 @@
 //   tenant = "vision"
 //   expires = 2027-01-01
 //
-// It is read whole or not at all: a key that is none, a tenant or a token that is there twice, a number out of its range
-// are errors, which name file, line and reason.
+// It is read whole or not at all: a key that is none, a tenant or a token that is there twice, a number out of its
+// range are errors, which name file, line and reason.
 
 #include <string>
 #include <string_view>

@@ -80,12 +80,12 @@ class TimedCluster {
   int64_t busy_us_ = 0;
   uint64_t next_session_ = 1;
   std::map<SessionId, Client> clients_;
-  std::map<int64_t, SessionId> owner_of_;            // by the elements of an op
+  std::map<int64_t, SessionId> owner_of_;  // by the elements of an op
   std::map<int64_t, TimedOp> op_of_;
   std::map<TemplateId, int64_t> elements_of_;
-  std::deque<Running> running_;                      // of worker 0, as of all: each op is on all of them
+  std::deque<Running> running_;  // of worker 0, as of all: each op is on all of them
   std::map<std::string, Load> loads_;
-  std::map<int64_t, int64_t> asked_us_;              // by the elements of an op
+  std::map<int64_t, int64_t> asked_us_;  // by the elements of an op
   std::vector<int64_t> waits_us_;
 };
 

@@ -73,8 +73,9 @@ TEST(TenantsTest, WhatIsAboveTheLimitIsRefusedWithItsOwnHoldersAlone) {
   EXPECT_EQ(pool.Make(serve, 1, 2), "");
   EXPECT_EQ(pool.Make(other, 1, 20), "");
   const std::string why = pool.Make(serve, 2, 5);
-  EXPECT_THAT(why, HasSubstr("full: is above the tenant's memory.max: 5120 bytes wanted on each of 2 workers; tenant \"a\" "
-                             "uses 12288 of worker 0, its memory.max is 16384; 32768 bytes are free there"));
+  EXPECT_THAT(why,
+              HasSubstr("full: is above the tenant's memory.max: 5120 bytes wanted on each of 2 workers; tenant \"a\" "
+                        "uses 12288 of worker 0, its memory.max is 16384; 32768 bytes are free there"));
   EXPECT_THAT(why, HasSubstr("most is held by session 101 \"train\" (10240 bytes), session 102 (2048 bytes)"));
   EXPECT_THAT(why, AllOf(Not(HasSubstr("secret")), Not(HasSubstr("103")), Not(HasSubstr("\"b\""))));
   EXPECT_EQ(pool.Make(serve, 3, 4), "");
@@ -88,9 +89,10 @@ TEST(TenantsTest, WhatIsGuaranteedToOthersIsNotTaken) {
   const SessionId a = pool.Open("a"), b = pool.Open("b");
   EXPECT_EQ(pool.Make(a, 1, 32), "");
   const std::string why = pool.Make(a, 2, 1);
-  EXPECT_THAT(why, HasSubstr("would take what is guaranteed to others: 1024 bytes wanted on each of 2 workers; tenant \"a\" "
-                             "uses 32768 of worker 0, where 32768 bytes are free and 32768 of them are guaranteed to "
-                             "other tenants"));
+  EXPECT_THAT(why,
+              HasSubstr("would take what is guaranteed to others: 1024 bytes wanted on each of 2 workers; tenant \"a\" "
+                        "uses 32768 of worker 0, where 32768 bytes are free and 32768 of them are guaranteed to "
+                        "other tenants"));
   EXPECT_THAT(why, Not(HasSubstr("\"b\"")));
   EXPECT_EQ(pool.Make(b, 1, 32), "");
   pool.Drop(a, 1);
