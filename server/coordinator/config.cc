@@ -40,6 +40,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("worker_timeout_us", config.worker_timeout_us);
   visit("work_timeout_us", config.work_timeout_us);
   visit("max_intake_us", config.max_intake_us);
+  visit("max_slice_looks", config.max_slice_looks);
 }
 
 }  // namespace

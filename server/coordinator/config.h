@@ -39,6 +39,7 @@ struct CoordinatorConfig {
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
+  int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;
 };

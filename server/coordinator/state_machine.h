@@ -21,20 +21,20 @@
 #include "absl/status/statusor.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
-#include "server/coordinator/machine_state.h"
+#include "server/coordinator/machine_tables.h"
 #include "server/coordinator/unit.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
 
-class StateMachine : private MachineState {
+class StateMachine final : private MachineTables {
  public:
   explicit StateMachine(const CoordinatorConfig& config);
   ~StateMachine();
 
   Effects Apply(int64_t now_us, Event event);
   // Queued records could be taken up, and wait for ContinuedEvent, so that other events have their turn.
-  bool has_more() const { return has_more_; }
+  bool has_more() const { return has_more_ || HasLongWork(); }
 
   // ---- questions; they change nothing -----------------------------------------------------------------
   // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
@@ -65,6 +65,8 @@ class StateMachine : private MachineState {
   bool AwaitsClient(SessionId session) const;
   // Whether some collective of the session waits for other ranks.
   bool AwaitsRanks(SessionId session) const;
+  // The op that a tensor waits for; null once it is settled.
+  OpEntry* ProducerOf(const TensorEntry& tensor) const;
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
@@ -78,6 +80,7 @@ class StateMachine : private MachineState {
   void On(BatchEvent& event);
   void On(const TickEvent& event);
   void On(const ContinuedEvent& event);
+  static void Queue(SessionEntry& session, Record record);
   void CloseSession(SessionId id, const absl::Status& reason);
   bool MakeRoomFor(Role role, std::optional<int64_t> uid);  // ends a session of no use to anyone, if there is one
   void DropHandle(SessionEntry& session, HandleId handle);
@@ -97,19 +100,23 @@ class StateMachine : private MachineState {
   // counters will not say so: no wait names it for that.
   void DropRejoined(std::vector<InstanceWait>& waits) const;
   bool IsDead(WorkerIndex worker) const;
-  // Tensors with shards on a worker that was lost go on where all of them have living copies
-  // (schemas/types/living_mesh.h), and fail with the cause where they have none.
   // stalls.cc
   void WatchWork();
   void Probe(WorkerIndex worker);
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
-  void LoseShardsOn(WorkerIndex worker, const absl::Status& cause);
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.
   void KeepFromLost(Record& record) const;
 
-  // intake.cc: records in session order, as far as limits let them.
-  static void Refuse(Record& record, absl::StatusCode code, std::string_view why);  // what works, or asks
+  // long_work.cc
+  bool HasLongWork() const;
+  void GoOnWithLongWork();  // for about a millisecond
+  std::optional<SessionId> NextToSweep() const;
+  bool IsSwept(const SessionEntry& session) const;
+  int64_t Sweep(SessionId session, int64_t max_cost);
+  // A tensor with shards on a worker that was lost goes on where all of them have living copies
+  // (schemas/types/living_mesh.h), and fails with the cause where they have none. False: it loses nothing by it.
+  bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
 
   // turns.cc: whose turn it is, and what it costs.
   void Pump();
@@ -126,14 +133,13 @@ class StateMachine : private MachineState {
   // tenants.cc
   void On(const TenantsChangedEvent& event);
   void On(const SessionChargedEvent& event);
-  absl::Status CheckSessions(const TenantEntry& tenant, Role role) const;
   absl::StatusOr<TenantEntry*> ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers, int64_t bytes,
                                             std::string_view op);
   absl::Status Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
                         const absl::Status& why);
-  std::string HoldersOf(const TenantEntry& tenant) const;
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
-  // Of the first records of the queue; how many were taken.
+
+  // intake.cc: records in session order, as far as limits let them. Of the first of the queue; how many were taken.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
   // Memory and names for all of its tensors, or for none of them.
@@ -163,8 +169,8 @@ class StateMachine : private MachineState {
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
   absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
   // One entry may stand for several handles that failed together.
-  static TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
-                                        const TensorSpec* spec = nullptr);
+  TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
+                                 const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
@@ -250,6 +256,10 @@ class StateMachine : private MachineState {
   void Define(PlanTemplate& plan);
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op);
+  void GiveBack(BufferEntry& buffer);
+  // Of what is under way.
+  History& HistoryOf(const BufferPointer& buffer);
+  void ForgetHistories(size_t completions);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);

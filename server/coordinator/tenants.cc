@@ -12,49 +12,10 @@ namespace {
 
 constexpr size_t kHoldersNamed = 3;
 
-}  // namespace
-
-void StateMachine::On(const TenantsChangedEvent& event) {
-  tenants_.Change(event.tenants);
-  for (const TenantEntry* tenant : tenants_.all()) turns_.SetWeight(tenant->number, tenant->limits.weight);
-  Pump();
-}
-
-absl::Status StateMachine::CheckSessions(const TenantEntry& tenant, Role role) const {
-  if (role == Role::kAdmin || tenant.sessions < tenant.limits.max_sessions) return absl::OkStatus();
-  return absl::ResourceExhaustedError(StrCat("connect: ", tenant.sessions, " sessions of tenant \"",
-                                             Printable(tenant.limits.name), "\" are open, its sessions is ",
-                                             tenant.limits.max_sessions));
-}
-
-absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers,
-                                                        int64_t bytes, std::string_view op) {
-  // Memory that is of no session alone, as what a collective takes while it runs, is of who has the turn.
-  auto session = sessions_.find(owner);
-  if (session == sessions_.end()) session = sessions_.find(turn_);
-  if (session == sessions_.end()) return nullptr;
-  TenantEntry* const tenant = session->second.tenant;
-  if (absl::Status status = tenants_.Charge(*tenant, workers, bytes, memory_, op); !status.ok()) {
-    return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(*tenant)));
-  }
-  return tenant;
-}
-
-absl::Status StateMachine::Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers,
-                                    int64_t bytes, const absl::Status& why) {
-  if (tenant == nullptr) return why;
-  tenants_.Return(*tenant, workers, bytes, memory_);
-  if (!absl::IsResourceExhausted(why)) return why;
-  const auto session = sessions_.find(owner);
-  const std::string own =
-      session == sessions_.end() ? "" : StrCat("; this session has ", session->second.bytes, " bytes");
-  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(*tenant)));
-}
-
 // The sessions of the tenant that have the most: of others nothing is told.
-std::string StateMachine::HoldersOf(const TenantEntry& tenant) const {
+std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const TenantEntry& tenant) {
   std::vector<const SessionEntry*> holders;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions) {
     if (session.tenant == &tenant && session.bytes > 0) holders.push_back(&session);
   }
   if (holders.empty()) return "";
@@ -71,6 +32,38 @@ std::string StateMachine::HoldersOf(const TenantEntry& tenant) const {
               name.empty() ? "" : StrCat(" \"", Printable(name), "\""), " (", holder.bytes, " bytes)");
   }
   return text;
+}
+
+}  // namespace
+
+void StateMachine::On(const TenantsChangedEvent& event) {
+  tenants_.Change(event.tenants);
+  for (const TenantEntry* tenant : tenants_.all()) turns_.SetWeight(tenant->number, tenant->limits.weight);
+  Pump();
+}
+
+absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers,
+                                                        int64_t bytes, std::string_view op) {
+  // Memory that is of no session alone, as what a collective takes while it runs, is of who has the turn.
+  auto session = sessions_.find(owner);
+  if (session == sessions_.end()) session = sessions_.find(turn_);
+  if (session == sessions_.end()) return nullptr;
+  TenantEntry* const tenant = session->second.tenant;
+  if (absl::Status status = tenants_.Charge(*tenant, workers, bytes, memory_, op); !status.ok()) {
+    return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(sessions_, *tenant)));
+  }
+  return tenant;
+}
+
+absl::Status StateMachine::Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers,
+                                    int64_t bytes, const absl::Status& why) {
+  if (tenant == nullptr) return why;
+  tenants_.Return(*tenant, workers, bytes, memory_);
+  if (!absl::IsResourceExhausted(why)) return why;
+  const auto session = sessions_.find(owner);
+  const std::string own =
+      session == sessions_.end() ? "" : StrCat("; this session has ", session->second.bytes, " bytes");
+  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(sessions_, *tenant)));
 }
 
 int64_t StateMachine::QueuedBy(const TenantEntry& tenant) const {
@@ -90,7 +83,7 @@ void StateMachine::RefuseBeyondQueue(const SessionEntry& session, int64_t weight
   const std::string why =
       StrCat("tenant \"", Printable(tenant.limits.name), "\" has ", queued, " records in its queues and sent ", weight,
              " more; its queued is ", tenant.limits.max_queued_records);
-  for (Record& record : records) Refuse(record, absl::StatusCode::kResourceExhausted, why);
+  for (Record& record : records) RefuseRecord(record, absl::StatusCode::kResourceExhausted, why);
 }
 
 }  // namespace tessera

@@ -51,9 +51,10 @@ void StateMachine::Pump() {
 }
 
 void StateMachine::TakeTurn(SessionEntry& session) {
+  gate_ = FairTurns::kAnyChange;
+  if (!IsSwept(session)) return turns_.SetBlocked(turn_, gate_);
   size_t taken = 1;
   int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
-  gate_ = FairTurns::kAnyChange;
   const Progress progress = Take(session, taken);
   session.awaits_upload = progress == Progress::kAwaitsUpload;
   if (progress != Progress::kDone) return turns_.SetBlocked(turn_, gate_);

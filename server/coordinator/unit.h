@@ -33,6 +33,9 @@ struct Unit {
   PlanKey key;
 };
 
+// Makes it a BadRecord with this status, if it works or asks for something; it still gives back what it used last.
+void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why);
+
 // All that the cancels of one batch name.
 struct Cancels {
   std::set<uint64_t> requests;

@@ -24,7 +24,7 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
     for (const auto& [handle, tensor] : session.tensors) {
       if (tensor->buffer == nullptr || !tensor->status.ok() || tenant == tenant_of_.end()) continue;
       // A worker that was lost took its part along: the mesh has those that live.
-      for (const WorkerIndex worker : tensor->spec.mesh.workers()) {
+      for (const WorkerIndex worker : tensor->spec().mesh.workers()) {
         if (!seen.insert({tensor->buffer.get(), worker}).second) continue;
         held[{tenant->second, worker}] += machine.memory().RoundUp(tensor->buffer->bytes);
       }

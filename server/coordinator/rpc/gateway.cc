@@ -53,7 +53,8 @@ class SessionServer final : public wire::Session::Server {
 
   kj::Promise<void> status(StatusContext context) override {
     Check();
-    const StatusView view{id_, role_, context.getParams().getMaxTensors()};
+    const auto params = context.getParams();
+    const StatusView view{id_, role_, params.getMaxTensors(), HandleId(params.getAfterHandle())};
     DescribeCluster(hub_, view, context.getResults().initStatus());
     return kj::READY_NOW;
   }
@@ -103,7 +104,7 @@ class SessionServer final : public wire::Session::Server {
 
   kj::Promise<void> tenants(TenantsContext context) override {
     Check();
-    DescribeTenants(hub_, {id_, role_, 0}, context.getResults());
+    DescribeTenants(hub_, {.asking = id_, .role = role_, .max_tensors = 0, .after = {}}, context.getResults());
     return kj::READY_NOW;
   }
   kj::Promise<void> setLimit(SetLimitContext context) override {

@@ -7,6 +7,13 @@
 
 namespace tessera {
 
+absl::Status CheckSessions(const TenantEntry& tenant) {
+  if (tenant.sessions < tenant.limits.max_sessions) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("connect: ", tenant.sessions, " sessions of tenant \"",
+                                             Printable(tenant.limits.name), "\" are open, its sessions is ",
+                                             tenant.limits.max_sessions));
+}
+
 TenantEntry& TenantTable::Of(std::string_view name) {
   const auto found = by_name_.find(name);
   if (found != by_name_.end()) return *found->second;

@@ -41,6 +41,9 @@ struct TenantEntry {
   }
 };
 
+// ResourceExhausted where another one would be too many.
+absl::Status CheckSessions(const TenantEntry& tenant);
+
 class TenantTable {
  public:
   // One that nobody has listed has no limits, and weight 1.

@@ -1,12 +1,12 @@
 #pragma once
 
-// MachineState: all that a StateMachine holds between two events. Data alone: what is done to it stands in
-// state_machine.h. Nothing else holds one.
+// MachineTables: all that the state machine knows. StateMachine alone reads and writes it.
 
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
-#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,6 +17,8 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/fair_turns.h"
 #include "server/coordinator/group_table.h"
+#include "server/coordinator/layout_table.h"
+#include "server/coordinator/long_work.h"
 #include "server/coordinator/memory_map.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
@@ -26,17 +28,25 @@
 
 namespace tessera {
 
-struct MachineState {
-  explicit MachineState(const CoordinatorConfig& config)
+class MachineTables {
+ protected:
+  // `give_back` gets a buffer that nobody refers to any more.
+  MachineTables(const CoordinatorConfig& config, std::function<void(BufferEntry&)> give_back)
       : config_(config),
         memory_(config.alignment_bytes),
-        plans_(config.max_cached_plans, config.max_cached_plan_bytes),
-        alive_(std::make_shared<bool>(true)) {}
+        buffers_(std::move(give_back)),
+        plans_(config.max_cached_plans, config.max_cached_plan_bytes) {}
 
   CoordinatorConfig config_;
   int64_t now_us_ = 0;
   std::array<Topology, 2> topologies_ = {Topology::Of(DeviceKind::kCpu), Topology::Of(DeviceKind::kCuda)};  // by kind
   MemoryMap memory_;
+  bool is_ending_ = false;  // what is given back comes to nobody
+  HistoryTable histories_;
+  std::deque<EntryNumber> touched_;  // buffers that have a history
+  BufferTable buffers_;
+  TensorTable tensors_;
+  LayoutTable layouts_;
   PlanCache plans_;
   std::map<WorkerIndex, WorkerEntry> workers_;
   std::map<SessionId, SessionEntry> sessions_;
@@ -46,19 +56,19 @@ struct MachineState {
   bool rejoined_ = false;       // some worker number was used again
   TenantTable tenants_;
   FairTurns turns_;
-  SessionId turn_;    // whose turn it is; 0: nobody's
-  int32_t gate_ = 0;  // what blocks it
+  SessionId turn_;              // whose turn it is; 0: nobody's
+  int32_t gate_ = 0;            // of FairTurns: what blocks it
   int64_t intake_left_us_ = 0;  // of the event that is being applied
   bool has_more_ = false;
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
   std::map<TicketId, TicketEntry> tickets_;
   std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
   uint64_t closed_windows_ = 0;  // so far
+  LongWork long_work_;
   GroupTable groups_;
   ProcessGroups process_groups_;
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
   std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
-  std::shared_ptr<bool> alive_;                         // buffers outlive nothing: cleared first on destruction
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;
