@@ -53,11 +53,12 @@ LAYERS = {
 OWNERS = {
     r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/codec/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
     r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/", r"^tests/fuzz/ucx_"],
-    r"^openssl/": [r"^client/cli/certificates", r"^schemas/codec/certificate_units", r"^server/transport/tls/", r"^tests/"],
+    r"^openssl/": [r"^client/cli/certificates", r"^schemas/codec/certificate_units", r"^server/transport/tls/", r"^server/coordinator/tenants/token_table", r"^tests/"],
     r"^nccl\.h$": [r"^server/transport/nccl/", r"^tests/emulator/cuda/nccl/"],
     r"^cuda\.h$": [r"^server/device/cuda/", r"^kernels/cuda/", r"^tests/emulator/cuda/"],
     r"^cuda_runtime": [],
     r"^nanobind/": [r"^client/python/"],
+    r"^toml": [r"^server/coordinator/tenants/tenants_file"],
     r"^cblas": [r"^kernels/cpu/", r"^tests/bench/"],
 }
 

@@ -23,8 +23,10 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
     const auto tenant = tenant_of_.find(id);
     for (const auto& [handle, tensor] : session.tensors) {
       if (tensor->buffer == nullptr || !tensor->status.ok() || tenant == tenant_of_.end()) continue;
-      // A worker that was lost took its part along: the mesh has those that live.
-      for (const WorkerIndex worker : tensor->spec().mesh.workers()) {
+      for (const WorkerIndex worker : *tensor->buffer->workers) {
+        // A worker that was lost took its part along, and one that joined since has nothing of it.
+        const WorkerEntry& entry = machine.workers().at(worker);
+        if (entry.state == WorkerState::kDead || entry.join_number > tensor->buffer->born) continue;
         if (!seen.insert({tensor->buffer.get(), worker}).second) continue;
         held[{tenant->second, worker}] += machine.memory().RoundUp(tensor->buffer->bytes);
       }
