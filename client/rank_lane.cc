@@ -1,0 +1,313 @@
+#include "client/rank_lane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "client/session_groups.h"
+#include "client/wait.h"
+#include "schemas/codec/linger.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kSliceNs = int64_t{kWaitPollMs} * 1'000'000;
+constexpr int64_t kAskNs = 200'000'000;        // docs/limits.md: member_look
+constexpr int64_t kStallNs = 5'000'000'000;    // docs/limits.md: page_stall
+constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max() / 2;
+
+std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
+}
+
+absl::Status NeverInterrupted() { return absl::OkStatus(); }
+
+}  // namespace
+
+// A question to the coordinator. The connection's thread answers it.
+struct RankLane::Question {
+  std::mutex mutex;
+  bool is_asked = false;
+  int64_t asked_ns = 0;
+  std::shared_ptr<const FlightReport> answer;
+};
+
+RankLane::~RankLane() {
+  if (owner_ != getpid()) {
+    new std::thread(std::move(thread_));  // the parent's: never joined
+    return;
+  }
+  Cancel(absl::CancelledError(StrCat("the group '", group_.key, "' has ended at this rank")));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_ending_ = true;
+  }
+  wanted_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status RankLane::Push(std::shared_ptr<LaneCall> call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (cancelled_.has_value()) return *cancelled_;
+  if (queue_.size() >= kMaxLaneCalls) {
+    return absl::ResourceExhaustedError(StrCat("group '", group_.key, "': ", queue_.size(),
+                                               " calls of this rank wait for other ranks; that is max_calls_ahead"));
+  }
+  call->pushed_ns_ = SteadyNs();
+  call->is_queued_ = true;
+  queue_.push_back(std::move(call));
+  return absl::OkStatus();
+}
+
+absl::Status RankLane::Drive(LaneCall& call, int64_t until_ns, Poll poll) {
+  const auto is_over = [&call] { return !call.is_queued_.load(std::memory_order_acquire); };
+  Linger linger;
+  bool has_lingered = false;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!is_over()) {
+    const int64_t now_ns = SteadyNs();
+    if (now_ns >= until_ns) return absl::DeadlineExceededError("a collective: its wait is over");
+    if (is_driven_) {
+      if (!std::exchange(has_lingered, true)) {
+        lock.unlock();
+        for (linger.Begin(); !is_over() && linger.Yield();) {
+        }
+        lock.lock();
+        continue;
+      }
+      turned_.wait_until(lock, TimeOf(std::min(until_ns, now_ns + kSliceNs)));
+      if (SteadyNs() < now_ns + kSliceNs) continue;
+      lock.unlock();
+      TESSERA_RETURN_IF_ERROR(poll());
+      lock.lock();
+      continue;
+    }
+    is_driven_ = true;
+    const std::shared_ptr<LaneCall> front = queue_.front();
+    lock.unlock();
+    const Ran ran = Run(*front, until_ns, poll);
+    lock.lock();
+    is_driven_ = false;
+    if (ran.is_over) {
+      queue_.pop_front();
+      front->is_queued_ = false;
+    }
+    turned_.notify_all();
+    lock.unlock();
+    if (ran.end.has_value()) front->EndInLane(*ran.end);
+    TESSERA_RETURN_IF_ERROR(ran.interrupted);
+    lock.lock();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankLane::Ask(absl::FunctionRef<absl::Status(uint64_t number)> send) {
+  std::vector<std::pair<std::shared_ptr<LaneCall>, absl::Status>> ended;
+  ++hurried_;
+  if (page_ != nullptr) page_->Wake();
+  std::unique_lock<std::mutex> lock(mutex_);
+  turned_.wait(lock, [this] { return !is_driven_; });
+  is_driven_ = true;
+  while (!queue_.empty()) {
+    const std::shared_ptr<LaneCall> front = queue_.front();
+    lock.unlock();
+    const Ran ran = Run(*front, kForeverNs, NeverInterrupted);
+    lock.lock();
+    if (ran.end.has_value()) ended.emplace_back(front, *ran.end);
+    queue_.pop_front();
+    front->is_queued_ = false;
+  }
+  lock.unlock();
+  if (page_ != nullptr) page_->Ask(next_number_);
+  const absl::Status sent = send(next_number_);
+  if (sent.ok()) ++next_number_;
+  lock.lock();
+  is_driven_ = false;
+  --hurried_;
+  turned_.notify_all();
+  lock.unlock();
+  for (const auto& [call, status] : ended) call->EndInLane(status);
+  return sent;
+}
+
+void RankLane::Cancel(const absl::Status& status) {
+  std::deque<std::shared_ptr<LaneCall>> cancelled;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!cancelled_.has_value()) cancelled_ = status;
+    is_cancelled_ = true;
+    ++hurried_;
+    if (page_ != nullptr) page_->Wake();
+    turned_.wait(lock, [this] { return !is_driven_; });
+    cancelled = std::move(queue_);
+    queue_.clear();
+    for (const auto& call : cancelled) call->is_queued_ = false;
+    --hurried_;
+    turned_.notify_all();
+  }
+  for (const auto& call : cancelled) call->EndInLane(status);
+}
+
+// ---- one call
+
+RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
+  Ran ran;
+  RankPage::Verdict verdict = RankPage::Verdict::kAsked;
+  if (call.number_ != next_number_) {
+    call.number_ = next_number_;
+    if (page_ != nullptr && call.fits_page && !page_->is_closed() && hurried_ == 0) {
+      call.program_.emplace(call.signature, call.operands, *page_);
+      call.program_->Write(0, page_->Part(page_->rank(), 0));
+      page_->Come(call.number_, call.signature);
+      call.has_come_ = true;
+    } else if (page_ != nullptr) {
+      page_->Ask(call.number_);
+    }
+  }
+  if (call.has_come_) verdict = AwaitVerdict(call, until_ns, poll, ran.interrupted);
+  if (verdict == RankPage::Verdict::kOpen) {
+    ran.is_over = false;
+    return ran;
+  }
+  if (verdict == RankPage::Verdict::kGranted) {
+    page_->NoteGranted(call.number_);
+    ran.end = RunSteps(call);
+  } else if (const absl::Status sent = call.SendAsked(call.number_, (SteadyNs() - call.pushed_ns_) / 1000); !sent.ok()) {
+    ran.end = sent;
+    return ran;
+  }
+  ++next_number_;
+  return ran;
+}
+
+RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll poll, absl::Status& interrupted) {
+  const uint64_t number = call.number_;
+  const int64_t deadline_ns = call.pushed_ns_ + std::min(call.timeout_us, kForeverNs / 2000) * 1000;
+  const auto is_there = [this, number] { return page_->VerdictOf(number) != RankPage::Verdict::kOpen; };
+  for (;;) {
+    if (is_there()) return page_->VerdictOf(number);
+    const int64_t slice_ns = SteadyNs() + kSliceNs;
+    page_->Await([&] { return is_there() || hurried_ > 0 || page_->is_closed(); },
+                 std::min({slice_ns, deadline_ns, until_ns}));
+    const int64_t now_ns = SteadyNs();
+    if (is_there()) return page_->VerdictOf(number);
+    if (now_ns >= deadline_ns || hurried_ > 0 || page_->is_closed()) return page_->Ask(number);
+    if (now_ns >= slice_ns) {
+      const std::shared_ptr<const FlightReport> report = LookAtMembers();
+      interrupted = poll();
+      const auto needs_judge = [number](const FlightReport::Member& member) {
+        return !member.why_gone.empty() || member.next_call > number;
+      };
+      if (!interrupted.ok() || !GroupDoor(*group_.session).Check().ok() ||
+          (report != nullptr && std::any_of(report->members.begin(), report->members.end(), needs_judge))) {
+        return page_->Ask(number);
+      }
+    }
+    if (now_ns >= until_ns) return RankPage::Verdict::kOpen;
+  }
+}
+
+absl::Status RankLane::RunSteps(LaneCall& call) {
+  const int64_t stall_ns = SteadyNs() + std::max(kStallNs, std::min(call.timeout_us, kForeverNs / 2000) * 1000);
+  const PageProgram& program = *call.program_;
+  for (int64_t step = 0; step < program.steps(); ++step) {
+    program.Read(step);
+    if (step + 1 == program.steps()) break;
+    program.Write(step + 1, page_->NextPart(0));
+    page_->PublishNext();
+    if (absl::Status waited = AwaitStep(call, stall_ns); !waited.ok()) {
+      page_->Close();
+      return waited;
+    }
+  }
+  page_->EndCall();
+  return absl::OkStatus();
+}
+
+absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns) {
+  const auto name = [&] { return StrCat("call ", call.number_, " of group '", group_.key, "'"); };
+  const auto name_of = [](const FlightReport* report, int64_t rank) {
+    const std::string process = report == nullptr ? "" : report->members[static_cast<size_t>(rank)].process;
+    return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
+  };
+  for (;;) {
+    const int64_t slice_ns = SteadyNs() + kSliceNs;
+    page_->Await([this] { return page_->HaveAllPublished() || page_->is_closed() || is_cancelled_; },
+                 std::min(slice_ns, stall_ns));
+    if (page_->HaveAllPublished()) return absl::OkStatus();
+    if (is_cancelled_) return absl::CancelledError(StrCat(name(), ": the group has ended at this rank"));
+    TESSERA_RETURN_IF_ERROR(GroupDoor(*group_.session).Check());
+    const std::shared_ptr<const FlightReport> report = LookAtMembers();
+    if (report != nullptr) TESSERA_RETURN_IF_ERROR(WhyGone(call.number_, *report));
+    const int64_t missing = page_->FindMissing();
+    if (page_->is_closed()) {
+      return absl::AbortedError(StrCat(name(), ": another rank gave it up while it ran; ", name_of(report.get(), missing),
+                                       " had not gone on with it"));
+    }
+    if (SteadyNs() >= stall_ns) {
+      return absl::DeadlineExceededError(StrCat(name(), " timed out after ",
+                                                static_cast<double>(SteadyNs() - call.pushed_ns_) * 1e-9, " s: ",
+                                                name_of(report.get(), missing), " has not gone on with it"));
+    }
+  }
+}
+
+absl::Status RankLane::WhyGone(uint64_t number, const FlightReport& report) const {
+  for (size_t rank = 0; rank < report.members.size(); ++rank) {
+    const FlightReport::Member& member = report.members[rank];
+    if (member.why_gone.empty()) continue;
+    return absl::UnavailableError(StrCat("call ", number, " of group '", group_.key, "': rank ", rank, " (",
+                                         member.process, ") is gone: ", member.why_gone));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const FlightReport> RankLane::LookAtMembers() {
+  if (question_ == nullptr) question_ = std::make_shared<Question>();
+  std::unique_lock<std::mutex> lock(question_->mutex);
+  const int64_t now_ns = SteadyNs();
+  if (!question_->is_asked && now_ns >= question_->asked_ns + kAskNs) {
+    question_->is_asked = true;
+    question_->asked_ns = now_ns;
+    lock.unlock();
+    GroupDoor(*group_.session).AskFlight(group_.number, 0, [question = question_](absl::StatusOr<FlightReport> report) {
+      std::lock_guard<std::mutex> answered(question->mutex);
+      question->is_asked = false;
+      if (report.ok()) question->answer = std::make_shared<const FlightReport>(*std::move(report));
+    });
+    lock.lock();
+  }
+  return question_->answer;
+}
+
+// ---- the thread
+
+void RankLane::LeaveToThread() {
+  if (is_wanted_.exchange(true)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!thread_.joinable()) thread_ = std::thread([this] { RunThread(); });
+  wanted_.notify_one();
+}
+
+void RankLane::RunThread() {
+  Linger linger;
+  for (;;) {
+    for (linger.Begin(); !is_wanted_ && linger.Yield();) {
+    }
+    std::shared_ptr<LaneCall> last;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wanted_.wait(lock, [this] { return is_ending_ || is_wanted_; });
+      if (is_ending_) return;
+      is_wanted_ = false;
+      if (queue_.empty()) continue;
+      last = queue_.back();
+    }
+    (void)Drive(*last, kForeverNs, NeverInterrupted);
+  }
+}
+
+}  // namespace tessera
