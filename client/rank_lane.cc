@@ -15,8 +15,10 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kSliceNs = int64_t{kWaitPollMs} * 1'000'000;
-constexpr int64_t kAskNs = 200'000'000;        // docs/limits.md: member_look
-constexpr int64_t kStallNs = 5'000'000'000;    // docs/limits.md: page_stall
+constexpr int64_t kAskNs = 200'000'000;       // docs/limits.md: member_look
+constexpr int64_t kStallNs = 5'000'000'000;   // docs/limits.md: page_stall
+constexpr int64_t kAnswerNs = 1'000'000'000;  // that the coordinator's answer is waited for
+constexpr int64_t kShortNs = 10'000'000;
 constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max() / 2;
 
 std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
@@ -32,7 +34,7 @@ struct RankLane::Question {
   std::mutex mutex;
   bool is_asked = false;
   int64_t asked_ns = 0;
-  std::shared_ptr<const FlightReport> answer;
+  Members answer;
 };
 
 RankLane::~RankLane() {
@@ -175,7 +177,8 @@ RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
   if (verdict == RankPage::Verdict::kGranted) {
     page_->NoteGranted(call.number_);
     ran.end = RunSteps(call);
-  } else if (const absl::Status sent = call.SendAsked(call.number_, (SteadyNs() - call.pushed_ns_) / 1000); !sent.ok()) {
+  } else if (const absl::Status sent = call.SendAsked(call.number_, (SteadyNs() - call.pushed_ns_) / 1000);
+             !sent.ok()) {
     ran.end = sent;
     return ran;
   }
@@ -190,13 +193,14 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
   for (;;) {
     if (is_there()) return page_->VerdictOf(number);
     const int64_t slice_ns = SteadyNs() + kSliceNs;
-    page_->Await([&] { return is_there() || hurried_ > 0 || page_->is_closed(); },
-                 std::min({slice_ns, deadline_ns, until_ns}));
+    page_->Await(
+        RankPage::News::kVerdict, [&] { return is_there() || hurried_ > 0 || page_->is_closed(); },
+        std::min({slice_ns, deadline_ns, until_ns}));
     const int64_t now_ns = SteadyNs();
     if (is_there()) return page_->VerdictOf(number);
     if (now_ns >= deadline_ns || hurried_ > 0 || page_->is_closed()) return page_->Ask(number);
     if (now_ns >= slice_ns) {
-      const std::shared_ptr<const FlightReport> report = LookAtMembers();
+      const std::shared_ptr<const FlightReport> report = LookAtMembers().report;
       interrupted = poll();
       const auto needs_judge = [number](const FlightReport::Member& member) {
         return !member.why_gone.empty() || member.next_call > number;
@@ -218,54 +222,81 @@ absl::Status RankLane::RunSteps(LaneCall& call) {
     if (step + 1 == program.steps()) break;
     program.Write(step + 1, page_->NextPart(0));
     page_->PublishNext();
-    if (absl::Status waited = AwaitStep(call, stall_ns); !waited.ok()) {
-      page_->Close();
-      return waited;
-    }
+    TESSERA_RETURN_IF_ERROR(AwaitStep(call, stall_ns));
   }
   page_->EndCall();
   return absl::OkStatus();
 }
 
 absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns) {
-  const auto name = [&] { return StrCat("call ", call.number_, " of group '", group_.key, "'"); };
-  const auto name_of = [](const FlightReport* report, int64_t rank) {
-    const std::string process = report == nullptr ? "" : report->members[static_cast<size_t>(rank)].process;
-    return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
-  };
+  const auto is_published = [this] { return page_->HaveAllPublished(); };
   for (;;) {
     const int64_t slice_ns = SteadyNs() + kSliceNs;
-    page_->Await([this] { return page_->HaveAllPublished() || page_->is_closed() || is_cancelled_; },
-                 std::min(slice_ns, stall_ns));
-    if (page_->HaveAllPublished()) return absl::OkStatus();
-    if (is_cancelled_) return absl::CancelledError(StrCat(name(), ": the group has ended at this rank"));
-    TESSERA_RETURN_IF_ERROR(GroupDoor(*group_.session).Check());
-    const std::shared_ptr<const FlightReport> report = LookAtMembers();
-    if (report != nullptr) TESSERA_RETURN_IF_ERROR(WhyGone(call.number_, *report));
-    const int64_t missing = page_->FindMissing();
-    if (page_->is_closed()) {
-      return absl::AbortedError(StrCat(name(), ": another rank gave it up while it ran; ", name_of(report.get(), missing),
-                                       " had not gone on with it"));
+    page_->Await(
+        RankPage::News::kStep, [&] { return is_published() || page_->is_closed() || is_cancelled_; },
+        std::min(slice_ns, stall_ns));
+    if (is_published()) return absl::OkStatus();
+    if (page_->is_closed()) return WhyClosed(call);
+    const Members members = LookAtMembers();
+    if (const std::optional<int64_t> gone = members.FindGone(); gone.has_value()) {
+      page_->Close(*gone);
+      return members.WhyGone(NameOf(call), *gone);
     }
-    if (SteadyNs() >= stall_ns) {
-      return absl::DeadlineExceededError(StrCat(name(), " timed out after ",
-                                                static_cast<double>(SteadyNs() - call.pushed_ns_) * 1e-9, " s: ",
-                                                name_of(report.get(), missing), " has not gone on with it"));
+    absl::Status session = GroupDoor(*group_.session).Check();
+    if (is_cancelled_) session = absl::CancelledError(StrCat(NameOf(call), ": the group has ended at this rank"));
+    if (!session.ok()) {
+      page_->Close(page_->rank());
+      return session;
     }
+    if (SteadyNs() < stall_ns) continue;
+    const int64_t missing = std::max<int64_t>(0, page_->FindMissing());
+    page_->Close(missing);
+    return absl::DeadlineExceededError(StrCat(NameOf(call), " timed out after ",
+                                              static_cast<double>(SteadyNs() - call.pushed_ns_) * 1e-9,
+                                              " s: ", members.NameOf(missing), " has not gone on with it"));
   }
 }
 
-absl::Status RankLane::WhyGone(uint64_t number, const FlightReport& report) const {
-  for (size_t rank = 0; rank < report.members.size(); ++rank) {
-    const FlightReport::Member& member = report.members[rank];
-    if (member.why_gone.empty()) continue;
-    return absl::UnavailableError(StrCat("call ", number, " of group '", group_.key, "': rank ", rank, " (",
-                                         member.process, ") is gone: ", member.why_gone));
+// Another rank gave the call up. What the coordinator says from now on tells whether a rank is gone.
+absl::Status RankLane::WhyClosed(const LaneCall& call) {
+  const int64_t start_ns = SteadyNs();
+  Members members = LookAtMembers();
+  while (members.asked_ns < start_ns && SteadyNs() < start_ns + kAnswerNs && !is_cancelled_) {
+    page_->Await(
+        RankPage::News::kStep, [] { return false; }, SteadyNs() + kShortNs);
+    members = LookAtMembers();
   }
-  return absl::OkStatus();
+  if (const std::optional<int64_t> gone = members.FindGone(); gone.has_value()) {
+    return members.WhyGone(NameOf(call), *gone);
+  }
+  return absl::AbortedError(StrCat(NameOf(call), ": a rank gave it up while it ran: ", members.NameOf(page_->blamed()),
+                                   " had not gone on with it"));
 }
 
-std::shared_ptr<const FlightReport> RankLane::LookAtMembers() {
+std::string RankLane::NameOf(const LaneCall& call) const {
+  return StrCat("call ", call.number_, " of group '", group_.key, "'");
+}
+
+// ---- the members, as the coordinator sees them
+
+std::optional<int64_t> RankLane::Members::FindGone() const {
+  for (size_t rank = 0; report != nullptr && rank < report->members.size(); ++rank) {
+    if (!report->members[rank].why_gone.empty()) return static_cast<int64_t>(rank);
+  }
+  return std::nullopt;
+}
+
+std::string RankLane::Members::NameOf(int64_t rank) const {
+  const std::string process = report == nullptr ? "" : report->members[static_cast<size_t>(rank)].process;
+  return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
+}
+
+absl::Status RankLane::Members::WhyGone(const std::string& call, int64_t rank) const {
+  return absl::UnavailableError(
+      StrCat(call, ": ", NameOf(rank), " is gone: ", report->members[static_cast<size_t>(rank)].why_gone));
+}
+
+RankLane::Members RankLane::LookAtMembers() {
   if (question_ == nullptr) question_ = std::make_shared<Question>();
   std::unique_lock<std::mutex> lock(question_->mutex);
   const int64_t now_ns = SteadyNs();
@@ -273,11 +304,12 @@ std::shared_ptr<const FlightReport> RankLane::LookAtMembers() {
     question_->is_asked = true;
     question_->asked_ns = now_ns;
     lock.unlock();
-    GroupDoor(*group_.session).AskFlight(group_.number, 0, [question = question_](absl::StatusOr<FlightReport> report) {
-      std::lock_guard<std::mutex> answered(question->mutex);
-      question->is_asked = false;
-      if (report.ok()) question->answer = std::make_shared<const FlightReport>(*std::move(report));
-    });
+    GroupDoor(*group_.session)
+        .AskFlight(group_.number, 0, [question = question_, now_ns](absl::StatusOr<FlightReport> report) {
+          std::lock_guard<std::mutex> answered(question->mutex);
+          question->is_asked = false;
+          if (report.ok()) question->answer = {std::make_shared<const FlightReport>(*std::move(report)), now_ns};
+        });
     lock.lock();
   }
   return question_->answer;

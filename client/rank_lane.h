@@ -1,15 +1,15 @@
 #pragma once
 
 // RankLane: a rank's collectives of one group, one after another. Where the ranks have a page (client/rank_page), they
-// match and run the calls in it. The coordinator is asked for the others: where a signature differs or doesn't run in the
-// page, a rank is late or gone, or a call is on handles.
+// match and run the calls in it. The coordinator is asked for the others: where a signature differs or doesn't run in
+// the page, a rank is late or gone, or a call is on handles.
 //
 //   lane.Push(call);                       // in the order of the calls
 //   lane.Drive(*call, until_ns, poll);     // on the thread that waits, or
 //   lane.LeaveToThread();                  // on the lane's own
 //
-// The law: one thread at a time drives the lane. It gives the calls their numbers, so the page and the coordinator count
-// the same calls. What a call runs when it ends runs when nobody drives: it may push and drive itself.
+// The law: one thread at a time drives the lane. It gives the calls their numbers, so the page and the coordinator
+// count the same calls. What a call runs when it ends runs when nobody drives: it may push and drive itself.
 
 #include <unistd.h>
 
@@ -93,15 +93,23 @@ class RankLane {
     absl::Status interrupted;
     std::optional<absl::Status> end;  // for EndInLane
   };
+  // The coordinator's last answer about the members, who are asked about again and again. Null: none yet.
+  struct Members {
+    std::shared_ptr<const FlightReport> report;
+    int64_t asked_ns = 0;
+    std::optional<int64_t> FindGone() const;
+    std::string NameOf(int64_t rank) const;
+    absl::Status WhyGone(const std::string& call, int64_t rank) const;
+  };
   struct Question;
 
   Ran Run(LaneCall& call, int64_t until_ns, Poll poll);
   RankPage::Verdict AwaitVerdict(LaneCall& call, int64_t until_ns, Poll poll, absl::Status& interrupted);
   absl::Status RunSteps(LaneCall& call);
   absl::Status AwaitStep(const LaneCall& call, int64_t stall_ns);
-  // The last answer of the coordinator about the members, which is asked again and again; null: none yet.
-  std::shared_ptr<const FlightReport> LookAtMembers();
-  absl::Status WhyGone(uint64_t number, const FlightReport& report) const;
+  absl::Status WhyClosed(const LaneCall& call);
+  Members LookAtMembers();
+  std::string NameOf(const LaneCall& call) const;
   void RunThread();
 
   const Group group_;

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What ranks reduce at once touches at most so much, of all ranks; docs/limits.md: page_at_once.
+// What three ranks or more reduce at once has at most so much, of all ranks; docs/limits.md: page_at_once.
 constexpr int64_t kAtOnceBytes = int64_t{256} << 10;
 constexpr size_t kInlineRanks = 8;
 
@@ -27,10 +27,11 @@ PageProgram::PageProgram(const CollectiveSignature& signature, const PageOperand
       elements_(signature.elements),
       part_elements_(page.part_bytes() / size_),
       buffer_elements_(part_elements_ * (ranks_ + 1)) {
+  if (ranks_ == 1) return;
   switch (signature.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduce:
-      steps_ = IsReducedAtOnce() ? 1 : CountOf(elements_, ranks_ * part_elements_) + 1;
+      steps_ = IsReducedAtOnce() ? CountOf(elements_, part_elements_) : CountOf(elements_, ranks_ * part_elements_) + 1;
       break;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAllGather:
@@ -61,9 +62,7 @@ bool PageProgram::Takes(const CollectiveSignature& signature) {
 }
 
 bool PageProgram::IsRoot() const { return rank_ == signature_.root; }
-bool PageProgram::IsReducedAtOnce() const {
-  return elements_ * size_ * ranks_ <= kAtOnceBytes && elements_ <= buffer_elements_;
-}
+bool PageProgram::IsReducedAtOnce() const { return ranks_ <= 2 || elements_ * size_ * ranks_ <= kAtOnceBytes; }
 
 PageProgram::Run PageProgram::ChunkOf(int64_t step, int64_t chunk_elements) const {
   const int64_t start = step * chunk_elements;
@@ -84,13 +83,14 @@ void PageProgram::Copy(void* to, const void* from, int64_t elements) const {
 }
 
 void PageProgram::Write(int64_t step, std::byte* buffer) const {
+  if (ranks_ == 1) return;
   const auto part = [&](int64_t rank) { return buffer + rank * page_.part_bytes(); };
   const Run chunk = ChunkOf(step, part_elements_), whole = ChunkOf(step, buffer_elements_);
   switch (signature_.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduce:
       if (IsReducedAtOnce()) {
-        if (signature_.kind == CollectiveKind::kAllReduce || !IsRoot()) Copy(buffer, operands_.input, elements_);
+        if (signature_.kind == CollectiveKind::kAllReduce || !IsRoot()) Copy(buffer, InputAt(chunk.start), chunk.count);
         return;
       }
       for (int64_t rank = 0; rank < ranks_; ++rank) {
@@ -119,6 +119,10 @@ void PageProgram::Write(int64_t step, std::byte* buffer) const {
 }
 
 void PageProgram::Read(int64_t step) const {
+  if (ranks_ == 1) {
+    if (operands_.output != nullptr) Copy(operands_.output, operands_.input, elements_);
+    return;
+  }
   const Run chunk = ChunkOf(step, part_elements_), whole = ChunkOf(step, buffer_elements_);
   switch (signature_.kind) {
     case CollectiveKind::kAllReduce:
@@ -156,7 +160,8 @@ void PageProgram::Read(int64_t step) const {
 void PageProgram::ReadReduced(int64_t step) const {
   const bool takes = signature_.kind == CollectiveKind::kAllReduce || IsRoot();
   if (IsReducedAtOnce()) {
-    if (takes) Reduce(0, operands_.input, elements_, operands_.output, nullptr);
+    const Run chunk = ChunkOf(step, part_elements_);
+    if (takes) Reduce(0, InputAt(chunk.start), chunk.count, OutputAt(chunk.start), nullptr);
     return;
   }
   if (step > 0 && takes) {

@@ -8,9 +8,10 @@
 //   ... match; then for each step:
 //   program.Read(step);
 //
-// An all_reduce of 1 MiB among 2 ranks has parts of 128 KiB, so 4 chunks of 2 parts, and 5 steps: in step s a rank lays
-// the other's part of chunk s into its buffer, reduces its own part of it, which the buffer of step s + 1 takes, too, and
-// copies the other's reduced part of chunk s - 1. Small ones have one step: each rank reduces all of it.
+// An all_reduce of 1 MiB among 4 ranks has parts of 64 KiB, so 4 chunks of 4 parts, and 5 steps: in step s a rank lays
+// the others' parts of chunk s into its buffer, reduces its own part of it, which the buffer of step s + 1 takes, too,
+// and copies the others' reduced parts of chunk s - 1. Of small ones, and among 2 ranks, each rank reduces all: that is
+// as many bytes, and a step fewer.
 //
 // The law: terms are added in the order of the ranks, so all ranks get the same bits, whatever the steps.
 
@@ -59,7 +60,7 @@ class PageProgram {
   const CollectiveSignature signature_;
   const PageOperands operands_;
   RankPage& page_;
-  const int64_t ranks_, rank_, size_;     // of an element
+  const int64_t ranks_, rank_, size_;  // of an element
   const int64_t elements_;
   const int64_t part_elements_, buffer_elements_;
   int64_t steps_ = 1;

@@ -29,6 +29,7 @@ constexpr int64_t kLine = 128;  // two cache lines: the processor fetches them i
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kBufferBytes = int64_t{256} << 10;  // docs/limits.md: page_buffer
 constexpr int kLooks = 200;                           // before the first yield
+constexpr int kMostLingering = 4;                     // ranks a core, of a group that lingers
 constexpr int64_t kStrangersLingerNs = 50'000;        // docs/limits.md: linger
 constexpr int64_t kSliceNs = 50'000'000;              // of a sleep: a ring that is lost costs no more
 
@@ -89,7 +90,10 @@ struct RankPage::Header {
   alignas(kLine) std::atomic<uint64_t> arrivals;
   // The last call with a verdict, and how many calls ago one was granted: 0, it was this one.
   alignas(kLine) std::atomic<uint64_t> decided;
-  alignas(kLine) std::atomic<uint32_t> closed;
+  alignas(kLine) std::atomic<uint32_t> closed;  // 0, or 1 and the rank that is blamed
+  // Of the ranks that sleep until there is a verdict.
+  alignas(kLine) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> sleepers;
 };
 
 // Written by its own rank, but for the bell.
@@ -141,9 +145,7 @@ RankPage::RankPage(std::byte* base, int64_t bytes, int64_t rank, int64_t ranks)
 RankPage::~RankPage() { munmap(base_, static_cast<size_t>(bytes_)); }
 
 RankPage::Header& RankPage::header() const { return *reinterpret_cast<Header*>(base_); }
-RankPage::Line& RankPage::line(int64_t rank) const {
-  return reinterpret_cast<Line*>(base_ + sizeof(Header))[rank];
-}
+RankPage::Line& RankPage::line(int64_t rank) const { return reinterpret_cast<Line*>(base_ + sizeof(Header))[rank]; }
 RankPage::Noted* RankPage::flight(int64_t rank) const {
   std::byte* const first = base_ + sizeof(Header) + static_cast<size_t>(ranks_) * sizeof(Line);
   return reinterpret_cast<Noted*>(first) + static_cast<size_t>(rank) * kMaxPageFlightCalls;
@@ -198,7 +200,7 @@ void RankPage::Decide(uint64_t number, Verdict verdict) {
   if (NumberOf(known) >= number) return;
   const uint64_t ago = verdict == Verdict::kGranted ? 0 : std::min(LowOf(known) + 1, kLowMask);
   // Where it fails, another rank has given this call a verdict.
-  if (decided.compare_exchange_strong(known, Pack(number, ago), std::memory_order_acq_rel)) RingOthers();
+  if (decided.compare_exchange_strong(known, Pack(number, ago), std::memory_order_acq_rel)) WakeForVerdict();
 }
 
 RankPage::Verdict RankPage::VerdictOf(uint64_t number) const {
@@ -231,7 +233,7 @@ void RankPage::PublishNext() {
   ++turn_;
   seen_ = 0;
   line(rank_).step.store(++step_, std::memory_order_release);
-  RingOthers();
+  WakeForStep();
 }
 
 bool RankPage::HaveAllPublished() {
@@ -246,15 +248,28 @@ int64_t RankPage::FindMissing() const {
   return -1;
 }
 
-void RankPage::Close() {
-  header().closed.store(1, std::memory_order_seq_cst);
-  RingOthers();
+void RankPage::Close(int64_t missing) {
+  uint32_t open = 0;
+  header().closed.compare_exchange_strong(open, static_cast<uint32_t>(missing) + 1, std::memory_order_seq_cst);
+  WakeForVerdict();
+  WakeForStep();
 }
 bool RankPage::is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
+int64_t RankPage::blamed() const {
+  const int64_t rank = int64_t{header().closed.load(std::memory_order_relaxed)} - 1;
+  return std::clamp<int64_t>(rank, 0, ranks_ - 1);
+}
 
 // ---- waiting
 
-void RankPage::RingOthers() {
+void RankPage::WakeForVerdict() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (header().sleepers.load(std::memory_order_relaxed) == 0) return;
+  header().bell.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(header().bell);
+}
+
+void RankPage::WakeForStep() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int64_t rank = 0; rank < ranks_; ++rank) {
     Line& other = line(rank);
@@ -265,8 +280,10 @@ void RankPage::RingOthers() {
 }
 
 void RankPage::Wake() {
-  line(rank_).bell.fetch_add(1, std::memory_order_seq_cst);
-  FutexWake(line(rank_).bell);
+  for (std::atomic<uint32_t>* bell : {&line(rank_).bell, &header().bell}) {
+    bell->fetch_add(1, std::memory_order_seq_cst);
+    FutexWake(*bell);
+  }
 }
 
 // Whether a rank is in another session of processes (setsid) than this one: the kernel schedules those in groups, and a
@@ -281,31 +298,33 @@ bool RankPage::HasStrangers() {
   return *has_strangers_;
 }
 
-void RankPage::Await(absl::FunctionRef<bool()> done, int64_t until_ns) {
+void RankPage::Await(News news, absl::FunctionRef<bool()> done, int64_t until_ns) {
   static const int cores = Cores();
   const int looks = ranks_ <= cores ? kLooks : 1;
   for (int look = 0; look < looks; ++look) {
     if (done()) return;
     Pause();
   }
-  Line& own = line(rank_);
-  const uint32_t first_bell = own.bell.load(std::memory_order_seq_cst);
-  linger_.Begin(HasStrangers() ? kStrangersLingerNs : kLingerNs);
-  while (linger_.Yield()) {
+  std::atomic<uint32_t>& bell = news == News::kVerdict ? header().bell : line(rank_).bell;
+  uint32_t rung = bell.load(std::memory_order_seq_cst);
+  // Among many ranks those that yield take turns, and the one that all wait for comes last.
+  const bool lingers = ranks_ <= kMostLingering * cores;
+  if (lingers) linger_.Begin(HasStrangers() ? kStrangersLingerNs : kLingerNs);
+  while (lingers && linger_.Yield()) {
     if (!done()) continue;
     linger_.Arrived();
     return;
   }
-  uint32_t bell = first_bell;
+  std::atomic<uint32_t>& sleeping = news == News::kVerdict ? header().sleepers : line(rank_).sleeping;
+  sleeping.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
-    own.sleeping.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const int64_t left_ns = until_ns - SteadyNs();
     if (done() || left_ns <= 0) break;
-    FutexWait(own.bell, bell, std::min(left_ns, kSliceNs));
-    bell = own.bell.load(std::memory_order_seq_cst);
+    FutexWait(bell, rung, std::min(left_ns, kSliceNs));
+    rung = bell.load(std::memory_order_seq_cst);
   }
-  own.sleeping.store(0, std::memory_order_relaxed);
+  sleeping.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 std::vector<RankPage::FlightCall> RankPage::FlightOf(int64_t rank) const {

@@ -1,7 +1,8 @@
 #pragma once
 
-// RankPage: memory that the ranks of a process group share where all of them are processes of one host. They match their
-// calls in it without a message, and bring the bytes of their own memory to each other through it, chunk by chunk.
+// RankPage: memory that the ranks of a process group share where all of them are processes of one host. They match
+// their calls in it without a message, and bring the bytes of their own memory to each other through it, chunk by
+// chunk.
 //
 //   page.Come(7, signature);                              // this rank's 7th call
 //   while (page.VerdictOf(7) == Verdict::kOpen) ...       // page.Await sleeps
@@ -37,7 +38,7 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxPageRanks = 64;      // docs/limits.md: max_page_ranks
+inline constexpr int64_t kMaxPageRanks = 64;       // docs/limits.md: max_page_ranks
 inline constexpr size_t kMaxPageFlightCalls = 64;  // docs/limits.md: max_flight_calls
 
 class RankPage {
@@ -87,12 +88,17 @@ class RankPage {
   // The call is over at this rank: the next one has the other buffer.
   void EndCall() { ++turn_; }
 
-  // No call is granted any more, and who waits for a step waits in vain: a rank gave up a call midway.
-  void Close();
+  // A rank gave up a call midway, for it waited for that rank in vain: no call is granted any more. The first one
+  // counts.
+  void Close(int64_t missing);
   bool is_closed() const;
+  // That rank, of a page that is closed.
+  int64_t blamed() const;
 
-  // Returns when `done` holds, or at the time: first by a few looks, then by yields, then asleep.
-  void Await(absl::FunctionRef<bool()> done, int64_t until_ns);
+  // Returns when `done` holds, or at the time: first by a few looks, then by yields, then asleep. `done` is about a
+  // verdict, which wakes all that sleep for one, or about the steps of other ranks. Close wakes both.
+  enum class News : uint8_t { kVerdict, kStep };
+  void Await(News news, absl::FunctionRef<bool()> done, int64_t until_ns);
   // Ends a sleep in Await of this rank. Any thread.
   void Wake();
 
@@ -111,7 +117,8 @@ class RankPage {
   std::byte* buffer(int64_t rank, uint64_t turn) const;
   void Decide(uint64_t number, Verdict verdict);
   bool AreAllTheSame() const;
-  void RingOthers();
+  void WakeForVerdict();
+  void WakeForStep();
   bool HasStrangers();
 
   std::byte* const base_;
