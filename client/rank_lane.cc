@@ -25,6 +25,8 @@ std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
 }
 
+constexpr int64_t kAtOnce = 0;  // a time that a driver waits for: not at all
+
 absl::Status NeverInterrupted() { return absl::OkStatus(); }
 
 }  // namespace
@@ -87,23 +89,37 @@ absl::Status RankLane::Drive(LaneCall& call, int64_t until_ns, Poll poll) {
       lock.lock();
       continue;
     }
-    is_driven_ = true;
-    const std::shared_ptr<LaneCall> front = queue_.front();
-    lock.unlock();
-    const Ran ran = Run(*front, until_ns, poll);
-    lock.lock();
-    is_driven_ = false;
-    if (ran.is_over) {
-      queue_.pop_front();
-      front->is_queued_ = false;
-    }
-    turned_.notify_all();
-    lock.unlock();
-    if (ran.end.has_value()) front->EndInLane(*ran.end);
-    TESSERA_RETURN_IF_ERROR(ran.interrupted);
-    lock.lock();
+    TESSERA_RETURN_IF_ERROR(RunFront(lock, until_ns, poll));
   }
   return absl::OkStatus();
+}
+
+absl::Status RankLane::RunFront(std::unique_lock<std::mutex>& lock, int64_t until_ns, Poll poll) {
+  is_driven_ = true;
+  const std::shared_ptr<LaneCall> front = queue_.front();
+  lock.unlock();
+  const Ran ran = Run(*front, until_ns, poll);
+  lock.lock();
+  is_driven_ = false;
+  if (ran.is_over) {
+    queue_.pop_front();
+    front->is_queued_ = false;
+  }
+  turned_.notify_all();
+  lock.unlock();
+  if (ran.end.has_value()) front->EndInLane(*ran.end);
+  lock.lock();
+  return ran.interrupted;
+}
+
+void RankLane::Begin(LaneCall& call) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!is_driven_ && !queue_.empty() && queue_.front().get() == &call) {
+      (void)RunFront(lock, kAtOnce, NeverInterrupted);
+    }
+  }
+  if (call.is_queued_) LeaveToThread();
 }
 
 absl::Status RankLane::Ask(absl::FunctionRef<absl::Status(uint64_t number)> send) {
@@ -175,8 +191,12 @@ RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
     return ran;
   }
   if (verdict == RankPage::Verdict::kGranted) {
+    if (until_ns == kAtOnce && call.program_->steps() > 1) {
+      ran.is_over = false;
+      return ran;
+    }
     page_->NoteGranted(call.number_);
-    ran.end = RunSteps(call);
+    ran.end = RunSteps(call, poll);
   } else if (const absl::Status sent = call.SendAsked(call.number_, (SteadyNs() - call.pushed_ns_) / 1000);
              !sent.ok()) {
     ran.end = sent;
@@ -191,7 +211,7 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
   const int64_t deadline_ns = call.pushed_ns_ + std::min(call.timeout_us, kForeverNs / 2000) * 1000;
   const auto is_there = [this, number] { return page_->VerdictOf(number) != RankPage::Verdict::kOpen; };
   for (;;) {
-    if (is_there()) return page_->VerdictOf(number);
+    if (is_there() || until_ns == kAtOnce) return page_->VerdictOf(number);
     const int64_t slice_ns = SteadyNs() + kSliceNs;
     page_->Await(
         RankPage::News::kVerdict, [&] { return is_there() || hurried_ > 0 || page_->is_closed(); },
@@ -214,7 +234,7 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
   }
 }
 
-absl::Status RankLane::RunSteps(LaneCall& call) {
+absl::Status RankLane::RunSteps(LaneCall& call, Poll poll) {
   const int64_t stall_ns = SteadyNs() + std::max(kStallNs, std::min(call.timeout_us, kForeverNs / 2000) * 1000);
   const PageProgram& program = *call.program_;
   for (int64_t step = 0; step < program.steps(); ++step) {
@@ -222,13 +242,13 @@ absl::Status RankLane::RunSteps(LaneCall& call) {
     if (step + 1 == program.steps()) break;
     program.Write(step + 1, page_->NextPart(0));
     page_->PublishNext();
-    TESSERA_RETURN_IF_ERROR(AwaitStep(call, stall_ns));
+    TESSERA_RETURN_IF_ERROR(AwaitStep(call, stall_ns, poll));
   }
   page_->EndCall();
   return absl::OkStatus();
 }
 
-absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns) {
+absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll) {
   const auto is_published = [this] { return page_->HaveAllPublished(); };
   for (;;) {
     const int64_t slice_ns = SteadyNs() + kSliceNs;
@@ -242,11 +262,12 @@ absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns) {
       page_->Close(*gone);
       return members.WhyGone(NameOf(call), *gone);
     }
-    absl::Status session = GroupDoor(*group_.session).Check();
-    if (is_cancelled_) session = absl::CancelledError(StrCat(NameOf(call), ": the group has ended at this rank"));
-    if (!session.ok()) {
+    absl::Status ended = GroupDoor(*group_.session).Check();
+    if (ended.ok()) ended = poll();
+    if (is_cancelled_) ended = absl::CancelledError(StrCat(NameOf(call), ": the group has ended at this rank"));
+    if (!ended.ok()) {
       page_->Close(page_->rank());
-      return session;
+      return ended;
     }
     if (SteadyNs() < stall_ns) continue;
     const int64_t missing = std::max<int64_t>(0, page_->FindMissing());

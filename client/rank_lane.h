@@ -6,7 +6,7 @@
 //
 //   lane.Push(call);                       // in the order of the calls
 //   lane.Drive(*call, until_ns, poll);     // on the thread that waits, or
-//   lane.LeaveToThread();                  // on the lane's own
+//   lane.Begin(*call);                     // on the lane's own
 //
 // The law: one thread at a time drives the lane. It gives the calls their numbers, so the page and the coordinator
 // count the same calls. What a call runs when it ends runs when nobody drives: it may push and drive itself.
@@ -79,8 +79,11 @@ class RankLane {
   // ResourceExhausted beyond kMaxLaneCalls.
   absl::Status Push(std::shared_ptr<LaneCall> call);
   // Until the call has left the lane, as one that is over or asked. DeadlineExceeded at the time; what `poll` says when
-  // that isn't ok, about every kWaitPollMs: then the call is asked.
+  // that isn't ok, about every kWaitPollMs: then the call is asked, or given up where it is granted.
   absl::Status Drive(LaneCall& call, int64_t until_ns, Poll poll);
+  // Takes a call as far as it goes without a wait for other ranks, if it is the first one, and leaves the rest to the
+  // lane's thread. The other ranks find that this one has come, whenever that thread has its turn.
+  void Begin(LaneCall& call);
   void LeaveToThread();
   // Empties the lane without a wait, by asking, then gives `send` the next number. That counts where it is ok.
   absl::Status Ask(absl::FunctionRef<absl::Status(uint64_t number)> send);
@@ -103,10 +106,12 @@ class RankLane {
   };
   struct Question;
 
+  // `lock` holds the mutex, and nobody drives.
+  absl::Status RunFront(std::unique_lock<std::mutex>& lock, int64_t until_ns, Poll poll);
   Ran Run(LaneCall& call, int64_t until_ns, Poll poll);
   RankPage::Verdict AwaitVerdict(LaneCall& call, int64_t until_ns, Poll poll, absl::Status& interrupted);
-  absl::Status RunSteps(LaneCall& call);
-  absl::Status AwaitStep(const LaneCall& call, int64_t stall_ns);
+  absl::Status RunSteps(LaneCall& call, Poll poll);
+  absl::Status AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll);
   absl::Status WhyClosed(const LaneCall& call);
   Members LookAtMembers();
   std::string NameOf(const LaneCall& call) const;

@@ -207,7 +207,7 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOpt
   if (call.is_waited_for || lane.page() == nullptr) {
     TESSERA_RETURN_IF_ERROR(lane.Drive(*work, kForeverNs, PollScope));
   } else {
-    lane.LeaveToThread();
+    lane.Begin(*work);
   }
   return work;
 }

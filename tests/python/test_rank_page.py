@@ -289,3 +289,24 @@ def scribble(seed):
 def test_a_rank_that_writes_over_its_pages_harms_its_groups_alone(own_ranks, seed):
     for ended, others in own_ranks().run(scribble, seed):
         assert len(ended) == 3 and others in (None, [2.0] * 4)
+
+
+def interrupted():
+    x, said = np.full(4, dist.get_rank() + 1.0), None
+    if dist.get_rank() != 0:
+        time.sleep(1.5)
+    try:
+        dist.all_reduce(x)
+    except KeyboardInterrupt:
+        said = "interrupted"
+    y = np.ones(4)
+    dist.all_reduce(y)
+    return said, float(x[0]), y.tolist()
+
+
+def test_a_wait_is_interrupted_and_the_call_goes_on_for_the_others(own_ranks):
+    ranks = own_ranks()
+    ranks.begin(interrupted)
+    time.sleep(0.7)
+    os.kill(ranks.processes[0].pid, signal.SIGINT)
+    assert ranks.answers() == [("interrupted", 1.0, [3.0] * 4), (None, 6.0, [3.0] * 4), (None, 6.0, [3.0] * 4)]

@@ -174,22 +174,27 @@ void RunOne(RankPage& page, uint64_t number, const CollectiveSignature& signatur
 }
 
 void RunCollectives(int64_t ranks, const std::vector<int64_t>& sizes) {
-  const Case cases[] = {{CollectiveKind::kAllReduce, 1, 1}, {CollectiveKind::kReduce, 1, 1},
-                        {CollectiveKind::kBroadcast, 1, 1}, {CollectiveKind::kAllGather, 1, ranks},
-                        {CollectiveKind::kGather, 1, ranks}, {CollectiveKind::kScatter, ranks, 1},
-                        {CollectiveKind::kReduceScatter, ranks, 1}, {CollectiveKind::kAllToAll, ranks, ranks},
+  const Case cases[] = {{CollectiveKind::kAllReduce, 1, 1},
+                        {CollectiveKind::kReduce, 1, 1},
+                        {CollectiveKind::kBroadcast, 1, 1},
+                        {CollectiveKind::kAllGather, 1, ranks},
+                        {CollectiveKind::kGather, 1, ranks},
+                        {CollectiveKind::kScatter, ranks, 1},
+                        {CollectiveKind::kReduceScatter, ranks, 1},
+                        {CollectiveKind::kAllToAll, ranks, ranks},
                         {CollectiveKind::kBarrier, 0, 0}};
   Pages group(ranks);
   group.Run([&](int64_t rank, RankPage& page) {
     uint64_t number = 0;
     for (const int64_t e : sizes) {
       for (const Case& one : cases) {
-        const CollectiveSignature signature = {one.kind, ReduceOp::kSum, static_cast<int32_t>(1 % ranks), DType::kF32, e};
+        const CollectiveSignature signature = {one.kind, ReduceOp::kSum, static_cast<int32_t>(1 % ranks), DType::kF32,
+                                               e};
         const bool is_root = rank == 1 % ranks;
         const bool gives = is_root || (one.kind != CollectiveKind::kBroadcast && one.kind != CollectiveKind::kScatter);
-        const bool takes = one.kind == CollectiveKind::kBroadcast
-                               ? !is_root
-                               : is_root || (one.kind != CollectiveKind::kReduce && one.kind != CollectiveKind::kGather);
+        const bool takes = one.kind == CollectiveKind::kBroadcast ? !is_root
+                                                                  : is_root || (one.kind != CollectiveKind::kReduce &&
+                                                                                one.kind != CollectiveKind::kGather);
         std::vector<float> input(static_cast<size_t>(gives ? one.inputs * e : 0));
         for (size_t i = 0; i < input.size(); ++i) input[i] = Value(rank, static_cast<int64_t>(i));
         std::vector<float> output(static_cast<size_t>(takes ? one.outputs * e : 0), -1);
