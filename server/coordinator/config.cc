@@ -39,6 +39,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("work_timeout_us", config.work_timeout_us);
   visit("quantum_us", config.quantum_us);
   visit("max_intake_us", config.max_intake_us);
+  visit("max_slice_looks", config.max_slice_looks);
 }
 
 }  // namespace

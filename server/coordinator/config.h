@@ -38,6 +38,7 @@ struct CoordinatorConfig {
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
   int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
+  int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;
 };

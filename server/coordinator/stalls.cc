@@ -39,8 +39,9 @@ void StateMachine::WatchWork() {
 
 void StateMachine::Probe(WorkerIndex worker) {
   const Mesh mesh = *Mesh::Make({1}, {}, {worker});
-  auto tensor = std::make_shared<TensorEntry>();
-  tensor->spec = *TensorSpec::Make("probe", DType::kU8, {1}, mesh, {Placement::Replicate()});
+  const TensorSpec spec = *TensorSpec::Make("probe", DType::kU8, {1}, mesh, {Placement::Replicate()});
+  TensorPointer tensor = tensors_.Add();
+  tensor->layout = layouts_.Of(spec, RowMajorStrides(spec.shape));
   const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
   op->mesh = mesh;
   op->tensor = tensor;
@@ -48,8 +49,8 @@ void StateMachine::Probe(WorkerIndex worker) {
   InlineRead read;
   read.stream = kProbeStream;
   read.ordinal = op->ordinal;
-  read.spec = tensor->spec;
-  read.strides = RowMajorStrides(tensor->spec.shape);
+  read.spec = spec;
+  read.strides = tensor->strides();
   WorkerEntry& entry = workers_.at(worker);
   entry.probe = op->ordinal;
   entry.probed_us = now_us_;

@@ -42,7 +42,8 @@ class SessionServer final : public wire::Session::Server {
 
   kj::Promise<void> status(StatusContext context) override {
     Check();
-    const StatusView view{id_, role_, context.getParams().getMaxTensors()};
+    const auto params = context.getParams();
+    const StatusView view{id_, role_, params.getMaxTensors(), HandleId(params.getAfterHandle())};
     DescribeCluster(hub_, view, context.getResults().initStatus());
     return kj::READY_NOW;
   }
