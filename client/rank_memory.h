@@ -3,7 +3,7 @@
 // RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. Where all ranks are
 // processes of one host, they match the calls and move the bytes in a page of theirs (rank_lane.h). Else, and for sends
 // and receives, the input is brought to the rank's worker, the group's call runs there, and the output is fetched when
-// somebody waits for it, or by a thread of the group where somebody is to be told.
+// somebody waits for it, or by a thread of the group where somebody is to be told. A group has one.
 //
 //   RankMemory memory(group);
 //   TESSERA_ASSIGN_OR_RETURN(auto work, memory.Start({.kind = CollectiveKind::kAllReduce}, MakeHostView(...), {...}));
