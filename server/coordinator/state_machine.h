@@ -45,6 +45,7 @@ class StateMachine final : private MachineTables {
                                  const std::vector<MemoryMap::Request>& held = {}) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
+  const CoordinatorConfig& config() const { return config_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
   const ProcessGroups& process_groups() const { return process_groups_; }
