@@ -83,15 +83,9 @@ void StateMachine::On(const WorkerReportEvent& event) {
 void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
   if (!Remove(op->missing, worker)) return;
   WorkerEntry& entry = workers_.at(worker);
-  --entry.outstanding;
+  entry.windows.Remove(op->lane, op->cost_us, config_);
   entry.working_since_us = now_us_;
   if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
-  entry.outstanding_us -= op->cost_us;
-  const auto has_refill = [](int64_t outstanding, int64_t limit) { return outstanding <= limit - (limit + 7) / 8; };
-  if (has_refill(entry.outstanding, config_.max_outstanding_per_worker) &&
-      has_refill(entry.outstanding_us, config_.max_outstanding_us_per_worker)) {
-    entry.full = false;
-  }
   CountTraffic(*op, worker, report);
   AddRun(*op, worker, report);
   if (!report.status.ok()) Blame(op, OfCall(NamedAfter(op->name, report.status), op->first_result.value));
@@ -99,6 +93,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
+  op->Measure();
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
   LeaveScopes(op->session, op->comm_scopes);

@@ -23,7 +23,7 @@ void StateMachine::WatchWork() {
   constexpr int64_t kAtWorkFactor = 60;
   std::vector<WorkerIndex> to_probe;
   for (auto& [index, worker] : workers_) {
-    if (worker.state == WorkerState::kDead || worker.outstanding == 0) continue;
+    if (worker.state == WorkerState::kDead || worker.windows.outstanding() == 0) continue;
     if (worker.probe.value != 0) {
       const int64_t half_us = config_.work_timeout_us / 2;
       const bool is_at_work = now_us_ - worker.at_work_us < half_us;
@@ -31,7 +31,7 @@ void StateMachine::WatchWork() {
       if (worker.stalled.empty()) worker.stalled = WhyStalled(index, worker);
       continue;
     }
-    const int64_t allowed_us = std::max(config_.work_timeout_us, kPredictionFactor * worker.outstanding_us);
+    const int64_t allowed_us = std::max(config_.work_timeout_us, kPredictionFactor * worker.windows.outstanding_us());
     if (now_us_ - worker.working_since_us >= allowed_us) to_probe.push_back(index);
   }
   for (const WorkerIndex worker : to_probe) Probe(worker);
@@ -44,9 +44,8 @@ void StateMachine::Probe(WorkerIndex worker) {
   const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
   op->mesh = mesh;
   op->tensor = tensor;
-  constexpr uint8_t kProbeStream = 2;  // of server/device/counters.h, which the coordinator does not include
   InlineRead read;
-  read.stream = kProbeStream;
+  read.stream = NumberOf(StreamId::kProbe);
   read.ordinal = op->ordinal;
   read.spec = tensor->spec;
   read.strides = RowMajorStrides(tensor->spec.shape);

@@ -56,7 +56,10 @@ void TicketTable::CopyBegins(const TicketPointer& ticket) {
 void TicketTable::CopyEnded(const TicketPointer& ticket, int64_t bytes) {
   ticket->times.ended_ns = MonotonicNs();
   ticket->copied_bytes += bytes;
-  if (--ticket->copies == 0) ticket->times.work_ns += ticket->times.ended_ns - ticket->busy_since_ns;
+  if (--ticket->copies == 0) {
+    ticket->times.work_ns += ticket->times.ended_ns - ticket->busy_since_ns;
+    ticket->times.busy_ns = ticket->times.work_ns;
+  }
   ReportIfOver(ticket);
 }
 
