@@ -85,6 +85,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   WorkerEntry& entry = workers_.at(worker);
   entry.windows.Remove(op->lane, op->cost_us, config_);
   entry.working_since_us = now_us_;
+  entry.done_us = now_us_;
   if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
   CountTraffic(*op, worker, report);
   AddRun(*op, worker, report);
@@ -111,6 +112,15 @@ void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionRepor
   run.transferred_bytes = static_cast<int64_t>(report.inline_bytes.size()) + report.written_bytes;
 }
 
+namespace {
+
+void CountInMetrics(TenantMetrics& metrics, const OpEntry& op, int64_t now_us) {
+  metrics.AddOp(op.name, op.status, static_cast<double>(now_us - op.issued_us) * 1e-6);
+  for (const ProfiledRun& run : op.runs) metrics.AddDeviceTime(run.worker, op.lane, run.times.busy_ns);
+}
+
+}  // namespace
+
 // A window's bytes come when it is open: its ticket says of them.
 void StateMachine::Remember(OpEntry& op) {
   if (op.kind == OpEntry::Kind::kWindow) return;
@@ -128,6 +138,7 @@ void StateMachine::Remember(OpEntry& op) {
   }
   auto session = sessions_.find(op.session);
   if (session == sessions_.end()) return;
+  CountInMetrics(*session->second.metrics, op, now_us_);
   const bool is_run = op.kind == OpEntry::Kind::kRun;
   session->second.profile.Add({.number = op.profile_number,
                                .name = op.name,
@@ -188,6 +199,10 @@ std::vector<CommScope*> StateMachine::ScopesOf(SessionId id, const ScopeNumbers&
 void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction,
                                  WorkerIndex worker, int64_t bytes) {
   const auto at = static_cast<size_t>(worker.value);
+  if (const auto owner = sessions_.find(session); bytes > 0 && owner != sessions_.end()) {
+    TenantMetrics& metrics = *owner->second.metrics;
+    (direction == TransferDirection::kUpload ? metrics.uploaded_bytes : metrics.downloaded_bytes) += bytes;
+  }
   for (CommScope* scope : ScopesOf(session, scopes)) {
     std::vector<int64_t>& counted =
         direction == TransferDirection::kUpload ? scope->uploaded_bytes : scope->downloaded_bytes;

@@ -42,6 +42,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("suspect_us", config.suspect_us);
   visit("worker_timeout_us", config.worker_timeout_us);
   visit("work_timeout_us", config.work_timeout_us);
+  visit("idle_check_us", config.idle_check_us);
   visit("quantum_us", config.quantum_us);
   visit("max_intake_us", config.max_intake_us);
 }

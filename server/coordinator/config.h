@@ -41,6 +41,7 @@ struct CoordinatorConfig {
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
+  int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
 

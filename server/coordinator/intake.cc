@@ -162,6 +162,7 @@ void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, Tenso
 }
 
 void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
+  ++session.metrics->refused[status.code()];
   // The results are never there; their specs are for messages.
   std::vector<OperandSpec> specs;
   bool is_inherited = false;

@@ -39,6 +39,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   }
   SessionEntry& session = sessions_[event.session];
   session.info = event;
+  session.metrics = &metrics_.Of(event.tenant);
   session.connection = event.connection;
 }
 
@@ -157,6 +158,7 @@ void StateMachine::On(const TickEvent&) {
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
   WatchWork();
+  AskIdle();
   WatchGroups();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;

@@ -37,22 +37,36 @@ void StateMachine::WatchWork() {
   for (const WorkerIndex worker : to_probe) Probe(worker);
 }
 
-void StateMachine::Probe(WorkerIndex worker) {
+// A worker that has nothing to do shows by a read of a byte, in its light lane, that its device works.
+void StateMachine::AskIdle() {
+  if (config_.idle_check_us == 0) return;
+  for (auto& [index, worker] : workers_) {
+    const bool is_idle = worker.state == WorkerState::kAlive && worker.windows.outstanding() == 0;
+    if (!is_idle || now_us_ - worker.done_us < config_.idle_check_us) continue;
+    ReadByte(index, "health", StreamId::kIoLight, Lane::kLight);
+  }
+}
+
+void StateMachine::Probe(WorkerIndex index) {
+  WorkerEntry& worker = workers_.at(index);
+  worker.probe = ReadByte(index, "probe", StreamId::kProbe, Lane::kBatch);
+  worker.probed_us = now_us_;
+}
+
+Ordinal StateMachine::ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane) {
   const Mesh mesh = *Mesh::Make({1}, {}, {worker});
   auto tensor = std::make_shared<TensorEntry>();
-  tensor->spec = *TensorSpec::Make("probe", DType::kU8, {1}, mesh, {Placement::Replicate()});
-  const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
+  tensor->spec = *TensorSpec::Make(std::string(name), DType::kU8, {1}, mesh, {Placement::Replicate()});
+  const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, name, SessionId(), groups_.Of(mesh), 1, lane);
   op->mesh = mesh;
   op->tensor = tensor;
   InlineRead read;
-  read.stream = NumberOf(StreamId::kProbe);
+  read.stream = NumberOf(stream);
   read.ordinal = op->ordinal;
   read.spec = tensor->spec;
   read.strides = RowMajorStrides(tensor->spec.shape);
-  WorkerEntry& entry = workers_.at(worker);
-  entry.probe = op->ordinal;
-  entry.probed_us = now_us_;
   ToGroup(op->workers, std::move(read));
+  return op->ordinal;
 }
 
 std::string StateMachine::WhyStalled(WorkerIndex index, const WorkerEntry& worker) const {

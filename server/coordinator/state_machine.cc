@@ -143,6 +143,7 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->missing = *workers;
   op->cost_us = cost_us;
   op->lane = lane;
+  op->issued_us = now_us_;
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
     if (entry.windows.outstanding() == 0) entry.working_since_us = now_us_;

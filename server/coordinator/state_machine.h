@@ -54,21 +54,19 @@ class StateMachine {
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
+  const Metrics& metrics() const { return metrics_; }
   const ProcessGroups& process_groups() const { return process_groups_; }
-  // Of the workers of this mesh, which are of one kind.
-  const Topology& TopologyOf(const Mesh& mesh) const;
+  const Topology& TopologyOf(const Mesh& mesh) const;  // of the workers of this mesh, which are of one kind
   uint64_t next_ordinal() const { return next_ordinal_; }
   int64_t now_us() const { return now_us_; }  // of the last event
   const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // Whether the worker and another one that is there map each other's memory.
   bool IsMappedByPeers(WorkerIndex worker) const;
-  // The lowest number that a joining worker may take.
-  WorkerIndex FreeWorkerIndex() const;
+  WorkerIndex FreeWorkerIndex() const;  // the lowest number that a joining worker may take
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
-  // Whether some collective of the session waits for other ranks.
-  bool AwaitsRanks(SessionId session) const;
+  bool AwaitsRanks(SessionId session) const;  // whether some collective of it waits for other ranks
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
@@ -106,6 +104,8 @@ class StateMachine {
   // stalls.cc
   void WatchWork();
   void Probe(WorkerIndex worker);
+  void AskIdle();
+  Ordinal ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane);
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
   void LoseShardsOn(WorkerIndex worker, const absl::Status& cause);
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
@@ -239,8 +239,7 @@ class StateMachine {
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
 
-  // choose_lane.cc
-  History& HistoryOf(const BufferPointer& buffer) const;  // without what is complete
+  History& HistoryOf(const BufferPointer& buffer) const;  // choose_lane.cc: without what is complete
   Lane LaneFor(SessionEntry& session, const PlanTemplate& plan, absl::Span<const TensorPointer> inputs) const;
   Lane UsualLane(SessionEntry& session) const;  // by what it had of late
   Lane LaneForRead(SessionEntry& session, const TensorEntry& tensor) const;
@@ -294,6 +293,7 @@ class StateMachine {
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;
+  Metrics metrics_;
   Effects effects_;
 };
 

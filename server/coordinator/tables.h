@@ -20,6 +20,7 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/history.h"
 #include "server/coordinator/lanes.h"
+#include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
 
@@ -40,6 +41,7 @@ struct WorkerEntry {
   int64_t probed_us = 0;
   std::string stalled;  // why it is ended though it answers; empty: it is not
   std::string lost_reason;
+  int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
   Ordinal first_ordinal;     // of this process; 0 for the first one of its number
 };
@@ -120,6 +122,7 @@ struct OpEntry {
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
   int64_t cost_us = 0;
+  int64_t issued_us = 0;
   Lane lane = Lane::kBatch;                // whose window it counts in
   std::shared_ptr<MeasuredCost> measured;  // of its plan; null of what has none
   absl::Status status;
@@ -200,6 +203,7 @@ struct SessionEntry {
   uint64_t last_event = 0;
   int64_t deficit_us = 0;
   RecentUse recent_use;
+  TenantMetrics* metrics = nullptr;  // of its tenant; lasts
   bool connected = true;
   uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;

@@ -100,6 +100,8 @@ int64_t Hub::NowUs() {
 }
 
 void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
+  const int64_t began_ns = MonotonicNs();
+  KJ_DEFER(loop_ns_ += MonotonicNs() - began_ns);
   const int64_t now_us = NowUs();
   if (journal_) {
     if (absl::Status status = journal_->Append(now_us, event, batch); !status.ok()) {

@@ -85,6 +85,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t epoch() const { return machine_.given().epoch; }
   uint64_t peer_key() const { return peer_key_; }
   double uptime_s() const;
+  double loop_s() const { return static_cast<double>(loop_ns_) * 1e-9; }  // that its own work took
   // In how many heartbeats the worker was at work.
   uint64_t ActivityOf(WorkerIndex worker) const;
   // Of all workers that ever were here, as they were last.
@@ -156,6 +157,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   kj::TimePoint started_;
   int64_t last_uptime_us_ = 0;
   int64_t paused_us_ = 0;
+  int64_t loop_ns_ = 0;
   std::unique_ptr<JournalWriter> journal_;
   StateMachine machine_;
   uint64_t peer_key_;

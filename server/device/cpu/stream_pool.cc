@@ -112,8 +112,7 @@ std::shared_ptr<CounterPage>& StreamPool::PeerAt(WorkerIndex worker) {
 }
 
 bool StreamPool::IsIdle() const {
-  return std::all_of(streams_.begin(), streams_.end(),
-                     [](const StreamState& s) { return s.queue.empty() && !s.busy; });
+  return std::all_of(streams_.begin(), streams_.end(), [](const StreamState& s) { return s.queue.empty() && !s.busy; });
 }
 
 // The counter that a wait is on, or null where it counts as met (unmapped, dead).

@@ -53,7 +53,10 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const GateOptions& options, kj::AsyncI
 class GateLoop::Loop {
  public:
   explicit Loop(const GateOptions& options)
-      : options_(options), io_(kj::setupAsyncIo()), decoder_(options.files->decoder), threads_(timer(), options.file_timeout) {}
+      : options_(options),
+        io_(kj::setupAsyncIo()),
+        decoder_(options.files->decoder),
+        threads_(timer(), options.file_timeout) {}
 
   absl::Status Listen() {
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() {
@@ -79,8 +82,8 @@ class GateLoop::Loop {
       from_elsewhere_.emplace(Acceptor::Port{*remote_.receiver, GateFor(ClientHost::kOther), *remote_.tls});
       accepting_ = accepting_.exclusiveJoin(acceptor_->Run(*from_elsewhere_));
     }
-    accepting_ = accepting_.eagerlyEvaluate(
-        [this](kj::Exception&& exception) { options_.failed(FromException(exception)); });
+    accepting_ =
+        accepting_.eagerlyEvaluate([this](kj::Exception&& exception) { options_.failed(FromException(exception)); });
   }
   Relays& relays() { return *relays_; }
   TicketTable& tickets() { return *tickets_; }
@@ -118,7 +121,8 @@ absl::StatusOr<GateLoop*> GateLoop::Start(const GateOptions& options) {
   std::unique_ptr<GateLoop> gate(new GateLoop(options));
   Started started;
   std::future<absl::Status> status = started.get_future();
-  gate->thread_ = std::thread([gate = gate.get(), started = std::move(started)]() mutable { gate->Run(std::move(started)); });
+  gate->thread_ =
+      std::thread([gate = gate.get(), started = std::move(started)]() mutable { gate->Run(std::move(started)); });
   absl::Status found = status.get();
   if (found.ok()) return gate.release();
   gate->thread_.join();

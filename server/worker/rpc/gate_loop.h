@@ -63,9 +63,9 @@ class GateLoop {
   void Run(Started started);
 
   const GateOptions options_;
-  std::string remote_address_;          // from Start on
+  std::string remote_address_;            // from Start on
   kj::Own<const kj::Executor> executor_;  // likewise
-  Loop* loop_ = nullptr;                // likewise; of its thread
+  Loop* loop_ = nullptr;                  // likewise; of its thread
   std::thread thread_;
 };
 

@@ -60,9 +60,11 @@ void Report(SimulatedCluster& cluster, Ordinal ordinal, int64_t busy_us) {
 TEST(LanesTest, ASmallOpAndItsValueAreLight) {
   SimulatedCluster cluster(1, kMemoryBytes);
   const SessionId session = cluster.Open();
-  cluster.Submit(session, {Full(8, 1), OpRecord(OpId::kNeg, {1}, 2), DownloadRecord{9, HandleId(2), true},
-                           UploadRecord{0, {{HandleId(3), *TensorSpec::Make("t", DType::kF32, {8}, OneWorker(), kEverywhere)}},
-                                        std::string(32, 'x')}});
+  cluster.Submit(session,
+                 {Full(8, 1), OpRecord(OpId::kNeg, {1}, 2), DownloadRecord{9, HandleId(2), true},
+                  UploadRecord{0,
+                               {{HandleId(3), *TensorSpec::Make("t", DType::kF32, {8}, OneWorker(), kEverywhere)}},
+                               std::string(32, 'x')}});
   EXPECT_EQ(LanesOfInstances(cluster), (std::vector<Lane>{Lane::kLight, Lane::kLight}));
   ASSERT_EQ(SentOf<InlineRead>(cluster).size(), 1u);
   EXPECT_EQ(SentOf<InlineRead>(cluster)[0].stream, NumberOf(StreamId::kIoLight));
