@@ -9,7 +9,7 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 15;
+const protocolVersion :UInt32 = 16;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {

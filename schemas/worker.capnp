@@ -148,6 +148,8 @@ struct Window {
   # More tensors of the same ticket: numbers 1, 2, ... of it.
   session @9 :UInt64;
   # Whose ticket it is: sessions take turns in a worker, and have a share of its places each.
+  stream @10 :UInt8 = 3;
+  # A stream of schemas/types/streams.h: that of transfers in either lane.
 }
 
 struct WindowRange {
@@ -163,7 +165,7 @@ struct InlineRead {
   strides @3 :List(Int64);
   waits @4 :List(Wait);
   stream @5 :UInt8 = 3;
-  # A stream of counters.h: that of transfers, or that of probes.
+  # A stream of schemas/types/streams.h: that of transfers in either lane, or that of probes.
 }
 
 struct InlineWrite {
@@ -174,6 +176,8 @@ struct InlineWrite {
   waits @4 :List(Wait);
   bytes @5 :Data;
   # All elements of the tensor, row-major: each worker takes those of its own box.
+  stream @6 :UInt8 = 3;
+  # As a window's.
 }
 
 struct Peer {
@@ -234,6 +238,8 @@ struct RunTimes {
   endedNs @1 :Int64;
   workNs @2 :Int64;
   # Of the time between the part in which it worked; the rest waited, for peers or for messages.
+  busyNs @3 :Int64;
+  # Of workNs the part in which it had a core, or the GPU.
 }
 
 struct Received {

@@ -25,6 +25,7 @@
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/http_loop.h"
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
 #include "server/coordinator/rpc/state_folder.h"
@@ -77,6 +78,7 @@ absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options
   }
   return std::make_unique<Core>(options.config, std::move(journal));
 }
+constexpr int64_t kIdleCheckUs = 4'000'000;  // docs/limits.md: idle_check_us
 
 int Serve(const CoordinatorOptions& options) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
@@ -111,6 +113,23 @@ int Serve(const CoordinatorOptions& options) {
   for (const std::string& address : listeners.addresses()) {
     std::printf("tessera-coordinator listening on %s\n", address.c_str());
   }
+  std::unique_ptr<HttpLoop> http;
+  if (!options.listen_http.empty()) {
+    auto made = HttpLoop::Start(options.listen_http, kj::getCurrentThreadExecutor(), [&hub]() {
+      MetricsSnapshot snapshot = SnapshotOf(hub.machine());
+      snapshot.uptime_s = hub.uptime_s();
+      snapshot.loop_s = hub.loop_s();
+      snapshot.version = kServerVersion;
+      return snapshot;
+    });
+    if (!made.ok()) {
+      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
+      listeners.RemoveSockets();
+      return absl::IsInvalidArgument(made.status()) ? 2 : 1;
+    }
+    http = *std::move(made);
+    std::printf("tessera-coordinator tells metrics and health on http://%s\n", http->address().c_str());
+  }
   std::fflush(stdout);
   auto& port = io.unixEventPort;
   auto stop = port.onSignal(SIGTERM)
@@ -122,6 +141,7 @@ int Serve(const CoordinatorOptions& options) {
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
+  http.reset();
   listeners.RemoveSockets();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
@@ -219,6 +239,8 @@ int Main(int argc, char** argv) {
   app.add_option("--state", options.state_folder,
                  "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
                  "work survive the end of this process, while workers with --outlive and clients with a lease wait");
+  app.add_option("--listen-http", options.listen_http,
+                 "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   app.set_version_flag("--version", kServerVersion);
@@ -233,6 +255,7 @@ int Main(int argc, char** argv) {
     options.config.max_sessions_per_uid = (options.config.max_sessions * 3 + 3) / 4;
   }
   if (!options.state_folder.empty() && app.count("--session-lease") == 0) options.lease_s = kLeaseWithStateS;
+  if (!options.listen_http.empty()) options.config.idle_check_us = kIdleCheckUs;
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);

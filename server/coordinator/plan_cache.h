@@ -16,6 +16,7 @@
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/layout_table.h"
+#include "server/coordinator/lanes.h"
 #include "server/plan/plan.h"
 #include "server/planner/scalar_recipes.h"
 
@@ -97,9 +98,10 @@ struct PlanTemplate {
   std::vector<WorkerGroup> buffer_workers;          // by buffer
   WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
-  int64_t cost_us = 0;
-  uint8_t stream = 0;                   // StreamId
-  std::vector<WorkerIndex> defined_on;  // workers that know it, sorted
+  int64_t cost_us = 0;                                                        // predicted
+  std::shared_ptr<MeasuredCost> measured = std::make_shared<MeasuredCost>();  // shared with its ops
+  StreamId stream = StreamId::kCompute;                                       // in the batch lane
+  std::vector<WorkerIndex> defined_on;                                        // workers that know it, sorted
 };
 
 std::vector<BufferUse> BufferUses(const Plan& plan);

@@ -45,6 +45,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   SessionEntry& session = sessions_[event.session];
   session.info = event;
   session.seen_losses = long_work_.losses.size();
+  session.metrics = &metrics_.Of(event.tenant);
   session.connection = event.connection;
 }
 
@@ -178,6 +179,7 @@ void StateMachine::On(const TickEvent&) {
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
   WatchWork();
+  AskIdle();
   WatchGroups();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;

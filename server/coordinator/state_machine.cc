@@ -111,8 +111,9 @@ void StateMachine::ForgetHistories(size_t completions) {
 }
 
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
-                                                      std::string_view op) {
-  TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op));
+                                                      std::string_view op, Lane lane) {
+  const int64_t from = lane == Lane::kLight ? QuietPlace(*workers, bytes) : 0;
+  TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op, from));
   if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
   BufferPointer buffer = buffers_.Add();
   buffer->workers = workers;
@@ -165,7 +166,7 @@ void StateMachine::GiveBack(BufferEntry& buffer) {
 }
 
 OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
-                              int64_t cost_us) {
+                              int64_t cost_us, Lane lane) {
   auto op = std::make_shared<OpEntry>();
   op->kind = kind;
   op->ordinal = Ordinal(next_ordinal_++);
@@ -174,13 +175,12 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->workers = workers;
   op->missing = *workers;
   op->cost_us = cost_us;
+  op->lane = lane;
+  op->issued_us = now_us_;
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
-    if (entry.outstanding == 0) entry.working_since_us = now_us_;
-    ++entry.outstanding;
-    entry.outstanding_us += cost_us;
-    entry.full = entry.full || entry.outstanding >= config_.max_outstanding_per_worker ||
-                 entry.outstanding_us >= config_.max_outstanding_us_per_worker;
+    if (entry.windows.outstanding() == 0) entry.working_since_us = now_us_;
+    entry.windows.Add(lane, cost_us, config_);
   }
   ops_[op->ordinal] = op;
   return op;
@@ -193,13 +193,13 @@ void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
   producer->children.push_back(op->ordinal);
 }
 
-bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers) const {
+bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) const {
   for (WorkerIndex worker : workers) {
     auto found = workers_.find(worker);
     if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
     const WorkerEntry& entry = found->second;
     if (entry.state == WorkerState::kSuspect) return false;
-    if (entry.full) return false;
+    if (!entry.windows.HasRoom(lane, config_)) return false;
   }
   return true;
 }

@@ -3,6 +3,7 @@
 // The records that the state machine keeps: workers, sessions, tensors, buffers, issued operations.
 // Resources of StateMachine alone; nothing else holds one.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,6 +22,8 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/history.h"
 #include "server/coordinator/layout_table.h"
+#include "server/coordinator/lanes.h"
+#include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
 
@@ -33,11 +36,7 @@ struct WorkerEntry {
   WorkerState state = WorkerState::kAlive;
   int64_t last_heard_us = 0;
   int64_t last_kill_us = 0;  // since it was heard; 0: not ordered
-  int64_t outstanding = 0;
-  int64_t outstanding_us = 0;
-  // At a limit of what may be outstanding. It takes new work again when an eighth of that is done, so that
-  // instructions and reports travel in batches and not one by one.
-  bool full = false;
+  LaneWindows windows;
   int64_t received_bytes = 0;
   int64_t working_since_us = 0;  // when it last reported something, or got the first thing to do
   int64_t at_work_us = 0;        // when its device was said to have worked, last
@@ -45,6 +44,7 @@ struct WorkerEntry {
   int64_t probed_us = 0;
   std::string stalled;  // why it is ended though it answers; empty: it is not
   std::string lost_reason;
+  int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
   Ordinal first_ordinal;     // of this process; 0 for the first one of its number
 };
@@ -132,6 +132,9 @@ struct OpEntry {
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
   int64_t cost_us = 0;
+  int64_t issued_us = 0;
+  Lane lane = Lane::kBatch;                // whose window it counts in
+  std::shared_ptr<MeasuredCost> measured;  // of its plan; null of what has none
   absl::Status status;
   absl::Status broken_connection;  // what a peer of a worker that is being killed said
   int unsettled_parents = 0;
@@ -150,6 +153,14 @@ struct OpEntry {
   std::vector<OpShare> shares;  // of a collective, which is of no session alone
   std::weak_ptr<const Plan> plan;
   ProfiledRuns runs;  // of the workers that have reported
+
+  // All of them have.
+  void Measure() const {
+    if (measured == nullptr || runs.empty()) return;
+    int64_t busy_ns = 0;
+    for (const ProfiledRun& run : runs) busy_ns = std::max(busy_ns, run.times.busy_ns);
+    measured->Add(busy_ns);
+  }
 };
 
 struct TicketEntry {
@@ -202,6 +213,8 @@ struct SessionEntry {
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
   int64_t deficit_us = 0;
+  RecentUse recent_use;
+  TenantMetrics* metrics = nullptr;  // of its tenant; lasts
   bool connected = true;
   uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;

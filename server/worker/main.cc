@@ -47,9 +47,8 @@
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
-#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
-#include "server/worker/rpc/relay.h"
 #include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
@@ -154,24 +153,17 @@ void EndNow(const absl::Status& why) {
 
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
-  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const DecoderOptions& decoding,
-        std::chrono::milliseconds file_timeout, kj::Timer& timer, std::unique_ptr<Device> made)
+  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, std::unique_ptr<Device> made)
       : device(std::move(made)),
         executor(self, arena, *device, messages,
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
-        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }),
-        decoder(decoding),
-        threads(timer, file_timeout) {}
+        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }) {}
   ReportOutbox outbox;
   std::unique_ptr<Device> device;
   Executor executor;
   TicketTable tickets;
-  Decoder decoder;
-  DataPlaces places{MaxDescriptors()};  // what the threads still hold has some
-  DataThreads threads;
-  AttachedMemory attached{AttachedMemory::HostLimits()};
   PageToucher pages{EndNow};
 };
 
@@ -219,44 +211,16 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   return request.send();
 }
 
-// Where clients of other hosts bring and fetch bytes.
-struct RemoteDoor {
-  kj::Own<kj::ConnectionReceiver> receiver;
-  kj::Own<kj::TlsContext> tls;
-  std::string address;  // as it is told; empty: there is none
-};
-
-absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::AsyncIoContext& io) {
-  RemoteDoor door;
-  if (options.data_listen.empty()) return door;
-  const std::string what = StrCat("--data-listen ", options.data_listen);
-  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress(what, options.data_listen));
-  if (address.is_unix()) return absl::InvalidArgumentError(StrCat(what, ": it is tls://host:port"));
-  TESSERA_ASSIGN_OR_RETURN(door.tls, MakeTls(what, options.tls, TlsSide::kServer));
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 door.receiver =
-                     io.provider->getNetwork().parseAddress(HostAndPort(address)).wait(io.waitScope)->listen();
-               })) {
-    return absl::UnavailableError(
-        StrCat("can't listen on ", options.data_listen, ": ", exception->getDescription().cStr()));
-  }
-  address.port = static_cast<int>(door.receiver->getPort());
-  if (!options.data_advertise.empty()) {
-    const bool has_port = options.data_advertise.find(':') != std::string::npos;
-    const std::string told = StrCat("tls://", options.data_advertise, has_port ? "" : StrCat(":", address.port));
-    TESSERA_ASSIGN_OR_RETURN(address, ParseAddress("--data-advertise", told));
-  }
-  door.address = ToText(address);
-  return door;
-}
 
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
                MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
   auto& network = io.provider->getNetwork();
-  auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
-  auto remote = OpenRemoteDoor(options, io);
-  ThrowIfError(remote.status());
+  const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
+  const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
+                                        options.host_id, &options.host_files, file_timeout, EndNow});
+  ThrowIfError(started.status());
+  GateLoop& gate = **started;
   const auto coordinator = ParseAddress("join", options.coordinator);
   ThrowIfError(coordinator.status());
   const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
@@ -274,7 +238,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
+  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
                                          messages == nullptr ? "" : messages->Address(), keep_server);
   auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
   if (answered == nullptr) return;
@@ -282,10 +246,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, options.host_files.decoder,
-                                       std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3)),
-                                       io.provider->getTimer(), *std::move(device));
-  // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
+  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
+  // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
@@ -295,25 +257,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
     parts->pages.Reserve(arena);
     parts->pages.Add(arena);
   }
-  const uint64_t peer_key = joined.getWelcome().getPeerKey();
-  Relays relays(io, options.tls, options.host_id, peer_key);
-  const GateParts gate{parts->tickets,  *parts->device,     parts->threads, parts->places, parts->decoder,
-                       parts->attached, options.host_files, peer_key,       &relays};
-  const auto gate_for = [&gate](ClientHost host) {
-    return [&gate, host](const PeerName&, const Acceptor::Admission& admission) {
-      using Stay = Acceptor::Admission::Stay;
-      return MakeDataGate(
-          gate, host, {admission, [admission]() { admission.Dismiss(Stay::kWhileThereIsRoom); }, admission.answers()});
-    };
-  };
-  Acceptor acceptor(io, AcceptOptions{});
-  const Acceptor::Port on_host{*receiver, gate_for(ClientHost::kOwn)};
-  auto accepting = acceptor.Run(on_host);
-  std::optional<Acceptor::Port> from_elsewhere;
-  if (!remote->address.empty()) {
-    from_elsewhere.emplace(Acceptor::Port{*remote->receiver, gate_for(ClientHost::kOther), *remote->tls});
-    accepting = accepting.exclusiveJoin(acceptor.Run(*from_elsewhere));
-  }
+  gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
   auto& port = io.unixEventPort;
   const WorkerParts worker_parts{network,
                                  port,
@@ -322,19 +266,18 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                                  parts->executor,
                                  messages,
                                  parts->tickets,
-                                 relays,
+                                 gate,
                                  parts->outbox,
                                  platform,
                                  is_host_memory ? &parts->pages : nullptr};
   const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
   const Rejoining rejoining{self, server};
-  auto serving = accepting.fork();
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
-    auto running = serving.addBranch()
-                       .exclusiveJoin(server.Run(line.joined.getWelcome(), line.joined.getMembership(),
-                                                 kj::mv(line.stream), worker_parts, ends))
+    auto running = server
+                       .Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts,
+                            ends)
                        .exclusiveJoin(line.connection->WhenClosed())
                        .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
     if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
@@ -345,7 +288,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
     const auto join = [&](DialedConnection& connection) -> kj::Promise<JoinAnswer> {
-      return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, remote->address,
+      return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
                   messages == nullptr ? "" : messages->Address(), keep_server, &rejoining);
     };
     auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join});

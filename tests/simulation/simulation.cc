@@ -553,7 +553,8 @@ class Simulation {
     for (const auto& [index, worker] : machine_.workers()) {
       const int64_t used = machine_.memory().UsedBytes(index);
       if (used != 0) Broken(StrCat(used, " bytes of worker ", index.value, " are taken when all is closed"));
-      if (worker.outstanding != 0) Broken(StrCat("worker ", index.value, " has ", worker.outstanding, " outstanding"));
+      const int64_t outstanding = worker.windows.outstanding();
+      if (outstanding != 0) Broken(StrCat("worker ", index.value, " has ", outstanding, " outstanding"));
     }
   }
 

@@ -13,6 +13,7 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
@@ -86,6 +87,8 @@ int64_t Hub::NowUs() {
 }
 
 void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
+  const int64_t began_ns = MonotonicNs();
+  KJ_DEFER(loop_ns_ += MonotonicNs() - began_ns);
   absl::StatusOr<Core::Consequences> consequences = core_->Apply(NowUs(), event, batch);
   if (!consequences.ok()) {
     AwaitLog(consequences.status());

@@ -87,6 +87,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   uint64_t epoch() const { return machine_.given().epoch; }
   uint64_t peer_key() const { return core_->peer_key(); }
   double uptime_s() const;
+  double loop_s() const { return static_cast<double>(loop_ns_) * 1e-9; }  // that its own work took
   // In how many heartbeats the worker was at work.
   uint64_t ActivityOf(WorkerIndex worker) const;
   // Of all workers that ever were here, as they were last.
@@ -163,6 +164,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   kj::TimePoint started_;
   int64_t last_uptime_us_ = 0;
   int64_t paused_us_ = 0;
+  int64_t loop_ns_ = 0;
   std::unique_ptr<Core> core_;
   const StateMachine& machine_;
   int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written

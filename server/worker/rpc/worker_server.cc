@@ -127,11 +127,11 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
     void operator()(const InlineWrite& m) { self.parts_->executor.WriteInline(m); }
-    void operator()(const CloseTicket& m) { self.parts_->tickets.Close(m.ticket); }
+    void operator()(const CloseTicket& m) { self.tasks_.add(self.parts_->gate.CloseTicket(m.ticket)); }
     void operator()(const PeerJoined&) {}  // TakeRest takes the peer in
     void operator()(const PeerDied& m) {
       self.peers_.erase(m.worker);
-      self.parts_->relays.Remove(m.worker);
+      self.tasks_.add(self.parts_->gate.RemovePeer(m.worker));
       self.parts_->executor.MarkDead(m.worker);
     }
     void operator()(const Shutdown& m) {
@@ -146,7 +146,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
 // A peer that is stopped would hold back all that comes behind it: ops of others, and the word that it is dead.
 kj::Promise<void> WorkerServer::TakeIn(const PeerJoined& peer) {
   peers_[peer.worker] = peer.incarnation;
-  parts_->relays.Add(peer);
+  tasks_.add(parts_->gate.AddPeer(peer));
   auto mapping = MapPeer(peer).fork();
   tasks_.add(mapping.addBranch());
   auto late = parts_->timer.afterDelay(kMapTimeout).then([this, peer]() {

@@ -23,7 +23,7 @@
 #include "server/worker/executor.h"
 #include "server/worker/link_core.h"
 #include "server/worker/page_toucher.h"
-#include "server/worker/rpc/relay.h"
+#include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/report_outbox.h"
 #include "server/worker/tickets.h"
 
@@ -37,7 +37,7 @@ struct WorkerParts {
   Executor& executor;
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;
-  Relays& relays;
+  GateLoop& gate;
   ReportOutbox& outbox;
   Platform& platform;
   PageToucher* pages;  // null where the arenas are not the host's memory
