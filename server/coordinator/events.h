@@ -17,6 +17,7 @@
 #include "schemas/types/ids.h"
 #include "schemas/types/message_network.h"
 #include "schemas/types/tensor_spec.h"
+#include "server/coordinator/tenants/tenant_limits.h"
 #include "server/plan/instance.h"
 
 namespace tessera {
@@ -158,6 +159,15 @@ struct SessionOpenedEvent {
   uint64_t connection = 0;  // by which it was opened; numbers are never used again
   int64_t uid = kNoUid;     // of the client's process, as the kernel says it on a unix socket
 };
+// The tenants that the pool has from now on, with what each was given. Tokens are not told.
+struct TenantsChangedEvent {
+  std::vector<TenantLimits> tenants;
+};
+// Work that the coordinator did for a session beside its records: it explained a plan, or showed a profile.
+struct SessionChargedEvent {
+  SessionId session;
+  int64_t us = 0;
+};
 struct SessionClosedEvent {
   SessionId session;
 };
@@ -217,6 +227,6 @@ struct ContinuedEvent {};
 
 using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
                            SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
-                           WorkerReportEvent, TickEvent, ContinuedEvent>;
+                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent>;
 
 }  // namespace tessera

@@ -29,6 +29,7 @@
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
 #include "server/coordinator/rpc/state_folder.h"
+#include "server/coordinator/rpc/tenants_watcher.h"
 
 namespace tessera {
 namespace {
@@ -38,11 +39,13 @@ constexpr double kLeaseWithStateS = 60;  // docs/limits.md: session_lease
 
 absl::Status CheckUsage(const CoordinatorOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckListening(options));
-  if (options.token.empty() || options.join_token.empty()) {
+  const bool has_tokens = !options.token.empty() && !options.join_token.empty();
+  if (!has_tokens && options.tenants_path.empty()) {
     return absl::InvalidArgumentError(
-        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN");
+        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN, or --tenants FILE");
   }
-  if (options.admin_token == options.token || options.admin_token == options.join_token) {
+  const bool is_shared = options.admin_token == options.token || options.admin_token == options.join_token;
+  if (is_shared && !options.admin_token.empty()) {
     return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
   }
   if (!options.state_folder.empty() && !options.journal_path.empty()) {
@@ -80,6 +83,21 @@ absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options
 }
 constexpr int64_t kIdleCheckUs = 4'000'000;  // docs/limits.md: idle_check_us
 
+kj::Promise<void> ReadAtHangUp(kj::UnixEventPort& port, TenantsWatcher& watcher) {
+  return port.onSignal(SIGHUP).then([&port, &watcher](siginfo_t&&) {
+    watcher.ReadNow();
+    return ReadAtHangUp(port, watcher);
+  });
+}
+
+// Never ends.
+kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoContext& io, TenantsWatcher& watcher,
+                               Hub& hub) {
+  if (options.tenants_path.empty()) return kj::NEVER_DONE;
+  return watcher.Run(*io.lowLevelProvider, [&hub](TenantsFile file) { hub.SetTenants(std::move(file)); })
+      .exclusiveJoin(ReadAtHangUp(io.unixEventPort, watcher));
+}
+
 int Serve(const CoordinatorOptions& options) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
   std::optional<StateFolder> state;
@@ -93,6 +111,14 @@ int Serve(const CoordinatorOptions& options) {
   }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
+  if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
+  absl::StatusOr<TenantsFile> tenants = TenantsFile{};
+  TenantsWatcher watcher(options.tenants_path);
+  if (!options.tenants_path.empty()) tenants = ReadTenants(options.tenants_path);
+  if (!tenants.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(tenants.status().message()).c_str());
+    return 2;
+  }
   auto io = kj::setupAsyncIo();
   RaiseDescriptorLimit();
   umask(0077);
@@ -130,6 +156,10 @@ int Serve(const CoordinatorOptions& options) {
     http = *std::move(made);
     std::printf("tessera-coordinator tells metrics and health on http://%s\n", http->address().c_str());
   }
+  if (!options.tenants_path.empty()) hub.SetTenants(*std::move(tenants));
+  for (const std::string& address : listeners.addresses()) {
+    std::printf("tessera-coordinator listening on %s\n", address.c_str());
+  }
   std::fflush(stdout);
   auto& port = io.unixEventPort;
   auto stop = port.onSignal(SIGTERM)
@@ -137,7 +167,11 @@ int Serve(const CoordinatorOptions& options) {
                   .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
                   .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 listeners.Run(hub).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)).wait(io.waitScope);
+                 listeners.Run(hub)
+                     .exclusiveJoin(hub.RunTicks())
+                     .exclusiveJoin(WatchTenants(options, io, watcher, hub))
+                     .exclusiveJoin(kj::mv(stop))
+                     .wait(io.waitScope);
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
@@ -226,6 +260,10 @@ int Main(int argc, char** argv) {
                  "microseconds of predicted work issued to a worker and not reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
+  app.add_option("--max-outstanding-us-shared", options.config.max_outstanding_us_shared,
+                 "the same while two tenants compete")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
   app.add_option("--max-segment-ops", options.config.max_segment_ops,
                  "calls of a batch that are planned as one; 1: each call by itself")
       ->check(CLI::Range(int64_t{1}, int64_t{256}))
@@ -234,6 +272,8 @@ int Main(int argc, char** argv) {
                  "workers' parts of ops whose times are remembered, of each session")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
+  app.add_option("--tenants", options.tenants_path,
+                 "TOML file of tenants, their limits and tokens; read again when it changes, and at SIGHUP");
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");
   app.add_option("--state", options.state_folder,

@@ -155,16 +155,18 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
 
 void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport done) {
   worker.runs = true;
-  schedule_.In(random_.Between(1, random_.OneIn(10) ? 5000 : 200),
-               [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
-                 Worker& runner = workers_.at(index);
-                 if (runner.incarnation != incarnation || !runner.lives) return;
-                 runner.runs = false;
-                 running_.at(done.ordinal).erase(index);
-                 Report(index, runner, done);
-                 MoveAll();
-                 Move(index);
-               });
+  const int64_t work_us = random_.Between(1, random_.OneIn(10) ? 5000 : 200);
+  const int64_t began_ns = schedule_.now_us() * 1000;
+  done.times = {began_ns, began_ns + work_us * 1000, work_us * 1000};
+  schedule_.In(work_us, [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
+    Worker& runner = workers_.at(index);
+    if (runner.incarnation != incarnation || !runner.lives) return;
+    runner.runs = false;
+    running_.at(done.ordinal).erase(index);
+    Report(index, runner, done);
+    MoveAll();
+    Move(index);
+  });
 }
 
 void SimulatedWorkers::Report(WorkerIndex index, Worker& worker, CompletionReport done) {

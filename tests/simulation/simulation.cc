@@ -20,6 +20,7 @@
 #include "tests/simulation/generator.h"
 #include "tests/simulation/schedule.h"
 #include "tests/simulation/simulated_workers.h"
+#include "tests/simulation/tenant_laws.h"
 #include "tests/simulation/texts.h"
 
 namespace tessera {
@@ -97,8 +98,9 @@ class Simulation {
       if (i < kRanks) session.client.BeRank(i, kRanks);
       session.is_connected = true;
       session.connection = ++next_connection_;
-      Apply(
-          SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs, Role::kClient, "", session.connection});
+      Apply(SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "",
+                               session.connection});
+      laws_.Opened(session.id, TenantOf(i));
       Dial(i, session.process);
     }
     Tick();
@@ -107,8 +109,10 @@ class Simulation {
       schedule_.Step();
       ++result_.steps;
       CheckMemory();
+      Broken(laws_.Check(machine_));
     }
     if (result_.status.ok()) CheckEnd();
+    if (result_.status.ok() && options_.replays) CheckReplay();
     result_.instances = workers_.instances();
     for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
     return std::move(result_);
@@ -136,8 +140,33 @@ class Simulation {
 
   // ---- the coordinator ----------------------------------------------------------------------------
 
+  static std::string TenantOf(int session) { return session < kRanks ? "ranks" : "other"; }
+  std::string OpenedAs(int session) const {
+    return TenantOf(options_.fault == Fault::kChargeAnother && session >= kRanks ? 0 : session);
+  }
+
+  void ChangeLimits() {
+    std::vector<TenantLimits> tenants;
+    for (const int session : {0, kRanks}) {
+      TenantLimits& limits = tenants.emplace_back(TenantLimits{.name = TenantOf(session)});
+      limits.weight = random_.Between(1, 5);
+      if (random_.OneIn(2)) limits.max_bytes = random_.Between(1, 96) << 10;
+      if (random_.OneIn(3)) limits.guaranteed_bytes = std::min(limits.max_bytes, random_.Between(1, 32) << 10);
+      if (random_.OneIn(6)) limits.max_queued_records = random_.Between(4, 100);
+    }
+    if (random_.OneIn(8)) tenants.pop_back();  // it goes on without new memory
+    ++result_.changed_limits;
+    Trace(StrCat("limits of ", tenants.size(), " tenants change"));
+    laws_.Changed(machine_, tenants);
+    is_replayed_ = options_.fault != Fault::kLimitsByTheEdge;
+    if (options_.fault != Fault::kForgetLowering) Apply(TenantsChangedEvent{std::move(tenants)});
+    is_replayed_ = true;
+  }
+
   void Apply(Event event) {
+    if (options_.replays && is_replayed_) events_.emplace_back(schedule_.now_us(), event);
     Effects effects = machine_.Apply(schedule_.now_us(), std::move(event));
+    if (options_.replays) AddTexts(effects, texts_);
     for (Effect& effect : effects) {
       if (const auto* told = std::get_if<ToWorkers>(&effect)) {
         workers_.Tell(*told);
@@ -433,6 +462,7 @@ class Simulation {
 
   void Act(int left) {
     if (left == 0) return Settle();
+    if (random_.OneIn(10)) ChangeLimits();
     const int index = static_cast<int>(random_.Below(kSessions));
     Session& session = At(index);
     const bool is_clients = !session.has_stopped && !session.is_closed && !session.is_over;
@@ -558,6 +588,21 @@ class Simulation {
     }
   }
 
+  static void AddTexts(const Effects& effects, std::vector<std::string>& texts) {
+    for (const Effect& effect : effects) texts.push_back(ToText(effect));
+  }
+
+  void CheckReplay() {
+    StateMachine again(Config());
+    std::vector<std::string> texts;
+    for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
+    for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
+      if (i < texts.size() && i < texts_.size() && texts[i] == texts_[i]) continue;
+      return Broken(StrCat("a replay's effect ", i, " is ", i < texts.size() ? texts[i] : "not there", ", and was ",
+                           i < texts_.size() ? texts_[i] : "not there"));
+    }
+  }
+
   // What tensors have that aren't lost: no byte of a worker is in two buffers.
   void CheckMemory() {
     std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
@@ -592,6 +637,10 @@ class Simulation {
   std::array<Session, kSessions> sessions_;
   SimulatedWorkers workers_;
   uint64_t next_connection_ = 0;
+  TenantLaws laws_;
+  std::vector<std::pair<int64_t, Event>> events_;  // to be replayed
+  std::vector<std::string> texts_;                 // of all effects
+  bool is_replayed_ = true;
   bool going_on_ = false;
   bool is_settling_ = false;
   bool is_over_ = false;

@@ -24,6 +24,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/record_codec.h"
+#include "server/coordinator/rpc/tenants_codec.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/rpc/instance_codec.h"
 
@@ -107,6 +108,15 @@ struct EventWriter {
   }
   void operator()(const TickEvent&) { out.setTick(); }
   void operator()(const ContinuedEvent&) { out.setContinued(); }
+  void operator()(const TenantsChangedEvent& e) {
+    auto list = out.initTenantsChanged(static_cast<unsigned>(e.tenants.size()));
+    for (unsigned i = 0; i < list.size(); ++i) EncodeTenantLimits(e.tenants[i], list[i]);
+  }
+  void operator()(const SessionChargedEvent& e) {
+    auto charged = out.initSessionCharged();
+    charged.setSession(e.session.value);
+    charged.setUs(e.us);
+  }
 };
 
 absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
@@ -258,6 +268,17 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     }
     case Journal::TICK: return TickEvent{};
     case Journal::CONTINUED: return ContinuedEvent{};
+    case Journal::TENANTS_CHANGED: {
+      TESSERA_ASSIGN_OR_RETURN(std::vector<TenantLimits> tenants, DecodeTenants(reader.getTenantsChanged()));
+      return TenantsChangedEvent{std::move(tenants)};
+    }
+    case Journal::SESSION_CHARGED: {
+      auto e = reader.getSessionCharged();
+      if (e.getUs() < 0 || e.getUs() > kMaxTimeUs / 2) {
+        return absl::InvalidArgumentError(StrCat("journal: a session was charged ", e.getUs(), " us"));
+      }
+      return SessionChargedEvent{SessionId(e.getSession()), e.getUs()};
+    }
     case Journal::CONNECTION_LOST:
     case Journal::SESSION_RESUMED:
     case Journal::SESSION_WENT_ON:
