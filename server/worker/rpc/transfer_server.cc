@@ -127,7 +127,9 @@ absl::Status TransferServer::Attach(wire::SharedMemory::Client lender) {
   return attached_;
 }
 
+// A client that is gone holds no decoder: with its last call the transfer goes, and what runs for it ends.
 kj::Promise<void> TransferServer::copy(CopyContext context) {
+  context.allowCancellation();
   auto params = context.getParams();
   const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
   const uint64_t offset = params.getOffset();
