@@ -38,6 +38,7 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
+#include "server/process/tokens.h"
 #include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
@@ -473,8 +474,10 @@ int Serve(WorkerOptions options) {
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-      "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
+      "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
   WorkerOptions options;
+  ServerTokens tokens;
+  std::string tokens_from;
   app.add_option("--coordinator", options.coordinator,
                  "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
       ->required();
@@ -485,7 +488,11 @@ int Main(int argc, char** argv) {
                  "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
   app.add_option("--data-advertise", options.data_advertise,
                  "host[:port] by which they reach it, where that is another");
-  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
+  app.add_option(
+      "--tokens", tokens_from,
+      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
+      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));
   app.add_option("--memory", options.memory_bytes,
@@ -555,9 +562,12 @@ int Main(int argc, char** argv) {
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
   if (options.host_id.empty()) options.host_id = HostIdentity();
-  if (const char* token = std::getenv("TESSERA_JOIN_TOKEN"); options.join_token.empty() && token != nullptr) {
-    options.join_token = token;
+  HideTokenArguments(argc, argv);
+  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
+    Warn(taken);
+    return 2;
   }
+  options.join_token = tokens.join;
   return Serve(std::move(options));
 }
 

@@ -111,14 +111,11 @@ class AnsweringWorker final : public wire::Worker::Server {
   kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
 };
 
-// Of a process, from its environment.
-inline std::string JoinTokenOf(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-  const std::string name = "TESSERA_JOIN_TOKEN=";
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry.rfind(name, 0) == 0) return entry.substr(name.size());
-  }
-  return "";
+// Of a cluster, from the command by which another worker joins.
+inline std::string JoinTokenOf(const LocalCluster& cluster) {
+  const std::string command = cluster.JoinCommand(0), name = "TESSERA_JOIN_TOKEN=";
+  const size_t at = command.find(name) + name.size();
+  return command.substr(at, command.find(' ', at) - at);
 }
 
 class Memory final : public wire::SharedMemory::Server {
