@@ -62,9 +62,9 @@ absl::Status OpenSource(const std::string& what, const std::string& source, int*
     return absl::OkStatus();
   }
   close(*fd);
-  return absl::FailedPreconditionError(
-      StrCat(what, ": others than its user may read or write it (mode ", (info.st_mode >> 6) & 7,
-             (info.st_mode >> 3) & 7, info.st_mode & 7, "); chmod 600 it"));
+  return absl::FailedPreconditionError(StrCat(what, ": others than its user may read or write it (mode ",
+                                              (info.st_mode >> 6) & 7, (info.st_mode >> 3) & 7, info.st_mode & 7,
+                                              "); chmod 600 it"));
 }
 
 absl::Status TakeLines(std::string_view what, std::string_view text, const NamedTokens& names) {

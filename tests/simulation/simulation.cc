@@ -32,6 +32,7 @@ constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
+constexpr int64_t kWorkTimeoutUs = 60'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 400'000;
 
@@ -90,6 +91,7 @@ class Simulation {
                  kWorkers) {}
 
   SimulationResult Run() {
+    if (options_.fault == Fault::kAnswerProbes) workers_.AnswerProbes();
     workers_.JoinAll();
     for (int i = 0; i < kSessions; ++i) {
       Session& session = sessions_[static_cast<size_t>(i)];
@@ -120,7 +122,8 @@ class Simulation {
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
-    config.max_queued_records = 48;  // more than clients with credit have under way
+    config.work_timeout_us = kWorkTimeoutUs;
+    config.max_queued_records = 96;  // more than three processes with credit have under way
     return config;
   }
 
@@ -150,6 +153,9 @@ class Simulation {
       } else if (const auto* end = std::get_if<EndSession>(&effect)) {
         OnEnd(*end);
       } else if (const auto* victim = std::get_if<KillWorker>(&effect)) {
+        if (!workers_.is_stalled(victim->worker)) {
+          Broken(StrCat("worker ", victim->worker.value, " works, and is ended: it ", victim->reason));
+        }
         workers_.Kill(victim->worker);
       }
     }
@@ -456,6 +462,10 @@ class Simulation {
       Stop(session);
     } else if (what < 98) {
       Close(session);
+    } else if (what < 99) {
+      const WorkerIndex worker(static_cast<int32_t>(random_.Below(kWorkers)));
+      if (workers_.lives(worker)) ++result_.stalled_workers;
+      workers_.Stall(worker);
     } else if (options_.fault == Fault::kLoseReport) {
       workers_.LoseReport();
     }

@@ -81,7 +81,8 @@ TEST_F(Tokens, BadSourcesAreToldByNameAndWithoutATextOfTheirs) {
   EXPECT_THAT(Refused("fd:x"), HasSubstr("there is no such descriptor"));
   EXPECT_THAT(Refused("/no/such/file"), HasSubstr("--tokens /no/such/file: No such file"));
   EXPECT_THAT(Refused("/"), HasSubstr("Is a directory"));
-  EXPECT_THAT(Refused(File("TESSERA_TOKEN=a\n", 0640)), HasSubstr("others than its user may read or write it (mode 640)"));
+  EXPECT_THAT(Refused(File("TESSERA_TOKEN=a\n", 0640)),
+              HasSubstr("others than its user may read or write it (mode 640)"));
   EXPECT_THAT(Refused(File("TESSERA_TOKEN=a\nTESSERA_TOKE=secret\n", 0600)),
               AllOf(HasSubstr("line 2 is none of TESSERA_TOKEN="), Not(HasSubstr("secret"))));
   EXPECT_THAT(Refused(File(std::string(100'000, '#'), 0600)), HasSubstr("more than 65536 bytes (max_tokens_text)"));
