@@ -65,6 +65,7 @@ int Serve(const CoordinatorOptions& options) {
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   RaiseDescriptorLimit();
   umask(0077);
   auto opened = Listeners::Open(options, io);

@@ -444,6 +444,7 @@ int Serve(WorkerOptions options) {
   if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
   const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;

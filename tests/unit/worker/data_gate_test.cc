@@ -163,6 +163,20 @@ class DataGateTest : public ::testing::Test {
     const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     return StampOf(file)->modified_ns;
   }
+  // All of a file that the decoder reads.
+  kj::Promise<void> Load(wire::Transfer::Client transfer, const std::string& path, uint64_t bytes) {
+    auto open = transfer.openFileRequest();
+    open.setPath(path.c_str());
+    open.initLayout().initStrides(1).set(0, 1);
+    open.getLayout().setIsDecoded(true);
+    open.setBytes(bytes);
+    open.setModifiedNs(ModifiedNs(path));
+    open.send().wait(io_.waitScope);
+    auto copy = transfer.copyRequest();
+    copy.initBox().initStarts(1).set(0, 0);
+    copy.getBox().initStops(1).set(0, static_cast<int64_t>(bytes));
+    return copy.send().ignoreResult().eagerlyEvaluate(nullptr);
+  }
   kj::Promise<void> OpenFile(wire::Transfer::Client& transfer, const std::string& path, uint32_t tensor,
                              uint64_t bytes) {
     auto request = transfer.openFileRequest();
@@ -353,22 +367,32 @@ TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsCall) {
 TEST_F(HangingDecoderTest, ALoadUnderWayEndsWithItsConnection) {
   {
     DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
-    wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
-    auto open = transfer.openFileRequest();
-    open.setPath(path_.c_str());
-    open.initLayout().initStrides(1).set(0, 1);
-    open.getLayout().setIsDecoded(true);
-    open.setBytes(8);
-    open.setModifiedNs(ModifiedNs(path_));
-    open.send().wait(io_.waitScope);
-    auto copy = transfer.copyRequest();
-    copy.initBox().initStarts(1).set(0, 0);
-    copy.getBox().initStops(1).set(0, 8);
-    auto copied = copy.send().ignoreResult().eagerlyEvaluate(nullptr);
+    auto copied = Load(Redeem(client.Bootstrap<wire::DataGate>(), 1), path_, 8);
     AwaitStarted();
   }
   ExpectFree();
   EXPECT_EQ(worker_.reports(), 1);
+}
+
+// Its decoder answers when the file `go` is there, with as many bytes as are asked for. The transfer goes on.
+TEST_F(DataGateTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
+  std::ofstream(folder_ + "/python") << "#!/bin/sh\ntouch " << folder_ << "/started\nwhile [ ! -e " << folder_
+                                     << "/go ]; do sleep 0.01; done\nprintf '\\000\\000\\000\\000\\010\\000\\000"
+                                        "\\000\\000\\000\\000\\000' >&3\nexec sleep 1000\n";
+  std::filesystem::permissions(folder_ + "/python", std::filesystem::perms::owner_all);
+  const std::string path = File("x.h5", 8);
+  Worker worker(io_, folder_, 0);
+  worker.AddTicket(1, TransferDirection::kUpload, 1, 1, 8);
+  DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  {
+    auto copied = Load(transfer, path, 8);
+    while (!std::filesystem::exists(folder_ + "/started")) RunFor(5);
+  }
+  RunFor(20);
+  std::ofstream(folder_ + "/go") << "";
+  transfer.finishRequest().send().wait(io_.waitScope);
+  EXPECT_EQ(worker.reports(), 1);
 }
 
 TEST_F(DataGateTest, TensorsOfOneFileShareWhatIsOpen) {
