@@ -38,9 +38,9 @@ class Disk:
         return [line.split(" ", 2) for line in self.log.read_text().splitlines()]
 
     @contextlib.contextmanager
-    def cluster(self, *other_folders, **options):
+    def cluster(self, *other_folders, count=2, **options):
         environment = {"LD_PRELOAD": SLOW_DISK, "SLOW_DISK_PREFIX": self.folder, "SLOW_DISK_LOG": self.log, "SLOW_DISK_HANG": self.hang}
         with unittest.mock.patch.dict(os.environ, {name: str(value) for name, value in environment.items()}):
-            started = ts.local_cluster(2, memory="64MiB", files=[self.folder, *other_folders], **options)
+            started = ts.local_cluster(count, memory="64MiB", files=[self.folder, *other_folders], **options)
         with started as cluster:
             yield cluster
