@@ -77,7 +77,8 @@ int Serve(const CoordinatorOptions& options) {
   // An address or a certificate that is refused leaves a former journal as it is.
   std::unique_ptr<JournalWriter> journal;
   if (!options.journal_path.empty()) {
-    auto made = JournalWriter::Create(options.journal_path, options.config);
+    auto made = JournalWriter::Create(options.journal_path, options.config,
+                                      options.keeps_digest ? JournalDigest::kWritten : JournalDigest::kNone);
     if (!made.ok()) {
       std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
       listeners.RemoveSockets();
@@ -195,8 +196,9 @@ int Main(int argc, char** argv) {
                  "workers' parts of ops whose times are remembered, of each session")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--journal", options.journal_path,
-                 "write every event to this file, and at the end a digest of the effects to FILE.digest");
+  CLI::Option* const journal = app.add_option("--journal", options.journal_path, "write every event to this file");
+  app.add_flag("--journal-digest", options.keeps_digest, "at the end, write a digest of the effects to FILE.digest")
+      ->needs(journal);
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   app.set_version_flag("--version", kServerVersion);

@@ -49,6 +49,7 @@
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
+#include "server/worker/rpc/await_coordinator.h"
 #include "server/worker/rpc/data_gate.h"
 #include "server/worker/rpc/relay.h"
 #include "server/worker/rpc/worker_server.h"
@@ -70,6 +71,7 @@ struct WorkerOptions {
   std::string message_listen;     // host, or host:port; empty: no messages over TLS
   std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
+  double join_timeout_s = kJoinTimeoutS;
   int index = -1;
   int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
   std::string device = "cpu";
@@ -247,9 +249,13 @@ kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promis
       .wait(scope);
 }
 
-// Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
+// How far a worker got, should its running throw.
+enum class Stage : uint8_t { kJoining, kJoined, kStopped };
+constexpr int kLostCoordinator = 3;  // exit status
+
+// Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
+               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, Stage& stage) {
   auto& network = io.provider->getNetwork();
   auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
   auto remote = OpenRemoteDoor(options, io);
@@ -263,8 +269,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                      .ignoreResult()
                      .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
                      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+                     .then([&stage]() { stage = Stage::kStopped; })
                      .fork();
-  auto stream = AwaitUnless(stopped, (*dialer)->Connect(), io.waitScope);
+  auto stream =
+      AwaitUnless(stopped, AwaitCoordinator(**dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
   if (stream == nullptr) return;
   auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
@@ -286,7 +294,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
-  has_joined = true;
+  stage = Stage::kJoined;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) {
     parts->pages.Reserve(arena);
@@ -448,12 +456,12 @@ int Serve(WorkerOptions options) {
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
-  bool has_joined = false;
+  Stage stage = Stage::kJoining;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), has_joined);
+                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
                })) {
     // The coordinator's end shows in whatever was on its way there.
-    if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
+    if (stage == Stage::kJoining || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
       status =
@@ -463,6 +471,10 @@ int Serve(WorkerOptions options) {
                           : std::string(reason.message()));
     }
   }
+  if (status == 0 && stage == Stage::kJoined) {
+    Fail(StrCat("the coordinator at ", options.coordinator, " is gone"));
+    status = kLostCoordinator;
+  }
   unlink(path.c_str());
   unlink(messages_path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone, and what those
@@ -470,6 +482,17 @@ int Serve(WorkerOptions options) {
   if (options.exit_with_parent_fd >= 0) RemoveDeadSockets(options.socket_dir);
   std::fflush(nullptr);
   _exit(status);  // without waiting for what runs on the device
+}
+
+void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
+  app.add_option(
+      "--tokens", tokens_from,
+      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
+      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
 }
 
 int Main(int argc, char** argv) {
@@ -489,11 +512,7 @@ int Main(int argc, char** argv) {
                  "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
   app.add_option("--data-advertise", options.data_advertise,
                  "host[:port] by which they reach it, where that is another");
-  app.add_option(
-      "--tokens", tokens_from,
-      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
-      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
-  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  AddJoinOptions(app, options, tokens, tokens_from);
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));
   app.add_option("--memory", options.memory_bytes,

@@ -1,5 +1,6 @@
 """The processes of a cluster on this host: what they listen to, know and leave behind, and who starts them again."""
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -131,6 +132,57 @@ def test_workers_of_several_hosts_need_a_network_that_is_trusted(tmp_path):
         for process in [coordinator, *workers]:
             process.kill()
             process.wait()
+
+
+def started(folder, program, *arguments):
+    """A server of a cluster at folder/socket."""
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    own = ["--listen", f"unix:{folder}/socket"] if program == COORDINATOR else [
+        "--coordinator", f"unix:{folder}/socket", "--memory", "1MiB", "--threads", "1", "--socket-dir", folder]
+    return subprocess.Popen([program, *own, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextlib.contextmanager
+def ended(*processes):
+    """With the block."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+
+
+def test_a_worker_waits_for_its_coordinator_and_says_so_and_that_it_has_lost_it(tmp_path):
+    worker = started(tmp_path, WORKER)
+    with ended(worker):
+        assert "no coordinator listens at" in worker.stderr.readline()
+        coordinator = started(tmp_path, COORDINATOR)
+        with ended(coordinator):
+            coordinator.stdout.readline()
+            with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+                wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"])
+        assert worker.wait(20) == 3
+        assert worker.stderr.read() == f"tessera-worker: the coordinator at unix:{tmp_path}/socket is gone\n"
+
+
+def test_a_worker_that_finds_no_coordinator_in_time_ends_by_name(tmp_path):
+    worker = started(tmp_path, WORKER, "--join-timeout", "0.2")
+    with ended(worker):
+        assert worker.wait(20) == 1
+        assert f"join: no server at unix:{tmp_path}/socket" in worker.stderr.read()
+
+
+def test_a_worker_that_is_asked_to_end_ends_with_status_0(tmp_path):
+    coordinator, worker = started(tmp_path, COORDINATOR), started(tmp_path, WORKER)
+    with ended(coordinator, worker):
+        coordinator.stdout.readline()
+        with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+            wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"])
+        worker.terminate()
+        assert worker.wait(20) == 0
 
 
 def shown_of(pid):

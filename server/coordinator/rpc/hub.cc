@@ -108,7 +108,7 @@ void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
     }
   }
   Effects effects = machine_.Apply(now_us, std::move(event));
-  if (journal_) journal_->digest().Add(effects);
+  if (journal_) journal_->Add(effects);
   Carry(std::move(effects));
   if (machine_.has_more()) GoOn();
 }

@@ -256,7 +256,8 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
-                                                                     const CoordinatorConfig& config) {
+                                                                     const CoordinatorConfig& config,
+                                                                     JournalDigest digest) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
   capnp::MallocMessageBuilder message;
@@ -264,6 +265,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
   std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path));
+  if (digest == JournalDigest::kWritten) writer->digest_.emplace();
   if (absl::Status status = WriteMessage(fd, message); !status.ok()) {
     return absl::UnavailableError(StrCat(StdView(status.message()), " (", path, ")"));
   }
@@ -272,7 +274,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
 
 JournalWriter::~JournalWriter() {
   close(fd_);
-  std::ofstream(path_ + ".digest") << digest_.Hex() << "\n";
+  if (digest_.has_value()) std::ofstream(path_ + ".digest") << digest_->Hex() << "\n";
 }
 
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {

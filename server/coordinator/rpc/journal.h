@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,8 @@ class EffectsDigest {
  public:
   EffectsDigest();
   ~EffectsDigest();
+  EffectsDigest(const EffectsDigest&) = delete;
+  EffectsDigest& operator=(const EffectsDigest&) = delete;
   void Add(const Effects& effects);
   std::string Hex() const;
   uint64_t count() const { return count_; }
@@ -34,23 +37,31 @@ class EffectsDigest {
   uint64_t count_ = 0;
 };
 
+// Whether a digest of the effects is kept, which takes a text and a hash of each of them.
+enum class JournalDigest : uint8_t { kNone, kWritten };
+
 class JournalWriter {
  public:
   // Truncates. Unavailable when the file can't be written, as on a full disk.
-  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path,
-                                                               const CoordinatorConfig& config);
-  // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
+                                                               JournalDigest digest);
+  // Writes the digest of all effects to PATH.digest, where one is kept: the last connections end after the last
+  // request.
   ~JournalWriter();
 
   // A batch is kept as it came (`batch` is not null exactly for a BatchEvent).
   absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
-  EffectsDigest& digest() { return digest_; }
+  // Of effects that the events had.
+  void Add(const Effects& effects) {
+    if (digest_.has_value()) digest_->Add(effects);
+  }
+  const std::optional<EffectsDigest>& digest() const { return digest_; }
 
  private:
   JournalWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   int fd_;
   std::string path_;
-  EffectsDigest digest_;
+  std::optional<EffectsDigest> digest_;
 };
 
 struct ReplayResult {

@@ -55,9 +55,8 @@ class Attacker : private WireClient {
   // Unknown: the names.
   int Run(const std::string& name) {
     const std::map<std::string, void (Attacker::*)()> attacks = {
-        {"meshes", &Attacker::Meshes},           {"unread", &Attacker::Unread},
-        {"events", &Attacker::Events},           {"halves", &Attacker::Halves},
-        {"connections", &Attacker::Connections}, {"sessions", &Attacker::Sessions}};
+        {"meshes", &Attacker::Meshes}, {"unread", &Attacker::Unread},           {"events", &Attacker::Events},
+        {"halves", &Attacker::Halves}, {"connections", &Attacker::Connections}, {"sessions", &Attacker::Sessions}};
     const auto found = attacks.find(name);
     if (found == attacks.end()) {
       for (const auto& [known, attack] : attacks) std::fprintf(stderr, "%s\n", known.c_str());

@@ -61,7 +61,7 @@ Recorded Record(const std::string& path, unsigned seed) {
   CoordinatorConfig config;
   config.max_outstanding_per_worker = 5;
   config.max_sessions_per_uid = 1;
-  auto writer = *JournalWriter::Create(path, config);
+  auto writer = *JournalWriter::Create(path, config, JournalDigest::kWritten);
   StateMachine machine(config);
   std::mt19937 random(seed);
   Recorded result;
@@ -71,7 +71,7 @@ Recorded Record(const std::string& path, unsigned seed) {
     now_us += static_cast<int64_t>(random() % 30'000);
     EXPECT_TRUE(writer->Append(now_us, event, batch).ok());
     const Effects effects = machine.Apply(now_us, event);
-    writer->digest().Add(effects);
+    writer->Add(effects);
     ++result.events;
     for (const Effect& effect : effects) {
       const auto* to = std::get_if<ToWorkers>(&effect);
@@ -128,8 +128,8 @@ Recorded Record(const std::string& path, unsigned seed) {
     }
   }
   apply(SessionClosedEvent{SessionId(1)});
-  result.digest = writer->digest().Hex();
-  result.effects = writer->digest().count();
+  result.digest = writer->digest()->Hex();
+  result.effects = writer->digest()->count();
   result.given = machine.given();
   return result;
 }
@@ -192,7 +192,7 @@ TEST(JournalTest, WhatIsNotAsItWasWrittenIsDataLoss) {
 }
 
 TEST(JournalTest, AFullDiskIsUnavailable) {
-  const auto writer = JournalWriter::Create("/dev/full", CoordinatorConfig{});
+  const auto writer = JournalWriter::Create("/dev/full", CoordinatorConfig{}, JournalDigest::kNone);
   EXPECT_EQ(writer.status().code(), absl::StatusCode::kUnavailable);
 }
 
