@@ -374,6 +374,8 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   }
   if (!is_upload) return;
   for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;
+  // A window that never opens, as those of lost workers, answers nothing any more.
+  if (const OpPointer window = gone.window.lock()) window->request = 0;
   if (gone.status.ok() && !gone.closing) {
     SendTo(gone.session, UploadDoneEvent{gone.request});
     return;

@@ -417,6 +417,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   ticket.session = session.info.session;
   ticket.secret = window.secret;
   ticket.request = request;
+  ticket.window = op;
   ticket.direction = direction;
   ticket.tensors = std::move(tensors);
   ticket.workers = workers;

@@ -164,6 +164,7 @@ struct TicketEntry {
   SessionId session;
   uint64_t secret = 0;
   uint64_t request = 0;  // 0: answered
+  std::weak_ptr<OpEntry> window;
   TransferDirection direction = TransferDirection::kDownload;
   std::vector<TensorPointer> tensors;  // pinned: one, or those of an upload
   WorkerGroup workers;

@@ -289,7 +289,8 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
-                                                                     const CoordinatorConfig& config, Digest digest) {
+                                                                     const CoordinatorConfig& config,
+                                                                     JournalDigest digest) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
   capnp::MallocMessageBuilder message;
@@ -297,7 +298,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
   std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, 0));
-  if (digest == Digest::kOfEffects) writer->digest_ = std::make_unique<EffectsDigest>();
+  if (digest == JournalDigest::kWritten) writer->digest_ = std::make_unique<EffectsDigest>();
   TESSERA_RETURN_IF_ERROR(writer->Write(message));
   return writer;
 }

@@ -55,7 +55,7 @@ struct Told {
 
 Told Tell(unsigned seed, int steps) {
   const std::string path = StrCat(testing::TempDir(), "/told.", getpid());
-  auto journal = JournalWriter::Create(path, StoryConfig(), JournalWriter::Digest::kNone);
+  auto journal = JournalWriter::Create(path, StoryConfig(), JournalDigest::kNone);
   Core core(StoryConfig(), *std::move(journal));
   Told told;
   const auto look = [&] {
