@@ -89,6 +89,7 @@ struct JoinGroupRecord {
   WorkerIndex worker;
   std::string process;  // for messages
   int64_t timeout_us = 0;
+  std::string meeting;  // where other ranks of its host find it
 };
 struct LeaveGroupRecord {
   uint64_t group = 0;
@@ -105,6 +106,8 @@ struct CollectiveRecord {
   HandleId result;  // 0: none
   TensorSpec result_spec;
   int64_t timeout_us = 0;
+  uint64_t number = 0;    // among the member's collectives; 0: the next one
+  int64_t waited_us = 0;  // before it was sent
 };
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {

@@ -47,6 +47,7 @@ LAYERS = {
     "server/device/cuda": ["schemas/", "server/device", "kernels/kernel.h", "kernels/cuda/"],
     "kernels": ["schemas/types", "schemas/ops", "kernels/"],
     "client": ["schemas/", "client/"],
+    "client/rank_page": ["schemas/", "client/", "kernels/kernel.h"],
     "client/cli": ["schemas/", "client/", "server/plan/", "server/planner/"],
 }
 
