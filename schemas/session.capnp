@@ -25,7 +25,7 @@ struct ClientHello {
   protocolVersion @0 :UInt32;
   token @1 :Text;
   tenant @2 :Text;
-  # The token's tenant when empty; another one is PermissionDenied. The tokens of this version are of the tenant "".
+  # The token's tenant when empty; another one gets the answer of a wrong token.
   client @3 :Text;
   # For people: "python 3.11 tessera 0.1".
   pid @4 :Int32;
@@ -106,6 +106,37 @@ interface Session {
   groupStatus @6 (group :UInt64, lastCalls :UInt32) -> (record :FlightRecord);
   # The flight record of a process group that the session is a member of; NotFound for others. It has so many calls at most
   # (max_flight_calls).
+  tenants @7 () -> (tenants :List(TenantInfo));
+  # All of them for an admin, else the session's own.
+  setLimit @8 (tenant :Text, key :Text, value :Text) -> ();
+  # Changes one limit of a tenant until the tenants file is read again, which doesn't hear of it. For admins;
+  # PermissionDenied for others. NotFound where no such tenant is.
+}
+
+struct TenantLimits {
+  # What a tenant of the pool was given; -1: no limit.
+  name @0 :Text;
+  weight @1 :Int64;
+  guaranteedBytes @2 :Int64;
+  # Of each worker, as all bytes here.
+  maxBytes @3 :Int64 = -1;
+  maxSessions @4 :Int64 = -1;
+  maxConnections @5 :Int64 = -1;
+  maxQueuedRecords @6 :Int64 = -1;
+}
+
+struct TenantInfo {
+  # A tenant and what it has.
+  limits @0 :TenantLimits;
+  usedBytes @1 :Int64;
+  # On the worker where it has the most.
+  sessions @2 :UInt64;
+  connections @3 :UInt64;
+  queued @4 :UInt64;
+  deviceSeconds @5 :Float64;
+  # That its work took, summed over workers, since the coordinator began.
+  removed @6 :Bool;
+  # The tenants file names it no more.
 }
 
 struct FlightRecord {

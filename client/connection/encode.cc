@@ -343,6 +343,27 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   return report;
 }
 
+std::vector<TenantReport> DecodeTenants(capnp::List<wire::TenantInfo>::Reader reader) {
+  std::vector<TenantReport> tenants;
+  for (auto item : reader) {
+    const auto limits = item.getLimits();
+    tenants.push_back({.name = TextOf(limits.getName()),
+                       .weight = limits.getWeight(),
+                       .guaranteed_bytes = limits.getGuaranteedBytes(),
+                       .max_bytes = limits.getMaxBytes(),
+                       .max_sessions = limits.getMaxSessions(),
+                       .max_connections = limits.getMaxConnections(),
+                       .max_queued_records = limits.getMaxQueuedRecords(),
+                       .used_bytes = item.getUsedBytes(),
+                       .sessions = item.getSessions(),
+                       .connections = item.getConnections(),
+                       .queued = item.getQueued(),
+                       .device_seconds = item.getDeviceSeconds(),
+                       .is_removed = item.getRemoved()});
+  }
+  return tenants;
+}
+
 FlightReport DecodeFlightRecord(wire::FlightRecord::Reader reader) {
   const auto ago = [now_us = reader.getNowUs()](int64_t us) {
     return us < 0 ? -1.0 : static_cast<double>(now_us - us) * 1e-6;

@@ -234,6 +234,7 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
         WithMessage(message.status(), StrCat("group '", group.key, "': ", StdView(message.status().message()))));
     return Progress::kDone;
   }
+  if (message->has_failed) return Progress::kDone;
   const auto other = std::find_if(group.messages.begin(), group.messages.end(),
                                   [&](const WaitingMessage& known) { return message->IsOtherSideOf(known); });
   if (other == group.messages.end()) {
@@ -313,6 +314,7 @@ Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record recor
 void StateMachine::Unpark(SessionId id, HandleId handle) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
+  turns_.Retry(id);  // its first record may wait for the handle
   const auto parked = session->second.parked.find(handle);
   if (parked == session->second.parked.end()) return;
   for (Record& record : parked->second) {
@@ -329,6 +331,7 @@ void StateMachine::TakeBackParked() {
     if (session == sessions_.end()) continue;
     session->second.queue_weight += WeightOf(item->second);
     session->second.queue.push_front(std::move(item->second));
+    turns_.SetReady(item->first);
     session->second.memory_wait.reset();  // of the record that was the first
   }
   unparked_.clear();

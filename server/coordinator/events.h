@@ -17,6 +17,7 @@
 #include "schemas/types/ids.h"
 #include "schemas/types/message_network.h"
 #include "schemas/types/tensor_spec.h"
+#include "server/coordinator/tenants/tenant_limits.h"
 #include "server/plan/instance.h"
 
 namespace tessera {
@@ -145,6 +146,7 @@ struct GivenNumbers {
 // The first one: this process is the coordinator now. Epochs grow with time.
 struct StartedEvent {
   uint64_t epoch = 0;
+  uint64_t peer_key = 0;  // by which workers know each other; the same after a restart
 };
 // The uid of a client from elsewhere, whose user nobody knows.
 inline constexpr int64_t kNoUid = -1;
@@ -159,6 +161,15 @@ struct SessionOpenedEvent {
   std::string name = {};
   uint64_t connection = 0;  // by which it was opened; numbers are never used again
   int64_t uid = kNoUid;     // of the client's process, as the kernel says it on a unix socket
+};
+// The tenants that the pool has from now on, with what each was given. Tokens are not told.
+struct TenantsChangedEvent {
+  std::vector<TenantLimits> tenants;
+};
+// Work that the coordinator did for a session beside its records: it explained a plan, or showed a profile.
+struct SessionChargedEvent {
+  SessionId session;
+  int64_t us = 0;
 };
 struct SessionClosedEvent {
   SessionId session;
@@ -211,6 +222,7 @@ struct WorkerReportEvent {
   uint64_t incarnation = 0;
   std::vector<CompletionReport> completions;
   std::vector<TransferReport> transfers;
+  uint64_t taken = 0;  // of the coordinator's messages to this process, so many it has taken
 };
 struct TickEvent {};
 // The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.
@@ -218,6 +230,6 @@ struct ContinuedEvent {};
 
 using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
                            SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
-                           WorkerReportEvent, TickEvent, ContinuedEvent>;
+                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent>;
 
 }  // namespace tessera

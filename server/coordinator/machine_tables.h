@@ -15,13 +15,16 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/group_table.h"
 #include "server/coordinator/layout_table.h"
 #include "server/coordinator/long_work.h"
 #include "server/coordinator/memory_map.h"
+#include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
 #include "server/coordinator/tables.h"
+#include "server/coordinator/tenants/tenant_table.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
@@ -52,7 +55,10 @@ class MachineTables {
   uint64_t joins_ = 0;
   bool has_lost_ = false;       // some worker was lost
   bool rejoined_ = false;       // some worker number was used again
-  SessionId next_turn_;         // of the round robin
+  TenantTable tenants_;
+  FairTurns turns_;
+  SessionId turn_;              // whose turn it is; 0: nobody's
+  int32_t gate_ = 0;            // of FairTurns: what blocks it
   int64_t intake_left_us_ = 0;  // of the event that is being applied
   bool has_more_ = false;
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
@@ -67,6 +73,7 @@ class MachineTables {
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;
+  Metrics metrics_;
   Effects effects_;
 };
 

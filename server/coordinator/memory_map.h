@@ -35,7 +35,11 @@ class MemoryMap {
 
   // ResourceExhausted `op: does not fit: 12582912 bytes wanted on each of 4 workers; worker 2 has
   // 1048576 free of 16777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
-  absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
+  // `from`: not below it.
+  absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op,
+                                   int64_t from = 0);
+  // Where Allocate would find room, not below `from`.
+  std::optional<int64_t> FirstFit(absl::Span<const WorkerIndex> workers, int64_t bytes, int64_t from) const;
   // The most bytes that Allocate would find room for; 0 when a worker is not in the map.
   int64_t LargestFit(absl::Span<const WorkerIndex> workers) const;
   // The same after these requests, one after another, which change nothing here; absent when one of them doesn't fit.
@@ -49,6 +53,9 @@ class MemoryMap {
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 
+  bool Knows(WorkerIndex worker) const { return class_of_.contains(worker); }
+  // What a request of so many bytes takes.
+  int64_t RoundUp(int64_t bytes) const;
   int64_t TotalBytes(WorkerIndex worker) const;
   int64_t UsedBytes(WorkerIndex worker) const;
   int class_count() const { return static_cast<int>(classes_.size()); }
@@ -59,7 +66,6 @@ class MemoryMap {
     int64_t bytes = 0;
     FreeRanges free;
   };
-  int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.
   absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
   // The classes that the workers are of; empty when a worker is not in the map.

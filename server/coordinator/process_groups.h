@@ -65,6 +65,7 @@ struct WaitingMessage {
   int64_t deadline_us = 0;
   int64_t timeout_us = 0;
   bool is_blocked = false;  // it has met the other side, and a worker has no room for it yet
+  bool has_failed = false;  // while it was blocked: its record has nothing to do any more
 
   bool is_send() const { return call.signature.kind == CollectiveKind::kSend; }
   // Whether one is a send, the other a recv, and they name each other. A blocked one alone has its other side.

@@ -147,11 +147,13 @@ void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std:
   }
   group.ForgetCalls();
   const bool has_others = group.CountIn(GroupMember::State::kHere) > 1;
-  std::erase_if(group.messages, [&](const WaitingMessage& message) {
+  std::erase_if(group.messages, [&](WaitingMessage& message) {
+    if (message.has_failed) return false;
     const bool is_his = message.call.rank == rank || message.peer == rank;
     if (!is_his && (message.peer != kAnySource || has_others)) return false;
     EndArrived(message.call, group.WhyGone(rank, message.ToText()));
-    return true;
+    message.has_failed = message.is_blocked && message.call.rank != rank;
+    return !message.has_failed;
   });
   if (group.CountIn(GroupMember::State::kGone) == group.members.size()) process_groups_.Erase(group.id);
 }
