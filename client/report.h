@@ -169,6 +169,7 @@ struct FlightReport {
 struct GroupMemberReport {
   int32_t worker = 0;
   std::string process;  // "pid 4242 on node7"
+  std::string meeting;  // where ranks of its host find it; empty: nowhere
 };
 
 }  // namespace tessera

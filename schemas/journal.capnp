@@ -28,6 +28,7 @@ struct JournalEvent {
     report @7 :WorkerReport;
     tick @8 :Void;
     acknowledged @9 :Acknowledged;
+    # No event of the machine's: the session's client has its events up to there. Written once in a while.
     heard @10 :Int32;
     # A worker answered a ping.
     sessionResumed @11 :UInt64;
@@ -36,7 +37,7 @@ struct JournalEvent {
     sessionWentOn @13 :UInt64;
     # Resumed by the client that had it.
     started @14 :UInt64;
-    # The coordinator's epoch.
+    # Reserved: `startedAs` has the peer key, too.
     connected @15 :SessionConnection;
     disconnected @16 :SessionConnection;
     heardAtWork @17 :Int32;
@@ -44,7 +45,13 @@ struct JournalEvent {
     tenantsChanged @18 :List(S.TenantLimits);
     # All that are listed from then on. Tokens are never here.
     sessionCharged @19 :SessionCharged;
+    startedAs @20 :Started;
   }
+}
+
+struct Started {
+  epoch @0 :UInt64;
+  peerKey @1 :UInt64;
 }
 
 struct SessionCharged {
@@ -80,7 +87,6 @@ struct SessionBatch {
 }
 
 struct Acknowledged {
-  # Reserved.
   session @0 :UInt64;
   event @1 :UInt64;
 }
@@ -102,4 +108,5 @@ struct WorkerReport {
   incarnation @1 :UInt64;
   completions @2 :List(W.Completion);
   transfers @3 :List(W.TransferDone);
+  taken @4 :UInt64;
 }

@@ -9,7 +9,7 @@ using V = import "values.capnp";
 using W = import "worker.capnp";
 $Cxx.namespace("tessera::wire");
 
-const protocolVersion :UInt32 = 15;
+const protocolVersion :UInt32 = 16;
 # Raised when an old peer could misread a new one. A server of another version is FailedPrecondition.
 
 interface Gateway {
@@ -255,6 +255,8 @@ struct JoinGroup {
   process @5 :Text;
   # For messages: "pid 4242 on node7".
   timeoutUs @6 :Int64;
+  meeting @7 :Text;
+  # Where the other ranks of its host find it (client/rank_page): not read here, and told to all members.
 }
 
 struct Collective {
@@ -276,6 +278,11 @@ struct Collective {
   # A new handle. 0: the member takes nothing.
   resultSpec @9 :V.TensorSpec;
   timeoutUs @10 :Int64;
+  number @11 :UInt64;
+  # The call's place among the member's collectives of the group, from 1. 0: it follows the one before. A larger one says
+  # that the ranks matched the calls between by themselves. Not of sends and receives.
+  waitedUs @12 :Int64;
+  # How long it has waited for other ranks already: its time-out began so long ago.
 }
 
 struct Call {
@@ -354,6 +361,7 @@ struct GroupJoined {
 struct GroupMember {
   worker @0 :Int32;
   process @1 :Text;
+  meeting @2 :Text;
 }
 
 struct Matched {

@@ -36,6 +36,18 @@ struct WorkerHello {
   # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
   nccl @14 :Bool;
   # Of a worker with a GPU: bytes of messages with others of which it is so go by NCCL.
+  again @15 :Again;
+  # Null: the process joins for the first time. Else it has lost its coordinator and asks to go on.
+
+  struct Again {
+    incarnation @0 :UInt64;
+    epoch @1 :UInt64;
+    # Of the coordinator that it had: the one that it joins again is newer, or the same.
+    taken @2 :UInt64;
+    # The number of the last message that it has taken.
+    reported @3 :UInt64;
+    # How many reports it has sent.
+  }
 }
 
 struct WorkerWelcome {
@@ -46,6 +58,8 @@ struct WorkerWelcome {
   heartbeatS @3 :Float64;
   peerKey @4 :UInt64;
   # Shown to a peer's data socket to be given its arena.
+  reported @5 :UInt64;
+  # Of one that joins again: so many of its reports are here; it sends the later ones again.
 }
 
 interface Worker {
@@ -59,6 +73,10 @@ struct WorkerMessages {
   # What the coordinator sends on a worker's link.
   epoch @0 :UInt64;
   messages @1 :List(Message);
+  first @2 :UInt64;
+  # The number of the first of them: they are dense, from 1 for each process of a worker.
+  reported @3 :UInt64;
+  # So many reports of the worker are here: it need not keep them.
 
   struct Message {
     union {
@@ -130,6 +148,8 @@ struct Window {
   # More tensors of the same ticket: numbers 1, 2, ... of it.
   session @9 :UInt64;
   # Whose ticket it is: sessions take turns in a worker, and have a share of its places each.
+  stream @10 :UInt8 = 3;
+  # A stream of schemas/types/streams.h: that of transfers in either lane.
 }
 
 struct WindowRange {
@@ -145,7 +165,7 @@ struct InlineRead {
   strides @3 :List(Int64);
   waits @4 :List(Wait);
   stream @5 :UInt8 = 3;
-  # A stream of counters.h: that of transfers, or that of probes.
+  # A stream of schemas/types/streams.h: that of transfers in either lane, or that of probes.
 }
 
 struct InlineWrite {
@@ -156,6 +176,8 @@ struct InlineWrite {
   waits @4 :List(Wait);
   bytes @5 :Data;
   # All elements of the tensor, row-major: each worker takes those of its own box.
+  stream @6 :UInt8 = 3;
+  # As a window's.
 }
 
 struct Peer {
@@ -189,6 +211,10 @@ struct Reported {
   incarnation @1 :UInt64;
   completions @2 :List(Completion);
   transfers @3 :List(TransferDone);
+  taken @4 :UInt64;
+  # The number of the last message that the worker has taken.
+  number @5 :UInt64;
+  # Reports are dense, from 1 for each process of a worker.
 }
 
 struct Completion {
@@ -212,6 +238,8 @@ struct RunTimes {
   endedNs @1 :Int64;
   workNs @2 :Int64;
   # Of the time between the part in which it worked; the rest waited, for peers or for messages.
+  busyNs @3 :Int64;
+  # Of workNs the part in which it had a core, or the GPU.
 }
 
 struct Received {

@@ -56,6 +56,8 @@ void EncodeCollective(const Record& record, wire::Collective::Builder call) {
   call.setTag(group.tag);
   call.setOperand(group.operand);
   call.setTimeoutUs(group.timeout_us);
+  call.setNumber(group.number);
+  call.setWaitedUs(group.waited_us);
   if (record.handle == 0) return;
   call.setResult(record.handle);
   EncodeTensorSpec(*record.spec, call.initResultSpec());
@@ -120,6 +122,7 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       join.setWorker(record.group->worker);
       join.setProcess(record.group->process.c_str());
       join.setTimeoutUs(record.group->timeout_us);
+      join.setMeeting(record.group->meeting.c_str());
       return;
     }
     case Record::Kind::kCollective: EncodeCollective(record, builder.initCollective()); return;
@@ -280,7 +283,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.request = reader.getGroupJoined().getRequest();
       event.group = reader.getGroupJoined().getGroup();
       for (auto member : reader.getGroupJoined().getMembers()) {
-        event.members.push_back({member.getWorker(), TextOf(member.getProcess())});
+        event.members.push_back({member.getWorker(), TextOf(member.getProcess()), TextOf(member.getMeeting())});
       }
       return event;
     case wire::Event::MATCHED:

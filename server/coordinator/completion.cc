@@ -84,15 +84,10 @@ void StateMachine::On(const WorkerReportEvent& event) {
 void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
   if (!Remove(op->missing, worker)) return;
   WorkerEntry& entry = workers_.at(worker);
-  --entry.outstanding;
+  entry.windows.Remove(op->lane, op->cost_us, config_, WindowUs());
   entry.working_since_us = now_us_;
+  entry.done_us = now_us_;
   if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
-  entry.outstanding_us -= op->cost_us;
-  const auto has_refill = [](int64_t outstanding, int64_t limit) { return outstanding <= limit - (limit + 7) / 8; };
-  if (has_refill(entry.outstanding, config_.max_outstanding_per_worker) &&
-      has_refill(entry.outstanding_us, WindowUs())) {
-    entry.full = false;
-  }
   CountTraffic(*op, worker, report);
   AddRun(*op, worker, report);
   if (!report.status.ok()) Blame(op, OfCall(NamedAfter(op->name, report.status), op->first_result.value));
@@ -118,6 +113,15 @@ void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionRepor
   run.transferred_bytes = static_cast<int64_t>(report.inline_bytes.size()) + report.written_bytes;
 }
 
+namespace {
+
+void CountInMetrics(TenantMetrics& metrics, const OpEntry& op, int64_t now_us) {
+  metrics.AddOp(op.name, op.status, static_cast<double>(now_us - op.issued_us) * 1e-6);
+  for (const ProfiledRun& run : op.runs) metrics.AddDeviceTime(run.worker, op.lane, run.times.busy_ns);
+}
+
+}  // namespace
+
 // A window's bytes come when it is open: its ticket says of them.
 void StateMachine::Remember(OpEntry& op) {
   if (op.kind == OpEntry::Kind::kWindow) return;
@@ -135,6 +139,7 @@ void StateMachine::Remember(OpEntry& op) {
   }
   auto session = sessions_.find(op.session);
   if (session == sessions_.end()) return;
+  CountInMetrics(*session->second.metrics, op, now_us_);
   const bool is_run = op.kind == OpEntry::Kind::kRun;
   session->second.profile.Add({.number = op.profile_number,
                                .name = op.name,
@@ -195,6 +200,10 @@ std::vector<CommScope*> StateMachine::ScopesOf(SessionId id, const ScopeNumbers&
 void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction,
                                  WorkerIndex worker, int64_t bytes) {
   const auto at = static_cast<size_t>(worker.value);
+  if (const auto owner = sessions_.find(session); bytes > 0 && owner != sessions_.end()) {
+    TenantMetrics& metrics = *owner->second.metrics;
+    (direction == TransferDirection::kUpload ? metrics.uploaded_bytes : metrics.downloaded_bytes) += bytes;
+  }
   for (CommScope* scope : ScopesOf(session, scopes)) {
     std::vector<int64_t>& counted =
         direction == TransferDirection::kUpload ? scope->uploaded_bytes : scope->downloaded_bytes;
@@ -365,6 +374,8 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   }
   if (!is_upload) return;
   for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;
+  // A window that never opens, as those of lost workers, answers nothing any more.
+  if (const OpPointer window = gone.window.lock()) window->request = 0;
   if (gone.status.ok() && !gone.closing) {
     SendTo(gone.session, UploadDoneEvent{gone.request});
     return;

@@ -12,6 +12,11 @@ template <typename Config, typename Visit>
 void VisitFields(Config& config, Visit visit) {
   visit("max_outstanding_per_worker", config.max_outstanding_per_worker);
   visit("max_outstanding_us_per_worker", config.max_outstanding_us_per_worker);
+  visit("max_outstanding_light_us_per_worker", config.max_outstanding_light_us_per_worker);
+  visit("max_light_us", config.max_light_us);
+  visit("light_window_us", config.light_window_us);
+  visit("light_share_percent", config.light_share_percent);
+  visit("max_light_place_bytes", config.max_light_place_bytes);
   visit("max_outstanding_us_shared", config.max_outstanding_us_shared);
   visit("max_unmeasured_instances", config.max_unmeasured_instances);
   visit("max_queued_records", config.max_queued_records);
@@ -39,6 +44,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("suspect_us", config.suspect_us);
   visit("worker_timeout_us", config.worker_timeout_us);
   visit("work_timeout_us", config.work_timeout_us);
+  visit("idle_check_us", config.idle_check_us);
   visit("max_intake_us", config.max_intake_us);
   visit("max_slice_looks", config.max_slice_looks);
 }

@@ -9,14 +9,19 @@
 namespace tessera {
 
 struct CoordinatorConfig {
-  int64_t max_outstanding_per_worker = 64;         // instructions issued and not reported
-  int64_t max_outstanding_us_per_worker = 10'000;  // predicted work issued and not reported
-  int64_t max_outstanding_us_shared = 2'000;       // the same while two tenants compete
-  int64_t max_unmeasured_instances = 4;            // of a plan whose cost no worker has measured yet, under way
-  int64_t max_queued_records = 100'000;            // per session; more is ResourceExhausted
-  int64_t max_sessions = 1024;                     // of clients
-  int64_t max_sessions_per_uid = 768;              // of them, of one user's clients on unix sockets
-  int64_t max_admin_sessions = 16;                 // beside them: clients can't lock an admin out
+  int64_t max_outstanding_per_worker = 64;              // instructions issued and not reported
+  int64_t max_outstanding_us_per_worker = 10'000;       // predicted work issued and not reported
+  int64_t max_outstanding_us_shared = 2'000;             // the same while two tenants compete
+  int64_t max_unmeasured_instances = 4;                 // of a plan whose cost no worker has measured yet, under way
+  int64_t max_outstanding_light_us_per_worker = 2'000;  // the same of its light lane
+  int64_t max_light_us = 500;                           // what an op may take that is in the light lane
+  int64_t light_window_us = 100'000;                    // of late a session had no more than
+  int64_t light_share_percent = 10;                     // of a device, if its ops are light
+  int64_t max_light_place_bytes = 64 << 10;             // memory for which a light op looks where no batch op is about
+  int64_t max_queued_records = 100'000;                 // per session; more is ResourceExhausted
+  int64_t max_sessions = 1024;                          // of clients
+  int64_t max_sessions_per_uid = 768;                   // of them, of one user's clients on unix sockets
+  int64_t max_admin_sessions = 16;                      // beside them: clients can't lock an admin out
   int64_t max_tensors_per_session = 1'000'000;
   int64_t max_cached_plans = 16'384;
   int64_t max_cached_plan_bytes = int64_t{256} << 20;
@@ -38,6 +43,7 @@ struct CoordinatorConfig {
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
+  int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
   int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 

@@ -59,7 +59,9 @@ class CountedTable {
     T* operator->() const { return slot_->entry(); }
     explicit operator bool() const { return slot_ != nullptr; }
     uint32_t use_count() const { return slot_ == nullptr ? 0 : slot_->count; }
-    EntryNumber number() const { return slot_ == nullptr ? EntryNumber{} : EntryNumber{slot_->number, slot_->generation}; }
+    EntryNumber number() const {
+      return slot_ == nullptr ? EntryNumber{} : EntryNumber{slot_->number, slot_->generation};
+    }
     friend bool operator==(const Pointer&, const Pointer&) = default;
 
    private:

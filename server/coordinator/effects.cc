@@ -39,19 +39,19 @@ struct MessageText {
   }
   std::string operator()(const TransferWindow& m) const {
     std::string text = StrCat("window ", m.ordinal.value, " ticket ", m.ticket.value, " secret ", m.secret,
-                              " direction ", static_cast<int>(m.direction()));
+                              " direction ", static_cast<int>(m.direction()), " stream ", static_cast<int>(m.stream));
     for (const TransferRange& range : m.ranges) {
       StrAppend(&text, " ", ToText(range.spec), " at ", range.offset_bytes, " ", TextOf(range.strides));
     }
     return StrCat(text, " ", TextOf(m.waits));
   }
   std::string operator()(const InlineRead& m) const {
-    return StrCat("inline ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
-                  TextOf(m.waits));
+    return StrCat("inline ", m.ordinal.value, " stream ", static_cast<int>(m.stream), " ", ToText(m.spec), " at ",
+                  m.offset_bytes, " ", TextOf(m.strides), " ", TextOf(m.waits));
   }
   std::string operator()(const InlineWrite& m) const {
-    return StrCat("write ", m.ordinal.value, " ", ToText(m.spec), " at ", m.offset_bytes, " ", TextOf(m.strides), " ",
-                  TextOf(m.waits), " ", absl::BytesToHexString(m.bytes));
+    return StrCat("write ", m.ordinal.value, " stream ", static_cast<int>(m.stream), " ", ToText(m.spec), " at ",
+                  m.offset_bytes, " ", TextOf(m.strides), " ", TextOf(m.waits), " ", absl::BytesToHexString(m.bytes));
   }
   std::string operator()(const CloseTicket& m) const { return StrCat("close ", m.ticket.value); }
   std::string operator()(const PeerJoined& m) const {

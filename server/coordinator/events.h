@@ -89,6 +89,7 @@ struct JoinGroupRecord {
   WorkerIndex worker;
   std::string process;  // for messages
   int64_t timeout_us = 0;
+  std::string meeting;  // where other ranks of its host find it
 };
 struct LeaveGroupRecord {
   uint64_t group = 0;
@@ -105,6 +106,8 @@ struct CollectiveRecord {
   HandleId result;  // 0: none
   TensorSpec result_spec;
   int64_t timeout_us = 0;
+  uint64_t number = 0;    // among the member's collectives; 0: the next one
+  int64_t waited_us = 0;  // before it was sent
 };
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {
@@ -143,6 +146,7 @@ struct GivenNumbers {
 // The first one: this process is the coordinator now. Epochs grow with time.
 struct StartedEvent {
   uint64_t epoch = 0;
+  uint64_t peer_key = 0;  // by which workers know each other; the same after a restart
 };
 // The uid of a client from elsewhere, whose user nobody knows.
 inline constexpr int64_t kNoUid = -1;
@@ -218,6 +222,7 @@ struct WorkerReportEvent {
   uint64_t incarnation = 0;
   std::vector<CompletionReport> completions;
   std::vector<TransferReport> transfers;
+  uint64_t taken = 0;  // of the coordinator's messages to this process, so many it has taken
 };
 struct TickEvent {};
 // The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.

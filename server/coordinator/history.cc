@@ -27,7 +27,18 @@ void AddOwnWait(const Access& access, uint8_t stream, int phase, std::vector<Ins
   AddWait(waits, {phase, access.stream, access.ordinal, WaitScope::kOwn, *access.workers});
 }
 
+template <typename List>
+bool HasOneIn(const List& list, Lane lane) {
+  return std::any_of(list.begin(), list.end(),
+                     [lane](const Access& access) { return LaneOf(static_cast<StreamId>(access.stream)) == lane; });
+}
+
 }  // namespace
+
+bool History::IsWrittenIn(Lane lane) const { return HasOneIn(writes_, lane); }
+bool History::IsTouchedIn(Lane lane) const {
+  return IsWrittenIn(lane) || HasOneIn(reads_, lane) || HasOneIn(peer_reads_, lane);
+}
 
 void AddWait(std::vector<InstanceWait>& waits, InstanceWait wait) {
   for (InstanceWait& known : waits) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "schemas/types/streams.h"
 #include "server/coordinator/effects.h"
 #include "server/plan/instance.h"
 
@@ -29,6 +30,9 @@ class History {
   void AddRead(const Access& access);   // on the own worker
   void AddPeerRead(const Access& access);
 
+  // Whether some write, or any access, is on a stream of the lane.
+  bool IsWrittenIn(Lane lane) const;
+  bool IsTouchedIn(Lane lane) const;
   bool empty() const { return writes_.empty() && reads_.empty() && peer_reads_.empty(); }
   // Adds what another history of (part of) the same range says.
   void Merge(const History& other);

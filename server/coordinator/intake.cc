@@ -105,6 +105,7 @@ void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, Tenso
 }
 
 void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
+  ++session.metrics->refused[status.code()];
   // The results are never there; their specs are for messages.
   std::vector<OperandSpec> specs;
   bool is_inherited = false;
@@ -141,7 +142,8 @@ void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
 absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
   std::vector<Scalar> scalars;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
-  if (!HasRoomFor(*plan)) return Progress::kBlocked;
+  unit.lane = LaneFor(session, *plan, unit.tensors);
+  if (!HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
   FinishUnit(session, unit);
   return Progress::kDone;
@@ -168,7 +170,8 @@ Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size
     status = plan.status();
     if (plan.ok()) {
       const WorkerGroup workers = (*plan)->workers;
-      if (!HasRoomFor(**plan)) return Progress::kBlocked;
+      unit->lane = LaneFor(session, **plan, unit->tensors);
+      if (!HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
       plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
       if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
@@ -202,7 +205,7 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
     tensor->layout = layouts_.Of(one.spec, RowMajorStrides(MaxShardShape(one.spec)));
     tensor->uploading = record.bytes.empty();
     const int64_t bytes = MaxShardElements(one.spec) * SizeBytes(one.spec.dtype);
-    auto buffer = NewBuffer(session.info.session, workers, bytes, "upload");
+    auto buffer = NewBuffer(session.info.session, workers, bytes, "upload", UsualLane(session));
     if (!buffer.ok() && record.tensors.size() > 1) {
       return WithMessage(buffer.status(),
                          StrCat(StdView(buffer.status().message()), "; for ", ToText(one.spec), ", number ",
@@ -244,7 +247,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
   const WorkerGroup workers = is_real ? groups_.Of(record.tensors[0].spec.mesh) : MakeGroup({});
   const bool is_inline = !record.bytes.empty();
   if (status.ok()) status = is_inline ? CheckInline(record) : CheckTickets("upload", session);
-  if (status.ok() && !HasRoom(*workers)) return Progress::kBlocked;
+  if (status.ok() && !HasRoom(*workers, UsualLane(session))) return Progress::kBlocked;
   if (status.ok()) {
     auto placed = PlaceUploads(session, record, workers);
     status = placed.status();
@@ -274,7 +277,8 @@ Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record)
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
   if (tensor.ok()) {
-    if (!HasRoom(*groups_.Of((*tensor)->spec().mesh))) return Progress::kBlocked;
+    const Lane lane = LaneForRead(session, **tensor);
+    if (!HasRoom(*groups_.Of((*tensor)->spec().mesh), lane)) return Progress::kBlocked;
   }
   if (!tensor.ok()) {
     Send(session, SettledEvent{record.request, tensor.status()});

@@ -18,11 +18,6 @@
 namespace tessera {
 namespace {
 
-// StreamId of server/device, which the coordinator does not include.
-constexpr uint8_t kComputeStream = 0;
-constexpr uint8_t kExchangeStream = 1;
-constexpr uint8_t kIoStream = 3;
-
 // About what a plan takes to make: the coordinator's own work, which the session that asks for it pays.
 constexpr int64_t kPlanUs = 100;
 constexpr int64_t kPlanBytesPerUs = 10;  // of its text
@@ -123,7 +118,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
   made.collectives = CollectivesOf(planned.plan);
   made.cost_us = std::max<int64_t>(
       1, static_cast<int64_t>(PredictSeconds(planned.plan, TopologyOf(planned.plan.buffers[0].mesh)) * 1e6));
-  made.stream = OnlyExchanges(planned.plan) ? kExchangeStream : kComputeStream;
+  made.stream = OnlyExchanges(planned.plan) ? StreamId::kExchange : StreamId::kCompute;
   made.recipes = std::move(planned.scalars.recipes);
   if (unit.calls.size() > 1) {
     std::vector<WayStep> way;
@@ -197,7 +192,7 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId 
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (buffers[b] || p.buffers[b].kind != kind) continue;
       absl::StatusOr<BufferPointer> made =
-          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(unit.calls.back()->call.op));
+          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(unit.calls.back()->call.op), unit.lane);
       if (!made.ok()) return DoesNotFit(plan, b, made.status());
       buffers[b] = *std::move(made);
       instance.buffer_offsets[b] = buffers[b]->offset_bytes;
@@ -256,28 +251,30 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   return last;
 }
 
-void StateMachine::AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
+void StateMachine::AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
                             const BuffersApart& apart, Instance& instance) {
   const Plan& p = *plan.plan;
-  const Access access{instance.stream, instance.ordinal, plan.workers};
-  instance.writes_are_free = true;
   const auto visit_all = [&](const auto& visit) {
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (buffers[b]) visit(b, HistoryOf(buffers[b]));  // else it passes on, or lies apart
     }
     for (const auto& [b, buffer] : apart) visit(b, HistoryOf(buffer));
   };
-  visit_all([&](size_t b, History& history) {
-    const BufferUse& use = plan.uses[b];
-    if (p.buffers[b].kind == PlanBuffer::Kind::kInput) {
-      if (use.first_read > 0) history.WaitsForRead(instance.stream, use.first_read, instance.waits);
-      if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, plan.workers, instance.waits);
-    }
-    if (use.first_write == 0) return;
-    history.WaitsForWrite(instance.stream, use.first_write, instance.waits);
-    instance.writes_are_free = instance.writes_are_free && history.empty();
-  });
-  DropRejoined(instance.waits);
+  const auto collect = [&](uint8_t stream, std::vector<InstanceWait>& waits) {
+    instance.writes_are_free = true;
+    visit_all([&](size_t b, History& history) {
+      const BufferUse& use = plan.uses[b];
+      if (p.buffers[b].kind == PlanBuffer::Kind::kInput) {
+        if (use.first_read > 0) history.WaitsForRead(stream, use.first_read, waits);
+        if (use.first_peer_read > 0) history.WaitsForPeerRead(use.first_peer_read, plan.workers, waits);
+      }
+      if (use.first_write == 0) return;
+      history.WaitsForWrite(stream, use.first_write, waits);
+      instance.writes_are_free = instance.writes_are_free && history.empty();
+    });
+  };
+  instance.stream = ChooseStream(op, plan.stream, instance.waits, collect);
+  const Access access{instance.stream, instance.ordinal, plan.workers};
   // All waits are known before any access of this instruction is recorded: a donated buffer is in twice.
   visit_all([&](size_t b, History& history) {
     if (plan.uses[b].first_write > 0) history.AddWrite(access);
@@ -327,7 +324,6 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
   Instance instance;
   instance.plan = plan.id;
-  instance.stream = plan.stream;
   instance.scalars = std::move(scalars);
   instance.makes_calls = MakesCalls(plan);
   TESSERA_ASSIGN_OR_RETURN(std::vector<BufferPointer> buffers,
@@ -335,7 +331,8 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);
-    op = NewRun(name, session.info.session, plan);
+    op = NewRun(name, session.info.session, plan, unit.lane);
+    session.recent_use.Add(now_us_, op->cost_us, config_);
     op->way = WayOf(unit, plan);
     op->works_alone = plan.collectives.empty();
     if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
@@ -347,7 +344,7 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
       for (const auto& [collective, count] : plan.collectives) scope.collectives[collective] += count;
     }
     instance.ordinal = op->ordinal;
-    AddWaits(plan, buffers, /*apart=*/{}, instance);
+    AddWaits(*op, plan, buffers, /*apart=*/{}, instance);
     ToGroup(plan.workers, std::move(instance));
   }
   AddOutputs(session, unit, plan, buffers, op);
@@ -391,7 +388,8 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   // A lost worker of a tensor that is still good has nothing of it.
   const WorkerGroup workers = AliveOf(groups_.Of(tensors[0]->spec().mesh));
   const bool upload = direction == TransferDirection::kUpload;
-  OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1);
+  const Lane lane = upload ? UsualLane(session) : LaneForRead(session, *tensors[0]);
+  OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1, lane);
   TransferWindow window;
   window.ordinal = op->ordinal;
   window.ticket = TicketId(next_ticket_++);
@@ -400,16 +398,17 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
   for (const TensorPointer& tensor : tensors) {
     window.ranges.push_back({direction, tensor->spec(), tensor->offset_bytes, tensor->strides()});
-    History& history = HistoryOf(tensor->buffer);
-    if (upload) {
-      history.WaitsForWrite(kIoStream, 1, window.waits);
-      history.AddWrite({kIoStream, op->ordinal, workers});
-    } else {
-      AddParent(op, *tensor);
-      history.WaitsForRead(kIoStream, 1, window.waits);
-    }
+    if (!upload) AddParent(op, *tensor);
   }
-  DropRejoined(window.waits);
+  window.stream = ChooseStream(*op, StreamId::kIo, window.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
+    for (const TensorPointer& tensor : tensors) {
+      const History& history = HistoryOf(tensor->buffer);
+      upload ? history.WaitsForWrite(stream, 1, waits) : history.WaitsForRead(stream, 1, waits);
+    }
+  });
+  for (const TensorPointer& tensor : tensors) {
+    if (upload) HistoryOf(tensor->buffer).AddWrite({window.stream, op->ordinal, workers});
+  }
   op->request = request;
   op->ticket = window.ticket;
   op->tensor = tensors[0];
@@ -418,6 +417,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   ticket.session = session.info.session;
   ticket.secret = window.secret;
   ticket.request = request;
+  ticket.window = op;
   ticket.direction = direction;
   ticket.tensors = std::move(tensors);
   ticket.workers = workers;
@@ -440,16 +440,17 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
     if (first && !IsEmpty(LocalBox(spec, position))) holders.push_back(spec.mesh.WorkerAt(position));
   }
   const WorkerGroup workers = AliveOf(MakeGroup(std::move(holders)));
-  OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1);
+  const Lane lane = LaneForRead(session, *tensor);
+  OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1, lane);
   AddParent(op, *tensor);
   InlineRead read;
   read.ordinal = op->ordinal;
   read.spec = spec;
   read.offset_bytes = tensor->offset_bytes;
   read.strides = tensor->strides();
-  History& history = HistoryOf(tensor->buffer);
-  history.WaitsForRead(kIoStream, 1, read.waits);
-  DropRejoined(read.waits);
+  read.stream = ChooseStream(*op, StreamId::kIo, read.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
+    HistoryOf(tensor->buffer).WaitsForRead(stream, 1, waits);
+  });
   op->request = request;
   op->profile_number = session.profile.TakeNumber();
   op->mesh = spec.mesh;
@@ -464,7 +465,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
 
 void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes) {
   const WorkerGroup& workers = tensor->buffer->workers;
-  OpPointer op = NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1);
+  OpPointer op = NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1, UsualLane(session));
   op->works_alone = true;
   op->first_result = tensor->handle;
   InlineWrite write;
@@ -474,9 +475,10 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   write.strides = tensor->strides();
   write.bytes = std::move(bytes);
   History& history = HistoryOf(tensor->buffer);
-  history.WaitsForWrite(kIoStream, 1, write.waits);
-  DropRejoined(write.waits);
-  history.AddWrite({kIoStream, op->ordinal, workers});
+  write.stream = ChooseStream(*op, StreamId::kIo, write.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
+    history.WaitsForWrite(stream, 1, waits);
+  });
+  history.AddWrite({write.stream, op->ordinal, workers});
   op->profile_number = session.profile.TakeNumber();
   op->tensor = tensor;
   op->comm_scopes = EnterScopes(session);

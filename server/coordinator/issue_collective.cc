@@ -101,7 +101,7 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, unit, scalars);
   if (!plan.ok()) return SaidBy(name, NameOf(record.call.op), plan.status());
   const WorkerGroup workers = (*plan)->workers;
-  if (!HasRoomFor(**plan)) return Progress::kBlocked;
+  if (!HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
   const absl::Status run = RunCollective(name, group, givers, takers, **plan);
   if (absl::IsResourceExhausted(run) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(run);
@@ -116,7 +116,6 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   const PlanValue& output = p.values[static_cast<size_t>(p.outputs[0])];
   Instance instance;
   instance.plan = plan.id;
-  instance.stream = plan.stream;
   instance.makes_calls = MakesCalls(plan);
   instance.buffer_offsets.resize(p.buffers.size());
   BuffersApart apart;
@@ -160,13 +159,13 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   OpPointer op;
   if (!p.steps.empty()) {
     Define(plan);
-    op = NewRun(name, SessionId(), plan);
+    op = NewRun(name, SessionId(), plan, Lane::kBatch);
     for (const ArrivedCall* giver : givers) AddParent(op, *giver->operand);
     for (const auto& calls : {givers, takers}) {
       for (const ArrivedCall* call : calls) AddShare(*op, *call, plan);
     }
     instance.ordinal = op->ordinal;
-    AddWaits(plan, buffers, apart, instance);
+    AddWaits(*op, plan, buffers, apart, instance);
     ToGroup(plan.workers, std::move(instance));
   }
   for (size_t t = 0; t < takers.size(); ++t) {

@@ -103,8 +103,8 @@ bool StateMachine::LoseShard(TensorEntry& tensor, const WorkerLoss& loss) {
     return true;
   }
   const Box box = LocalBox(whole, whole.mesh.PositionAt(*position));
-  PoisonTensor(tensor, absl::UnavailableError(
-                           StrCat(StdView(loss.cause.message()), "; with it went ", ToText(box), " of ", ToText(whole))));
+  PoisonTensor(tensor, absl::UnavailableError(StrCat(StdView(loss.cause.message()), "; with it went ", ToText(box),
+                                                     " of ", ToText(whole))));
   return true;
 }
 

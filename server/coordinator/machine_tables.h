@@ -20,6 +20,7 @@
 #include "server/coordinator/layout_table.h"
 #include "server/coordinator/long_work.h"
 #include "server/coordinator/memory_map.h"
+#include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
 #include "server/coordinator/tables.h"
@@ -72,6 +73,7 @@ class MachineTables {
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;
+  Metrics metrics_;
   Effects effects_;
 };
 

@@ -8,9 +8,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <kj/async-io.h>
@@ -24,23 +25,33 @@
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/http_loop.h"
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
+#include "server/coordinator/rpc/state_folder.h"
 #include "server/coordinator/rpc/tenants_watcher.h"
+#include "server/process/tokens.h"
 
 namespace tessera {
 namespace {
+
+// Of sessions that would have none: a client waits out a restart.
+constexpr double kLeaseWithStateS = 60;  // docs/limits.md: session_lease
 
 absl::Status CheckUsage(const CoordinatorOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckListening(options));
   const bool has_tokens = !options.token.empty() && !options.join_token.empty();
   if (!has_tokens && options.tenants_path.empty()) {
     return absl::InvalidArgumentError(
-        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN, or --tenants FILE");
+        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN (--tokens, or the "
+        "environment), or --tenants FILE");
   }
   const bool is_shared = options.admin_token == options.token || options.admin_token == options.join_token;
   if (is_shared && !options.admin_token.empty()) {
     return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
+  }
+  if (!options.state_folder.empty() && !options.journal_path.empty()) {
+    return absl::InvalidArgumentError("--journal: the log of --state is one");
   }
   if (options.lease_s > options.max_lease_s) {
     return absl::InvalidArgumentError(
@@ -63,6 +74,19 @@ int Replay(const std::string& path) {
   return 0;
 }
 
+absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options,
+                                               const std::optional<StateFolder>& state) {
+  if (state.has_value()) return state->Load(options.config);
+  std::unique_ptr<JournalWriter> journal;
+  if (!options.journal_path.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal_path, options.config,
+                                                          options.keeps_digest ? JournalDigest::kWritten
+                                                                               : JournalDigest::kNone));
+  }
+  return std::make_unique<Core>(options.config, std::move(journal));
+}
+constexpr int64_t kIdleCheckUs = 4'000'000;  // docs/limits.md: idle_check_us
+
 kj::Promise<void> ReadAtHangUp(kj::UnixEventPort& port, TenantsWatcher& watcher) {
   return port.onSignal(SIGHUP).then([&port, &watcher](siginfo_t&&) {
     watcher.ReadNow();
@@ -79,6 +103,16 @@ kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoCon
 }
 
 int Serve(const CoordinatorOptions& options) {
+  // Before any socket is taken: a coordinator that has the folder has those, too.
+  std::optional<StateFolder> state;
+  if (!options.state_folder.empty()) {
+    auto opened = StateFolder::Open(options.state_folder);
+    if (!opened.ok()) {
+      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(opened.status().message()).c_str());
+      return 1;
+    }
+    state = *std::move(opened);
+  }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
@@ -90,6 +124,7 @@ int Serve(const CoordinatorOptions& options) {
     return 2;
   }
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   RaiseDescriptorLimit();
   umask(0077);
   auto opened = Listeners::Open(options, io);
@@ -99,17 +134,33 @@ int Serve(const CoordinatorOptions& options) {
   }
   Listeners& listeners = **opened;
   // An address or a certificate that is refused leaves a former journal as it is.
-  std::unique_ptr<JournalWriter> journal;
-  if (!options.journal_path.empty()) {
-    auto made = JournalWriter::Create(options.journal_path, options.config);
+  auto core = MakeCore(options, state);
+  if (!core.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(core.status().message()).c_str());
+    listeners.RemoveSockets();
+    return 1;
+  }
+  Hub hub(options, io.provider->getTimer(), io.unixEventPort, *std::move(core));
+  for (const std::string& address : listeners.addresses()) {
+    std::printf("tessera-coordinator listening on %s\n", address.c_str());
+  }
+  std::unique_ptr<HttpLoop> http;
+  if (!options.listen_http.empty()) {
+    auto made = HttpLoop::Start(options.listen_http, kj::getCurrentThreadExecutor(), [&hub]() {
+      MetricsSnapshot snapshot = SnapshotOf(hub.machine());
+      snapshot.uptime_s = hub.uptime_s();
+      snapshot.loop_s = hub.loop_s();
+      snapshot.version = kServerVersion;
+      return snapshot;
+    });
     if (!made.ok()) {
       std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
       listeners.RemoveSockets();
-      return 1;
+      return absl::IsInvalidArgument(made.status()) ? 2 : 1;
     }
-    journal = *std::move(made);
+    http = *std::move(made);
+    std::printf("tessera-coordinator tells metrics and health on http://%s\n", http->address().c_str());
   }
-  Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
   if (!options.tenants_path.empty()) hub.SetTenants(*std::move(tenants));
   for (const std::string& address : listeners.addresses()) {
     std::printf("tessera-coordinator listening on %s\n", address.c_str());
@@ -129,6 +180,7 @@ int Serve(const CoordinatorOptions& options) {
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
+  http.reset();
   listeners.RemoveSockets();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
@@ -137,9 +189,14 @@ int Serve(const CoordinatorOptions& options) {
   return 0;
 }
 
-std::string FromEnvironment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+void AddTokenOptions(CLI::App& app, ServerTokens& tokens, std::string& from) {
+  app.add_option(
+      "--tokens", from,
+      "where the tokens are: a file of lines NAME=VALUE that its user alone may read, or fd:N, an inherited\n"
+      "descriptor; else TESSERA_TOKEN, TESSERA_JOIN_TOKEN and TESSERA_ADMIN_TOKEN of the environment");
+  app.add_option("--token", tokens.client, "clients' token (better: --tokens)");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  app.add_option("--admin-token", tokens.admin, "admins' token (better: --tokens); none: nobody is admin");
 }
 
 void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
@@ -171,9 +228,10 @@ void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
-      "Example:\n  TESSERA_TOKEN=... TESSERA_JOIN_TOKEN=... tessera-coordinator --listen unix:/run/tessera/socket"};
+      "Example:\n  tessera-coordinator --listen unix:/run/tessera/socket --tokens /etc/tessera/tokens"};
   CoordinatorOptions options;
-  std::string replay;
+  ServerTokens tokens;
+  std::string replay, tokens_from;
   double worker_timeout_s = 10, work_timeout_s = 60;
   double handshake_timeout_s = 10;
   app.add_option("--listen", options.listen,
@@ -185,10 +243,7 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
-  app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
-  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
-  app.add_option("--admin-token", options.admin_token,
-                 "admins' token (better: TESSERA_ADMIN_TOKEN in the environment); none: nobody is admin");
+  AddTokenOptions(app, tokens, tokens_from);
   AddSessionOptions(app, options);
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
       ->check(CLI::Range(0.5, 1e6))  // some heartbeats at least
@@ -227,8 +282,14 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--tenants", options.tenants_path,
                  "TOML file of tenants, their limits and tokens; read again when it changes, and at SIGHUP");
-  app.add_option("--journal", options.journal_path,
-                 "write every event to this file, and at the end a digest of the effects to FILE.digest");
+  CLI::Option* const journal = app.add_option("--journal", options.journal_path, "write every event to this file");
+  app.add_flag("--journal-digest", options.keeps_digest, "at the end, write a digest of the effects to FILE.digest")
+      ->needs(journal);
+  app.add_option("--state", options.state_folder,
+                 "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
+                 "work survive the end of this process, while workers with --outlive and clients with a lease wait");
+  app.add_option("--listen-http", options.listen_http,
+                 "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   app.set_version_flag("--version", kServerVersion);
@@ -237,22 +298,24 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  HideTokenArguments(argc, argv);
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
   if (app.count("--max-sessions-per-uid") == 0) {
     options.config.max_sessions_per_uid = (options.config.max_sessions * 3 + 3) / 4;
   }
+  if (!options.state_folder.empty() && app.count("--session-lease") == 0) options.lease_s = kLeaseWithStateS;
+  if (!options.listen_http.empty()) options.config.idle_check_us = kIdleCheckUs;
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   options.config.work_timeout_us = static_cast<int64_t>(work_timeout_s * 1e6);
-  if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");
-  if (options.join_token.empty()) options.join_token = FromEnvironment("TESSERA_JOIN_TOKEN");
-  if (options.admin_token.empty()) options.admin_token = FromEnvironment("TESSERA_ADMIN_TOKEN");
   options.epoch = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
-  absl::Status usage = CheckUsage(options);
+  absl::Status usage = TakeTokens(tokens_from, tokens);
+  std::tie(options.token, options.join_token, options.admin_token) = std::tie(tokens.client, tokens.join, tokens.admin);
+  usage.Update(CheckUsage(options));
   if (!usage.ok()) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(usage.message()).c_str());
     return 2;

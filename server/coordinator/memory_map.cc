@@ -30,13 +30,14 @@ std::optional<int64_t> NextFit(Cursors& cursors, int64_t from, int64_t size) {
   return from;
 }
 
-// The lowest start of `size` bytes that are free in all of them. A size that overflowed fits nowhere.
-std::optional<int64_t> FindStart(absl::Span<FreeRanges* const> classes, int64_t size) {
-  if (size <= 0) return std::nullopt;
-  if (classes.size() == 1) return classes[0]->FirstFit(size);
+// The lowest start, at or after `from`, of `size` bytes that are free in all of them. A size that overflowed fits
+// nowhere.
+std::optional<int64_t> FindStart(absl::Span<FreeRanges* const> classes, int64_t size, int64_t from = 0) {
+  if (size <= 0 || classes.empty()) return std::nullopt;
+  if (classes.size() == 1 && from == 0) return classes[0]->FirstFit(size);
   Cursors cursors;
   for (const FreeRanges* free : classes) cursors.emplace_back(*free);
-  return NextFit(cursors, 0, size);
+  return NextFit(cursors, from, size);
 }
 
 // The most bytes in one piece that are free in all of them: each fit is looked at in full, and the next one is larger.
@@ -156,11 +157,16 @@ std::optional<int64_t> MemoryMap::LargestFitAfter(absl::Span<const Request> requ
   return LargestFitOf(copies_of(workers));
 }
 
-absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op) {
+std::optional<int64_t> MemoryMap::FirstFit(absl::Span<const WorkerIndex> workers, int64_t bytes, int64_t from) const {
+  return FindStart(FreeOf(ClassesOf(workers)), RoundUp(bytes), RoundUp(from));
+}
+
+absl::StatusOr<int64_t> MemoryMap::Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op,
+                                            int64_t from) {
   const int64_t size = RoundUp(bytes);
   if (size == 0) return int64_t{0};
   TESSERA_ASSIGN_OR_RETURN(std::vector<Class*> classes, Isolate(workers));
-  const std::optional<int64_t> start = FindStart(FreeOf(classes), size);
+  const std::optional<int64_t> start = FindStart(FreeOf(classes), size, RoundUp(from));
   if (!start.has_value()) {
     const Class* tightest = *std::min_element(classes.begin(), classes.end(),
                                               [](Class* a, Class* b) { return a->free.bytes() < b->free.bytes(); });

@@ -35,7 +35,11 @@ class MemoryMap {
 
   // ResourceExhausted `op: does not fit: 12582912 bytes wanted on each of 4 workers; worker 2 has
   // 1048576 free of 16777,216`. NotFound when a worker is not in the map. 0 bytes take no space.
-  absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op);
+  // `from`: not below it.
+  absl::StatusOr<int64_t> Allocate(absl::Span<const WorkerIndex> workers, int64_t bytes, std::string_view op,
+                                   int64_t from = 0);
+  // Where Allocate would find room, not below `from`.
+  std::optional<int64_t> FirstFit(absl::Span<const WorkerIndex> workers, int64_t bytes, int64_t from) const;
   // The most bytes that Allocate would find room for; 0 when a worker is not in the map.
   int64_t LargestFit(absl::Span<const WorkerIndex> workers) const;
   // The same after these requests, one after another, which change nothing here; absent when one of them doesn't fit.

@@ -15,7 +15,9 @@
 #include "absl/hash/hash.h"
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/layout_table.h"
+#include "server/coordinator/lanes.h"
 #include "server/plan/plan.h"
 #include "server/planner/scalar_recipes.h"
 
@@ -91,6 +93,11 @@ struct BufferUse {
 struct MeasuredCost {
   int64_t ticks = 0;      // of kTicksPerUs; 0: nobody has measured one
   int64_t under_way = 0;  // instances
+
+  // At least 1; `predicted_us` while nothing was measured.
+  int64_t CostUs(int64_t predicted_us) const {
+    return ticks == 0 ? predicted_us : (ticks + kTicksPerUs - 1) / kTicksPerUs;
+  }
 };
 
 struct PlanTemplate {
@@ -104,10 +111,10 @@ struct PlanTemplate {
   std::vector<WorkerGroup> buffer_workers;          // by buffer
   WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;
-  int64_t cost_us = 0;  // predicted by the model
-  std::shared_ptr<MeasuredCost> measured = std::make_shared<MeasuredCost>();
-  uint8_t stream = 0;                   // StreamId
-  std::vector<WorkerIndex> defined_on;  // workers that know it, sorted
+  int64_t cost_us = 0;                                                        // predicted
+  std::shared_ptr<MeasuredCost> measured = std::make_shared<MeasuredCost>();  // shared with its ops
+  StreamId stream = StreamId::kCompute;                                       // in the batch lane
+  std::vector<WorkerIndex> defined_on;                                        // workers that know it, sorted
 };
 
 std::vector<BufferUse> BufferUses(const Plan& plan);

@@ -79,6 +79,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record
   member.session = session.info.session;
   member.worker = record.worker;
   member.process = std::move(record.process);
+  member.meeting = std::move(record.meeting);
   member.request = record.request;
   session.groups.insert(group.id);
   const int64_t deadline_us = now_us_ + record.timeout_us;
@@ -94,7 +95,8 @@ void StateMachine::AnswerJoins(ProcessGroupEntry& group) {
   group.is_formed = true;
   GroupJoinedEvent joined;
   joined.group = group.id;
-  for (const GroupMember& member : group.members) joined.members.push_back({member.worker, member.process});
+  for (const GroupMember& member : group.members)
+    joined.members.push_back({member.worker, member.process, member.meeting});
   for (GroupMember& member : group.members) {
     joined.request = std::exchange(member.request, 0);
     SendTo(member.session, joined);

@@ -53,6 +53,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   turns_.AddSession(event.session, tenant.number);
   session.info = event;
   session.seen_losses = long_work_.losses.size();
+  session.metrics = &metrics_.Of(event.tenant);
   session.connection = event.connection;
 }
 
@@ -189,6 +190,7 @@ void StateMachine::On(const TickEvent&) {
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
   WatchWork();
+  AskIdle();
   WatchGroups();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;

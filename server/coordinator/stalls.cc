@@ -23,7 +23,7 @@ void StateMachine::WatchWork() {
   constexpr int64_t kAtWorkFactor = 60;
   std::vector<WorkerIndex> to_probe;
   for (auto& [index, worker] : workers_) {
-    if (worker.state == WorkerState::kDead || worker.outstanding == 0) continue;
+    if (worker.state == WorkerState::kDead || worker.windows.outstanding() == 0) continue;
     if (worker.probe.value != 0) {
       const int64_t half_us = config_.work_timeout_us / 2;
       const bool is_at_work = now_us_ - worker.at_work_us < half_us;
@@ -31,30 +31,43 @@ void StateMachine::WatchWork() {
       if (worker.stalled.empty()) worker.stalled = WhyStalled(index, worker);
       continue;
     }
-    const int64_t allowed_us = std::max(config_.work_timeout_us, kPredictionFactor * worker.outstanding_us);
+    const int64_t allowed_us = std::max(config_.work_timeout_us, kPredictionFactor * worker.windows.outstanding_us());
     if (now_us_ - worker.working_since_us >= allowed_us) to_probe.push_back(index);
   }
   for (const WorkerIndex worker : to_probe) Probe(worker);
 }
 
-void StateMachine::Probe(WorkerIndex worker) {
+// A worker that has nothing to do shows by a read of a byte, in its light lane, that its device works.
+void StateMachine::AskIdle() {
+  if (config_.idle_check_us == 0) return;
+  for (auto& [index, worker] : workers_) {
+    const bool is_idle = worker.state == WorkerState::kAlive && worker.windows.outstanding() == 0;
+    if (!is_idle || now_us_ - worker.done_us < config_.idle_check_us) continue;
+    ReadByte(index, "health", StreamId::kIoLight, Lane::kLight);
+  }
+}
+
+void StateMachine::Probe(WorkerIndex index) {
+  WorkerEntry& worker = workers_.at(index);
+  worker.probe = ReadByte(index, "probe", StreamId::kProbe, Lane::kBatch);
+  worker.probed_us = now_us_;
+}
+
+Ordinal StateMachine::ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane) {
   const Mesh mesh = *Mesh::Make({1}, {}, {worker});
-  const TensorSpec spec = *TensorSpec::Make("probe", DType::kU8, {1}, mesh, {Placement::Replicate()});
+  const TensorSpec spec = *TensorSpec::Make(std::string(name), DType::kU8, {1}, mesh, {Placement::Replicate()});
   TensorPointer tensor = tensors_.Add();
   tensor->layout = layouts_.Of(spec, RowMajorStrides(spec.shape));
-  const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "probe", SessionId(), groups_.Of(mesh), 1);
+  const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, name, SessionId(), groups_.Of(mesh), 1, lane);
   op->mesh = mesh;
   op->tensor = tensor;
-  constexpr uint8_t kProbeStream = 2;  // of server/device/counters.h, which the coordinator does not include
   InlineRead read;
-  read.stream = kProbeStream;
+  read.stream = NumberOf(stream);
   read.ordinal = op->ordinal;
   read.spec = spec;
   read.strides = tensor->strides();
-  WorkerEntry& entry = workers_.at(worker);
-  entry.probe = op->ordinal;
-  entry.probed_us = now_us_;
   ToGroup(op->workers, std::move(read));
+  return op->ordinal;
 }
 
 std::string StateMachine::WhyStalled(WorkerIndex index, const WorkerEntry& worker) const {

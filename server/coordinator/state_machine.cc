@@ -112,9 +112,10 @@ void StateMachine::ForgetHistories(size_t completions) {
 }
 
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
-                                                      std::string_view op) {
+                                                      std::string_view op, Lane lane) {
   TESSERA_ASSIGN_OR_RETURN(TenantEntry* const tenant, ChargeMemory(owner, *workers, bytes, op));
-  absl::StatusOr<int64_t> placed = memory_.Allocate(*workers, bytes, op);
+  const int64_t from = lane == Lane::kLight ? QuietPlace(*workers, bytes) : 0;
+  absl::StatusOr<int64_t> placed = memory_.Allocate(*workers, bytes, op, from);
   if (!placed.ok()) return Unplaced(owner, tenant, *workers, bytes, placed.status());
   const int64_t offset = *placed;
   if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
@@ -172,7 +173,7 @@ void StateMachine::GiveBack(BufferEntry& buffer) {
 }
 
 OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
-                              int64_t cost_us) {
+                              int64_t cost_us, Lane lane) {
   auto op = std::make_shared<OpEntry>();
   op->kind = kind;
   op->ordinal = Ordinal(next_ordinal_++);
@@ -181,15 +182,14 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->workers = workers;
   op->missing = *workers;
   op->cost_us = cost_us;
+  op->lane = lane;
+  op->issued_us = now_us_;
   if (turn_ != SessionId()) op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
   const int64_t window_us = WindowUs();
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
-    if (entry.outstanding == 0) entry.working_since_us = now_us_;
-    ++entry.outstanding;
-    entry.outstanding_us += cost_us;
-    entry.full =
-        entry.full || entry.outstanding >= config_.max_outstanding_per_worker || entry.outstanding_us >= window_us;
+    if (entry.windows.outstanding() == 0) entry.working_since_us = now_us_;
+    entry.windows.Add(lane, cost_us, config_, window_us);
   }
   ops_[op->ordinal] = op;
   return op;

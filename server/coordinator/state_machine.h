@@ -44,27 +44,26 @@ class StateMachine final : private MachineTables {
                                  const std::vector<MemoryMap::Request>& held = {}) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
+  const CoordinatorConfig& config() const { return config_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
+  const Metrics& metrics() const { return metrics_; }
   const TenantTable& tenants() const { return tenants_; }
   const FairTurns& turns() const { return turns_; }
   // Records of all sessions of a tenant, as they count in their queues.
   int64_t QueuedBy(const TenantEntry& tenant) const;
   const ProcessGroups& process_groups() const { return process_groups_; }
-  // Of the workers of this mesh, which are of one kind.
-  const Topology& TopologyOf(const Mesh& mesh) const;
+  const Topology& TopologyOf(const Mesh& mesh) const;  // of the workers of this mesh, which are of one kind
   uint64_t next_ordinal() const { return next_ordinal_; }
   int64_t now_us() const { return now_us_; }  // of the last event
   const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   // Whether the worker and another one that is there map each other's memory.
   bool IsMappedByPeers(WorkerIndex worker) const;
-  // The lowest number that a joining worker may take.
-  WorkerIndex FreeWorkerIndex() const;
+  WorkerIndex FreeWorkerIndex() const;  // the lowest number that a joining worker may take
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
-  // Whether some collective of the session waits for other ranks.
-  bool AwaitsRanks(SessionId session) const;
+  bool AwaitsRanks(SessionId session) const;  // whether some collective of it waits for other ranks
   // The op that a tensor waits for; null once it is settled.
   OpEntry* ProducerOf(const TensorEntry& tensor) const;
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
@@ -103,6 +102,8 @@ class StateMachine final : private MachineTables {
   // stalls.cc
   void WatchWork();
   void Probe(WorkerIndex worker);
+  void AskIdle();
+  Ordinal ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane);
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.
@@ -123,10 +124,10 @@ class StateMachine final : private MachineTables {
   void TakeTurn(SessionEntry& session);
   void Charge(SessionEntry& session, int64_t own_us);
   int64_t WindowUs();
-  bool IsOpen(WorkerIndex worker);
-  bool HasRoom(absl::Span<const WorkerIndex> workers);
-  bool HasRoomFor(const PlanTemplate& plan);
-  OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan);
+  bool IsOpen(WorkerIndex worker, Lane lane);
+  bool HasRoom(absl::Span<const WorkerIndex> workers, Lane lane);
+  bool HasRoomFor(const PlanTemplate& plan, Lane lane);
+  OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane);
   void EndWork(OpEntry& op);
   void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
 
@@ -213,15 +214,13 @@ class StateMachine final : private MachineTables {
   // The segment that begins with the first record of the queue; nullopt where nothing is gained.
   std::optional<Unit> FindSegment(SessionEntry& session) const;
   class SegmentGatherer;
-  // What the drop behind the call names it uses last.
-  static void AddDropsBehind(const SessionEntry& session, Unit& unit);
+  static void AddDropsBehind(const SessionEntry& session, Unit& unit);  // what the drop behind it names, it uses last
   static Segment SegmentFor(const Unit& unit);
   Progress TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken);
   absl::StatusOr<Progress> TakeSegment(SessionEntry& session, Unit& unit);
   void FinishUnit(SessionEntry& session, const Unit& unit);
 
-  // issue.cc: one unit onto the workers.
-  // Workers would refuse what they can't take.
+  // issue.cc: one unit onto the workers, which would refuse what they can't take.
   absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
   absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const Unit& unit, std::vector<Scalar>& scalars);
   absl::StatusOr<OpPlan> PlanUnit(const Unit& unit) const;
@@ -238,40 +237,43 @@ class StateMachine final : private MachineTables {
   // Of an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
   absl::Status CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const;
-  // Of all that the op names; before it is planned, which costs time on a large mesh.
-  // That all workers are there, and of one kind: their topology.
+  // That all workers which the op names are there, and of one kind: their topology.
   absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
                                                           Instance& instance);
-  // `apart`: of buffers of the plan whose shards are buffers of their own.
-  using BuffersApart = std::vector<std::pair<size_t, BufferPointer>>;
-  void AddWaits(const PlanTemplate& plan, const std::vector<BufferPointer>& buffers, const BuffersApart& apart,
-                Instance& instance);
+  void AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
+                const BuffersApart& apart, Instance& instance);
   static std::shared_ptr<const std::vector<WayStep>> WayOf(const Unit& unit, const PlanTemplate& plan);
   static bool MayDonate(const Unit& unit, size_t input, int64_t output_bytes);
   void AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
                   const std::vector<BufferPointer>& buffers, const OpPointer& op);
   void Define(PlanTemplate& plan);
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
-                                          std::string_view op);
+                                          std::string_view op, Lane lane = Lane::kBatch);
   void GiveBack(BufferEntry& buffer);
   // Of what is under way.
   History& HistoryOf(const BufferPointer& buffer);
   void ForgetHistories(size_t completions);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
-                  int64_t cost_us);
+                  int64_t cost_us, Lane lane = Lane::kBatch);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
   void OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
                   uint64_t request);
   void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
   void WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes);
-  // The open blocks; none of them ends before LeaveScopes.
-  static ScopeNumbers EnterScopes(SessionEntry& session);
+  static ScopeNumbers EnterScopes(SessionEntry& session);  // the open blocks; none of them ends before LeaveScopes
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
+
+  bool IsWrittenIn(Lane lane, const BufferPointer& buffer) const;  // by what is under way
+  Lane LaneFor(SessionEntry& session, const PlanTemplate& plan, absl::Span<const TensorPointer> inputs) const;
+  Lane UsualLane(SessionEntry& session) const;  // by what it had of late
+  Lane LaneForRead(SessionEntry& session, const TensorEntry& tensor) const;
+  uint8_t ChooseStream(OpEntry& op, StreamId stream, std::vector<InstanceWait>& waits, CollectWaits collect);
+  int64_t QuietPlace(absl::Span<const WorkerIndex> workers, int64_t bytes);  // for a light op; 0 where there is none
 
   // completion.cc: what workers say.
   void On(const WorkerReportEvent& event);
@@ -288,8 +290,7 @@ class StateMachine final : private MachineTables {
   void SettleIfDone(const OpPointer& op);
   void Settled(const OpPointer& op);
   void AnswerRequest(OpEntry& op);
-  // It has been answered, which its ticket is told: nothing answers twice.
-  void ForgetRequest(OpEntry& op);
+  void ForgetRequest(OpEntry& op);  // it has been answered, which its ticket is told: nothing answers twice
   void AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report);
   void Remember(OpEntry& op);
   void TransferDone(WorkerIndex worker, const TransferReport& report);

@@ -3,6 +3,7 @@
 // The records that the state machine keeps: workers, sessions, tensors, buffers, issued operations.
 // Resources of StateMachine alone; nothing else holds one.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -22,6 +23,8 @@
 #include "server/coordinator/fair_turns.h"
 #include "server/coordinator/history.h"
 #include "server/coordinator/layout_table.h"
+#include "server/coordinator/lanes.h"
+#include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
 #include "server/coordinator/tenants/tenant_table.h"
@@ -35,11 +38,7 @@ struct WorkerEntry {
   WorkerState state = WorkerState::kAlive;
   int64_t last_heard_us = 0;
   int64_t last_kill_us = 0;  // since it was heard; 0: not ordered
-  int64_t outstanding = 0;
-  int64_t outstanding_us = 0;
-  // At a limit of what may be outstanding. It takes new work again when an eighth of that is done, so that
-  // instructions and reports travel in batches and not one by one.
-  bool full = false;
+  LaneWindows windows;
   int64_t received_bytes = 0;
   int64_t working_since_us = 0;  // when it last reported something, or got the first thing to do
   int64_t at_work_us = 0;        // when its device was said to have worked, last
@@ -47,6 +46,7 @@ struct WorkerEntry {
   int64_t probed_us = 0;
   std::string stalled;  // why it is ended though it answers; empty: it is not
   std::string lost_reason;
+  int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
   Ordinal first_ordinal;     // of this process; 0 for the first one of its number
 };
@@ -136,6 +136,8 @@ struct OpEntry {
   std::vector<WorkerIndex> missing;        // have not reported
   int64_t cost_us = 0;                     // expected: what was measured before, or predicted
   int64_t predicted_us = 0;                // by the model
+  int64_t issued_us = 0;
+  Lane lane = Lane::kBatch;                // whose window it counts in
   TurnCharge charge;                       // until it has ended on all its workers
   std::shared_ptr<MeasuredCost> measured;  // of its plan; null: it has none
   absl::Status status;
@@ -162,6 +164,7 @@ struct TicketEntry {
   SessionId session;
   uint64_t secret = 0;
   uint64_t request = 0;  // 0: answered
+  std::weak_ptr<OpEntry> window;
   TransferDirection direction = TransferDirection::kDownload;
   std::vector<TensorPointer> tensors;  // pinned: one, or those of an upload
   WorkerGroup workers;
@@ -208,6 +211,8 @@ struct SessionEntry {
   std::optional<MemoryWait> memory_wait;
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
+  RecentUse recent_use;
+  TenantMetrics* metrics = nullptr;  // of its tenant; lasts
   bool connected = true;
   uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;

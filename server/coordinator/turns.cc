@@ -14,13 +14,22 @@
 namespace tessera {
 namespace {
 
+// A worker's lane is a gate.
+int32_t GateOf(WorkerIndex worker, Lane lane) {
+  return worker.value * static_cast<int32_t>(kLaneCount) + static_cast<int32_t>(lane);
+}
+Lane LaneOfGate(int32_t gate) { return static_cast<Lane>(gate % static_cast<int32_t>(kLaneCount)); }
+
 constexpr int64_t kRecordUs = 10;       // of an event's time that one takes, to be on the safe side
 constexpr int64_t kRecordChargeUs = 2;  // that its session pays for it, about what it takes
 constexpr int64_t kAverageParts = 4;    // of a measured cost: the last one is one of them
 
+// Of a device's time. A worker that doesn't measure that says the time that passed.
+int64_t DeviceNs(const ProfiledRun& run) { return run.times.busy_ns > 0 ? run.times.busy_ns : run.times.work_ns; }
+
 int64_t SlowestOf(const ProfiledRuns& runs) {
   int64_t work_ns = 0;
-  for (const ProfiledRun& run : runs) work_ns = std::max(work_ns, run.times.work_ns);
+  for (const ProfiledRun& run : runs) work_ns = std::max(work_ns, DeviceNs(run));
   return work_ns;
 }
 
@@ -28,7 +37,8 @@ int64_t SlowestOf(const ProfiledRuns& runs) {
 
 void StateMachine::Pump() {
   has_more_ = false;
-  turns_.Reopen([this](int32_t worker) { return IsOpen(WorkerIndex(worker)); });
+  const auto is_open = [this](int32_t gate) { return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate)); };
+  turns_.Reopen(is_open);
   for (;;) {
     TakeBackParked();
     const std::optional<SessionId> next = turns_.Next();
@@ -36,7 +46,7 @@ void StateMachine::Pump() {
       if (unparked_.empty()) return;
       continue;
     }
-    if (const int32_t gate = turns_.GateOf(*next); gate >= 0 && !IsOpen(WorkerIndex(gate))) {
+    if (const int32_t gate = turns_.GateOf(*next); gate >= 0 && !is_open(gate)) {
       turns_.Close(gate);
       continue;
     }
@@ -87,34 +97,33 @@ int64_t StateMachine::WindowUs() {
 }
 
 // A worker that isn't there is refused later, by name.
-bool StateMachine::IsOpen(WorkerIndex worker) {
+bool StateMachine::IsOpen(WorkerIndex worker, Lane lane) {
   const auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.state == WorkerState::kDead) return true;
   const WorkerEntry& entry = found->second;
-  return entry.state != WorkerState::kSuspect && !entry.full && entry.outstanding_us < WindowUs();
+  return entry.state != WorkerState::kSuspect && entry.windows.HasRoom(lane, config_, WindowUs());
 }
 
-bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers) {
+bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
   for (const WorkerIndex worker : workers) {
-    if (IsOpen(worker)) continue;
-    gate_ = worker.value;
+    if (IsOpen(worker, lane)) continue;
+    gate_ = GateOf(worker, lane);
     return false;
   }
   return true;
 }
 
-bool StateMachine::HasRoomFor(const PlanTemplate& plan) {
+bool StateMachine::HasRoomFor(const PlanTemplate& plan, Lane lane) {
   const MeasuredCost& measured = *plan.measured;
   const bool is_unknown = measured.ticks == 0 && measured.under_way >= config_.max_unmeasured_instances;
-  return !is_unknown && HasRoom(*plan.workers);
+  return !is_unknown && HasRoom(*plan.workers, lane);
 }
 
 // ---- what work costs ----------------------------------------------------------------------------
 
-OpPointer StateMachine::NewRun(std::string_view name, SessionId session, const PlanTemplate& plan) {
-  const int64_t ticks = plan.measured->ticks;
-  const int64_t cost_us = ticks == 0 ? plan.cost_us : (ticks + kTicksPerUs - 1) / kTicksPerUs;
-  OpPointer op = NewOp(OpEntry::Kind::kRun, name, session, plan.workers, cost_us);
+OpPointer StateMachine::NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane) {
+  const int64_t cost_us = plan.measured->CostUs(plan.cost_us);
+  OpPointer op = NewOp(OpEntry::Kind::kRun, name, session, plan.workers, cost_us, lane);
   op->plan = plan.plan;
   op->predicted_us = plan.cost_us;
   op->measured = plan.measured;
@@ -135,13 +144,13 @@ void StateMachine::EndWork(OpEntry& op) {
   }
   if (op.charge.tenant < 0) return;
   turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
-  for (const ProfiledRun& run : op.runs) tenants_.at(op.charge.tenant).device_ns += run.times.work_ns;
+  for (const ProfiledRun& run : op.runs) tenants_.at(op.charge.tenant).device_ns += DeviceNs(run);
   op.charge = {};
 }
 
 void StateMachine::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
   turns_.Pay(session.info.session, TicksOfNs(SlowestOf(runs)));
-  for (const ProfiledRun& run : runs) session.tenant->device_ns += run.times.work_ns;
+  for (const ProfiledRun& run : runs) session.tenant->device_ns += DeviceNs(run);
 }
 
 }  // namespace tessera

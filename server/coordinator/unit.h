@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <set>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/tables.h"
 
@@ -31,8 +34,14 @@ struct Unit {
   absl::InlinedVector<HandleId, 1> results;       // of what is kept
   absl::InlinedVector<Scalar, 2> numbers;
   PlanKey key;
+  Lane lane = Lane::kBatch;  // where it is to run, unless it turns out to wait for the batch lane
 };
 
+// Buffers of a plan whose shards are buffers of their own, by their number.
+using BuffersApart = std::vector<std::pair<size_t, BufferPointer>>;
+
+// Finds what an instruction on the stream waits for. A light op that waits for the batch lane moves there.
+using CollectWaits = absl::FunctionRef<void(uint8_t stream, std::vector<InstanceWait>& waits)>;
 // Makes it a BadRecord with this status, if it works or asks for something; it still gives back what it used last.
 void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why);
 

@@ -41,6 +41,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   rejoined_ = rejoined_ || again;
   entry.info = event;
   entry.last_heard_us = now_us_;
+  entry.done_us = now_us_;
   entry.join_number = ++joins_;
   // Workers share a host of the topology when they map each other's memory, which is of one kind of device.
   std::vector<std::tuple<std::string, int32_t, DeviceKind>> hosts;

@@ -11,10 +11,12 @@ namespace tessera {
 
 class RunClock {
  public:
-  void Worked(int64_t began_ns, int64_t ended_ns) {
+  // `busy_ns`: of that time, while it had a core.
+  void Worked(int64_t began_ns, int64_t ended_ns, int64_t busy_ns) {
     Passed(began_ns);
     Passed(ended_ns);
     times_.work_ns += ended_ns - began_ns;
+    times_.busy_ns += busy_ns;
   }
   // Something that is no work of the device's own began, or ended: a message.
   void Passed(int64_t now_ns) {

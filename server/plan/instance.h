@@ -84,6 +84,7 @@ struct TransferRange {
 // The worker opens the ranges for their ticket when the waits are met; what it does then is between it and the client.
 struct TransferWindow {
   Ordinal ordinal;
+  uint8_t stream = 3;  // StreamId: kIo or kIoLight
   TicketId ticket;
   SessionId session;                  // that owns the ticket
   uint64_t secret = 0;                // known to the coordinator, the workers and the session that owns the ticket
@@ -96,7 +97,7 @@ struct TransferWindow {
 // At most 4 KiB that comes back in the report: the elements of the own box, row-major.
 struct InlineRead {
   Ordinal ordinal;
-  uint8_t stream = 3;  // StreamId: kIo, or kProbe, where it waits for nothing
+  uint8_t stream = 3;  // StreamId: kIo or kIoLight; or kProbe, where it waits for nothing
   TensorSpec spec;
   int64_t offset_bytes = 0;
   Strides strides;
@@ -108,6 +109,7 @@ struct InlineRead {
 // box.
 struct InlineWrite {
   Ordinal ordinal;
+  uint8_t stream = 3;  // StreamId: kIo or kIoLight
   TensorSpec spec;
   int64_t offset_bytes = 0;
   Strides strides;

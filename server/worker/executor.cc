@@ -17,6 +17,11 @@ bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
   return std::find(workers.begin(), workers.end(), worker) != workers.end();
 }
 
+// Of a message that says no other stream: that of transfers.
+StreamId IoStreamOf(uint8_t stream) {
+  return stream == NumberOf(StreamId::kIoLight) ? StreamId::kIoLight : StreamId::kIo;
+}
+
 Collectives* CollectivesOf(MessageTransport* messages) {
   return messages == nullptr ? nullptr : messages->collectives();
 }
@@ -299,21 +304,21 @@ void Executor::RefusePhases(const Instance& instance, const RunRecordRef& record
 }
 
 void Executor::OpenWindow(const TransferWindow& window) {
-  constexpr StreamId kIo = StreamId::kIo;
+  const StreamId io = IoStreamOf(window.stream);
   RunRecordRef record = records_->Take(window.ordinal);
-  record->failure = CheckOrdinal(kIo, window.ordinal);
+  record->failure = CheckOrdinal(io, window.ordinal);
   for (const TransferRange& range : window.ranges) {
     if (!record->failure.ok()) break;
     record->failure =
         CheckShard(range.spec, range.strides, range.offset_bytes, arenas_.self(), arenas_.own().bytes()).status();
   }
   if (record->failure.ok()) record->failure = CheckReached(window.waits);
-  if (record->failure.ok()) EnqueueOwnWaits(kIo, window.ordinal, window.waits, 1);
-  EnqueueEnd(kIo, std::move(record));
+  if (record->failure.ok()) EnqueueOwnWaits(io, window.ordinal, window.waits, 1);
+  EnqueueEnd(io, std::move(record));
 }
 
 void Executor::ReadInline(const InlineRead& read) {
-  const StreamId stream = read.stream == static_cast<uint8_t>(StreamId::kProbe) ? StreamId::kProbe : StreamId::kIo;
+  const StreamId stream = read.stream == NumberOf(StreamId::kProbe) ? StreamId::kProbe : IoStreamOf(read.stream);
   RunRecordRef record = records_->Take(read.ordinal);
   record->failure = CheckOrdinal(stream, read.ordinal);
   if (record->failure.ok()) record->failure = CheckReached(read.waits);
@@ -342,7 +347,7 @@ void Executor::ReadInline(const InlineRead& read) {
 }
 
 absl::StatusOr<CopyWork> Executor::CopyOfInline(const InlineWrite& write, RunRecord& record) {
-  TESSERA_RETURN_IF_ERROR(CheckOrdinal(StreamId::kIo, write.ordinal));
+  TESSERA_RETURN_IF_ERROR(CheckOrdinal(IoStreamOf(write.stream), write.ordinal));
   TESSERA_RETURN_IF_ERROR(CheckReached(write.waits));
   TESSERA_ASSIGN_OR_RETURN(
       const Box box, CheckShard(write.spec, write.strides, write.offset_bytes, arenas_.self(), arenas_.own().bytes()));
@@ -368,13 +373,13 @@ absl::StatusOr<CopyWork> Executor::CopyOfInline(const InlineWrite& write, RunRec
 }
 
 void Executor::WriteInline(const InlineWrite& write) {
-  constexpr StreamId kIo = StreamId::kIo;
+  const StreamId io = IoStreamOf(write.stream);
   RunRecordRef record = records_->Take(write.ordinal);
   absl::StatusOr<CopyWork> copy = CopyOfInline(write, *record);
   record->failure = copy.status();
-  EnqueueOwnWaits(kIo, write.ordinal, write.waits, 1);
-  if (copy.ok() && NumElements(copy->extents) > 0) device_.EnqueueRun(kIo, *std::move(copy));
-  EnqueueEnd(kIo, std::move(record));
+  EnqueueOwnWaits(io, write.ordinal, write.waits, 1);
+  if (copy.ok() && NumElements(copy->extents) > 0) device_.EnqueueRun(io, *std::move(copy));
+  EnqueueEnd(io, std::move(record));
 }
 
 }  // namespace tessera

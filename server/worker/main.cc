@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +37,7 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
+#include "server/process/tokens.h"
 #include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
@@ -48,8 +48,9 @@
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
-#include "server/worker/rpc/data_gate.h"
-#include "server/worker/rpc/relay.h"
+#include "server/worker/rpc/await_coordinator.h"
+#include "server/worker/rpc/gate_loop.h"
+#include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
@@ -69,6 +70,7 @@ struct WorkerOptions {
   std::string message_listen;     // host, or host:port; empty: no messages over TLS
   std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
+  double join_timeout_s = kJoinTimeoutS;
   int index = -1;
   int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
   std::string device = "cpu";
@@ -87,6 +89,7 @@ struct WorkerOptions {
   double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
+  double outlive_s = 0;  // without a coordinator
   int exit_with_parent_fd = -1;
 };
 
@@ -151,24 +154,17 @@ void EndNow(const absl::Status& why) {
 
 // All that works for one worker number; made when the coordinator has given it.
 struct Parts {
-  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, const DecoderOptions& decoding,
-        std::chrono::milliseconds file_timeout, kj::Timer& timer, std::unique_ptr<Device> made)
+  Parts(WorkerIndex self, const SharedArena& arena, MessageTransport* messages, std::unique_ptr<Device> made)
       : device(std::move(made)),
         executor(self, arena, *device, messages,
                  [this](CompletionReport& report, uint64_t outstanding) {
                    outbox.Add(report, outstanding == 0 ? Urgency::kNow : Urgency::kSoon);
                  }),
-        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }),
-        decoder(decoding),
-        threads(timer, file_timeout) {}
+        tickets(self, arena, [this](TransferReport report) { outbox.Add(std::move(report)); }) {}
   ReportOutbox outbox;
   std::unique_ptr<Device> device;
   Executor executor;
   TicketTable tickets;
-  Decoder decoder;
-  DataPlaces places{MaxDescriptors()};  // what the threads still hold has some
-  DataThreads threads;
-  AttachedMemory attached{AttachedMemory::HostLimits()};
   PageToucher pages{EndNow};
 };
 
@@ -181,11 +177,16 @@ MessageNetwork MessagesOf(const WorkerOptions& options) {
   return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
 }
 
-using JoinAnswer = capnp::Response<wire::Gateway::JoinResults>;
+// A worker that has lost its coordinator and asks the next one to go on.
+struct Rejoining {
+  WorkerIndex self;
+  const WorkerServer& server;
+};
 
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
-          const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker) {
+          const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker,
+          const Rejoining* rejoining = nullptr) {
   auto request = gateway.joinRequest();
   auto hello = request.initHello();
   hello.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -203,56 +204,28 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setMapPeers(options.transport.starts_with("shm"));
   hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
   hello.setNccl(UsesNccl(options));
+  if (rejoining != nullptr) {
+    hello.setIndex(rejoining->self.value);
+    rejoining->server.Describe(hello.initAgain());
+  }
   request.setWorker(kj::mv(worker));
   return request.send();
 }
 
-// Where clients of other hosts bring and fetch bytes.
-struct RemoteDoor {
-  kj::Own<kj::ConnectionReceiver> receiver;
-  kj::Own<kj::TlsContext> tls;
-  std::string address;  // as it is told; empty: there is none
-};
 
-absl::StatusOr<RemoteDoor> OpenRemoteDoor(const WorkerOptions& options, kj::AsyncIoContext& io) {
-  RemoteDoor door;
-  if (options.data_listen.empty()) return door;
-  const std::string what = StrCat("--data-listen ", options.data_listen);
-  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress(what, options.data_listen));
-  if (address.is_unix()) return absl::InvalidArgumentError(StrCat(what, ": it is tls://host:port"));
-  TESSERA_ASSIGN_OR_RETURN(door.tls, MakeTls(what, options.tls, TlsSide::kServer));
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 door.receiver =
-                     io.provider->getNetwork().parseAddress(HostAndPort(address)).wait(io.waitScope)->listen();
-               })) {
-    return absl::UnavailableError(
-        StrCat("can't listen on ", options.data_listen, ": ", exception->getDescription().cStr()));
-  }
-  address.port = static_cast<int>(door.receiver->getPort());
-  if (!options.data_advertise.empty()) {
-    const bool has_port = options.data_advertise.find(':') != std::string::npos;
-    const std::string told = StrCat("tls://", options.data_advertise, has_port ? "" : StrCat(":", address.port));
-    TESSERA_ASSIGN_OR_RETURN(address, ParseAddress("--data-advertise", told));
-  }
-  door.address = ToText(address);
-  return door;
-}
+// How far a worker got, should its running throw.
+enum class Stage : uint8_t { kJoining, kJoined, kStopped };
+constexpr int kLostCoordinator = 3;  // exit status
 
-// Waits for the promise, and gives its value; null when the process is to end before.
-template <typename T>
-kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promise, kj::WaitScope& scope) {
-  return promise.then([](T&& given) -> kj::Maybe<T> { return kj::mv(given); })
-      .exclusiveJoin(stopped.addBranch().then([]() -> kj::Maybe<T> { return nullptr; }))
-      .wait(scope);
-}
-
-// Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
+// Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
+               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, Stage& stage) {
   auto& network = io.provider->getNetwork();
-  auto receiver = network.parseAddress(data_address.c_str()).wait(io.waitScope)->listen();
-  auto remote = OpenRemoteDoor(options, io);
-  ThrowIfError(remote.status());
+  const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
+  const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
+                                        options.host_id, &options.host_files, file_timeout, EndNow});
+  ThrowIfError(started.status());
+  GateLoop& gate = **started;
   const auto coordinator = ParseAddress("join", options.coordinator);
   ThrowIfError(coordinator.status());
   const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
@@ -262,64 +235,76 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                      .ignoreResult()
                      .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
                      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+                     .then([&stage]() { stage = Stage::kStopped; })
                      .fork();
-  auto stream = AwaitUnless(stopped, (*dialer)->Connect(), io.waitScope);
+  auto stream =
+      AwaitUnless(stopped, AwaitCoordinator(**dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
   if (stream == nullptr) return;
   auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, remote->address,
+  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
                                          messages == nullptr ? "" : messages->Address(), keep_server);
   auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
   if (answered == nullptr) return;
-  const JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
+  JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, options.host_files.decoder,
-                                       std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3)),
-                                       io.provider->getTimer(), *std::move(device));
-  // In the end nobody waits for its threads: what they run is of no use to anyone, and the process ends.
+  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
+  // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
-  has_joined = true;
+  stage = Stage::kJoined;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) {
     parts->pages.Reserve(arena);
     parts->pages.Add(arena);
   }
-  const uint64_t peer_key = joined.getWelcome().getPeerKey();
-  Relays relays(io, options.tls, options.host_id, peer_key);
-  const GateParts gate{parts->tickets,  *parts->device,     parts->threads, parts->places, parts->decoder,
-                       parts->attached, options.host_files, peer_key,       &relays};
-  const auto gate_for = [&gate](ClientHost host) {
-    return [&gate, host](const PeerName&, const Acceptor::Admission& admission) {
-      using Stay = Acceptor::Admission::Stay;
-      return MakeDataGate(
-          gate, host, {admission, [admission]() { admission.Dismiss(Stay::kWhileThereIsRoom); }, admission.answers()});
-    };
-  };
-  Acceptor acceptor(io, AcceptOptions{});
-  const Acceptor::Port on_host{*receiver, gate_for(ClientHost::kOwn)};
-  auto accepting = acceptor.Run(on_host);
-  std::optional<Acceptor::Port> from_elsewhere;
-  if (!remote->address.empty()) {
-    from_elsewhere.emplace(Acceptor::Port{*remote->receiver, gate_for(ClientHost::kOther), *remote->tls});
-    accepting = accepting.exclusiveJoin(acceptor.Run(*from_elsewhere));
-  }
+  gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
   auto& port = io.unixEventPort;
-  accepting
-      .exclusiveJoin(
-          server.Run(joined.getWelcome(), joined.getMembership(), kj::mv(KJ_ASSERT_NONNULL(linked)),
-                     {network, port, io.provider->getTimer(),
-                      HomeCore(self.value % options.workers_on_host * options.threads), parts->executor, messages,
-                      parts->tickets, relays, parts->outbox, platform, is_host_memory ? &parts->pages : nullptr}))
-      .exclusiveJoin(link->WhenClosed())
-      .exclusiveJoin(stopped.addBranch())
-      .wait(io.waitScope);
+  const WorkerParts worker_parts{network,
+                                 port,
+                                 io.provider->getTimer(),
+                                 HomeCore(self.value % options.workers_on_host * options.threads),
+                                 parts->executor,
+                                 messages,
+                                 parts->tickets,
+                                 gate,
+                                 parts->outbox,
+                                 platform,
+                                 is_host_memory ? &parts->pages : nullptr};
+  const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
+  const Rejoining rejoining{self, server};
+  Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
+  while (true) {
+    bool is_stopped = false;
+    auto running = server
+                       .Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts,
+                            ends)
+                       .exclusiveJoin(line.connection->WhenClosed())
+                       .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
+    if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
+      if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
+    }
+    if (server.is_shut_down()) stage = Stage::kStopped;
+    if (is_stopped || server.is_shut_down()) return;
+    spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
+                 self.value, options.coordinator, options.outlive_s);
+    const auto join = [&](DialedConnection& connection) -> kj::Promise<JoinAnswer> {
+      return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
+                  messages == nullptr ? "" : messages->Address(), keep_server, &rejoining);
+    };
+    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join});
+    if (again == nullptr) return;
+    line = kj::mv(KJ_ASSERT_NONNULL(again));
+    spdlog::info("worker {}: it goes on with the coordinator of epoch {}", self.value,
+                 line.joined.getWelcome().getEpoch());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<MessageTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
@@ -443,15 +428,19 @@ int Serve(WorkerOptions options) {
   if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
   const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
-  bool has_joined = false;
+  Stage stage = Stage::kJoining;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), has_joined);
+                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
                })) {
     // The coordinator's end shows in whatever was on its way there.
-    if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
+    if (stage == Stage::kJoined && options.outlive_s > 0) {
+      Fail(std::string(FromException(*exception).message()));
+      status = kLostCoordinator;
+    } else if (stage == Stage::kJoining || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
       status =
@@ -460,6 +449,10 @@ int Serve(WorkerOptions options) {
                                    "has signed (", StdView(reason.message()), ")")
                           : std::string(reason.message()));
     }
+  }
+  if (status == 0 && stage == Stage::kJoined) {
+    Fail(StrCat("the coordinator at ", options.coordinator, " is gone"));
+    status = kLostCoordinator;
   }
   unlink(path.c_str());
   unlink(messages_path.c_str());
@@ -470,11 +463,24 @@ int Serve(WorkerOptions options) {
   _exit(status);  // without waiting for what runs on the device
 }
 
+void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
+  app.add_option(
+      "--tokens", tokens_from,
+      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
+      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-      "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
+      "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
   WorkerOptions options;
+  ServerTokens tokens;
+  std::string tokens_from;
   app.add_option("--coordinator", options.coordinator,
                  "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
       ->required();
@@ -485,7 +491,7 @@ int Main(int argc, char** argv) {
                  "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
   app.add_option("--data-advertise", options.data_advertise,
                  "host[:port] by which they reach it, where that is another");
-  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
+  AddJoinOptions(app, options, tokens, tokens_from);
   app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
       ->check(CLI::Range(-1, kMaxWorkers - 1));
   app.add_option("--memory", options.memory_bytes,
@@ -547,6 +553,12 @@ int Main(int argc, char** argv) {
                  "workers that share the host's cores; for threads and spinning")
       ->check(CLI::Range(1, kMaxWorkers))
       ->capture_default_str();
+  app.add_option(
+         "--outlive", options.outlive_s,
+         "seconds for which it goes on when its coordinator is gone, for one that goes on with the same --state;\n"
+         "then it ends with status 3. 0: it ends at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   try {
     app.parse(argc, argv);
@@ -555,9 +567,12 @@ int Main(int argc, char** argv) {
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
   if (options.host_id.empty()) options.host_id = HostIdentity();
-  if (const char* token = std::getenv("TESSERA_JOIN_TOKEN"); options.join_token.empty() && token != nullptr) {
-    options.join_token = token;
+  HideTokenArguments(argc, argv);
+  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
+    Warn(taken);
+    return 2;
   }
+  options.join_token = tokens.join;
   return Serve(std::move(options));
 }
 

@@ -14,6 +14,7 @@ absl::Status TicketTable::Expect(const TransferWindow& window) {
     TESSERA_ASSIGN_OR_RETURN(ticket->shards.emplace_back().box,
                              CheckShard(range.spec, range.strides, range.offset_bytes, self_, arena_.bytes()));
   }
+  std::lock_guard lock(mutex_);
   unopened_[window.ordinal] = ticket;
   unopened_count_ = unopened_.size();
   tickets_[window.ticket] = std::move(ticket);
@@ -21,6 +22,7 @@ absl::Status TicketTable::Expect(const TransferWindow& window) {
 }
 
 void TicketTable::Open(Ordinal ordinal) {
+  std::lock_guard lock(mutex_);
   auto found = unopened_.find(ordinal);
   if (found == unopened_.end()) return;
   found->second->open = true;
@@ -29,9 +31,13 @@ void TicketTable::Open(Ordinal ordinal) {
 }
 
 void TicketTable::Close(TicketId id) {
-  auto found = tickets_.find(id);
-  if (found == tickets_.end()) return;
-  const TicketPointer ticket = found->second;
+  TicketPointer ticket;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = tickets_.find(id);
+    if (found == tickets_.end()) return;
+    ticket = found->second;
+  }
   MarkOver(ticket);
 }
 
@@ -56,7 +62,10 @@ void TicketTable::CopyBegins(const TicketPointer& ticket) {
 void TicketTable::CopyEnded(const TicketPointer& ticket, int64_t bytes) {
   ticket->times.ended_ns = MonotonicNs();
   ticket->copied_bytes += bytes;
-  if (--ticket->copies == 0) ticket->times.work_ns += ticket->times.ended_ns - ticket->busy_since_ns;
+  if (--ticket->copies == 0) {
+    ticket->times.work_ns += ticket->times.ended_ns - ticket->busy_since_ns;
+    ticket->times.busy_ns = ticket->times.work_ns;
+  }
   ReportIfOver(ticket);
 }
 
@@ -64,12 +73,14 @@ void TicketTable::ReportIfOver(const TicketPointer& ticket) {
   if (!ticket->over || ticket->copies > 0 || ticket->reported) return;
   ticket->reported = true;
   report_({ticket->window.ticket, ticket->status, ticket->times, ticket->copied_bytes});
+  std::lock_guard lock(mutex_);
   unopened_.erase(ticket->window.ordinal);
   unopened_count_ = unopened_.size();
   tickets_.erase(ticket->window.ticket);
 }
 
 absl::StatusOr<TicketTable::TicketPointer> TicketTable::FindOpen(TicketId id, uint64_t secret) {
+  std::lock_guard lock(mutex_);
   auto found = tickets_.find(id);
   if (found == tickets_.end() || !found->second->open) {
     return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));

@@ -4,6 +4,8 @@
 // waits are met, is redeemed by one client, and ends once: with all bytes in, or closed. It is reported when no copy of
 // it runs any more. What clients say to it is the data gate's (rpc/data_gate.h).
 //
+// Law: Expect and Open are any thread's. All else, and what a ticket holds, is of the data gate's thread.
+//
 //   tickets.Expect(window);  tickets.Open(window.ordinal);      // Redeem would have been NotFound until then
 //   auto ticket = *tickets.Redeem(window.ticket, window.secret);
 //   tickets.CopyBegins(ticket);  ...  tickets.CopyEnded(ticket, bytes);  tickets.End(ticket, absl::OkStatus());
@@ -13,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -86,6 +89,7 @@ class TicketTable {
   WorkerIndex self_;
   const SharedArena& arena_;
   const Report report_;
+  std::mutex mutex_;  // guards the two maps, and whether a ticket is open
   std::map<TicketId, TicketPointer> tickets_;
   std::map<Ordinal, TicketPointer> unopened_;
   std::atomic<size_t> unopened_count_ = 0;

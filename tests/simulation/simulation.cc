@@ -33,6 +33,7 @@ constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
+constexpr int64_t kWorkTimeoutUs = 60'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 400'000;
 
@@ -91,6 +92,7 @@ class Simulation {
                  kWorkers) {}
 
   SimulationResult Run() {
+    if (options_.fault == Fault::kAnswerProbes) workers_.AnswerProbes();
     workers_.JoinAll();
     for (int i = 0; i < kSessions; ++i) {
       Session& session = sessions_[static_cast<size_t>(i)];
@@ -124,7 +126,8 @@ class Simulation {
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
-    config.max_queued_records = 48;  // more than clients with credit have under way
+    config.work_timeout_us = kWorkTimeoutUs;
+    config.max_queued_records = 96;  // more than three processes with credit have under way
     config.max_slice_looks = 20;     // a death and a close go on for some slices
     return config;
   }
@@ -180,6 +183,9 @@ class Simulation {
       } else if (const auto* end = std::get_if<EndSession>(&effect)) {
         OnEnd(*end);
       } else if (const auto* victim = std::get_if<KillWorker>(&effect)) {
+        if (!workers_.is_stalled(victim->worker)) {
+          Broken(StrCat("worker ", victim->worker.value, " works, and is ended: it ", victim->reason));
+        }
         workers_.Kill(victim->worker);
       }
     }
@@ -487,6 +493,10 @@ class Simulation {
       Stop(session);
     } else if (what < 98) {
       Close(session);
+    } else if (what < 99) {
+      const WorkerIndex worker(static_cast<int32_t>(random_.Below(kWorkers)));
+      if (workers_.lives(worker)) ++result_.stalled_workers;
+      workers_.Stall(worker);
     } else if (options_.fault == Fault::kLoseReport) {
       workers_.LoseReport();
     }
@@ -583,7 +593,8 @@ class Simulation {
     for (const auto& [index, worker] : machine_.workers()) {
       const int64_t used = machine_.memory().UsedBytes(index);
       if (used != 0) Broken(StrCat(used, " bytes of worker ", index.value, " are taken when all is closed"));
-      if (worker.outstanding != 0) Broken(StrCat("worker ", index.value, " has ", worker.outstanding, " outstanding"));
+      const int64_t outstanding = worker.windows.outstanding();
+      if (outstanding != 0) Broken(StrCat("worker ", index.value, " has ", outstanding, " outstanding"));
     }
   }
 

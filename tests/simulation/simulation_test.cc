@@ -28,6 +28,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
     sum.events += result.events;
     sum.cuts += result.cuts;
     sum.lost_workers += result.lost_workers;
+    sum.stalled_workers += result.stalled_workers;
     sum.ended_leases += result.ended_leases;
     sum.instances += result.instances;
     sum.uploads += result.uploads;
@@ -44,6 +45,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.events, 100'000);
   EXPECT_GT(sum.cuts, 5000);
   EXPECT_GT(sum.lost_workers, 2000);
+  EXPECT_GT(sum.stalled_workers, 1000);
   EXPECT_GT(sum.ended_leases, 500);
   EXPECT_GT(sum.instances, 50'000);
   EXPECT_GT(sum.uploads, 5000);
@@ -119,6 +121,12 @@ TEST(SimulationTest, AReportThatIsLostIsSeen) {
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
 }
 
+TEST(SimulationTest, AWorkerThatBreathesAndWorksNoMoreIsSeenWhereNobodyEndsIt) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kAnswerProbes, found), 5);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
+}
+
 TEST(SimulationTest, AnUploadThatAWorkerForgetsIsSeen) {
   std::set<std::string> found;
   EXPECT_GT(Breaking(Fault::kForgetUpload, found, 80), 10);
@@ -128,7 +136,7 @@ TEST(SimulationTest, AnUploadThatAWorkerForgetsIsSeen) {
 TEST(SimulationTest, AClientThatSendsWithoutCreditIsSeen) {
   std::set<std::string> found;
   EXPECT_GT(Breaking(Fault::kIgnoreCredit, found, 80), 0);
-  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("max_queued_records is 48")));
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("max_queued_records is 96")));
 }
 
 TEST(SimulationTest, AClientThatIsSilentForEverIsSeen) {

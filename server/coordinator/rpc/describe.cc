@@ -44,7 +44,7 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
     info.setPid(worker.info.pid);
     info.setDevice(std::string(ToText(worker.info.device)).c_str());
     info.setReceivedBytes(worker.received_bytes);
-    info.setOutstanding(worker.outstanding);
+    info.setOutstanding(worker.windows.outstanding());
     info.setActivity(hub.ActivityOf(index));
     info.setRemoteAddress(worker.info.remote_address.c_str());
   }

@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include <capnp/message.h>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -25,6 +28,8 @@ class EffectsDigest {
  public:
   EffectsDigest();
   ~EffectsDigest();
+  EffectsDigest(const EffectsDigest&) = delete;
+  EffectsDigest& operator=(const EffectsDigest&) = delete;
   void Add(const Effects& effects);
   std::string Hex() const;
   uint64_t count() const { return count_; }
@@ -34,24 +39,52 @@ class EffectsDigest {
   uint64_t count_ = 0;
 };
 
+// Whether a digest of the effects is kept, which takes a text and a hash of each of them.
+enum class JournalDigest : uint8_t { kNone, kWritten };
+
 class JournalWriter {
  public:
   // Truncates. Unavailable when the file can't be written, as on a full disk.
-  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path,
-                                                               const CoordinatorConfig& config);
-  // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
+                                                               JournalDigest digest);
+  // Goes on with a journal behind its first so many bytes, which are whole events; what stands there is cut off.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Continue(const std::string& path, uint64_t bytes);
+  // Writes the digest of all effects to PATH.digest, where one is kept: the last connections end after the last
+  // request.
   ~JournalWriter();
 
-  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent).
+  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). Unavailable, and nothing is kept of the
+  // event, when the file can't be written.
   absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
-  EffectsDigest& digest() { return digest_; }
+  // That a client has its session's events up to there.
+  absl::Status AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event);
+  void AddToDigest(const Effects& effects);
 
  private:
-  JournalWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  JournalWriter(int fd, std::string path, uint64_t bytes) : fd_(fd), path_(std::move(path)), bytes_(bytes) {}
+  absl::Status Write(capnp::MessageBuilder& message);
   int fd_;
   std::string path_;
-  EffectsDigest digest_;
+  uint64_t bytes_;  // whole messages
+  std::unique_ptr<EffectsDigest> digest_;
 };
+
+// What a reader of a journal is told, in order.
+class JournalVisitor {
+ public:
+  virtual ~JournalVisitor() = default;
+  virtual void OnConfig(const CoordinatorConfig& config) = 0;
+  virtual void OnEvent(int64_t now_us, Event event) = 0;
+  virtual void OnAcknowledged(SessionId session, uint64_t event) = 0;
+};
+struct JournalEnd {
+  uint64_t events = 0;
+  uint64_t whole_bytes = 0;
+  uint64_t torn_bytes = 0;  // behind them: of an event that was not written whole, when the process ended
+};
+// NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
+// it is not as it was written.
+absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
 
 struct ReplayResult {
   uint64_t events = 0;

@@ -20,6 +20,7 @@ struct CoordinatorOptions {
   std::string admin_token;     // admins show it; empty: there are none
   uint64_t epoch = 0;          // of this process: larger than that of any before
   double lease_s = 0;          // default of a session on a unix socket without a name
+  std::string state_folder;    // of the log that a restart goes on with; empty: none is kept
   double long_lease_s = 3600;  // of one with a name, or from elsewhere
   // Of a client that says nothing for so long the connection counts as gone; 0: never.
   double session_silence_s = 60;
@@ -30,6 +31,8 @@ struct CoordinatorOptions {
   int64_t handshake_timeout_ms = 10'000;
   std::string tenants_path;  // of the tenants file; empty: all tokens are of the tenant "default"
   std::string journal_path;  // empty: none
+  bool keeps_digest = false;  // of the journal's effects
+  std::string listen_http;   // "127.0.0.1:9464": metrics and health; empty: none
   int exit_with_parent_fd = -1;
   CoordinatorConfig config;
 };

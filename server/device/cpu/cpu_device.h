@@ -1,7 +1,8 @@
 #pragma once
 
-// CpuDevice: a slice of a host's cores. Its threads take the streams' items; a stream is run by one
-// thread at a time, and a parked stream holds none.
+// CpuDevice: a slice of a host's cores. Each lane (schemas/types/streams.h) has threads of its own, which take its
+// streams' items (stream_pool.h). The batch lane has as many threads as the slice has cores, and they are nice: the
+// light lane's one thread gets a core at once. It sleeps while it has nothing to do.
 //
 //   CpuDevice device({.counters = arena.counters(), .threads = 1});
 //   device.MapCounters(WorkerIndex(1), {peer, peer->counters()});
@@ -12,19 +13,19 @@
 //
 // Waiting spins for `spin_pauses`, then lingers (schemas/codec/linger.h), then sleeps on the own page's doorbell.
 
+#include <array>
 #include <memory>
 
 #include "schemas/codec/linger.h"
+#include "server/device/cpu/stream_pool.h"
 #include "server/device/device.h"
 
 namespace tessera {
 
-inline constexpr int64_t kMaxHeldItems = 64;  // docs/limits.md: max_held_items
-
 struct CpuDeviceOptions {
   WorkerIndex self;
   CounterPage* counters = nullptr;  // the own page; outlives the device
-  int threads = 1;
+  int threads = 1;                  // of the batch lane
   int spin_pauses = 200;
   int64_t linger_ns = kLingerNs;
   int first_slot = -1;  // of a home for each thread (HomeCore); negative: none has one
@@ -54,10 +55,9 @@ class CpuDevice : public Device {
   bool WasAtWork() override;
   void Drain() override;
 
-  class State;
-
  private:
-  std::shared_ptr<State> state_;  // shared with the Done of what is under way
+  StreamPool& PoolOf(StreamId stream) { return *lanes_[static_cast<size_t>(ThreadsOf(stream))]; }
+  std::array<std::shared_ptr<StreamPool>, kLaneCount> lanes_;  // shared with the Done of what is under way
 };
 
 }  // namespace tessera

@@ -23,15 +23,17 @@ void FutexWakeAll(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Ring(CounterPage& page) {
-  page.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  if (page.sleeping.load(std::memory_order_seq_cst) != 0) FutexWakeAll(page.doorbell);
+void Ring(LaneBell& bell) {
+  bell.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.sleeping.load(std::memory_order_seq_cst) != 0) FutexWakeAll(bell.doorbell);
 }
 
-void RingIfSleeping(CounterPage& page) {
-  if (page.sleeping.load(std::memory_order_seq_cst) == 0) return;
-  page.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  FutexWakeAll(page.doorbell);
+void RingWatchers(CounterPage& page) {
+  for (LaneBell& bell : page.bells) {
+    if (bell.watching.load(std::memory_order_seq_cst) == 0) continue;
+    bell.doorbell.fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(bell.doorbell);
+  }
 }
 
 void SpinPause() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sleeping on the own counter page and waking others on theirs (counters.h).
+// Sleeping on a lane's bell of the own counter page, and waking others on theirs (counters.h).
 //
 // Law: a sleeper says that it sleeps, then looks once more, then sleeps on the doorbell it saw before it
 // looked; a publisher stores, then asks whether the other sleeps. All four accesses are sequentially
@@ -17,10 +17,10 @@ namespace tessera {
 void FutexWait(std::atomic<uint32_t>& word, uint32_t value);
 void FutexWakeAll(std::atomic<uint32_t>& word);
 
-// Changes the doorbell; wakes the page's owner when it sleeps.
-void Ring(CounterPage& page);
-// Ring, unless the owner is awake: it will look by itself.
-void RingIfSleeping(CounterPage& page);
+// There is something to do for the lane: changes its doorbell, and wakes its threads that sleep.
+void Ring(LaneBell& bell);
+// A counter has changed: rings where a thread sleeps that waits for one. The others look by themselves, or needn't.
+void RingWatchers(CounterPage& page);
 
 // One turn of a spinning wait.
 void SpinPause();

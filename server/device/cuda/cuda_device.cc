@@ -6,11 +6,6 @@
 #include "server/device/cuda/device_loop.h"
 
 namespace tessera::cuda {
-namespace {
-
-size_t NumberOf(StreamId stream) { return static_cast<size_t>(stream); }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Prepare(const Gpu& gpu) {
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Loop> loop, Loop::Prepare(gpu));

@@ -27,8 +27,9 @@ absl::StatusOr<std::unique_ptr<CudaDevice::Loop>> CudaDevice::Loop::Prepare(cons
   TESSERA_RETURN_IF_ERROR(gpu.Enter());
   std::unique_ptr<Loop> loop(new Loop(gpu));
   TESSERA_ASSIGN_OR_RETURN(loop->launcher_, Launcher::Make(gpu));
-  for (std::unique_ptr<Stream>& stream : loop->streams_) {
-    TESSERA_ASSIGN_OR_RETURN(stream, Stream::Make(gpu));
+  for (size_t s = 0; s < loop->streams_.size(); ++s) {
+    const Lane lane = s == kTransferStream ? Lane::kBatch : ThreadsOf(static_cast<StreamId>(s));
+    TESSERA_ASSIGN_OR_RETURN(loop->streams_[s], Stream::Make(gpu, lane));
   }
   TESSERA_RETURN_IF_ERROR(
       loop->launcher_->ReserveForProducts(loop->streams_[static_cast<size_t>(StreamId::kCompute)]->workspace));
@@ -469,6 +470,7 @@ absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Report repor
       times.started_ns = std::max(work_submitted_ns, stream.reported_ns);
       times.ended_ns = now_ns;
       times.work_ns = now_ns - times.started_ns;
+      times.busy_ns = times.work_ns;
     }
     stream.reported_ns = now_ns;
     absl::Status status = std::exchange(stream.run_error, absl::OkStatus());

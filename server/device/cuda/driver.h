@@ -26,6 +26,7 @@ namespace tessera::cuda {
   X(DevicePrimaryCtxRetain)       \
   X(DevicePrimaryCtxRelease)      \
   X(CtxSetCurrent)                \
+  X(CtxGetStreamPriorityRange)    \
   X(MemGetInfo)                   \
   X(MemGetAllocationGranularity)  \
   X(MemCreate)                    \
@@ -43,6 +44,7 @@ namespace tessera::cuda {
   X(MemHostUnregister)            \
   X(MemHostGetDevicePointer)      \
   X(StreamCreate)                 \
+  X(StreamCreateWithPriority)     \
   X(StreamDestroy)                \
   X(StreamQuery)                  \
   X(StreamSynchronize)            \

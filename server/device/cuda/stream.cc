@@ -18,10 +18,24 @@ absl::StatusOr<std::shared_ptr<StreamWords>> MakeStreamWords(const Gpu& gpu) {
   });
 }
 
-absl::StatusOr<std::unique_ptr<Stream>> Stream::Make(const Gpu& gpu) {
-  std::unique_ptr<Stream> stream(new Stream(gpu));
+namespace {
+
+// A light stream's kernels get the next free parts of the GPU, before those that another stream's kernel has queued.
+absl::Status MakeStreamOf(const Gpu& gpu, Lane lane, CUstream* stream) {
+  const Driver& driver = *gpu.driver;
+  if (lane == Lane::kBatch) return driver.Check("cuStreamCreate", driver.StreamCreate(stream, CU_STREAM_NON_BLOCKING));
+  int lowest = 0, highest = 0;
   TESSERA_RETURN_IF_ERROR(
-      gpu.driver->Check("cuStreamCreate", gpu.driver->StreamCreate(&stream->stream_, CU_STREAM_NON_BLOCKING)));
+      driver.Check("cuCtxGetStreamPriorityRange", driver.CtxGetStreamPriorityRange(&lowest, &highest)));
+  return driver.Check("cuStreamCreateWithPriority",
+                      driver.StreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, highest));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stream>> Stream::Make(const Gpu& gpu, Lane lane) {
+  std::unique_ptr<Stream> stream(new Stream(gpu));
+  TESSERA_RETURN_IF_ERROR(MakeStreamOf(gpu, lane, &stream->stream_));
   gpu.use->AddStream();
   TESSERA_ASSIGN_OR_RETURN(stream->words_, MakeStreamWords(gpu));
   for (CUevent& event : stream->events_) {

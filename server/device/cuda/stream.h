@@ -68,7 +68,7 @@ class Stream {
     bool met() const { return counter == nullptr || counter->load(std::memory_order_acquire) >= value; }
   };
 
-  static absl::StatusOr<std::unique_ptr<Stream>> Make(const Gpu& gpu);
+  static absl::StatusOr<std::unique_ptr<Stream>> Make(const Gpu& gpu, Lane lane);
   ~Stream();
 
   CUstream get() const { return stream_; }

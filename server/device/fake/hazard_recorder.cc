@@ -14,7 +14,8 @@
 namespace tessera {
 namespace {
 
-constexpr const char* kStreamNames[kStreamCount] = {"compute", "exchange", "nccl", "io"};
+constexpr const char* kStreamNames[kStreamCount] = {"compute",       "exchange",       "probe",   "io",
+                                                    "compute light", "exchange light", "io light"};
 
 struct AsyncItem {
   Device::Start start;
@@ -161,7 +162,8 @@ void HazardRecorder::RunHead(Stream& stream) {
     RecordWork(stream, *work);
     const int64_t began_ns = MonotonicNs();
     absl::Status status = RunDeviceWork(*work);
-    stream.runs.Worked(began_ns, MonotonicNs());
+    const int64_t ended_ns = MonotonicNs();
+    stream.runs.Worked(began_ns, ended_ns, ended_ns - began_ns);
     if (!status.ok() && stream.error.ok()) stream.error = std::move(status);
   } else if (const SignalItem* signal = std::get_if<SignalItem>(&item)) {
     items_.push_back(

@@ -83,6 +83,7 @@ void EncodeInline(const Message& m, Builder builder) {
   builder.setOffsetBytes(m.offset_bytes);
   EncodeStrides(m.strides, builder.initStrides(static_cast<unsigned>(m.strides.size())));
   EncodeWaits(m.waits, builder.initWaits(static_cast<unsigned>(m.waits.size())));
+  builder.setStream(m.stream);
 }
 
 void EncodePlaced(const std::vector<PlacedBuffer>& placed, wire::Instance::Builder run) {
@@ -128,6 +129,7 @@ struct MessageEncoder {
     window.setTicket(m.ticket.value);
     window.setSecret(m.secret);
     window.setSession(m.session.value);
+    window.setStream(m.stream);
     window.setDirection(static_cast<uint8_t>(m.direction()));
     EncodeRange(m.ranges[0], window);
     auto others = window.initOthers(static_cast<unsigned>(m.ranges.size() - 1));
@@ -137,7 +139,6 @@ struct MessageEncoder {
   void operator()(const InlineRead& m) {
     auto read = out.initInlineRead();
     EncodeInline(m, read);
-    read.setStream(m.stream);
   }
   void operator()(const InlineWrite& m) {
     auto write = out.initInlineWrite();
@@ -181,6 +182,7 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   m.ticket = TicketId(window.getTicket());
   m.secret = window.getSecret();
   m.session = SessionId(window.getSession());
+  m.stream = window.getStream();
   if (window.getDirection() > static_cast<uint8_t>(TransferDirection::kDownload)) {
     return absl::InvalidArgumentError(StrCat("unknown transfer direction ", static_cast<int>(window.getDirection())));
   }
@@ -201,15 +203,14 @@ absl::StatusOr<Message> DecodeInline(Reader reader) {
   m.ordinal = Ordinal(reader.getOrdinal());
   TESSERA_ASSIGN_OR_RETURN(m.spec, DecodeTensorSpec(reader.getSpec()));
   m.offset_bytes = reader.getOffsetBytes();
+  m.stream = reader.getStream();
   TESSERA_ASSIGN_OR_RETURN(m.strides, DecodeStrides(reader.getStrides(), m.spec));
   TESSERA_ASSIGN_OR_RETURN(m.waits, DecodeWaits(reader.getWaits()));
   return m;
 }
 
 absl::StatusOr<WorkerMessage> DecodeInlineRead(wire::InlineRead::Reader reader) {
-  TESSERA_ASSIGN_OR_RETURN(InlineRead m, DecodeInline<InlineRead>(reader));
-  m.stream = reader.getStream();
-  return m;
+  return DecodeInline<InlineRead>(reader);
 }
 
 absl::StatusOr<WorkerMessage> DecodeInlineWrite(wire::InlineWrite::Reader reader) {
@@ -356,14 +357,15 @@ void EncodeTimes(const RunTimes& times, wire::RunTimes::Builder builder) {
   builder.setStartedNs(times.started_ns);
   builder.setEndedNs(times.ended_ns);
   builder.setWorkNs(times.work_ns);
+  builder.setBusyNs(times.busy_ns);
 }
 
 absl::StatusOr<RunTimes> DecodeTimes(wire::RunTimes::Reader reader) {
-  const RunTimes times{reader.getStartedNs(), reader.getEndedNs(), reader.getWorkNs()};
+  const RunTimes times{reader.getStartedNs(), reader.getEndedNs(), reader.getWorkNs(), reader.getBusyNs()};
   if (times.started_ns < 0 || times.ended_ns < times.started_ns || times.ended_ns > kMaxClockNs || times.work_ns < 0 ||
-      times.work_ns > times.ended_ns - times.started_ns) {
-    return absl::InvalidArgumentError(
-        StrCat("a report of work of ", times.work_ns, " ns from ", times.started_ns, " to ", times.ended_ns));
+      times.work_ns > times.ended_ns - times.started_ns || times.busy_ns < 0 || times.busy_ns > times.work_ns) {
+    return absl::InvalidArgumentError(StrCat("a report of work of ", times.work_ns, " ns, ", times.busy_ns,
+                                             " of them busy, from ", times.started_ns, " to ", times.ended_ns));
   }
   return times;
 }

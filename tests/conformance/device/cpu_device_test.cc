@@ -1,11 +1,17 @@
 #include "server/device/cpu/cpu_device.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/ops/scalar_ops.h"
+#include "server/device/cpu/thread_cpu_clock.h"
 #include "tests/conformance/device/device_conformance.h"
 
 namespace tessera::testing {
@@ -50,13 +56,91 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
 TEST(CpuDevice, ManyHeldItemsStartBeforeTheFlush) {
   CounterPage own;
   CpuDevice device({.self = WorkerIndex(0), .counters = &own});
-  while (own.sleeping.load() == 0) std::this_thread::yield();
+  while (own.bell(Lane::kBatch).sleeping.load() == 0) std::this_thread::yield();
   std::atomic<int64_t> reports{0};
   device.Hold();
   for (int64_t i = 0; i < kMaxHeldItems; ++i)
     device.EnqueueReport(StreamId::kCompute, [&](absl::Status, const RunTimes&) { ++reports; });
   while (reports.load() < kMaxHeldItems) std::this_thread::yield();
   device.Flush();
+}
+
+// While a thread of the batch lane is in a report, that is, in its work.
+TEST(CpuDevice, LightStreamsAndReadsGoOnBesideWorkOfTheBatchLane) {
+  for (const int threads : {1, 2}) {
+    CounterPage own;
+    CpuDevice device({.self = WorkerIndex(0), .counters = &own, .threads = threads});
+    std::atomic<int> batch{0}, light{0};
+    std::atomic<bool> goes_on{false};
+    for (const StreamId stream : {StreamId::kCompute, StreamId::kExchange, StreamId::kProbe}) {
+      device.EnqueueReport(stream, [&](absl::Status, const RunTimes&) {
+        while (!goes_on.load()) std::this_thread::yield();
+        ++batch;
+      });
+    }
+    for (const StreamId stream :
+         {StreamId::kIo, StreamId::kComputeLight, StreamId::kExchangeLight, StreamId::kIoLight}) {
+      device.EnqueueReport(stream, [&](absl::Status, const RunTimes&) { ++light; });
+    }
+    while (light.load() < 4) std::this_thread::yield();
+    EXPECT_EQ(batch.load(), 0);
+    goes_on = true;
+    device.Drain();
+    EXPECT_EQ(batch.load(), 3);
+  }
+}
+
+TEST(CpuDevice, ALaneWaitsForTheOthersCounters) {
+  CounterPage own;
+  CpuDevice device({.self = WorkerIndex(0), .counters = &own, .spin_pauses = 0, .linger_ns = 0});
+  for (uint64_t round = 1; round <= 200; ++round) {
+    device.EnqueueWait(StreamId::kComputeLight, {WorkerIndex(0), StreamId::kCompute, round});
+    device.EnqueueSignal(StreamId::kComputeLight, round);
+    device.EnqueueWait(StreamId::kExchange, {WorkerIndex(0), StreamId::kComputeLight, round});
+    device.EnqueueSignal(StreamId::kExchange, round);
+    device.EnqueueSignal(StreamId::kCompute, round);
+    if (round % 20 == 0) device.Drain();  // both sleep
+  }
+  EXPECT_EQ(own.counters[static_cast<size_t>(StreamId::kExchange)].load(), 200u);
+}
+
+TEST(CpuDevice, ThreadsOfTheBatchLaneAreNicer) {
+  CounterPage own;
+  CpuDevice device({.self = WorkerIndex(0), .counters = &own});
+  const auto nice_of = [&](StreamId stream) {
+    int nice = 0;
+    device.EnqueueReport(stream, [&](absl::Status, const RunTimes&) { nice = getpriority(PRIO_PROCESS, 0); });
+    device.Drain();
+    return nice;
+  };
+  const int usual = nice_of(StreamId::kComputeLight);
+  EXPECT_EQ(usual, getpriority(PRIO_PROCESS, 0));
+  EXPECT_EQ(nice_of(StreamId::kIo), usual);
+  EXPECT_EQ(nice_of(StreamId::kCompute), std::min(19, usual + 10));
+}
+
+TEST(ThreadCpuClock, CountsNoTimeInWhichTheThreadHadNoCore) {
+  const auto work_for = [](int64_t cpu_ns) {
+    const auto used_ns = [] {
+      timespec used = {};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+      return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+    };
+    const int64_t until_ns = used_ns() + cpu_ns;
+    while (used_ns() < until_ns) continue;
+  };
+  ThreadCpuClock clock;
+  clock.Wake();
+  const int64_t began_ns = MonotonicNs();
+  std::thread([&] { work_for(30'000'000); }).join();  // another one has it meanwhile
+  const int64_t ended_ns = MonotonicNs();
+  EXPECT_LT(clock.BusyNs(began_ns, ended_ns), 10'000'000);
+  const int64_t works_since_ns = MonotonicNs();
+  work_for(20'000'000);  // however long that takes
+  const int64_t busy_ns = clock.BusyNs(works_since_ns, MonotonicNs());
+  EXPECT_GT(busy_ns, 19'000'000);
+  EXPECT_LT(busy_ns, 22'000'000);
+  EXPECT_EQ(clock.BusyNs(1'000, 1'000 + ThreadCpuClock::kShortItemNs - 1), ThreadCpuClock::kShortItemNs - 1);
 }
 
 // Large maps of one stream that share operands run in one pass; the results and the errors are those of one by one.

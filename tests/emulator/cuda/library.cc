@@ -21,6 +21,7 @@ namespace {
 constexpr unsigned kMaxBlockThreads = 1024;
 constexpr unsigned kMaxGridRows = 65535;
 constexpr unsigned kMaxSharedBytes = 227 << 10;
+constexpr int kHighestPriority = -5;  // of a stream
 
 // Of the thread.
 thread_local CUcontext current_context = nullptr;
@@ -247,6 +248,19 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* at, unsigned) {
 
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   return Entered("cuStreamCreate", [&] { return Emulated().MakeStream(stream); });
+}
+// Streams of all priorities take turns.
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int priority) {
+  return Entered("cuStreamCreateWithPriority", [&] {
+    return priority < kHighestPriority || priority > 0 ? CUDA_ERROR_INVALID_VALUE : Emulated().MakeStream(stream);
+  });
+}
+CUresult cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
+  return Entered("cuCtxGetStreamPriorityRange", [&] {
+    *lowest = 0;
+    *highest = kHighestPriority;
+    return CUDA_SUCCESS;
+  });
 }
 CUresult cuStreamDestroy(CUstream stream) {
   return Entered("cuStreamDestroy", [&] { return Emulated().DestroyStream(stream); });

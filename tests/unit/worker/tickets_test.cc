@@ -2,6 +2,7 @@
 
 #include "server/worker/tickets.h"
 
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -139,6 +140,27 @@ TEST_F(Tickets, ClosedBeforeTheyAreOpenAreUnopenedNoMore) {
   table_.Close(TicketId(5));  // answered before
   EXPECT_FALSE(table_.has_unopened());
   EXPECT_EQ(reports_.size(), 1u);
+}
+
+// The link's thread expects and opens; the data gate's redeems and ends.
+TEST_F(Tickets, AreRedeemedByOneThreadWhileAnotherOpensTheirWindows) {
+  constexpr uint64_t kCount = 2000;
+  std::thread link([this] {
+    for (uint64_t number = 1; number <= kCount; ++number) {
+      const TransferWindow window = Window(number);
+      ASSERT_TRUE(table_.Expect(window).ok());
+      table_.Open(window.ordinal);
+    }
+  });
+  for (uint64_t number = 1; number <= kCount; ++number) {
+    const TransferWindow window = Window(number);
+    absl::StatusOr<TicketTable::TicketPointer> ticket = table_.Redeem(window.ticket, window.secret);
+    while (!ticket.ok()) ticket = table_.Redeem(window.ticket, window.secret);
+    table_.End(*ticket, absl::OkStatus());
+  }
+  link.join();
+  EXPECT_EQ(reports_.size(), kCount);
+  EXPECT_FALSE(table_.has_unopened());
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#pragma once
+
+// HttpLoop: /metrics, /healthz and /readyz of a coordinator, on a thread with an event loop of its own. Nothing that a
+// client of HTTP does is done on the coordinator's loop but the taking of a snapshot, at most one in kSnapshotAge.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto http, HttpLoop::Start("127.0.0.1:9464", kj::getCurrentThreadExecutor(), take));
+//
+// Law: it reads, and changes nothing. It listens on loopback alone, and asks nobody who they are: it tells tenants'
+// names and counts, never what tensors hold.
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <kj/async.h>
+#include <kj/time.h>
+
+#include "absl/status/statusor.h"
+#include "server/coordinator/rpc/metrics_text.h"
+
+namespace tessera {
+
+inline constexpr size_t kMaxHttpConnections = 64;  // docs/limits.md: max_http_connections, which the oldest leaves
+inline constexpr kj::Duration kHttpConnectionTime = 10 * kj::SECONDS;  // docs/limits.md: http_connection_time
+inline constexpr kj::Duration kSnapshotAge = 100 * kj::MILLISECONDS;   // docs/limits.md: snapshot_age
+inline constexpr kj::Duration kLoopTurnsWithin = 1 * kj::SECONDS;      // docs/limits.md: loop_turns_within
+
+class HttpLoop {
+ public:
+  // Called on the coordinator's loop.
+  using TakeSnapshot = std::function<MetricsSnapshot()>;
+
+  // InvalidArgument for an address that is none, or not of loopback; Unavailable where it can't listen.
+  static absl::StatusOr<std::unique_ptr<HttpLoop>> Start(const std::string& address, const kj::Executor& coordinator,
+                                                         TakeSnapshot take);
+  ~HttpLoop();
+  // "127.0.0.1:9464"; a port that was 0 is the one that the system gave.
+  const std::string& address() const { return address_; }
+
+ private:
+  class Loop;
+  explicit HttpLoop(TakeSnapshot take) : take_(std::move(take)) {}
+  void Run(const std::string& address, const kj::Executor& coordinator, std::promise<absl::Status> started);
+
+  const TakeSnapshot take_;
+  std::string address_;                                   // from Start on
+  kj::Own<kj::CrossThreadPromiseFulfiller<void>> stop_;  // likewise
+  std::thread thread_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+"""Metrics and health over HTTP: what a scrape reads, and that nothing that a client of HTTP does holds up the coordinator."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from test_server_faults import BINARIES, wait_until
+
+
+class Served:
+    """A coordinator that tells metrics, and a worker."""
+
+    def __init__(self, folder):
+        self.environment = {**os.environ, "TESSERA_TOKEN": secrets.token_hex(8), "TESSERA_JOIN_TOKEN": secrets.token_hex(8)}
+        self.listen = f"unix:{folder}/socket"
+        self.coordinator = subprocess.Popen(
+            [BINARIES / "server/coordinator/tessera-coordinator", "--listen", self.listen, "--listen-http", "127.0.0.1:0"],
+            env=self.environment, stdout=subprocess.PIPE, text=True)
+        self.coordinator.stdout.readline()
+        self.port = int(re.search(r"http://127.0.0.1:(\d+)", self.coordinator.stdout.readline())[1])
+        self.worker = subprocess.Popen(
+            [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--memory", "64MiB", "--socket-dir", folder],
+            env=self.environment)
+
+    def connect(self):
+        return ts.connect(f"{self.listen}#token={self.environment['TESSERA_TOKEN']}")
+
+    def get(self, path):
+        """The status and the body."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def raw(self):
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return contextlib.closing(connection)
+
+    def stop(self):
+        for process in (self.worker, self.coordinator):
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+        self.coordinator.stdout.close()
+
+
+@pytest.fixture
+def served(tmp_path):
+    one = Served(tmp_path)
+    yield one
+    one.stop()
+
+
+def test_a_scrape_counts_what_was_done(served):
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    with served.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,)))
+        for _ in range(5):
+            np.testing.assert_array_equal((x + 1).full_tensor(), np.arange(8.0) + 1)
+        wait_until(lambda: 'op="add"} 5\n' in served.get("/metrics")[1])  # a snapshot may be 0.1 s old
+        status, text = served.get("/metrics")
+        assert status == 200
+        assert 'tessera_sessions{tenant="default",connected="true"} 1' in text
+        assert re.search(r'tessera_ops_total\{tenant="default",op="add"\} 5\n', text), text
+        assert re.search(r'tessera_tenant_device_seconds_total\{tenant="default",worker="0",lane="light"\} \d', text)
+        for line in text.splitlines():
+            assert re.fullmatch(r'# (HELP|TYPE) tessera_\w+ .+|tessera_\w+(\{.*\})? [-+.\deInf]+', line), line
+
+
+def test_health_names_a_worker_that_answers_nothing(served):
+    assert served.get("/healthz") == (200, "ok\n")
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    served.worker.send_signal(signal.SIGSTOP)
+    wait_until(lambda: served.get("/readyz")[0] == 503)
+    answer = json.loads(served.get("/readyz")[1])
+    assert not answer["ready"] and [one["worker"] for one in answer["workers"]] == [0]
+    assert served.get("/healthz")[0] == 200
+
+
+def test_what_is_no_request_of_ours_is_refused(served):
+    assert served.get("/")[0] == 404 and served.get("/metrics/../secret")[0] == 404
+    for garbage in (b"\xff" * 64 + b"\r\n\r\n", b"GET\r\n\r\n", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+                    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n"):
+        with served.raw() as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(garbage)
+            answer = connection.recv(1000)
+            assert not answer or re.match(rb"HTTP/1.1 [45]\d\d", answer), (garbage[:40], answer)
+    assert served.get("/metrics")[0] == 200
+
+
+def test_a_request_of_a_gigabyte_is_not_read(served):
+    with served.raw() as connection:
+        connection.sendall(b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\n")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 1 << 30:
+                sent += connection.send(b"x" * (1 << 20))
+        assert sent < 64 << 20
+    assert served.get("/metrics")[0] == 200
+
+
+def test_scrapers_that_never_read_hold_up_nobody(served):
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    with contextlib.ExitStack() as stack, served.connect() as session:
+        for _ in range(1000):
+            with contextlib.suppress(ConnectionError):
+                connection = stack.enter_context(served.raw())
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,)))
+        began = time.monotonic()
+        for _ in range(20):
+            (x + 1).full_tensor()
+        assert time.monotonic() - began < 10
+        assert served.get("/metrics")[0] == 200
+        open_files = len(os.listdir(f"/proc/{served.coordinator.pid}/fd"))
+        assert open_files < 200
+
+
+@pytest.mark.parametrize("address, why", [("0.0.0.0:0", "loopback"), ("127.0.0.1", "port"), ("example.com:80", "loopback"),
+                                          ("unix:/tmp/x", "--listen-http")])
+def test_an_address_that_others_reach_is_refused(tmp_path, address, why):
+    command = [BINARIES / "server/coordinator/tessera-coordinator", "--listen", f"unix:{tmp_path}/socket", "--listen-http", address]
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and why in ended.stderr, ended.stderr
