@@ -53,8 +53,8 @@ class MachineTables {
   std::map<SessionId, SessionEntry> sessions_;
   GivenNumbers given_;
   uint64_t joins_ = 0;
-  bool has_lost_ = false;       // some worker was lost
-  bool rejoined_ = false;       // some worker number was used again
+  bool has_lost_ = false;  // some worker was lost
+  bool rejoined_ = false;  // some worker number was used again
   TenantTable tenants_;
   FairTurns turns_;
   SessionId turn_;              // whose turn it is; 0: nobody's
