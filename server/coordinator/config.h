@@ -11,7 +11,7 @@ namespace tessera {
 struct CoordinatorConfig {
   int64_t max_outstanding_per_worker = 64;              // instructions issued and not reported
   int64_t max_outstanding_us_per_worker = 10'000;       // predicted work issued and not reported
-  int64_t max_outstanding_us_shared = 2'000;             // the same while two tenants compete
+  int64_t max_outstanding_us_shared = 2'000;            // the same while two tenants compete
   int64_t max_unmeasured_instances = 4;                 // of a plan whose cost no worker has measured yet, under way
   int64_t max_outstanding_light_us_per_worker = 2'000;  // the same of its light lane
   int64_t max_light_us = 500;                           // what an op may take that is in the light lane

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the choice of a lane (schemas/types/streams.h) goes by: how much a session had of late, and how much each lane of a worker has to do. Values; no clock.
+// What the choice of a lane (schemas/types/streams.h) goes by: how much a session had of late, and how much each lane
+// of a worker has to do. Values; no clock.
 //
 // An op is light when it takes no longer than max_light_us, its session had little of late, and nothing that it reads
 // or writes waits for the batch lane. So a light op stands behind light ops alone.

@@ -79,9 +79,9 @@ absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options
   if (state.has_value()) return state->Load(options.config);
   std::unique_ptr<JournalWriter> journal;
   if (!options.journal_path.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal_path, options.config,
-                                                          options.keeps_digest ? JournalDigest::kWritten
-                                                                               : JournalDigest::kNone));
+    TESSERA_ASSIGN_OR_RETURN(
+        journal, JournalWriter::Create(options.journal_path, options.config,
+                                       options.keeps_digest ? JournalDigest::kWritten : JournalDigest::kNone));
   }
   return std::make_unique<Core>(options.config, std::move(journal));
 }

@@ -16,8 +16,8 @@
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/fair_turns.h"
-#include "server/coordinator/layout_table.h"
 #include "server/coordinator/lanes.h"
+#include "server/coordinator/layout_table.h"
 #include "server/plan/plan.h"
 #include "server/planner/scalar_recipes.h"
 

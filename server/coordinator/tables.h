@@ -22,8 +22,8 @@
 #include "server/coordinator/events.h"
 #include "server/coordinator/fair_turns.h"
 #include "server/coordinator/history.h"
-#include "server/coordinator/layout_table.h"
 #include "server/coordinator/lanes.h"
+#include "server/coordinator/layout_table.h"
 #include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
@@ -133,9 +133,9 @@ struct OpEntry {
   HandleId first_result;                            // of the call, of a segment the last one's; 0: there is none
   SessionId session;
   WorkerGroup workers;
-  std::vector<WorkerIndex> missing;        // have not reported
-  int64_t cost_us = 0;                     // expected: what was measured before, or predicted
-  int64_t predicted_us = 0;                // by the model
+  std::vector<WorkerIndex> missing;  // have not reported
+  int64_t cost_us = 0;               // expected: what was measured before, or predicted
+  int64_t predicted_us = 0;          // by the model
   int64_t issued_us = 0;
   Lane lane = Lane::kBatch;                // whose window it counts in
   TurnCharge charge;                       // until it has ended on all its workers

@@ -37,7 +37,9 @@ int64_t SlowestOf(const ProfiledRuns& runs) {
 
 void StateMachine::Pump() {
   has_more_ = false;
-  const auto is_open = [this](int32_t gate) { return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate)); };
+  const auto is_open = [this](int32_t gate) {
+    return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate));
+  };
   turns_.Reopen(is_open);
   for (;;) {
     TakeBackParked();

@@ -212,7 +212,6 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   return request.send();
 }
 
-
 // How far a worker got, should its running throw.
 enum class Stage : uint8_t { kJoining, kJoined, kStopped };
 constexpr int kLostCoordinator = 3;  // exit status
@@ -282,11 +281,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
-    auto running = server
-                       .Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts,
-                            ends)
-                       .exclusiveJoin(line.connection->WhenClosed())
-                       .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
+    auto running =
+        server.Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts, ends)
+            .exclusiveJoin(line.connection->WhenClosed())
+            .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
     if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
       if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));

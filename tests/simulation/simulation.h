@@ -12,8 +12,8 @@
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances
 // wait only for smaller ordinals, and have been told their plans; that memory is charged to whom it belongs
-// (tenant_laws.h); that the coordinator ends no worker that works. In the end everything that lives is settled, and when
-// all sessions are closed no op is left and no byte of memory is taken.
+// (tenant_laws.h); that the coordinator ends no worker that works. In the end everything that lives is settled, and
+// when all sessions are closed no op is left and no byte of memory is taken.
 //
 // The same seed gives the same run, text for text.
 

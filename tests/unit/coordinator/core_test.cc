@@ -40,8 +40,8 @@ std::string Describe(Core& core) {
   }
   for (const auto& [index, line] : core.workers()) {
     StrAppend(&text, "worker ", index.value, " process ", line.incarnation, " reports ", line.reports, " messages ",
-              line.outbox.size(), " before ", line.outbox.next_number(), " used ",
-              machine.memory().UsedBytes(index), "\n");
+              line.outbox.size(), " before ", line.outbox.next_number(), " used ", machine.memory().UsedBytes(index),
+              "\n");
   }
   return text;
 }
