@@ -1,8 +1,8 @@
 // Shares of the devices, of the real state machine in virtual time.
 //
-// The law. Let tenants i and j have records to take up all the time, for the same workers, and let the cost of their
-// plans have been measured. w is a weight, v a tenant's virtual time (FairTurns), m the longest of its ops, n the most
-// of them that are under way at once, r what a turn pays for its records. Then at any time
+// The law. Let tenants i and j have records to take up all the time, for the same lane of the same workers, and let the
+// cost of their plans have been measured. w is a weight, v a tenant's virtual time (FairTurns), m the longest of its
+// ops, n the most of them that are under way at once, r what a turn pays for its records. Then at any time
 //
 //   v_i - v_j  <=  ((1 + n_i) m_i + r) / w_i  +  n_j m_j / w_j.
 //
@@ -34,6 +34,7 @@ constexpr int64_t kRecordsUs = 40;  // of a turn, at most
 CoordinatorConfig Config() {
   CoordinatorConfig config;
   config.max_segment_ops = 1;  // each op is a turn of its own
+  config.max_light_us = 0;     // one lane: the workers here run one op after another
   return config;
 }
 
