@@ -88,7 +88,10 @@ class GateLoop::Loop {
   Relays& relays() { return *relays_; }
   TicketTable& tickets() { return *tickets_; }
 
-  void RunForever() { kj::Promise<void>(kj::NEVER_DONE).wait(io_.waitScope); }
+  void RunForever() {
+    io_.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
+    kj::Promise<void>(kj::NEVER_DONE).wait(io_.waitScope);
+  }
 
  private:
   kj::Timer& timer() { return io_.provider->getTimer(); }
