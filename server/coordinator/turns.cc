@@ -144,6 +144,10 @@ void StateMachine::EndWork(OpEntry& op) {
       cost.ticks = cost.ticks == 0 ? took : std::max<int64_t>(1, cost.ticks + (took - cost.ticks) / kAverageParts);
     op.measured = nullptr;
   }
+  const int64_t took_us = took / kTicksPerUs;
+  if (auto session = sessions_.find(op.session); took_us > op.cost_us && session != sessions_.end()) {
+    session->second.recent_use.Add(now_us_, took_us - op.cost_us, config_);
+  }
   if (op.charge.tenant < 0) return;
   turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
   for (const ProfiledRun& run : op.runs) tenants_.at(op.charge.tenant).device_ns += DeviceNs(run);

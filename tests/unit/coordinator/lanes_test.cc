@@ -156,16 +156,24 @@ TEST(LanesTest, WhatTookLongIsLightNoMoreWhateverWasPredicted) {
   EXPECT_EQ(LanesOfInstances(cluster), std::vector<Lane>{Lane::kBatch});
 }
 
-TEST(LanesTest, UntilARunWasMeasuredFewAreLight) {
+TEST(LanesTest, UntilARunWasMeasuredFewAreUnderWay) {
   SimulatedCluster cluster(1, kMemoryBytes);
   const SessionId session = cluster.Open();
   std::vector<Record> records;
   for (uint64_t i = 1; i <= 6; ++i) records.push_back(Full(8, i));
   cluster.Submit(session, records);
-  std::vector<Lane> expected(6, Lane::kBatch);
-  std::fill_n(expected.begin(), MeasuredCost::kMaxUnmeasured, Lane::kLight);
-  EXPECT_EQ(LanesOfInstances(cluster), expected);
+  EXPECT_EQ(LanesOfInstances(cluster), std::vector<Lane>(4, Lane::kLight));
   EXPECT_EQ(CountWaitsAcross(cluster), 0);
+}
+
+TEST(LanesTest, ASessionWhoseOpsTakeLongerThanPredictedIsLightNoMore) {
+  SimulatedCluster cluster(1, kMemoryBytes);
+  const SessionId session = cluster.Open();
+  cluster.Submit(session, {Full(8, 1)});
+  Report(cluster, cluster.InstancesAt(kWorker)[0].ordinal, 50'000);
+  cluster.CompleteAll();
+  cluster.Submit(session, {Full(9, 2)});  // of which nobody has measured anything
+  EXPECT_EQ(LanesOfInstances(cluster), std::vector<Lane>{Lane::kBatch});
 }
 
 TEST(RecentUse, IsHeavyAboveItsShareAndLightAgainWhenHalfHasLeaked) {
