@@ -45,10 +45,10 @@ class SecondsHistogram {
 };
 
 struct TenantMetrics {
-  absl::flat_hash_map<std::string_view, uint64_t> ops;  // that ended, by name, which the catalog has
-  std::map<absl::StatusCode, uint64_t> failed;          // of them
-  std::map<absl::StatusCode, uint64_t> refused;         // calls that were not issued
-  SecondsHistogram op_seconds;                          // from issue to the last worker's report
+  absl::flat_hash_map<std::string_view, uint64_t> ops;     // that ended, by name, which the catalog has
+  std::map<absl::StatusCode, uint64_t> failed;             // of them
+  std::map<absl::StatusCode, uint64_t> refused;            // calls that were not issued
+  SecondsHistogram op_seconds;                             // from issue to the last worker's report
   std::vector<std::array<int64_t, kLaneCount>> device_ns;  // by worker
   int64_t uploaded_bytes = 0;
   int64_t downloaded_bytes = 0;

@@ -72,10 +72,9 @@ class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::Error
   kj::Timer& timer() { return io_.provider->getTimer(); }
 
   kj::Promise<void> Accept() {
-    return receiver_->accept().then([this](kj::Own<kj::AsyncIoStream> stream) { Serve(kj::mv(stream)); },
-                                    [this](kj::Exception&& exception) {
-                                      spdlog::warn("http: {}", exception.getDescription().cStr());
-                                    })
+    return receiver_->accept()
+        .then([this](kj::Own<kj::AsyncIoStream> stream) { Serve(kj::mv(stream)); },
+              [this](kj::Exception&& exception) { spdlog::warn("http: {}", exception.getDescription().cStr()); })
         .then([this]() { return Accept(); });
   }
 
@@ -99,7 +98,8 @@ class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::Error
     if (method != kj::HttpMethod::GET) return Answer(response, kNotAllowed, kPlainType, "GET alone\n");
     const kj::StringPtr path = url;
     if (path == "/metrics") {
-      return Snapshot().then([this, &response]() { return Answer(response, kOk, kMetricsType, MetricsText(snapshot_)); });
+      return Snapshot().then(
+          [this, &response]() { return Answer(response, kOk, kMetricsType, MetricsText(snapshot_)); });
     }
     if (path == "/readyz") {
       return Snapshot().then([this, &response]() {

@@ -45,7 +45,7 @@ class HttpLoop {
   void Run(const std::string& address, const kj::Executor& coordinator, std::promise<absl::Status> started);
 
   const TakeSnapshot take_;
-  std::string address_;                                   // from Start on
+  std::string address_;                                  // from Start on
   kj::Own<kj::CrossThreadPromiseFulfiller<void>> stop_;  // likewise
   std::thread thread_;
 };

@@ -37,8 +37,8 @@ TEST(MetricsTextTest, CountsOpsFailuresAndDeviceTimeOfATenant) {
   EXPECT_THAT(text, HasSubstr("tessera_ops_total{tenant=\"tenant\",op=\"full\"} 1"));
   EXPECT_THAT(text, HasSubstr("tessera_failed_total{tenant=\"tenant\",code=\"INTERNAL\"} 1"));
   EXPECT_THAT(text, HasSubstr("tessera_refused_total{tenant=\"tenant\",why=\"NOT_FOUND\"} 1"));
-  EXPECT_THAT(text, HasSubstr(
-                        "tessera_tenant_device_seconds_total{tenant=\"tenant\",worker=\"0\",lane=\"light\"} 0.002"));
+  EXPECT_THAT(text,
+              HasSubstr("tessera_tenant_device_seconds_total{tenant=\"tenant\",worker=\"0\",lane=\"light\"} 0.002"));
   EXPECT_THAT(text, HasSubstr("tessera_op_seconds_count{tenant=\"tenant\"} 2"));
   EXPECT_THAT(text, HasSubstr("tessera_sessions{tenant=\"tenant\",connected=\"true\"} 1"));
   EXPECT_THAT(text, HasSubstr("tessera_worker_state{worker=\"0\",state=\"alive\"} 1"));
