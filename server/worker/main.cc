@@ -78,6 +78,7 @@ struct WorkerOptions {
   std::string socket_dir = "/tmp";
   std::string host_id;
   int threads = 0;
+  int batch_nice = kBatchNice;
   int workers_on_host = 1;
   std::vector<std::string> files;
   std::string decoder;
@@ -331,7 +332,8 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
     if (options.gpu >= 0) {
       return absl::InvalidArgumentError(StrCat("--gpu ", options.gpu, " is for workers with a GPU: --device cuda"));
     }
-    return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
+    return MakeCpuPlatform(
+        {.threads = options.threads, .workers_on_host = options.workers_on_host, .batch_nice = options.batch_nice});
   }
   return MakeCudaPlatform({.gpu = options.gpu,
                            .worker = options.index,
@@ -485,6 +487,12 @@ int Main(int argc, char** argv) {
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
       ->check(CLI::Range(0, kMaxThreads));
+  app.add_option(
+         "--batch-nice", options.batch_nice,
+         "added to the niceness of the CPU threads that do long work: short ops, and other processes of the host,\n"
+         "go first; 0: none does")
+      ->check(CLI::Range(0, 19))
+      ->capture_default_str();
   app.add_option("--workers-on-host", options.workers_on_host,
                  "workers that share the host's cores; for threads and spinning")
       ->check(CLI::Range(1, kMaxWorkers))
