@@ -63,12 +63,19 @@ struct TensorReport {
   std::string name;
 };
 
+// Of a session's tensors by their handles: up to `count` of them behind handle `after`.
+struct TensorRange {
+  uint32_t count = 0;
+  uint64_t after = 0;
+};
+
 struct ClusterReport {
   uint64_t epoch = 0;
   double uptime_s = 0;
   std::vector<WorkerReport> workers;
   std::vector<SessionReport> sessions;  // the asking one; all of them for an admin
   std::vector<TensorReport> tensors;    // of the asking session
+  bool has_more_tensors = false;        // than were asked for
   uint64_t next_ordinal = 0;
   uint64_t plans_cached = 0;
   uint64_t plan_hits = 0;

@@ -64,7 +64,7 @@ class Session {
   // Uploads each position's own array, by flat position; each must have the shape of its box.
   absl::StatusOr<Tensor> FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const;
 
-  // With the session's tensors: the first of them, up to max_tensors_listed. An admin sees every session.
+  // With all tensors of the session. An admin sees every session.
   absl::StatusOr<ClusterReport> Status() const;
   // Ends another session, with all that it has. PermissionDenied for who is no admin.
   absl::Status CloseOther(uint64_t session) const;

@@ -93,7 +93,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
 // is at work makes a number grow, however long its op takes. What other sessions do is no progress, where this one
 // waits for bytes from here.
 void SessionImpl::ProbeProgress() {
-  connection_->GetStatus(/*max_tensors=*/0, [this](absl::StatusOr<ClusterReport> report) {
+  connection_->GetStatus({}, [this](absl::StatusOr<ClusterReport> report) {
     if (!report.ok()) return;
     const size_t mark = MarkOf(*report);
     const auto own = std::find_if(report->sessions.begin(), report->sessions.end(),
@@ -223,19 +223,31 @@ absl::Status SessionImpl::Sync() {
 absl::StatusOr<ClusterReport> SessionImpl::GetStatus(uint32_t max_tensors) {
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
-  auto [number, request] = NewRequest();
-  connection_->GetStatus(max_tensors, [this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      r->done = true;
-      r->status = report.status();
-      if (report.ok()) r->cluster = *std::move(report);
-      requests_.erase(n);
-    }
-    NotifyChanged();
-  });
-  TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
-  return request->cluster;
+  const auto ask = [this](TensorRange tensors) -> absl::StatusOr<ClusterReport> {
+    auto [number, request] = NewRequest();
+    connection_->GetStatus(tensors, [this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        r->done = true;
+        r->status = report.status();
+        if (report.ok()) r->cluster = *std::move(report);
+        requests_.erase(n);
+      }
+      NotifyChanged();
+    });
+    TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
+    return std::move(request->cluster);
+  };
+  TESSERA_ASSIGN_OR_RETURN(ClusterReport all, ask({max_tensors, 0}));
+  std::vector<TensorReport>& tensors = all.tensors;
+  while (all.has_more_tensors && tensors.size() < max_tensors) {
+    const auto missing = static_cast<uint32_t>(max_tensors - tensors.size());
+    TESSERA_ASSIGN_OR_RETURN(ClusterReport more, ask({missing, tensors.back().handle}));
+    all.has_more_tensors = more.has_more_tensors && !more.tensors.empty();
+    tensors.insert(tensors.end(), std::make_move_iterator(more.tensors.begin()),
+                   std::make_move_iterator(more.tensors.end()));
+  }
+  return all;
 }
 
 absl::StatusOr<ProfileReport> SessionImpl::Profile(const OpRange& ops) {
@@ -331,7 +343,7 @@ absl::Status SessionImpl::Detach() {
     return std::all_of(snapshots_.begin(), snapshots_.end(), [](const auto& snapshot) { return snapshot.expired(); });
   });
   auto answered = std::make_shared<std::atomic<bool>>(false);
-  connection_->GetStatus(/*max_tensors=*/0, [this, answered](const absl::StatusOr<ClusterReport>&) {
+  connection_->GetStatus({}, [this, answered](const absl::StatusOr<ClusterReport>&) {
     *answered = true;
     NotifyChanged();
   });

@@ -28,6 +28,7 @@ struct JournalEvent {
     report @7 :WorkerReport;
     tick @8 :Void;
     acknowledged @9 :Acknowledged;
+    # No event of the machine's: the session's client has its events up to there. Written once in a while.
     heard @10 :Int32;
     # A worker answered a ping.
     sessionResumed @11 :UInt64;
@@ -36,12 +37,18 @@ struct JournalEvent {
     sessionWentOn @13 :UInt64;
     # Resumed by the client that had it.
     started @14 :UInt64;
-    # The coordinator's epoch.
+    # Reserved: `startedAs` has the peer key, too.
     connected @15 :SessionConnection;
     disconnected @16 :SessionConnection;
     heardAtWork @17 :Int32;
     # As `heard`, of a worker whose device has worked since.
+    startedAs @18 :Started;
   }
+}
+
+struct Started {
+  epoch @0 :UInt64;
+  peerKey @1 :UInt64;
 }
 
 struct SessionOpened {
@@ -71,7 +78,6 @@ struct SessionBatch {
 }
 
 struct Acknowledged {
-  # Reserved.
   session @0 :UInt64;
   event @1 :UInt64;
 }
@@ -93,4 +99,5 @@ struct WorkerReport {
   incarnation @1 :UInt64;
   completions @2 :List(W.Completion);
   transfers @3 :List(W.TransferDone);
+  taken @4 :UInt64;
 }

@@ -90,8 +90,8 @@ struct WorkerInfo {
 interface Session {
   # What is asked once in a while. It may overtake what is on the link: who wants it after a batch waits until that is
   # taken up.
-  status @0 (maxTensors :UInt32) -> (status :ClusterStatus);
-  # With so many of this session's tensors.
+  status @0 (maxTensors :UInt32, afterHandle :UInt64) -> (status :ClusterStatus);
+  # With so many of this session's tensors, in the order of their handles, from the first handle after that one.
   explain @1 (call :V.OpCall, operands :List(ExplainOperand), held :List(HeldMemory)) -> (plan :PlanText);
   # Plans and runs nothing. `held`: what results of earlier calls would have, that were planned only.
   close @2 ();
@@ -497,6 +497,8 @@ struct ClusterStatus {
   sessionCount @9 :UInt64;
   # Of everybody, with the tensors that they hold.
   tensorCount @10 :UInt64;
+  hasMoreTensors @11 :Bool;
+  # This session has more than `tensors`, which are max_tensors_listed at most: ask again behind the last one.
 }
 
 struct SessionInfo {

@@ -36,6 +36,18 @@ struct WorkerHello {
   # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
   nccl @14 :Bool;
   # Of a worker with a GPU: bytes of messages with others of which it is so go by NCCL.
+  again @15 :Again;
+  # Null: the process joins for the first time. Else it has lost its coordinator and asks to go on.
+
+  struct Again {
+    incarnation @0 :UInt64;
+    epoch @1 :UInt64;
+    # Of the coordinator that it had: the one that it joins again is newer, or the same.
+    taken @2 :UInt64;
+    # The number of the last message that it has taken.
+    reported @3 :UInt64;
+    # How many reports it has sent.
+  }
 }
 
 struct WorkerWelcome {
@@ -46,6 +58,8 @@ struct WorkerWelcome {
   heartbeatS @3 :Float64;
   peerKey @4 :UInt64;
   # Shown to a peer's data socket to be given its arena.
+  reported @5 :UInt64;
+  # Of one that joins again: so many of its reports are here; it sends the later ones again.
 }
 
 interface Worker {
@@ -59,6 +73,10 @@ struct WorkerMessages {
   # What the coordinator sends on a worker's link.
   epoch @0 :UInt64;
   messages @1 :List(Message);
+  first @2 :UInt64;
+  # The number of the first of them: they are dense, from 1 for each process of a worker.
+  reported @3 :UInt64;
+  # So many reports of the worker are here: it need not keep them.
 
   struct Message {
     union {
@@ -193,6 +211,10 @@ struct Reported {
   incarnation @1 :UInt64;
   completions @2 :List(Completion);
   transfers @3 :List(TransferDone);
+  taken @4 :UInt64;
+  # The number of the last message that the worker has taken.
+  number @5 :UInt64;
+  # Reports are dense, from 1 for each process of a worker.
 }
 
 struct Completion {

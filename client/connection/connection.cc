@@ -90,11 +90,12 @@ void Connection::CancelAll(uint64_t last_number, HandleSet needed) {
   });
 }
 
-void Connection::GetStatus(uint32_t max_tensors, std::function<void(absl::StatusOr<ClusterReport>)> done) {
-  impl_->queue.Post(Order::kAfterRecords, [max_tensors, done = std::move(done)](ConnectionLoop& loop) {
-    const auto ask = [&loop, max_tensors, done](wire::Session::Client& session) {
+void Connection::GetStatus(TensorRange tensors, std::function<void(absl::StatusOr<ClusterReport>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [tensors, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [&loop, tensors, done](wire::Session::Client& session) {
       auto request = session.statusRequest();
-      request.setMaxTensors(max_tensors);
+      request.setMaxTensors(tensors.count);
+      request.setAfterHandle(tensors.after);
       return request.send().then([&loop, done](auto&& response) {
         absl::StatusOr<ClusterReport> report = DecodeClusterStatus(response.getStatus());
         if (report.ok()) loop.transfers().SetWorkers(report->workers);

@@ -117,8 +117,8 @@ class Connection {
   // Sends what is queued without waiting for the batch window.
   void Flush();
 
-  // Callbacks run on the connection's thread. With up to so many of the session's tensors.
-  void GetStatus(uint32_t max_tensors, std::function<void(absl::StatusOr<ClusterReport>)> done);
+  // Callbacks run on the connection's thread.
+  void GetStatus(TensorRange tensors, std::function<void(absl::StatusOr<ClusterReport>)> done);
   void Profile(const OpRange& ops, std::function<void(absl::StatusOr<ProfileReport>)> done);
   void GroupStatus(uint64_t group, uint32_t last_calls, std::function<void(absl::StatusOr<FlightReport>)> done);
   void Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,

@@ -330,6 +330,7 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
     out.name = TextOf(tensor.getName());
     report.tensors.push_back(std::move(out));
   }
+  report.has_more_tensors = reader.getHasMoreTensors();
   report.next_ordinal = reader.getNextOrdinal();
   report.plans_cached = reader.getPlansCached();
   report.plan_hits = reader.getPlanHits();

@@ -6,9 +6,10 @@
 
 namespace tessera {
 
-History& StateMachine::HistoryOf(const BufferPointer& buffer) const {
-  buffer->history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
-  return buffer->history;
+bool StateMachine::IsWrittenIn(Lane lane, const BufferPointer& buffer) const {
+  if (!buffer || !buffer->history) return false;
+  buffer->history->Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  return buffer->history->IsWrittenIn(lane);
 }
 
 Lane StateMachine::UsualLane(SessionEntry& session) const {
@@ -16,7 +17,7 @@ Lane StateMachine::UsualLane(SessionEntry& session) const {
 }
 
 Lane StateMachine::LaneForRead(SessionEntry& session, const TensorEntry& tensor) const {
-  return HistoryOf(tensor.buffer).IsWrittenIn(Lane::kBatch) ? Lane::kBatch : UsualLane(session);
+  return IsWrittenIn(Lane::kBatch, tensor.buffer) ? Lane::kBatch : UsualLane(session);
 }
 
 Lane StateMachine::LaneFor(SessionEntry& session, const PlanTemplate& plan,
@@ -24,9 +25,7 @@ Lane StateMachine::LaneFor(SessionEntry& session, const PlanTemplate& plan,
   if (plan.measured->CostUs(plan.cost_us) > config_.max_light_us || !plan.measured->MayBeLight()) return Lane::kBatch;
   // A library of collectives wants its calls in one order on all workers.
   if (!plan.collectives.empty() && MakesCalls(plan)) return Lane::kBatch;
-  const auto waits = [this](const TensorPointer& tensor) {
-    return HistoryOf(tensor->buffer).IsWrittenIn(Lane::kBatch);
-  };
+  const auto waits = [this](const TensorPointer& tensor) { return IsWrittenIn(Lane::kBatch, tensor->buffer); };
   return std::any_of(inputs.begin(), inputs.end(), waits) ? Lane::kBatch : UsualLane(session);
 }
 

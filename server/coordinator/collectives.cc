@@ -57,13 +57,13 @@ absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const 
   CollectiveTensors tensors;
   if (record.operand.value != 0) {
     TESSERA_ASSIGN_OR_RETURN(call.operand, FindTensor(session, record.operand, ToText(record.kind)));
-    TESSERA_RETURN_IF_ERROR(check_place(call.operand->spec, "tensor"));
-    if (!IsRowMajor(call.operand->spec.shape, call.operand->strides)) {
+    TESSERA_RETURN_IF_ERROR(check_place(call.operand->spec(), "tensor"));
+    if (!IsRowMajor(call.operand->spec().shape, call.operand->strides())) {
       TESSERA_ASSIGN_OR_RETURN(call.operand, RowMajorCopyOf(session, record.operand));
     }
     tensors.has_operand = true;
-    tensors.operand_elements = NumElements(call.operand->spec.shape);
-    tensors.operand_dtype = call.operand->spec.dtype;
+    tensors.operand_elements = NumElements(call.operand->spec().shape);
+    tensors.operand_dtype = call.operand->spec().dtype;
   }
   if (record.result.value != 0) {
     TESSERA_RETURN_IF_ERROR(check_place(record.result_spec, "result"));
@@ -73,11 +73,10 @@ absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const 
   }
   TESSERA_RETURN_IF_ERROR(FillSignature(tensors, rank, ranks, call.signature));
   if (!tensors.has_result) return call;
-  call.result = std::make_shared<TensorEntry>();
+  call.result = tensors_.Add();
   call.result->session = session.info.session;
   call.result->handle = record.result;
-  call.result->spec = record.result_spec;
-  call.result->strides = RowMajorStrides(record.result_spec.shape);
+  call.result->layout = layouts_.Of(record.result_spec, RowMajorStrides(record.result_spec.shape));
   call.result->unmatched = true;
   TESSERA_RETURN_IF_ERROR(AddTensor(session, record.result, call.result));
   return call;

@@ -22,15 +22,15 @@ absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
 }
 
 // The cause as what the op makes has it; a download makes nothing.
-absl::Status InheritedBy(const OpEntry& op, const absl::Status& cause) {
+absl::Status InheritedBy(const OpEntry& op, TensorTable& tensors, const absl::Status& cause) {
   if (op.kind != OpEntry::Kind::kRun) return cause;
   if (op.way != nullptr) {
     absl::Status inherited = cause;
     for (const WayStep& step : *op.way) inherited = OnTheWay(inherited, step.name, &step.result);
     return inherited;
   }
-  const TensorPointer result = op.outputs.empty() ? nullptr : op.outputs[0].lock();
-  return OnTheWay(cause, op.name, result == nullptr ? nullptr : &result->spec);
+  const TensorPointer result = op.outputs.empty() ? nullptr : tensors.Find(op.outputs[0]);
+  return OnTheWay(cause, op.name, result ? &result->spec() : nullptr);
 }
 
 bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
@@ -43,7 +43,7 @@ bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
 
 // What a profile says of a transfer.
 std::string TextOf(const std::vector<TensorPointer>& tensors) {
-  const std::string first = ToText(tensors[0]->spec);
+  const std::string first = ToText(tensors[0]->spec());
   return tensors.size() == 1 ? first : StrCat(first, " and ", tensors.size() - 1, " more");
 }
 
@@ -77,6 +77,7 @@ void StateMachine::On(const WorkerReportEvent& event) {
     if (op != ops_.end()) Complete(OpPointer(op->second), event.worker, report);
   }
   for (const TransferReport& report : event.transfers) TransferDone(event.worker, report);
+  ForgetHistories(event.completions.size());
   Pump();
 }
 
@@ -144,7 +145,7 @@ void StateMachine::Remember(OpEntry& op) {
                                .name = op.name,
                                .way = op.way,
                                .plan = std::move(op.plan),
-                               .output = is_run ? "" : ToText(op.tensor->spec),
+                               .output = is_run ? "" : ToText(op.tensor->spec()),
                                .predicted_us = is_run ? op.cost_us : 0,
                                .code = op.status.code(),
                                .result = op.first_result,
@@ -251,8 +252,8 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
     work.pop_back();
     if (!op->status.ok()) continue;
     op->status = why;
-    for (const auto& output : op->outputs) {
-      if (TensorPointer tensor = output.lock()) PoisonTensor(*tensor, why);
+    for (const EntryNumber output : op->outputs) {
+      if (TensorPointer tensor = tensors_.Find(output)) PoisonTensor(*tensor, why);
     }
     for (const Waiter& waiter : op->waiters) SendTo(waiter.session, SettledEvent{waiter.request, why});
     op->waiters.clear();
@@ -262,8 +263,10 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
       SendTo(op->session, SettledEvent{op->request, known ? op->tensor->status : why});
       ForgetRequest(*op);
     }
-    for (const auto& child : op->children) {
-      if (OpPointer next = child.lock(); next && next->status.ok()) work.emplace_back(next, InheritedBy(*next, why));
+    for (const Ordinal child : op->children) {
+      const auto next = ops_.find(child);
+      if (next != ops_.end() && next->second->status.ok())
+        work.emplace_back(next->second, InheritedBy(*next->second, tensors_, why));
     }
   }
 }
@@ -275,11 +278,11 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
     work.pop_back();
     if (op->settled || !op->missing.empty() || op->unsettled_parents > 0) continue;
     Settled(op);
-    for (const auto& child : op->children) {
-      OpPointer next = child.lock();
-      if (!next) continue;
-      --next->unsettled_parents;
-      work.push_back(std::move(next));
+    for (const Ordinal child : op->children) {
+      const auto next = ops_.find(child);
+      if (next == ops_.end()) continue;
+      --next->second->unsettled_parents;
+      work.push_back(next->second);
     }
     op->children.clear();
   }
@@ -287,9 +290,6 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
 
 void StateMachine::Settled(const OpPointer& op) {
   op->settled = true;
-  for (const auto& output : op->outputs) {
-    if (TensorPointer tensor = output.lock(); tensor && tensor->producer == op) tensor->producer = nullptr;
-  }
   for (const Waiter& waiter : op->waiters) {
     SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
   }
@@ -305,7 +305,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
     auto ticket = tickets_.find(op.ticket);
     if (ticket == tickets_.end()) return;
     if (status.ok() && op.request != 0) {
-      SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec});
+      SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec()});
       return;
     }
     CloseTicketOf(op.ticket, ticket->second);
@@ -316,7 +316,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
     ForgetRequest(op);
     return;
   }
-  TensorSpec spec = op.tensor->spec;
+  TensorSpec spec = op.tensor->spec();
   spec.mesh = op.mesh;  // a worker that was lost since may have left the tensor another one
   InlineValueEvent value{op.request,
                          std::string(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)), '\0')};

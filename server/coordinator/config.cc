@@ -45,6 +45,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("idle_check_us", config.idle_check_us);
   visit("quantum_us", config.quantum_us);
   visit("max_intake_us", config.max_intake_us);
+  visit("max_slice_looks", config.max_slice_looks);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct CoordinatorConfig {
   int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
+  int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;
 };

@@ -142,6 +142,7 @@ struct GivenNumbers {
 // The first one: this process is the coordinator now. Epochs grow with time.
 struct StartedEvent {
   uint64_t epoch = 0;
+  uint64_t peer_key = 0;  // by which workers know each other; the same after a restart
 };
 // The uid of a client from elsewhere, whose user nobody knows.
 inline constexpr int64_t kNoUid = -1;
@@ -208,6 +209,7 @@ struct WorkerReportEvent {
   uint64_t incarnation = 0;
   std::vector<CompletionReport> completions;
   std::vector<TransferReport> transfers;
+  uint64_t taken = 0;  // of the coordinator's messages to this process, so many it has taken
 };
 struct TickEvent {};
 // The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.

@@ -50,7 +50,7 @@ void StateMachine::Pump() {
     TakeBackParked();
     std::vector<SessionId> turn;
     for (const auto& [id, session] : sessions_) {
-      if (!session.queue.empty()) turn.push_back(id);
+      if (!session.queue.empty() && IsSwept(session)) turn.push_back(id);
     }
     if (turn.empty()) return;
     // Start after the one that had the last turn.
@@ -115,6 +115,7 @@ void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
 bool StateMachine::AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers) {
   if (!session.memory_wait.has_value()) session.memory_wait = MemoryWait{TicketId(next_ticket_)};
   session.memory_wait->closed_windows = closed_windows_;
+  if (!long_work_.given_up.empty()) return true;
   for (auto id = closing_.begin(); id != closing_.end() && *id < session.memory_wait->before; ++id) {
     const TicketEntry& ticket = tickets_.at(*id);
     const bool has_memory = std::any_of(ticket.tensors.begin(), ticket.tensors.end(),
@@ -148,10 +149,10 @@ absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, Ten
 
 TensorPointer StateMachine::MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
                                              const TensorSpec* spec) {
-  auto tensor = std::make_shared<TensorEntry>();
+  TensorPointer tensor = tensors_.Add();
   tensor->session = session.info.session;
   tensor->handle = first;
-  if (spec != nullptr) tensor->spec = *spec;
+  if (spec != nullptr) tensor->layout = layouts_.Of(*spec, {});
   tensor->status = cause;
   return tensor;
 }
@@ -174,7 +175,7 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
     auto tensor = session.tensors.find(std::get<HandleId>(operand.value));
     if (tensor == session.tensors.end()) continue;
     is_inherited = is_inherited || tensor->second->status == status;
-    if (tensor->second->spec.mesh.size() > 0) specs.emplace_back(tensor->second->spec);
+    if (tensor->second->spec().mesh.size() > 0) specs.emplace_back(tensor->second->spec());
   }
   absl::StatusOr<OpResolution> resolved = absl::UnknownError("an operand's spec is not known");
   // A mesh of workers that don't exist may be as large as any, and would be in each text.
@@ -259,11 +260,10 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
       return absl::InvalidArgumentError(StrCat("upload: ", ToText(one.spec), " and ", ToText(record.tensors[0].spec),
                                                " are on different workers, and come by one ticket"));
     }
-    auto tensor = std::make_shared<TensorEntry>();
+    TensorPointer tensor = tensors_.Add();
     tensor->session = session.info.session;
     tensor->handle = one.result;
-    tensor->spec = one.spec;
-    tensor->strides = RowMajorStrides(MaxShardShape(one.spec));
+    tensor->layout = layouts_.Of(one.spec, RowMajorStrides(MaxShardShape(one.spec)));
     tensor->uploading = record.bytes.empty();
     const int64_t bytes = MaxShardElements(one.spec) * SizeBytes(one.spec.dtype);
     auto buffer = NewBuffer(session.info.session, workers, bytes, "upload", UsualLane(session));
@@ -339,13 +339,13 @@ Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record)
   }
   if (tensor.ok()) {
     const Lane lane = LaneForRead(session, **tensor);
-    if (!HasRoom(*groups_.Of((*tensor)->spec.mesh), lane)) return Progress::kBlocked;
+    if (!HasRoom(*groups_.Of((*tensor)->spec().mesh), lane)) return Progress::kBlocked;
   }
   if (!tensor.ok()) {
     Send(session, SettledEvent{record.request, tensor.status()});
     return Progress::kDone;
   }
-  const TensorSpec& spec = (*tensor)->spec;
+  const TensorSpec& spec = (*tensor)->spec();
   const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
   if (record.allow_inline && bytes <= config_.max_inline_bytes && !spec.has_partial()) {
     ReadInline(session, *std::move(tensor), record.request);
@@ -359,8 +359,9 @@ Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
   absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
-  if (tensor.ok() && (*tensor)->producer && !(*tensor)->producer->settled) {
-    (*tensor)->producer->waiters.push_back({session.info.session, record.request, *tensor});
+  OpEntry* const producer = tensor.ok() ? ProducerOf(**tensor) : nullptr;
+  if (producer != nullptr) {
+    producer->waiters.push_back({session.info.session, record.request, *tensor});
   } else {
     Send(session, SettledEvent{record.request, tensor.status()});
   }

@@ -127,6 +127,10 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
     }
     made.way = std::make_shared<const std::vector<WayStep>>(std::move(way));
   }
+  for (const int output : planned.plan.outputs) {
+    const PlanValue& value = planned.plan.values[static_cast<size_t>(output)];
+    made.results.push_back(layouts_.Of(value.spec, value.strides));
+  }
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
   made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
@@ -252,7 +256,7 @@ void StateMachine::AddWaits(OpEntry& op, const PlanTemplate& plan, const std::ve
   const Plan& p = *plan.plan;
   const auto visit_all = [&](const auto& visit) {
     for (size_t b = 0; b < buffers.size(); ++b) {
-      if (buffers[b] != nullptr) visit(b, HistoryOf(buffers[b]));  // else it passes on, or lies apart
+      if (buffers[b]) visit(b, HistoryOf(buffers[b]));  // else it passes on, or lies apart
     }
     for (const auto& [b, buffer] : apart) visit(b, HistoryOf(buffer));
   };
@@ -355,15 +359,14 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
   const Plan& p = *plan.plan;
   for (size_t i = 0; i < p.outputs.size(); ++i) {
     const PlanValue& value = p.values[static_cast<size_t>(p.outputs[i])];
-    auto tensor = std::make_shared<TensorEntry>();
+    TensorPointer tensor = tensors_.Add();
     tensor->session = session.info.session;
     tensor->handle = unit.results[i];
-    tensor->spec = value.spec;
-    tensor->strides = value.strides;
+    tensor->layout = plan.results[i];
     tensor->buffer = buffers[static_cast<size_t>(value.buffer)];
     const int64_t element_bytes = SizeBytes(value.spec.dtype);
     tensor->offset_bytes = tensor->buffer->offset_bytes + value.offset * element_bytes;
-    tensor->producer = op;
+    if (op != nullptr) tensor->producer = op->ordinal;
     for (size_t j = 0; j < p.inputs.size(); ++j) {
       if (p.values[static_cast<size_t>(p.inputs[j])].buffer != value.buffer) continue;
       // A view lies in its operand, and is ready, or poisoned, when that is; beside results of an op, when they are.
@@ -374,7 +377,7 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
       SendTo(session.info.session, FailedHandleEvent{unit.results[i], status});
       continue;
     }
-    if (tensor->producer && !tensor->producer->settled) tensor->producer->outputs.push_back(tensor);
+    if (OpEntry* producer = ProducerOf(*tensor)) producer->outputs.push_back(tensor.number());
   }
 }
 
@@ -386,7 +389,7 @@ ScopeNumbers StateMachine::EnterScopes(SessionEntry& session) {
 void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
                               uint64_t request) {
   // A lost worker of a tensor that is still good has nothing of it.
-  const WorkerGroup workers = AliveOf(groups_.Of(tensors[0]->spec.mesh));
+  const WorkerGroup workers = AliveOf(groups_.Of(tensors[0]->spec().mesh));
   const bool upload = direction == TransferDirection::kUpload;
   const Lane lane = upload ? UsualLane(session) : LaneForRead(session, *tensors[0]);
   OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1, lane);
@@ -397,7 +400,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   // The secret keeps other sessions out; it comes from the session's own, which they don't know.
   window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
   for (const TensorPointer& tensor : tensors) {
-    window.ranges.push_back({direction, tensor->spec, tensor->offset_bytes, tensor->strides});
+    window.ranges.push_back({direction, tensor->spec(), tensor->offset_bytes, tensor->strides()});
     if (!upload) AddParent(op, *tensor);
   }
   window.stream = ChooseStream(*op, StreamId::kIo, window.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
@@ -427,7 +430,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
 }
 
 void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request) {
-  const TensorSpec& spec = tensor->spec;
+  const TensorSpec& spec = tensor->spec();
   std::vector<WorkerIndex> holders;  // one for each distinct shard
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
     const Position position = spec.mesh.PositionAt(flat);
@@ -446,7 +449,7 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   read.ordinal = op->ordinal;
   read.spec = spec;
   read.offset_bytes = tensor->offset_bytes;
-  read.strides = tensor->strides;
+  read.strides = tensor->strides();
   read.stream = ChooseStream(*op, StreamId::kIo, read.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
     HistoryOf(tensor->buffer).WaitsForRead(stream, 1, waits);
   });
@@ -469,9 +472,9 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   op->first_result = tensor->handle;
   InlineWrite write;
   write.ordinal = op->ordinal;
-  write.spec = tensor->spec;
+  write.spec = tensor->spec();
   write.offset_bytes = tensor->offset_bytes;
-  write.strides = tensor->strides;
+  write.strides = tensor->strides();
   write.bytes = std::move(bytes);
   History& history = HistoryOf(tensor->buffer);
   write.stream = ChooseStream(*op, StreamId::kIo, write.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
@@ -481,8 +484,8 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   op->profile_number = session.profile.TakeNumber();
   op->tensor = tensor;
   op->comm_scopes = EnterScopes(session);
-  op->outputs.push_back(tensor);
-  tensor->producer = op;
+  op->outputs.push_back(tensor.number());
+  tensor->producer = op->ordinal;
   ToGroup(workers, std::move(write));
 }
 

@@ -77,10 +77,10 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   TESSERA_ASSIGN_OR_RETURN(const Mesh to, MeshOf(group, parts.takers));
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, from.workers()));
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, to.workers()));
-  auto whole = std::make_shared<TensorEntry>();
-  TESSERA_ASSIGN_OR_RETURN(whole->spec,
+  TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
                            TensorSpec::Make(name, calls[0].signature.dtype, parts.shape, from, {parts.from}));
-  whole->strides = RowMajorStrides(MaxShardShape(whole->spec));
+  TensorPointer whole = tensors_.Add();
+  whole->layout = layouts_.Of(spec, RowMajorStrides(MaxShardShape(spec)));
   CallRecord record;
   record.call.op = OpId::kRedistribute;
   record.call.attributes.Set(attribute::mesh, to);
@@ -90,7 +90,7 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   unit.calls.push_back(&record);
   unit.name = name;
   unit.key.topology_version = topologies_[0].version;
-  unit.key.inputs.push_back({whole->spec, whole->strides});
+  unit.key.inputs.push_back({whole->layout});
   PlanKeyCall& key = unit.key.calls.emplace_back();
   key.op = record.call.op;
   key.attributes = record.call.attributes;
@@ -180,9 +180,9 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
       const auto own = std::find(givers.begin(), givers.end(), takers[t]);
       if (own != givers.end()) result->producer = (*own)->operand->producer;
     } else {
-      result->producer = op;
+      result->producer = op->ordinal;
     }
-    if (result->producer && !result->producer->settled) result->producer->outputs.push_back(result);
+    if (OpEntry* producer = ProducerOf(*result)) producer->outputs.push_back(result.number());
     Unpark(takers[t]->session, result->handle);
   }
   return absl::OkStatus();

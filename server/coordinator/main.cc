@@ -1,5 +1,6 @@
 // tessera-coordinator: builds the parts and wires them.
 
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -26,9 +28,13 @@
 #include "server/coordinator/rpc/http_loop.h"
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
+#include "server/coordinator/rpc/state_folder.h"
 
 namespace tessera {
 namespace {
+
+// Of sessions that would have none: a client waits out a restart.
+constexpr double kLeaseWithStateS = 60;  // docs/limits.md: session_lease
 
 absl::Status CheckUsage(const CoordinatorOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckListening(options));
@@ -38,6 +44,9 @@ absl::Status CheckUsage(const CoordinatorOptions& options) {
   }
   if (options.admin_token == options.token || options.admin_token == options.join_token) {
     return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
+  }
+  if (!options.state_folder.empty() && !options.journal_path.empty()) {
+    return absl::InvalidArgumentError("--journal: the log of --state is one");
   }
   if (options.lease_s > options.max_lease_s) {
     return absl::InvalidArgumentError(
@@ -60,9 +69,28 @@ int Replay(const std::string& path) {
   return 0;
 }
 
+absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options,
+                                               const std::optional<StateFolder>& state) {
+  if (state.has_value()) return state->Load(options.config);
+  std::unique_ptr<JournalWriter> journal;
+  if (!options.journal_path.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal_path, options.config));
+  }
+  return std::make_unique<Core>(options.config, std::move(journal));
+}
 constexpr int64_t kIdleCheckUs = 4'000'000;  // docs/limits.md: idle_check_us
 
 int Serve(const CoordinatorOptions& options) {
+  // Before any socket is taken: a coordinator that has the folder has those, too.
+  std::optional<StateFolder> state;
+  if (!options.state_folder.empty()) {
+    auto opened = StateFolder::Open(options.state_folder);
+    if (!opened.ok()) {
+      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(opened.status().message()).c_str());
+      return 1;
+    }
+    state = *std::move(opened);
+  }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
@@ -75,17 +103,13 @@ int Serve(const CoordinatorOptions& options) {
   }
   Listeners& listeners = **opened;
   // An address or a certificate that is refused leaves a former journal as it is.
-  std::unique_ptr<JournalWriter> journal;
-  if (!options.journal_path.empty()) {
-    auto made = JournalWriter::Create(options.journal_path, options.config);
-    if (!made.ok()) {
-      std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(made.status().message()).c_str());
-      listeners.RemoveSockets();
-      return 1;
-    }
-    journal = *std::move(made);
+  auto core = MakeCore(options, state);
+  if (!core.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(core.status().message()).c_str());
+    listeners.RemoveSockets();
+    return 1;
   }
-  Hub hub(options, io.provider->getTimer(), io.unixEventPort, std::move(journal));
+  Hub hub(options, io.provider->getTimer(), io.unixEventPort, *std::move(core));
   for (const std::string& address : listeners.addresses()) {
     std::printf("tessera-coordinator listening on %s\n", address.c_str());
   }
@@ -212,6 +236,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--journal", options.journal_path,
                  "write every event to this file, and at the end a digest of the effects to FILE.digest");
+  app.add_option("--state", options.state_folder,
+                 "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
+                 "work survive the end of this process, while workers with --outlive and clients with a lease wait");
   app.add_option("--listen-http", options.listen_http,
                  "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
@@ -227,6 +254,7 @@ int Main(int argc, char** argv) {
   if (app.count("--max-sessions-per-uid") == 0) {
     options.config.max_sessions_per_uid = (options.config.max_sessions * 3 + 3) / 4;
   }
+  if (!options.state_folder.empty() && app.count("--session-lease") == 0) options.lease_s = kLeaseWithStateS;
   if (!options.listen_http.empty()) options.config.idle_check_us = kIdleCheckUs;
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
@@ -243,6 +271,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(usage.message()).c_str());
     return 2;
   }
+  // What a session gives back at its end lies in fast bins until glibc merges a hundred thousand pieces at once, which
+  // holds the loop up for 60 ms.
+  mallopt(M_MXFAST, 0);
   return Serve(options);
 }
 

@@ -98,7 +98,7 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
 int64_t MemoryBytes(const PlanTemplate& value) {
   int64_t bytes =
       static_cast<int64_t>(sizeof(PlanTemplate)) + DescriptionBytes(*value.plan) + ProgramBytes(*value.plan);
-  bytes += BytesOf(value.uses) + BytesOf(value.buffer_workers) + BytesOf(value.collectives);
+  bytes += BytesOf(value.uses) + BytesOf(value.buffer_workers) + BytesOf(value.collectives) + BytesOf(value.results);
   bytes += value.recipes.HeapBytes() + (value.way == nullptr ? 0 : BytesOf(*value.way));
   // Its workers, and those that know it.
   return bytes + 2 * BytesOf(*value.workers);
@@ -106,7 +106,10 @@ int64_t MemoryBytes(const PlanTemplate& value) {
 
 int64_t MemoryBytes(const PlanKey& key) {
   int64_t bytes = static_cast<int64_t>(sizeof(PlanKey)) + BytesOf(key.inputs) + BytesOf(key.calls);
-  for (const PlanKeyInput& input : key.inputs) bytes += BytesOf(input.spec.placements);
+  // Counted as if no tensor shared them.
+  for (const PlanKeyInput& input : key.inputs) {
+    bytes += static_cast<int64_t>(sizeof(TensorLayout)) + BytesOf(input.layout->spec.placements);
+  }
   for (const PlanKeyCall& call : key.calls) {
     bytes += call.attributes.HeapBytes() + BytesOf(call.operands) + BytesOf(call.scalars);
   }

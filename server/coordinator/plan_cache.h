@@ -15,6 +15,7 @@
 #include "absl/hash/hash.h"
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
+#include "server/coordinator/layout_table.h"
 #include "server/coordinator/lanes.h"
 #include "server/plan/plan.h"
 #include "server/planner/scalar_recipes.h"
@@ -22,12 +23,13 @@
 namespace tessera {
 
 struct PlanKeyInput {
-  TensorSpec spec;
-  Strides strides;
-  bool operator==(const PlanKeyInput&) const = default;
+  SharedLayout layout = UnknownLayout();
+  friend bool operator==(const PlanKeyInput& a, const PlanKeyInput& b) {
+    return a.layout == b.layout || *a.layout == *b.layout;
+  }
   template <typename H>
   friend H AbslHashValue(H h, const PlanKeyInput& i) {
-    return H::combine(std::move(h), i.spec, i.strides);
+    return H::combine(std::move(h), i.layout->hash);
   }
 };
 // A tensor is input `value`, or, where that is negative, the result of call -1 - value.
@@ -92,6 +94,7 @@ struct PlanTemplate {
   ScalarRecipes recipes;
   std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops; null of one op
   std::vector<BufferUse> uses;                      // by buffer
+  std::vector<SharedLayout> results;                // by output
   std::vector<WorkerGroup> buffer_workers;          // by buffer
   WorkerGroup workers;                              // all that run it
   std::vector<std::pair<std::string, uint64_t>> collectives;

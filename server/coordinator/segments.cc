@@ -41,7 +41,7 @@ bool HasExtreme(const TensorSpec& spec) {
 // key. An op on each element makes no pending extreme of what has none, nor does a sum.
 void TellSigns(PlanKey& key, absl::Span<const CallRecord* const> records) {
   const bool has_extreme = std::any_of(key.inputs.begin(), key.inputs.end(),
-                                       [](const PlanKeyInput& input) { return HasExtreme(input.spec); });
+                                       [](const PlanKeyInput& input) { return HasExtreme(input.layout->spec); });
   const auto makes_extreme = [](const PlanKeyCall& call) {
     const SegmentRole role = SegmentRoleOf(call.op);
     if (role == SegmentRole::kMap || role == SegmentRole::kContraction) return false;
@@ -101,7 +101,7 @@ class StateMachine::SegmentGatherer {
         made_[static_cast<size_t>(-1 - key.value)].is_used = true;
     }
     for (TensorPointer& tensor : tensors) {
-      unit_.key.inputs.push_back({tensor->spec, tensor->strides});
+      unit_.key.inputs.push_back({tensor->layout});
       unit_.tensors.push_back(std::move(tensor));
     }
     unit_.key.calls.push_back(std::move(call));
@@ -242,7 +242,7 @@ absl::StatusOr<Unit> StateMachine::UnitOf(const SessionEntry& session, const Cal
     TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor,
                              FindTensor(session, std::get<HandleId>(operand.value), NameOf(record.call.op)));
     call.operands.emplace_back().value = static_cast<int32_t>(unit.tensors.size());
-    unit.key.inputs.push_back({tensor->spec, tensor->strides});
+    unit.key.inputs.push_back({tensor->layout});
     unit.last_uses.push_back(operand.last_use);
     unit.tensors.push_back(std::move(tensor));
   }
@@ -268,7 +268,7 @@ void StateMachine::AddDropsBehind(const SessionEntry& session, Unit& unit) {
 
 Segment StateMachine::SegmentFor(const Unit& unit) {
   Segment segment;
-  for (const TensorPointer& tensor : unit.tensors) segment.inputs.push_back({tensor->spec, tensor->strides});
+  for (const TensorPointer& tensor : unit.tensors) segment.inputs.push_back({tensor->spec(), tensor->strides()});
   const auto inputs = static_cast<int>(segment.inputs.size());
   for (size_t c = 0; c < unit.calls.size(); ++c) {
     const CallRecord& record = *unit.calls[c];

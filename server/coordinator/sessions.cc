@@ -7,6 +7,11 @@
 #include "server/coordinator/state_machine.h"
 
 namespace tessera {
+namespace {
+
+constexpr ptrdiff_t kMaxDropsAtATime = 1024;
+
+}  // namespace
 
 void StateMachine::On(const StartedEvent& event) { given_.epoch = std::max(given_.epoch, event.epoch); }
 
@@ -39,6 +44,7 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   }
   SessionEntry& session = sessions_[event.session];
   session.info = event;
+  session.seen_losses = long_work_.losses.size();
   session.metrics = &metrics_.Of(event.tenant);
   session.connection = event.connection;
 }
@@ -139,8 +145,7 @@ void StateMachine::On(BatchEvent& event) {
       ReleaseTicket(session, *release);
     } else {
       KeepFromLost(record);
-      session.queue_weight += WeightOf(record);
-      session.queue.push_back(std::move(record));
+      Queue(session, std::move(record));
     }
   }
   Cancel(session, cancels);
@@ -149,7 +154,23 @@ void StateMachine::On(BatchEvent& event) {
   Pump();
 }
 
-void StateMachine::On(const ContinuedEvent&) { Pump(); }
+// A drop of many handles in parts, between which others have their turn.
+void StateMachine::Queue(SessionEntry& session, Record record) {
+  auto* const drop = std::get_if<DropRecord>(&record);
+  while (drop != nullptr && drop->handles.size() > kMaxDropsAtATime) {
+    DropRecord part;
+    part.handles.assign(drop->handles.begin(), drop->handles.begin() + kMaxDropsAtATime);
+    drop->handles.erase(drop->handles.begin(), drop->handles.begin() + kMaxDropsAtATime);
+    Queue(session, std::move(part));
+  }
+  session.queue_weight += WeightOf(record);
+  session.queue.push_back(std::move(record));
+}
+
+void StateMachine::On(const ContinuedEvent&) {
+  GoOnWithLongWork();
+  Pump();
+}
 
 void StateMachine::On(const TickEvent&) {
   std::vector<SessionId> over;
@@ -197,12 +218,9 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
   LeaveGroups(id, gone.groups, std::string(StdView(reason.message())));
-  // In the order of handles, so that memory is given back in the same order on every replay.
-  std::vector<HandleId> handles;
-  for (const auto& [handle, tensor] : gone.tensors) handles.push_back(handle);
-  std::sort(handles.begin(), handles.end());
   gone.queue.clear();
-  for (HandleId handle : handles) gone.tensors.erase(handle);
+  if (!gone.tensors.empty()) long_work_.given_up.push_back(std::move(gone.tensors));
+  GoOnWithLongWork();
   effects_.push_back(EndSession{id, reason});
   Pump();
 }

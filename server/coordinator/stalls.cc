@@ -55,16 +55,17 @@ void StateMachine::Probe(WorkerIndex index) {
 
 Ordinal StateMachine::ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane) {
   const Mesh mesh = *Mesh::Make({1}, {}, {worker});
-  auto tensor = std::make_shared<TensorEntry>();
-  tensor->spec = *TensorSpec::Make(std::string(name), DType::kU8, {1}, mesh, {Placement::Replicate()});
+  const TensorSpec spec = *TensorSpec::Make(std::string(name), DType::kU8, {1}, mesh, {Placement::Replicate()});
+  TensorPointer tensor = tensors_.Add();
+  tensor->layout = layouts_.Of(spec, RowMajorStrides(spec.shape));
   const OpPointer op = NewOp(OpEntry::Kind::kInlineRead, name, SessionId(), groups_.Of(mesh), 1, lane);
   op->mesh = mesh;
   op->tensor = tensor;
   InlineRead read;
   read.stream = NumberOf(stream);
   read.ordinal = op->ordinal;
-  read.spec = tensor->spec;
-  read.strides = RowMajorStrides(tensor->spec.shape);
+  read.spec = spec;
+  read.strides = tensor->strides();
   ToGroup(op->workers, std::move(read));
   return op->ordinal;
 }

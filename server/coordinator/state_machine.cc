@@ -13,12 +13,9 @@
 namespace tessera {
 
 StateMachine::StateMachine(const CoordinatorConfig& config)
-    : config_(config),
-      memory_(config.alignment_bytes),
-      plans_(config.max_cached_plans, config.max_cached_plan_bytes),
-      alive_(std::make_shared<bool>(true)) {}
+    : MachineTables(config, [this](BufferEntry& buffer) { GiveBack(buffer); }) {}
 
-StateMachine::~StateMachine() { *alive_ = false; }
+StateMachine::~StateMachine() { is_ending_ = true; }
 
 Effects StateMachine::Apply(int64_t now_us, Event event) {
   now_us_ = now_us;
@@ -52,7 +49,7 @@ absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& ca
       plan_operands.emplace_back(*layout);
     } else {
       TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor, FindTensor(found->second, std::get<HandleId>(operand), "explain"));
-      plan_operands.emplace_back(OperandLayout{tensor->spec, tensor->strides});
+      plan_operands.emplace_back(OperandLayout{tensor->spec(), tensor->strides()});
     }
   }
   TESSERA_ASSIGN_OR_RETURN(const Topology* topology, CheckMeshes(call, plan_operands));
@@ -82,35 +79,48 @@ void StateMachine::ToGroup(const WorkerGroup& workers, WorkerMessage message) {
   effects_.push_back(ToWorkers{workers, std::move(message)});
 }
 
+OpEntry* StateMachine::ProducerOf(const TensorEntry& tensor) const {
+  if (tensor.producer.value == 0) return nullptr;
+  const auto found = ops_.find(tensor.producer);
+  return found == ops_.end() ? nullptr : found->second.get();
+}
+
+History& StateMachine::HistoryOf(const BufferPointer& buffer) {
+  if (!buffer->history) {
+    buffer->history = histories_.Add();
+    touched_.push_back(buffer.number());
+  }
+  buffer->history->Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  return *buffer->history;
+}
+
+// Buffers come in the order in which they were first touched, so what is touched once goes soon after its op.
+void StateMachine::ForgetHistories(size_t completions) {
+  size_t looks = std::min(touched_.size(), 2 * completions + 16);
+  for (; looks > 0; --looks) {
+    const EntryNumber number = touched_.front();
+    touched_.pop_front();
+    const BufferPointer buffer = buffers_.Find(number);
+    if (!buffer) continue;
+    if (HistoryOf(buffer).empty()) {
+      buffer->history = nullptr;
+    } else {
+      touched_.push_back(number);
+    }
+  }
+}
+
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                                       std::string_view op, Lane lane) {
   const int64_t from = lane == Lane::kLight ? QuietPlace(*workers, bytes) : 0;
   TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op, from));
   if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
-  auto give_back = [this, alive = alive_, born = joins_, owner](BufferEntry* buffer) {
-    if (*alive) {
-      if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes -= buffer->bytes;
-      // The range went with a worker that was lost; one that joined under its number never had it.
-      const auto is_new = [&](WorkerIndex worker) {
-        auto found = workers_.find(worker);
-        return found != workers_.end() && found->second.join_number > born;
-      };
-      if (std::none_of(buffer->workers->begin(), buffer->workers->end(), is_new)) {
-        memory_.Free(*buffer->workers, buffer->offset_bytes, buffer->bytes);
-      } else {
-        std::vector<WorkerIndex> owners = *buffer->workers;
-        std::erase_if(owners, is_new);
-        memory_.Free(owners, buffer->offset_bytes, buffer->bytes);
-      }
-      buffer->history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
-      if (!buffer->history.empty() && buffer->bytes > 0) {
-        freed_.push_back(
-            {buffer->offset_bytes, buffer->offset_bytes + buffer->bytes, buffer->workers, buffer->history});
-      }
-    }
-    delete buffer;
-  };
-  BufferPointer buffer(new BufferEntry{workers, offset, bytes, {}}, give_back);
+  BufferPointer buffer = buffers_.Add();
+  buffer->workers = workers;
+  buffer->offset_bytes = offset;
+  buffer->bytes = bytes;
+  buffer->owner = owner;
+  buffer->born = joins_;
   // What was issued for the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
@@ -119,7 +129,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
       continue;
     }
     range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
-    buffer->history.Merge(range.history);
+    if (!range.history.empty()) HistoryOf(buffer).Merge(range.history);
     // A range that is taken over whole lives on in its new owner's history.
     const bool whole = offset <= range.start && range.stop <= offset + bytes && *range.workers == *workers;
     if (whole || range.history.empty()) {
@@ -130,6 +140,29 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
     }
   }
   return buffer;
+}
+
+void StateMachine::GiveBack(BufferEntry& buffer) {
+  if (is_ending_) return;
+  if (auto session = sessions_.find(buffer.owner); session != sessions_.end()) session->second.bytes -= buffer.bytes;
+  // The range went with a worker that was lost; one that joined under its number never had it.
+  const auto is_new = [&](WorkerIndex worker) {
+    auto found = workers_.find(worker);
+    return found != workers_.end() && found->second.join_number > buffer.born;
+  };
+  if (std::none_of(buffer.workers->begin(), buffer.workers->end(), is_new)) {
+    memory_.Free(*buffer.workers, buffer.offset_bytes, buffer.bytes);
+  } else {
+    std::vector<WorkerIndex> owners = *buffer.workers;
+    std::erase_if(owners, is_new);
+    memory_.Free(owners, buffer.offset_bytes, buffer.bytes);
+  }
+  if (!buffer.history) return;
+  buffer.history->Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
+  if (!buffer.history->empty() && buffer.bytes > 0) {
+    freed_.push_back(
+        {buffer.offset_bytes, buffer.offset_bytes + buffer.bytes, buffer.workers, std::move(*buffer.history)});
+  }
 }
 
 OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
@@ -154,9 +187,10 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
 }
 
 void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
-  if (!tensor.producer || tensor.producer->settled) return;
+  OpEntry* const producer = ProducerOf(tensor);
+  if (producer == nullptr) return;
   ++op->unsettled_parents;
-  tensor.producer->children.push_back(op);
+  producer->children.push_back(op->ordinal);
 }
 
 bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) const {

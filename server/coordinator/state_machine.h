@@ -9,7 +9,6 @@
 // for smaller ordinals, what doesn't fit is refused before anything runs, no byte leaves before all
 // that led to it has ended well.
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,31 +17,25 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
-#include "server/coordinator/group_table.h"
-#include "server/coordinator/memory_map.h"
-#include "server/coordinator/plan_cache.h"
-#include "server/coordinator/process_groups.h"
-#include "server/coordinator/tables.h"
+#include "server/coordinator/machine_tables.h"
 #include "server/coordinator/unit.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
 
-class StateMachine {
+class StateMachine final : private MachineTables {
  public:
   explicit StateMachine(const CoordinatorConfig& config);
   ~StateMachine();
 
   Effects Apply(int64_t now_us, Event event);
   // Queued records could be taken up, and wait for ContinuedEvent, so that other events have their turn.
-  bool has_more() const { return has_more_; }
+  bool has_more() const { return has_more_ || HasLongWork(); }
 
   // ---- questions; they change nothing -----------------------------------------------------------------
   // The plan by which the call would be issued now. NotFound for unknown handles, the cause for poisoned ones.
@@ -52,6 +45,7 @@ class StateMachine {
                                  const std::vector<MemoryMap::Request>& held = {}) const;
   const std::map<WorkerIndex, WorkerEntry>& workers() const { return workers_; }
   const std::map<SessionId, SessionEntry>& sessions() const { return sessions_; }
+  const CoordinatorConfig& config() const { return config_; }
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
   const Metrics& metrics() const { return metrics_; }
@@ -67,6 +61,8 @@ class StateMachine {
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
   bool AwaitsRanks(SessionId session) const;  // whether some collective of it waits for other ranks
+  // The op that a tensor waits for; null once it is settled.
+  OpEntry* ProducerOf(const TensorEntry& tensor) const;
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
@@ -80,6 +76,7 @@ class StateMachine {
   void On(BatchEvent& event);
   void On(const TickEvent& event);
   void On(const ContinuedEvent& event);
+  static void Queue(SessionEntry& session, Record record);
   void CloseSession(SessionId id, const absl::Status& reason);
   bool MakeRoomFor(Role role, std::optional<int64_t> uid);  // ends a session of no use to anyone, if there is one
   void DropHandle(SessionEntry& session, HandleId handle);
@@ -99,18 +96,25 @@ class StateMachine {
   // counters will not say so: no wait names it for that.
   void DropRejoined(std::vector<InstanceWait>& waits) const;
   bool IsDead(WorkerIndex worker) const;
-  // Tensors with shards on a worker that was lost go on where all of them have living copies
-  // (schemas/types/living_mesh.h), and fail with the cause where they have none.
   // stalls.cc
   void WatchWork();
   void Probe(WorkerIndex worker);
   void AskIdle();
   Ordinal ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane);
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
-  void LoseShardsOn(WorkerIndex worker, const absl::Status& cause);
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.
   void KeepFromLost(Record& record) const;
+
+  // long_work.cc
+  bool HasLongWork() const;
+  void GoOnWithLongWork();  // for about a millisecond
+  std::optional<SessionId> NextToSweep() const;
+  bool IsSwept(const SessionEntry& session) const;
+  int64_t Sweep(SessionId session, int64_t max_cost);
+  // A tensor with shards on a worker that was lost goes on where all of them have living copies
+  // (schemas/types/living_mesh.h), and fails with the cause where they have none. False: it loses nothing by it.
+  bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
 
   // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
   void Pump();
@@ -144,8 +148,8 @@ class StateMachine {
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
   absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
   // One entry may stand for several handles that failed together.
-  static TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
-                                        const TensorSpec* spec = nullptr);
+  TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
+                                 const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   bool HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) const;
@@ -227,6 +231,10 @@ class StateMachine {
   void Define(PlanTemplate& plan);
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op, Lane lane = Lane::kBatch);
+  void GiveBack(BufferEntry& buffer);
+  // Of what is under way.
+  History& HistoryOf(const BufferPointer& buffer);
+  void ForgetHistories(size_t completions);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us, Lane lane = Lane::kBatch);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
@@ -239,7 +247,7 @@ class StateMachine {
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
 
-  History& HistoryOf(const BufferPointer& buffer) const;  // choose_lane.cc: without what is complete
+  bool IsWrittenIn(Lane lane, const BufferPointer& buffer) const;  // by what is under way
   Lane LaneFor(SessionEntry& session, const PlanTemplate& plan, absl::Span<const TensorPointer> inputs) const;
   Lane UsualLane(SessionEntry& session) const;  // by what it had of late
   Lane LaneForRead(SessionEntry& session, const TensorEntry& tensor) const;
@@ -266,35 +274,6 @@ class StateMachine {
   void Remember(OpEntry& op);
   void TransferDone(WorkerIndex worker, const TransferReport& report);
   void FinishTicket(TicketId id, TicketEntry& ticket);
-
-  CoordinatorConfig config_;
-  int64_t now_us_ = 0;
-  std::array<Topology, 2> topologies_ = {Topology::Of(DeviceKind::kCpu), Topology::Of(DeviceKind::kCuda)};  // by kind
-  MemoryMap memory_;
-  PlanCache plans_;
-  std::map<WorkerIndex, WorkerEntry> workers_;
-  std::map<SessionId, SessionEntry> sessions_;
-  GivenNumbers given_;
-  uint64_t joins_ = 0;
-  bool has_lost_ = false;       // some worker was lost
-  bool rejoined_ = false;       // some worker number was used again
-  SessionId next_turn_;         // of the round robin
-  int64_t intake_left_us_ = 0;  // of the event that is being applied
-  bool has_more_ = false;
-  absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
-  std::map<TicketId, TicketEntry> tickets_;
-  std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
-  uint64_t closed_windows_ = 0;  // so far
-  GroupTable groups_;
-  ProcessGroups process_groups_;
-  std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
-  std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
-  std::shared_ptr<bool> alive_;                         // buffers outlive nothing: cleared first on destruction
-  uint64_t next_ordinal_ = 1;
-  uint64_t next_template_ = 1;
-  uint64_t next_ticket_ = 1;
-  Metrics metrics_;
-  Effects effects_;
 };
 
 }  // namespace tessera

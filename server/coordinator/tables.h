@@ -13,12 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "server/coordinator/counted_table.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
 #include "server/coordinator/history.h"
+#include "server/coordinator/layout_table.h"
 #include "server/coordinator/lanes.h"
 #include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
@@ -46,14 +49,19 @@ struct WorkerEntry {
   Ordinal first_ordinal;     // of this process; 0 for the first one of its number
 };
 
+using HistoryTable = CountedTable<History>;
+
 // A counted range at one offset of every arena of a group. The last reference gives it back.
 struct BufferEntry {
   WorkerGroup workers;
   int64_t offset_bytes = 0;
   int64_t bytes = 0;
-  History history;
+  SessionId owner;                // whose bytes they are
+  uint64_t born = 0;              // how many workers had joined by then
+  HistoryTable::Pointer history;  // null: nobody touches it
 };
-using BufferPointer = std::shared_ptr<BufferEntry>;
+using BufferTable = CountedTable<BufferEntry>;
+using BufferPointer = BufferTable::Pointer;
 
 // A range that was given back, and that instructions may still touch.
 struct FreedRange {
@@ -77,18 +85,20 @@ struct FormerMesh {
 struct TensorEntry {
   SessionId session;
   HandleId handle;  // the first name it got; for messages
-  TensorSpec spec;
+  SharedLayout layout = UnknownLayout();
   std::unique_ptr<FormerMesh> former;  // null: it has lost none
   BufferPointer buffer;                // null when failed before it got one
   int64_t offset_bytes = 0;            // in every arena
-  Strides strides;
-  OpPointer producer;      // null once settled
-  absl::Status status;     // poison: the first cause
-  bool uploading = false;  // bytes are on their way from the client
-  bool unmatched = false;  // the result of a collective that waits for other members
+  Ordinal producer;                    // the op that it waits for, until that is settled (StateMachine::ProducerOf)
+  absl::Status status;                 // poison: the first cause
+  bool uploading = false;              // bytes are on their way from the client
+  bool unmatched = false;              // the result of a collective that waits for other members
   bool is_awaited() const { return uploading || unmatched; }
+  const TensorSpec& spec() const { return layout->spec; }
+  const Strides& strides() const { return layout->strides; }
 };
-using TensorPointer = std::shared_ptr<TensorEntry>;
+using TensorTable = CountedTable<TensorEntry>;
+using TensorPointer = TensorTable::Pointer;
 
 // Someone who wants to know when an operation, and all that led to it, has ended.
 struct Waiter {
@@ -128,8 +138,8 @@ struct OpEntry {
   absl::Status status;
   absl::Status broken_connection;  // what a peer of a worker that is being killed said
   int unsettled_parents = 0;
-  absl::InlinedVector<std::weak_ptr<OpEntry>, 2> children;
-  absl::InlinedVector<std::weak_ptr<TensorEntry>, 1> outputs;  // and views of them
+  absl::InlinedVector<Ordinal, 2> children;
+  absl::InlinedVector<EntryNumber, 1> outputs;  // tensors, and views of them
   absl::InlinedVector<Waiter, 1> waiters;
   ScopeNumbers comm_scopes;
   // All but kRun: the tensor that is read or written; of several the first.
@@ -190,7 +200,8 @@ struct MemoryWait {
 
 struct SessionEntry {
   SessionOpenedEvent info;
-  absl::flat_hash_map<HandleId, TensorPointer> tensors;
+  absl::btree_map<HandleId, TensorPointer> tensors;
+  size_t seen_losses = 0;                 // of the cluster's: no tensor of it has shards on those workers (long_work.h)
   std::map<std::string, HandleId> names;  // of tensors that are there; one has at most one
   absl::flat_hash_map<HandleId, std::string> name_of;
   std::deque<Record> queue;

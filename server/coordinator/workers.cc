@@ -6,7 +6,6 @@
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
-#include "schemas/types/layout.h"
 #include "schemas/types/living_mesh.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/state_machine.h"
@@ -125,7 +124,8 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (auto& [id, session] : sessions_) {
     for (Record& record : session.queue) KeepFromLost(record);
   }
-  LoseShardsOn(lost, cause);
+  long_work_.losses.push_back({lost, cause, joins_});
+  GoOnWithLongWork();
   // What it had not reported is over for it; in order of issue, so that first causes come first.
   std::vector<OpPointer> waiting;
   for (const auto& [ordinal, op] : ops_) {
@@ -136,10 +136,13 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
     CompletionReport report;
     report.ordinal = op->ordinal;
     // Where each worker of an op works alone, the others' results are good, if they have all of it.
-    const bool is_whole = std::none_of(op->outputs.begin(), op->outputs.end(), [](const auto& output) {
-      const TensorPointer tensor = output.lock();
-      return tensor != nullptr && !tensor->status.ok();
-    });
+    bool is_whole = true;
+    for (const EntryNumber output : op->outputs) {
+      const TensorPointer tensor = tensors_.Find(output);
+      if (!tensor) continue;
+      LoseShard(*tensor, long_work_.losses.back());
+      is_whole = is_whole && tensor->status.ok();
+    }
     if (!op->works_alone || !is_whole) {
       report.status = absl::UnavailableError(
           StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
@@ -166,33 +169,6 @@ void StateMachine::KeepFromLost(Record& record) const {
   if (!row.ok() || (*row)->family == OpFamily::kCreation || (*row)->family == OpFamily::kRedistribute) return;
   const std::optional<Mesh> living = LivingMesh(*mesh, *placements, [this](WorkerIndex w) { return IsDead(w); });
   if (living.has_value()) call->call.attributes.Set(attribute::mesh, *living);
-}
-
-void StateMachine::LoseShardsOn(WorkerIndex lost, const absl::Status& cause) {
-  for (auto& [id, session] : sessions_) {
-    std::vector<std::pair<HandleId, TensorPointer>> tensors(session.tensors.begin(), session.tensors.end());
-    std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (auto& [handle, tensor] : tensors) {
-      if (!tensor->status.ok()) continue;
-      TensorSpec whole = tensor->spec;
-      if (tensor->former != nullptr) whole.mesh = tensor->former->mesh;
-      const auto position = whole.mesh.FindWorker(lost);
-      if (!position) continue;
-      if (tensor->former == nullptr) tensor->former = std::make_unique<FormerMesh>(FormerMesh{whole.mesh, {}});
-      std::vector<WorkerIndex>& gone = tensor->former->lost;
-      gone.push_back(lost);
-      const auto living = LivingMesh(
-          whole, [&gone](WorkerIndex worker) { return std::find(gone.begin(), gone.end(), worker) != gone.end(); });
-      if (living.has_value()) {
-        tensor->spec.mesh = *living;
-        continue;
-      }
-      const Box box = LocalBox(whole, whole.mesh.PositionAt(*position));
-      PoisonTensor(*tensor,
-                   absl::UnavailableError(StrCat(std::string_view(cause.message().data(), cause.message().size()),
-                                                 "; with it went ", ToText(box), " of ", ToText(whole))));
-    }
-  }
 }
 
 }  // namespace tessera

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +48,7 @@
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/gate_loop.h"
+#include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
 
 namespace tessera {
@@ -87,6 +87,7 @@ struct WorkerOptions {
   double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
+  double outlive_s = 0;  // without a coordinator
   int exit_with_parent_fd = -1;
 };
 
@@ -134,6 +135,8 @@ class EndedBySignals {
   sigset_t blocked_{};
 };
 
+constexpr int kLostCoordinator = 3;  // the exit status
+
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
   return 1;
@@ -174,11 +177,16 @@ MessageNetwork MessagesOf(const WorkerOptions& options) {
   return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
 }
 
-using JoinAnswer = capnp::Response<wire::Gateway::JoinResults>;
+// A worker that has lost its coordinator and asks the next one to go on.
+struct Rejoining {
+  WorkerIndex self;
+  const WorkerServer& server;
+};
 
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
-          const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker) {
+          const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker,
+          const Rejoining* rejoining = nullptr) {
   auto request = gateway.joinRequest();
   auto hello = request.initHello();
   hello.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -196,17 +204,14 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setMapPeers(options.transport.starts_with("shm"));
   hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
   hello.setNccl(UsesNccl(options));
+  if (rejoining != nullptr) {
+    hello.setIndex(rejoining->self.value);
+    rejoining->server.Describe(hello.initAgain());
+  }
   request.setWorker(kj::mv(worker));
   return request.send();
 }
 
-// Waits for the promise, and gives its value; null when the process is to end before.
-template <typename T>
-kj::Maybe<T> AwaitUnless(kj::ForkedPromise<void>& stopped, kj::Promise<T> promise, kj::WaitScope& scope) {
-  return promise.then([](T&& given) -> kj::Maybe<T> { return kj::mv(given); })
-      .exclusiveJoin(stopped.addBranch().then([]() -> kj::Maybe<T> { return nullptr; }))
-      .wait(scope);
-}
 
 // Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
@@ -238,7 +243,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                                          messages == nullptr ? "" : messages->Address(), keep_server);
   auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
   if (answered == nullptr) return;
-  const JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
+  JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
@@ -255,14 +260,44 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   }
   gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
   auto& port = io.unixEventPort;
-  server
-      .Run(joined.getWelcome(), joined.getMembership(), kj::mv(KJ_ASSERT_NONNULL(linked)),
-           {network, port, io.provider->getTimer(), HomeCore(self.value % options.workers_on_host * options.threads),
-            parts->executor, messages, parts->tickets, gate, parts->outbox, platform,
-            is_host_memory ? &parts->pages : nullptr})
-      .exclusiveJoin(link->WhenClosed())
-      .exclusiveJoin(stopped.addBranch())
-      .wait(io.waitScope);
+  const WorkerParts worker_parts{network,
+                                 port,
+                                 io.provider->getTimer(),
+                                 HomeCore(self.value % options.workers_on_host * options.threads),
+                                 parts->executor,
+                                 messages,
+                                 parts->tickets,
+                                 gate,
+                                 parts->outbox,
+                                 platform,
+                                 is_host_memory ? &parts->pages : nullptr};
+  const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
+  const Rejoining rejoining{self, server};
+  Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
+  while (true) {
+    bool is_stopped = false;
+    auto running = server
+                       .Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts,
+                            ends)
+                       .exclusiveJoin(line.connection->WhenClosed())
+                       .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
+    if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
+      if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
+    }
+    if (is_stopped || server.is_shut_down()) return;
+    spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
+                 self.value, options.coordinator, options.outlive_s);
+    const auto join = [&](DialedConnection& connection) -> kj::Promise<JoinAnswer> {
+      return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
+                  messages == nullptr ? "" : messages->Address(), keep_server, &rejoining);
+    };
+    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join});
+    if (again == nullptr) return;
+    line = kj::mv(KJ_ASSERT_NONNULL(again));
+    spdlog::info("worker {}: it goes on with the coordinator of epoch {}", self.value,
+                 line.joined.getWelcome().getEpoch());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<MessageTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
@@ -395,7 +430,10 @@ int Serve(WorkerOptions options) {
                  RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), has_joined);
                })) {
     // The coordinator's end shows in whatever was on its way there.
-    if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
+    if (has_joined && options.outlive_s > 0) {
+      Fail(std::string(FromException(*exception).message()));
+      status = kLostCoordinator;
+    } else if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
       status =
@@ -496,6 +534,12 @@ int Main(int argc, char** argv) {
   app.add_option("--workers-on-host", options.workers_on_host,
                  "workers that share the host's cores; for threads and spinning")
       ->check(CLI::Range(1, kMaxWorkers))
+      ->capture_default_str();
+  app.add_option(
+         "--outlive", options.outlive_s,
+         "seconds for which it goes on when its coordinator is gone, for one that goes on with the same --state;\n"
+         "then it ends with status 3. 0: it ends at once")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   try {

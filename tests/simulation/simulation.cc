@@ -121,6 +121,7 @@ class Simulation {
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
     config.max_queued_records = 48;  // more than clients with credit have under way
+    config.max_slice_looks = 20;     // a death and a close go on for some slices
     return config;
   }
 
@@ -562,11 +563,11 @@ class Simulation {
     std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
     for (const auto& [id, session] : machine_.sessions()) {
       for (const auto& [handle, tensor] : session.tensors) {
-        if (!tensor->status.ok() || tensor->buffer == nullptr || tensor->buffer->bytes == 0) continue;
-        for (int64_t i = 0; i < tensor->spec.mesh.size(); ++i) {
-          const Position position = tensor->spec.mesh.PositionAt(i);
-          if (IsEmpty(LocalBox(tensor->spec, position))) continue;
-          const WorkerIndex worker = tensor->spec.mesh.workers()[static_cast<size_t>(i)];
+        if (!tensor->status.ok() || !tensor->buffer || tensor->buffer->bytes == 0) continue;
+        for (int64_t i = 0; i < tensor->spec().mesh.size(); ++i) {
+          const Position position = tensor->spec().mesh.PositionAt(i);
+          if (IsEmpty(LocalBox(tensor->spec(), position))) continue;
+          const WorkerIndex worker = tensor->spec().mesh.workers()[static_cast<size_t>(i)];
           const auto [at, is_new] = live[worker].try_emplace(tensor->buffer->offset_bytes, tensor->buffer.get());
           if (!is_new && at->second != tensor->buffer.get()) {
             return Broken(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));

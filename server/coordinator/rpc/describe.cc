@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMaxTensorsListed = 10'000;  // docs/limits.md: max_tensors_listed
+constexpr size_t kMaxTensorsListed = 1'000;  // docs/limits.md: max_tensors_listed
 constexpr double kHeartbeatsOfSilence = 4;
 constexpr size_t kMaxHeldResults = 10'000;  // docs/limits.md: max_held_results
 
@@ -50,19 +50,19 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
   }
 }
 
-wire::TensorInfo::State StateOf(const TensorEntry& tensor) {
+wire::TensorInfo::State StateOf(const StateMachine& machine, const TensorEntry& tensor) {
   if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
   if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
   if (tensor.unmatched) return wire::TensorInfo::State::QUEUED;
-  return tensor.producer && !tensor.producer->settled ? wire::TensorInfo::State::ISSUED
-                                                      : wire::TensorInfo::State::READY;
+  return machine.ProducerOf(tensor) != nullptr ? wire::TensorInfo::State::ISSUED : wire::TensorInfo::State::READY;
 }
 
-void DescribeTensor(HandleId handle, const TensorEntry& tensor, wire::TensorInfo::Builder info) {
+void DescribeTensor(const StateMachine& machine, HandleId handle, const TensorEntry& tensor,
+                    wire::TensorInfo::Builder info) {
   info.setHandle(handle.value);
-  EncodeTensorSpec(tensor.spec, info.initSpec());
+  EncodeTensorSpec(tensor.spec(), info.initSpec());
   info.setBytesPerWorker(tensor.buffer->bytes);
-  info.setState(StateOf(tensor));
+  info.setState(StateOf(machine, tensor));
   if (!tensor.status.ok()) EncodeStatus(tensor.status, info.initStatus());
 }
 
@@ -77,19 +77,19 @@ void DescribeSession(SessionId id, const SessionEntry& session, wire::SessionInf
   info.setName(session.info.name.c_str());
 }
 
-// The first ones by their handles. What was refused has no spec here and nothing on the workers.
-void DescribeTensors(const SessionEntry& session, size_t max_tensors, wire::ClusterStatus::Builder builder) {
-  if (max_tensors == 0) return;
+// By their handles. What was refused has no spec here and nothing on the workers.
+void DescribeTensors(const StateMachine& machine, const SessionEntry& session, const StatusView& view,
+                     wire::ClusterStatus::Builder builder) {
+  const size_t most = std::min(view.max_tensors, kMaxTensorsListed);
   std::vector<std::pair<HandleId, const TensorEntry*>> tensors;
-  for (const auto& [handle, tensor] : session.tensors) {
-    if (tensor->buffer) tensors.emplace_back(handle, tensor.get());
+  auto at = session.tensors.upper_bound(view.after);
+  for (; at != session.tensors.end() && tensors.size() < most; ++at) {
+    if (at->second->buffer) tensors.emplace_back(at->first, at->second.get());
   }
-  const auto before = [](const auto& a, const auto& b) { return a.first < b.first; };
-  const size_t listed = std::min(max_tensors, tensors.size());
-  std::partial_sort(tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(listed), tensors.end(), before);
-  auto list = builder.initTensors(static_cast<unsigned>(listed));
-  for (unsigned t = 0; t < listed; ++t) {
-    DescribeTensor(tensors[t].first, *tensors[t].second, list[t]);
+  builder.setHasMoreTensors(at != session.tensors.end());
+  auto list = builder.initTensors(static_cast<unsigned>(tensors.size()));
+  for (unsigned t = 0; t < tensors.size(); ++t) {
+    DescribeTensor(machine, tensors[t].first, *tensors[t].second, list[t]);
     const auto named = session.name_of.find(tensors[t].first);
     if (named != session.name_of.end()) list[t].setName(named->second.c_str());
   }
@@ -218,7 +218,7 @@ void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus
     sessions[0].setAwaitsRanks(machine.AwaitsRanks(view.asking));
     DescribeSession(view.asking, asking->second, sessions[0]);
   }
-  DescribeTensors(asking->second, std::min<size_t>(view.max_tensors, kMaxTensorsListed), builder);
+  DescribeTensors(machine, asking->second, view, builder);
 }
 
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,

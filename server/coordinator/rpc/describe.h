@@ -14,6 +14,7 @@ struct StatusView {
   SessionId asking;
   Role role = Role::kClient;
   size_t max_tensors = 0;
+  HandleId after;  // the last one that an earlier answer had
 };
 // All workers, and how much there is of everybody. Of sessions the asking one, all of them for an admin; its tensors.
 void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder);

@@ -42,7 +42,8 @@ class SessionServer final : public wire::Session::Server {
 
   kj::Promise<void> status(StatusContext context) override {
     Check();
-    const StatusView view{id_, role_, context.getParams().getMaxTensors()};
+    const auto params = context.getParams();
+    const StatusView view{id_, role_, params.getMaxTensors(), HandleId(params.getAfterHandle())};
     DescribeCluster(hub_, view, context.getResults().initStatus());
     return kj::READY_NOW;
   }
@@ -185,7 +186,12 @@ class GatewayServer final : public wire::Gateway::Server {
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
     if (peer_.pid == 0) spdlog::info("a worker joins from elsewhere ({}), as pid {} there", peer_.text, event->pid);
     event->pid = peer_.pid;
-    auto joined = hub_.JoinWorker(*std::move(event), params.getWorker());
+    const auto again = hello.getAgain();
+    auto joined = hello.hasAgain()
+                      ? hub_.RejoinWorker(
+                            *event, {again.getIncarnation(), again.getEpoch(), again.getTaken(), again.getReported()},
+                            params.getWorker())
+                      : hub_.JoinWorker(*std::move(event), params.getWorker());
     Require(joined.status());
     Admit();
     auto results = context.getResults();
@@ -195,6 +201,7 @@ class GatewayServer final : public wire::Gateway::Server {
     welcome.setEpoch(hub_.epoch());
     welcome.setHeartbeatS(hub_.options().heartbeat_s);
     welcome.setPeerKey(hub_.peer_key());
+    welcome.setReported(joined->reported);
     results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
     results.setLinkKey(joined->link_key);
     return kj::READY_NOW;

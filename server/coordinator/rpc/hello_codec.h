@@ -33,6 +33,13 @@ struct ClientHello {
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);
+// Of a worker that has lost its coordinator.
+struct RejoinRequest {
+  uint64_t incarnation = 0;
+  uint64_t epoch = 0;     // of the coordinator that it had
+  uint64_t taken = 0;     // messages that it has taken
+  uint64_t reported = 0;  // reports that it has sent
+};
 // InvalidArgument for what is out of range, PermissionDenied for a tenant that is not the token's.
 absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,
                                               double max_lease_s);

@@ -1,13 +1,10 @@
 #include "server/coordinator/rpc/hub.h"
 
-#include <signal.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -16,52 +13,28 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
-#include "schemas/codec/host_identity.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/reach.h"
 #include "server/coordinator/rpc/record_codec.h"
-#include "server/plan/rpc/instance_codec.h"
 
 namespace tessera {
 namespace {
 
-// The number may be another process's by the time that it is used; a descriptor stays that of the one that joined. None
-// where the kernel gives none. By the system call: glibc 2.35, which docs/install.md promises, has no function for it.
-kj::AutoCloseFd OpenProcess(int32_t pid) {
-  const int fd = pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1;
-  return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
-}
-
-// OK when the process is being ended, NotFound when it is gone already, else why it can't be ended from here.
-absl::Status End(const kj::AutoCloseFd& process, int32_t pid) {
-  if (pid <= 0) return absl::FailedPreconditionError("it is of another PID namespace");
-  const int failed = process.get() < 0
-                         ? kill(pid, SIGKILL)
-                         : static_cast<int>(syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0));
-  if (failed == 0) return absl::OkStatus();
-  return errno == ESRCH ? absl::NotFoundError("its process is gone") : absl::FailedPreconditionError(strerror(errno));
-}
-
-constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
 constexpr int64_t kMaxFailureBytes = 1024;  // of a tensor's event that says why it failed, about
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
+constexpr timespec kLogRetryPause{0, 200'000'000};
+constexpr int64_t kLogComplaintUs = 10'000'000;
 
 void SendEnded(MessageLink& link, const absl::Status& reason) {
   capnp::MallocMessageBuilder message(FirstSegmentWords(1, kWordsPerMessage));
   EncodeStatus(reason, message.initRoot<wire::ToClient>().initEnded());
   link.Send(message);
 }
-
-// What the state machine lets by, workers read.
-static_assert(CoordinatorConfig{}.max_plan_text_bytes <= static_cast<int64_t>(kMaxPlanTextBytes));
-static_assert(2 * kFullSendBytes < kMaxMessageBytes && kMaxPlanTextBytes <= kFullSendBytes);
 
 }  // namespace
 
@@ -71,17 +44,31 @@ uint64_t RandomSecret() {
   return secret;
 }
 
-Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port,
-         std::unique_ptr<JournalWriter> journal)
+Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core)
     : options_(options),
       timer_(timer),
       linger_(port),
       started_(timer.now()),
-      journal_(std::move(journal)),
-      machine_(options.config),
-      peer_key_(RandomSecret()),
+      core_(std::move(core)),
+      machine_(core_->machine()),
+      began_us_(core_->now_us()),
       tasks_(*this) {
-  Apply(StartedEvent{options.epoch});
+  const bool is_recovered = core_->is_recovered();
+  Apply(StartedEvent{is_recovered ? machine_.given().epoch + 1 : options.epoch,
+                     is_recovered ? core_->peer_key() : RandomSecret()});
+  if (!is_recovered) return;
+  GoOnWithSessions();
+  GoOnWithWorkers();
+}
+
+// All connections went with the former process: leases begin.
+void Hub::GoOnWithSessions() {
+  std::vector<std::pair<SessionId, uint64_t>> connected;
+  for (const auto& [id, session] : machine_.sessions()) {
+    sessions_[id].secret = session.info.secret;
+    if (session.connected) connected.emplace_back(id, session.connection);
+  }
+  for (const auto& [session, connection] : connected) Apply(ConnectionLostEvent{session, connection});
 }
 
 int64_t Hub::UptimeUs() const { return (timer_.now() - started_) / kj::MICROSECONDS; }
@@ -96,23 +83,42 @@ int64_t Hub::NowUs() {
     paused_us_ += uptime_us - last_uptime_us_;
   }
   last_uptime_us_ = uptime_us;
-  return uptime_us - paused_us_;
+  return began_us_ + uptime_us - paused_us_;
 }
 
 void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
   const int64_t began_ns = MonotonicNs();
   KJ_DEFER(loop_ns_ += MonotonicNs() - began_ns);
-  const int64_t now_us = NowUs();
-  if (journal_) {
-    if (absl::Status status = journal_->Append(now_us, event, batch); !status.ok()) {
-      spdlog::error("{}; going on without a journal", std::string(status.message()));
-      journal_.reset();
-    }
+  absl::StatusOr<Core::Consequences> consequences = core_->Apply(NowUs(), event, batch);
+  if (!consequences.ok()) {
+    AwaitLog(consequences.status());
+    return Apply(std::move(event), batch);
   }
-  Effects effects = machine_.Apply(now_us, std::move(event));
-  if (journal_) journal_->digest().Add(effects);
-  Carry(std::move(effects));
+  Carry(*std::move(consequences));
   if (machine_.has_more()) GoOn();
+}
+
+// With --state nothing is done that is not in the log: until it can be written this process takes nothing, and says so.
+// Its workers and clients keep what they have to say.
+void Hub::AwaitLog(const absl::Status& why) {
+  if (options_.state_folder.empty()) {
+    spdlog::error("{}; going on without a journal", std::string(why.message()));
+    return core_->StopLogging();
+  }
+  const int64_t now_us = UptimeUs();
+  if (now_us - log_complaint_us_ >= kLogComplaintUs || log_complaint_us_ == 0) {
+    spdlog::error("{}; nothing is admitted until that is mended", std::string(why.message()));
+    log_complaint_us_ = now_us;
+  }
+  // KJ's loop doesn't turn meanwhile, and takes no signal.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  if (sigtimedwait(&signals, nullptr, &kLogRetryPause) > 0) {
+    spdlog::error("ending; the log has all that anybody has heard of");
+    std::_Exit(1);
+  }
 }
 
 // By the timer: sockets are looked at before it fires.
@@ -124,50 +130,14 @@ void Hub::GoOn() {
   }));
 }
 
-uint64_t Hub::ActivityOf(WorkerIndex worker) const {
-  auto link = workers_.find(worker);
-  return link == workers_.end() ? 0 : link->second.activity;
-}
-
-void Hub::Carry(Effects effects) {
-  std::vector<KillWorker> victims;
-  for (Effect& effect : effects) {
-    if (auto* to_workers = std::get_if<ToWorkers>(&effect)) {
-      auto message = std::make_shared<const WorkerMessage>(std::move(to_workers->message));
-      for (WorkerIndex worker : *to_workers->workers) {
-        if (auto link = workers_.find(worker); link != workers_.end()) link->second.outbox.push_back(message);
-      }
-    } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
-      auto link = sessions_.find(to_client->session);
-      if (link == sessions_.end()) continue;
-      link->second.outbox.Add(std::move(to_client->event));
-    } else if (auto* end = std::get_if<EndSession>(&effect)) {
-      FlushSession(end->session);
-      EndLink(end->session, end->reason);
-    } else if (auto* victim = std::get_if<KillWorker>(&effect)) {
-      victims.push_back(*victim);
-    }
+void Hub::Carry(Core::Consequences consequences) {
+  for (const EndSession& end : consequences.ended) {
+    FlushSession(end.session);
+    EndLink(end.session, end.reason);
+    core_->Drop(end.session);
   }
   Flush();
-  for (const KillWorker& victim : victims) Kill(victim);  // which may be an event of its own
-}
-
-// Its link ends when the process is gone, and with it what it mapped.
-void Hub::Kill(const KillWorker& victim) {
-  const auto found = workers_.find(victim.worker);
-  if (found == workers_.end() || found->second.info.incarnation != victim.incarnation) return;
-  spdlog::warn("worker {} (pid {}) {}: killing it", victim.worker.value, victim.pid, victim.reason);
-  const absl::Status ended = End(found->second.process, victim.pid);
-  if (ended.ok()) return;
-  const std::string why(ended.message());
-  if (absl::IsNotFound(ended)) return WorkerGone(victim.worker, victim.incarnation, why);
-  if (!machine_.IsMappedByPeers(victim.worker)) {
-    return WorkerGone(victim.worker, victim.incarnation, StrCat("it ", victim.reason, ", and can't be killed: ", why));
-  }
-  spdlog::error(
-      "worker {} can't be killed from here ({}). It may still write to the memory of its peers: what waits for it goes "
-      "on waiting until it is heard again or its process ends",
-      victim.worker.value, why);
+  for (const KillWorker& victim : consequences.victims) Kill(victim);  // which may be an event of its own
 }
 
 void Hub::Flush() {
@@ -175,7 +145,7 @@ void Hub::Flush() {
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
     FlushSession(session);
-    if (IsFlooded(session, link)) flooded.push_back(session);
+    if (IsFlooded(session)) flooded.push_back(session);
     KJ_IF_MAYBE (room, link.room) {
       if (HasRoom(session)) {
         (*room)->fulfill();
@@ -192,7 +162,7 @@ void Hub::Flush() {
            absl::ResourceExhaustedError(StrCat("the clients of all sessions together take too few of their events "
                                                "(max_all_event_bytes is ",
                                                options_.config.max_all_event_bytes, "); this session has the most, ",
-                                               sessions_.at(*largest).outbox.bytes(), " bytes")));
+                                               core_->outbox(*largest).bytes(), " bytes")));
   }
 }
 
@@ -209,9 +179,10 @@ void Hub::Retire(kj::Own<MessageLink> link) {
 }
 
 // Each tensor may fail once, all of them at a time.
-bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
-  const int64_t events = static_cast<int64_t>(link.outbox.size());
-  const int64_t bytes = link.outbox.bytes();
+bool Hub::IsFlooded(SessionId session) {
+  const SessionOutbox& outbox = core_->outbox(session);
+  const int64_t events = static_cast<int64_t>(outbox.size());
+  const int64_t bytes = outbox.bytes();
   if (events <= options_.config.max_pending_events && bytes <= options_.config.max_pending_event_bytes) return false;
   auto found = machine_.sessions().find(session);
   const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
@@ -219,21 +190,21 @@ bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
          bytes > options_.config.max_pending_event_bytes + tensors * kMaxFailureBytes;
 }
 
-int64_t Hub::EventBytesOf(SessionId session, const SessionLink& link) const {
+int64_t Hub::EventBytesOf(SessionId session) {
   const auto found = machine_.sessions().find(session);
   const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
-  return std::max<int64_t>(0, link.outbox.bytes() - tensors * kMaxFailureBytes);
+  return std::max<int64_t>(0, core_->outbox(session).bytes() - tensors * kMaxFailureBytes);
 }
 
-std::optional<SessionId> Hub::LargestOutbox() const {
+std::optional<SessionId> Hub::LargestOutbox() {
   int64_t bytes = 0;
-  for (const auto& [session, link] : sessions_) bytes += link.outbox.bytes();
+  for (const auto& [session, link] : sessions_) bytes += core_->outbox(session).bytes();
   if (bytes <= options_.config.max_all_event_bytes) return std::nullopt;
   bytes = 0;
   std::optional<SessionId> largest;
   int64_t most = -1;
   for (const auto& [session, link] : sessions_) {
-    const int64_t own = EventBytesOf(session, link);
+    const int64_t own = EventBytesOf(session);
     bytes += own;
     if (own > most) std::tie(largest, most) = std::pair(session, own);
   }
@@ -245,47 +216,6 @@ bool Hub::HasRoom(SessionId session) const {
   return found == machine_.sessions().end() || found->second.queue_weight < static_cast<int64_t>(kSubmitHighWater);
 }
 
-// ---- workers ------------------------------------------------------------------------------------
-
-void Hub::FlushWorkers() {
-  // Workers of one mesh get the same messages: what was encoded for one is sent to the next, too.
-  std::vector<std::shared_ptr<const WorkerMessage>> waiting;
-  size_t encoded = 0;  // of them: what a message holds
-  std::optional<capnp::MallocMessageBuilder> message;
-  for (auto& [worker, link] : workers_) {
-    while (!link.outbox.empty() && link.link.get() != nullptr && link.link->is_clear()) {
-      const auto begin = link.outbox.begin();
-      const auto end = begin + static_cast<ptrdiff_t>(std::min(link.outbox.size(), kMaxMessagesPerSend));
-      if (!std::equal(waiting.begin(), waiting.end(), begin, end)) {
-        waiting.assign(begin, end);
-        message.emplace(FirstSegmentWords(waiting.size(), kWordsPerMessage));
-        encoded = EncodeWorkerMessages(waiting, epoch(), *message);
-      }
-      link.outbox.erase(begin, begin + static_cast<ptrdiff_t>(encoded));
-      link.link->Send(*message);
-    }
-  }
-}
-
-absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported) {
-  if (reported.getEpoch() != epoch() || reported.getIncarnation() != incarnation) {
-    return absl::FailedPreconditionError("a report of another epoch or incarnation");
-  }
-  linger_.Begin();
-  TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event,
-                           DecodeReport(worker, incarnation, reported.getCompletions(), reported.getTransfers()));
-  const int64_t offset_ns = clocks_.at(worker).offset_ns();
-  const auto convert = [offset_ns](RunTimes& times) {
-    if (!times.has_run()) return;
-    times.started_ns += offset_ns;
-    times.ended_ns += offset_ns;
-  };
-  for (CompletionReport& completion : event.completions) convert(completion.times);
-  for (TransferReport& transfer : event.transfers) convert(transfer.times);
-  Apply(std::move(event));
-  return absl::OkStatus();
-}
-
 // ---- sessions -----------------------------------------------------------------------------------
 
 void Hub::FlushSession(SessionId session) {
@@ -295,15 +225,16 @@ void Hub::FlushSession(SessionId session) {
   // What waited since the last tick has waited enough.
   const auto quiet = ticking_ ? SessionOutbox::Quiet::kNow : SessionOutbox::Quiet::kMayWait;
   std::optional<capnp::MallocMessageBuilder> message;
-  while (link.link->is_clear() && link.outbox.NextMessage(quiet, message)) link.link->Send(*message);
+  SessionOutbox& outbox = core_->outbox(session);
+  while (link.link->is_clear() && outbox.NextMessage(quiet, message)) link.link->Send(*message);
 }
 
 // What was sent and not acknowledged is to be sent again.
-void Hub::Disconnect(SessionLink& link) {
+void Hub::Disconnect(SessionId session, SessionLink& link) {
   Retire(kj::mv(link.link));
   expected_links_.erase(link.link_key);
   link.is_connected = false;
-  link.outbox.Disconnected();
+  core_->outbox(session).Disconnected();
   link.room = nullptr;
 }
 
@@ -322,7 +253,7 @@ bool Hub::TakeLink(uint64_t key, kj::Own<LinkStream> stream) {
 
 // Messages on the former one are not heard any more.
 uint64_t Hub::ConnectSession(SessionId session, SessionLink& link) {
-  Disconnect(link);
+  Disconnect(session, link);
   const uint64_t connection = machine_.given().connection + 1;
   link.is_connected = true;
   link.heard_us = NowUs();
@@ -350,9 +281,11 @@ void Hub::StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> 
 
 kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoordinator::Reader message) {
   SessionLink& link = sessions_.at(session);
-  link.heard_us = last_uptime_us_ - paused_us_;
+  link.heard_us = began_us_ + last_uptime_us_ - paused_us_;
   if (message.isAcknowledge()) {
-    link.outbox.Acknowledge(message.getAcknowledge());
+    if (const absl::Status status = core_->Acknowledge(session, message.getAcknowledge()); !status.ok()) {
+      spdlog::error("{}", std::string(status.message()));
+    }
     return nullptr;
   }
   const absl::Status status = message.isBatch() ? TakeBatch(session, message.getBatch())
@@ -407,7 +340,7 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role
   link.on_end = std::move(on_end);
   const uint64_t connection = ConnectSession(session, link);
   Opened opened{session, resume.secret, connection, link.link_key};
-  link.outbox.Resume(resume.last_event);
+  core_->outbox(session).Resume(resume.last_event);
   Apply(SessionResumedEvent{session, resume.who, connection});
   return opened;
 }
@@ -422,30 +355,6 @@ absl::Status Hub::CloseByAdmin(SessionId session, SessionId by) {
   return absl::OkStatus();
 }
 
-absl::Status Hub::KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by) {
-  const auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.link.get() == nullptr) {
-    return absl::NotFoundError(StrCat("kill-worker: worker ", worker.value, " is not here"));
-  }
-  const std::string shown = Printable(reason, kMaxLogChars);
-  spdlog::warn("worker {} is ended by the admin of session {}{}{}", worker.value, by.value, shown.empty() ? "" : ": ",
-               shown);
-  WorkerLink& link = found->second;
-  link.ended_by = shown.empty() ? "an admin ended it" : StrCat("an admin ended it: ", shown);
-  const uint64_t incarnation = link.info.incarnation;
-  const absl::Status ended = End(link.process, link.info.pid);
-  if (ended.ok()) return ended;
-  const std::string why(ended.message());
-  if (!absl::IsNotFound(ended) && machine_.IsMappedByPeers(worker)) {
-    link.ended_by.clear();
-    return absl::FailedPreconditionError(
-        StrCat("kill-worker: worker ", worker.value, " can't be ended from here (", why,
-               "), and others map its memory, which it may still write to; end its process on its own host"));
-  }
-  WorkerGone(worker, incarnation, why);  // it ends when its line does
-  return absl::OkStatus();
-}
-
 bool Hub::IsCurrent(SessionId session, uint64_t connection) const {
   auto found = machine_.sessions().find(session);
   return sessions_.contains(session) && found != machine_.sessions().end() && found->second.connection == connection;
@@ -455,7 +364,7 @@ void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
   if (!link.is_connected) return;
-  Disconnect(link);
+  Disconnect(session, link);
   link.on_end = nullptr;
   Apply(ConnectionLostEvent{session, connection});
 }
@@ -487,97 +396,6 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
   expected_links_.erase(found->second.link_key);
   sessions_.erase(found);
   if (on_end) on_end(reason);
-}
-
-// The machine hears of a worker when its link is there: those whose links are on their way have numbers, too.
-uint64_t Hub::NextIncarnation() const {
-  uint64_t newest = machine_.given().incarnation;
-  for (const auto& [index, link] : workers_) newest = std::max(newest, link.info.incarnation);
-  return newest + 1;
-}
-
-absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
-  if (event.worker.value < 0) {
-    event.worker = machine_.FreeWorkerIndex();
-    while (workers_.contains(event.worker)) ++event.worker.value;  // joins that are under way
-  }
-  auto known = machine_.workers().find(event.worker);
-  if (workers_.contains(event.worker) ||
-      (known != machine_.workers().end() && known->second.state != WorkerState::kDead)) {
-    return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
-  }
-  // Those whose links are on their way, too.
-  for (const auto& [index, other] : workers_) TESSERA_RETURN_IF_ERROR(CheckReach(event, other.info));
-  event.incarnation = NextIncarnation();
-  const WorkerIndex worker = event.worker;
-  const uint64_t key = ExpectLink([this, event](kj::Own<LinkStream> stream) { StartWorker(event, kj::mv(stream)); });
-  const auto joined = workers_.emplace(worker, WorkerLink{kj::mv(client), event, key, {}}).first;
-  joined->second.process = OpenProcess(event.pid);
-  return Joined{worker, event.incarnation, key};
-}
-
-void Hub::StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream) {
-  const WorkerIndex worker = event.worker;
-  const uint64_t incarnation = event.incarnation;
-  auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
-  clocks_[worker] = ClockOffset(event.host == HostIdentity() ? ClockOffset::Host::kOwn : ClockOffset::Host::kOther);
-  found->second.link = kj::heap<MessageLink>(kj::mv(stream));
-  found->second.link->Start(
-      {[this, worker, incarnation](capnp::MessageReader& message) -> kj::Maybe<kj::Promise<void>> {
-         const absl::Status status = TakeReported(worker, incarnation, message.getRoot<wire::Reported>());
-         if (!status.ok()) WorkerGone(worker, incarnation, std::string(status.message()));
-         return nullptr;
-       },
-       [this, worker, incarnation](absl::Status status) {
-         WorkerGone(worker, incarnation, status.ok() ? "its link closed" : std::string(status.message()));
-       },
-       [this]() { FlushWorkers(); }});
-  spdlog::info("worker {} joined: pid {}, {} bytes, {}{}{}", worker.value, event.pid, event.memory_bytes,
-               Printable(event.data_address, kMaxLogChars), event.remote_address.empty() ? "" : " and ",
-               Printable(event.remote_address, kMaxLogChars));
-  Apply(event);
-  tasks_.add(Ping(worker, incarnation));
-}
-
-void Hub::Stop() { workers_.clear(); }
-
-void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason) {
-  auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.info.incarnation != incarnation) return;
-  spdlog::warn("worker {} is gone: {}", worker.value, Printable(reason, kMaxLogChars));
-  const bool has_joined = found->second.link.get() != nullptr;
-  const std::string cause = found->second.ended_by.empty() ? reason : found->second.ended_by;
-  Retire(kj::mv(found->second.link));
-  expected_links_.erase(found->second.link_key);
-  workers_.erase(found);
-  if (!has_joined) return;
-  Apply(WorkerLostEvent{worker, incarnation, cause});
-}
-
-kj::Promise<void> Hub::Ping(WorkerIndex worker, uint64_t incarnation) {
-  auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.info.incarnation != incarnation) return kj::READY_NOW;
-  const int64_t sent_ns = MonotonicNs();
-  return found->second.client.pingRequest().send().then(
-      [this, worker, incarnation, sent_ns](auto&& answer) -> kj::Promise<void> {
-        auto alive = workers_.find(worker);
-        if (alive == workers_.end() || alive->second.info.incarnation != incarnation) return kj::READY_NOW;
-        clocks_.at(worker).Add(sent_ns, answer.getNowNs(), MonotonicNs());
-        if (answer.getIsAtWork()) ++alive->second.activity;
-        Apply(WorkerHeardEvent{worker, answer.getIsAtWork()});
-        return PingLater(worker, incarnation);
-      },
-      [this, worker, incarnation](kj::Exception&& exception) -> kj::Promise<void> {
-        const absl::Status status = FromException(exception);
-        WorkerGone(worker, incarnation, std::string(status.message()));
-        return kj::READY_NOW;
-      });
-}
-
-kj::Promise<void> Hub::PingLater(WorkerIndex worker, uint64_t incarnation) {
-  const auto pause = static_cast<int64_t>(options_.heartbeat_s * 1e6) * kj::MICROSECONDS;
-  return timer_.afterDelay(pause).then([this, worker, incarnation]() { return Ping(worker, incarnation); });
 }
 
 kj::Promise<void> Hub::RunTicks() {

@@ -3,7 +3,6 @@
 // Hub: the state machine with its links. It gives events to the state machine one at a time and carries
 // the effects out in order: messages onto worker links, events onto session links. One KJ thread.
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,11 +18,9 @@
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/clock_offset.h"
+#include "server/coordinator/rpc/core.h"
 #include "server/coordinator/rpc/hello_codec.h"
-#include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/options.h"
-#include "server/coordinator/rpc/session_outbox.h"
-#include "server/coordinator/state_machine.h"
 
 namespace kj {
 class Timer;
@@ -40,8 +37,8 @@ inline constexpr size_t kMaxLogChars = 500;  // docs/limits.md: max_log_chars
 
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
-  Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port,
-      std::unique_ptr<JournalWriter> journal);
+  // A core that was recovered goes on: its sessions' leases begin, and its workers have worker_timeout to join again.
+  Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core);
 
   void Apply(Event event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
@@ -70,9 +67,14 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     WorkerIndex worker;
     uint64_t incarnation = 0;
     uint64_t link_key = 0;  // its link begins with it
+    uint64_t reported = 0;  // reports of it that are here
   };
   // It takes part when its link is there.
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
+  // A worker whose coordinator was another process goes on with this one. FailedPrecondition where that worker is not
+  // waited for, DataLoss where the log knows less than it does.
+  absl::StatusOr<Joined> RejoinWorker(const WorkerJoinedEvent& event, const RejoinRequest& again,
+                                      wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
   // The process ends: workers that go from now on are not lost to anybody. Connections end before the hub does.
   void Stop();
@@ -80,10 +82,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Of a session or a worker that was given the key; false: it was given to nobody, or has been used.
   bool TakeLink(uint64_t key, kj::Own<LinkStream> stream);
 
-  const StateMachine& machine() const { return machine_; }
+  const StateMachine& machine() const { return core_->machine(); }
   const CoordinatorOptions& options() const { return options_; }
   uint64_t epoch() const { return machine_.given().epoch; }
-  uint64_t peer_key() const { return peer_key_; }
+  uint64_t peer_key() const { return core_->peer_key(); }
   double uptime_s() const;
   double loop_s() const { return static_cast<double>(loop_ns_) * 1e-9; }  // that its own work took
   // In how many heartbeats the worker was at work.
@@ -98,7 +100,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     WorkerJoinedEvent info;
     uint64_t link_key = 0;
     kj::Own<MessageLink> link;  // null until it has come
-    std::deque<std::shared_ptr<const WorkerMessage>> outbox = {};
+    bool is_away = false;       // its coordinator was another process; it is to join again
     uint64_t activity = 0;
     kj::AutoCloseFd process = {};  // of one that can be ended from here
     std::string ended_by = {};     // why it was ended, where an admin did it
@@ -109,16 +111,20 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     uint64_t link_key = 0;
     uint64_t secret = 0;
     int64_t heard_us = 0;  // as NowUs has it
-    SessionOutbox outbox;
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
-  void Disconnect(SessionLink& link);
+  void GoOnWithSessions();
+  void GoOnWithWorkers();
+  void Disconnect(SessionId session, SessionLink& link);
   // A session goes on with a new connection, whose link is to come. Its number, for the event that says so.
   uint64_t ConnectSession(SessionId session, SessionLink& link);
   uint64_t NextIncarnation() const;
   void StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream);
   void StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream);
+  void StartWorkerAgain(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
+  // False when the worker is not expected any more.
+  bool StartWorkerLink(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
   using TakeStream = std::function<void(kj::Own<LinkStream>)>;
   uint64_t ExpectLink(TakeStream take);
   // Sessions whose clients have said nothing for too long.
@@ -131,7 +137,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Lets go of a link that may be calling this very moment.
   void Retire(kj::Own<MessageLink> link);
   bool HasRoom(SessionId session) const;
-  void Carry(Effects effects);
+  void AwaitLog(const absl::Status& why);
+  void Carry(Core::Consequences consequences);
   // With what the machine has more, when others have had their turn.
   void GoOn();
   void Kill(const KillWorker& victim);
@@ -145,11 +152,11 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t UptimeUs() const;
   // What the state machine takes for the time: without what this process was held up.
   int64_t NowUs();
-  bool IsFlooded(SessionId session, const SessionLink& link) const;
+  bool IsFlooded(SessionId session);
   // Bytes of its events beside those that its tensors account for.
-  int64_t EventBytesOf(SessionId session, const SessionLink& link) const;
+  int64_t EventBytesOf(SessionId session);
   // Where all sessions' events are too many bytes: the session that has the most.
-  std::optional<SessionId> LargestOutbox() const;
+  std::optional<SessionId> LargestOutbox();
 
   CoordinatorOptions options_;
   kj::Timer& timer_;
@@ -158,9 +165,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t last_uptime_us_ = 0;
   int64_t paused_us_ = 0;
   int64_t loop_ns_ = 0;
-  std::unique_ptr<JournalWriter> journal_;
-  StateMachine machine_;
-  uint64_t peer_key_;
+  std::unique_ptr<Core> core_;
+  const StateMachine& machine_;
+  int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written
+  const int64_t began_us_;        // by the machine's clock, which goes on where a former process left it
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<WorkerIndex, ClockOffset> clocks_;

@@ -50,7 +50,11 @@ struct EventWriter {
     opened.setConnection(e.connection);
     opened.setUid(e.uid);
   }
-  void operator()(const StartedEvent& e) { out.setStarted(e.epoch); }
+  void operator()(const StartedEvent& e) {
+    auto started = out.initStartedAs();
+    started.setEpoch(e.epoch);
+    started.setPeerKey(e.peer_key);
+  }
   void operator()(const SessionClosedEvent& e) { out.setSessionClosed(e.session.value); }
   void operator()(const ConnectionLostEvent& e) {
     auto lost = out.initDisconnected();
@@ -98,6 +102,7 @@ struct EventWriter {
     auto report = out.initReport();
     report.setIndex(e.worker.value);
     report.setIncarnation(e.incarnation);
+    report.setTaken(e.taken);
     EncodeReport(e.completions, e.transfers, report);
   }
   void operator()(const TickEvent&) { out.setTick(); }
@@ -114,35 +119,20 @@ absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
   return event;
 }
 
-// The whole of a message and its checksum in one write, so that only the end of the process tears one.
-absl::Status WriteMessage(int fd, capnp::MessageBuilder& message) {
-  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
-  const auto bytes = words.asBytes();
-  const uint64_t checksum = XXH3_64bits(bytes.begin(), bytes.size());
-  const kj::ArrayPtr<const kj::byte> pieces[] = {
-      bytes, kj::arrayPtr(reinterpret_cast<const kj::byte*>(&checksum), sizeof(checksum))};
-  kj::FdOutputStream out(fd);
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {
-    return absl::UnavailableError(StrCat("journal: can't write: ", exception->getDescription().cStr()));
-  }
-  return absl::OkStatus();
-}
-
 // The messages of a journal that lies in memory, one after the other.
 class JournalReader {
  public:
   explicit JournalReader(kj::ArrayPtr<const kj::byte> bytes) : bytes_(bytes) {}
 
   bool is_at_end() const { return at_ == bytes_.size(); }
+  size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
   // Gives the next message to `take`. DataLoss: what is there is not whole (OutOfRange), or is not what was written.
   template <typename Take>
   absl::Status Next(const Take& take) {
-    const auto words = kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes_.begin() + at_), left() / 8);
+    const auto words = WordsFrom(at_);
     TESSERA_ASSIGN_OR_RETURN(const size_t size, SizeOfNext(words));
-    uint64_t checksum = 0;
-    std::memcpy(&checksum, words.begin() + size, sizeof(checksum));
-    if (checksum != XXH3_64bits(words.begin(), size * sizeof(capnp::word))) return Broken();
+    if (!IsAsWritten(words, size)) return Broken();
     absl::Status status;
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                    capnp::FlatArrayMessageReader message(words.slice(0, size), kReaderOptions);
@@ -154,7 +144,29 @@ class JournalReader {
     return status;
   }
 
+  // Whether some whole message begins behind the place where the next one should.
+  bool HasLaterMessage() const {
+    for (size_t at = at_ + sizeof(capnp::word); at < bytes_.size(); at += sizeof(capnp::word)) {
+      const auto words = WordsFrom(at);
+      const absl::StatusOr<size_t> size = SizeOfNext(words);
+      if (size.ok() && *size > 1 && IsAsWritten(words, *size)) return true;
+    }
+    return false;
+  }
+  absl::Status Broken() const {
+    return absl::DataLossError(
+        StrCat("journal: what stands at byte ", at_, " of ", bytes_.size(), " is not what was written there"));
+  }
+
  private:
+  kj::ArrayPtr<const capnp::word> WordsFrom(size_t at) const {
+    return kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes_.begin() + at), (bytes_.size() - at) / 8);
+  }
+  static bool IsAsWritten(kj::ArrayPtr<const capnp::word> words, size_t size) {
+    uint64_t checksum = 0;
+    std::memcpy(&checksum, words.begin() + size, sizeof(checksum));
+    return checksum == XXH3_64bits(words.begin(), size * sizeof(capnp::word));
+  }
   static constexpr capnp::ReaderOptions kReaderOptions{2 * kMaxMessageBytes / sizeof(capnp::word), 64};
   // In words, with its segment table; the checksum follows.
   absl::StatusOr<size_t> SizeOfNext(kj::ArrayPtr<const capnp::word> words) const {
@@ -171,10 +183,6 @@ class JournalReader {
     for (size_t i = 1; i <= segments; ++i) size += at(i);
     if (size >= words.size()) return absl::OutOfRangeError("");
     return size;
-  }
-  absl::Status Broken() const {
-    return absl::DataLossError(
-        StrCat("journal: what stands at byte ", at_, " of ", bytes_.size(), " is not what was written there"));
   }
 
   kj::ArrayPtr<const kj::byte> bytes_;
@@ -216,7 +224,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
           TextOf(e.getClient()),     e.getLeaseUs(),    e.getRole() == 0 ? Role::kClient : Role::kAdmin,
           TextOf(e.getName()),       e.getConnection(), e.getUid()};
     }
-    case Journal::STARTED: return StartedEvent{reader.getStarted()};
+    case Journal::STARTED_AS: return StartedEvent{reader.getStartedAs().getEpoch(), reader.getStartedAs().getPeerKey()};
     case Journal::SESSION_CLOSED: return SessionClosedEvent{SessionId(reader.getSessionClosed())};
     case Journal::CONNECTED: {
       auto e = reader.getConnected();
@@ -243,81 +251,160 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     case Journal::HEARD_AT_WORK: return WorkerHeardEvent{WorkerIndex(reader.getHeardAtWork()), true};
     case Journal::REPORT: {
       auto e = reader.getReport();
-      return DecodeReport(WorkerIndex(e.getIndex()), e.getIncarnation(), e.getCompletions(), e.getTransfers());
+      TESSERA_ASSIGN_OR_RETURN(WorkerReportEvent event, DecodeReport(WorkerIndex(e.getIndex()), e.getIncarnation(),
+                                                                     e.getCompletions(), e.getTransfers()));
+      event.taken = e.getTaken();
+      return event;
     }
     case Journal::TICK: return TickEvent{};
     case Journal::CONTINUED: return ContinuedEvent{};
     case Journal::CONNECTION_LOST:
     case Journal::SESSION_RESUMED:
     case Journal::SESSION_WENT_ON:
+    case Journal::STARTED:
     case Journal::ACKNOWLEDGED: break;
   }
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
-                                                                     const CoordinatorConfig& config) {
+                                                                     const CoordinatorConfig& config, Digest digest) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
   capnp::MallocMessageBuilder message;
   auto header = message.initRoot<wire::JournalHeader>();
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
-  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path));
-  if (absl::Status status = WriteMessage(fd, message); !status.ok()) {
-    return absl::UnavailableError(StrCat(StdView(status.message()), " (", path, ")"));
+  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, 0));
+  if (digest == Digest::kOfEffects) writer->digest_ = std::make_unique<EffectsDigest>();
+  TESSERA_RETURN_IF_ERROR(writer->Write(message));
+  return writer;
+}
+
+absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Continue(const std::string& path, uint64_t bytes) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
+  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, bytes));
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || lseek(fd, static_cast<off_t>(bytes), SEEK_SET) < 0) {
+    return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
   }
   return writer;
 }
 
 JournalWriter::~JournalWriter() {
   close(fd_);
-  std::ofstream(path_ + ".digest") << digest_.Hex() << "\n";
+  if (digest_ != nullptr) std::ofstream(path_ + ".digest") << digest_->Hex() << "\n";
+}
+
+void JournalWriter::AddToDigest(const Effects& effects) {
+  if (digest_ != nullptr) digest_->Add(effects);
+}
+
+// The whole of a message and its checksum in one write, so that only the end of the process tears one. Of one that the
+// disk has no room for nothing stays.
+absl::Status JournalWriter::Write(capnp::MessageBuilder& message) {
+  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  const uint64_t checksum = XXH3_64bits(bytes.begin(), bytes.size());
+  const kj::ArrayPtr<const kj::byte> pieces[] = {
+      bytes, kj::arrayPtr(reinterpret_cast<const kj::byte*>(&checksum), sizeof(checksum))};
+  kj::FdOutputStream out(fd_);
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {
+    const auto whole = static_cast<off_t>(bytes_);
+    const bool is_as_it_was = ftruncate(fd_, whole) == 0 && lseek(fd_, whole, SEEK_SET) == whole;
+    return absl::UnavailableError(StrCat("journal: can't write ", path_, ": ", exception->getDescription().cStr(),
+                                         is_as_it_was ? "" : "; and what was written of it can't be taken back"));
+  }
+  bytes_ += bytes.size() + sizeof(checksum);
+  return absl::OkStatus();
 }
 
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
   capnp::MallocMessageBuilder message;
   EncodeEvent(now_us, event, batch, message.initRoot<Journal>());
-  return WriteMessage(fd_, message);
+  return Write(message);
 }
 
-absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
+absl::Status JournalWriter::AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event) {
+  capnp::MallocMessageBuilder message;
+  auto record = message.initRoot<Journal>();
+  record.setNowUs(now_us);
+  auto acknowledged = record.initAcknowledged();
+  acknowledged.setSession(session.value);
+  acknowledged.setEvent(event);
+  return Write(message);
+}
+
+namespace {
+
+absl::StatusOr<JournalEnd> ReadBytes(absl::Span<const std::byte> journal, JournalVisitor& visitor) {
   JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
-  CoordinatorConfig config;
   const absl::Status header = in.Next([&](capnp::MessageReader& message) {
-    config = ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig()));
+    visitor.OnConfig(ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig())));
     return absl::OkStatus();
   });
   if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
-  StateMachine machine(config);
-  EffectsDigest digest;
-  ReplayResult result;
+  JournalEnd end;
   int64_t now_us = 0;
-  while (!in.is_at_end()) {
-    const absl::Status status = in.Next([&](capnp::MessageReader& message) -> absl::Status {
-      const auto reader = message.getRoot<Journal>();
-      TESSERA_ASSIGN_OR_RETURN(const Event event, DecodeEvent(reader));
-      if (reader.getNowUs() < now_us || reader.getNowUs() > kMaxTimeUs) {
-        return absl::InvalidArgumentError(StrCat("journal: the time is ", reader.getNowUs(), " after ", now_us));
-      }
-      now_us = reader.getNowUs();
-      digest.Add(machine.Apply(now_us, event));
-      ++result.events;
+  const auto take = [&](capnp::MessageReader& message) -> absl::Status {
+    const auto reader = message.getRoot<Journal>();
+    if (reader.getNowUs() < now_us || reader.getNowUs() > kMaxTimeUs) {
+      return absl::InvalidArgumentError(StrCat("journal: the time is ", reader.getNowUs(), " after ", now_us));
+    }
+    now_us = reader.getNowUs();
+    if (reader.isAcknowledged()) {
+      const auto acknowledged = reader.getAcknowledged();
+      visitor.OnAcknowledged(SessionId(acknowledged.getSession()), acknowledged.getEvent());
       return absl::OkStatus();
-    });
+    }
+    TESSERA_ASSIGN_OR_RETURN(Event event, DecodeEvent(reader));
+    visitor.OnEvent(now_us, std::move(event));
+    ++end.events;
+    return absl::OkStatus();
+  };
+  while (!in.is_at_end()) {
+    const absl::Status status = in.Next(take);
     if (absl::IsOutOfRange(status)) {
-      result.torn_bytes = in.left();
+      // The end of a process tears the last message alone: with a whole one behind it, this one's size is wrong.
+      if (in.HasLaterMessage()) return in.Broken();
+      end.torn_bytes = in.left();
       break;
     }
-    if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", result.events));
+    if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", end.events));
   }
-  result.effects = digest.count();
-  result.given = machine.given();
-  result.digest = digest.Hex();
-  return result;
+  end.whole_bytes = in.at();
+  return end;
+}
+
+class Replayer final : public JournalVisitor {
+ public:
+  void OnConfig(const CoordinatorConfig& config) override { machine_ = std::make_unique<StateMachine>(config); }
+  void OnEvent(int64_t now_us, Event event) override { digest_.Add(machine_->Apply(now_us, std::move(event))); }
+  void OnAcknowledged(SessionId, uint64_t) override {}
+  ReplayResult ResultAt(const JournalEnd& end) const {
+    return {end.events, digest_.count(), digest_.Hex(), machine_->given(), end.torn_bytes};
+  }
+
+ private:
+  std::unique_ptr<StateMachine> machine_;
+  EffectsDigest digest_;
+};
+
+}  // namespace
+
+absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
+  Replayer replayer;
+  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadBytes(journal, replayer));
+  return replayer.ResultAt(end);
 }
 
 absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
+  Replayer replayer;
+  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(path, replayer));
+  return replayer.ResultAt(end);
+}
+
+absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor) {
   const kj::AutoCloseFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat found {};
   if (fd.get() < 0 || fstat(fd, &found) != 0) {
@@ -331,7 +418,7 @@ absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
     return absl::UnavailableError(StrCat("journal: can't map ", path, ": ", std::strerror(errno)));
   }
   KJ_DEFER(munmap(start, size));
-  return ReplayBytes({static_cast<const std::byte*>(start), size});
+  return ReadBytes({static_cast<const std::byte*>(start), size}, visitor);
 }
 
 }  // namespace tessera

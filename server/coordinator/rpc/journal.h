@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include <capnp/message.h>
+
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schemas/journal.capnp.h"
@@ -36,22 +38,48 @@ class EffectsDigest {
 
 class JournalWriter {
  public:
+  // With a digest of all effects, which is written to PATH.digest in the end.
+  enum class Digest : uint8_t { kNone, kOfEffects };
   // Truncates. Unavailable when the file can't be written, as on a full disk.
-  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path,
-                                                               const CoordinatorConfig& config);
-  // Writes the digest of all effects to PATH.digest: the last connections end after the last request.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
+                                                               Digest digest = Digest::kOfEffects);
+  // Goes on with a journal behind its first so many bytes, which are whole events; what stands there is cut off.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Continue(const std::string& path, uint64_t bytes);
+  // The last connections end after the last request.
   ~JournalWriter();
 
-  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent).
+  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). Unavailable, and nothing is kept of the
+  // event, when the file can't be written.
   absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
-  EffectsDigest& digest() { return digest_; }
+  // That a client has its session's events up to there.
+  absl::Status AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event);
+  void AddToDigest(const Effects& effects);
 
  private:
-  JournalWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  JournalWriter(int fd, std::string path, uint64_t bytes) : fd_(fd), path_(std::move(path)), bytes_(bytes) {}
+  absl::Status Write(capnp::MessageBuilder& message);
   int fd_;
   std::string path_;
-  EffectsDigest digest_;
+  uint64_t bytes_;  // whole messages
+  std::unique_ptr<EffectsDigest> digest_;
 };
+
+// What a reader of a journal is told, in order.
+class JournalVisitor {
+ public:
+  virtual ~JournalVisitor() = default;
+  virtual void OnConfig(const CoordinatorConfig& config) = 0;
+  virtual void OnEvent(int64_t now_us, Event event) = 0;
+  virtual void OnAcknowledged(SessionId session, uint64_t event) = 0;
+};
+struct JournalEnd {
+  uint64_t events = 0;
+  uint64_t whole_bytes = 0;
+  uint64_t torn_bytes = 0;  // behind them: of an event that was not written whole, when the process ended
+};
+// NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
+// it is not as it was written.
+absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
 
 struct ReplayResult {
   uint64_t events = 0;

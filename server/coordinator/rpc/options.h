@@ -20,6 +20,7 @@ struct CoordinatorOptions {
   std::string admin_token;     // admins show it; empty: there are none
   uint64_t epoch = 0;          // of this process: larger than that of any before
   double lease_s = 0;          // default of a session on a unix socket without a name
+  std::string state_folder;    // of the log that a restart goes on with; empty: none is kept
   double long_lease_s = 3600;  // of one with a name, or from elsewhere
   // Of a client that says nothing for so long the connection counts as gone; 0: never.
   double session_silence_s = 60;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <capnp/serialize.h>
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 
@@ -27,15 +28,18 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 }  // namespace
 
 kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership,
-                                    kj::Own<LinkStream> link, const WorkerParts& parts) {
+                                    kj::Own<LinkStream> link, const WorkerParts& parts, Ends ends) {
   membership_ = kj::mv(membership);
-  parts_ = std::make_unique<WorkerParts>(parts);
+  if (!parts_) parts_ = std::make_unique<WorkerParts>(parts);
+  ends_ = ends;
   self_ = WorkerIndex(welcome.getIndex());
   incarnation_ = welcome.getIncarnation();
   epoch_ = welcome.getEpoch();
   peer_key_ = welcome.getPeerKey();
+  ThrowIfError(core_.Resume(welcome.getReported()));
   linger_ = kj::heap<LoopLinger>(parts.port, parts.home_core);
   link_ = kj::heap<MessageLink>(kj::mv(link));
+  observer_ = nullptr;  // a descriptor has one at a time
   observer_ = kj::heap<kj::UnixEventPort::FdObserver>(parts.port, parts.outbox.event_fd(),
                                                       kj::UnixEventPort::FdObserver::OBSERVE_READ);
   auto ended = kj::newPromiseAndFulfiller<void>();
@@ -46,6 +50,7 @@ kj::Promise<void> WorkerServer::Run(wire::WorkerWelcome::Reader welcome, wire::M
                   ended_->reject(ToException(status));
                 },
                 [this]() { SendReports(); }});
+  SendKept();
   parts.outbox.SetPassAtOnce([this](const ReportBatch& batch) { return SendAtOnce(batch); });
   return ended.promise.exclusiveJoin(RunReports()).attach(kj::defer([&outbox = parts.outbox]() {
     outbox.SetPassAtOnce(nullptr);
@@ -58,7 +63,10 @@ kj::Maybe<kj::Promise<void>> WorkerServer::Take(wire::WorkerMessages::Reader mes
   }
   linger_->Begin();
   auto items = messages.getMessages();
-  unsigned at = 0;
+  core_.Acknowledge(messages.getReported());
+  const absl::StatusOr<size_t> skip = core_.SkipOf(messages.getFirst(), items.size());
+  ThrowIfError(skip.status());
+  auto at = static_cast<unsigned>(*skip);
   parts_->executor.Hold();
   KJ_DEFER(parts_->executor.Flush());
   while (at < items.size() && !items[at].isPeerJoined()) TakeWire(items[at++]);
@@ -78,22 +86,29 @@ WorkerMessage WorkerServer::Decode(wire::WorkerMessages::Message::Reader item) c
 }
 
 void WorkerServer::TakeWire(wire::WorkerMessages::Message::Reader item) {
-  if (!item.isRun()) return TakeNow(Decode(item));
+  if (!item.isRun()) return TakeOne(Decode(item));
   auto instance = instances_.Decode(item.getRun());
   if (!instance.ok()) {
     spdlog::error("worker {}: an instance can't be read: {}", self_.value, Message(instance.status()));
     kj::throwFatalException(ToException(instance.status()));
   }
   parts_->executor.Run(**instance);
+  core_.TookOne();
+}
+
+void WorkerServer::TakeOne(const WorkerMessage& message) {
+  TakeNow(message);
+  core_.TookOne();
 }
 
 kj::Promise<void> WorkerServer::TakeRest(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at) {
   for (; at < messages->size(); ++at) {
     const WorkerMessage& message = (*messages)[at];
     if (const auto* peer = std::get_if<PeerJoined>(&message)) {
+      core_.TookOne();
       return TakeIn(*peer).then([this, messages, at]() { return TakeRest(messages, at + 1); });
     }
-    TakeNow(message);
+    TakeOne(message);
   }
   return kj::READY_NOW;
 }
@@ -121,6 +136,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     }
     void operator()(const Shutdown& m) {
       spdlog::info("worker {}: ending: {}", self.self_.value, m.reason);
+      self.is_shut_down_ = true;
       self.ended_->fulfill();
     }
   };
@@ -237,6 +253,7 @@ void WorkerServer::SendReports() {
     capnp::MallocMessageBuilder message(FirstWords(batch));
     Encode(batch, message);
     link_->Send(message);
+    Keep(message);
   };
   while (link_->is_clear() && parts_->outbox.Pass(send)) continue;
 }
@@ -247,6 +264,7 @@ bool WorkerServer::SendAtOnce(const ReportBatch& batch) {
   capnp::MallocMessageBuilder message(FirstWords(batch));
   Encode(batch, message);
   if (!link_->TrySend(message)) return false;
+  Keep(message);
   if (!linger_->lingers()) parts_->outbox.Nudge();
   return true;
 }
@@ -255,7 +273,37 @@ void WorkerServer::Encode(const ReportBatch& batch, capnp::MessageBuilder& messa
   auto reported = message.initRoot<wire::Reported>();
   reported.setEpoch(epoch_);
   reported.setIncarnation(incarnation_);
+  reported.setTaken(core_.taken());
+  reported.setNumber(core_.next_report());
   EncodeReport(batch.completions(), batch.transfers(), reported);
+}
+
+void WorkerServer::Keep(capnp::MessageBuilder& message) {
+  if (ends_ == Ends::kWithItsCoordinator) return core_.ReportedForGood();
+  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
+  const auto* const first = reinterpret_cast<const uint64_t*>(words.begin());
+  core_.Reported({first, first + words.size()});
+}
+
+// As they were, but of the epoch that the next coordinator has.
+void WorkerServer::SendKept() {
+  for (const LinkCore::Words& kept : core_.kept()) {
+    const auto* const first = reinterpret_cast<const capnp::word*>(kept.data());
+    capnp::FlatArrayMessageReader reader(kj::arrayPtr(first, kept.size()));
+    capnp::MallocMessageBuilder message;
+    message.setRoot(reader.getRoot<wire::Reported>());
+    auto reported = message.getRoot<wire::Reported>();
+    reported.setEpoch(epoch_);
+    reported.setTaken(core_.taken());
+    link_->Send(message);
+  }
+}
+
+void WorkerServer::Describe(wire::WorkerHello::Again::Builder again) const {
+  again.setIncarnation(incarnation_);
+  again.setEpoch(epoch_);
+  again.setTaken(core_.taken());
+  again.setReported(core_.reported());
 }
 
 }  // namespace tessera

@@ -21,6 +21,7 @@
 #include "server/plan/worker_message.h"
 #include "server/transport/transport.h"
 #include "server/worker/executor.h"
+#include "server/worker/link_core.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/report_outbox.h"
@@ -49,10 +50,16 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
  public:
   WorkerServer() : tasks_(*this) {}
 
+  // Whether it goes on with another coordinator when its own is lost: it keeps reports until they are acknowledged.
+  enum class Ends : uint8_t { kWithItsCoordinator, kAsTold };
   // With the coordinator's answer to the join: takes messages from the link and sends what the outbox has, until the
-  // link ends.
+  // link ends. It may run again, with the answer of a coordinator that it joined again.
   kj::Promise<void> Run(wire::WorkerWelcome::Reader welcome, wire::Membership::Client membership,
-                        kj::Own<LinkStream> link, const WorkerParts& parts);
+                        kj::Own<LinkStream> link, const WorkerParts& parts, Ends ends);
+  // It was told to end.
+  bool is_shut_down() const { return is_shut_down_; }
+  // What the next coordinator is to know.
+  void Describe(wire::WorkerHello::Again::Builder again) const;
 
   kj::Promise<void> ping(PingContext context) override;
 
@@ -76,8 +83,16 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   // On a thread of the device.
   bool SendAtOnce(const ReportBatch& batch);
   void Encode(const ReportBatch& batch, capnp::MessageBuilder& message) const;
+  // The report has left; what is kept of it.
+  void Keep(capnp::MessageBuilder& message);
+  void SendKept();
+  // One of the coordinator's messages is taken.
+  void TakeOne(const WorkerMessage& message);
 
   std::unique_ptr<WorkerParts> parts_;  // from Run on
+  LinkCore core_;
+  Ends ends_ = Ends::kWithItsCoordinator;
+  bool is_shut_down_ = false;
   WorkerIndex self_;
   uint64_t incarnation_ = 0;
   uint64_t epoch_ = 0;

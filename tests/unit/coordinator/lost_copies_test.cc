@@ -26,12 +26,12 @@ TEST(LostCopiesTest, ATensorGoesOnWhereItsCopiesLive) {
   cluster.Submit(session, {FullRecord(kMesh, {8}, kCopies, 1), FullRecord(kMesh, {8}, kRows, 2)});
   cluster.CompleteAll();
   cluster.Kill(WorkerIndex(1));
-  EXPECT_EQ(ToText(TensorOf(cluster, session, 1).spec), "f32[8] @ mesh(2; workers=0,2) [R]");
+  EXPECT_EQ(ToText(TensorOf(cluster, session, 1).spec()), "f32[8] @ mesh(2; workers=0,2) [R]");
   EXPECT_TRUE(TensorOf(cluster, session, 1).status.ok());
   EXPECT_FALSE(TensorOf(cluster, session, 2).status.ok());
   cluster.Submit(session, {OpRecord(OpId::kExp, {1}, 3)});
   cluster.CompleteAll();
-  EXPECT_EQ(ToText(TensorOf(cluster, session, 3).spec), "f32[8] @ mesh(2; workers=0,2) [R]");
+  EXPECT_EQ(ToText(TensorOf(cluster, session, 3).spec()), "f32[8] @ mesh(2; workers=0,2) [R]");
   EXPECT_TRUE(TensorOf(cluster, session, 3).status.ok());
   EXPECT_EQ(cluster.machine().unsettled_ops(), 0);
 }
@@ -70,7 +70,7 @@ TEST(LostCopiesTest, ACallFromBeforeTheClientHeardGoesWhereItsTensorWent) {
   asked.call.attributes.Set(attribute::mesh, kMesh);
   cluster.Submit(session, {in_place, asked});
   cluster.CompleteAll();
-  EXPECT_EQ(ToText(TensorOf(cluster, session, 2).spec), "f32[8] @ mesh(2; workers=1,2) [R]");
+  EXPECT_EQ(ToText(TensorOf(cluster, session, 2).spec()), "f32[8] @ mesh(2; workers=1,2) [R]");
   EXPECT_TRUE(TensorOf(cluster, session, 2).status.ok());
   EXPECT_FALSE(TensorOf(cluster, session, 3).status.ok());  // it asks for the lost worker
 }

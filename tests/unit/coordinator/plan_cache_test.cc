@@ -14,6 +14,7 @@ namespace tessera {
 namespace {
 
 PlanKey KeyOf(int64_t extent, size_t operands = 1) {
+  LayoutTable layouts;
   PlanKey key;
   PlanKeyCall& call = key.calls.emplace_back();
   call.op = OpId::kRedistribute;
@@ -22,7 +23,8 @@ PlanKey KeyOf(int64_t extent, size_t operands = 1) {
   key.inputs.resize(operands);
   for (size_t i = 0; i < operands; ++i) {
     call.operands[i].value = static_cast<int32_t>(i);
-    key.inputs[i].spec = *TensorSpec::Make("t", DType::kF32, {extent}, *Mesh::Make({2}, {}, {}), {Placement::Shard(0)});
+    key.inputs[i].layout =
+        layouts.Of(*TensorSpec::Make("t", DType::kF32, {extent}, *Mesh::Make({2}, {}, {}), {Placement::Shard(0)}), {1});
   }
   return key;
 }

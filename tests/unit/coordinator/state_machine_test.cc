@@ -431,7 +431,7 @@ TEST(StateMachineTest, SeveralTensorsAreOneInstance) {
   const auto instances = cluster.InstancesAt(WorkerIndex(0));
   ASSERT_EQ(instances.size(), 4u);
   const auto& tensors = cluster.machine().sessions().at(session).tensors;
-  EXPECT_EQ(ToText(tensors.at(HandleId(6))->spec), "f32[2,2] @ mesh(2) [S(1)]");
+  EXPECT_EQ(ToText(tensors.at(HandleId(6))->spec()), "f32[2,2] @ mesh(2) [S(1)]");
   EXPECT_EQ(tensors.at(HandleId(5))->buffer, tensors.at(HandleId(2))->buffer);  // was there already
   EXPECT_NE(tensors.at(HandleId(4))->buffer, tensors.at(HandleId(7))->buffer);
   // All is moved in one phase, so it waits for what wrote the operands before that one.

@@ -79,7 +79,7 @@ TEST(UploadsTest, AMeshOfWorkersThatDontExistIsNotWrittenOut) {
     EXPECT_THAT(Message(event.status), HasSubstr("the mesh names worker 65535; the cluster has 2 workers"));
     EXPECT_LT(event.status.message().size(), 500u);
   }
-  EXPECT_EQ(cluster.machine().sessions().at(session).tensors.at(HandleId(1))->spec.mesh.size(), 0);
+  EXPECT_EQ(cluster.machine().sessions().at(session).tensors.at(HandleId(1))->spec().mesh.size(), 0);
 }
 
 TEST(UploadsTest, BytesInARecordAreThoseOfItsTensor) {

@@ -1,0 +1,75 @@
+#pragma once
+
+// MachineTables: all that the state machine knows. StateMachine alone reads and writes it.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/coordinator/config.h"
+#include "server/coordinator/effects.h"
+#include "server/coordinator/events.h"
+#include "server/coordinator/group_table.h"
+#include "server/coordinator/layout_table.h"
+#include "server/coordinator/long_work.h"
+#include "server/coordinator/memory_map.h"
+#include "server/coordinator/metrics.h"
+#include "server/coordinator/plan_cache.h"
+#include "server/coordinator/process_groups.h"
+#include "server/coordinator/tables.h"
+#include "server/planner/planner.h"
+
+namespace tessera {
+
+class MachineTables {
+ protected:
+  // `give_back` gets a buffer that nobody refers to any more.
+  MachineTables(const CoordinatorConfig& config, std::function<void(BufferEntry&)> give_back)
+      : config_(config),
+        memory_(config.alignment_bytes),
+        buffers_(std::move(give_back)),
+        plans_(config.max_cached_plans, config.max_cached_plan_bytes) {}
+
+  CoordinatorConfig config_;
+  int64_t now_us_ = 0;
+  std::array<Topology, 2> topologies_ = {Topology::Of(DeviceKind::kCpu), Topology::Of(DeviceKind::kCuda)};  // by kind
+  MemoryMap memory_;
+  bool is_ending_ = false;  // what is given back comes to nobody
+  HistoryTable histories_;
+  std::deque<EntryNumber> touched_;  // buffers that have a history
+  BufferTable buffers_;
+  TensorTable tensors_;
+  LayoutTable layouts_;
+  PlanCache plans_;
+  std::map<WorkerIndex, WorkerEntry> workers_;
+  std::map<SessionId, SessionEntry> sessions_;
+  GivenNumbers given_;
+  uint64_t joins_ = 0;
+  bool has_lost_ = false;       // some worker was lost
+  bool rejoined_ = false;       // some worker number was used again
+  SessionId next_turn_;         // of the round robin
+  int64_t intake_left_us_ = 0;  // of the event that is being applied
+  bool has_more_ = false;
+  absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled
+  std::map<TicketId, TicketEntry> tickets_;
+  std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
+  uint64_t closed_windows_ = 0;  // so far
+  LongWork long_work_;
+  GroupTable groups_;
+  ProcessGroups process_groups_;
+  std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
+  std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
+  uint64_t next_ordinal_ = 1;
+  uint64_t next_template_ = 1;
+  uint64_t next_ticket_ = 1;
+  Metrics metrics_;
+  Effects effects_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#pragma once
+
+// Core: all of the coordinator that needs no sockets, no loop and no clock: the state machine, the log of its events,
+// and the outboxes of sessions and workers, in which its effects wait to be sent. The hub drives it; a coordinator that
+// is started again has it back from the log (Recover).
+//
+//   Core core(config, std::move(journal));
+//   Core::Consequences done = core.Apply(now_us, event);
+//   core.outbox(session).NextMessage(...)
+//
+// Law: no effect leaves before its event is in the log.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/coordinator/rpc/journal.h"
+#include "server/coordinator/rpc/session_outbox.h"
+#include "server/coordinator/rpc/worker_outbox.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+
+class Core {
+ public:
+  // For others to carry out; all else lies in the outboxes.
+  struct Consequences {
+    std::vector<EndSession> ended;  // their last events are to be sent, and their outboxes dropped
+    std::vector<KillWorker> victims;
+  };
+  // Of a worker's process, from its joining to its loss.
+  struct WorkerLine {
+    uint64_t incarnation = 0;
+    uint64_t reports = 0;  // that came from it
+    WorkerOutbox outbox;
+  };
+
+  // `journal` null: no log is kept.
+  Core(const CoordinatorConfig& config, std::unique_ptr<JournalWriter> journal);
+
+  // What the log at `path` leads to. The core goes on with the log; a torn end of it is cut off. Errors are ReadJournal's
+  // and JournalWriter::Continue's.
+  struct Recovered {
+    std::unique_ptr<Core> core;
+    uint64_t events = 0;
+    uint64_t torn_bytes = 0;
+  };
+  static absl::StatusOr<Recovered> Recover(const std::string& path);
+
+  // Logs the event, then applies it, which takes it. Unavailable when the log can't be written: nothing was applied.
+  absl::StatusOr<Consequences> Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch = nullptr);
+  void StopLogging() { journal_.reset(); }
+  // An event of a former process, out of the log: its consequences were carried out, or are nobody's any more.
+  void Replay(int64_t now_us, Event event);
+  // Out of the log, too: a client had its session's events up to there.
+  void Forget(SessionId session, uint64_t number);
+  // The client has its session's events up to there. Unavailable when the log can't be written.
+  absl::Status Acknowledge(SessionId session, uint64_t number);
+
+  const StateMachine& machine() const { return machine_; }
+  int64_t now_us() const { return now_us_; }  // of the last event
+  uint64_t peer_key() const { return peer_key_; }
+  bool is_recovered() const { return is_recovered_; }
+  SessionOutbox& outbox(SessionId session) { return sessions_[session].outbox; }
+  void Drop(SessionId session) { sessions_.erase(session); }
+  WorkerLine* FindWorker(WorkerIndex worker);
+  std::map<WorkerIndex, WorkerLine>& workers() { return workers_; }
+
+ private:
+  struct SessionLine {
+    SessionOutbox outbox;
+    uint64_t logged = 0;  // the client has its events up to there, as the log says
+  };
+  Effects Enter(int64_t now_us, Event event);
+  void Route(Effects effects, Consequences& consequences);
+
+  StateMachine machine_;
+  std::unique_ptr<JournalWriter> journal_;
+  int64_t now_us_ = 0;
+  uint64_t peer_key_ = 0;
+  bool is_recovered_ = false;
+  std::map<SessionId, SessionLine> sessions_;
+  std::map<WorkerIndex, WorkerLine> workers_;
+};
+
+}  // namespace tessera

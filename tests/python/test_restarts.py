@@ -1,0 +1,201 @@
+"""A coordinator that is killed and started again on the same state folder, with workers and clients that go on."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+BINARIES = Path(os.environ.get("TESSERA_BIN_DIR", Path(__file__).parents[2] / "bazel-bin"))
+ENVIRONMENT = {**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j", "TESSERA_ADMIN_TOKEN": "a"}
+
+
+class Pool:
+    """A coordinator with a state folder and workers that outlive it, each a process of its own."""
+
+    def __init__(self, folder: Path, workers: int = 2, outlive: float = 60):
+        self.folder, self.state = folder, folder / "state"
+        self.log = (folder / "log").open("w+")
+        self.coordinator = self.start_coordinator()
+        self.workers = [self.start_worker(i, outlive) for i in range(workers)]
+        with self.connect() as session:
+            deadline = time.monotonic() + 60
+            while len(session.status()["workers"]) < workers:
+                assert time.monotonic() < deadline, self.text()
+                time.sleep(0.02)
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.folder}/socket"
+
+    def start_coordinator(self, *flags: str, check: bool = True) -> subprocess.Popen:
+        process = subprocess.Popen([BINARIES / "server/coordinator/tessera-coordinator", f"--listen={self.address}",
+                                    f"--state={self.state}", *flags], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=self.log)
+        if check:
+            assert b"listening" in process.stdout.readline(), self.text()
+        return process
+
+    def start_worker(self, index: int, outlive: float) -> subprocess.Popen:
+        return subprocess.Popen([BINARIES / "server/worker/tessera-worker", f"--coordinator={self.address}",
+                                 f"--index={index}", "--memory=128MiB", f"--socket-dir={self.folder}", f"--outlive={outlive}"],
+                                env=ENVIRONMENT, stdout=self.log, stderr=self.log)
+
+    def connect(self, **options):
+        return ts.connect(self.address, token="t", **options)
+
+    def kill_coordinator(self):
+        self.coordinator.send_signal(signal.SIGKILL)
+        self.coordinator.wait()
+
+    def restart(self):
+        self.kill_coordinator()
+        self.coordinator = self.start_coordinator()
+
+    def text(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def stop(self):
+        for process in [*self.workers, self.coordinator]:
+            process.terminate()
+        for process in [*self.workers, self.coordinator]:
+            process.wait(30)
+
+
+@pytest.fixture
+def pool(tmp_path):
+    tmp_path.chmod(0o700)
+    made = Pool(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_a_session_goes_on_with_all_that_it_has(pool):
+    with pool.connect() as session:
+        mesh = session.init_device_mesh((2,))
+        values = np.arange(1000.0)
+        x = session.distribute_tensor(values, mesh, [ts.Shard(0)])
+        kept = [x + float(i) for i in range(200)]
+        x.name = "weights"
+        for round in range(3):
+            y = x * 2.0 + float(round)
+            pool.restart()
+            np.testing.assert_array_equal(np.asarray(y), values * 2 + round)
+            np.testing.assert_array_equal(np.asarray(kept[17 * round]), values + 17 * round)
+        assert float(ts.sum(session["weights"])) == values.sum()
+        assert all(worker.poll() is None for worker in pool.workers)
+    pool.stop()
+    assert [worker.returncode for worker in pool.workers] == [0, 0]
+
+
+def test_killed_in_the_middle_of_ops_every_value_is_right(pool):
+    stopping = threading.Event()
+    kills = []
+
+    def kill():
+        random = np.random.default_rng(0)
+        while not stopping.is_set():
+            time.sleep(random.uniform(0.02, 0.3))
+            pool.restart()
+            kills.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    with pool.connect() as session:
+        mesh = session.init_device_mesh((2,))
+        random = np.random.default_rng(1)
+        killer.start()
+        try:
+            rounds = 0
+            while len(kills) < 15 or rounds < 10:
+                expected = random.standard_normal((200, 300))
+                x = session.distribute_tensor(expected, mesh, [ts.Shard(0)])
+                for i in range(int(random.integers(5, 100))):
+                    x, expected = x * 1.01 + float(i), expected * 1.01 + float(i)
+                np.testing.assert_allclose(np.asarray(x.redistribute(mesh, [ts.Shard(1)])), expected)
+                rounds += 1
+        finally:
+            stopping.set()
+            killer.join()
+        assert {worker.poll() for worker in pool.workers} == {None}
+
+
+def test_a_named_session_is_found_by_the_next_process_after_a_restart(pool):
+    session = pool.connect(name="training")
+    mesh = session.init_device_mesh((2,))
+    x = session.distribute_tensor(np.arange(8.0), mesh, [ts.Shard(0)])
+    x.name = "x"
+    session.detach()
+    pool.restart()
+    with pool.connect(resume="training") as again:
+        assert float(ts.sum(again["x"])) == 28.0
+
+
+def test_a_worker_that_died_meanwhile_is_lost_by_name_and_others_go_on(pool):
+    with pool.connect() as session:
+        both = session.init_device_mesh((2,))
+        x = session.distribute_tensor(np.arange(8.0), both, [ts.Shard(0)])
+        copies = session.distribute_tensor(np.arange(8.0), both, [ts.Replicate()])
+        float(ts.sum(x + copies))
+        pool.kill_coordinator()
+        pool.workers[1].send_signal(signal.SIGKILL)
+        pool.workers[1].wait()
+        pool.coordinator = pool.start_coordinator()
+        with pytest.raises(Exception, match="worker 1 was lost .its process ended while there was no coordinator"):
+            np.asarray(x)
+        np.testing.assert_array_equal(np.asarray(copies), np.arange(8.0))
+
+
+def test_a_worker_whose_coordinator_does_not_come_back_ends_with_status_3_and_says_so(tmp_path):
+    tmp_path.chmod(0o700)
+    pool = Pool(tmp_path, workers=1, outlive=0.5)
+    pool.kill_coordinator()
+    assert pool.workers[0].wait(30) == 3
+    assert "is gone; it goes on with what it was told, and dials for 0.5 s" in pool.text()
+    assert f"no coordinator has come back at {pool.address} in 0.5 s (--outlive)" in pool.text()
+
+
+def test_a_worker_does_not_go_on_with_a_coordinator_that_knows_nothing_of_it(pool):
+    pool.kill_coordinator()
+    (pool.state / "events.log").unlink()
+    pool.coordinator = pool.start_coordinator()
+    assert [worker.wait(30) for worker in pool.workers] == [3, 3]
+    assert re.search(r"join: worker 0, process \d of that number, is not waited for here any more", pool.text())
+
+
+def test_a_folder_is_of_one_coordinator(pool):
+    second = pool.start_coordinator(check=False)
+    assert second.wait(30) == 1
+    assert f"another coordinator has it, process {pool.coordinator.pid}" in pool.text()
+
+
+def test_a_log_that_is_not_as_it_was_written_stops_the_start(pool):
+    with pool.connect() as session:
+        float(ts.sum(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])))
+    pool.kill_coordinator()
+    log = pool.state / "events.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    refused = pool.start_coordinator(check=False)
+    assert refused.wait(30) == 1
+    assert "is not what was written there" in pool.text()
+    assert log.read_bytes()[1001:] == whole[1001:], "the log is as it was"
+    log.write_bytes(whole + b"\x01\x00\x00\x00half of an event")
+    pool.coordinator = pool.start_coordinator()
+    assert "were no whole event" in pool.text()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    tmp_path.chmod(0o700)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    refused = subprocess.run([BINARIES / "server/coordinator/tessera-coordinator", f"--listen=unix:{tmp_path}/s",
+                              f"--state={state}"], env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
+    assert refused.returncode == 1
+    assert "nobody else may write to it" in refused.stderr
