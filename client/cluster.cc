@@ -47,6 +47,7 @@ constexpr auto kStopTimeout = std::chrono::seconds(3);
 constexpr auto kReapTimeout = std::chrono::milliseconds(20);  // of each child
 constexpr int kParentFd = 3;
 constexpr int kLockFd = 4;
+constexpr int kTokensFd = 5;
 constexpr int64_t kMaxLogBytes = 1 << 20;  // docs/limits.md: max_log_bytes
 constexpr auto kLogPeriod = std::chrono::milliseconds(250);
 
@@ -63,6 +64,16 @@ int MoveUp(int fd) {
   const int moved = fcntl(fd, F_DUPFD_CLOEXEC, 16);
   close(fd);
   return moved;
+}
+
+// The read end of a pipe that holds the text and ends behind it. It fits: a pipe has 64 KiB.
+absl::StatusOr<int> PipeOf(std::string_view text) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
+  const ssize_t written = write(fds[1], text.data(), text.size());
+  close(fds[1]);
+  TESSERA_CHECK(written == static_cast<ssize_t>(text.size()));
+  return MoveUp(fds[0]);
 }
 
 struct Child {
@@ -241,9 +252,9 @@ struct LocalCluster::State {
   std::unique_ptr<LogTrimmer> logs = std::make_unique<LogTrimmer>();
 
   absl::Status MakeFolder();
-  // `environment` beside this process's own, whose tokens it doesn't get.
+  // `tokens`, lines of NAME=VALUE, reach the child by a descriptor; it gets none by its environment.
   absl::Status Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
-                     std::vector<std::string> environment, int* stdout_fd);
+                     const std::string& tokens, int* stdout_fd);
   absl::Status SpawnAll();
   absl::Status SpawnWorker(int index);
   std::vector<std::string> WorkerFlags(int index) const;
@@ -273,7 +284,7 @@ absl::Status LocalCluster::State::MakeFolder() {
 }
 
 absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
-                                        std::vector<std::string> environment, int* stdout_fd) {
+                                        const std::string& tokens, int* stdout_fd) {
   if (child->log_fd < 0) {
     child->log_fd = MoveUp(memfd_create(child->name.c_str(), MFD_CLOEXEC));
     logs->Add(child->log_fd);
@@ -285,6 +296,7 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
     out_fds[0] = MoveUp(out_fds[0]);
     out_fds[1] = MoveUp(out_fds[1]);
   }
+  TESSERA_ASSIGN_OR_RETURN(const int tokens_fd, PipeOf(tokens));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -292,6 +304,7 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
   posix_spawn_file_actions_adddup2(&actions, child->log_fd, 2);
   posix_spawn_file_actions_adddup2(&actions, parent_fd, kParentFd);
   posix_spawn_file_actions_adddup2(&actions, lock_fd, kLockFd);
+  posix_spawn_file_actions_adddup2(&actions, tokens_fd, kTokensFd);
   // A group of its own: Ctrl-C is for the client.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -306,13 +319,14 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
   std::vector<std::string> arguments = {program};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   arguments.push_back(StrCat("--exit-with-parent-fd=", kParentFd));
+  arguments.push_back(StrCat("--tokens=fd:", kTokensFd));
+  std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=") &&
         !absl::StartsWith(*entry, "TESSERA_ADMIN_TOKEN=")) {
       environment.push_back(*entry);
     }
   }
-  if (child == &coordinator) environment.push_back("TESSERA_ADMIN_TOKEN=" + admin_token);
   std::vector<char*> argv, envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   for (std::string& entry : environment) envp.push_back(entry.data());
@@ -321,6 +335,7 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
   const int error = posix_spawn(&child->pid, program.c_str(), &actions, &attributes, argv.data(), envp.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
+  close(tokens_fd);
   if (out_fds[1] >= 0) close(out_fds[1]);
   if (stdout_fd != nullptr) *stdout_fd = out_fds[0];
   if (error == 0) return absl::OkStatus();
@@ -339,8 +354,9 @@ absl::Status LocalCluster::State::SpawnAll() {
   flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
   int stdout_fd = -1;
   coordinator.name = "coordinator";
-  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, coordinator_program, flags,
-                                {"TESSERA_TOKEN=" + token, "TESSERA_JOIN_TOKEN=" + join_token}, &stdout_fd));
+  const std::string tokens =
+      StrCat("TESSERA_TOKEN=", token, "\nTESSERA_JOIN_TOKEN=", join_token, "\nTESSERA_ADMIN_TOKEN=", admin_token, "\n");
+  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, coordinator_program, flags, tokens, &stdout_fd));
   absl::Status listening = AwaitListening(stdout_fd, deadline);
   close(stdout_fd);
   TESSERA_RETURN_IF_ERROR(listening);
@@ -365,7 +381,7 @@ absl::Status LocalCluster::State::SpawnWorker(int index) {
   Child& worker = workers[static_cast<size_t>(index)];
   worker.name = StrCat("worker ", index);
   TESSERA_RETURN_IF_ERROR(
-      Spawn(&worker, worker_program, WorkerFlags(index), {"TESSERA_JOIN_TOKEN=" + join_token}, nullptr));
+      Spawn(&worker, worker_program, WorkerFlags(index), StrCat("TESSERA_JOIN_TOKEN=", join_token, "\n"), nullptr));
   worker_pids[static_cast<size_t>(index)] = worker.pid;
   return absl::OkStatus();
 }

@@ -11,9 +11,11 @@
 // A rank's tensors lie whole on its worker, and are never changed: a result is a new tensor. docs/ranks.md has the
 // rules. Any thread may call; calls of one group count in the order in which they are made.
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +23,8 @@
 #include "schemas/types/collective_kind.h"
 
 namespace tessera {
+
+class RankLane;
 
 struct GroupOptions {
   std::string key;  // all ranks say the same
@@ -36,7 +40,11 @@ struct GroupCallOptions {
   int32_t peer = 0;  // the root; of a send the destination, of a recv the source or kAnySource
   int32_t tag = 0;
   double timeout_s = 1800;
+  bool is_waited_for = false;  // RankMemory::Start runs it on the calling thread
 };
+
+// InvalidArgument for NaN and what is below 0; more than a year is a year.
+absl::StatusOr<int64_t> TimeoutUs(std::string_view what, double seconds);
 
 // One call of this rank.
 class GroupWork {
@@ -68,7 +76,8 @@ class ProcessGroup {
   // `result_dtype`. The wait, and the result, tell of faults that the coordinator finds.
   absl::StatusOr<GroupWork> Run(const GroupCallOptions& call, const Tensor* operand, const std::optional<Shape>& result,
                                 std::optional<DType> result_dtype = std::nullopt) const;
-  // The group's last calls, at most 64, and how its members are. NotFound when it was left.
+  // The group's last calls, at most 64, and how its members are, with those that the ranks matched by themselves.
+  // NotFound when it was left.
   absl::StatusOr<FlightReport> Flight(uint32_t last_calls = UINT32_MAX) const;
   // Others' calls that need this rank fail from now on.
   void Leave();
@@ -80,16 +89,26 @@ class ProcessGroup {
   const Mesh& mesh() const { return mesh_; }  // of the own worker
   const Session& session() const { return session_; }
   const std::vector<GroupMemberReport>& members() const { return members_; }
+  RankLane& lane() const { return *lane_; }
 
  private:
-  ProcessGroup(const Session& session, GroupOptions options) : session_(session), options_(std::move(options)) {}
+  friend class MemoryWork;  // sends calls of the lane
+  friend class RankMemory;
+  ProcessGroup(const Session& session, GroupOptions options);
+
+  absl::Status CheckMember(std::string_view name) const;
+  // `number`: 0 of sends and receives.
+  absl::StatusOr<GroupWork> Send(const GroupCallOptions& call, const Tensor* operand,
+                                 const std::optional<Shape>& result, std::optional<DType> result_dtype, uint64_t number,
+                                 int64_t waited_us) const;
 
   Session session_;
   GroupOptions options_;
   Mesh mesh_;
   uint64_t group_ = 0;
   std::vector<GroupMemberReport> members_;
-  bool has_left_ = false;
+  std::unique_ptr<RankLane> lane_;
+  std::atomic<bool> has_left_{false};
 };
 
 }  // namespace tessera

@@ -1,10 +1,12 @@
 #include "client/rank_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "client/session_groups.h"
 #include "client/session_impl.h"
+#include "client/wait.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -13,14 +15,89 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestSleep(200);  // of the thread that watches; changes wake it
+constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max();
+
+// Whether the page's steps may read one and write the other: they have nothing in common, or one is a part of the
+// other, at the place of a part of `part_bytes`. A step writes what lies where it has read, then.
+bool MayRunInSteps(const char* input, int64_t input_bytes, const char* output, int64_t output_bytes,
+                   int64_t part_bytes) {
+  if (input_bytes == 0 || output_bytes == 0) return true;
+  if (input + input_bytes <= output || output + output_bytes <= input) return true;
+  if (input_bytes == output_bytes) return input == output;
+  const int64_t apart = input < output ? output - input : input - output;
+  const bool is_within = input_bytes < output_bytes ? output <= input && input + input_bytes <= output + output_bytes
+                                                    : input <= output && output + output_bytes <= input + input_bytes;
+  return is_within && apart % part_bytes == 0;
+}
+
+absl::Status PollScope() {
+  WaitScope scope;
+  return scope.Poll();
+}
 
 }  // namespace
+
+absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
+  const std::shared_ptr<ProcessGroup> group = group_.lock();
+  if (group == nullptr) return absl::CancelledError("the group has ended at this rank");
+  const std::string_view name = ToText(call_.kind);
+  std::optional<Tensor> operand;
+  if (input_.has_value()) {
+    const absl::StatusOr<TensorSpec> spec =
+        TensorSpec::Make(name, input_->dtype, input_->shape, group->mesh(), {Placement::Replicate()});
+    TESSERA_RETURN_IF_ERROR(spec.status());
+    std::vector<UploadPiece> pieces;
+    pieces.push_back({WholeBox(input_->shape), {group->worker()}, *input_, Shape(input_->shape.size(), 0)});
+    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group->session().impl()->Upload(*spec, std::move(pieces)));
+    operand.emplace(std::move(handle));
+    input_.reset();
+  }
+  std::optional<Shape> result;
+  std::optional<DType> dtype;
+  if (output_.has_value()) {
+    result = output_->shape;
+    dtype = output_->dtype;
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      GroupWork sent, group->Send(call_, operand.has_value() ? &*operand : nullptr, result, dtype, number, waited_us));
+  bool is_watched = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work_ = std::move(sent);
+    state_ = State::kUnderWay;
+    is_watched = !callbacks_.empty();
+  }
+  ended_.notify_all();
+  if (is_watched) memory_->Watch(shared_from_this());
+  return absl::OkStatus();
+}
+
+absl::Status MemoryWork::AwaitLane(std::optional<double> timeout_s) {
+  const auto is_in_lane = [this] { return state_ == State::kInLane; };
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_in_lane()) return absl::OkStatus();
+  }
+  if (const std::shared_ptr<ProcessGroup> group = group_.lock()) {
+    int64_t until_ns = kForeverNs;
+    if (timeout_s.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(const int64_t timeout_us, TimeoutUs("wait", *timeout_s));
+      until_ns = SteadyNs() + timeout_us * 1000;
+    }
+    const absl::Status driven = group->lane().Drive(*this, until_ns, PollScope);
+    if (absl::IsDeadlineExceeded(driven)) group->lane().LeaveToThread();
+    TESSERA_RETURN_IF_ERROR(driven);
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [&] { return !is_in_lane(); });  // the thread that drove it says so now
+  return absl::OkStatus();
+}
 
 absl::Status MemoryWork::Fetch() {
   if (!output_.has_value()) return work_.Wait();
   const HandlePtr& result = work_.result()->state();
-  TESSERA_RETURN_IF_ERROR(result->session->DownloadTo(ToText(kind_), result, {}, *output_));
-  return kind_ == CollectiveKind::kRecv ? work_.Wait() : absl::OkStatus();  // for the source
+  TESSERA_RETURN_IF_ERROR(result->session->DownloadTo(ToText(call_.kind), result, {}, *output_));
+  return call_.kind == CollectiveKind::kRecv ? work_.Wait() : absl::OkStatus();  // for the source
 }
 
 void MemoryWork::End() {
@@ -61,6 +138,7 @@ absl::Status MemoryWork::Wait(std::optional<double> timeout_s) {
     std::lock_guard<std::mutex> lock(mutex_);
     return state_ == State::kDone;
   };
+  TESSERA_RETURN_IF_ERROR(AwaitLane(timeout_s));
   if (timeout_s.has_value() && !is_done()) {
     // A failure is that of the call, which End tells; a time-out leaves it under way.
     const absl::Status waited = work_.Wait(timeout_s);
@@ -74,7 +152,7 @@ absl::Status MemoryWork::Wait(std::optional<double> timeout_s) {
 bool MemoryWork::IsDone() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (state_ != State::kUnderWay) return state_ == State::kDone;
+    if (state_ != State::kUnderWay) return state_ == State::kDone;  // the lane's thread goes on without this one
   }
   if (!work_.IsDone()) return false;
   End();
@@ -86,7 +164,7 @@ void MemoryWork::WhenDone(RankMemory& memory, Callback callback) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kDone) {
       callbacks_.push_back(std::move(callback));
-      if (callbacks_.size() == 1) memory.Watch(shared_from_this());
+      if (callbacks_.size() == 1 && state_ != State::kInLane) memory.Watch(shared_from_this());
       return;
     }
   }
@@ -94,6 +172,7 @@ void MemoryWork::WhenDone(RankMemory& memory, Callback callback) {
 }
 
 RankMemory::~RankMemory() {
+  group_->lane().Cancel(absl::CancelledError(StrCat("the group '", group_->key(), "' has ended at this rank")));
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
@@ -108,27 +187,64 @@ RankMemory::~RankMemory() {
 absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOptions& call,
                                                               const std::optional<HostView>& input,
                                                               const std::optional<HostTarget>& output) {
+  TESSERA_RETURN_IF_ERROR(group_->CheckMember(ToText(call.kind)));
+  TESSERA_RETURN_IF_ERROR(GroupDoor(*group_->session().impl()).Check());
   auto work = std::make_shared<MemoryWork>();
-  work->kind_ = call.kind;
+  work->call_ = call;
+  work->input_ = input;
   work->output_ = output;
-  std::optional<Tensor> operand;
-  if (input.has_value()) {
-    const absl::StatusOr<TensorSpec> spec =
-        TensorSpec::Make(ToText(call.kind), input->dtype, input->shape, group_->mesh(), {Placement::Replicate()});
-    TESSERA_RETURN_IF_ERROR(spec.status());
-    std::vector<UploadPiece> pieces;
-    pieces.push_back({WholeBox(input->shape), {group_->worker()}, *input, Shape(input->shape.size(), 0)});
-    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group_->session().impl()->Upload(*spec, std::move(pieces)));
-    operand.emplace(std::move(handle));
+  work->group_ = group_;
+  work->memory_ = this;
+  if (IsPointToPoint(call.kind)) {
+    TESSERA_RETURN_IF_ERROR(work->SendAsked(0, 0));
+    return work;
   }
-  std::optional<Shape> result;
-  std::optional<DType> dtype;
-  if (output.has_value()) {
-    result = output->shape;
-    dtype = output->dtype;
+  FillLaneCall(call, *work);
+  TESSERA_ASSIGN_OR_RETURN(work->timeout_us, TimeoutUs(ToText(call.kind), call.timeout_s));
+  RankLane& lane = group_->lane();
+  TESSERA_RETURN_IF_ERROR(lane.Push(work));
+  // Without a page it is asked at once.
+  if (call.is_waited_for || lane.page() == nullptr) {
+    TESSERA_RETURN_IF_ERROR(lane.Drive(*work, kForeverNs, PollScope));
+  } else {
+    lane.Begin(*work);
   }
-  TESSERA_ASSIGN_OR_RETURN(work->work_, group_->Run(call, operand.has_value() ? &*operand : nullptr, result, dtype));
   return work;
+}
+
+void RankMemory::FillLaneCall(const GroupCallOptions& call, MemoryWork& work) const {
+  CollectiveTensors tensors;
+  const std::optional<HostView>& input = work.input_;
+  const std::optional<HostTarget>& output = work.output_;
+  const auto bytes_of = [](const auto& memory) { return NumElements(memory.shape) * SizeBytes(memory.dtype); };
+  const char* read = nullptr;
+  char* written = nullptr;
+  int64_t read_bytes = 0, written_bytes = 0;
+  if (input.has_value()) {
+    tensors.has_operand = true;
+    tensors.operand_elements = NumElements(input->shape);
+    tensors.operand_dtype = input->dtype;
+    read = input->data;
+    read_bytes = bytes_of(*input);
+    if (input->shape.size() != 1 || input->strides_bytes[0] != SizeBytes(input->dtype)) return;
+  }
+  if (output.has_value()) {
+    tensors.has_result = true;
+    tensors.result_elements = NumElements(output->shape);
+    tensors.result_dtype = output->dtype;
+    written = output->data;
+    written_bytes = bytes_of(*output);
+  }
+  CollectiveSignature& signature = work.signature;
+  signature.kind = call.kind;
+  if (Reduces(call.kind)) signature.op = call.op;
+  if (HasRoot(call.kind)) signature.root = call.peer;
+  const bool has_root = signature.root >= 0 && signature.root < group_->size();
+  if (!has_root || !FillSignature(tensors, group_->rank(), group_->size(), signature).ok()) return;
+  work.operands = {reinterpret_cast<const std::byte*>(read), reinterpret_cast<std::byte*>(written)};
+  work.fits_page = PageProgram::Takes(signature) &&
+                   MayRunInSteps(read, read_bytes, written, written_bytes,
+                                 std::max<int64_t>(1, signature.elements * SizeBytes(signature.dtype)));
 }
 
 void RankMemory::Watch(std::shared_ptr<MemoryWork> work) {

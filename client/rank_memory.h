@@ -1,8 +1,9 @@
 #pragma once
 
-// RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. The input is brought to
-// the rank's worker, the group's call runs there, and the output is fetched when somebody waits for it, or by a thread
-// of the group where somebody is to be told.
+// RankMemory: a rank's collectives on memory of its own process, as torch.distributed's are. Where all ranks are
+// processes of one host, they match the calls and move the bytes in a page of theirs (rank_lane.h). Else, and for sends
+// and receives, the input is brought to the rank's worker, the group's call runs there, and the output is fetched when
+// somebody waits for it, or by a thread of the group where somebody is to be told. A group has one.
 //
 //   RankMemory memory(group);
 //   TESSERA_ASSIGN_OR_RETURN(auto work, memory.Start({.kind = CollectiveKind::kAllReduce}, MakeHostView(...), {...}));
@@ -19,13 +20,14 @@
 #include "absl/status/statusor.h"
 #include "client/host_memory.h"
 #include "client/process_group.h"
+#include "client/rank_lane.h"
 
 namespace tessera {
 
 class RankMemory;
 
-// A call that is under way. Its output is written until it is done.
-class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
+// A call that is under way. Its input is read, and its output written, until it is done.
+class MemoryWork : public LaneCall, public std::enable_shared_from_this<MemoryWork> {
  public:
   using Callback = std::function<void(const absl::Status&)>;
 
@@ -38,7 +40,13 @@ class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
 
  private:
   friend class RankMemory;
-  enum class State : uint8_t { kUnderWay, kEnding, kDone };
+  // In the lane; asked of the coordinator; being ended by a thread.
+  enum class State : uint8_t { kInLane, kUnderWay, kEnding, kDone };
+
+  void EndInLane(const absl::Status& status) override { Finish(status); }
+  absl::Status SendAsked(uint64_t number, int64_t waited_us) override;
+  // Until it has left the lane.
+  absl::Status AwaitLane(std::optional<double> timeout_s);
 
   // Fetches the output, if nobody else does.
   void End();
@@ -47,12 +55,15 @@ class MemoryWork : public std::enable_shared_from_this<MemoryWork> {
   void Finish(const absl::Status& status);
   absl::Status Fetch();
 
-  CollectiveKind kind_ = CollectiveKind::kBarrier;
+  GroupCallOptions call_;
+  std::optional<HostView> input_;  // until it was read
+  std::weak_ptr<ProcessGroup> group_;
+  RankMemory* memory_ = nullptr;  // while it is in the lane
   GroupWork work_;
   std::optional<HostTarget> output_;
   std::mutex mutex_;
   std::condition_variable ended_;
-  State state_ = State::kUnderWay;
+  State state_ = State::kInLane;
   absl::Status status_;
   std::vector<Callback> callbacks_;
 };
@@ -64,13 +75,15 @@ class RankMemory {
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  // Both have one dim. The input has been read when it returns; it and the output may be the same memory.
+  // Both have one dim. The input is read until the work is done; it and the output may be the same memory.
   absl::StatusOr<std::shared_ptr<MemoryWork>> Start(const GroupCallOptions& call, const std::optional<HostView>& input,
                                                     const std::optional<HostTarget>& output);
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
 
  private:
   friend class MemoryWork;
+  // What the lane is to know of it.
+  void FillLaneCall(const GroupCallOptions& call, MemoryWork& work) const;
   void Watch(std::shared_ptr<MemoryWork> work);
   void Run();
 

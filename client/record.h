@@ -48,12 +48,15 @@ struct GroupRecord {
   uint32_t rank = 0;
   int32_t worker = 0;
   std::string process;
+  std::string meeting;
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   int32_t peer = 0;
   int32_t tag = 0;
   uint64_t operand = 0;
   int64_t timeout_us = 0;
+  uint64_t number = 0;
+  int64_t waited_us = 0;
 };
 
 struct Record {

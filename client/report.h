@@ -51,6 +51,23 @@ struct SessionReport {
   bool awaits_ranks = false;   // of the asking session: some collective of it waits for other ranks
 };
 
+// A tenant: what it was given, and what it has. Bytes are of each worker; -1: no limit.
+struct TenantReport {
+  std::string name;
+  int64_t weight = 1;
+  int64_t guaranteed_bytes = 0;
+  int64_t max_bytes = -1;
+  int64_t max_sessions = -1;
+  int64_t max_connections = -1;
+  int64_t max_queued_records = -1;
+  int64_t used_bytes = 0;  // on the worker where it has the most
+  uint64_t sessions = 0;
+  uint64_t connections = 0;
+  uint64_t queued = 0;        // records
+  double device_seconds = 0;  // that its work took, summed over workers, since the coordinator began
+  bool is_removed = false;    // the tenants file names it no more
+};
+
 enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };
 std::string_view ToText(TensorState state);
 
@@ -152,6 +169,7 @@ struct FlightReport {
 struct GroupMemberReport {
   int32_t worker = 0;
   std::string process;  // "pid 4242 on node7"
+  std::string meeting;  // where ranks of its host find it; empty: nowhere
 };
 
 }  // namespace tessera

@@ -197,6 +197,21 @@ absl::Status Session::CloseOther(uint64_t session) const {
                            [session](Connection& to, DoneCallback done) { to.CloseOther(session, std::move(done)); });
 }
 
+absl::StatusOr<std::vector<TenantReport>> Session::Tenants() const {
+  auto tenants = std::make_shared<std::vector<TenantReport>>();
+  TESSERA_RETURN_IF_ERROR(impl_->AskAsAdmin("tenants", [tenants](Connection& to, DoneCallback done) {
+    to.GetTenants([tenants, done = std::move(done)](absl::StatusOr<std::vector<TenantReport>> answer) {
+      if (answer.ok()) *tenants = *std::move(answer);
+      done(answer.status());
+    });
+  }));
+  return std::move(*tenants);
+}
+absl::Status Session::SetLimit(const std::string& tenant, const std::string& key, const std::string& value) const {
+  return impl_->AskAsAdmin(
+      "limit", [&](Connection& to, DoneCallback done) { to.SetLimit(tenant, key, value, std::move(done)); });
+}
+
 absl::Status Session::KillWorker(WorkerIndex worker, const std::string& reason) const {
   return impl_->AskAsAdmin(
       "kill-worker", [&](Connection& to, DoneCallback done) { to.KillWorker(worker.value, reason, std::move(done)); });

@@ -68,6 +68,11 @@ class Session {
   absl::StatusOr<ClusterReport> Status() const;
   // Ends another session, with all that it has. PermissionDenied for who is no admin.
   absl::Status CloseOther(uint64_t session) const;
+  // The session's tenant: what it was given, and what it has. An admin sees every tenant.
+  absl::StatusOr<std::vector<TenantReport>> Tenants() const;
+  // Changes a limit of a tenant ("weight", "memory.max", ...) until the coordinator reads its tenants file again.
+  // PermissionDenied for who is no admin, NotFound, InvalidArgument.
+  absl::Status SetLimit(const std::string& tenant, const std::string& key, const std::string& value) const;
   // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
   // NotFound.
   absl::Status KillWorker(WorkerIndex worker, const std::string& reason) const;

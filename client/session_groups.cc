@@ -98,6 +98,10 @@ absl::StatusOr<FlightReport> GroupDoor::Flight(uint64_t group, uint32_t last_cal
   return std::move(request->flight);
 }
 
+void GroupDoor::AskFlight(uint64_t group, uint32_t last_calls, std::function<void(absl::StatusOr<FlightReport>)> done) {
+  session_.connection_->GroupStatus(group, last_calls, std::move(done));
+}
+
 void GroupDoor::AwaitChange(uint64_t seen, std::chrono::milliseconds at_most) {
   std::unique_lock<std::mutex> lock(session_.mutex_);
   session_.changed_.wait_for(lock, at_most, [&] { return session_.changes_ != seen || !session_.failure_.ok(); });

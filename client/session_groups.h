@@ -3,6 +3,7 @@
 // GroupDoor: a session's part in process groups (process_group.h), and a thread's way to watch many things of it.
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,6 +32,11 @@ class GroupDoor {
   int32_t SourceOf(const std::shared_ptr<void>& answer);  // of a recv that is answered
 
   absl::StatusOr<FlightReport> Flight(uint64_t group, uint32_t last_calls);
+  // The same, without a wait: `done` is called on the connection's thread.
+  void AskFlight(uint64_t group, uint32_t last_calls, std::function<void(absl::StatusOr<FlightReport>)> done);
+
+  // Not ok once the session has ended, and in a fork of its process.
+  absl::Status Check() const { return session_.Check(); }
 
   // Until something of the session has changed since `seen`, which changes() gave, or Wake was called.
   uint64_t changes() const { return session_.changes_; }

@@ -42,13 +42,22 @@ struct JournalEvent {
     disconnected @16 :SessionConnection;
     heardAtWork @17 :Int32;
     # As `heard`, of a worker whose device has worked since.
-    startedAs @18 :Started;
+    tenantsChanged @18 :List(S.TenantLimits);
+    # All that are listed from then on. Tokens are never here.
+    sessionCharged @19 :SessionCharged;
+    startedAs @20 :Started;
   }
 }
 
 struct Started {
   epoch @0 :UInt64;
   peerKey @1 :UInt64;
+}
+
+struct SessionCharged {
+  # For what the coordinator did for a session beside its records.
+  session @0 :UInt64;
+  us @1 :Int64;
 }
 
 struct SessionOpened {

@@ -25,7 +25,7 @@ struct ClientHello {
   protocolVersion @0 :UInt32;
   token @1 :Text;
   tenant @2 :Text;
-  # The token's tenant when empty; another one is PermissionDenied. The tokens of this version are of the tenant "".
+  # The token's tenant when empty; another one gets the answer of a wrong token.
   client @3 :Text;
   # For people: "python 3.11 tessera 0.1".
   pid @4 :Int32;
@@ -106,6 +106,37 @@ interface Session {
   groupStatus @6 (group :UInt64, lastCalls :UInt32) -> (record :FlightRecord);
   # The flight record of a process group that the session is a member of; NotFound for others. It has so many calls at most
   # (max_flight_calls).
+  tenants @7 () -> (tenants :List(TenantInfo));
+  # All of them for an admin, else the session's own.
+  setLimit @8 (tenant :Text, key :Text, value :Text) -> ();
+  # Changes one limit of a tenant until the tenants file is read again, which doesn't hear of it. For admins;
+  # PermissionDenied for others. NotFound where no such tenant is.
+}
+
+struct TenantLimits {
+  # What a tenant of the pool was given; -1: no limit.
+  name @0 :Text;
+  weight @1 :Int64;
+  guaranteedBytes @2 :Int64;
+  # Of each worker, as all bytes here.
+  maxBytes @3 :Int64 = -1;
+  maxSessions @4 :Int64 = -1;
+  maxConnections @5 :Int64 = -1;
+  maxQueuedRecords @6 :Int64 = -1;
+}
+
+struct TenantInfo {
+  # A tenant and what it has.
+  limits @0 :TenantLimits;
+  usedBytes @1 :Int64;
+  # On the worker where it has the most.
+  sessions @2 :UInt64;
+  connections @3 :UInt64;
+  queued @4 :UInt64;
+  deviceSeconds @5 :Float64;
+  # That its work took, summed over workers, since the coordinator began.
+  removed @6 :Bool;
+  # The tenants file names it no more.
 }
 
 struct FlightRecord {
@@ -224,6 +255,8 @@ struct JoinGroup {
   process @5 :Text;
   # For messages: "pid 4242 on node7".
   timeoutUs @6 :Int64;
+  meeting @7 :Text;
+  # Where the other ranks of its host find it (client/rank_page): not read here, and told to all members.
 }
 
 struct Collective {
@@ -245,6 +278,11 @@ struct Collective {
   # A new handle. 0: the member takes nothing.
   resultSpec @9 :V.TensorSpec;
   timeoutUs @10 :Int64;
+  number @11 :UInt64;
+  # The call's place among the member's collectives of the group, from 1. 0: it follows the one before. A larger one says
+  # that the ranks matched the calls between by themselves. Not of sends and receives.
+  waitedUs @12 :Int64;
+  # How long it has waited for other ranks already: its time-out began so long ago.
 }
 
 struct Call {
@@ -323,6 +361,7 @@ struct GroupJoined {
 struct GroupMember {
   worker @0 :Int32;
   process @1 :Text;
+  meeting @2 :Text;
 }
 
 struct Matched {

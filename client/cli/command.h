@@ -26,6 +26,8 @@ Command AddStatusCommand(CLI::App& app);
 Command AddTensorsCommand(CLI::App& app);
 Command AddCloseCommand(CLI::App& app);
 Command AddKillWorkerCommand(CLI::App& app);
+Command AddTenantsCommand(CLI::App& app);
+Command AddLimitCommand(CLI::App& app);
 Command AddDemoCommand(CLI::App& app);
 Command AddDoctorCommand(CLI::App& app);
 Command AddBenchCommand(CLI::App& app);

@@ -169,6 +169,29 @@ void Connection::CloseOther(uint64_t session, DoneCallback done) {
   });
 }
 
+void Connection::GetTenants(std::function<void(absl::StatusOr<std::vector<TenantReport>>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [done](wire::Session::Client& own) {
+      return own.tenantsRequest().send().then([done](auto&& response) { done(DecodeTenants(response.getTenants())); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
+void Connection::SetLimit(const std::string& tenant, const std::string& key, const std::string& value,
+                          DoneCallback done) {
+  impl_->queue.Post(Order::kAfterRecords, [tenant, key, value, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [&tenant, &key, &value, done](wire::Session::Client& own) {
+      auto request = own.setLimitRequest();
+      request.setTenant(tenant.c_str());
+      request.setKey(key.c_str());
+      request.setValue(value.c_str());
+      return request.send().then([done](auto&&) { done(absl::OkStatus()); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
 void Connection::KillWorker(int32_t worker, const std::string& reason, DoneCallback done) {
   impl_->queue.Post(Order::kAfterRecords, [worker, reason, done = std::move(done)](ConnectionLoop& loop) {
     const auto ask = [&worker, &reason, done](wire::Session::Client& own) {

@@ -127,6 +127,10 @@ class Connection {
   void CloseSession(DoneCallback done);
   // Another one, as an admin may.
   void CloseOther(uint64_t session, DoneCallback done);
+  // Its own tenant, or as an admin all of them.
+  void GetTenants(std::function<void(absl::StatusOr<std::vector<TenantReport>>)> done);
+  // One limit of a tenant, as an admin may.
+  void SetLimit(const std::string& tenant, const std::string& key, const std::string& value, DoneCallback done);
   // A worker, as an admin may.
   void KillWorker(int32_t worker, const std::string& reason, DoneCallback done);
 

@@ -56,6 +56,8 @@ void EncodeCollective(const Record& record, wire::Collective::Builder call) {
   call.setTag(group.tag);
   call.setOperand(group.operand);
   call.setTimeoutUs(group.timeout_us);
+  call.setNumber(group.number);
+  call.setWaitedUs(group.waited_us);
   if (record.handle == 0) return;
   call.setResult(record.handle);
   EncodeTensorSpec(*record.spec, call.initResultSpec());
@@ -120,6 +122,7 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
       join.setWorker(record.group->worker);
       join.setProcess(record.group->process.c_str());
       join.setTimeoutUs(record.group->timeout_us);
+      join.setMeeting(record.group->meeting.c_str());
       return;
     }
     case Record::Kind::kCollective: EncodeCollective(record, builder.initCollective()); return;
@@ -280,7 +283,7 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.request = reader.getGroupJoined().getRequest();
       event.group = reader.getGroupJoined().getGroup();
       for (auto member : reader.getGroupJoined().getMembers()) {
-        event.members.push_back({member.getWorker(), TextOf(member.getProcess())});
+        event.members.push_back({member.getWorker(), TextOf(member.getProcess()), TextOf(member.getMeeting())});
       }
       return event;
     case wire::Event::MATCHED:
@@ -338,6 +341,27 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   report.session_count = reader.getSessionCount();
   report.tensor_count = reader.getTensorCount();
   return report;
+}
+
+std::vector<TenantReport> DecodeTenants(capnp::List<wire::TenantInfo>::Reader reader) {
+  std::vector<TenantReport> tenants;
+  for (auto item : reader) {
+    const auto limits = item.getLimits();
+    tenants.push_back({.name = TextOf(limits.getName()),
+                       .weight = limits.getWeight(),
+                       .guaranteed_bytes = limits.getGuaranteedBytes(),
+                       .max_bytes = limits.getMaxBytes(),
+                       .max_sessions = limits.getMaxSessions(),
+                       .max_connections = limits.getMaxConnections(),
+                       .max_queued_records = limits.getMaxQueuedRecords(),
+                       .used_bytes = item.getUsedBytes(),
+                       .sessions = item.getSessions(),
+                       .connections = item.getConnections(),
+                       .queued = item.getQueued(),
+                       .device_seconds = item.getDeviceSeconds(),
+                       .is_removed = item.getRemoved()});
+  }
+  return tenants;
 }
 
 FlightReport DecodeFlightRecord(wire::FlightRecord::Reader reader) {

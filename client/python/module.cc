@@ -308,6 +308,7 @@ void DefineCluster(nb::module_& module) {
       .def_prop_ro("coordinator_pid", &LocalCluster::coordinator_pid)
       .def_prop_ro("worker_pids", [](const LocalCluster& c) { return c.worker_pids(); })
       .def("_log_tail", &LocalCluster::LogTail)
+      .def("_join_command", &LocalCluster::JoinCommand)
       .def("_take_ended",
            [](LocalCluster& c) {
              nb::list ended;

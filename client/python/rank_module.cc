@@ -24,6 +24,75 @@ struct PyGroupWork {
   GroupWork work;
 };
 
+// Bytes of Python that a call reads or writes.
+class HeldBuffer {
+ public:
+  HeldBuffer(nb::handle object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) throw nb::python_error();
+  }
+  ~HeldBuffer() { PyBuffer_Release(&buffer_); }
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+  char* data() const { return static_cast<char*>(buffer_.buf); }
+  int64_t size() const { return buffer_.len; }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+// A call on arrays of this process, which stay until it is done, whoever drops the work.
+class PyMemoryWork {
+ public:
+  PyMemoryWork(PyGroup group, int dtype, nb::handle input, nb::handle output)
+      : group_(std::move(group)), dtype_(static_cast<DType>(dtype)) {
+    if (!input.is_none()) held_->input.emplace(input, PyBUF_C_CONTIGUOUS);
+    if (!output.is_none()) held_->output.emplace(output, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+  }
+  PyMemoryWork(PyMemoryWork&&) = default;
+  PyMemoryWork(const PyMemoryWork&) = delete;
+  PyMemoryWork& operator=(const PyMemoryWork&) = delete;
+  ~PyMemoryWork() {
+    if (work_ == nullptr) return;
+    work_->WhenDone(group_.group->memory, [held = std::move(held_)](const absl::Status&) mutable {
+      if (!Py_IsInitialized()) return;
+      const nb::gil_scoped_acquire acquired;
+      held.reset();
+    });
+  }
+
+  void Start(const GroupCallOptions& call) {
+    std::optional<HostView> input;
+    std::optional<HostTarget> output;
+    const auto elements_of = [this](const HeldBuffer& buffer) { return buffer.size() / SizeBytes(dtype_); };
+    if (held_->input.has_value()) input = MakeHostView(dtype_, {elements_of(*held_->input)}, held_->input->data());
+    if (held_->output.has_value()) output = HostTarget{dtype_, {elements_of(*held_->output)}, held_->output->data()};
+    work_ = ValueOrRaise(Released([&] { return group_.group->memory.Start(call, input, output); }));
+  }
+  void Wait(std::optional<double> timeout_s) const {
+    RaiseIfError(Released([&] { return work_->Wait(timeout_s); }));
+  }
+  bool IsDone() const {
+    return Released([&] { return work_->IsDone(); });
+  }
+  int32_t source() const { return work_->source(); }
+
+ private:
+  struct Held {
+    std::optional<HeldBuffer> input, output;
+  };
+  PyGroup group_;
+  DType dtype_;
+  std::shared_ptr<Held> held_ = std::make_shared<Held>();
+  std::shared_ptr<MemoryWork> work_;
+};
+
+PyMemoryWork RunOnMemory(const PyGroup& group, int kind, int op, int peer, int tag, int dtype, nb::handle input,
+                         nb::handle output, double timeout_s, bool is_waited_for) {
+  PyMemoryWork work(group, dtype, input, output);
+  work.Start({static_cast<CollectiveKind>(kind), static_cast<ReduceOp>(op), peer, tag, timeout_s, is_waited_for});
+  return work;
+}
+
 PyGroup Join(const Session& session, const std::string& key, int64_t size, int64_t rank, int32_t worker,
              double timeout_s) {
   const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s};
@@ -100,7 +169,15 @@ void DefineRanks(nb::module_& module) {
         if (!w.work.result().has_value()) return nb::none();
         return nb::cast(PyTensor{*w.work.result()});
       });
+  nb::class_<PyMemoryWork>(module, "MemoryWork")
+      .def("wait", &PyMemoryWork::Wait, nb::arg("timeout").none() = nb::none())
+      .def_prop_ro("is_done", &PyMemoryWork::IsDone)
+      .def_prop_ro("source", &PyMemoryWork::source)
+      .def_prop_ro("result", [](const PyMemoryWork&) { return nb::none(); });
   nb::class_<PyGroup>(module, "RankGroup")
+      .def("run_on_memory", &RunOnMemory, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"),
+           nb::arg("dtype"), nb::arg("input").none(), nb::arg("output").none(), nb::arg("timeout"),
+           nb::arg("is_waited_for"))
       .def("run", &Run, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"), nb::arg("operand").none(),
            nb::arg("result").none(), nb::arg("timeout"))
       .def("leave", [](const PyGroup& g) { Released([&] { g.joined().Leave(); }); })

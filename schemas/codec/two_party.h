@@ -41,6 +41,11 @@ class DialedConnection {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc_;
 };
 
+// Turns of a server's event loop after which it looks for what has come, though there is more to do: whoever connects
+// without end would have all of its time, as the next connection is there when one has been taken. docs/limits.md:
+// loop_turns
+inline constexpr unsigned kTurnsBetweenLooks = 128;
+
 struct AcceptOptions {
   int64_t max_connections = 4096;
   // Of one connection's calls that have not been taken up.

@@ -22,7 +22,7 @@ Lane StateMachine::LaneForRead(SessionEntry& session, const TensorEntry& tensor)
 
 Lane StateMachine::LaneFor(SessionEntry& session, const PlanTemplate& plan,
                            absl::Span<const TensorPointer> inputs) const {
-  if (plan.measured->CostUs(plan.cost_us) > config_.max_light_us || !plan.measured->MayBeLight()) return Lane::kBatch;
+  if (plan.measured->CostUs(plan.cost_us) > config_.max_light_us) return Lane::kBatch;
   // A library of collectives wants its calls in one order on all workers.
   if (!plan.collectives.empty() && MakesCalls(plan)) return Lane::kBatch;
   const auto waits = [this](const TensorPointer& tensor) { return IsWrittenIn(Lane::kBatch, tensor->buffer); };
@@ -45,8 +45,8 @@ uint8_t StateMachine::ChooseStream(OpEntry& op, StreamId stream, std::vector<Ins
   if (op.lane == Lane::kBatch || std::none_of(waits.begin(), waits.end(), is_batch)) return chosen;
   for (const WorkerIndex worker : *op.workers) {
     LaneWindows& windows = workers_.at(worker).windows;
-    windows.Remove(op.lane, op.cost_us, config_);
-    windows.Add(Lane::kBatch, op.cost_us, config_);
+    windows.Remove(op.lane, op.cost_us, config_, WindowUs());
+    windows.Add(Lane::kBatch, op.cost_us, config_, WindowUs());
   }
   op.lane = Lane::kBatch;
   return collect_for(Lane::kBatch);

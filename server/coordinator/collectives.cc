@@ -113,6 +113,15 @@ Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& recor
 Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
                                 const CollectiveRecord& record) {
   GroupMember& member = group.members[static_cast<size_t>(rank)];
+  if (record.number != 0) {
+    if (record.number < member.next_call || record.number > kMaxCallNumber) {
+      RefuseCollective(session, record,
+                       absl::InvalidArgumentError(StrCat("group '", group.key, "': call ", record.number, " of rank ",
+                                                         rank, " comes after its call ", member.next_call - 1)));
+      return Progress::kDone;
+    }
+    member.next_call = record.number;  // the ranks matched those between by themselves
+  }
   GroupCall& call = group.CallAt(member.next_call);
   const auto own = [&call, rank] {
     return std::find_if(call.arrived.begin(), call.arrived.end(),
@@ -153,7 +162,8 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
     }
     noted->arrived_us[static_cast<size_t>(rank)] = now_us_;
     call.arrived.push_back(*std::move(arrived));
-    const int64_t deadline_us = now_us_ + record.timeout_us;
+    const int64_t deadline_us =
+        now_us_ + record.timeout_us - std::clamp<int64_t>(record.waited_us, 0, record.timeout_us);
     if (call.arrived.size() == 1 || deadline_us < call.deadline_us) {
       call.deadline_us = deadline_us;
       call.timeout_us = record.timeout_us;
@@ -224,6 +234,7 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
         WithMessage(message.status(), StrCat("group '", group.key, "': ", StdView(message.status().message()))));
     return Progress::kDone;
   }
+  if (message->has_failed) return Progress::kDone;
   const auto other = std::find_if(group.messages.begin(), group.messages.end(),
                                   [&](const WaitingMessage& known) { return message->IsOtherSideOf(known); });
   if (other == group.messages.end()) {
@@ -303,6 +314,7 @@ Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record recor
 void StateMachine::Unpark(SessionId id, HandleId handle) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
+  turns_.Retry(id);  // its first record may wait for the handle
   const auto parked = session->second.parked.find(handle);
   if (parked == session->second.parked.end()) return;
   for (Record& record : parked->second) {
@@ -319,6 +331,7 @@ void StateMachine::TakeBackParked() {
     if (session == sessions_.end()) continue;
     session->second.queue_weight += WeightOf(item->second);
     session->second.queue.push_front(std::move(item->second));
+    turns_.SetReady(item->first);
     session->second.memory_wait.reset();  // of the record that was the first
   }
   unparked_.clear();

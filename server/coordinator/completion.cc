@@ -84,7 +84,7 @@ void StateMachine::On(const WorkerReportEvent& event) {
 void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
   if (!Remove(op->missing, worker)) return;
   WorkerEntry& entry = workers_.at(worker);
-  entry.windows.Remove(op->lane, op->cost_us, config_);
+  entry.windows.Remove(op->lane, op->cost_us, config_, WindowUs());
   entry.working_since_us = now_us_;
   entry.done_us = now_us_;
   if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
@@ -95,7 +95,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
-  op->Measure();
+  EndWork(*op);
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
   LeaveScopes(op->session, op->comm_scopes);
@@ -131,7 +131,7 @@ void StateMachine::Remember(OpEntry& op) {
     member->second.profile.Add({.number = share.profile_number,
                                 .name = op.name,
                                 .plan = op.plan,
-                                .predicted_us = op.cost_us,
+                                .predicted_us = op.predicted_us,
                                 .code = op.status.code(),
                                 .result = share.result,
                                 .runs = op.runs},
@@ -146,7 +146,7 @@ void StateMachine::Remember(OpEntry& op) {
                                .way = op.way,
                                .plan = std::move(op.plan),
                                .output = is_run ? "" : ToText(op.tensor->spec()),
-                               .predicted_us = is_run ? op.cost_us : 0,
+                               .predicted_us = op.predicted_us,
                                .code = op.status.code(),
                                .result = op.first_result,
                                .runs = std::move(op.runs)},
@@ -290,6 +290,7 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
 
 void StateMachine::Settled(const OpPointer& op) {
   op->settled = true;
+  EndWork(*op);
   for (const Waiter& waiter : op->waiters) {
     SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
   }
@@ -362,6 +363,7 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   const bool is_upload = gone.direction == TransferDirection::kUpload;
   if (auto session = sessions_.find(gone.session); session != sessions_.end()) {
     --session->second.tickets;
+    PayForRuns(session->second, gone.runs);
     session->second.profile.Add({.number = gone.profile_number,
                                  .name = is_upload ? "upload" : "download",
                                  .output = TextOf(gone.tensors),
@@ -372,6 +374,8 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   }
   if (!is_upload) return;
   for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;
+  // A window that never opens, as those of lost workers, answers nothing any more.
+  if (const OpPointer window = gone.window.lock()) window->request = 0;
   if (gone.status.ok() && !gone.closing) {
     SendTo(gone.session, UploadDoneEvent{gone.request});
     return;

@@ -17,6 +17,8 @@ void VisitFields(Config& config, Visit visit) {
   visit("light_window_us", config.light_window_us);
   visit("light_share_percent", config.light_share_percent);
   visit("max_light_place_bytes", config.max_light_place_bytes);
+  visit("max_outstanding_us_shared", config.max_outstanding_us_shared);
+  visit("max_unmeasured_instances", config.max_unmeasured_instances);
   visit("max_queued_records", config.max_queued_records);
   visit("max_sessions", config.max_sessions);
   visit("max_sessions_per_uid", config.max_sessions_per_uid);
@@ -43,7 +45,6 @@ void VisitFields(Config& config, Visit visit) {
   visit("worker_timeout_us", config.worker_timeout_us);
   visit("work_timeout_us", config.work_timeout_us);
   visit("idle_check_us", config.idle_check_us);
-  visit("quantum_us", config.quantum_us);
   visit("max_intake_us", config.max_intake_us);
   visit("max_slice_looks", config.max_slice_looks);
 }

@@ -11,6 +11,8 @@ namespace tessera {
 struct CoordinatorConfig {
   int64_t max_outstanding_per_worker = 64;              // instructions issued and not reported
   int64_t max_outstanding_us_per_worker = 10'000;       // predicted work issued and not reported
+  int64_t max_outstanding_us_shared = 2'000;            // the same while two tenants compete
+  int64_t max_unmeasured_instances = 4;                 // of a plan whose cost no worker has measured yet, under way
   int64_t max_outstanding_light_us_per_worker = 2'000;  // the same of its light lane
   int64_t max_light_us = 500;                           // what an op may take that is in the light lane
   int64_t light_window_us = 100'000;                    // of late a session had no more than
@@ -42,7 +44,6 @@ struct CoordinatorConfig {
   int64_t worker_timeout_us = 10'000'000;  // and then is dead
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
   int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
-  int64_t quantum_us = 1'000;              // of the deficit round robin between sessions
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
   int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 

@@ -77,6 +77,7 @@ struct GroupJoinedEvent {
   struct Member {
     WorkerIndex worker;
     std::string process;
+    std::string meeting;
   };
   uint64_t request = 0;
   uint64_t group = 0;

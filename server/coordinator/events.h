@@ -17,6 +17,7 @@
 #include "schemas/types/ids.h"
 #include "schemas/types/message_network.h"
 #include "schemas/types/tensor_spec.h"
+#include "server/coordinator/tenants/tenant_limits.h"
 #include "server/plan/instance.h"
 
 namespace tessera {
@@ -88,6 +89,7 @@ struct JoinGroupRecord {
   WorkerIndex worker;
   std::string process;  // for messages
   int64_t timeout_us = 0;
+  std::string meeting;  // where other ranks of its host find it
 };
 struct LeaveGroupRecord {
   uint64_t group = 0;
@@ -104,6 +106,8 @@ struct CollectiveRecord {
   HandleId result;  // 0: none
   TensorSpec result_spec;
   int64_t timeout_us = 0;
+  uint64_t number = 0;    // among the member's collectives; 0: the next one
+  int64_t waited_us = 0;  // before it was sent
 };
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {
@@ -157,6 +161,15 @@ struct SessionOpenedEvent {
   std::string name = {};
   uint64_t connection = 0;  // by which it was opened; numbers are never used again
   int64_t uid = kNoUid;     // of the client's process, as the kernel says it on a unix socket
+};
+// The tenants that the pool has from now on, with what each was given. Tokens are not told.
+struct TenantsChangedEvent {
+  std::vector<TenantLimits> tenants;
+};
+// Work that the coordinator did for a session beside its records: it explained a plan, or showed a profile.
+struct SessionChargedEvent {
+  SessionId session;
+  int64_t us = 0;
 };
 struct SessionClosedEvent {
   SessionId session;
@@ -217,6 +230,6 @@ struct ContinuedEvent {};
 
 using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
                            SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
-                           WorkerReportEvent, TickEvent, ContinuedEvent>;
+                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent>;
 
 }  // namespace tessera

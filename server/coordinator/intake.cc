@@ -1,7 +1,5 @@
-// Intake: the records of each session in order, in turn between sessions (deficit round robin by predicted
-// cost; Shreedhar and Varghese 1996), as far as the limits per worker let them. A session pays for what its
-// records are predicted to take on the workers, and for the coordinator's own work, plans above all. One
-// event does at most max_intake_us of that: then others have their turn, and ContinuedEvent goes on.
+// Intake: the records of each session in order, as far as the limits per worker let them. Whose turn it is stands in
+// turns.cc.
 
 #include <algorithm>
 #include <utility>
@@ -18,8 +16,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr int64_t kRecordUs = 10;  // about what one takes to take up
 
 std::vector<HandleId> LastUsesOf(const CallRecord& record) {
   std::vector<HandleId> handles;
@@ -41,55 +37,6 @@ bool HaveCommon(absl::Span<const WorkerIndex> a, absl::Span<const WorkerIndex> b
 
 }  // namespace
 
-void StateMachine::Pump() {
-  // A round gives every session with work one quantum; rounds go on while one of them moves.
-  has_more_ = false;
-  bool moved = true;
-  while (moved || !unparked_.empty()) {
-    moved = false;
-    TakeBackParked();
-    std::vector<SessionId> turn;
-    for (const auto& [id, session] : sessions_) {
-      if (!session.queue.empty() && IsSwept(session)) turn.push_back(id);
-    }
-    if (turn.empty()) return;
-    // Start after the one that had the last turn.
-    std::rotate(turn.begin(), std::upper_bound(turn.begin(), turn.end(), next_turn_), turn.end());
-    for (SessionId id : turn) {
-      auto found = sessions_.find(id);
-      if (found == sessions_.end()) continue;
-      SessionEntry& session = found->second;
-      session.deficit_us = std::min(session.deficit_us + config_.quantum_us, 10 * config_.quantum_us);
-      bool is_blocked = false;
-      while (!session.queue.empty() && session.deficit_us > 0) {
-        if (intake_left_us_ <= 0) {
-          has_more_ = true;
-          return;
-        }
-        size_t taken = 1;
-        int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
-        const Progress progress = Take(session, taken);
-        session.awaits_upload = progress == Progress::kAwaitsUpload;
-        is_blocked = progress != Progress::kDone;
-        if (is_blocked) break;
-        for (; taken > 0; --taken) {
-          session.queue_weight -= weight;
-          Charge(session, weight * kRecordUs);
-          session.queue.pop_front();
-          if (taken > 1) weight = WeightOf(session.queue.front());
-        }
-        moved = true;
-        next_turn_ = id;
-      }
-      if (session.queue.empty()) {
-        session.deficit_us = 0;
-      } else if (!is_blocked && session.deficit_us <= 0) {
-        moved = true;  // out of turn: another round
-      }
-    }
-  }
-}
-
 Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
   const auto& wait = session.memory_wait;
   if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
@@ -105,11 +52,6 @@ Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
       record);
   if (progress == Progress::kDone) session.memory_wait.reset();
   return progress;
-}
-
-void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
-  session.deficit_us -= own_us;
-  intake_left_us_ -= own_us;
 }
 
 bool StateMachine::AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers) {
@@ -201,9 +143,8 @@ absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& 
   std::vector<Scalar> scalars;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
   unit.lane = LaneFor(session, *plan, unit.tensors);
-  if (!HasRoom(*plan->workers, unit.lane)) return Progress::kBlocked;
+  if (!HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
-  session.deficit_us -= plan->cost_us;
   FinishUnit(session, unit);
   return Progress::kDone;
 }
@@ -230,12 +171,10 @@ Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size
     if (plan.ok()) {
       const WorkerGroup workers = (*plan)->workers;
       unit->lane = LaneFor(session, **plan, unit->tensors);
-      if (!HasRoom(*workers, unit->lane)) return Progress::kBlocked;
+      if (!HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
       plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
       if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
-      // What is refused costs nothing: its predicted cost may be beyond any number of turns.
-      if (plan.ok()) session.deficit_us -= (*plan)->cost_us;
       if (plan.ok()) FinishUnit(session, *unit);
     }
   }
@@ -460,31 +399,42 @@ std::vector<bool> StateMachine::FindNeeded(const SessionEntry& session, const Ca
   return leads;
 }
 
+void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why) {
+  const auto because = [&](std::string_view op) { return absl::Status(code, AbslView(StrCat(op, ": ", why))); };
+  if (auto* call = std::get_if<CallRecord>(&record)) {
+    record = BadRecord{because(NameOf(call->call.op, call->speaker)),
+                       0,
+                       {call->results.begin(), call->results.end()},
+                       LastUsesOf(*call)};
+  } else if (auto* upload = std::get_if<UploadRecord>(&record)) {
+    record = BadRecord{because("upload"), upload->request, ResultsOf(*upload), {}};
+  } else if (auto* download = std::get_if<DownloadRecord>(&record)) {
+    record = BadRecord{because("download"), download->request, {}, {}};
+  } else if (auto* watch = std::get_if<WatchRecord>(&record)) {
+    record = BadRecord{because("wait"), watch->request, {}, {}};
+  }
+}
+
 // Walks the queue once for all of a batch, however many there are.
 void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
   if (cancels.requests.empty() && cancels.calls_before == 0) return;
-  const auto cancelled = [](std::string_view op) {
-    return absl::CancelledError(StrCat(op, ": cancelled by the client before it was issued"));
-  };
   const std::vector<bool> leads_on = FindNeeded(session, cancels);
   session.memory_wait.reset();  // the first may be one of them
   session.queue_weight = 0;
   for (size_t at = 0; at < session.queue.size(); ++at) {
     Record& record = session.queue[at];
     const bool is_before = at < cancels.calls_before && !leads_on[at];
-    if (auto* call = std::get_if<CallRecord>(&record); call && is_before) {
-      record = BadRecord{cancelled(NameOf(call->call.op, call->speaker)),
-                         0,
-                         {call->results.begin(), call->results.end()},
-                         LastUsesOf(*call)};
-    } else if (auto* upload = std::get_if<UploadRecord>(&record);
-               upload && (is_before || cancels.requests.contains(upload->request))) {
-      record = BadRecord{cancelled("upload"), upload->request, ResultsOf(*upload), {}};
-    } else if (auto* download = std::get_if<DownloadRecord>(&record);
-               download && cancels.requests.contains(download->request)) {
-      record = BadRecord{cancelled("download"), download->request, {}, {}};
-    } else if (auto* watch = std::get_if<WatchRecord>(&record); watch && cancels.requests.contains(watch->request)) {
-      record = BadRecord{cancelled("wait"), watch->request, {}, {}};
+    const auto* upload = std::get_if<UploadRecord>(&record);
+    const auto* download = std::get_if<DownloadRecord>(&record);
+    const auto* watch = std::get_if<WatchRecord>(&record);
+    const uint64_t request = upload != nullptr     ? upload->request
+                             : download != nullptr ? download->request
+                             : watch != nullptr    ? watch->request
+                                                   : 0;
+    const bool is_named = request != 0 && cancels.requests.contains(request);
+    const bool is_work = upload != nullptr || std::holds_alternative<CallRecord>(record);
+    if (is_named || (is_work && is_before)) {
+      RefuseRecord(record, absl::StatusCode::kCancelled, "cancelled by the client before it was issued");
     }
     session.queue_weight += WeightOf(record);
   }

@@ -331,14 +331,11 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);
-    op = NewOp(OpEntry::Kind::kRun, name, session.info.session, plan.workers, plan.cost_us, unit.lane);
-    op->measured = plan.measured;
-    if (unit.lane == Lane::kLight) plan.measured->BeginLight();
-    session.recent_use.Add(now_us_, plan.measured->CostUs(plan.cost_us), config_);
+    op = NewRun(name, session.info.session, plan, unit.lane);
+    session.recent_use.Add(now_us_, op->cost_us, config_);
     op->way = WayOf(unit, plan);
     op->works_alone = plan.collectives.empty();
     if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
-    op->plan = plan.plan;
     op->profile_number = session.profile.TakeNumber();
     for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
     op->comm_scopes = EnterScopes(session);
@@ -420,6 +417,7 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   ticket.session = session.info.session;
   ticket.secret = window.secret;
   ticket.request = request;
+  ticket.window = op;
   ticket.direction = direction;
   ticket.tensors = std::move(tensors);
   ticket.workers = workers;

@@ -101,11 +101,10 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, unit, scalars);
   if (!plan.ok()) return SaidBy(name, NameOf(record.call.op), plan.status());
   const WorkerGroup workers = (*plan)->workers;
-  if (!HasRoom(*workers, Lane::kBatch)) return Progress::kBlocked;
+  if (!HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
   const absl::Status run = RunCollective(name, group, givers, takers, **plan);
   if (absl::IsResourceExhausted(run) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(run);
-  session.deficit_us -= (*plan)->cost_us;
   return tell();
 }
 
@@ -160,9 +159,7 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   OpPointer op;
   if (!p.steps.empty()) {
     Define(plan);
-    op = NewOp(OpEntry::Kind::kRun, name, SessionId(), plan.workers, plan.cost_us);
-    op->plan = plan.plan;
-    op->measured = plan.measured;
+    op = NewRun(name, SessionId(), plan, Lane::kBatch);
     for (const ArrivedCall* giver : givers) AddParent(op, *giver->operand);
     for (const auto& calls : {givers, takers}) {
       for (const ArrivedCall* call : calls) AddShare(*op, *call, plan);

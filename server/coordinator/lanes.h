@@ -1,7 +1,7 @@
 #pragma once
 
-// What the choice of a lane (schemas/types/streams.h) goes by: how much a session had of late, what a plan was measured
-// to take, and how much each lane of a worker has to do. Values; no clock.
+// What the choice of a lane (schemas/types/streams.h) goes by: how much a session had of late, and how much each lane
+// of a worker has to do. Values; no clock.
 //
 // An op is light when it takes no longer than max_light_us, its session had little of late, and nothing that it reads
 // or writes waits for the batch lane. So a light op stands behind light ops alone.
@@ -45,29 +45,6 @@ class RecentUse {
   bool is_heavy_ = false;
 };
 
-// What the runs of a plan took on the slowest of its workers: a moving average, a quarter of it the newest run. A
-// prediction may be wrong by any factor: until a run was measured, few are light.
-class MeasuredCost {
- public:
-  static constexpr int64_t kMaxUnmeasured = 4;
-
-  void Add(int64_t busy_ns) {
-    average_ns_ = runs_ == 0 ? busy_ns : average_ns_ + (busy_ns - average_ns_) / 4;
-    ++runs_;
-  }
-  bool MayBeLight() const { return runs_ > 0 || unmeasured_ < kMaxUnmeasured; }
-  void BeginLight() { unmeasured_ += runs_ == 0 ? 1 : 0; }
-  // At least 1; `predicted_us` while nothing was measured.
-  int64_t CostUs(int64_t predicted_us) const {
-    return runs_ == 0 ? predicted_us : std::max<int64_t>(1, average_ns_ / 1000);
-  }
-
- private:
-  int64_t average_ns_ = 0;
-  int64_t runs_ = 0;
-  int64_t unmeasured_ = 0;  // light ones that began before the first one ended
-};
-
 // What a worker has to do in a lane.
 struct LaneWindow {
   int64_t outstanding = 0;
@@ -93,23 +70,24 @@ struct LaneWindows {
 
   LaneWindow& of(Lane lane) { return lanes[static_cast<size_t>(lane)]; }
   const LaneWindow& of(Lane lane) const { return lanes[static_cast<size_t>(lane)]; }
-  void Add(Lane lane, int64_t cost_us, const CoordinatorConfig& config) {
-    of(lane).Add(cost_us, config.max_outstanding_per_worker, MaxUs(lane, config));
+  // `batch_us`: the batch lane's limit now, which is another one while tenants compete.
+  void Add(Lane lane, int64_t cost_us, const CoordinatorConfig& config, int64_t batch_us) {
+    of(lane).Add(cost_us, config.max_outstanding_per_worker, MaxUs(lane, config, batch_us));
   }
-  void Remove(Lane lane, int64_t cost_us, const CoordinatorConfig& config) {
-    of(lane).Remove(cost_us, config.max_outstanding_per_worker, MaxUs(lane, config));
+  void Remove(Lane lane, int64_t cost_us, const CoordinatorConfig& config, int64_t batch_us) {
+    of(lane).Remove(cost_us, config.max_outstanding_per_worker, MaxUs(lane, config, batch_us));
   }
   // An op that was to be light may turn out to wait for the batch lane, and goes there: hence the second condition.
-  bool HasRoom(Lane lane, const CoordinatorConfig& config) const {
-    if (lane == Lane::kBatch) return !of(lane).full;
+  bool HasRoom(Lane lane, const CoordinatorConfig& config, int64_t batch_us) const {
+    if (lane == Lane::kBatch) return !of(lane).full && of(lane).outstanding_us < batch_us;
     return !of(lane).full && of(Lane::kBatch).outstanding < 2 * config.max_outstanding_per_worker;
   }
   int64_t outstanding() const { return lanes[0].outstanding + lanes[1].outstanding; }
   int64_t outstanding_us() const { return lanes[0].outstanding_us + lanes[1].outstanding_us; }
 
  private:
-  static int64_t MaxUs(Lane lane, const CoordinatorConfig& config) {
-    return lane == Lane::kBatch ? config.max_outstanding_us_per_worker : config.max_outstanding_light_us_per_worker;
+  static int64_t MaxUs(Lane lane, const CoordinatorConfig& config, int64_t batch_us) {
+    return lane == Lane::kBatch ? batch_us : config.max_outstanding_light_us_per_worker;
   }
 };
 

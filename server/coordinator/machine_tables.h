@@ -15,6 +15,7 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/group_table.h"
 #include "server/coordinator/layout_table.h"
 #include "server/coordinator/long_work.h"
@@ -23,6 +24,7 @@
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
 #include "server/coordinator/tables.h"
+#include "server/coordinator/tenants/tenant_table.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
@@ -51,9 +53,12 @@ class MachineTables {
   std::map<SessionId, SessionEntry> sessions_;
   GivenNumbers given_;
   uint64_t joins_ = 0;
-  bool has_lost_ = false;       // some worker was lost
-  bool rejoined_ = false;       // some worker number was used again
-  SessionId next_turn_;         // of the round robin
+  bool has_lost_ = false;  // some worker was lost
+  bool rejoined_ = false;  // some worker number was used again
+  TenantTable tenants_;
+  FairTurns turns_;
+  SessionId turn_;              // whose turn it is; 0: nobody's
+  int32_t gate_ = 0;            // of FairTurns: what blocks it
   int64_t intake_left_us_ = 0;  // of the event that is being applied
   bool has_more_ = false;
   absl::flat_hash_map<Ordinal, OpPointer> ops_;  // until they are settled

@@ -8,10 +8,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <kj/async-io.h>
@@ -29,6 +29,8 @@
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
 #include "server/coordinator/rpc/state_folder.h"
+#include "server/coordinator/rpc/tenants_watcher.h"
+#include "server/process/tokens.h"
 
 namespace tessera {
 namespace {
@@ -38,11 +40,14 @@ constexpr double kLeaseWithStateS = 60;  // docs/limits.md: session_lease
 
 absl::Status CheckUsage(const CoordinatorOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckListening(options));
-  if (options.token.empty() || options.join_token.empty()) {
+  const bool has_tokens = !options.token.empty() && !options.join_token.empty();
+  if (!has_tokens && options.tenants_path.empty()) {
     return absl::InvalidArgumentError(
-        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN");
+        "a token for clients and one for workers are needed: TESSERA_TOKEN, TESSERA_JOIN_TOKEN (--tokens, or the "
+        "environment), or --tenants FILE");
   }
-  if (options.admin_token == options.token || options.admin_token == options.join_token) {
+  const bool is_shared = options.admin_token == options.token || options.admin_token == options.join_token;
+  if (is_shared && !options.admin_token.empty()) {
     return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
   }
   if (!options.state_folder.empty() && !options.journal_path.empty()) {
@@ -74,11 +79,28 @@ absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options
   if (state.has_value()) return state->Load(options.config);
   std::unique_ptr<JournalWriter> journal;
   if (!options.journal_path.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(journal, JournalWriter::Create(options.journal_path, options.config));
+    TESSERA_ASSIGN_OR_RETURN(
+        journal, JournalWriter::Create(options.journal_path, options.config,
+                                       options.keeps_digest ? JournalDigest::kWritten : JournalDigest::kNone));
   }
   return std::make_unique<Core>(options.config, std::move(journal));
 }
 constexpr int64_t kIdleCheckUs = 4'000'000;  // docs/limits.md: idle_check_us
+
+kj::Promise<void> ReadAtHangUp(kj::UnixEventPort& port, TenantsWatcher& watcher) {
+  return port.onSignal(SIGHUP).then([&port, &watcher](siginfo_t&&) {
+    watcher.ReadNow();
+    return ReadAtHangUp(port, watcher);
+  });
+}
+
+// Never ends.
+kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoContext& io, TenantsWatcher& watcher,
+                               Hub& hub) {
+  if (options.tenants_path.empty()) return kj::NEVER_DONE;
+  return watcher.Run(*io.lowLevelProvider, [&hub](TenantsFile file) { hub.SetTenants(std::move(file)); })
+      .exclusiveJoin(ReadAtHangUp(io.unixEventPort, watcher));
+}
 
 int Serve(const CoordinatorOptions& options) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
@@ -93,7 +115,16 @@ int Serve(const CoordinatorOptions& options) {
   }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
+  if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
+  absl::StatusOr<TenantsFile> tenants = TenantsFile{};
+  TenantsWatcher watcher(options.tenants_path);
+  if (!options.tenants_path.empty()) tenants = ReadTenants(options.tenants_path);
+  if (!tenants.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(tenants.status().message()).c_str());
+    return 2;
+  }
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   RaiseDescriptorLimit();
   umask(0077);
   auto opened = Listeners::Open(options, io);
@@ -130,6 +161,10 @@ int Serve(const CoordinatorOptions& options) {
     http = *std::move(made);
     std::printf("tessera-coordinator tells metrics and health on http://%s\n", http->address().c_str());
   }
+  if (!options.tenants_path.empty()) hub.SetTenants(*std::move(tenants));
+  for (const std::string& address : listeners.addresses()) {
+    std::printf("tessera-coordinator listening on %s\n", address.c_str());
+  }
   std::fflush(stdout);
   auto& port = io.unixEventPort;
   auto stop = port.onSignal(SIGTERM)
@@ -137,7 +172,11 @@ int Serve(const CoordinatorOptions& options) {
                   .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
                   .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 listeners.Run(hub).exclusiveJoin(hub.RunTicks()).exclusiveJoin(kj::mv(stop)).wait(io.waitScope);
+                 listeners.Run(hub)
+                     .exclusiveJoin(hub.RunTicks())
+                     .exclusiveJoin(WatchTenants(options, io, watcher, hub))
+                     .exclusiveJoin(kj::mv(stop))
+                     .wait(io.waitScope);
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
@@ -150,9 +189,14 @@ int Serve(const CoordinatorOptions& options) {
   return 0;
 }
 
-std::string FromEnvironment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+void AddTokenOptions(CLI::App& app, ServerTokens& tokens, std::string& from) {
+  app.add_option(
+      "--tokens", from,
+      "where the tokens are: a file of lines NAME=VALUE that its user alone may read, or fd:N, an inherited\n"
+      "descriptor; else TESSERA_TOKEN, TESSERA_JOIN_TOKEN and TESSERA_ADMIN_TOKEN of the environment");
+  app.add_option("--token", tokens.client, "clients' token (better: --tokens)");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  app.add_option("--admin-token", tokens.admin, "admins' token (better: --tokens); none: nobody is admin");
 }
 
 void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
@@ -184,9 +228,10 @@ void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
-      "Example:\n  TESSERA_TOKEN=... TESSERA_JOIN_TOKEN=... tessera-coordinator --listen unix:/run/tessera/socket"};
+      "Example:\n  tessera-coordinator --listen unix:/run/tessera/socket --tokens /etc/tessera/tokens"};
   CoordinatorOptions options;
-  std::string replay;
+  ServerTokens tokens;
+  std::string replay, tokens_from;
   double worker_timeout_s = 10, work_timeout_s = 60;
   double handshake_timeout_s = 10;
   app.add_option("--listen", options.listen,
@@ -198,10 +243,7 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
-  app.add_option("--token", options.token, "clients' token (better: TESSERA_TOKEN in the environment)");
-  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
-  app.add_option("--admin-token", options.admin_token,
-                 "admins' token (better: TESSERA_ADMIN_TOKEN in the environment); none: nobody is admin");
+  AddTokenOptions(app, tokens, tokens_from);
   AddSessionOptions(app, options);
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
       ->check(CLI::Range(0.5, 1e6))  // some heartbeats at least
@@ -226,6 +268,10 @@ int Main(int argc, char** argv) {
                  "microseconds of predicted work issued to a worker and not reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
+  app.add_option("--max-outstanding-us-shared", options.config.max_outstanding_us_shared,
+                 "the same while two tenants compete")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
   app.add_option("--max-segment-ops", options.config.max_segment_ops,
                  "calls of a batch that are planned as one; 1: each call by itself")
       ->check(CLI::Range(int64_t{1}, int64_t{256}))
@@ -234,8 +280,11 @@ int Main(int argc, char** argv) {
                  "workers' parts of ops whose times are remembered, of each session")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  app.add_option("--journal", options.journal_path,
-                 "write every event to this file, and at the end a digest of the effects to FILE.digest");
+  app.add_option("--tenants", options.tenants_path,
+                 "TOML file of tenants, their limits and tokens; read again when it changes, and at SIGHUP");
+  CLI::Option* const journal = app.add_option("--journal", options.journal_path, "write every event to this file");
+  app.add_flag("--journal-digest", options.keeps_digest, "at the end, write a digest of the effects to FILE.digest")
+      ->needs(journal);
   app.add_option("--state", options.state_folder,
                  "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
                  "work survive the end of this process, while workers with --outlive and clients with a lease wait");
@@ -249,6 +298,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  HideTokenArguments(argc, argv);
   if (!replay.empty()) return Replay(replay);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
   if (app.count("--max-sessions-per-uid") == 0) {
@@ -260,13 +310,12 @@ int Main(int argc, char** argv) {
   options.handshake_timeout_ms = static_cast<int64_t>(handshake_timeout_s * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(worker_timeout_s * 1e6);
   options.config.work_timeout_us = static_cast<int64_t>(work_timeout_s * 1e6);
-  if (options.token.empty()) options.token = FromEnvironment("TESSERA_TOKEN");
-  if (options.join_token.empty()) options.join_token = FromEnvironment("TESSERA_JOIN_TOKEN");
-  if (options.admin_token.empty()) options.admin_token = FromEnvironment("TESSERA_ADMIN_TOKEN");
   options.epoch = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
-  absl::Status usage = CheckUsage(options);
+  absl::Status usage = TakeTokens(tokens_from, tokens);
+  std::tie(options.token, options.join_token, options.admin_token) = std::tie(tokens.client, tokens.join, tokens.admin);
+  usage.Update(CheckUsage(options));
   if (!usage.ok()) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(usage.message()).c_str());
     return 2;

@@ -53,6 +53,9 @@ class MemoryMap {
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 
+  bool Knows(WorkerIndex worker) const { return class_of_.contains(worker); }
+  // What a request of so many bytes takes.
+  int64_t RoundUp(int64_t bytes) const;
   int64_t TotalBytes(WorkerIndex worker) const;
   int64_t UsedBytes(WorkerIndex worker) const;
   int class_count() const { return static_cast<int>(classes_.size()); }
@@ -63,7 +66,6 @@ class MemoryMap {
     int64_t bytes = 0;
     FreeRanges free;
   };
-  int64_t RoundUp(int64_t bytes) const;
   // Makes `workers` a union of whole classes and returns them.
   absl::StatusOr<std::vector<Class*>> Isolate(absl::Span<const WorkerIndex> workers);
   // The classes that the workers are of; empty when a worker is not in the map.

@@ -15,8 +15,9 @@
 #include "absl/hash/hash.h"
 #include "schemas/ops/op.h"
 #include "server/coordinator/effects.h"
-#include "server/coordinator/layout_table.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/lanes.h"
+#include "server/coordinator/layout_table.h"
 #include "server/plan/plan.h"
 #include "server/planner/scalar_recipes.h"
 
@@ -85,6 +86,18 @@ struct BufferUse {
   int first_read = 0;
   int first_peer_read = 0;
   int first_write = 0;
+};
+
+// What a plan takes on the slowest of its workers, as they say it: a moving average of the instances that have ended, a
+// quarter of it the last one's.
+struct MeasuredCost {
+  int64_t ticks = 0;      // of kTicksPerUs; 0: nobody has measured one
+  int64_t under_way = 0;  // instances
+
+  // At least 1; `predicted_us` while nothing was measured.
+  int64_t CostUs(int64_t predicted_us) const {
+    return ticks == 0 ? predicted_us : (ticks + kTicksPerUs - 1) / kTicksPerUs;
+  }
 };
 
 struct PlanTemplate {

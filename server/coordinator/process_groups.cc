@@ -70,9 +70,14 @@ std::string ProcessGroupEntry::TextOf(const std::vector<int32_t>& ranks) {
 }
 
 GroupCall& ProcessGroupEntry::CallAt(uint64_t number) {
-  // A member's calls come in their order, so that the first that isn't there yet is the next one.
-  if (calls.empty() || calls.back().number < number) calls.emplace_back().number = number;
-  return calls[static_cast<size_t>(number - calls.front().number)];
+  // Nearly always the last one, or after it.
+  auto next = calls.end();
+  while (next != calls.begin() && std::prev(next)->number >= number) --next;
+  if (next == calls.end() || next->number != number) {
+    next = calls.emplace(next);
+    next->number = number;
+  }
+  return *next;
 }
 
 std::vector<int32_t> ProcessGroupEntry::MissingAt(const GroupCall& call) const {

@@ -21,6 +21,8 @@ namespace tessera {
 inline constexpr int64_t kMaxGroupTimeoutUs =
     int64_t{365} * 24 * 3600 * 1'000'000;  // docs/limits.md: max_group_timeout
 
+inline constexpr uint64_t kMaxCallNumber = (uint64_t{1} << 48) - 1;  // docs/limits.md: max_call_number
+
 // "0.5 s".
 std::string SecondsText(int64_t us);
 
@@ -30,6 +32,7 @@ struct GroupMember {
   SessionId session;
   WorkerIndex worker;
   std::string process;
+  std::string meeting;     // where ranks of its host find it
   uint64_t request = 0;    // of its join, until that is answered
   std::string why;         // of one that is gone
   uint64_t next_call = 1;  // the number of its next collective
@@ -62,6 +65,7 @@ struct WaitingMessage {
   int64_t deadline_us = 0;
   int64_t timeout_us = 0;
   bool is_blocked = false;  // it has met the other side, and a worker has no room for it yet
+  bool has_failed = false;  // while it was blocked: its record has nothing to do any more
 
   bool is_send() const { return call.signature.kind == CollectiveKind::kSend; }
   // Whether one is a send, the other a recv, and they name each other. A blocked one alone has its other side.
@@ -88,7 +92,7 @@ struct ProcessGroupEntry {
   bool is_formed = false;
   int64_t forming_deadline_us = 0;
   int64_t forming_timeout_us = 0;
-  std::deque<GroupCall> calls;         // in their order
+  std::deque<GroupCall> calls;         // by number; without those that the ranks matched by themselves
   std::list<WaitingMessage> messages;  // in the order in which they came
   std::deque<FlightCall> flight;       // in the order in which they began
 

@@ -79,6 +79,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record
   member.session = session.info.session;
   member.worker = record.worker;
   member.process = std::move(record.process);
+  member.meeting = std::move(record.meeting);
   member.request = record.request;
   session.groups.insert(group.id);
   const int64_t deadline_us = now_us_ + record.timeout_us;
@@ -94,7 +95,8 @@ void StateMachine::AnswerJoins(ProcessGroupEntry& group) {
   group.is_formed = true;
   GroupJoinedEvent joined;
   joined.group = group.id;
-  for (const GroupMember& member : group.members) joined.members.push_back({member.worker, member.process});
+  for (const GroupMember& member : group.members)
+    joined.members.push_back({member.worker, member.process, member.meeting});
   for (GroupMember& member : group.members) {
     joined.request = std::exchange(member.request, 0);
     SendTo(member.session, joined);
@@ -145,11 +147,13 @@ void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std:
   }
   group.ForgetCalls();
   const bool has_others = group.CountIn(GroupMember::State::kHere) > 1;
-  std::erase_if(group.messages, [&](const WaitingMessage& message) {
+  std::erase_if(group.messages, [&](WaitingMessage& message) {
+    if (message.has_failed) return false;
     const bool is_his = message.call.rank == rank || message.peer == rank;
     if (!is_his && (message.peer != kAnySource || has_others)) return false;
     EndArrived(message.call, group.WhyGone(rank, message.ToText()));
-    return true;
+    message.has_failed = message.is_blocked && message.call.rank != rank;
+    return !message.has_failed;
   });
   if (group.CountIn(GroupMember::State::kGone) == group.members.size()) process_groups_.Erase(group.id);
 }

@@ -42,7 +42,15 @@ void StateMachine::On(const SessionOpenedEvent& event) {
                                                      limit))});
     return;
   }
+  TenantEntry& tenant = tenants_.Of(event.tenant);
+  if (absl::Status status = is_admins ? absl::OkStatus() : CheckSessions(tenant); !status.ok()) {
+    effects_.push_back(EndSession{event.session, std::move(status)});
+    return;
+  }
   SessionEntry& session = sessions_[event.session];
+  session.tenant = &tenant;
+  ++tenant.sessions;
+  turns_.AddSession(event.session, tenant.number);
   session.info = event;
   session.seen_losses = long_work_.losses.size();
   session.metrics = &metrics_.Of(event.tenant);
@@ -102,6 +110,7 @@ void StateMachine::EndTransfers(SessionEntry& session) {
     CloseTicketOf(id, ticket);
   }
   session.memory_wait.reset();  // the first may be one of them
+  turns_.Retry(session.info.session);
   session.queue_weight = 0;
   for (Record& record : session.queue) {
     if (const auto* upload = std::get_if<UploadRecord>(&record)) {
@@ -133,6 +142,7 @@ void StateMachine::On(BatchEvent& event) {
                                            " more; max_queued_records is ", config_.max_queued_records)));
     return;
   }
+  RefuseBeyondQueue(session, weight, event.records);
   session.last_batch = event.number;
   Cancels cancels;
   for (Record& record : event.records) {
@@ -151,6 +161,7 @@ void StateMachine::On(BatchEvent& event) {
   Cancel(session, cancels);
   session.queue.push_back(BatchEndRecord{event.number});
   ++session.queue_weight;
+  turns_.SetReady(event.session);
   Pump();
 }
 
@@ -217,6 +228,8 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   }
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
+  turns_.RemoveSession(id);
+  --gone.tenant->sessions;
   LeaveGroups(id, gone.groups, std::string(StdView(reason.message())));
   gone.queue.clear();
   if (!gone.tensors.empty()) long_work_.given_up.push_back(std::move(gone.tensors));

@@ -19,6 +19,7 @@ StateMachine::~StateMachine() { is_ending_ = true; }
 
 Effects StateMachine::Apply(int64_t now_us, Event event) {
   now_us_ = now_us;
+  turns_.SetNow(now_us);
   intake_left_us_ = config_.max_intake_us;
   std::visit([this](auto& e) { On(e); }, event);
   return std::exchange(effects_, {});
@@ -112,13 +113,17 @@ void StateMachine::ForgetHistories(size_t completions) {
 
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                                       std::string_view op, Lane lane) {
+  TESSERA_ASSIGN_OR_RETURN(TenantEntry* const tenant, ChargeMemory(owner, *workers, bytes, op));
   const int64_t from = lane == Lane::kLight ? QuietPlace(*workers, bytes) : 0;
-  TESSERA_ASSIGN_OR_RETURN(int64_t offset, memory_.Allocate(*workers, bytes, op, from));
+  absl::StatusOr<int64_t> placed = memory_.Allocate(*workers, bytes, op, from);
+  if (!placed.ok()) return Unplaced(owner, tenant, *workers, bytes, placed.status());
+  const int64_t offset = *placed;
   if (auto session = sessions_.find(owner); session != sessions_.end()) session->second.bytes += bytes;
   BufferPointer buffer = buffers_.Add();
   buffer->workers = workers;
   buffer->offset_bytes = offset;
   buffer->bytes = bytes;
+  buffer->tenant = tenant;
   buffer->owner = owner;
   buffer->born = joins_;
   // What was issued for the range's former owners may still run: the new owner's history begins there.
@@ -151,10 +156,12 @@ void StateMachine::GiveBack(BufferEntry& buffer) {
     return found != workers_.end() && found->second.join_number > buffer.born;
   };
   if (std::none_of(buffer.workers->begin(), buffer.workers->end(), is_new)) {
+    if (buffer.tenant != nullptr) tenants_.Return(*buffer.tenant, *buffer.workers, buffer.bytes, memory_);
     memory_.Free(*buffer.workers, buffer.offset_bytes, buffer.bytes);
   } else {
     std::vector<WorkerIndex> owners = *buffer.workers;
     std::erase_if(owners, is_new);
+    if (buffer.tenant != nullptr) tenants_.Return(*buffer.tenant, owners, buffer.bytes, memory_);
     memory_.Free(owners, buffer.offset_bytes, buffer.bytes);
   }
   if (!buffer.history) return;
@@ -177,10 +184,12 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->cost_us = cost_us;
   op->lane = lane;
   op->issued_us = now_us_;
+  if (turn_ != SessionId()) op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
+  const int64_t window_us = WindowUs();
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
     if (entry.windows.outstanding() == 0) entry.working_since_us = now_us_;
-    entry.windows.Add(lane, cost_us, config_);
+    entry.windows.Add(lane, cost_us, config_, window_us);
   }
   ops_[op->ordinal] = op;
   return op;
@@ -191,17 +200,6 @@ void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
   if (producer == nullptr) return;
   ++op->unsettled_parents;
   producer->children.push_back(op->ordinal);
-}
-
-bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) const {
-  for (WorkerIndex worker : workers) {
-    auto found = workers_.find(worker);
-    if (found == workers_.end() || found->second.state == WorkerState::kDead) continue;  // refused later, by name
-    const WorkerEntry& entry = found->second;
-    if (entry.state == WorkerState::kSuspect) return false;
-    if (!entry.windows.HasRoom(lane, config_)) return false;
-  }
-  return true;
 }
 
 absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,

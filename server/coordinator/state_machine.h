@@ -19,7 +19,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
 #include "server/coordinator/machine_tables.h"
@@ -49,6 +48,10 @@ class StateMachine final : private MachineTables {
   const PlanCache& plans() const { return plans_; }
   const MemoryMap& memory() const { return memory_; }
   const Metrics& metrics() const { return metrics_; }
+  const TenantTable& tenants() const { return tenants_; }
+  const FairTurns& turns() const { return turns_; }
+  // Records of all sessions of a tenant, as they count in their queues.
+  int64_t QueuedBy(const TenantEntry& tenant) const;
   const ProcessGroups& process_groups() const { return process_groups_; }
   const Topology& TopologyOf(const Mesh& mesh) const;  // of the workers of this mesh, which are of one kind
   uint64_t next_ordinal() const { return next_ordinal_; }
@@ -116,10 +119,29 @@ class StateMachine final : private MachineTables {
   // (schemas/types/living_mesh.h), and fails with the cause where they have none. False: it loses nothing by it.
   bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
 
-  // intake.cc: records in session order, as far as limits let them and until the event's time is used up.
+  // turns.cc: whose turn it is, and what it costs.
   void Pump();
+  void TakeTurn(SessionEntry& session);
   void Charge(SessionEntry& session, int64_t own_us);
-  Progress Take(SessionEntry& session, size_t& taken);  // of the first records of the queue; how many were taken
+  int64_t WindowUs();
+  bool IsOpen(WorkerIndex worker, Lane lane);
+  bool HasRoom(absl::Span<const WorkerIndex> workers, Lane lane);
+  bool HasRoomFor(const PlanTemplate& plan, Lane lane);
+  OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane);
+  void EndWork(OpEntry& op);
+  void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
+
+  // tenants.cc
+  void On(const TenantsChangedEvent& event);
+  void On(const SessionChargedEvent& event);
+  absl::StatusOr<TenantEntry*> ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers, int64_t bytes,
+                                            std::string_view op);
+  absl::Status Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
+                        const absl::Status& why);
+  void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
+
+  // intake.cc: records in session order, as far as limits let them. Of the first of the queue; how many were taken.
+  Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
   // Memory and names for all of its tensors, or for none of them.
   absl::StatusOr<std::vector<TensorPointer>> PlaceUploads(SessionEntry& session, const UploadRecord& record,
@@ -152,7 +174,6 @@ class StateMachine final : private MachineTables {
                                  const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
-  bool HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) const;
   // What was refused memory on these workers: whether a window is being closed there, of those that the session's
   // first record may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);

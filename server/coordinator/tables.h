@@ -20,12 +20,14 @@
 #include "server/coordinator/counted_table.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/fair_turns.h"
 #include "server/coordinator/history.h"
-#include "server/coordinator/layout_table.h"
 #include "server/coordinator/lanes.h"
+#include "server/coordinator/layout_table.h"
 #include "server/coordinator/metrics.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/profile_log.h"
+#include "server/coordinator/tenants/tenant_table.h"
 
 namespace tessera {
 
@@ -56,6 +58,7 @@ struct BufferEntry {
   WorkerGroup workers;
   int64_t offset_bytes = 0;
   int64_t bytes = 0;
+  TenantEntry* tenant = nullptr;  // that it is charged to; null: to none
   SessionId owner;                // whose bytes they are
   uint64_t born = 0;              // how many workers had joined by then
   HistoryTable::Pointer history;  // null: nobody touches it
@@ -131,10 +134,12 @@ struct OpEntry {
   SessionId session;
   WorkerGroup workers;
   std::vector<WorkerIndex> missing;  // have not reported
-  int64_t cost_us = 0;
+  int64_t cost_us = 0;               // expected: what was measured before, or predicted
+  int64_t predicted_us = 0;          // by the model
   int64_t issued_us = 0;
   Lane lane = Lane::kBatch;                // whose window it counts in
-  std::shared_ptr<MeasuredCost> measured;  // of its plan; null of what has none
+  TurnCharge charge;                       // until it has ended on all its workers
+  std::shared_ptr<MeasuredCost> measured;  // of its plan; null: it has none
   absl::Status status;
   absl::Status broken_connection;  // what a peer of a worker that is being killed said
   int unsettled_parents = 0;
@@ -153,20 +158,13 @@ struct OpEntry {
   std::vector<OpShare> shares;  // of a collective, which is of no session alone
   std::weak_ptr<const Plan> plan;
   ProfiledRuns runs;  // of the workers that have reported
-
-  // All of them have.
-  void Measure() const {
-    if (measured == nullptr || runs.empty()) return;
-    int64_t busy_ns = 0;
-    for (const ProfiledRun& run : runs) busy_ns = std::max(busy_ns, run.times.busy_ns);
-    measured->Add(busy_ns);
-  }
 };
 
 struct TicketEntry {
   SessionId session;
   uint64_t secret = 0;
   uint64_t request = 0;  // 0: answered
+  std::weak_ptr<OpEntry> window;
   TransferDirection direction = TransferDirection::kDownload;
   std::vector<TensorPointer> tensors;  // pinned: one, or those of an upload
   WorkerGroup workers;
@@ -200,6 +198,7 @@ struct MemoryWait {
 
 struct SessionEntry {
   SessionOpenedEvent info;
+  TenantEntry* tenant = nullptr;
   absl::btree_map<HandleId, TensorPointer> tensors;
   size_t seen_losses = 0;                 // of the cluster's: no tensor of it has shards on those workers (long_work.h)
   std::map<std::string, HandleId> names;  // of tensors that are there; one has at most one
@@ -212,7 +211,6 @@ struct SessionEntry {
   std::optional<MemoryWait> memory_wait;
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
-  int64_t deficit_us = 0;
   RecentUse recent_use;
   TenantMetrics* metrics = nullptr;  // of its tenant; lasts
   bool connected = true;

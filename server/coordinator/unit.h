@@ -42,6 +42,8 @@ using BuffersApart = std::vector<std::pair<size_t, BufferPointer>>;
 
 // Finds what an instruction on the stream waits for. A light op that waits for the batch lane moves there.
 using CollectWaits = absl::FunctionRef<void(uint8_t stream, std::vector<InstanceWait>& waits)>;
+// Makes it a BadRecord with this status, if it works or asks for something; it still gives back what it used last.
+void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why);
 
 // All that the cancels of one batch name.
 struct Cancels {

@@ -16,6 +16,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   given_.incarnation = std::max(given_.incarnation, event.incarnation);
   plans_.ForgetWorker(event.worker);
   memory_.AddWorker(event.worker, event.memory_bytes);
+  tenants_.ForgetWorker(event.worker);
   // Those that are here hear of the new one, and it hears of them.
   const WorkerGroup self = MakeGroup(std::vector<WorkerIndex>{event.worker});
   std::vector<WorkerIndex> others;
@@ -113,6 +114,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   has_lost_ = true;
   const uint64_t incarnation = entry.info.incarnation;
   memory_.RemoveWorker(lost);
+  tenants_.ForgetWorker(lost);
   std::vector<WorkerIndex> others;
   for (const auto& [index, worker] : workers_) {
     if (worker.state != WorkerState::kDead) others.push_back(index);

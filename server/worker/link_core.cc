@@ -10,8 +10,7 @@ namespace tessera {
 absl::StatusOr<size_t> LinkCore::SkipOf(uint64_t first, size_t count) const {
   const uint64_t taken = taken_;
   if (first == 0 || first > taken + 1) {
-    return absl::DataLossError(
-        StrCat("the coordinator's message ", first, " came after its message ", taken));
+    return absl::DataLossError(StrCat("the coordinator's message ", first, " came after its message ", taken));
   }
   return static_cast<size_t>(std::min<uint64_t>(count, taken + 1 - first));
 }
@@ -33,7 +32,7 @@ absl::Status LinkCore::Resume(uint64_t reports) {
     const uint64_t before = reported_ - kept_.size();
     if (reports < before || reports > reported_) {
       return absl::DataLossError(StrCat("the coordinator has ", reports, " reports of this worker, which has sent ",
-                                              reported_.load(), " and keeps those after ", before));
+                                        reported_.load(), " and keeps those after ", before));
     }
   }
   Acknowledge(reports);

@@ -37,6 +37,7 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
+#include "server/process/tokens.h"
 #include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
@@ -47,6 +48,7 @@
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/page_toucher.h"
+#include "server/worker/rpc/await_coordinator.h"
 #include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
@@ -68,6 +70,7 @@ struct WorkerOptions {
   std::string message_listen;     // host, or host:port; empty: no messages over TLS
   std::string message_advertise;  // by which others reach it; empty: the host of message_listen
   std::string join_token;
+  double join_timeout_s = kJoinTimeoutS;
   int index = -1;
   int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
   std::string device = "cpu";
@@ -134,8 +137,6 @@ class EndedBySignals {
   struct sigaction term_ = {}, interrupt_ = {};
   sigset_t blocked_{};
 };
-
-constexpr int kLostCoordinator = 3;  // the exit status
 
 int Fail(const std::string& message) {
   std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
@@ -212,10 +213,13 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   return request.send();
 }
 
+// How far a worker got, should its running throw.
+enum class Stage : uint8_t { kJoining, kJoined, kStopped };
+constexpr int kLostCoordinator = 3;  // exit status
 
-// Runs until the coordinator, the parent or a signal ends it. `has_joined` says how far it got, should it throw.
+// Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
 void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, bool& has_joined) {
+               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, Stage& stage) {
   auto& network = io.provider->getNetwork();
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
   const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
@@ -231,8 +235,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                      .ignoreResult()
                      .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
                      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
+                     .then([&stage]() { stage = Stage::kStopped; })
                      .fork();
-  auto stream = AwaitUnless(stopped, (*dialer)->Connect(), io.waitScope);
+  auto stream =
+      AwaitUnless(stopped, AwaitCoordinator(**dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
   if (stream == nullptr) return;
   auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
@@ -252,7 +258,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
-  has_joined = true;
+  stage = Stage::kJoined;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
   if (is_host_memory) {
     parts->pages.Reserve(arena);
@@ -276,15 +282,15 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
-    auto running = server
-                       .Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts,
-                            ends)
-                       .exclusiveJoin(line.connection->WhenClosed())
-                       .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
+    auto running =
+        server.Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts, ends)
+            .exclusiveJoin(line.connection->WhenClosed())
+            .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
     if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
       if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
     }
+    if (server.is_shut_down()) stage = Stage::kStopped;
     if (is_stopped || server.is_shut_down()) return;
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
@@ -422,18 +428,19 @@ int Serve(WorkerOptions options) {
   if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
   const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
-  bool has_joined = false;
+  Stage stage = Stage::kJoining;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), has_joined);
+                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
                })) {
     // The coordinator's end shows in whatever was on its way there.
-    if (has_joined && options.outlive_s > 0) {
+    if (stage == Stage::kJoined && options.outlive_s > 0) {
       Fail(std::string(FromException(*exception).message()));
       status = kLostCoordinator;
-    } else if (!has_joined || exception->getType() != kj::Exception::Type::DISCONNECTED) {
+    } else if (stage == Stage::kJoining || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
       status =
@@ -442,6 +449,10 @@ int Serve(WorkerOptions options) {
                                    "has signed (", StdView(reason.message()), ")")
                           : std::string(reason.message()));
     }
+  }
+  if (status == 0 && stage == Stage::kJoined) {
+    Fail(StrCat("the coordinator at ", options.coordinator, " is gone"));
+    status = kLostCoordinator;
   }
   unlink(path.c_str());
   unlink(messages_path.c_str());
@@ -452,34 +463,18 @@ int Serve(WorkerOptions options) {
   _exit(status);  // without waiting for what runs on the device
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app{
-      "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-      "Example:\n  TESSERA_JOIN_TOKEN=... tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB"};
-  WorkerOptions options;
-  app.add_option("--coordinator", options.coordinator,
-                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
-      ->required();
-  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
-  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
-  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
-  app.add_option("--data-listen", options.data_listen,
-                 "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
-  app.add_option("--data-advertise", options.data_advertise,
-                 "host[:port] by which they reach it, where that is another");
-  app.add_option("--join-token", options.join_token, "workers' token (better: TESSERA_JOIN_TOKEN in the environment)");
-  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
-      ->check(CLI::Range(-1, kMaxWorkers - 1));
-  app.add_option("--memory", options.memory_bytes,
-                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
-                 "shared evenly with the host's other workers, less a reserve")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
-  app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
+  app.add_option(
+      "--tokens", tokens_from,
+      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
+      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
+  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
+  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
+      ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
-      ->check(CLI::Range(-1, 1023));
+}
+
+void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
   app.add_option(
          "--transport", options.transport,
          "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
@@ -503,6 +498,39 @@ int Main(int argc, char** argv) {
                  "seconds without a sign of life after which a connection with messages under way counts as broken")
       ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{
+      "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
+      "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
+  WorkerOptions options;
+  ServerTokens tokens;
+  std::string tokens_from;
+  app.add_option("--coordinator", options.coordinator,
+                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
+      ->required();
+  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
+  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
+  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
+  app.add_option("--data-listen", options.data_listen,
+                 "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
+  app.add_option("--data-advertise", options.data_advertise,
+                 "host[:port] by which they reach it, where that is another");
+  AddJoinOptions(app, options, tokens, tokens_from);
+  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
+      ->check(CLI::Range(-1, kMaxWorkers - 1));
+  app.add_option("--memory", options.memory_bytes,
+                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
+                 "shared evenly with the host's other workers, less a reserve")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
+  app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
+      ->check(CLI::Range(-1, 1023));
+  AddTransportOptions(app, options);
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--files", options.files,
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
@@ -549,9 +577,12 @@ int Main(int argc, char** argv) {
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
   if (options.host_id.empty()) options.host_id = HostIdentity();
-  if (const char* token = std::getenv("TESSERA_JOIN_TOKEN"); options.join_token.empty() && token != nullptr) {
-    options.join_token = token;
+  HideTokenArguments(argc, argv);
+  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
+    Warn(taken);
+    return 2;
   }
+  options.join_token = tokens.join;
   return Serve(std::move(options));
 }
 

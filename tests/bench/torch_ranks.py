@@ -1,9 +1,11 @@
-"""torch.distributed's all_reduce on the backends tessera and gloo, beside each other: ranks of this host, f32, in place.
+"""torch.distributed's all_reduce and barrier, and what DDP adds to a step, on the backends tessera and gloo, beside each other: ranks of
+this host, f32, in place.
 
-    tools/python --torch tests/bench/torch_ranks.py [--ranks N] [--rounds N] [--only KIB ...]
+    tools/python --torch tests/bench/torch_ranks.py [--ranks N] [--rounds N] [--only KIB ...] [--barrier] [--ddp]
 
 A round is some calls in a row on one backend, then as many on the other, by the same processes. Microseconds of a call: the best round's
-mean, and the median of the rounds' means. Prints a table, and the same as JSON in the last line.
+mean, the median of the rounds' means, and the median of all calls. Of DDP: an MLP's step with SGD, less the same step without DDP. Prints
+a table, and the same as JSON in the last line.
 """
 
 import argparse
@@ -20,16 +22,60 @@ import torch.distributed as dist
 import tessera.torch.ranks  # noqa: F401
 import tessera as ts
 
-CASES = {4: 50, 64: 50, 1024: 10, 65536: 1}     # KiB -> calls of a round
+CASES = {4: 200, 64: 200, 1024: 40, 65536: 2}   # KiB -> calls of a round
+BARRIERS, STEPS = 200, 30                       # of a round
+MODELS = {"mlp 32x64": (32, 64, 16), "mlp 256x1024": (256, 1024, 64)}   # widths, rows of a batch
 BACKENDS = ("tessera", "gloo")
 
 
-def measure(group, tensor, calls: int) -> float:
-    dist.barrier()
-    start = time.perf_counter()
+def measure(group, call, calls: int) -> list[float]:
+    """Microseconds of each of these calls."""
+    dist.barrier(group=group)
+    marks = [time.perf_counter()]
     for _ in range(calls):
-        dist.all_reduce(tensor, group=group)
-    return (time.perf_counter() - start) / calls * 1e6
+        call()
+        marks.append(time.perf_counter())
+    return [(end - start) * 1e6 for start, end in zip(marks, marks[1:])]
+
+
+def row(what: str, kind: str, rounds: list[list[float]], less: float = 0.0) -> dict:
+    means = [statistics.mean(calls) for calls in rounds]
+    calls = statistics.median(call for calls in rounds for call in calls)
+    return {"what": what, "backend": kind, "best_us": round(min(means) - less, 1), "median_us": round(statistics.median(means) - less, 1),
+            "call_us": round(calls - less, 1)}
+
+
+def in_turns(calls: dict, count: int, rounds: int) -> dict:
+    """By name, the rounds of each; calls: name -> (the group, the call)."""
+    found = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, (group, call) in calls.items():
+            times = measure(group, call, count)
+            if number:      # the first one warms
+                found[name].append(times)
+    return found
+
+
+def steps_of(groups: dict, options) -> list[dict]:
+    rows = []
+    for name, (width, hidden, batch) in MODELS.items():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width))
+        x, optimizer = torch.randn(batch, width), torch.optim.SGD(net.parameters(), lr=1e-3)
+
+        def step(model, x=x, optimizer=optimizer):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        calls = {"bare": (groups["gloo"], lambda: step(net))}
+        for backend, group in groups.items():
+            model = torch.nn.parallel.DistributedDataParallel(net, process_group=group, gradient_as_bucket_view=True)
+            rounds = in_turns({**calls, backend: (group, lambda model=model: step(model))}, STEPS, options.rounds)
+            bare = statistics.median(call for times in rounds["bare"] for call in times)
+            rows.append(row(f"{name} adds", backend, rounds[backend], less=bare))
+            del model
+    return rows
 
 
 def rank_program(rank: int, options, store: str, connection) -> None:
@@ -39,14 +85,14 @@ def rank_program(rank: int, options, store: str, connection) -> None:
     rows = []
     for kib in options.only:
         tensor = torch.zeros(kib << 8)
-        found = {backend: [] for backend in BACKENDS}
-        for number in range(options.rounds + 1):
-            for backend in BACKENDS:
-                microseconds = measure(groups[backend], tensor, CASES[kib])
-                if number:      # the first one warms
-                    found[backend].append(microseconds)
-        rows += [{"kib": kib, "backend": backend, "best_us": round(min(means), 1), "median_us": round(statistics.median(means), 1)}
-                 for backend, means in found.items()]
+        calls = {backend: (group, lambda group=group: dist.all_reduce(tensor, group=group)) for backend, group in groups.items()}
+        found = in_turns(calls, CASES[kib], options.rounds)
+        rows += [row(f"{kib} KiB", backend, rounds) for backend, rounds in found.items()]
+    if options.barrier:
+        calls = {backend: (group, lambda group=group: dist.barrier(group=group)) for backend, group in groups.items()}
+        rows += [row("barrier", backend, rounds) for backend, rounds in in_turns(calls, BARRIERS, options.rounds).items()]
+    if options.ddp:
+        rows += steps_of(groups, options)
     if rank == 0:
         connection.send(rows)
     dist.destroy_process_group()
@@ -56,7 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", type=int, nargs="+", choices=list(CASES), default=list(CASES), metavar="KIB")
+    parser.add_argument("--only", type=int, nargs="*", choices=list(CASES), default=list(CASES), metavar="KIB")
+    parser.add_argument("--barrier", action="store_true")
+    parser.add_argument("--ddp", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     context = multiprocessing.get_context("fork")
@@ -70,9 +118,9 @@ def main() -> None:
         rows = taken.recv()
         for process in processes:
             process.join()
-    print(f"{'KiB':>8} {'backend':>8} {'best us':>12} {'median us':>12}")
-    for row in rows:
-        print(f"{row['kib']:>8} {row['backend']:>8} {row['best_us']:>12} {row['median_us']:>12}")
+    print(f"{'':>18} {'backend':>8} {'best us':>12} {'median us':>12} {'a call us':>12}")
+    for one in rows:
+        print(f"{one['what']:>18} {one['backend']:>8} {one['best_us']:>12} {one['median_us']:>12} {one['call_us']:>12}")
     print(json.dumps({"ranks": options.ranks, "rows": rows}))
 
 

@@ -239,7 +239,7 @@ TEST_P(ClusterTest, AKilledWorkerIsNamedAndTheRestGoesOn) {
 TEST_P(ClusterTest, AJournalOfARealClusterReplaysToTheSameEffects) {
   const std::string path = testing::TempDir() + "/cluster-journal." + std::to_string(getpid());
   {
-    LocalCluster cluster = Start(2, {"--journal=" + path});
+    LocalCluster cluster = Start(2, {"--journal=" + path, "--journal-digest"});
     Session session = *cluster.Connect();
     const Mesh mesh = *session.DefaultMesh();
     const std::vector<float> values = Counting(100 * 7);
@@ -258,6 +258,14 @@ TEST_P(ClusterTest, AJournalOfARealClusterReplaysToTheSameEffects) {
   EXPECT_EQ(replayed->digest, digest);
   unlink(path.c_str());
   unlink((path + ".digest").c_str());
+}
+
+TEST_P(ClusterTest, AJournalHasNoDigestThatNobodyAskedFor) {
+  const std::string path = testing::TempDir() + "/cluster-journal." + std::to_string(getpid());
+  Start(2, {"--journal=" + path}).Stop();
+  EXPECT_TRUE(ReplayJournal(path).ok());
+  EXPECT_NE(access((path + ".digest").c_str(), F_OK), 0);
+  unlink(path.c_str());
 }
 
 }  // namespace

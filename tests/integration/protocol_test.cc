@@ -79,7 +79,7 @@ TEST_F(ProtocolTest, APeerThatShowsNobodyItsMemoryHoldsNobodyBack) {
   auto request = wire.Root<wire::Gateway>().joinRequest();
   auto hello = request.initHello();
   hello.setProtocolVersion(wire::PROTOCOL_VERSION);
-  hello.setJoinToken(JoinTokenOf(cluster_->coordinator_pid()).c_str());
+  hello.setJoinToken(JoinTokenOf(*cluster_).c_str());
   hello.setIndex(-1);
   hello.setHost(HostIdentity().c_str());
   hello.setMemoryBytes(1 << 20);

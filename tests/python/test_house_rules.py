@@ -38,14 +38,16 @@ LAYERS = {
     "server/plan": ["schemas/types", "schemas/ops", "server/plan"],
     "server/plan/rpc": ["schemas/", "server/plan"],
     "server/planner": ["schemas/types", "schemas/ops", "server/plan", "server/planner"],
-    "server/coordinator": ["schemas/", "server/plan", "server/planner", "server/coordinator"],
-    "server/worker": ["schemas/", "server/plan", "server/transport", "server/device", "server/worker", "kernels/kernel.h", "kernels/order_keys.h", "kernels/cpu/blas_core.h"],
+    "server/process": ["schemas/", "server/process"],
+    "server/coordinator": ["schemas/", "server/plan", "server/planner", "server/process", "server/coordinator"],
+    "server/worker": ["schemas/", "server/plan", "server/process", "server/transport", "server/device", "server/worker", "kernels/kernel.h", "kernels/order_keys.h", "kernels/cpu/blas_core.h"],
     "server/transport": ["schemas/", "server/plan", "server/transport"],
     "server/transport/nccl": ["schemas/", "server/transport", "server/device/cuda"],
     "server/device": ["schemas/", "server/plan", "server/device", "kernels/joined_kernels.h", "kernels/kernel.h"],
     "server/device/cuda": ["schemas/", "server/device", "kernels/kernel.h", "kernels/cuda/"],
     "kernels": ["schemas/types", "schemas/ops", "kernels/"],
     "client": ["schemas/", "client/"],
+    "client/rank_page": ["schemas/", "client/", "kernels/kernel.h"],
     "client/cli": ["schemas/", "client/", "server/plan/", "server/planner/"],
 }
 

@@ -1,5 +1,6 @@
 """The processes of a cluster on this host: what they listen to, know and leave behind, and who starts them again."""
 
+import contextlib
 import os
 import pathlib
 import resource
@@ -17,6 +18,7 @@ import tessera as ts
 
 S, R = ts.Shard, ts.Replicate
 BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
+COORDINATOR = BINARIES / "server/coordinator/tessera-coordinator"
 WORKER = BINARIES / "server/worker/tessera-worker"
 TESSERA = BINARIES / "client/cli/tessera"
 
@@ -132,12 +134,95 @@ def test_workers_of_several_hosts_need_a_network_that_is_trusted(tmp_path):
             process.wait()
 
 
-def test_a_worker_does_not_know_the_clients_token(new_cluster, monkeypatch):
+def started(folder, program, *arguments):
+    """A server of a cluster at folder/socket."""
+    environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}
+    own = ["--listen", f"unix:{folder}/socket"] if program == COORDINATOR else [
+        "--coordinator", f"unix:{folder}/socket", "--memory", "1MiB", "--threads", "1", "--socket-dir", folder]
+    return subprocess.Popen([program, *own, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextlib.contextmanager
+def ended(*processes):
+    """With the block."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+
+
+def test_a_worker_waits_for_its_coordinator_and_says_so_and_that_it_has_lost_it(tmp_path):
+    worker = started(tmp_path, WORKER)
+    with ended(worker):
+        assert "no coordinator listens at" in worker.stderr.readline()
+        coordinator = started(tmp_path, COORDINATOR)
+        with ended(coordinator):
+            coordinator.stdout.readline()
+            with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+                wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"])
+        assert worker.wait(20) == 3
+        assert worker.stderr.read() == f"tessera-worker: the coordinator at unix:{tmp_path}/socket is gone\n"
+
+
+def test_a_worker_that_finds_no_coordinator_in_time_ends_by_name(tmp_path):
+    worker = started(tmp_path, WORKER, "--join-timeout", "0.2")
+    with ended(worker):
+        assert worker.wait(20) == 1
+        assert f"join: no server at unix:{tmp_path}/socket" in worker.stderr.read()
+
+
+def test_a_worker_that_is_asked_to_end_ends_with_status_0(tmp_path):
+    coordinator, worker = started(tmp_path, COORDINATOR), started(tmp_path, WORKER)
+    with ended(coordinator, worker):
+        coordinator.stdout.readline()
+        with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+            wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"])
+        worker.terminate()
+        assert worker.wait(20) == 0
+
+
+def shown_of(pid):
+    """What other processes of the user, and those that it starts, see of one."""
+    return "".join(pathlib.Path(f"/proc/{pid}/{what}").read_text() for what in ("environ", "cmdline"))
+
+
+def test_the_processes_of_a_cluster_show_no_token(new_cluster, monkeypatch):
     monkeypatch.setenv("TESSERA_TOKEN", "of-another-cluster")
     cluster = new_cluster(workers=1)
-    environment = pathlib.Path(f"/proc/{cluster.worker_pids[0]}/environ").read_text()
-    token = cluster.address.partition("#token=")[2]
-    assert "TESSERA_JOIN_TOKEN=" in environment and token not in environment and "TESSERA_TOKEN=" not in environment
+    client, admin = (address.partition("#token=")[2] for address in (cluster.address, cluster.admin_address))
+    join = cluster._raw._join_command(0).partition("TESSERA_JOIN_TOKEN=")[2].split()[0]
+    for pid in (cluster.coordinator_pid, *cluster.worker_pids):
+        shown = shown_of(pid)
+        assert "PATH=" in shown
+        assert not [token for token in (client, admin, join, "_TOKEN=") if token in shown]
+
+
+@pytest.mark.parametrize("how", ["environment", "flag", "file"])
+def test_a_server_overwrites_the_tokens_that_it_was_given(tmp_path, how):
+    tokens = {"TESSERA_TOKEN": "secret-a", "TESSERA_JOIN_TOKEN": "secret-b", "TESSERA_ADMIN_TOKEN": "secret-c"}
+    (tmp_path / "tokens").write_text("".join(f"{name}={value}\n" for name, value in tokens.items()))
+    (tmp_path / "tokens").chmod(0o600)
+    given = {"environment": [], "flag": ["--token=secret-a", "--join-token", "secret-b", "--admin-token=secret-c"],
+             "file": ["--tokens", tmp_path / "tokens"]}[how]
+    environment = {**os.environ, **(tokens if how == "environment" else {})}
+    coordinator = subprocess.Popen([COORDINATOR, "--listen", f"unix:{tmp_path}/socket", *given], env=environment, stdout=subprocess.PIPE)
+    worker = None
+    try:
+        coordinator.stdout.readline()
+        own = [argument for argument in given if "secret-a" not in str(argument) and "secret-c" not in str(argument)]
+        worker = subprocess.Popen([WORKER, "--coordinator", f"unix:{tmp_path}/socket", "--memory", "1MiB", "--socket-dir", tmp_path, *own], env=environment)
+        with ts.connect(f"unix:{tmp_path}/socket", token="secret-a") as session:
+            wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"])
+        assert "secret" not in shown_of(coordinator.pid) + shown_of(worker.pid)
+    finally:
+        for process in filter(None, [worker, coordinator]):
+            process.kill()
+            process.wait()
+        coordinator.stdout.close()
 
 
 SOMEBODY_ELSE = """

@@ -92,6 +92,7 @@ def workers_that_join_again(cluster, worker):
     address = cluster.address.partition("#")[0]
     with open(f"/proc/{cluster.worker_pids[worker]}/environ") as file:
         environment = dict(entry.split("=", 1) for entry in file.read().split("\0") if "=" in entry)
+    environment["TESSERA_JOIN_TOKEN"] = cluster._raw._join_command(worker).partition("TESSERA_JOIN_TOKEN=")[2].split()[0]
     with open(f"/proc/{cluster.worker_pids[worker]}/cmdline") as file:
         kept = [given for given in file.read().split("\0") if given.startswith(("--transport=", "--device="))]
     command = [BINARIES / "server/worker/tessera-worker", "--coordinator", address, "--index", str(worker), "--memory", "64MiB",

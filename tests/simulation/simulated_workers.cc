@@ -10,6 +10,7 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kArenaBytes = 96 << 10;
+constexpr uint8_t kProbeStream = 2;  // StreamId::kProbe
 
 // What a message has that runs under an ordinal; null: none.
 template <typename Visit>
@@ -45,6 +46,10 @@ void SimulatedWorkers::Join(WorkerIndex index) {
 }
 
 void SimulatedWorkers::Tell(const ToWorkers& told) {
+  if (const auto* probe = std::get_if<InlineRead>(&told.message); probe != nullptr && probe->stream == kProbeStream) {
+    for (WorkerIndex index : *told.workers) AnswerProbe(index, *probe);
+    return;
+  }
   VisitOrdinal(told.message, [&](Ordinal ordinal, StreamId stream, const std::vector<InstanceWait>& waits) {
     ++instances_;
     for (const InstanceWait& wait : waits) {
@@ -64,6 +69,36 @@ void SimulatedWorkers::Tell(const ToWorkers& told) {
     worker.last_arrival_us = std::max(worker.last_arrival_us, schedule_.now_us() + random_.Between(5, 300));
     worker.inbox.push_back({worker.last_arrival_us, told.message});
     schedule_.At(worker.last_arrival_us, [this, index]() { Move(index); });
+  }
+}
+
+void SimulatedWorkers::AnswerProbe(WorkerIndex index, const InlineRead& read) {
+  schedule_.In(random_.Between(5, 300),
+               [this, index, incarnation = workers_.at(index).incarnation, ordinal = read.ordinal]() {
+                 Worker& probed = workers_.at(index);
+                 if (probed.incarnation != incarnation || !probed.lives || (probed.is_stalled && !stalled_answer_))
+                   return;
+                 CompletionReport done;
+                 done.ordinal = ordinal;
+                 done.inline_bytes = "p";
+                 Send(index, probed, {index, incarnation, {std::move(done)}, {}});
+               });
+}
+
+void SimulatedWorkers::Stall(WorkerIndex index) {
+  Worker& worker = workers_.at(index);
+  if (!worker.lives || worker.is_stalled) return;
+  calls_.trace(StrCat("worker ", index.value, " breathes and works no more"));
+  worker.is_stalled = true;
+  CloseTickets(index, worker);
+}
+
+void SimulatedWorkers::CloseTickets(WorkerIndex index, Worker& worker) {
+  for (const Message& message : worker.inbox) {
+    const auto* close = std::get_if<CloseTicket>(&message.body);
+    if (close != nullptr && message.arrival_us <= schedule_.now_us()) {
+      EndTicket(index, worker, {close->ticket, absl::OkStatus()});
+    }
   }
 }
 
@@ -101,6 +136,7 @@ void SimulatedWorkers::MoveAll() {
 
 void SimulatedWorkers::Move(WorkerIndex index) {
   Worker& worker = workers_.at(index);
+  if (worker.is_stalled) return CloseTickets(index, worker);
   while (worker.lives && !worker.runs && !worker.inbox.empty() &&
          worker.inbox.front().arrival_us <= schedule_.now_us()) {
     if (!Take(index, worker, worker.inbox.front().body)) return;
@@ -160,12 +196,12 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
 
 void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport done) {
   worker.runs = true;
-  const int64_t took_us = random_.Between(1, random_.OneIn(10) ? 5000 : 200);
+  const int64_t work_us = random_.Between(1, random_.OneIn(10) ? 5000 : 200);
   const int64_t began_ns = schedule_.now_us() * 1000;
-  done.times = {began_ns, began_ns + took_us * 1000, took_us * 1000, took_us * 1000};
-  schedule_.In(took_us, [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
+  done.times = {began_ns, began_ns + work_us * 1000, work_us * 1000, work_us * 1000};
+  schedule_.In(work_us, [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
     Worker& runner = workers_.at(index);
-    if (runner.incarnation != incarnation || !runner.lives) return;
+    if (runner.incarnation != incarnation || !runner.lives || runner.is_stalled) return;
     runner.runs = false;
     running_.at(done.ordinal).erase(index);
     Report(index, runner, done);

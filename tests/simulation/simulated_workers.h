@@ -32,14 +32,19 @@ class SimulatedWorkers {
   void JoinAll();
   void Tell(const ToWorkers& told);
   void Kill(WorkerIndex worker);
+  // It breathes from now on, and does no work.
+  void Stall(WorkerIndex worker);
   // A client brings an upload's bytes to all workers that know the ticket, which takes a while.
   void Bring(TicketId ticket);
   // Those that live are heard.
   void Beat();
   bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
+  bool is_stalled(WorkerIndex worker) const { return workers_.at(worker).is_stalled; }
   int64_t instances() const { return instances_; }
   // A fault: the next report is lost, and its worker goes on.
   void LoseReport() { lose_report_ = true; }
+  // A fault: those that stall answer probes.
+  void AnswerProbes() { stalled_answer_ = true; }
   // A fault: the next upload that has all its bytes says nothing of it.
   void ForgetUpload() { forget_upload_ = true; }
 
@@ -52,6 +57,7 @@ class SimulatedWorkers {
     uint64_t incarnation = 0;
     bool lives = false;
     bool runs = false;
+    bool is_stalled = false;
     std::deque<Message> inbox = {};
     std::set<TemplateId> templates = {};
     std::set<TicketId> tickets = {};  // that it was told, and has not answered
@@ -61,6 +67,10 @@ class SimulatedWorkers {
   void Join(WorkerIndex index);
   void Move(WorkerIndex index);
   void MoveAll();
+  // Those that it was told to close.
+  void CloseTickets(WorkerIndex index, Worker& worker);
+  // A byte is read on a stream on which nothing waits for anything.
+  void AnswerProbe(WorkerIndex index, const InlineRead& read);
   // Whether the worker may go on with the message behind it.
   bool Take(WorkerIndex index, Worker& worker, const WorkerMessage& message);
   bool MayRun(WorkerIndex index, const std::vector<InstanceWait>& waits, Ordinal ordinal);
@@ -78,6 +88,7 @@ class SimulatedWorkers {
   int64_t instances_ = 0;
   bool lose_report_ = false;
   bool forget_upload_ = false;
+  bool stalled_answer_ = false;
 };
 
 }  // namespace tessera

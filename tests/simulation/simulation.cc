@@ -20,6 +20,7 @@
 #include "tests/simulation/generator.h"
 #include "tests/simulation/schedule.h"
 #include "tests/simulation/simulated_workers.h"
+#include "tests/simulation/tenant_laws.h"
 #include "tests/simulation/texts.h"
 
 namespace tessera {
@@ -32,6 +33,7 @@ constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
+constexpr int64_t kWorkTimeoutUs = 60'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 400'000;
 
@@ -90,6 +92,7 @@ class Simulation {
                  kWorkers) {}
 
   SimulationResult Run() {
+    if (options_.fault == Fault::kAnswerProbes) workers_.AnswerProbes();
     workers_.JoinAll();
     for (int i = 0; i < kSessions; ++i) {
       Session& session = sessions_[static_cast<size_t>(i)];
@@ -97,8 +100,9 @@ class Simulation {
       if (i < kRanks) session.client.BeRank(i, kRanks);
       session.is_connected = true;
       session.connection = ++next_connection_;
-      Apply(
-          SessionOpenedEvent{session.id, 77, "tenant", "simulation", kLeaseUs, Role::kClient, "", session.connection});
+      Apply(SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "",
+                               session.connection});
+      laws_.Opened(session.id, TenantOf(i));
       Dial(i, session.process);
     }
     Tick();
@@ -107,8 +111,10 @@ class Simulation {
       schedule_.Step();
       ++result_.steps;
       CheckMemory();
+      Broken(laws_.Check(machine_));
     }
     if (result_.status.ok()) CheckEnd();
+    if (result_.status.ok() && options_.replays) CheckReplay();
     result_.instances = workers_.instances();
     for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
     return std::move(result_);
@@ -120,7 +126,8 @@ class Simulation {
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
-    config.max_queued_records = 48;  // more than clients with credit have under way
+    config.work_timeout_us = kWorkTimeoutUs;
+    config.max_queued_records = 96;  // more than three processes with credit have under way
     config.max_slice_looks = 20;     // a death and a close go on for some slices
     return config;
   }
@@ -136,8 +143,33 @@ class Simulation {
 
   // ---- the coordinator ----------------------------------------------------------------------------
 
+  static std::string TenantOf(int session) { return session < kRanks ? "ranks" : "other"; }
+  std::string OpenedAs(int session) const {
+    return TenantOf(options_.fault == Fault::kChargeAnother && session >= kRanks ? 0 : session);
+  }
+
+  void ChangeLimits() {
+    std::vector<TenantLimits> tenants;
+    for (const int session : {0, kRanks}) {
+      TenantLimits& limits = tenants.emplace_back(TenantLimits{.name = TenantOf(session)});
+      limits.weight = random_.Between(1, 5);
+      if (random_.OneIn(2)) limits.max_bytes = random_.Between(1, 96) << 10;
+      if (random_.OneIn(3)) limits.guaranteed_bytes = std::min(limits.max_bytes, random_.Between(1, 32) << 10);
+      if (random_.OneIn(6)) limits.max_queued_records = random_.Between(4, 100);
+    }
+    if (random_.OneIn(8)) tenants.pop_back();  // it goes on without new memory
+    ++result_.changed_limits;
+    Trace(StrCat("limits of ", tenants.size(), " tenants change"));
+    laws_.Changed(machine_, tenants);
+    is_replayed_ = options_.fault != Fault::kLimitsByTheEdge;
+    if (options_.fault != Fault::kForgetLowering) Apply(TenantsChangedEvent{std::move(tenants)});
+    is_replayed_ = true;
+  }
+
   void Apply(Event event) {
+    if (options_.replays && is_replayed_) events_.emplace_back(schedule_.now_us(), event);
     Effects effects = machine_.Apply(schedule_.now_us(), std::move(event));
+    if (options_.replays) AddTexts(effects, texts_);
     for (Effect& effect : effects) {
       if (const auto* told = std::get_if<ToWorkers>(&effect)) {
         workers_.Tell(*told);
@@ -151,6 +183,9 @@ class Simulation {
       } else if (const auto* end = std::get_if<EndSession>(&effect)) {
         OnEnd(*end);
       } else if (const auto* victim = std::get_if<KillWorker>(&effect)) {
+        if (!workers_.is_stalled(victim->worker)) {
+          Broken(StrCat("worker ", victim->worker.value, " works, and is ended: it ", victim->reason));
+        }
         workers_.Kill(victim->worker);
       }
     }
@@ -433,6 +468,7 @@ class Simulation {
 
   void Act(int left) {
     if (left == 0) return Settle();
+    if (random_.OneIn(10)) ChangeLimits();
     const int index = static_cast<int>(random_.Below(kSessions));
     Session& session = At(index);
     const bool is_clients = !session.has_stopped && !session.is_closed && !session.is_over;
@@ -457,6 +493,10 @@ class Simulation {
       Stop(session);
     } else if (what < 98) {
       Close(session);
+    } else if (what < 99) {
+      const WorkerIndex worker(static_cast<int32_t>(random_.Below(kWorkers)));
+      if (workers_.lives(worker)) ++result_.stalled_workers;
+      workers_.Stall(worker);
     } else if (options_.fault == Fault::kLoseReport) {
       workers_.LoseReport();
     }
@@ -558,6 +598,21 @@ class Simulation {
     }
   }
 
+  static void AddTexts(const Effects& effects, std::vector<std::string>& texts) {
+    for (const Effect& effect : effects) texts.push_back(ToText(effect));
+  }
+
+  void CheckReplay() {
+    StateMachine again(Config());
+    std::vector<std::string> texts;
+    for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
+    for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
+      if (i < texts.size() && i < texts_.size() && texts[i] == texts_[i]) continue;
+      return Broken(StrCat("a replay's effect ", i, " is ", i < texts.size() ? texts[i] : "not there", ", and was ",
+                           i < texts_.size() ? texts_[i] : "not there"));
+    }
+  }
+
   // What tensors have that aren't lost: no byte of a worker is in two buffers.
   void CheckMemory() {
     std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
@@ -592,6 +647,10 @@ class Simulation {
   std::array<Session, kSessions> sessions_;
   SimulatedWorkers workers_;
   uint64_t next_connection_ = 0;
+  TenantLaws laws_;
+  std::vector<std::pair<int64_t, Event>> events_;  // to be replayed
+  std::vector<std::string> texts_;                 // of all effects
+  bool is_replayed_ = true;
   bool going_on_ = false;
   bool is_settling_ = false;
   bool is_over_ = false;

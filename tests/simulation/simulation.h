@@ -5,12 +5,15 @@
 // each in order and none before what it waits for; links that carry the bytes of real messages, break after any byte,
 // or fall silent and nobody says so, and are made again. Clients bring uploads to workers, or give them up, wait for
 // credit, stop for good, and go on as another process, which knows of the session what it is told. Workers die and come
-// back, sessions close.
+// back, or breathe and work no more until the coordinator ends them, sessions close.
+//
+// Two sessions are of one tenant and the third of another; their limits change on the way.
 //
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances
-// wait only for smaller ordinals, and have been told their plans. In the end everything that lives is settled, and when
-// all sessions are closed no op is left and no byte of memory is taken.
+// wait only for smaller ordinals, and have been told their plans; that memory is charged to whom it belongs
+// (tenant_laws.h); that the coordinator ends no worker that works. In the end everything that lives is settled, and
+// when all sessions are closed no op is left and no byte of memory is taken.
 //
 // The same seed gives the same run, text for text.
 
@@ -33,13 +36,18 @@ enum class Fault : uint8_t {
   kIgnoreCredit,     // a client sends, however much waits at the coordinator
   kNeverLoseSilent,  // a client that says nothing counts as there
   kTakeStaleLoss,    // the end of a former connection is taken for that of the newest
+  kAnswerProbes,     // a worker that works no more says that it does
   kTakeForTheSame,   // a new process is taken for the client that had the session
+  kChargeAnother,    // a session is taken for another tenant's
+  kForgetLowering,   // the machine does not hear of limits that change
+  kLimitsByTheEdge,  // limits that change are no event: a replay doesn't know them
 };
 
 struct SimulationOptions {
   uint64_t seed = 1;
   int acts = 120;  // of clients, links and workers; then all of it comes to its end
   Fault fault = Fault::kNone;
+  bool replays = false;  // all events once more in the end: the effects have to be the same
 };
 
 struct SimulationResult {
@@ -52,6 +60,7 @@ struct SimulationResult {
   int64_t events = 0;
   int64_t cuts = 0;
   int64_t lost_workers = 0;
+  int64_t stalled_workers = 0;
   int64_t ended_leases = 0;
   int64_t instances = 0;
   int64_t uploads = 0;  // whose bytes were brought
@@ -59,6 +68,7 @@ struct SimulationResult {
   int64_t waits_for_credit = 0;
   int64_t silences = 0;  // links that fell silent
   int64_t new_processes = 0;
+  int64_t changed_limits = 0;
   int64_t collectives = 0;  // of members of a process group, each member's once
 };
 SimulationResult Simulate(const SimulationOptions& options);

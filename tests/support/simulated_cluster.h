@@ -24,6 +24,8 @@ class SimulatedCluster {
     CoordinatorConfig config;
     config.max_outstanding_per_worker = 1024;
     config.max_outstanding_us_per_worker = 1'000'000;
+    config.max_outstanding_us_shared = 1'000'000;
+    config.max_unmeasured_instances = 1024;
     return config;
   }
 

@@ -107,11 +107,11 @@ class Deployed:
                 f"session = ts.connect('tls://node1:7421', token={TOKEN!r}, ca='{self.folder}/tls/ca.crt')\n")
 
     def environment(self):
-        return {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TESSERA_JOIN_TOKEN": JOIN_TOKEN, "TESSERA_TOKEN": TOKEN,
-                "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(self, host, lines, name):
-        lines = re.sub(r"export (\w+)=\$\(openssl rand -hex 16\)", r": ${\1:?}", lines)
+        for token in (TOKEN, JOIN_TOKEN):
+            lines = lines.replace("$(openssl rand -hex 16)", token, 1)
         lines = re.sub(r"^(?=tessera-)", "exec ", lines, flags=re.M)
         log = open(self.folder / f"{name}.log", "wb")
         command = host.command("bash", "-ec", f"cd {self.folder}\n{lines}")

@@ -41,8 +41,8 @@ class Core {
   // `journal` null: no log is kept.
   Core(const CoordinatorConfig& config, std::unique_ptr<JournalWriter> journal);
 
-  // What the log at `path` leads to. The core goes on with the log; a torn end of it is cut off. Errors are ReadJournal's
-  // and JournalWriter::Continue's.
+  // What the log at `path` leads to. The core goes on with the log; a torn end of it is cut off. Errors are
+  // ReadJournal's and JournalWriter::Continue's.
   struct Recovered {
     std::unique_ptr<Core> core;
     uint64_t events = 0;

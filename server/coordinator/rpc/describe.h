@@ -28,6 +28,8 @@ void DescribeProfile(const Hub& hub, const ProfileView& view, wire::Profile::Bui
 // The last calls of a group that the session is a member of; NotFound for others.
 absl::Status DescribeFlight(const Hub& hub, SessionId session, wire::Session::GroupStatusParams::Reader params,
                             wire::FlightRecord::Builder builder);
+// The asking session's tenant; all that are here for an admin.
+void DescribeTenants(const Hub& hub, const StatusView& view, wire::Session::TenantsResults::Builder builder);
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder);
 

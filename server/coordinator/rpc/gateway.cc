@@ -5,8 +5,10 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
+#include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
 #include "server/coordinator/rpc/hello_codec.h"
@@ -14,22 +16,30 @@
 namespace tessera {
 namespace {
 
-// Takes as long for every wrong token of one length.
-bool SameToken(const std::string& wanted, const std::string& shown) {
-  unsigned char difference = wanted.size() == shown.size() ? 0 : 1;
-  for (size_t i = 0; i < shown.size(); ++i) {
-    difference |= static_cast<unsigned char>(shown[i] ^ wanted[i % std::max<size_t>(1, wanted.size())]);
-  }
-  return difference == 0 && !wanted.empty();
-}
+// What the coordinator did for a session on its own time, which the session pays for.
+class ChargedWork {
+ public:
+  ChargedWork(Hub& hub, SessionId session) : hub_(hub), session_(session), began_ns_(MonotonicNs()) {}
+  ~ChargedWork() { hub_.Apply(SessionChargedEvent{session_, (MonotonicNs() - began_ns_) / 1000}); }
+
+ private:
+  Hub& hub_;
+  SessionId session_;
+  int64_t began_ns_;
+};
 
 // Every answer is made in the turn in which its call is read, and the stream reads no call while an answer is being
 // written (GuardMode::kReadWhenWritesEnded): a connection holds one answer that its client doesn't read. An answer that
 // is made later takes room in the connection's AnswerWindow first, as a worker's does.
 class SessionServer final : public wire::Session::Server {
  public:
-  SessionServer(Hub& hub, SessionId id, uint64_t connection, Role role, Acceptor::Admission admission)
-      : hub_(hub), id_(id), connection_(connection), role_(role), admission_(std::move(admission)) {}
+  SessionServer(Hub& hub, const Hub::Opened& opened, Role role, Acceptor::Admission admission, TenantsEdge::Place place)
+      : hub_(hub),
+        id_(opened.session),
+        connection_(opened.connection),
+        role_(role),
+        admission_(std::move(admission)),
+        place_(std::move(place)) {}
   ~SessionServer() {
     hub_.ConnectionGone(id_, connection_);
     admission_.Dismiss();
@@ -37,6 +47,7 @@ class SessionServer final : public wire::Session::Server {
 
   void End(absl::Status reason) {
     ended_ = std::move(reason);
+    place_ = nullptr;
     admission_.Dismiss();
   }
 
@@ -49,11 +60,13 @@ class SessionServer final : public wire::Session::Server {
   }
   kj::Promise<void> explain(ExplainContext context) override {
     Check();
+    const ChargedWork charged(hub_, id_);
     ThrowIfError(DescribePlan(hub_.machine(), id_, context.getParams(), context.getResults().initPlan()));
     return kj::READY_NOW;
   }
   kj::Promise<void> profile(ProfileContext context) override {
     Check();
+    const ChargedWork charged(hub_, id_);
     const auto params = context.getParams();
     DescribeProfile(hub_, {id_, params.getFirstOp(), params.getEndOp()}, context.getResults().initProfile());
     return kj::READY_NOW;
@@ -89,6 +102,22 @@ class SessionServer final : public wire::Session::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> tenants(TenantsContext context) override {
+    Check();
+    DescribeTenants(hub_, {.asking = id_, .role = role_, .max_tensors = 0, .after = {}}, context.getResults());
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> setLimit(SetLimitContext context) override {
+    Check();
+    const auto params = context.getParams();
+    if (role_ != Role::kAdmin) {
+      ThrowIfError(absl::PermissionDeniedError("limit: a tenant's limits may be changed with the admin's token alone"));
+    }
+    ThrowIfError(
+        hub_.SetLimitByAdmin(TextOf(params.getTenant()), TextOf(params.getKey()), TextOf(params.getValue()), id_));
+    return kj::READY_NOW;
+  }
+
  private:
   void Check() {
     ThrowIfError(ended_);
@@ -100,6 +129,7 @@ class SessionServer final : public wire::Session::Server {
   uint64_t connection_;
   Role role_;
   Acceptor::Admission admission_;
+  TenantsEdge::Place place_;
   absl::Status ended_;
 };
 
@@ -137,8 +167,9 @@ class GatewayServer final : public wire::Gateway::Server {
     TakeTry();
     if (door_ == Door::kWorkers) Forbid("connect: this address is for workers; clients have another one (--listen)");
     Require(CheckVersion("connect", reader.getProtocolVersion()));
-    const Role role = RoleOf(TextOf(reader.getToken()));
-    auto decoded = DecodeClientHello(reader, kTenantOfTokens, hub_.options().max_lease_s);
+    const TokenEntry token = HolderOf("connect", hub_.tenants_edge().ClientOf(TextOf(reader.getToken())));
+    const Role role = token.role == TokenRole::kAdmin ? Role::kAdmin : Role::kClient;
+    auto decoded = DecodeClientHello(reader, token.tenant, hub_.options().max_lease_s);
     Require(decoded.status());
     ClientHello& hello = *decoded;
     // The server lives as long as the client holds it; ended sessions answer with their reason.
@@ -149,20 +180,22 @@ class GatewayServer final : public wire::Gateway::Server {
     const bool is_to_come_back = door_ != Door::kAll || !hello.name.empty();
     const double lease_s =
         hello.lease_s.value_or(is_to_come_back ? hub_.options().long_lease_s : hub_.options().lease_s);
+    auto place = hub_.tenants_edge().Connect(token, hub_.LimitsOf(token.tenant));
+    Require(place.status());
     Hub::Opened opened;
     if (hello.resume.has_value()) {
-      auto resumed = hub_.ResumeSession(*hello.resume, role, on_end);
+      auto resumed = hub_.ResumeSession(*hello.resume, {token.tenant, role}, on_end);
       Require(resumed.status());
       opened = *std::move(resumed);
     } else {
-      auto made = hub_.OpenSession({SessionId(), 0, kTenantOfTokens, std::move(hello.client),
+      auto made = hub_.OpenSession({SessionId(), 0, token.tenant, std::move(hello.client),
                                     static_cast<int64_t>(lease_s * 1e6), role, std::move(hello.name), 0, peer_.uid},
                                    on_end);
       Require(made.status());
       opened = *std::move(made);
     }
     Admit();
-    auto server = kj::heap<SessionServer>(hub_, opened.session, opened.connection, role, admission_);
+    auto server = kj::heap<SessionServer>(hub_, opened, role, admission_, *std::move(place));
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
@@ -178,9 +211,7 @@ class GatewayServer final : public wire::Gateway::Server {
     if (door_ == Door::kClients)
       Forbid("join: this address is for clients; workers have another one (--listen-workers)");
     Require(CheckVersion("join", hello.getProtocolVersion()));
-    if (!SameToken(hub_.options().join_token, TextOf(hello.getJoinToken()))) {
-      Refuse("join: the join token is wrong");
-    }
+    HolderOf("join", hub_.tenants_edge().WorkerOf(TextOf(hello.getJoinToken())));
     auto event = DecodeWorkerHello(hello);
     Require(event.status());
     // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
@@ -208,9 +239,6 @@ class GatewayServer final : public wire::Gateway::Server {
   }
 
  private:
-  // Of the tokens of this version: all are of one tenant.
-  static constexpr char kTenantOfTokens[] = "";
-
   // A connection has one: who guesses tokens connects for each.
   void TakeTry() {
     if (taken_) Require(absl::FailedPreconditionError("this connection has a session or a worker already"));
@@ -226,12 +254,10 @@ class GatewayServer final : public wire::Gateway::Server {
     if (!status.ok()) LogRefusal(peer_.text, StdView(status.message()));
     ThrowIfError(status);
   }
-  void Refuse(const char* why) { Require(absl::UnauthenticatedError(why)); }
   void Forbid(const char* why) { Require(absl::PermissionDeniedError(why)); }
-  Role RoleOf(const std::string& token) {
-    const bool is_admins = SameToken(hub_.options().admin_token, token);  // both are compared, whichever it is
-    if (!SameToken(hub_.options().token, token) && !is_admins) Refuse("connect: the token is wrong");
-    return is_admins ? Role::kAdmin : Role::kClient;
+  TokenEntry HolderOf(std::string_view what, absl::StatusOr<TokenEntry> token) {
+    if (!token.ok()) Require(WithMessage(token.status(), StrCat(what, ": ", StdView(token.status().message()))));
+    return *std::move(token);
   }
 
   Hub& hub_;

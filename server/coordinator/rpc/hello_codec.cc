@@ -30,10 +30,7 @@ absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, 
   TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the client", reader.getClient()));
   TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the tenant", reader.getTenant()));
   const std::string wanted = TextOf(reader.getTenant());
-  if (!wanted.empty() && wanted != tenant) {
-    return absl::PermissionDeniedError(StrCat("connect: tenant \"", Printable(wanted, kMaxNameBytes),
-                                              "\" is not the token's, which is \"", tenant, "\""));
-  }
+  if (!wanted.empty() && wanted != tenant) return absl::UnauthenticatedError("connect: the token is wrong");
   TESSERA_RETURN_IF_ERROR(CheckName("connect", "name of the session", reader.getName()));
   ClientHello hello;
   hello.name = Printable(TextOf(reader.getName()), kMaxNameBytes);

@@ -40,7 +40,8 @@ struct RejoinRequest {
   uint64_t taken = 0;     // messages that it has taken
   uint64_t reported = 0;  // reports that it has sent
 };
-// InvalidArgument for what is out of range, PermissionDenied for a tenant that is not the token's.
+// InvalidArgument for what is out of range. For a tenant that is not the token's what a wrong token gets: which others
+// there are is not told.
 absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,
                                               double max_lease_s);
 // Without an incarnation; `pid` is the worker's own word.

@@ -52,6 +52,7 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       core_(std::move(core)),
       machine_(core_->machine()),
       began_us_(core_->now_us()),
+      tenants_edge_(options),
       tasks_(*this) {
   const bool is_recovered = core_->is_recovered();
   Apply(StartedEvent{is_recovered ? machine_.given().epoch + 1 : options.epoch,
@@ -324,12 +325,13 @@ absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::func
   return opened;
 }
 
-absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, Role role,
+absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, const Holder& holder,
                                                std::function<void(absl::Status)> on_end) {
   const SessionId session = resume.session;
   auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.secret != resume.secret ||
-      machine_.sessions().at(session).info.role != role) {
+      machine_.sessions().at(session).info.role != holder.role ||
+      machine_.sessions().at(session).info.tenant != holder.tenant) {
     return absl::NotFoundError(
         StrCat("connect: no session ", session.value, " with this secret is here; its lease may be over"));
   }

@@ -21,6 +21,7 @@
 #include "server/coordinator/rpc/core.h"
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/options.h"
+#include "server/coordinator/rpc/tenants_edge.h"
 
 namespace kj {
 class Timer;
@@ -53,13 +54,23 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // connection has taken it.
   // With a number and a secret of its own. ResourceExhausted when there are too many.
   absl::StatusOr<Opened> OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end);
-  // NotFound for a session that is not here, has another secret, or is of another role: which is not told.
-  absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, Role role,
+  // NotFound for a session that is not here, has another secret, or is of another tenant or role: which is not told.
+  struct Holder {
+    std::string tenant;
+    Role role = Role::kClient;
+  };
+  absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, const Holder& holder,
                                        std::function<void(absl::Status)> on_end);
   absl::Status CloseByAdmin(SessionId session, SessionId by);
   // Ends a worker's process; what comes of it is a death like any other. NotFound, or FailedPrecondition where its
   // process can't be ended from here and others map its memory.
   absl::Status KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by);
+  // The tenants file, when it has been read: limits are an event, tokens are not.
+  void SetTenants(TenantsFile file);
+  // Until the file is read again. NotFound, InvalidArgument.
+  absl::Status SetLimitByAdmin(const std::string& tenant, const std::string& key, const std::string& value,
+                               SessionId by);
+  TenantLimits LimitsOf(const std::string& tenant) const;
   void ConnectionGone(SessionId session, uint64_t connection);
   bool IsCurrent(SessionId session, uint64_t connection) const;
 
@@ -84,6 +95,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   const StateMachine& machine() const { return core_->machine(); }
   const CoordinatorOptions& options() const { return options_; }
+  TenantsEdge& tenants_edge() { return tenants_edge_; }
+  const TenantsEdge& tenants_edge() const { return tenants_edge_; }
   uint64_t epoch() const { return machine_.given().epoch; }
   uint64_t peer_key() const { return core_->peer_key(); }
   double uptime_s() const;
@@ -169,6 +182,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   const StateMachine& machine_;
   int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written
   const int64_t began_us_;        // by the machine's clock, which goes on where a former process left it
+  TenantsEdge tenants_edge_;
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<WorkerIndex, ClockOffset> clocks_;

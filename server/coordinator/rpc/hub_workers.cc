@@ -268,10 +268,9 @@ absl::StatusOr<Hub::Joined> Hub::RejoinWorker(const WorkerJoinedEvent& event, co
   found->second.client = kj::mv(client);
   found->second.process = OpenProcess(event.pid);
   expected_links_.erase(found->second.link_key);
-  found->second.link_key =
-      ExpectLink([this, worker, incarnation = again.incarnation](kj::Own<LinkStream> stream) {
-        StartWorkerAgain(worker, incarnation, kj::mv(stream));
-      });
+  found->second.link_key = ExpectLink([this, worker, incarnation = again.incarnation](kj::Own<LinkStream> stream) {
+    StartWorkerAgain(worker, incarnation, kj::mv(stream));
+  });
   return Joined{worker, again.incarnation, found->second.link_key, line->reports};
 }
 

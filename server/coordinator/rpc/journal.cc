@@ -24,6 +24,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/record_codec.h"
+#include "server/coordinator/rpc/tenants_codec.h"
 #include "server/coordinator/state_machine.h"
 #include "server/plan/rpc/instance_codec.h"
 
@@ -107,6 +108,15 @@ struct EventWriter {
   }
   void operator()(const TickEvent&) { out.setTick(); }
   void operator()(const ContinuedEvent&) { out.setContinued(); }
+  void operator()(const TenantsChangedEvent& e) {
+    auto list = out.initTenantsChanged(static_cast<unsigned>(e.tenants.size()));
+    for (unsigned i = 0; i < list.size(); ++i) EncodeTenantLimits(e.tenants[i], list[i]);
+  }
+  void operator()(const SessionChargedEvent& e) {
+    auto charged = out.initSessionCharged();
+    charged.setSession(e.session.value);
+    charged.setUs(e.us);
+  }
 };
 
 absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
@@ -258,6 +268,17 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     }
     case Journal::TICK: return TickEvent{};
     case Journal::CONTINUED: return ContinuedEvent{};
+    case Journal::TENANTS_CHANGED: {
+      TESSERA_ASSIGN_OR_RETURN(std::vector<TenantLimits> tenants, DecodeTenants(reader.getTenantsChanged()));
+      return TenantsChangedEvent{std::move(tenants)};
+    }
+    case Journal::SESSION_CHARGED: {
+      auto e = reader.getSessionCharged();
+      if (e.getUs() < 0 || e.getUs() > kMaxTimeUs / 2) {
+        return absl::InvalidArgumentError(StrCat("journal: a session was charged ", e.getUs(), " us"));
+      }
+      return SessionChargedEvent{SessionId(e.getSession()), e.getUs()};
+    }
     case Journal::CONNECTION_LOST:
     case Journal::SESSION_RESUMED:
     case Journal::SESSION_WENT_ON:
@@ -268,7 +289,8 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
-                                                                     const CoordinatorConfig& config, Digest digest) {
+                                                                     const CoordinatorConfig& config,
+                                                                     JournalDigest digest) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
   capnp::MallocMessageBuilder message;
@@ -276,7 +298,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
   std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, 0));
-  if (digest == Digest::kOfEffects) writer->digest_ = std::make_unique<EffectsDigest>();
+  if (digest == JournalDigest::kWritten) writer->digest_ = std::make_unique<EffectsDigest>();
   TESSERA_RETURN_IF_ERROR(writer->Write(message));
   return writer;
 }

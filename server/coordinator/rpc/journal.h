@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,8 @@ class EffectsDigest {
  public:
   EffectsDigest();
   ~EffectsDigest();
+  EffectsDigest(const EffectsDigest&) = delete;
+  EffectsDigest& operator=(const EffectsDigest&) = delete;
   void Add(const Effects& effects);
   std::string Hex() const;
   uint64_t count() const { return count_; }
@@ -36,16 +39,18 @@ class EffectsDigest {
   uint64_t count_ = 0;
 };
 
+// Whether a digest of the effects is kept, which takes a text and a hash of each of them.
+enum class JournalDigest : uint8_t { kNone, kWritten };
+
 class JournalWriter {
  public:
-  // With a digest of all effects, which is written to PATH.digest in the end.
-  enum class Digest : uint8_t { kNone, kOfEffects };
   // Truncates. Unavailable when the file can't be written, as on a full disk.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
-                                                               Digest digest = Digest::kOfEffects);
+                                                               JournalDigest digest);
   // Goes on with a journal behind its first so many bytes, which are whole events; what stands there is cut off.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Continue(const std::string& path, uint64_t bytes);
-  // The last connections end after the last request.
+  // Writes the digest of all effects to PATH.digest, where one is kept: the last connections end after the last
+  // request.
   ~JournalWriter();
 
   // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). Unavailable, and nothing is kept of the

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kMaxReasonChars = 1024;    // docs/limits.md: max_reason_chars
 constexpr size_t kMaxGroupKeyBytes = 1024;  // docs/limits.md: max_group_key_bytes
 constexpr size_t kMaxProcessChars = 256;    // docs/limits.md: max_process_chars
+constexpr size_t kMaxMeetingChars = 512;    // docs/limits.md: max_meeting_chars
 
 absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
   CallRecord record;
@@ -55,7 +56,8 @@ absl::StatusOr<Record> DecodeJoin(wire::JoinGroup::Reader reader) {
                          .rank = reader.getRank(),
                          .worker = WorkerIndex(reader.getWorker()),
                          .process = Printable(TextOf(reader.getProcess()), kMaxProcessChars),
-                         .timeout_us = reader.getTimeoutUs()};
+                         .timeout_us = reader.getTimeoutUs(),
+                         .meeting = Printable(TextOf(reader.getMeeting()), kMaxMeetingChars)};
 }
 
 absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
@@ -75,7 +77,9 @@ absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
                           .last_use = reader.getLastUse(),
                           .result = HandleId(reader.getResult()),
                           .result_spec = {},
-                          .timeout_us = reader.getTimeoutUs()};
+                          .timeout_us = reader.getTimeoutUs(),
+                          .number = reader.getNumber(),
+                          .waited_us = reader.getWaitedUs()};
   if (record.result.value != 0) {
     TESSERA_ASSIGN_OR_RETURN(record.result_spec, DecodeTensorSpec(reader.getResultSpec()));
   }
@@ -239,6 +243,7 @@ struct EventEncoder {
     for (unsigned i = 0; i < members.size(); ++i) {
       members[i].setWorker(e.members[i].worker.value);
       members[i].setProcess(e.members[i].process.c_str());
+      members[i].setMeeting(e.members[i].meeting.c_str());
     }
   }
   void operator()(const MatchedEvent& e) {

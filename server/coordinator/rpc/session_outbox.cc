@@ -31,7 +31,7 @@ int64_t BytesOf(const SessionEvent& event) {
     size_t operator()(const UploadDoneEvent&) const { return 0; }
     size_t operator()(const GroupJoinedEvent& e) const {
       size_t bytes = 0;
-      for (const auto& member : e.members) bytes += sizeof(member) + member.process.size();
+      for (const auto& member : e.members) bytes += sizeof(member) + member.process.size() + member.meeting.size();
       return bytes;
     }
     size_t operator()(const MatchedEvent&) const { return 0; }

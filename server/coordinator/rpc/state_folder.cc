@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig&
   struct stat found {};
   // An empty one was begun by a process that ended before it had written anything.
   if (stat(log.c_str(), &found) != 0 || found.st_size == 0) {
-    TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Create(log, config, JournalWriter::Digest::kNone));
+    TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Create(log, config, JournalDigest::kNone));
     return std::make_unique<Core>(config, std::move(journal));
   }
   const int64_t began_ns = MonotonicNs();

@@ -39,12 +39,13 @@ class DecodedFile::Copying final : public ShardCopy {
 
 absl::StatusOr<std::shared_ptr<DecodedFile>> DecodedFile::Make(Decoder& decoder,
                                                                std::shared_ptr<const OpenedFile> opened,
-                                                               const TensorSpec& spec, DecodedPlace place) {
+                                                               const TensorSpec& spec, DecodedPlace place,
+                                                               Decoder::IsWanted is_wanted) {
   if (place.strides.size() != spec.shape.size()) {
     return absl::InvalidArgumentError(StrCat("file: ", place.strides.size(), " strides for ", ToText(spec)));
   }
   return std::shared_ptr<DecodedFile>(
-      new DecodedFile(decoder, std::move(opened), std::move(place), SizeBytes(spec.dtype)));
+      new DecodedFile(decoder, std::move(opened), std::move(place), SizeBytes(spec.dtype), std::move(is_wanted)));
 }
 
 std::unique_ptr<ShardCopy> DecodedFile::Begin(const TransferRange& range, const Box& own, const Box& box,
@@ -66,7 +67,7 @@ absl::Status DecodedFile::CopyPart(const TransferRange& range, const Box& own, c
   }
   const Strides dense = RowMajorStrides(extents);
   if (range.direction == TransferDirection::kUpload) {
-    TESSERA_RETURN_IF_ERROR(decoder_.Read(file(), place_.path, part));
+    TESSERA_RETURN_IF_ERROR(decoder_.Read(file(), place_.path, part, is_wanted_));
     CopyStrided(extents, element_bytes_, decoder_.buffer(), dense, shard, range.strides);
     return absl::OkStatus();
   }

@@ -26,23 +26,30 @@ struct DecodedPlace {
 
 class DecodedFile final : public ShardFile {
  public:
-  // The decoder outlives it.
+  // The decoder outlives it. Reads end by Cancelled when they aren't wanted any more.
   static absl::StatusOr<std::shared_ptr<DecodedFile>> Make(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
-                                                           const TensorSpec& spec, DecodedPlace place);
+                                                           const TensorSpec& spec, DecodedPlace place,
+                                                           Decoder::IsWanted is_wanted = nullptr);
 
   std::unique_ptr<ShardCopy> Begin(const TransferRange& range, const Box& own, const Box& box,
                                    std::byte* shard) override;
 
  private:
   class Copying;
-  DecodedFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened, DecodedPlace place, int64_t element_bytes)
-      : ShardFile(std::move(opened)), decoder_(decoder), place_(std::move(place)), element_bytes_(element_bytes) {}
+  DecodedFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened, DecodedPlace place, int64_t element_bytes,
+              Decoder::IsWanted is_wanted)
+      : ShardFile(std::move(opened)),
+        decoder_(decoder),
+        place_(std::move(place)),
+        element_bytes_(element_bytes),
+        is_wanted_(std::move(is_wanted)) {}
   // Of one that fits the buffer.
   absl::Status CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
 
   Decoder& decoder_;
   const DecodedPlace place_;
   const int64_t element_bytes_;
+  const Decoder::IsWanted is_wanted_;
 };
 
 }  // namespace tessera

@@ -223,21 +223,30 @@ absl::Status Decoder::Send(std::string_view request, int file) {
   return absl::UnavailableError(StrCat("decoder: no question reaches it: ", std::string_view(strerror(errno))));
 }
 
-absl::StatusOr<int64_t> Decoder::Receive() {
+absl::StatusOr<int64_t> Decoder::Receive(const IsWanted& is_wanted) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  using std::chrono::milliseconds;
+  const auto asked = Clock::now();
+  const auto end = [this](const absl::Status& why) {
+    kill(process_.number, SIGKILL);
+    End();
+    return why;
+  };
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto passed = std::chrono::duration_cast<milliseconds>(Clock::now() - asked).count();
+    if (passed >= options_.timeout_ms) {
+      return end(
+          absl::DeadlineExceededError(StrCat("decoder: no answer within ", options_.timeout_ms, " ms; it was ended")));
+    }
+    if (passed >= kDecoderUnwantedMs && is_wanted && !is_wanted()) {
+      return end(absl::CancelledError("decoder: nobody waits for its answer any more; it was ended"));
+    }
     // A process that it left may hold the line open, so its own end counts, too.
     std::array<pollfd, 2> ready = {pollfd{process_.line.get(), POLLIN, 0}, pollfd{process_.exit.get(), POLLIN, 0}};
-    const int count = poll(ready.data(), ready.size(), static_cast<int>(std::max<int64_t>(left, 0)));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      kill(process_.number, SIGKILL);
-      End();
-      return absl::DeadlineExceededError(
-          StrCat("decoder: no answer within ", options_.timeout_ms, " ms; it was ended"));
-    }
+    const int64_t left = options_.timeout_ms - passed;
+    const int count =
+        poll(ready.data(), ready.size(), static_cast<int>(is_wanted ? std::min(left, kDecoderLookMs) : left));
+    if (count <= 0) continue;
     std::array<char, kMaxDecoderReply + 1> packet;
     const ssize_t bytes = recv(process_.line.get(), packet.data(), packet.size(), MSG_DONTWAIT);
     if (bytes < 0 && errno == EINTR) continue;
@@ -246,50 +255,54 @@ absl::StatusOr<int64_t> Decoder::Receive() {
   }
 }
 
-absl::StatusOr<int64_t> Decoder::Ask(std::string_view what, const FileDescriptor& file, std::string_view path,
-                                     const DecodedPart* part, std::string_view text,
-                                     const std::function<void(std::byte*)>& fill) {
-  const auto told = [path](const absl::Status& status) {
+absl::StatusOr<int64_t> Decoder::Ask(const Question& question) {
+  const auto told = [&question](const absl::Status& status) {
     return absl::Status(status.code(),
-                        StrCat("file ", Printable(path, kMaxShownPath), ": ", StdView(status.message())));
+                        StrCat("file ", Printable(question.path, kMaxShownPath), ": ", StdView(status.message())));
   };
-  const std::string request = RequestText(what, EndingOf(path), part, text);
+  const std::string request = RequestText(question.what, EndingOf(question.path), question.part, question.text);
   if (request.size() > kMaxDecoderRequest) {
     return told(absl::InvalidArgumentError(StrCat("decoder: a question of ", request.size(), " bytes, ",
                                                   kMaxDecoderRequest, " are allowed (max_decoder_request)")));
   }
   const auto begin = [&]() -> absl::Status {
     TESSERA_RETURN_IF_ERROR(Start());
-    if (fill) fill(process_.buffer);
+    if (question.fill) question.fill(process_.buffer);
     return absl::OkStatus();
   };
   if (absl::Status begun = begin(); !begun.ok()) return told(begun);
-  if (!Send(request, file.get()).ok()) {  // it has ended since Start looked
+  if (!Send(request, question.file.get()).ok()) {  // it has ended since Start looked
     End();
     if (absl::Status begun = begin(); !begun.ok()) return told(begun);
-    if (!Send(request, file.get()).ok()) {
+    if (!Send(request, question.file.get()).ok()) {
       return told(absl::UnavailableError(StrCat("decoder: it ended before it answered: ", End())));
     }
   }
-  absl::StatusOr<int64_t> bytes = Receive();
+  absl::StatusOr<int64_t> bytes = Receive(question.is_wanted);
   if (absl::IsInternal(bytes.status())) End();  // what it says makes no sense
   if (!bytes.ok()) return told(bytes.status());
   return bytes;
 }
 
-absl::StatusOr<std::string> Decoder::Describe(const FileDescriptor& file, std::string_view path) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, Ask("describe", file, path, nullptr, ""));
+absl::StatusOr<std::string> Decoder::Describe(const FileDescriptor& file, std::string_view path,
+                                              const IsWanted& is_wanted) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                           Ask({.what = "describe", .file = file, .path = path, .is_wanted = is_wanted}));
   return std::string(reinterpret_cast<const char*>(process_.buffer), static_cast<size_t>(bytes));
 }
 
-absl::Status Decoder::Create(const FileDescriptor& folder, std::string_view path, std::string_view json) {
-  return Ask("create", folder, path, nullptr, json).status();
+absl::Status Decoder::Create(const FileDescriptor& folder, std::string_view path, std::string_view json,
+                             const IsWanted& is_wanted) {
+  return Ask({.what = "create", .file = folder, .path = path, .text = json, .is_wanted = is_wanted}).status();
 }
 
-absl::Status Decoder::Read(const FileDescriptor& file, std::string_view path, const DecodedPart& part) {
+absl::Status Decoder::Read(const FileDescriptor& file, std::string_view path, const DecodedPart& part,
+                           const IsWanted& is_wanted) {
   int64_t wanted = part.element_bytes;
   for (const int64_t extent : part.extents) wanted *= extent;
-  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, Ask("read", file, path, &part, part.member));
+  TESSERA_ASSIGN_OR_RETURN(
+      const int64_t bytes,
+      Ask({.what = "read", .file = file, .path = path, .part = &part, .text = part.member, .is_wanted = is_wanted}));
   if (bytes == wanted) return absl::OkStatus();
   return absl::InternalError(
       StrCat("file ", Printable(path, kMaxShownPath), ": decoder: ", bytes, " bytes, ", wanted, " were asked for"));
@@ -297,7 +310,8 @@ absl::Status Decoder::Read(const FileDescriptor& file, std::string_view path, co
 
 absl::Status Decoder::Write(const FileDescriptor& folder, std::string_view path, const DecodedPart& part,
                             const std::function<void(std::byte*)>& fill) {
-  return Ask("write", folder, path, &part, part.member, fill).status();
+  return Ask({.what = "write", .file = folder, .path = path, .part = &part, .text = part.member, .fill = fill})
+      .status();
 }
 
 }  // namespace tessera

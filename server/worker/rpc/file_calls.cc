@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -33,27 +34,6 @@ struct Wanted {
 absl::StatusOr<FileDescriptor> OpenWanted(const FileRoots& roots, const Wanted& wanted) {
   if (wanted.is_upload) return wanted.is_decoded ? roots.OpenFileOrFolder(wanted.path) : roots.Open(wanted.path);
   return wanted.is_decoded ? roots.OpenNewFolder(wanted.path) : roots.OpenNew(wanted.path);
-}
-
-// The part of an open file that is one tensor.
-absl::StatusOr<std::shared_ptr<ShardFile>> MakeShardFile(Decoder& decoder, std::shared_ptr<const OpenedFile> opened,
-                                                         wire::Transfer::OpenFileParams::Reader params,
-                                                         const TransferRange& range) {
-  const bool is_as_seen = opened->stamp().IsOf(static_cast<int64_t>(params.getBytes()), params.getModifiedNs());
-  if (range.direction == TransferDirection::kUpload && !is_as_seen) {
-    return absl::FailedPreconditionError(
-        StrCat(NameOfPath(Text(params.getPath())), ": it has changed since it was looked at"));
-  }
-  const auto told = params.getLayout();
-  const auto offset = static_cast<int64_t>(told.getOffset());
-  std::vector<int64_t> strides;
-  for (const int64_t stride : told.getStrides()) strides.push_back(stride);
-  if (told.getIsDecoded()) {
-    DecodedPlace place{Text(params.getPath()), Text(told.getMember()), offset, std::move(strides)};
-    return DecodedFile::Make(decoder, std::move(opened), range.spec, std::move(place));
-  }
-  const ByteOrder order = told.getIsReversed() ? ByteOrder::kReversed : ByteOrder::kOwn;
-  return TensorFile::Make(std::move(opened), range.spec, {offset, std::move(strides), order});
 }
 
 // With a deleter that leaves it to a thread of its lane: to close a file, or to remove one that isn't committed, are
@@ -141,6 +121,38 @@ kj::Promise<absl::StatusOr<T>> FileCalls::AskFiles(const std::string& path, std:
   return Ask<T>(threads_.files, files_.roots.NumberOf(path), path, std::move(call));
 }
 
+// The part of an open file that is one tensor.
+absl::StatusOr<std::shared_ptr<ShardFile>> FileCalls::MakeShardFile(OpenedPointer opened,
+                                                                    wire::Transfer::OpenFileParams::Reader params,
+                                                                    const TransferRange& range) const {
+  const bool is_as_seen = opened->stamp().IsOf(static_cast<int64_t>(params.getBytes()), params.getModifiedNs());
+  if (range.direction == TransferDirection::kUpload && !is_as_seen) {
+    return absl::FailedPreconditionError(
+        StrCat(NameOfPath(Text(params.getPath())), ": it has changed since it was looked at"));
+  }
+  const auto told = params.getLayout();
+  const auto offset = static_cast<int64_t>(told.getOffset());
+  std::vector<int64_t> strides;
+  for (const int64_t stride : told.getStrides()) strides.push_back(stride);
+  if (told.getIsDecoded()) {
+    DecodedPlace place{Text(params.getPath()), Text(told.getMember()), offset, std::move(strides)};
+    Decoder::IsWanted is_wanted = [ticket = ticket_]() { return !ticket->over; };
+    return DecodedFile::Make(decoder_, std::move(opened), range.spec, std::move(place), std::move(is_wanted));
+  }
+  const ByteOrder order = told.getIsReversed() ? ByteOrder::kReversed : ByteOrder::kOwn;
+  return TensorFile::Make(std::move(opened), range.spec, {offset, std::move(strides), order});
+}
+
+template <typename T>
+kj::Promise<absl::StatusOr<T>> FileCalls::AskDecoder(const std::string& path,
+                                                     std::function<absl::StatusOr<T>(const Decoder::IsWanted&)> call) {
+  auto is_dropped = std::make_shared<std::atomic<bool>>(false);
+  std::function<absl::StatusOr<T>()> ask = [call = std::move(call), ticket = ticket_, is_dropped]() {
+    return call([&ticket, &is_dropped]() { return !ticket->over && !*is_dropped; });
+  };
+  return Ask<T>(threads_.decodes, 0, path, std::move(ask)).attach(kj::defer([is_dropped]() { *is_dropped = true; }));
+}
+
 absl::StatusOr<FairPlaces::Place> FileCalls::TakePlace(const std::string& path) const {
   return open_files_.Take(ticket_->window.session, StrCat(NameOfPath(path), ": open files"));
 }
@@ -162,7 +174,7 @@ kj::Promise<absl::StatusOr<std::shared_ptr<ShardFile>>> FileCalls::Open(wire::Tr
   paths_[tensor] = wanted.path;
   const auto key = std::make_pair(wanted.path, wanted.is_decoded);
   if (const auto found = opened_.find(key); found != opened_.end()) {
-    return MakeShardFile(decoder_, found->second, params, range);
+    return MakeShardFile(found->second, params, range);
   }
   auto place = TakePlace(wanted.path);
   if (!place.ok()) return absl::StatusOr<std::shared_ptr<ShardFile>>(place.status());
@@ -178,7 +190,7 @@ kj::Promise<absl::StatusOr<std::shared_ptr<ShardFile>>> FileCalls::Open(wire::Tr
              &range](absl::StatusOr<OpenedPointer> opened) -> absl::StatusOr<std::shared_ptr<ShardFile>> {
         if (!opened.ok()) return opened.status();
         opened_[key] = *opened;
-        return MakeShardFile(decoder_, *std::move(opened), params, range);
+        return MakeShardFile(*std::move(opened), params, range);
       });
 }
 
@@ -246,10 +258,10 @@ kj::Promise<void> FileCalls::Describe(
           ThrowIfError(opened.status());
           const OpenedPointer file = *std::move(opened);
           const FileStamp stamp = file->stamp();
-          std::function<absl::StatusOr<std::string>()> describe = [&decoder = decoder_, file, path]() {
-            return decoder.Describe(file->file(), path);
-          };
-          return Ask<std::string>(threads_.decodes, 0, path, std::move(describe))
+          return AskDecoder<std::string>(path,
+                                         [&decoder = decoder_, file, path](const Decoder::IsWanted& is_wanted) {
+                                           return decoder.Describe(file->file(), path, is_wanted);
+                                         })
               .then([context, stamp](absl::StatusOr<std::string> json) mutable {
                 ThrowIfError(json.status());
                 auto results = context.getResults();
@@ -302,11 +314,12 @@ kj::Promise<void> FileCalls::CreateFolder(
   return AskFiles<Made>(path, std::move(create)).then([this, path, json](absl::StatusOr<Made> folder) {
     ThrowIfError(folder.status());
     const Made made = *std::move(folder);
-    std::function<absl::StatusOr<Made>()> fill = [&decoder = decoder_, made, path, json]() -> absl::StatusOr<Made> {
-      TESSERA_RETURN_IF_ERROR(decoder.Create(made->file(), path, json));
+    const auto fill = [&decoder = decoder_, made, path,
+                       json](const Decoder::IsWanted& is_wanted) -> absl::StatusOr<Made> {
+      TESSERA_RETURN_IF_ERROR(decoder.Create(made->file(), path, json, is_wanted));
       return made;
     };
-    return Ask<Made>(threads_.decodes, 0, path, std::move(fill)).then([this, path](absl::StatusOr<Made> filled) {
+    return AskDecoder<Made>(path, fill).then([this, path](absl::StatusOr<Made> filled) {
       ThrowIfError(filled.status());
       new_path_ = path;
       new_file_ = *std::move(filled);

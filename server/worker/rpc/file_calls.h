@@ -85,6 +85,13 @@ class FileCalls {
                                      std::function<absl::StatusOr<T>()> call);
   template <typename T>
   kj::Promise<absl::StatusOr<T>> AskFiles(const std::string& path, std::function<absl::StatusOr<T>()> call);
+  // The decoder's thread asks for it; the question ends when the promise is dropped, or the ticket is over.
+  template <typename T>
+  kj::Promise<absl::StatusOr<T>> AskDecoder(const std::string& path,
+                                            std::function<absl::StatusOr<T>(const Decoder::IsWanted&)> call);
+  absl::StatusOr<std::shared_ptr<ShardFile>> MakeShardFile(OpenedPointer opened,
+                                                           wire::Transfer::OpenFileParams::Reader params,
+                                                           const TransferRange& range) const;
   absl::StatusOr<FairPlaces::Place> TakePlace(const std::string& path) const;
   std::vector<FairPlaces::Place> TakeNewFilePlaces(const std::string& path) const;
 

@@ -40,8 +40,8 @@ kj::Maybe<Line> JoinAgain(const JoinAgainParts& parts) {
       const absl::Status why = FromException(*exception);
       if (!absl::IsUnavailable(why) && !absl::IsNotFound(why)) kj::throwFatalException(kj::mv(*exception));
       if (timer.now() >= give_up) {
-        ThrowIfError(absl::DeadlineExceededError(StrCat("no coordinator has come back at ", parts.coordinator, " in ",
-                                                        parts.outlive_s, " s (--outlive)")));
+        ThrowIfError(absl::DeadlineExceededError(
+            StrCat("no coordinator has come back at ", parts.coordinator, " in ", parts.outlive_s, " s (--outlive)")));
       }
     } else {
       return line;

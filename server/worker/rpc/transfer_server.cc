@@ -127,13 +127,18 @@ absl::Status TransferServer::Attach(wire::SharedMemory::Client lender) {
   return attached_;
 }
 
+// A client that is gone holds no decoder: with its last call the transfer goes, and what runs for it ends. A call that
+// is taken back alone has its turn, though: the copy knows nothing of the call's context.
 kj::Promise<void> TransferServer::copy(CopyContext context) {
+  context.allowCancellation();
   auto params = context.getParams();
   const Box box = DecodeBox(params.getBox().getStarts(), params.getBox().getStops());
   const uint64_t offset = params.getOffset();
   const uint32_t tensor = params.getTensor();
   context.releaseParams();
-  return InOrder([this, context, box, offset, tensor]() mutable { return Copy(context, box, offset, tensor); });
+  auto copied = std::make_shared<int64_t>(0);
+  return InOrder([this, box, offset, tensor, copied]() { return Copy(box, offset, tensor, copied); })
+      .then([context, copied]() mutable { context.getResults().setBytes(static_cast<uint64_t>(*copied)); });
 }
 
 kj::Promise<void> TransferServer::put(PutContext context) {
@@ -181,7 +186,7 @@ kj::Promise<void> TransferServer::RunCopy(JobThreads& threads, Job job, std::sha
   return threads.Run(std::move(job)).then([outcome]() { ThrowIfError(outcome->status); });
 }
 
-kj::Promise<void> TransferServer::Copy(CopyContext context, const Box& box, uint64_t offset, uint32_t tensor) {
+kj::Promise<void> TransferServer::Copy(const Box& box, uint64_t offset, uint32_t tensor, std::shared_ptr<int64_t> out) {
   ThrowIfError(CheckHeld("copy"));
   ThrowIfError(attached_);
   ThrowIfError(CheckTensor("copy", tensor));
@@ -221,10 +226,10 @@ kj::Promise<void> TransferServer::Copy(CopyContext context, const Box& box, uint
   if (is_upload() && source.is_decoded) {
     copied = copied.then([this, tensor, file = source.file]() { return files_.CheckUnchanged(tensor, file); });
   }
-  return copied.then([this, context, outcome, box, tensor]() mutable {
+  return copied.then([this, outcome, box, tensor, out = std::move(out)]() {
     TicketTable::Ticket::Shard& reached = ticket_->shards[tensor];
     if (is_upload()) reached.covered_rows = CoveredAfter(reached, box);
-    context.getResults().setBytes(static_cast<uint64_t>(outcome->bytes));
+    *out = outcome->bytes;
   });
 }
 

@@ -66,7 +66,8 @@ class TransferServer final : public wire::Transfer::Server {
   kj::Promise<void> OpenFile(OpenFileContext context);
   kj::Promise<void> Put(PutContext context);
   kj::Promise<void> Get(GetContext context);
-  kj::Promise<void> Copy(CopyContext context, const Box& box, uint64_t offset, uint32_t tensor);
+  // `out`: the bytes, when the promise is fulfilled.
+  kj::Promise<void> Copy(const Box& box, uint64_t offset, uint32_t tensor, std::shared_ptr<int64_t> out);
   absl::Status Finish();
   absl::Status CheckCovered() const;
   // Counts as a copy of the ticket until it has ended. The promise is fulfilled when the outcome is there.

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
-#include "tests/support/deaf_stream.h"
 #include "tests/system/hostile/wire_client.h"
 
 namespace tessera {
@@ -95,24 +97,6 @@ TEST_F(HostileTest, SessionsThatSayThatMuchIsToComeTakeNoMemory) {
   EXPECT_LT(ResidentBytesOf(pid) - before, 40 * kMiB);
 }
 
-// A connection whose client reads nothing of what comes.
-struct DeafWire {
-  DeafWire(kj::AsyncIoContext& io, const std::string& address)
-      : stream(
-            io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
-        network(stream, capnp::rpc::twoparty::Side::CLIENT),
-        rpc(capnp::makeRpcClient(network)) {}
-  wire::Gateway::Client Gateway() {
-    capnp::MallocMessageBuilder message(4);
-    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
-    id.setSide(capnp::rpc::twoparty::Side::SERVER);
-    return rpc.bootstrap(id).castAs<wire::Gateway>();
-  }
-  DeafStream stream;
-  capnp::TwoPartyVatNetwork network;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
-};
-
 TEST_F(HostileTest, ASessionHoldsOneAnswerThatNobodyReads) {
   Opened opened = Open();
   const Mesh mesh = *Mesh::Make({1}, {}, {});
@@ -123,7 +107,7 @@ TEST_F(HostileTest, ASessionHoldsOneAnswerThatNobodyReads) {
   DeafWire deaf(io_, address_);
   const Former former{opened.id, opened.secret, 0};
   // The calls go by way of an answer that isn't read either.
-  auto session = RequestOpen(deaf.Gateway(), wire::PROTOCOL_VERSION, token_, former).send().getSession();
+  auto session = RequestOpen(deaf.Root<wire::Gateway>(), wire::PROTOCOL_VERSION, token_, former).send().getSession();
   const int64_t before = ResidentBytesOf(opened.pid);
   std::vector<kj::Promise<void>> answers;
   for (int i = 0; i < 300; ++i) {  // some 1.4 MiB each
@@ -160,6 +144,32 @@ TEST_F(FewEventsTest, TheSessionWithMostUnreadEventsEndsWhereAllHaveTooMany) {
   }
   EXPECT_THAT(std::string(large.client->ended.message()), HasSubstr("max_all_event_bytes is 8388608"));
   EXPECT_TRUE(small.client->ended.ok() && newest.client->ended.ok()) << small.client->ended << newest.client->ended;
+}
+
+// One thread is enough: each connection is ready when the one before it has been taken.
+TEST_F(HostileTest, ConnectionsThatComeWithoutEndHoldUpNobodyWhoIsThere) {
+  const auto session = cluster_->Connect();
+  ASSERT_TRUE(session.ok()) << session.status();
+  std::atomic<bool> is_over = false;
+  std::thread flood([&]() {
+    std::deque<kj::AutoCloseFd> kept;
+    while (!is_over) {
+      if (auto fd = ConnectUnixSocket("flood", address_.substr(5)); fd.ok()) kept.push_back(kj::mv(*fd));
+      if (kept.size() > 300) kept.pop_front();
+    }
+  });
+  Pause(200);
+  const std::vector<float> ones(8, 1);
+  for (int i = 0; i < 20; ++i) {
+    const auto x = session->DistributeTensor(MakeHostView(DType::kF32, {8}, ones.data()),
+                                             *session->InitDeviceMesh({1}, {}, {}), {Placement::Replicate()});
+    ASSERT_TRUE(x.ok()) << x.status();
+    const absl::Status done = x->Wait(10);
+    EXPECT_TRUE(done.ok()) << done;
+    if (!done.ok()) break;
+  }
+  is_over = true;
+  flood.join();
 }
 
 // A NaN equals nothing: a key with one that the cache doesn't find again was freed under its index.

@@ -33,24 +33,48 @@
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 #include "schemas/worker.capnp.h"
+#include "tests/support/deaf_stream.h"
 
 namespace tessera {
+
+inline kj::Own<kj::AsyncIoStream> ConnectTo(kj::AsyncIoContext& io, const std::string& address) {
+  return io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope);
+}
+
+template <typename Interface, typename Rpc>
+typename Interface::Client RootOf(Rpc& rpc) {
+  capnp::MallocMessageBuilder message(4);
+  auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
+  id.setSide(capnp::rpc::twoparty::Side::SERVER);
+  return rpc.bootstrap(id).template castAs<Interface>();
+}
 
 // One connection to a unix socket, as its client.
 struct Wire {
   Wire(kj::AsyncIoContext& io, const std::string& address)
-      : stream(
-            io.provider->getNetwork().parseAddress(address.c_str()).wait(io.waitScope)->connect().wait(io.waitScope)),
+      : stream(ConnectTo(io, address)),
         network(static_cast<kj::AsyncCapabilityStream&>(*stream), 2, capnp::rpc::twoparty::Side::CLIENT),
         rpc(capnp::makeRpcClient(network)) {}
   template <typename Interface>
   typename Interface::Client Root() {
-    capnp::MallocMessageBuilder message(4);
-    auto id = message.getRoot<capnp::rpc::twoparty::VatId>();
-    id.setSide(capnp::rpc::twoparty::Side::SERVER);
-    return rpc.bootstrap(id).castAs<Interface>();
+    return RootOf<Interface>(rpc);
   }
   kj::Own<kj::AsyncIoStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
+};
+
+// One whose client reads nothing of what comes.
+struct DeafWire {
+  DeafWire(kj::AsyncIoContext& io, const std::string& address)
+      : stream(ConnectTo(io, address)),
+        network(stream, capnp::rpc::twoparty::Side::CLIENT),
+        rpc(capnp::makeRpcClient(network)) {}
+  template <typename Interface>
+  typename Interface::Client Root() {
+    return RootOf<Interface>(rpc);
+  }
+  DeafStream stream;
   capnp::TwoPartyVatNetwork network;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> rpc;
 };
@@ -111,14 +135,11 @@ class AnsweringWorker final : public wire::Worker::Server {
   kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
 };
 
-// Of a process, from its environment.
-inline std::string JoinTokenOf(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-  const std::string name = "TESSERA_JOIN_TOKEN=";
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry.rfind(name, 0) == 0) return entry.substr(name.size());
-  }
-  return "";
+// Of a cluster, from the command by which another worker joins.
+inline std::string JoinTokenOf(const LocalCluster& cluster) {
+  const std::string command = cluster.JoinCommand(0), name = "TESSERA_JOIN_TOKEN=";
+  const size_t at = command.find(name) + name.size();
+  return command.substr(at, command.find(' ', at) - at);
 }
 
 class Memory final : public wire::SharedMemory::Server {
@@ -140,31 +161,10 @@ struct Former {
   uint64_t last_event = 0;
 };
 
-class WireTest : public testing::Test {
+// What needs no test: sessions of a coordinator at an address, and what is sent to them.
+class WireClient {
  protected:
-  WireTest() : io_own_(new kj::AsyncIoContext(kj::setupAsyncIo())), io_(*io_own_) {}
-
-  void SetUp() override {
-    ClusterOptions options;
-    options.workers = 2;
-    options.memory_bytes = 16 << 20;
-    options.binary_dir = ".";
-    options.coordinator_flags = coordinator_flags_;
-    auto cluster = LocalCluster::Start(options);
-    ASSERT_TRUE(cluster.ok()) << cluster.status();
-    cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
-    const size_t at = cluster_->address().find("#token=");
-    address_ = cluster_->address().substr(0, at);
-    token_ = cluster_->address().substr(at + 7);
-  }
-  // Everything still works for a client that plays by the rules.
-  void TearDown() override {
-    auto session = cluster_->Connect();
-    ASSERT_TRUE(session.ok()) << session.status();
-    const auto status = session->Status();
-    ASSERT_TRUE(status.ok()) << status.status();
-    EXPECT_EQ(status->workers.size(), workers_);
-  }
+  WireClient() : io_own_(new kj::AsyncIoContext(kj::setupAsyncIo())), io_(*io_own_) {}
 
   absl::Status StatusOf(std::function<void()> call) {
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { call(); })) {
@@ -234,6 +234,48 @@ class WireTest : public testing::Test {
     for (unsigned i = 0; i < records; ++i) fill(i, list[i]);
     opened.client->link.Send(message);
   }
+  void Pause(int64_t ms) { io_.provider->getTimer().afterDelay(ms * kj::MILLISECONDS).wait(io_.waitScope); }
+
+  absl::Status Redeem(Wire& wire, uint64_t ticket, uint64_t secret) {
+    return StatusOf([&]() {
+      auto request = wire.Root<wire::DataGate>().transferRequest();
+      request.setTicket(ticket);
+      request.setSecret(secret);
+      held_.push_back(request.send().wait(io_.waitScope).getTransfer());
+    });
+  }
+
+  std::unique_ptr<kj::AsyncIoContext> io_own_;
+  kj::AsyncIoContext& io_;
+  std::string address_;
+  std::string token_;
+  std::vector<wire::Transfer::Client> held_;
+};
+
+class WireTest : public testing::Test, protected WireClient {
+ protected:
+  void SetUp() override {
+    ClusterOptions options;
+    options.workers = 2;
+    options.memory_bytes = 16 << 20;
+    options.binary_dir = ".";
+    options.coordinator_flags = coordinator_flags_;
+    auto cluster = LocalCluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
+    const size_t at = cluster_->address().find("#token=");
+    address_ = cluster_->address().substr(0, at);
+    token_ = cluster_->address().substr(at + 7);
+  }
+  // Everything still works for a client that plays by the rules.
+  void TearDown() override {
+    auto session = cluster_->Connect();
+    ASSERT_TRUE(session.ok()) << session.status();
+    const auto status = session->Status();
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_EQ(status->workers.size(), workers_);
+  }
+
   // Why the session has ended; ok if it has not within 5 seconds.
   absl::Status AwaitEnd(Opened& opened) {
     for (int i = 0; i < 500 && opened.client->ended.ok(); ++i) Pause(10);
@@ -254,25 +296,9 @@ class WireTest : public testing::Test {
     return opened;
   }
 
-  void Pause(int64_t ms) { io_.provider->getTimer().afterDelay(ms * kj::MILLISECONDS).wait(io_.waitScope); }
-
-  absl::Status Redeem(Wire& wire, uint64_t ticket, uint64_t secret) {
-    return StatusOf([&]() {
-      auto request = wire.Root<wire::DataGate>().transferRequest();
-      request.setTicket(ticket);
-      request.setSecret(secret);
-      held_.push_back(request.send().wait(io_.waitScope).getTransfer());
-    });
-  }
-
-  std::unique_ptr<kj::AsyncIoContext> io_own_;
-  kj::AsyncIoContext& io_;
   std::unique_ptr<LocalCluster> cluster_;
-  std::string address_;
-  std::string token_;
   std::vector<std::string> coordinator_flags_;  // for those who set them before SetUp
-  std::vector<wire::Transfer::Client> held_;
-  size_t workers_ = 2;  // that ever were there
+  size_t workers_ = 2;                          // that ever were there
 };
 
 }  // namespace tessera

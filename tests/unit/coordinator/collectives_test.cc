@@ -367,6 +367,36 @@ TEST(CollectivesTest, ARankThatDoesNotComeIsNamedWhenTheTimeIsUp) {
   EXPECT_EQ(ranks.AnswerTo(1, next), absl::OkStatus());
 }
 
+TEST(CollectivesTest, CallsThatRanksMatchedByThemselvesAreLeftOut) {
+  Ranks ranks(2);
+  const uint64_t group = ranks.JoinAll();
+  const auto call = [&](int rank, uint64_t number, int64_t waited_us = 0) {
+    CollectiveRecord barrier = ranks.Call(rank, group, CollectiveKind::kBarrier, HandleId(0));
+    barrier.number = number;
+    barrier.waited_us = waited_us;
+    return ranks.Run(rank, barrier);
+  };
+  const auto a = call(0, 5), b = call(1, 5);
+  EXPECT_EQ(ranks.AnswerTo(0, a), absl::OkStatus());
+  EXPECT_EQ(ranks.AnswerTo(1, b), absl::OkStatus());
+  const auto former = call(0, 5);
+  EXPECT_EQ(Message(*ranks.AnswerTo(0, former)), "group 'world': call 5 of rank 0 comes after its call 5");
+  const auto beyond = call(0, kMaxCallNumber + 1);
+  EXPECT_EQ(ranks.AnswerTo(0, beyond)->code(), absl::StatusCode::kInvalidArgument);
+  // Rank 0 has waited for 9 of 10 s; the other one comes later, and by then rank 0 asks two calls more.
+  const auto waited = call(0, 9, 9 * kSecond);
+  EXPECT_FALSE(ranks.AnswerTo(0, waited).has_value());
+  ranks.cluster.Advance(2 * kSecond);
+  EXPECT_EQ(Message(*ranks.AnswerTo(0, waited)),
+            "call 9 of group 'world' timed out after 10 s: rank 1 (pid 101 on node) has not come to it; rank 0 called "
+            "barrier");
+  const auto next = call(0, 10), last = call(0, 12);
+  const auto late = call(1, 9), late_next = call(1, 10), late_last = call(1, 12);
+  EXPECT_EQ(ranks.AnswerTo(1, late), ranks.AnswerTo(0, waited));
+  for (const auto& at_0 : {next, last}) EXPECT_EQ(ranks.AnswerTo(0, at_0), absl::OkStatus());
+  for (const auto& at_1 : {late_next, late_last}) EXPECT_EQ(ranks.AnswerTo(1, at_1), absl::OkStatus());
+}
+
 TEST(CollectivesTest, ARankThatIsGoneFailsWhatNeedsItAndOtherGroupsGoOn) {
   Ranks ranks(3);
   const uint64_t group = ranks.JoinAll();

@@ -40,8 +40,8 @@ std::string Describe(Core& core) {
   }
   for (const auto& [index, line] : core.workers()) {
     StrAppend(&text, "worker ", index.value, " process ", line.incarnation, " reports ", line.reports, " messages ",
-              line.outbox.size(), " before ", line.outbox.next_number(), " used ",
-              machine.memory().UsedBytes(index), "\n");
+              line.outbox.size(), " before ", line.outbox.next_number(), " used ", machine.memory().UsedBytes(index),
+              "\n");
   }
   return text;
 }
@@ -55,7 +55,7 @@ struct Told {
 
 Told Tell(unsigned seed, int steps) {
   const std::string path = StrCat(testing::TempDir(), "/told.", getpid());
-  auto journal = JournalWriter::Create(path, StoryConfig(), JournalWriter::Digest::kNone);
+  auto journal = JournalWriter::Create(path, StoryConfig(), JournalDigest::kNone);
   Core core(StoryConfig(), *std::move(journal));
   Told told;
   const auto look = [&] {

@@ -47,7 +47,7 @@ TEST(ClientHelloTest, ALeaseIsBoundedAndANumber) {
 TEST(ClientHelloTest, ATenantIsTheTokensAndNobodysOwnWord) {
   Hello hello;
   hello.wire.setTenant("team-7");
-  EXPECT_EQ(hello.Decode().status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(hello.Decode().status(), absl::UnauthenticatedError("connect: the token is wrong"));
   EXPECT_TRUE(DecodeClientHello(hello.wire.asReader(), "team-7", kMaxLeaseS).ok());
 }
 

@@ -23,12 +23,11 @@ struct Recorded {
 };
 
 Recorded Record(const std::string& path, unsigned seed) {
-  auto writer = *JournalWriter::Create(path, StoryConfig());
+  auto writer = *JournalWriter::Create(path, StoryConfig(), JournalDigest::kNone);
   Recorded result;
   EffectsDigest digest;
   result.given = TellStory(seed, 600, [&](const ToldEvent& told) {
     EXPECT_TRUE(writer->Append(told.now_us, told.event, told.batch).ok());
-    writer->AddToDigest(told.effects);
     digest.Add(told.effects);
     ++result.events;
   });
@@ -95,7 +94,7 @@ TEST(JournalTest, WhatIsNotAsItWasWrittenIsDataLoss) {
 }
 
 TEST(JournalTest, AFullDiskIsUnavailable) {
-  const auto writer = JournalWriter::Create("/dev/full", CoordinatorConfig{});
+  const auto writer = JournalWriter::Create("/dev/full", CoordinatorConfig{}, JournalDigest::kNone);
   EXPECT_EQ(writer.status().code(), absl::StatusCode::kUnavailable);
 }
 

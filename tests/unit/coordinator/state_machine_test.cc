@@ -371,6 +371,7 @@ TEST(StateMachineTest, ResentBatchesAreTakenOnceAndAGapEndsTheSession) {
 TEST(StateMachineTest, OneSessionsFloodIsAnothersShortWait) {
   CoordinatorConfig config;
   config.max_outstanding_per_worker = 8;
+  config.max_unmeasured_instances = 8;
   config.max_segment_ops = 1;
   SimulatedCluster cluster(1, 1 << 20, config);
   const SessionId flood = cluster.Open();

@@ -193,6 +193,21 @@ TEST(UploadsTest, WhatIsBehindAnUploadThatFailedDoesNotWaitForItsWorkers) {
   EXPECT_LT(used(), before);
 }
 
+// The loss of a worker ends it. The other worker answers that before it says that its window is open, and then is lost.
+TEST(UploadsTest, AnUploadWhoseWindowNeverOpensIsAnsweredOnce) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {1 << 11}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}});
+  cluster.CompleteOn(WorkerIndex(1));
+  cluster.Kill(WorkerIndex(1));
+  EXPECT_TRUE(cluster.EventsOf<SettledEvent>(session).empty());
+  cluster.FinishUpload(TicketId(1));
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+  cluster.Kill(WorkerIndex(0));
+  EXPECT_EQ(cluster.EventsOf<SettledEvent>(session).size(), 1u);
+}
+
 TEST(UploadsTest, AResumedSessionGivesUpTheUploadsOfItsFormerClient) {
   UploadUnderWay upload(60'000'000);
   upload.cluster.Apply(ConnectionLostEvent{upload.session});

@@ -4,6 +4,7 @@
 #include "server/worker/rpc/data_gate.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,6 +163,20 @@ class DataGateTest : public ::testing::Test {
     const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     return StampOf(file)->modified_ns;
   }
+  // All of a file that the decoder reads.
+  kj::Promise<void> Load(wire::Transfer::Client transfer, const std::string& path, uint64_t bytes) {
+    auto open = transfer.openFileRequest();
+    open.setPath(path.c_str());
+    open.initLayout().initStrides(1).set(0, 1);
+    open.getLayout().setIsDecoded(true);
+    open.setBytes(bytes);
+    open.setModifiedNs(ModifiedNs(path));
+    open.send().wait(io_.waitScope);
+    auto copy = transfer.copyRequest();
+    copy.initBox().initStarts(1).set(0, 0);
+    copy.getBox().initStops(1).set(0, static_cast<int64_t>(bytes));
+    return copy.send().ignoreResult().eagerlyEvaluate(nullptr);
+  }
   kj::Promise<void> OpenFile(wire::Transfer::Client& transfer, const std::string& path, uint32_t tensor,
                              uint64_t bytes) {
     auto request = transfer.openFileRequest();
@@ -285,6 +300,99 @@ TEST_F(DataGateTest, AQuestionToTheDecoderWhoseClientIsGoneIsNotAsked) {
   request.setPath(path.c_str());
   EXPECT_FALSE(StatusOf(request.send().ignoreResult()).ok());
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/started"));
+}
+
+// Its decoder is a script that never answers, and says its number.
+class HangingDecoderTest : public DataGateTest {
+ protected:
+  HangingDecoderTest() {
+    std::ofstream(folder_ + "/python") << "#!/bin/sh\necho $$ > " << folder_ << "/new\nmv " << folder_ << "/new "
+                                       << folder_ << "/number\nexec sleep 1000\n";
+    std::filesystem::permissions(folder_ + "/python", std::filesystem::perms::owner_all);
+    for (uint64_t ticket : {1, 2}) worker_.AddTicket(ticket, TransferDirection::kUpload, ticket, 1, 8);
+  }
+  ~HangingDecoderTest() noexcept override {}
+  void AwaitStarted() {
+    while (!std::filesystem::exists(folder_ + "/number")) RunFor(5);
+  }
+  // Until the decoder's thread is free, long before the decoder's own limit.
+  void ExpectFree() {
+    Job last{.session = 2, .what = "last", .step = [](JobClock::time_point) { return JobStep::kDone; }};
+    auto& timer = io_.provider->getTimer();
+    const absl::Status status =
+        StatusOf(timer.timeoutAfter(20 * kj::SECONDS, worker_.threads().decodes.Run(std::move(last))));
+    EXPECT_TRUE(status.ok()) << status;
+    int number = 0;
+    std::ifstream(folder_ + "/number") >> number;
+    EXPECT_NE(kill(number, 0), 0);
+  }
+  kj::Promise<void> AskWhatIsIn(const std::string& path, wire::Transfer::Client transfer) {
+    auto request = transfer.describeFileRequest();
+    request.setPath(path.c_str());
+    return request.send().ignoreResult().eagerlyEvaluate(nullptr);
+  }
+
+  const std::string path_ = File("x.h5", 8);
+  Worker worker_{io_, folder_, 0};
+};
+
+TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsConnection) {
+  {
+    DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
+    auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::DataGate>(), 1));
+    AwaitStarted();
+  }
+  ExpectFree();
+}
+
+// The coordinator closes its tickets.
+TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsSession) {
+  DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
+  auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::DataGate>(), 1));
+  AwaitStarted();
+  worker_.tickets().Close(TicketId(1));
+  ExpectFree();
+}
+
+TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsCall) {
+  DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  {
+    auto answer = AskWhatIsIn(path_, transfer);
+    AwaitStarted();
+  }
+  ExpectFree();
+}
+
+TEST_F(HangingDecoderTest, ALoadUnderWayEndsWithItsConnection) {
+  {
+    DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
+    auto copied = Load(Redeem(client.Bootstrap<wire::DataGate>(), 1), path_, 8);
+    AwaitStarted();
+  }
+  ExpectFree();
+  EXPECT_EQ(worker_.reports(), 1);
+}
+
+// Its decoder answers when the file `go` is there, with as many bytes as are asked for. The transfer goes on.
+TEST_F(DataGateTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
+  std::ofstream(folder_ + "/python") << "#!/bin/sh\ntouch " << folder_ << "/started\nwhile [ ! -e " << folder_
+                                     << "/go ]; do sleep 0.01; done\nprintf '\\000\\000\\000\\000\\010\\000\\000"
+                                        "\\000\\000\\000\\000\\000' >&3\nexec sleep 1000\n";
+  std::filesystem::permissions(folder_ + "/python", std::filesystem::perms::owner_all);
+  const std::string path = File("x.h5", 8);
+  Worker worker(io_, folder_, 0);
+  worker.AddTicket(1, TransferDirection::kUpload, 1, 1, 8);
+  DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  {
+    auto copied = Load(transfer, path, 8);
+    while (!std::filesystem::exists(folder_ + "/started")) RunFor(5);
+  }
+  RunFor(20);
+  std::ofstream(folder_ + "/go") << "";
+  transfer.finishRequest().send().wait(io_.waitScope);
+  EXPECT_EQ(worker.reports(), 1);
 }
 
 TEST_F(DataGateTest, TensorsOfOneFileShareWhatIsOpen) {

@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,6 +67,24 @@ TEST(Decoder, OneThatHangsIsEndedInTime) {
   const auto before = std::chrono::steady_clock::now();
   EXPECT_THAT(Told(decoder), HasSubstr("no answer within 100 ms; it was ended"));
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+}
+
+// A second question has another process, which answers. A short question is answered though nobody waits for it.
+TEST(Decoder, OneWhoseAskerIsGoneIsEndedAndShortQuestionsEndNothing) {
+  const std::string was_here = ::testing::TempDir() + "/hung";
+  unlink(was_here.c_str());
+  Decoder decoder(
+      {.python = ProgramOf("hangs_once", "if [ ! -e " + was_here + " ]; then touch " + was_here +
+                                             "; exec sleep 1000; fi; " + Reply(0, 0, "") + "exec sleep 1000")});
+  std::atomic<bool> is_wanted = true;
+  std::thread leaves([&]() {
+    while (access(was_here.c_str(), F_OK) != 0) std::this_thread::yield();
+    is_wanted = false;
+  });
+  const auto said = decoder.Describe(AnyFile(), "folder/x.h5", [&]() { return is_wanted.load(); });
+  leaves.join();
+  EXPECT_TRUE(absl::IsCancelled(said.status())) << said.status();
+  EXPECT_TRUE(decoder.Describe(AnyFile(), "folder/x.h5", []() { return false; }).ok());
 }
 
 TEST(Decoder, OneThatDiesSaysHow) {

@@ -8,6 +8,7 @@ import numpy as np
 
 from _tessera import Tensor
 
+from .._dtypes import code_of
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._rank_values import Value, check_alike, check_apart, check_dtype
 from ._reduce_op import ReduceOp, reduce_op_of
@@ -70,6 +71,45 @@ def _run(op: str, kind: int, group: RankGroup, operand=None, result=None, *, red
                              group.timeout_s if timeout is None else seconds_of(op, timeout))
 
 
+def _array_of(values: list[Value]) -> np.ndarray:
+    """The elements of arrays, one after another; of one contiguous array itself."""
+    if len(values) == 1:
+        return np.ascontiguousarray(values[0].x).reshape(-1)
+    return np.concatenate([value.x.reshape(-1) for value in values])
+
+
+def _on_memory(op: str, kind: int, group: RankGroup, given: list[Value], taken: list[Value], results, async_op: bool, *, reduction=None,
+               peer=0) -> RankWork | None:
+    """A call on arrays alone, which goes from memory to memory. None: a value is a Tensor, or has to be converted first."""
+    values, reduce = given + taken, "sum"
+    if not all(one.is_own_memory and one.dtype.isnative for one in values):
+        return None
+    if reduction is not None:
+        known = reduce_op_of(op, reduction, given[0].dtype)
+        if known.factor is not None:
+            return None
+        reduce = known.partial
+    source = _array_of(given) if given else None
+    target, copies = None, []
+    if taken:
+        whole = taken[0].x
+        if len(taken) == 1 and whole.flags.c_contiguous:
+            target = whole.reshape(-1)
+        else:
+            target, at = np.empty(sum(one.size for one in taken), taken[0].dtype), 0
+            for one in taken:
+                copies.append(_copy_of(target[at:at + one.size], one.x))
+                at += one.size
+    work = group._joined.run_on_memory(kind, _REDUCE_CODES[reduce], peer, 0, code_of(values[0].dtype, op),
+                                       None if source is None else source.view(np.uint8),
+                                       None if target is None else target.view(np.uint8), group.timeout_s, not async_op)
+    return RankWork([work], copies, results, group)
+
+
+def _copy_of(part: np.ndarray, target: np.ndarray):
+    return lambda: np.copyto(target, part.reshape(target.shape))
+
+
 def _list(op: str, name: str, values, group: RankGroup, count=None) -> list[Value]:
     if not isinstance(values, (list, tuple)):
         raise ArgumentError(f"{op}: {name} is {type(values).__name__}; it is a list with a value for each rank of the group")
@@ -124,6 +164,9 @@ def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
     name, group = "all_reduce", group_of("all_reduce", group)
     x = Value(name, "tensor", tensor, group)
     x.check_writable()
+    work = _on_memory(name, ALL_REDUCE, group, [x], [x], [tensor], async_op, reduction=op)
+    if work is not None:
+        return _ended(work, async_op)
     flat, kind = _terms(name, [x], op)
     work = _run(name, ALL_REDUCE, group, flat, x.wanted(), reduce=kind)
     return _ended(RankWork([work], [x.put(work.result)], [tensor], group), async_op)
@@ -137,6 +180,9 @@ def all_reduce_coalesced(tensors, op=ReduceOp.SUM, group=None, async_op=False):
         raise InvalidArgumentError(f"{name}: tensors is empty")
     _written(name, values)
     check_dtype(name, values, values[0])
+    work = _on_memory(name, ALL_REDUCE, group, values, values, tensors, async_op, reduction=op)
+    if work is not None:
+        return _ended(work, async_op)
     flat, kind = _terms(name, values, op)
     work = _run(name, ALL_REDUCE, group, flat, values[0].wanted((sum(one.size for one in values),)), reduce=kind)
     return _ended(RankWork([work], _spread(work.result, values), tensors, group), async_op)
@@ -146,10 +192,13 @@ def reduce(tensor, dst=None, op=ReduceOp.SUM, group=None, async_op=False, group_
     name, group = "reduce", group_of("reduce", group)
     root = rank_of(name, "dst", dst, group_dst, group)
     x = Value(name, "tensor", tensor, group)
-    flat, kind = _terms(name, [x], op)
     is_root = group.rank() == root
     if is_root:
         x.check_writable()
+    work = _on_memory(name, REDUCE, group, [x], [x] if is_root else [], [tensor], async_op, reduction=op, peer=root)
+    if work is not None:
+        return _ended(work, async_op)
+    flat, kind = _terms(name, [x], op)
     work = _run(name, REDUCE, group, flat, x.wanted() if is_root else None, reduce=kind, peer=root)
     return _ended(RankWork([work], [x.put(work.result)] if is_root else [], [tensor], group), async_op)
 
@@ -158,10 +207,15 @@ def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
     name, group = "broadcast", group_of("broadcast", group)
     root = rank_of(name, "src", src, group_src, group)
     x = Value(name, "tensor", tensor, group)
-    if group.rank() == root:
+    is_root = group.rank() == root
+    if not is_root:
+        x.check_writable()
+    work = _on_memory(name, BROADCAST, group, [x] if is_root else [], [] if is_root else [x], [tensor], async_op, peer=root)
+    if work is not None:
+        return _ended(work, async_op)
+    if is_root:
         work = _run(name, BROADCAST, group, x.flat(), peer=root)
         return _ended(RankWork([work], [], [tensor], group), async_op)
-    x.check_writable()
     work = _run(name, BROADCAST, group, None, x.wanted(), peer=root)
     return _ended(RankWork([work], [x.put(work.result)], [tensor], group), async_op)
 
@@ -171,6 +225,9 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
     x, out = Value(name, "input_tensor", input_tensor, group), Value(name, "output_tensor", output_tensor, group)
     out.check_writable()
     _check_whole(name, out, x, group)
+    work = _on_memory(name, ALL_GATHER, group, [x], [out], [output_tensor], async_op)
+    if work is not None:
+        return _ended(work, async_op)
     work = _run(name, ALL_GATHER, group, x.flat(), out.wanted())
     return _ended(RankWork([work], [out.put(work.result)], [output_tensor], group), async_op)
 
@@ -184,6 +241,9 @@ def all_gather(tensor_list, tensor, group=None, async_op=False):
     if own.size != x.size:
         raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and tensor is {x.shape}")
     if all(one.size == x.size for one in outputs):
+        work = _on_memory(name, ALL_GATHER, group, [x], outputs, tensor_list, async_op)
+        if work is not None:
+            return _ended(work, async_op)
         work = _run(name, ALL_GATHER, group, x.flat(), x.wanted((x.size * group.size(),)))
         return _ended(RankWork([work], _spread(work.result, outputs), tensor_list, group), async_op)
     works, copies = [], []
@@ -204,10 +264,14 @@ def gather(tensor, gather_list=None, dst=None, group=None, async_op=False, group
     if group.rank() != root:
         if gather_list:
             raise InvalidArgumentError(f"{name}: gather_list is for the rank that gathers, {root}")
-        return _ended(RankWork([_run(name, GATHER, group, x.flat(), peer=root)], [], [], group), async_op)
+        work = _on_memory(name, GATHER, group, [x], [], [], async_op, peer=root)
+        return _ended(work or RankWork([_run(name, GATHER, group, x.flat(), peer=root)], [], [], group), async_op)
     outputs = _list(name, "gather_list", gather_list, group, group.size())
     _written(name, outputs)
     check_alike(name, outputs, x)
+    work = _on_memory(name, GATHER, group, [x], outputs, gather_list, async_op, peer=root)
+    if work is not None:
+        return _ended(work, async_op)
     work = _run(name, GATHER, group, x.flat(), x.wanted((x.size * group.size(),)), peer=root)
     return _ended(RankWork([work], _spread(work.result, outputs), gather_list, group), async_op)
 
@@ -217,13 +281,16 @@ def scatter(tensor, scatter_list=None, src=None, group=None, async_op=False, gro
     root = rank_of(name, "src", src, group_src, group)
     out = Value(name, "tensor", tensor, group)
     out.check_writable()
-    operand = None
+    given = []
     if group.rank() == root:
         given = _list(name, "scatter_list", scatter_list, group, group.size())
         check_alike(name, given, out)
-        operand = _joined(given)
     elif scatter_list:
         raise InvalidArgumentError(f"{name}: scatter_list is for the rank that scatters, {root}")
+    work = _on_memory(name, SCATTER, group, given, [out], [tensor], async_op, peer=root)
+    if work is not None:
+        return _ended(work, async_op)
+    operand = _joined(given) if given else None
     work = _run(name, SCATTER, group, operand, out.wanted(), peer=root)
     return _ended(RankWork([work], [out.put(work.result)], [tensor], group), async_op)
 
@@ -233,6 +300,9 @@ def reduce_scatter_tensor(output, input, op=ReduceOp.SUM, group=None, async_op=F
     x, out = Value(name, "input", input, group), Value(name, "output", output, group)
     out.check_writable()
     _check_whole(name, x, out, group)
+    work = _on_memory(name, REDUCE_SCATTER, group, [x], [out], [output], async_op, reduction=op)
+    if work is not None:
+        return _ended(work, async_op)
     flat, kind = _terms(name, [x], op)
     work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=kind)
     return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
@@ -247,6 +317,9 @@ def reduce_scatter(output, input_list, op=ReduceOp.SUM, group=None, async_op=Fal
     if own.size != out.size:
         raise InvalidArgumentError(f"{name}: {own.name} is {own.shape}, and output is {out.shape}")
     if all(one.size == out.size for one in given):
+        work = _on_memory(name, REDUCE_SCATTER, group, given, [out], [output], async_op, reduction=op)
+        if work is not None:
+            return _ended(work, async_op)
         flat, kind = _terms(name, given, op)
         work = _run(name, REDUCE_SCATTER, group, flat, out.wanted(), reduce=kind)
         return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
@@ -267,6 +340,9 @@ def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=
         if x.size != out.size or (x.shape[0] if x.shape else 1) % group.size():
             raise InvalidArgumentError(f"{name}: input is {x.shape} and output {out.shape}; they have equal sizes, and a dim 0 that "
                                        f"{group.size()} ranks divide; write the split sizes")
+        work = _on_memory(name, ALL_TO_ALL, group, [x], [out], [output], async_op)
+        if work is not None:
+            return _ended(work, async_op)
         work = _run(name, ALL_TO_ALL, group, x.flat(), out.wanted())
         return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
     sent = _cuts(name, "input_split_sizes", input_split_sizes, x, group)
@@ -325,7 +401,9 @@ def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False
 
 def barrier(group=None, async_op=False, device_ids=None, timeout=None):
     group = group_of("barrier", group)
-    return _ended(RankWork([_run("barrier", BARRIER, group, timeout=timeout)], [], [], group), async_op)
+    limit = group.timeout_s if timeout is None else seconds_of("barrier", timeout)
+    work = group._joined.run_on_memory(BARRIER, 0, 0, 0, code_of("uint8", "barrier"), None, None, limit, not async_op)
+    return _ended(RankWork([work], [], [], group), async_op)
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False) -> None:

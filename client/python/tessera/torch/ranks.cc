@@ -25,6 +25,7 @@ using Milliseconds = std::chrono::milliseconds;
 using Lists = std::vector<Tensors>;
 
 constexpr int kNobody = -1;
+constexpr bool kIsAsync = true;  // of messages
 
 // A method of the backend: its name in errors, its title in torch's profiles, its type.
 struct Method {
@@ -59,7 +60,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     const Method method{"broadcast", "tessera:broadcast", OpType::BROADCAST};
     CheckTensors(method.name, tensors);
-    return Run(method, tensors, tensors, [&](Calls& calls) {
+    return Run(method, options.asyncOp, tensors, tensors, [&](Calls& calls) {
       Broadcast(method, calls, tensors, static_cast<int>(options.rootRank), options.timeout);
     });
   }
@@ -75,7 +76,7 @@ class RanksBackend final : public c10d::Backend {
     const Method method{"reduce", "tessera:reduce", OpType::REDUCE};
     CheckTensors(method.name, tensors);
     const int root = static_cast<int>(options.rootRank);
-    return Run(method, tensors, tensors, [&](Calls& calls) {
+    return Run(method, options.asyncOp, tensors, tensors, [&](Calls& calls) {
       Reduce(method, calls, tensors[0], rank_ == root ? tensors[0] : at::Tensor(), root, options.reduceOp,
              options.timeout);
     });
@@ -86,7 +87,7 @@ class RanksBackend final : public c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == 1 && inputs.size() == 1,
                       "tessera: allgather takes one input and one list of outputs");
     CheckGathered(method.name, outputs[0], inputs[0]);
-    return Run(method, inputs, outputs[0],
+    return Run(method, options.asyncOp, inputs, outputs[0],
                [&](Calls& calls) { AllGather(method, calls, outputs[0], inputs[0], options.timeout); });
   }
   // outputs[rank][k] is the k-th input of a rank.
@@ -104,20 +105,20 @@ class RanksBackend final : public c10d::Backend {
       CheckGathered(method.name, of_inputs[k], inputs[k]);
     }
     for (const Tensors& of_rank : outputs) all.insert(all.end(), of_rank.begin(), of_rank.end());
-    return Run(method, inputs, all, [&](Calls& calls) {
+    return Run(method, options.asyncOp, inputs, all, [&](Calls& calls) {
       for (size_t k = 0; k < inputs.size(); ++k) AllGather(method, calls, of_inputs[k], inputs[k], options.timeout);
     });
   }
   intrusive_ptr<Work> all_gather_single(at::Tensor& output, at::Tensor& input,
                                         const c10d::AllgatherOptions& options) override {
     return AllGatherSingle({"all_gather_single", "tessera:all_gather", OpType::_ALLGATHER_BASE}, {output}, {input},
-                           options.timeout);
+                           options);
   }
   intrusive_ptr<Work> all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& options) override {
     return AllGatherSingle(
         {"all_gather_single_coalesced", "tessera:all_gather", OpType::ALLGATHER_INTO_TENSOR_COALESCED}, outputs, inputs,
-        options.timeout);
+        options);
   }
 
   intrusive_ptr<Work> gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
@@ -126,7 +127,7 @@ class RanksBackend final : public c10d::Backend {
     const bool is_root = rank_ == options.rootRank;
     TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), "tessera: gather takes a list of outputs at the root alone");
     if (is_root) CheckParts(method.name, outputs[0], inputs[0]);
-    return Run(method, inputs, is_root ? outputs[0] : Tensors{},
+    return Run(method, options.asyncOp, inputs, is_root ? outputs[0] : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? outputs[0] : Tensors{}, inputs[0], options); });
   }
   intrusive_ptr<Work> gather_single(at::Tensor& output, at::Tensor& input,
@@ -135,7 +136,7 @@ class RanksBackend final : public c10d::Backend {
     const bool is_root = rank_ == options.rootRank;
     CheckTensors(method.name, {input});
     if (is_root) CheckWhole(method.name, "output", output, input);
-    return Run(method, {input}, is_root ? Tensors{output} : Tensors{},
+    return Run(method, options.asyncOp, {input}, is_root ? Tensors{output} : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? Tensors{output} : Tensors{}, input, options); });
   }
 
@@ -145,7 +146,7 @@ class RanksBackend final : public c10d::Backend {
     const bool is_root = rank_ == options.rootRank;
     TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), "tessera: scatter takes a list of inputs at the root alone");
     if (is_root) CheckParts(method.name, inputs[0], outputs[0]);
-    return Run(method, is_root ? inputs[0] : Tensors{}, outputs, [&](Calls& calls) {
+    return Run(method, options.asyncOp, is_root ? inputs[0] : Tensors{}, outputs, [&](Calls& calls) {
       TesseraCall call = Call(method, TESSERA_SCATTER, outputs[0], options.timeout);
       call.peer = static_cast<int32_t>(options.rootRank);
       const at::Tensor input = is_root ? Packed(inputs[0]) : at::Tensor();
@@ -159,7 +160,7 @@ class RanksBackend final : public c10d::Backend {
     CheckTensors(method.name, outputs);
     TORCH_CHECK_VALUE(inputs.size() == 1, "tessera: reduce_scatter takes one list of inputs");
     CheckGathered(method.name, inputs[0], outputs[0]);
-    return Run(method, inputs[0], outputs, [&](Calls& calls) {
+    return Run(method, options.asyncOp, inputs[0], outputs, [&](Calls& calls) {
       if (AreOfOneSize(inputs[0])) {
         ReduceScatter(method, calls, outputs[0], Packed(inputs[0]), options);
         return;
@@ -191,7 +192,7 @@ class RanksBackend final : public c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == ranks && inputs.size() == ranks,
                       "tessera: alltoall takes a tensor for each of ", size_, " ranks, and got ", inputs.size(),
                       " inputs and ", outputs.size(), " outputs");
-    return Run(method, inputs, outputs,
+    return Run(method, options.asyncOp, inputs, outputs,
                [&](Calls& calls) { Exchange(method, calls, outputs, inputs, options.timeout); });
   }
   intrusive_ptr<Work> all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -201,7 +202,7 @@ class RanksBackend final : public c10d::Backend {
     CheckTensors(method.name, {output, input});
     c10d::checkSplitSizes(input_splits, input, size_);
     c10d::checkSplitSizes(output_splits, output, size_);
-    return Run(method, {input}, {output}, [&](Calls& calls) {
+    return Run(method, options.asyncOp, {input}, {output}, [&](Calls& calls) {
       if (output_splits.empty() && input_splits.empty()) {
         Start(calls, Call(method, TESSERA_ALL_TO_ALL, input, options.timeout), Packed(input),
               Unpacked({output}, calls));
@@ -214,25 +215,25 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> send(Tensors& tensors, int destination, int tag) override {
     const Method method{"send", "tessera:send", OpType::SEND};
     CheckMessage(method.name, tensors, tag);
-    return Run(method, tensors, tensors,
+    return Run(method, kIsAsync, tensors, tensors,
                [&](Calls& calls) { Send(method, calls, tensors[0], destination, tag, c10d::kUnsetTimeout); });
   }
   intrusive_ptr<Work> recv(Tensors& tensors, int source, int tag) override {
     const Method method{"recv", "tessera:recv", OpType::RECV};
     CheckMessage(method.name, tensors, tag);
-    return Run(method, tensors, tensors,
+    return Run(method, kIsAsync, tensors, tensors,
                [&](Calls& calls) { Recv(method, calls, tensors[0], source, tag, c10d::kUnsetTimeout); });
   }
   intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
     const Method method{"recvAnysource", "tessera:recvAnySource", OpType::RECVANYSOURCE};
     CheckMessage(method.name, tensors, tag);
-    return Run(method, tensors, tensors,
+    return Run(method, kIsAsync, tensors, tensors,
                [&](Calls& calls) { Recv(method, calls, tensors[0], kNobody, tag, c10d::kUnsetTimeout); });
   }
 
   intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override {
     const Method method{"barrier", "tessera:barrier", OpType::BARRIER};
-    return Run(method, {}, {}, [&](Calls& calls) {
+    return Run(method, options.asyncOp, {}, {}, [&](Calls& calls) {
       TesseraCall call{};
       call.kind = TESSERA_BARRIER;
       call.dtype = TESSERA_U8;
@@ -255,8 +256,10 @@ class RanksBackend final : public c10d::Backend {
   }
 
   // Between startCoalescing and endCoalescing the calls are begun, too, and one work at the end is that of all.
+  // `is_async`: as the options say; only where nobody waits may calls of other groups be made before this one is done.
   template <class Begin>
-  intrusive_ptr<Work> Run(const Method& method, const Tensors& inputs, const Tensors& outputs, Begin begin) {
+  intrusive_ptr<Work> Run(const Method& method, bool is_async, const Tensors& inputs, const Tensors& outputs,
+                          Begin begin) {
     const at::NoGradGuard no_grad;
     if (!c10d::isP2POp(method.type)) ++sequence_;
     if (coalesced_) {
@@ -269,6 +272,7 @@ class RanksBackend final : public c10d::Backend {
       return nullptr;
     }
     auto calls = NewCalls();
+    calls->set_waited_for(!is_async);
     auto work = c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, calls, sequence_);
     begin(*calls);
     return work;
@@ -295,7 +299,7 @@ class RanksBackend final : public c10d::Backend {
       call.output_elements = output.numel();
       call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
     }
-    calls.Start(call, output);
+    calls.Start(call, input, output);
   }
 
   void Broadcast(const Method& method, Calls& calls, const Tensors& tensors, int root, Milliseconds timeout) {
@@ -310,7 +314,7 @@ class RanksBackend final : public c10d::Backend {
 
   intrusive_ptr<Work> AllReduce(const Method& method, const Tensors& tensors, const c10d::AllreduceOptions& options) {
     CheckTensors(method.name, tensors);
-    return Run(method, tensors, tensors, [&](Calls& calls) {
+    return Run(method, options.asyncOp, tensors, tensors, [&](Calls& calls) {
       TesseraCall call = Call(method, TESSERA_ALL_REDUCE, tensors[0], options.timeout, Use::kReduces);
       call.reduce_op = ReduceOpOf(method.name, options.reduceOp);
       const at::Tensor both = InPlace(tensors, calls);
@@ -336,7 +340,7 @@ class RanksBackend final : public c10d::Backend {
                                           const c10d::ReduceScatterOptions& options) {
     CheckPairs(method.name, outputs, inputs);
     for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "input", inputs[k], outputs[k]);
-    return Run(method, inputs, outputs, [&](Calls& calls) {
+    return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) ReduceScatter(method, calls, outputs[k], Packed(inputs[k]), options);
     });
   }
@@ -353,12 +357,12 @@ class RanksBackend final : public c10d::Backend {
     outputs[rank_].copy_(input.view(outputs[rank_].sizes()));
   }
   intrusive_ptr<Work> AllGatherSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
-                                      Milliseconds timeout) {
+                                      const c10d::AllgatherOptions& options) {
     CheckPairs(method.name, outputs, inputs);
     for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "output", outputs[k], inputs[k]);
-    return Run(method, inputs, outputs, [&](Calls& calls) {
+    return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) {
-        Start(calls, Call(method, TESSERA_ALL_GATHER, inputs[k], timeout), Packed(inputs[k]),
+        Start(calls, Call(method, TESSERA_ALL_GATHER, inputs[k], options.timeout), Packed(inputs[k]),
               Unpacked({outputs[k]}, calls));
       }
     });

@@ -3,7 +3,8 @@
 // The calls of the table behind one work of torch, and the memory that they need until they are done. Not the work
 // itself (ranks_work.h): the calls outlive it, since torch's users may drop a work that still runs.
 //
-// The law: an output stays allocated until its call is done. Whoever drops calls that run says so by KeepUntilDone.
+// The law: inputs and outputs stay allocated until their call is done. Whoever drops calls that run says so by
+// KeepUntilDone.
 //
 //   auto calls = std::make_shared<Calls>(member);
 //   calls->Start(call, outputs);                 // throws where the engine refuses the call
@@ -71,15 +72,21 @@ class Calls : public std::enable_shared_from_this<Calls> {
     for (const Running& call : running_) table_->release(call.work);
   }
 
-  // `holder` owns the call's output. Throws DistBackendError where the call can't begin.
-  void Start(const TesseraCall& call, at::Tensor holder = {}) {
+  // What the calls that follow have in common: somebody waits for them at once.
+  void set_waited_for(bool is_waited_for) { is_waited_for_ = is_waited_for; }
+
+  // `input` and `output` own the call's memory. Throws DistBackendError where the call can't begin.
+  void Start(TesseraCall call, const at::Tensor& input = {}, const at::Tensor& output = {}) {
+    call.is_waited_for = is_waited_for_ ? 1 : 0;
     const std::shared_ptr<Member> member = member_.lock();
     if (!member) Throw("tessera: the process group was shut down");
     char* error = nullptr;
     TesseraWork* work = table_->start(member->group(), &call, &error);
     if (work == nullptr) Throw(WithTimedOut(Taken(error), call.timeout_us));
     running_.push_back({work, call.timeout_us});
-    if (holder.defined()) holders_.push_back(std::move(holder));
+    for (const at::Tensor& holder : {input, output}) {
+      if (holder.defined()) holders_.push_back(holder);
+    }
   }
 
   // When all calls are done, `from` is written to `to`.
@@ -160,6 +167,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   const TesseraRanks* table_;
   std::vector<Running> running_;
   std::vector<at::Tensor> holders_;
+  bool is_waited_for_ = false;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
 

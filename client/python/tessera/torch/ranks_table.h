@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TESSERA_RANKS_VERSION 1
+#define TESSERA_RANKS_VERSION 2
 
 typedef struct TesseraGroup TesseraGroup;
 typedef struct TesseraWork TesseraWork;
@@ -76,6 +76,7 @@ typedef struct {
   uint32_t dtype;
   uint8_t has_input;
   uint8_t has_output;
+  uint8_t is_waited_for;  // the caller waits for it at once: it may run on this thread
   const void* input;
   int64_t input_elements;
   void* output;
@@ -85,8 +86,8 @@ typedef struct {
 
 typedef struct {
   uint32_t version;
-  // Begins a call, in the order in which the rank's calls of the group are made. The input has been read when it
-  // returns; the output is written until the work is done. Null: it can't begin, *error says why.
+  // Begins a call, in the order in which the rank's calls of the group are made. The input is read, and the output
+  // written, until the work is done. Null: it can't begin, *error says why.
   TesseraWork* (*start)(TesseraGroup* group, const TesseraCall* call, char** error);
   // Until it is done, for so many microseconds at most, negative: as long as the call's own time-out lets it. 0: done,
   // 1: the time is up, 2: failed, *error says why.
@@ -97,7 +98,7 @@ typedef struct {
   int32_t (*source)(TesseraWork* work);
   // Calls back once, on any thread, when it is done: with null, or with the text of its failure.
   void (*when_done)(TesseraWork* work, void (*callback)(void* context, const char* error), void* context);
-  // The work goes on without its owner; the output has to stay until it is done.
+  // The work goes on without its owner; input and output have to stay until it is done.
   void (*release)(TesseraWork* work);
   void (*free_text)(char* text);
 } TesseraRanks;

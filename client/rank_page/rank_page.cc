@@ -1,0 +1,351 @@
+#include "client/rank_page/rank_page.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+
+#include "schemas/codec/memory_file.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kLine = 128;  // two cache lines: the processor fetches them in pairs
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kBufferBytes = int64_t{256} << 10;  // docs/limits.md: page_buffer
+constexpr int kLooks = 200;                           // before the first yield
+constexpr int kMostLingering = 4;                     // ranks a core, of a group that lingers
+constexpr int64_t kStrangersLingerNs = 50'000;        // docs/limits.md: linger
+constexpr int64_t kSliceNs = 50'000'000;              // of a sleep: a ring that is lost costs no more
+
+// Words of the match: a call's number, and 16 bits beside it.
+constexpr int kLowBits = 16;
+constexpr uint64_t kLowMask = (uint64_t{1} << kLowBits) - 1;
+constexpr uint64_t Pack(uint64_t number, uint64_t low) { return number << kLowBits | low; }
+constexpr uint64_t NumberOf(uint64_t word) { return word >> kLowBits; }
+constexpr uint64_t LowOf(uint64_t word) { return word & kLowMask; }
+
+constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+int64_t PartBytes(int64_t ranks) { return std::max(kPageBytes, kBufferBytes / ranks / kPageBytes * kPageBytes); }
+
+// A signature in two words.
+uint64_t HeadOf(const CollectiveSignature& signature) {
+  return uint64_t{1} << 56 | static_cast<uint64_t>(signature.kind) << 48 | static_cast<uint64_t>(signature.op) << 40 |
+         static_cast<uint64_t>(signature.dtype) << 32 | static_cast<uint32_t>(signature.root);
+}
+CollectiveSignature SignatureOf(uint64_t head, int64_t elements) {
+  CollectiveSignature signature;
+  signature.kind = static_cast<CollectiveKind>(head >> 48 & 0xff);
+  signature.op = static_cast<ReduceOp>(head >> 40 & 0xff);
+  signature.dtype = static_cast<DType>(head >> 32 & 0xff);
+  signature.root = static_cast<int32_t>(head & 0xffffffff);
+  signature.elements = elements;
+  return signature;
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+void FutexWait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns) {
+  const timespec timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &timeout, nullptr, 0);
+}
+void FutexWake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+int Cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+}  // namespace
+
+int64_t SteadyNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+struct RankPage::Header {
+  // The call that ranks come to, and how many have.
+  alignas(kLine) std::atomic<uint64_t> arrivals;
+  // The last call with a verdict, and how many calls ago one was granted: 0, it was this one.
+  alignas(kLine) std::atomic<uint64_t> decided;
+  alignas(kLine) std::atomic<uint32_t> closed;  // 0, or 1 and the rank that is blamed
+  // Of the ranks that sleep until there is a verdict.
+  alignas(kLine) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> sleepers;
+};
+
+// Written by its own rank, but for the bell.
+struct RankPage::Line {
+  alignas(kLine) std::atomic<uint64_t> step;
+  std::atomic<uint64_t> came;
+  std::atomic<uint64_t> head;
+  std::atomic<int64_t> elements;
+  std::atomic<uint32_t> sleeping;
+  std::atomic<int32_t> login;  // the session of its process (setsid)
+  alignas(kLine) std::atomic<uint32_t> bell;
+};
+
+struct RankPage::Noted {
+  std::atomic<uint64_t> number;
+  std::atomic<uint64_t> head;
+  std::atomic<int64_t> elements;
+  std::atomic<int64_t> came_ns;
+  std::atomic<int64_t> granted_ns;
+};
+
+int64_t RankPage::BytesFor(int64_t ranks) {
+  const int64_t words = static_cast<int64_t>(sizeof(Header)) +
+                        ranks * static_cast<int64_t>(sizeof(Line) + kMaxPageFlightCalls * sizeof(Noted));
+  return RoundUp(words, kPageBytes) + ranks * 2 * (ranks + 1) * PartBytes(ranks);
+}
+
+absl::StatusOr<std::unique_ptr<RankPage>> RankPage::Map(int fd, int64_t rank, int64_t ranks) {
+  struct stat info;
+  const int64_t bytes = BytesFor(ranks);
+  if (fstat(fd, &info) != 0) return absl::InvalidArgumentError("a group's page: the descriptor is not open");
+  if (info.st_size != bytes) {
+    return absl::InvalidArgumentError(
+        StrCat("a group's page of ", info.st_size, " bytes; that of ", ranks, " ranks has ", bytes));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckMemoryFile(fd, F_SEAL_SHRINK | F_SEAL_GROW));
+  void* base = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(StrCat("a group's page of ", bytes, " bytes: mmap: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<RankPage>(new RankPage(static_cast<std::byte*>(base), bytes, rank, ranks));
+}
+
+RankPage::RankPage(std::byte* base, int64_t bytes, int64_t rank, int64_t ranks)
+    : base_(base), bytes_(bytes), rank_(rank), ranks_(ranks), part_bytes_(PartBytes(ranks)) {
+  line(rank).login = getsid(0);
+}
+
+RankPage::~RankPage() { munmap(base_, static_cast<size_t>(bytes_)); }
+
+RankPage::Header& RankPage::header() const { return *reinterpret_cast<Header*>(base_); }
+RankPage::Line& RankPage::line(int64_t rank) const { return reinterpret_cast<Line*>(base_ + sizeof(Header))[rank]; }
+RankPage::Noted* RankPage::flight(int64_t rank) const {
+  std::byte* const first = base_ + sizeof(Header) + static_cast<size_t>(ranks_) * sizeof(Line);
+  return reinterpret_cast<Noted*>(first) + static_cast<size_t>(rank) * kMaxPageFlightCalls;
+}
+std::byte* RankPage::buffer(int64_t rank, uint64_t turn) const {
+  const int64_t buffer_bytes = (ranks_ + 1) * part_bytes_;
+  std::byte* const first = base_ + (bytes_ - ranks_ * 2 * buffer_bytes);
+  return first + (rank * 2 + static_cast<int64_t>(turn & 1)) * buffer_bytes;
+}
+
+// ---- the match
+
+void RankPage::Come(uint64_t number, const CollectiveSignature& signature) {
+  Line& own = line(rank_);
+  own.head.store(HeadOf(signature), std::memory_order_relaxed);
+  own.elements.store(signature.elements, std::memory_order_relaxed);
+  own.came.store(number, std::memory_order_relaxed);
+  Noted& noted = flight(rank_)[number % kMaxPageFlightCalls];
+  noted.number.store(0, std::memory_order_relaxed);
+  noted.head.store(HeadOf(signature), std::memory_order_relaxed);
+  noted.elements.store(signature.elements, std::memory_order_relaxed);
+  noted.came_ns.store(SteadyNs(), std::memory_order_relaxed);
+  noted.granted_ns.store(-1, std::memory_order_relaxed);
+  noted.number.store(number, std::memory_order_release);
+  std::atomic<uint64_t>& arrivals = header().arrivals;
+  uint64_t known = arrivals.load(std::memory_order_acquire), next = 0;
+  do {
+    if (NumberOf(known) > number) return;  // the others have it asked
+    // This rank has the verdict of the call before: nobody counts on who came to that.
+    next = NumberOf(known) == number ? known + 1 : Pack(number, 1);
+  } while (!arrivals.compare_exchange_weak(known, next, std::memory_order_acq_rel));
+  if (LowOf(next) == static_cast<uint64_t>(ranks_)) {
+    Decide(number, AreAllTheSame() ? Verdict::kGranted : Verdict::kAsked);
+  }
+}
+
+bool RankPage::AreAllTheSame() const {
+  const Line& own = line(rank_);
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    const Line& other = line(rank);
+    if (other.head.load(std::memory_order_relaxed) != own.head.load(std::memory_order_relaxed) ||
+        other.elements.load(std::memory_order_relaxed) != own.elements.load(std::memory_order_relaxed)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void RankPage::Decide(uint64_t number, Verdict verdict) {
+  std::atomic<uint64_t>& decided = header().decided;
+  uint64_t known = decided.load(std::memory_order_acquire);
+  if (NumberOf(known) >= number) return;
+  const uint64_t ago = verdict == Verdict::kGranted ? 0 : std::min(LowOf(known) + 1, kLowMask);
+  // Where it fails, another rank has given this call a verdict.
+  if (decided.compare_exchange_strong(known, Pack(number, ago), std::memory_order_acq_rel)) WakeForVerdict();
+}
+
+RankPage::Verdict RankPage::VerdictOf(uint64_t number) const {
+  const uint64_t known = header().decided.load(std::memory_order_acquire);
+  const uint64_t last = NumberOf(known);
+  if (last < number) return Verdict::kOpen;
+  // After the last call that all came to, all were asked: those are more than this rank came to.
+  const bool is_granted = LowOf(known) != kLowMask && last - LowOf(known) == number;
+  return is_granted ? Verdict::kGranted : Verdict::kAsked;
+}
+
+RankPage::Verdict RankPage::Ask(uint64_t number) {
+  line(rank_).came.store(number, std::memory_order_relaxed);
+  Decide(number, Verdict::kAsked);
+  return VerdictOf(number);
+}
+
+uint64_t RankPage::LastCallOf(int64_t rank) const { return line(rank).came.load(std::memory_order_relaxed); }
+
+void RankPage::NoteGranted(uint64_t number) {
+  flight(rank_)[number % kMaxPageFlightCalls].granted_ns.store(SteadyNs(), std::memory_order_relaxed);
+}
+
+// ---- the steps
+
+std::byte* RankPage::Part(int64_t rank, int64_t part) const { return buffer(rank, turn_) + part * part_bytes_; }
+std::byte* RankPage::NextPart(int64_t part) const { return buffer(rank_, turn_ + 1) + part * part_bytes_; }
+
+void RankPage::PublishNext() {
+  ++turn_;
+  seen_ = 0;
+  line(rank_).step.store(++step_, std::memory_order_release);
+  WakeForStep();
+}
+
+bool RankPage::HaveAllPublished() {
+  while (seen_ < ranks_ && line(seen_).step.load(std::memory_order_acquire) >= step_) ++seen_;
+  return seen_ == ranks_;
+}
+
+int64_t RankPage::FindMissing() const {
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    if (line(rank).step.load(std::memory_order_acquire) < step_) return rank;
+  }
+  return -1;
+}
+
+void RankPage::Close(int64_t missing) {
+  uint32_t open = 0;
+  header().closed.compare_exchange_strong(open, static_cast<uint32_t>(missing) + 1, std::memory_order_seq_cst);
+  WakeForVerdict();
+  WakeForStep();
+}
+bool RankPage::is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
+int64_t RankPage::blamed() const {
+  const int64_t rank = int64_t{header().closed.load(std::memory_order_relaxed)} - 1;
+  return std::clamp<int64_t>(rank, 0, ranks_ - 1);
+}
+
+// ---- waiting
+
+void RankPage::WakeForVerdict() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (header().sleepers.load(std::memory_order_relaxed) == 0) return;
+  header().bell.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(header().bell);
+}
+
+void RankPage::WakeForStep() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    Line& other = line(rank);
+    if (rank == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    other.bell.fetch_add(1, std::memory_order_seq_cst);
+    FutexWake(other.bell);
+  }
+}
+
+void RankPage::Wake() {
+  for (std::atomic<uint32_t>* bell : {&line(rank_).bell, &header().bell}) {
+    bell->fetch_add(1, std::memory_order_seq_cst);
+    FutexWake(*bell);
+  }
+}
+
+// Whether a rank is in another session of processes (setsid) than this one: the kernel schedules those in groups, and a
+// yield finds the own group's processes alone.
+bool RankPage::HasStrangers() {
+  if (has_strangers_.has_value()) return *has_strangers_;
+  const int32_t login = line(rank_).login.load(std::memory_order_relaxed);
+  has_strangers_ = false;
+  for (int64_t rank = 0; rank < ranks_; ++rank) {
+    if (line(rank).login.load(std::memory_order_relaxed) != login) has_strangers_ = true;
+  }
+  return *has_strangers_;
+}
+
+void RankPage::Await(News news, absl::FunctionRef<bool()> done, int64_t until_ns) {
+  static const int cores = Cores();
+  const int looks = ranks_ <= cores ? kLooks : 1;
+  for (int look = 0; look < looks; ++look) {
+    if (done()) return;
+    Pause();
+  }
+  std::atomic<uint32_t>& bell = news == News::kVerdict ? header().bell : line(rank_).bell;
+  uint32_t rung = bell.load(std::memory_order_seq_cst);
+  // Among many ranks those that yield take turns, and the one that all wait for comes last.
+  const bool lingers = ranks_ <= kMostLingering * cores;
+  if (lingers) linger_.Begin(HasStrangers() ? kStrangersLingerNs : kLingerNs);
+  while (lingers && linger_.Yield()) {
+    if (!done()) continue;
+    linger_.Arrived();
+    return;
+  }
+  std::atomic<uint32_t>& sleeping = news == News::kVerdict ? header().sleepers : line(rank_).sleeping;
+  sleeping.fetch_add(1, std::memory_order_seq_cst);
+  for (;;) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const int64_t left_ns = until_ns - SteadyNs();
+    if (done() || left_ns <= 0) break;
+    FutexWait(bell, rung, std::min(left_ns, kSliceNs));
+    rung = bell.load(std::memory_order_seq_cst);
+  }
+  sleeping.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+std::vector<RankPage::FlightCall> RankPage::FlightOf(int64_t rank) const {
+  std::vector<FlightCall> calls;
+  for (size_t i = 0; i < kMaxPageFlightCalls; ++i) {
+    const Noted& noted = flight(rank)[i];
+    const uint64_t number = noted.number.load(std::memory_order_acquire);
+    const uint64_t head = noted.head.load(std::memory_order_acquire);
+    const int64_t elements = noted.elements.load(std::memory_order_acquire);
+    const int64_t came_ns = noted.came_ns.load(std::memory_order_acquire);
+    const int64_t granted_ns = noted.granted_ns.load(std::memory_order_acquire);
+    if (number == 0 || noted.number.load(std::memory_order_acquire) != number) continue;
+    const CollectiveSignature signature = SignatureOf(head, elements);
+    if (signature.kind > kLastCollectiveKind || signature.op > kLastReduceOp ||
+        !DTypeFromWire(static_cast<int>(signature.dtype)).ok()) {
+      continue;  // damaged
+    }
+    calls.push_back({number, signature, came_ns, granted_ns});
+  }
+  std::sort(calls.begin(), calls.end(), [](const FlightCall& a, const FlightCall& b) { return a.number < b.number; });
+  return calls;
+}
+
+}  // namespace tessera

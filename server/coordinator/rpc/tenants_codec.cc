@@ -1,0 +1,43 @@
+#include "server/coordinator/rpc/tenants_codec.h"
+
+#include "schemas/codec/values.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+int64_t ToWire(int64_t limit) { return limit == kUnlimited ? -1 : limit; }
+int64_t FromWire(int64_t limit) { return limit == -1 ? kUnlimited : limit; }
+
+}  // namespace
+
+void EncodeTenantLimits(const TenantLimits& limits, wire::TenantLimits::Builder builder) {
+  builder.setName(limits.name.c_str());
+  builder.setWeight(limits.weight);
+  builder.setGuaranteedBytes(limits.guaranteed_bytes);
+  builder.setMaxBytes(ToWire(limits.max_bytes));
+  builder.setMaxSessions(ToWire(limits.max_sessions));
+  builder.setMaxConnections(ToWire(limits.max_connections));
+  builder.setMaxQueuedRecords(ToWire(limits.max_queued_records));
+}
+
+absl::StatusOr<std::vector<TenantLimits>> DecodeTenants(capnp::List<wire::TenantLimits>::Reader list) {
+  if (list.size() > kMaxTenants) {
+    return absl::InvalidArgumentError(StrCat(list.size(), " tenants; max_tenants is ", kMaxTenants));
+  }
+  std::vector<TenantLimits> tenants;
+  for (const auto item : list) {
+    tenants.push_back({.name = TextOf(item.getName()),
+                       .weight = item.getWeight(),
+                       .guaranteed_bytes = item.getGuaranteedBytes(),
+                       .max_bytes = FromWire(item.getMaxBytes()),
+                       .max_sessions = FromWire(item.getMaxSessions()),
+                       .max_connections = FromWire(item.getMaxConnections()),
+                       .max_queued_records = FromWire(item.getMaxQueuedRecords())});
+  }
+  TESSERA_RETURN_IF_ERROR(CheckTenants(tenants));
+  return tenants;
+}
+
+}  // namespace tessera

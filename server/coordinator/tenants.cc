@@ -1,0 +1,89 @@
+// Tenants of the state machine: limits that change, memory by tenant, sessions and records beyond what one may have.
+
+#include <algorithm>
+#include <utility>
+
+#include "schemas/types/errors.h"
+#include "schemas/types/str_cat.h"
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kHoldersNamed = 3;
+
+// The sessions of the tenant that have the most: of others nothing is told.
+std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const TenantEntry& tenant) {
+  std::vector<const SessionEntry*> holders;
+  for (const auto& [id, session] : sessions) {
+    if (session.tenant == &tenant && session.bytes > 0) holders.push_back(&session);
+  }
+  if (holders.empty()) return "";
+  const size_t named = std::min(kHoldersNamed, holders.size());
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(named), holders.end(),
+                    [](const SessionEntry* a, const SessionEntry* b) {
+                      return a->bytes != b->bytes ? a->bytes > b->bytes : a->info.session < b->info.session;
+                    });
+  std::string text = "; most is held by";
+  for (size_t i = 0; i < named; ++i) {
+    const SessionEntry& holder = *holders[i];
+    const std::string& name = holder.info.name;
+    StrAppend(&text, i == 0 ? " " : ", ", "session ", holder.info.session.value,
+              name.empty() ? "" : StrCat(" \"", Printable(name), "\""), " (", holder.bytes, " bytes)");
+  }
+  return text;
+}
+
+}  // namespace
+
+void StateMachine::On(const TenantsChangedEvent& event) {
+  tenants_.Change(event.tenants);
+  for (const TenantEntry* tenant : tenants_.all()) turns_.SetWeight(tenant->number, tenant->limits.weight);
+  Pump();
+}
+
+absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers,
+                                                        int64_t bytes, std::string_view op) {
+  // Memory that is of no session alone, as what a collective takes while it runs, is of who has the turn.
+  auto session = sessions_.find(owner);
+  if (session == sessions_.end()) session = sessions_.find(turn_);
+  if (session == sessions_.end()) return nullptr;
+  TenantEntry* const tenant = session->second.tenant;
+  if (absl::Status status = tenants_.Charge(*tenant, workers, bytes, memory_, op); !status.ok()) {
+    return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(sessions_, *tenant)));
+  }
+  return tenant;
+}
+
+absl::Status StateMachine::Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers,
+                                    int64_t bytes, const absl::Status& why) {
+  if (tenant == nullptr) return why;
+  tenants_.Return(*tenant, workers, bytes, memory_);
+  if (!absl::IsResourceExhausted(why)) return why;
+  const auto session = sessions_.find(owner);
+  const std::string own =
+      session == sessions_.end() ? "" : StrCat("; this session has ", session->second.bytes, " bytes");
+  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(sessions_, *tenant)));
+}
+
+int64_t StateMachine::QueuedBy(const TenantEntry& tenant) const {
+  int64_t queued = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (session.tenant == &tenant) queued += session.queue_weight + session.parked_weight;
+  }
+  return queued;
+}
+
+// The session goes on: what it asked for fails by name, and what gives back is taken.
+void StateMachine::RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const {
+  const TenantEntry& tenant = *session.tenant;
+  if (tenant.limits.max_queued_records == kUnlimited) return;
+  const int64_t queued = QueuedBy(tenant);
+  if (queued + weight <= tenant.limits.max_queued_records) return;
+  const std::string why =
+      StrCat("tenant \"", Printable(tenant.limits.name), "\" has ", queued, " records in its queues and sent ", weight,
+             " more; its queued is ", tenant.limits.max_queued_records);
+  for (Record& record : records) RefuseRecord(record, absl::StatusCode::kResourceExhausted, why);
+}
+
+}  // namespace tessera

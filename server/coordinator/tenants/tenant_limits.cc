@@ -1,0 +1,122 @@
+#include "server/coordinator/tenants/tenant_limits.h"
+
+#include <charconv>
+#include <set>
+
+#include "schemas/types/byte_size.h"
+#include "schemas/types/limits.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+namespace {
+
+enum class Unit { kCount, kBytes };
+
+struct Field {
+  std::string_view key;
+  int64_t TenantLimits::*value;
+  Unit unit;
+  int64_t least;
+  int64_t most;
+  bool may_be_none;
+};
+
+// The one list of the numbers.
+constexpr Field kFields[] = {
+    {"weight", &TenantLimits::weight, Unit::kCount, 1, kMaxTenantWeight, false},
+    {"memory.guaranteed", &TenantLimits::guaranteed_bytes, Unit::kBytes, 0, kMaxArenaBytes, false},
+    {"memory.max", &TenantLimits::max_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
+    {"sessions", &TenantLimits::max_sessions, Unit::kCount, 0, int64_t{1} << 20, true},
+    {"connections", &TenantLimits::max_connections, Unit::kCount, 0, int64_t{1} << 20, true},
+    {"queued", &TenantLimits::max_queued_records, Unit::kCount, 1, int64_t{1} << 40, true},
+};
+
+const Field* FieldOf(std::string_view key) {
+  for (const Field& field : kFields) {
+    if (field.key == key) return &field;
+  }
+  return nullptr;
+}
+
+absl::Status CheckRange(const Field& field, int64_t value) {
+  const bool is_none = field.may_be_none && value == kUnlimited;
+  if (is_none || (value >= field.least && value <= field.most)) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat(field.key, " is ", value, "; it is ", field.least, " to ", field.most,
+                                           field.may_be_none ? ", or none" : ""));
+}
+
+absl::StatusOr<int64_t> NumberOf(const Field& field, std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  if (field.unit == Unit::kBytes) {
+    if (absl::StatusOr<int64_t> bytes = ParseBytes(text); bytes.ok()) return bytes;
+  }
+  return absl::InvalidArgumentError(StrCat(field.key, " is \"", Printable(text, kMaxNameBytes),
+                                           "\", which is no number",
+                                           field.unit == Unit::kBytes ? " of bytes, such as 8GiB" : ""));
+}
+
+}  // namespace
+
+std::vector<std::string_view> LimitKeys() {
+  std::vector<std::string_view> keys;
+  for (const Field& field : kFields) keys.push_back(field.key);
+  return keys;
+}
+
+absl::Status SetLimit(TenantLimits& limits, std::string_view key, std::string_view value) {
+  const Field* const field = FieldOf(key);
+  if (field == nullptr) {
+    std::string known;
+    for (const Field& one : kFields) known += StrCat(known.empty() ? "" : ", ", one.key);
+    return absl::InvalidArgumentError(
+        StrCat("\"", Printable(key, kMaxNameBytes), "\" is no limit; these are: ", known));
+  }
+  int64_t number = kUnlimited;
+  if (!(field->may_be_none && value == "none")) {
+    TESSERA_ASSIGN_OR_RETURN(number, NumberOf(*field, value));
+    if (number == kUnlimited) number = kUnlimited - 1;  // a number beyond the range, and not the word
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange(*field, number));
+  limits.*(field->value) = number;
+  return absl::OkStatus();
+}
+
+std::string LimitText(const TenantLimits& limits, std::string_view key) {
+  const Field* const field = FieldOf(key);
+  if (field == nullptr) return "";
+  const int64_t value = limits.*(field->value);
+  return value == kUnlimited ? "none" : StrCat(value);
+}
+
+absl::Status CheckLimits(const TenantLimits& limits) {
+  if (limits.name.empty() || limits.name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        StrCat("its name has ", limits.name.size(), " bytes; it has 1 to max_name_bytes, ", kMaxNameBytes));
+  }
+  for (const Field& field : kFields) TESSERA_RETURN_IF_ERROR(CheckRange(field, limits.*(field.value)));
+  if (limits.guaranteed_bytes > limits.max_bytes) {
+    return absl::InvalidArgumentError(
+        StrCat("memory.guaranteed is ", limits.guaranteed_bytes, ", and memory.max is ", limits.max_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTenants(const std::vector<TenantLimits>& tenants) {
+  if (tenants.size() > kMaxTenants) {
+    return absl::InvalidArgumentError(StrCat(tenants.size(), " tenants; max_tenants is ", kMaxTenants));
+  }
+  std::set<std::string_view> names;
+  for (const TenantLimits& tenant : tenants) {
+    const std::string shown = StrCat("tenant \"", Printable(tenant.name), "\"");
+    if (absl::Status status = CheckLimits(tenant); !status.ok()) {
+      return absl::InvalidArgumentError(StrCat(shown, ": ", StdView(status.message())));
+    }
+    if (!names.insert(tenant.name).second) return absl::InvalidArgumentError(StrCat(shown, " is there twice"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

@@ -1,0 +1,158 @@
+// Turns: whose records are taken up next, and what each pays. The order is FairTurns'; here are its gates, which are
+// the windows of the workers, and its costs.
+//
+// An op is charged when it is issued by what it is expected to take: the average of what workers measured of its plan,
+// or the model's prediction where they measured none. When it has ended the charge becomes what it took on the slowest
+// of its workers. The coordinator's own work is charged by estimates, so that a replay gives the same. One event does
+// at most max_intake_us of it: then others have their turn, and ContinuedEvent goes on.
+
+#include <algorithm>
+#include <utility>
+
+#include "server/coordinator/state_machine.h"
+
+namespace tessera {
+namespace {
+
+// A worker's lane is a gate.
+int32_t GateOf(WorkerIndex worker, Lane lane) {
+  return worker.value * static_cast<int32_t>(kLaneCount) + static_cast<int32_t>(lane);
+}
+Lane LaneOfGate(int32_t gate) { return static_cast<Lane>(gate % static_cast<int32_t>(kLaneCount)); }
+
+constexpr int64_t kRecordUs = 10;       // of an event's time that one takes, to be on the safe side
+constexpr int64_t kRecordChargeUs = 2;  // that its session pays for it, about what it takes
+constexpr int64_t kAverageParts = 4;    // of a measured cost: the last one is one of them
+
+// Of a device's time. A worker that doesn't measure that says the time that passed.
+int64_t DeviceNs(const ProfiledRun& run) { return run.times.busy_ns > 0 ? run.times.busy_ns : run.times.work_ns; }
+
+int64_t SlowestOf(const ProfiledRuns& runs) {
+  int64_t work_ns = 0;
+  for (const ProfiledRun& run : runs) work_ns = std::max(work_ns, DeviceNs(run));
+  return work_ns;
+}
+
+}  // namespace
+
+void StateMachine::Pump() {
+  has_more_ = false;
+  const auto is_open = [this](int32_t gate) {
+    return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate));
+  };
+  turns_.Reopen(is_open);
+  for (;;) {
+    TakeBackParked();
+    const std::optional<SessionId> next = turns_.Next();
+    if (!next.has_value()) {
+      if (unparked_.empty()) return;
+      continue;
+    }
+    if (const int32_t gate = turns_.GateOf(*next); gate >= 0 && !is_open(gate)) {
+      turns_.Close(gate);
+      continue;
+    }
+    if (intake_left_us_ <= 0) {
+      has_more_ = true;
+      return;
+    }
+    turn_ = *next;
+    TakeTurn(sessions_.at(turn_));
+    turn_ = SessionId();
+  }
+}
+
+void StateMachine::TakeTurn(SessionEntry& session) {
+  gate_ = FairTurns::kAnyChange;
+  if (!IsSwept(session)) return turns_.SetBlocked(turn_, gate_);
+  size_t taken = 1;
+  int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
+  const Progress progress = Take(session, taken);
+  session.awaits_upload = progress == Progress::kAwaitsUpload;
+  if (progress != Progress::kDone) return turns_.SetBlocked(turn_, gate_);
+  int64_t taken_weight = 0;
+  for (; taken > 0; --taken) {
+    taken_weight += weight;
+    session.queue.pop_front();
+    if (taken > 1) weight = WeightOf(session.queue.front());
+  }
+  session.queue_weight -= taken_weight;
+  intake_left_us_ -= taken_weight * kRecordUs;
+  turns_.Pay(turn_, taken_weight * kRecordChargeUs * kTicksPerUs);
+  session.queue.empty() ? turns_.SetIdle(turn_) : turns_.SetReady(turn_);
+}
+
+void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
+  turns_.Pay(session.info.session, own_us * kTicksPerUs);
+  intake_left_us_ -= own_us;
+}
+
+void StateMachine::On(const SessionChargedEvent& event) {
+  if (sessions_.contains(event.session)) turns_.Pay(event.session, event.us * kTicksPerUs);
+}
+
+// ---- windows ------------------------------------------------------------------------------------
+
+int64_t StateMachine::WindowUs() {
+  const int64_t alone_us = config_.max_outstanding_us_per_worker;
+  return turns_.AreCompeting() ? std::min(alone_us, config_.max_outstanding_us_shared) : alone_us;
+}
+
+// A worker that isn't there is refused later, by name.
+bool StateMachine::IsOpen(WorkerIndex worker, Lane lane) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.state == WorkerState::kDead) return true;
+  const WorkerEntry& entry = found->second;
+  return entry.state != WorkerState::kSuspect && entry.windows.HasRoom(lane, config_, WindowUs());
+}
+
+bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
+  for (const WorkerIndex worker : workers) {
+    if (IsOpen(worker, lane)) continue;
+    gate_ = GateOf(worker, lane);
+    return false;
+  }
+  return true;
+}
+
+bool StateMachine::HasRoomFor(const PlanTemplate& plan, Lane lane) {
+  const MeasuredCost& measured = *plan.measured;
+  const bool is_unknown = measured.ticks == 0 && measured.under_way >= config_.max_unmeasured_instances;
+  return !is_unknown && HasRoom(*plan.workers, lane);
+}
+
+// ---- what work costs ----------------------------------------------------------------------------
+
+OpPointer StateMachine::NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane) {
+  const int64_t cost_us = plan.measured->CostUs(plan.cost_us);
+  OpPointer op = NewOp(OpEntry::Kind::kRun, name, session, plan.workers, cost_us, lane);
+  op->plan = plan.plan;
+  op->predicted_us = plan.cost_us;
+  op->measured = plan.measured;
+  ++op->measured->under_way;
+  return op;
+}
+
+// A worker that was lost has measured nothing. Where none has, the charge stays as it is.
+void StateMachine::EndWork(OpEntry& op) {
+  const int64_t took = TicksOfNs(SlowestOf(op.runs));
+  if (op.measured != nullptr) {
+    MeasuredCost& cost = *op.measured;
+    --cost.under_way;
+    const bool is_whole = op.runs.size() == op.workers->size() && op.status.ok();
+    if (is_whole && took > 0)
+      cost.ticks = cost.ticks == 0 ? took : std::max<int64_t>(1, cost.ticks + (took - cost.ticks) / kAverageParts);
+    op.measured = nullptr;
+  }
+  if (op.charge.tenant < 0) return;
+  turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
+  for (const ProfiledRun& run : op.runs) tenants_.at(op.charge.tenant).device_ns += DeviceNs(run);
+  op.charge = {};
+}
+
+void StateMachine::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
+  turns_.Pay(session.info.session, TicksOfNs(SlowestOf(runs)));
+  for (const ProfiledRun& run : runs) session.tenant->device_ns += DeviceNs(run);
+}
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+#include "tests/simulation/tenant_laws.h"
+
+#include <algorithm>
+
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+TenantLaws::Bytes TenantLaws::ChargedBy(const StateMachine& machine) {
+  Bytes charged;
+  for (const TenantEntry* tenant : machine.tenants().all()) {
+    for (const auto& [index, worker] : machine.workers()) {
+      charged[{tenant->limits.name, index}] = tenant->UsedOn(index);
+    }
+  }
+  return charged;
+}
+
+TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
+  Bytes held;
+  std::set<std::pair<const BufferEntry*, WorkerIndex>> seen;
+  for (const auto& [id, session] : machine.sessions()) {
+    const auto tenant = tenant_of_.find(id);
+    for (const auto& [handle, tensor] : session.tensors) {
+      if (tensor->buffer == nullptr || !tensor->status.ok() || tenant == tenant_of_.end()) continue;
+      // A worker that was lost took its part along: the mesh has those that live.
+      for (const WorkerIndex worker : tensor->spec().mesh.workers()) {
+        if (!seen.insert({tensor->buffer.get(), worker}).second) continue;
+        held[{tenant->second, worker}] += machine.memory().RoundUp(tensor->buffer->bytes);
+      }
+    }
+  }
+  return held;
+}
+
+void TenantLaws::Changed(const StateMachine& machine, const std::vector<TenantLimits>& tenants) {
+  max_bytes_.clear();
+  for (const TenantLimits& limits : tenants) max_bytes_[limits.name] = limits.max_bytes;
+  for (const auto& [at, bytes] : ChargedBy(machine)) {
+    int64_t& ceiling = ceilings_[at];
+    ceiling = std::max(ceiling, bytes);
+  }
+}
+
+absl::Status TenantLaws::Check(const StateMachine& machine) {
+  const Bytes charged = ChargedBy(machine);
+  for (const auto& [index, worker] : machine.workers()) {
+    int64_t sum = 0;
+    for (const auto& [at, bytes] : charged) sum += at.second == index ? bytes : 0;
+    if (sum == machine.memory().UsedBytes(index)) continue;
+    return absl::InternalError(StrCat("tenants are charged ", sum, " bytes of worker ", index.value, ", and ",
+                                      machine.memory().UsedBytes(index), " are taken"));
+  }
+  for (const auto& [at, bytes] : HeldBy(machine)) {
+    const auto found = charged.find(at);
+    const int64_t own = found == charged.end() ? 0 : found->second;
+    if (own >= bytes) continue;
+    return absl::InternalError(StrCat("tenant ", at.first, " is charged ", own, " bytes of worker ", at.second.value,
+                                      ", and its tensors have ", bytes));
+  }
+  for (const auto& [at, bytes] : charged) {
+    const auto limit = max_bytes_.find(at.first);
+    if (limit == max_bytes_.end() || limit->second == kUnlimited) continue;
+    int64_t& ceiling = ceilings_[at];
+    if (bytes > std::max(limit->second, ceiling)) {
+      return absl::InternalError(StrCat("tenant ", at.first, " has ", bytes, " bytes of worker ", at.second.value,
+                                        ", above its memory.max of ", limit->second));
+    }
+    ceiling = bytes > limit->second ? bytes : 0;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera
