@@ -81,6 +81,7 @@ struct WorkerOptions {
   std::string socket_dir = "/tmp";
   std::string host_id;
   int threads = 0;
+  int batch_nice = kBatchNice;
   int workers_on_host = 1;
   std::vector<std::string> files;
   std::string decoder;
@@ -372,7 +373,8 @@ absl::StatusOr<std::unique_ptr<Platform>> MakePlatform(const WorkerOptions& opti
     if (options.gpu >= 0) {
       return absl::InvalidArgumentError(StrCat("--gpu ", options.gpu, " is for workers with a GPU: --device cuda"));
     }
-    return MakeCpuPlatform({.threads = options.threads, .workers_on_host = options.workers_on_host});
+    return MakeCpuPlatform(
+        {.threads = options.threads, .workers_on_host = options.workers_on_host, .batch_nice = options.batch_nice});
   }
   return MakeCudaPlatform({.gpu = options.gpu,
                            .worker = options.index,
@@ -472,6 +474,32 @@ void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens,
       ->capture_default_str();
 }
 
+void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
+  app.add_option(
+         "--transport", options.transport,
+         "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
+         "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
+         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
+         "ucx and shm+ucx, with the bytes between GPUs by NCCL")
+      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
+      "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
+      "the port writes into this process: only where all who do are trusted");
+  app.add_option("--message-listen", options.message_listen,
+                 "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
+  app.add_option("--message-advertise", options.message_advertise,
+                 "the host's name or number by which they do, where that is another");
+  app.add_option("--net-devices", options.net_devices,
+                 "network interfaces of messages to other hosts (eth1, or several with commas)")
+      ->capture_default_str();
+  app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
+                 "seconds without a sign of life after which a connection with messages under way counts as broken")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
@@ -502,29 +530,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
       ->check(CLI::Range(-1, 1023));
-  app.add_option(
-         "--transport", options.transport,
-         "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
-         "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
-         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
-         "ucx and shm+ucx, with the bytes between GPUs by NCCL")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
-      ->capture_default_str();
-  app.add_flag_callback(
-      "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
-      "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
-      "the port writes into this process: only where all who do are trusted");
-  app.add_option("--message-listen", options.message_listen,
-                 "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
-  app.add_option("--message-advertise", options.message_advertise,
-                 "the host's name or number by which they do, where that is another");
-  app.add_option("--net-devices", options.net_devices,
-                 "network interfaces of messages to other hosts (eth1, or several with commas)")
-      ->capture_default_str();
-  app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
-                 "seconds without a sign of life after which a connection with messages under way counts as broken")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
+  AddTransportOptions(app, options);
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
   app.add_option("--files", options.files,
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
@@ -547,6 +553,12 @@ int Main(int argc, char** argv) {
   app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
   app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
       ->check(CLI::Range(0, kMaxThreads));
+  app.add_option(
+         "--batch-nice", options.batch_nice,
+         "added to the niceness of the CPU threads that do long work: short ops, and other processes of the host,\n"
+         "go first; 0: none does")
+      ->check(CLI::Range(0, 19))
+      ->capture_default_str();
   app.add_option("--workers-on-host", options.workers_on_host,
                  "workers that share the host's cores; for threads and spinning")
       ->check(CLI::Range(1, kMaxWorkers))

@@ -302,7 +302,7 @@ def test_a_coordinator_takes_no_path_that_is_in_use(cluster, tmp_path):
 @pytest.mark.parametrize("program, flag", [
     ("coordinator", "--worker-timeout=0"), ("coordinator", "--max-outstanding=-1"), ("coordinator", "--max-connections=0"),
     ("coordinator", "--session-lease=-1"), ("coordinator", "--handshake-timeout=0"), ("worker", "--memory=0"),
-    ("worker", "--index=65536"), ("worker", "--threads=-1"), ("worker", "--workers-on-host=0"), ("worker", "--message-stall-timeout=0")])
+    ("worker", "--index=65536"), ("worker", "--threads=-1"), ("worker", "--batch-nice=20"), ("worker", "--workers-on-host=0"), ("worker", "--message-stall-timeout=0")])
 def test_a_number_out_of_range_is_wrong_usage(program, flag):
     needed = {"coordinator": "--listen=unix:/nowhere/socket", "worker": "--coordinator=unix:/nowhere/socket"}[program]
     environment = {**os.environ, "TESSERA_TOKEN": "a", "TESSERA_JOIN_TOKEN": "b"}

@@ -4,6 +4,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/streams.h"
 
 namespace tessera {
 namespace {
@@ -14,10 +15,11 @@ constexpr uint8_t kProbeStream = 2;  // StreamId::kProbe
 // What a message has that runs under an ordinal; null: none.
 template <typename Visit>
 void VisitOrdinal(const WorkerMessage& message, Visit visit) {
-  if (const auto* run = std::get_if<Instance>(&message)) visit(run->ordinal, run->waits);
-  if (const auto* read = std::get_if<InlineRead>(&message)) visit(read->ordinal, read->waits);
-  if (const auto* write = std::get_if<InlineWrite>(&message)) visit(write->ordinal, write->waits);
-  if (const auto* window = std::get_if<TransferWindow>(&message)) visit(window->ordinal, window->waits);
+  const auto visit_one = [&](const auto& one) { visit(one.ordinal, static_cast<StreamId>(one.stream), one.waits); };
+  if (const auto* run = std::get_if<Instance>(&message)) visit_one(*run);
+  if (const auto* read = std::get_if<InlineRead>(&message)) visit_one(*read);
+  if (const auto* write = std::get_if<InlineWrite>(&message)) visit_one(*write);
+  if (const auto* window = std::get_if<TransferWindow>(&message)) visit_one(*window);
 }
 
 }  // namespace
@@ -48,11 +50,14 @@ void SimulatedWorkers::Tell(const ToWorkers& told) {
     for (WorkerIndex index : *told.workers) AnswerProbe(index, *probe);
     return;
   }
-  VisitOrdinal(told.message, [&](Ordinal ordinal, const std::vector<InstanceWait>& waits) {
+  VisitOrdinal(told.message, [&](Ordinal ordinal, StreamId stream, const std::vector<InstanceWait>& waits) {
     ++instances_;
     for (const InstanceWait& wait : waits) {
-      if (wait.ordinal < ordinal) continue;
-      calls_.broken(absl::InternalError(StrCat("ordinal ", ordinal.value, " waits for ", wait.ordinal.value)));
+      const bool is_across =
+          LaneOf(stream) == Lane::kLight && LaneOf(static_cast<StreamId>(wait.stream)) == Lane::kBatch;
+      if (wait.ordinal < ordinal && !is_across) continue;
+      calls_.broken(absl::InternalError(
+          StrCat("ordinal ", ordinal.value, is_across ? ", a light one," : "", " waits for ", wait.ordinal.value)));
     }
     for (WorkerIndex index : *told.workers) {
       if (workers_.at(index).lives) running_[ordinal].insert(index);
@@ -193,7 +198,7 @@ void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport d
   worker.runs = true;
   const int64_t work_us = random_.Between(1, random_.OneIn(10) ? 5000 : 200);
   const int64_t began_ns = schedule_.now_us() * 1000;
-  done.times = {began_ns, began_ns + work_us * 1000, work_us * 1000};
+  done.times = {began_ns, began_ns + work_us * 1000, work_us * 1000, work_us * 1000};
   schedule_.In(work_us, [this, index, incarnation = worker.incarnation, done = std::move(done)]() {
     Worker& runner = workers_.at(index);
     if (runner.incarnation != incarnation || !runner.lives || runner.is_stalled) return;

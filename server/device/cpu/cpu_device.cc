@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace tessera {
-namespace {
-
-constexpr int kBatchNice = 10;  // docs/limits.md: batch_nice
-
-}  // namespace
-
 int DefaultDeviceThreads(int workers_on_host) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / std::max(1, workers_on_host));
@@ -27,7 +21,7 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options) {
                              .counters = options.counters,
                              .lane = Lane::kBatch,
                              .threads = options.threads,
-                             .nice = kBatchNice,
+                             .nice = options.nice,
                              .spin_pauses = options.spin_pauses,
                              .linger_ns = options.linger_ns,
                              .first_slot = options.first_slot};

@@ -22,10 +22,13 @@
 
 namespace tessera {
 
+inline constexpr int kBatchNice = 10;  // docs/limits.md: batch_nice
+
 struct CpuDeviceOptions {
   WorkerIndex self;
   CounterPage* counters = nullptr;  // the own page; outlives the device
   int threads = 1;                  // of the batch lane
+  int nice = kBatchNice;            // the same: added to that of the process
   int spin_pauses = 200;
   int64_t linger_ns = kLingerNs;
   int first_slot = -1;  // of a home for each thread (HomeCore); negative: none has one

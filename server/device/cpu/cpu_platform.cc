@@ -18,7 +18,11 @@ class CpuPlatform final : public Platform {
     return SharedArena::Map(std::move(descriptors));
   }
   absl::StatusOr<std::unique_ptr<Device>> MakeDevice(WorkerIndex self, const SharedArena& own) override {
-    CpuDeviceOptions device{self, own.counters(), options_.threads, DefaultSpinPauses(options_.workers_on_host)};
+    CpuDeviceOptions device{.self = self,
+                            .counters = own.counters(),
+                            .threads = options_.threads,
+                            .spin_pauses = DefaultSpinPauses(options_.workers_on_host)};
+    device.nice = options_.batch_nice;
     device.first_slot = self.value % options_.workers_on_host * options_.threads;
     return std::make_unique<CpuDevice>(device);
   }

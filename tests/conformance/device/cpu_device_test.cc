@@ -106,7 +106,7 @@ TEST(CpuDevice, ALaneWaitsForTheOthersCounters) {
 
 TEST(CpuDevice, ThreadsOfTheBatchLaneAreNicer) {
   CounterPage own;
-  CpuDevice device({.self = WorkerIndex(0), .counters = &own});
+  CpuDevice device({.self = WorkerIndex(0), .counters = &own, .nice = 5});
   const auto nice_of = [&](StreamId stream) {
     int nice = 0;
     device.EnqueueReport(stream, [&](absl::Status, const RunTimes&) { nice = getpriority(PRIO_PROCESS, 0); });
@@ -116,7 +116,7 @@ TEST(CpuDevice, ThreadsOfTheBatchLaneAreNicer) {
   const int usual = nice_of(StreamId::kComputeLight);
   EXPECT_EQ(usual, getpriority(PRIO_PROCESS, 0));
   EXPECT_EQ(nice_of(StreamId::kIo), usual);
-  EXPECT_EQ(nice_of(StreamId::kCompute), std::min(19, usual + 10));
+  EXPECT_EQ(nice_of(StreamId::kCompute), std::min(19, usual + 5));
 }
 
 TEST(ThreadCpuClock, CountsNoTimeInWhichTheThreadHadNoCore) {
