@@ -92,7 +92,8 @@ PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
   keyed.op = call.op;
   keyed.attributes = call.attributes;
   keyed.operands.emplace_back().value = 0;
-  key.inputs.push_back({source, {}});
+  static LayoutTable& layouts = *new LayoutTable;
+  key.inputs.push_back({layouts.Of(source, {})});
   return key;
 }
 

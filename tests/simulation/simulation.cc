@@ -35,7 +35,7 @@ constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
 constexpr int64_t kWorkTimeoutUs = 60'000;
 // Longer than any lease, pause and queue.
-constexpr int64_t kSettlingUs = 400'000;
+constexpr int64_t kSettlingUs = 2'000'000;  // a worker that stalls is probed after 100 times what it has to do
 
 // One way of a link: bytes on their way, in order.
 struct Pipe {

@@ -153,7 +153,7 @@ TEST(SimulationTest, AFormerConnectionsLossThatIsTakenForTheNewestsIsSeen) {
 
 TEST(SimulationTest, UploadsThatANewProcessDoesNotBringAreSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kTakeForTheSame, found, 1000), 20);
+  EXPECT_GT(Breaking(Fault::kTakeForTheSame, found, 1500), 20);
   EXPECT_THAT(found, ::testing::Contains(::testing::AnyOf(::testing::HasSubstr("records wait in its queue"),
                                                           ::testing::HasSubstr("tickets are open"),
                                                           ::testing::HasSubstr("is not answered"))));

@@ -157,7 +157,9 @@ TEST(LanesTest, WhatTookLongIsLightNoMoreWhateverWasPredicted) {
 }
 
 TEST(LanesTest, UntilARunWasMeasuredFewAreUnderWay) {
-  SimulatedCluster cluster(1, kMemoryBytes);
+  CoordinatorConfig config = SimulatedCluster::RoomyConfig();
+  config.max_unmeasured_instances = 4;
+  SimulatedCluster cluster(1, kMemoryBytes, config);
   const SessionId session = cluster.Open();
   std::vector<Record> records;
   for (uint64_t i = 1; i <= 6; ++i) records.push_back(Full(8, i));
