@@ -180,11 +180,12 @@ def test_a_log_that_is_not_as_it_was_written_stops_the_start(pool):
     pool.kill_coordinator()
     log = pool.state / "events.log"
     whole = log.read_bytes()
-    log.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    at = len(whole) * 3 // 4
+    log.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
     refused = pool.start_coordinator(check=False)
     assert refused.wait(30) == 1
     assert "is not what was written there" in pool.text()
-    assert log.read_bytes()[1001:] == whole[1001:], "the log is as it was"
+    assert log.read_bytes()[at + 1:] == whole[at + 1:], "the log is as it was"
     log.write_bytes(whole + b"\x01\x00\x00\x00half of an event")
     pool.coordinator = pool.start_coordinator()
     assert "were no whole event" in pool.text()

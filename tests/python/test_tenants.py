@@ -42,7 +42,7 @@ class Pool:
         self.log = open(self.folder / "log", "wb")
         self.processes = [subprocess.Popen(
             [BINARIES / "server/coordinator/tessera-coordinator", f"--listen={self.socket}", f"--tenants={self.file}",
-             f"--journal={self.folder}/journal"], stdout=subprocess.PIPE, stderr=self.log, text=True)]
+             f"--journal={self.folder}/journal", "--journal-digest"], stdout=subprocess.PIPE, stderr=self.log, text=True)]
         assert "listening" in self.processes[0].stdout.readline()
         for index in range(2):
             self.processes.append(subprocess.Popen(
