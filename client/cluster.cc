@@ -231,6 +231,9 @@ class KeepAlivePipes {
   std::set<int> fds_;
 };
 
+// Of the workers of a coordinator that is started again. docs/limits.md: outlive
+constexpr int kOutliveS = 600;
+
 }  // namespace
 
 struct LocalCluster::State {
@@ -248,7 +251,7 @@ struct LocalCluster::State {
   Child coordinator;
   std::vector<Child> workers;
   std::vector<int> worker_pids;
-  std::string worker_program;
+  std::string coordinator_program, worker_program;
   std::unique_ptr<LogTrimmer> logs = std::make_unique<LogTrimmer>();
 
   absl::Status MakeFolder();
@@ -256,6 +259,9 @@ struct LocalCluster::State {
   absl::Status Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
                      const std::string& tokens, int* stdout_fd);
   absl::Status SpawnAll();
+  // Until it listens.
+  absl::Status SpawnCoordinator(Clock::time_point deadline);
+  Clock::time_point Deadline() const;
   absl::Status SpawnWorker(int index);
   std::vector<std::string> WorkerFlags(int index) const;
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
@@ -344,13 +350,13 @@ absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program
       StrCat("local_cluster: ", program, " does not start: ", std::string_view(strerror(error))));
 }
 
-absl::Status LocalCluster::State::SpawnAll() {
-  TESSERA_ASSIGN_OR_RETURN(std::string coordinator_program, FindProgram(options.binary_dir, "coordinator"));
-  TESSERA_ASSIGN_OR_RETURN(worker_program, FindProgram(options.binary_dir, "worker"));
-  TESSERA_RETURN_IF_ERROR(MakeFolder());
-  const Clock::time_point deadline =
-      Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
+Clock::time_point LocalCluster::State::Deadline() const {
+  return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
+}
+
+absl::Status LocalCluster::State::SpawnCoordinator(Clock::time_point deadline) {
   std::vector<std::string> flags = {"--listen=unix:" + socket_path};
+  if (!options.state_folder.empty()) flags.push_back("--state=" + options.state_folder);
   flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
   int stdout_fd = -1;
   coordinator.name = "coordinator";
@@ -359,7 +365,15 @@ absl::Status LocalCluster::State::SpawnAll() {
   TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, coordinator_program, flags, tokens, &stdout_fd));
   absl::Status listening = AwaitListening(stdout_fd, deadline);
   close(stdout_fd);
-  TESSERA_RETURN_IF_ERROR(listening);
+  return listening;
+}
+
+absl::Status LocalCluster::State::SpawnAll() {
+  TESSERA_ASSIGN_OR_RETURN(coordinator_program, FindProgram(options.binary_dir, "coordinator"));
+  TESSERA_ASSIGN_OR_RETURN(worker_program, FindProgram(options.binary_dir, "worker"));
+  TESSERA_RETURN_IF_ERROR(MakeFolder());
+  const Clock::time_point deadline = Deadline();
+  TESSERA_RETURN_IF_ERROR(SpawnCoordinator(deadline));
   workers.resize(static_cast<size_t>(options.workers));
   worker_pids.resize(workers.size());
   for (int i = 0; i < options.workers; ++i) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
@@ -371,6 +385,7 @@ std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
       "--coordinator=unix:" + socket_path, StrCat("--device=", ToText(options.device)),   StrCat("--index=", index),
       "--transport=" + options.transport,  StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder};
   if (options.memory_bytes > 0) flags.push_back(StrCat("--memory=", options.memory_bytes));
+  if (!options.state_folder.empty()) flags.push_back(StrCat("--outlive=", kOutliveS));
   for (const std::string& files : options.files) flags.push_back("--files=" + files);
   if (!options.decoder.empty()) flags.push_back("--decoder=" + options.decoder);
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
@@ -559,6 +574,14 @@ absl::Status LocalCluster::StartWorker(int worker) {
     return absl::FailedPreconditionError(StrCat("local_cluster: worker ", worker, " runs"));
   }
   return state_->SpawnWorker(worker);
+}
+
+absl::Status LocalCluster::StartCoordinator() {
+  if (state_->options.state_folder.empty()) {
+    return absl::FailedPreconditionError("local_cluster: the coordinator has no state folder to go on with");
+  }
+  if (state_->coordinator.Alive()) return absl::FailedPreconditionError("local_cluster: the coordinator runs");
+  return state_->SpawnCoordinator(state_->Deadline());
 }
 
 std::string LocalCluster::JoinCommand(int worker) const {

@@ -31,6 +31,7 @@ struct UpOptions {
   std::string transport = "shm";
   std::vector<std::string> listen;
   TlsFiles tls;
+  std::string state;
 };
 
 // Clients of other hosts: the coordinator's address, and one of each worker beside it.
@@ -94,9 +95,9 @@ absl::Status AddDecoders(const UpOptions& up, ClusterOptions& options) {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a worker that ends again and again: each time after twice the delay. docs/limits.md: max_worker_restarts,
-// restart_delay, restart_forgiven
-constexpr int kMaxWorkerRestarts = 5;
+// Of a process that ends again and again: of a worker each time after twice the delay. docs/limits.md:
+// max_worker_restarts, restart_delay, restart_forgiven
+constexpr int kMaxRestarts = 5;
 constexpr std::chrono::milliseconds kRestartDelay(250);
 constexpr std::chrono::seconds kRestartForgiven(60);
 
@@ -113,7 +114,7 @@ void TellEnd(const LocalCluster& cluster, const LocalCluster::Ended& ended, Kept
   const std::string log = cluster.LogTail(ended.worker);
   std::fprintf(stderr, "tessera up: worker %d: %s%s%s\n", ended.worker, ended.reason.c_str(), log.empty() ? "" : ": ",
                log.c_str());
-  if (kept.restarts == kMaxWorkerRestarts) {
+  if (kept.restarts == kMaxRestarts) {
     std::fprintf(
         stderr,
         "tessera up: worker %d stays away: it was started %d times again (max_worker_restarts). By hand:\n  %s\n",
@@ -124,20 +125,37 @@ void TellEnd(const LocalCluster& cluster, const LocalCluster::Ended& ended, Kept
   ++kept.restarts;
   kept.start_at = now + delay;
   std::fprintf(stderr, "tessera up: worker %d is started again in %.2f s (%d of %d); what it held is lost\n",
-               ended.worker, std::chrono::duration<double>(delay).count(), kept.restarts, kMaxWorkerRestarts);
+               ended.worker, std::chrono::duration<double>(delay).count(), kept.restarts, kMaxRestarts);
 }
 
-// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before. A worker that ends is told, and started again.
-int Serve(LocalCluster& cluster, const sigset_t& signals) {
+// What `tessera up` does about a coordinator that has ended: with a state folder it starts it again, at once and a few
+// times. False: there is nothing more to do.
+bool GoOnWithout(LocalCluster& cluster, const LocalCluster::Ended& ended, bool has_state, Kept& kept) {
+  const Clock::time_point now = Clock::now();
+  if (now - kept.started > kRestartForgiven) kept.restarts = 0;
+  std::fprintf(stderr, "tessera up: the coordinator: %s: %s\n", ended.reason.c_str(), cluster.LogTail(-1).c_str());
+  if (!has_state || kept.restarts == kMaxRestarts) return false;
+  ++kept.restarts;
+  kept.started = now;
+  std::fprintf(stderr, "tessera up: the coordinator is started again with what it had (%d of %d)\n", kept.restarts,
+               kMaxRestarts);
+  const absl::Status started = cluster.StartCoordinator();
+  if (!started.ok()) std::fprintf(stderr, "tessera up: %s\n", std::string(StdView(started.message())).c_str());
+  return started.ok();
+}
+
+// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before, and is not started again. A worker that ends is
+// told, and started again.
+int Serve(LocalCluster& cluster, const sigset_t& signals, bool has_state) {
   std::vector<Kept> kept(cluster.worker_pids().size());
+  Kept coordinator;
   for (;;) {
     const timespec poll{0, 100 * 1000 * 1000};
     if (sigtimedwait(&signals, nullptr, &poll) > 0) return 0;
     for (const LocalCluster::Ended& ended : cluster.TakeEnded()) {
       if (ended.worker < 0) {
-        std::fprintf(stderr, "tessera up: the coordinator: %s: %s\n", ended.reason.c_str(),
-                     cluster.LogTail(-1).c_str());
-        return 1;
+        if (!GoOnWithout(cluster, ended, has_state, coordinator)) return 1;
+        continue;
       }
       TellEnd(cluster, ended, kept[static_cast<size_t>(ended.worker)]);
     }
@@ -163,6 +181,7 @@ int Up(const UpOptions& up) {
   } else if (options.device == DeviceKind::kCpu) {
     options.memory_bytes = kDefaultArenaBytes;
   }
+  options.state_folder = up.state;
   if (const absl::Status decoders = AddDecoders(up, options); !decoders.ok()) return Failed(decoders);
   if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
@@ -185,7 +204,7 @@ int Up(const UpOptions& up) {
     if (address.rfind("tls:", 0) == 0) std::printf("from other hosts: %s%s\n", address.c_str(), token.c_str());
   }
   std::fflush(stdout);
-  const int status = Serve(*cluster, signals);
+  const int status = Serve(*cluster, signals, !up.state.empty());
   cluster->Stop();
   return status;
 }
@@ -233,11 +252,15 @@ Command AddUpCommand(CLI::App& app) {
           "unix:/path of the coordinator (default: a fresh one); tls://host:port beside it, for clients of other\n"
           "hosts: the workers then have addresses of that host, too")
       ->allow_extra_args(false);
+  command->add_option(
+      "--state", options->state,
+      "folder of a log with which the coordinator is started again, should it end, with all that it had");
   command->add_option("--tls-cert", options->tls.certificate, "certificate of this host, a PEM file (tessera certs)");
   command->add_option("--tls-key", options->tls.key, "its key, a PEM file");
   command->footer(
       "Examples:\n"
       "  tessera up --workers 4 --memory 2GiB\n"
+      "  tessera up --state /var/lib/tessera\n"
       "  tessera up --listen unix:/run/tessera.sock --transport ucx\n"
       "  tessera up --listen tls://myhost:7421 --tls-cert tls/server.crt --tls-key tls/server.key");
   return {command, [options] { return Up(*options); }};

@@ -200,3 +200,24 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
                               f"--state={state}"], env=ENVIRONMENT, capture_output=True, text=True, timeout=30)
     assert refused.returncode == 1
     assert "nobody else may write to it" in refused.stderr
+
+
+def test_up_starts_its_coordinator_again_and_a_session_goes_on(tmp_path):
+    tmp_path.chmod(0o700)
+    up = subprocess.Popen([BINARIES / "client/cli/tessera", "up", "--workers=2", "--memory=64MiB", f"--state={tmp_path}/state",
+                           f"--listen=unix:{tmp_path}/socket"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = up.stdout.readline().strip()
+    with ts.connect(address) as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        for _ in range(2):
+            os.kill(coordinator_of(up.pid), signal.SIGKILL)
+            assert float(ts.sum(x)) == 28.0
+    up.terminate()
+    said = up.communicate(timeout=30)[1]
+    assert up.returncode == 0
+    assert "the coordinator is started again with what it had (2 of 5)" in said
+
+
+def coordinator_of(parent: int) -> int:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return next(int(child) for child in children if "coordin" in Path(f"/proc/{child}/comm").read_text())
