@@ -26,6 +26,7 @@ namespace {
 constexpr uint64_t kWordsPerMessage = 40;
 constexpr auto kTick = 50 * kj::MILLISECONDS;
 constexpr int64_t kMaxFailureBytes = 1024;  // of a tensor's event that says why it failed, about
+constexpr int64_t kRestUs = 1'000'000;
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
 constexpr timespec kLogRetryPause{0, 200'000'000};
 constexpr int64_t kLogComplaintUs = 10'000'000;
@@ -400,12 +401,22 @@ void Hub::EndLink(SessionId session, const absl::Status& reason) {
   if (on_end) on_end(reason);
 }
 
+// Each tick stands in the log of --state: while nobody waits for time one a second is enough.
+bool Hub::MayRest() {
+  if (options_.state_folder.empty() || machine_.unsettled_ops() > 0 || machine_.process_groups().size() > 0) {
+    return false;
+  }
+  const auto is_away = [](const auto& session) { return !session.second.connected; };
+  if (std::any_of(machine_.sessions().begin(), machine_.sessions().end(), is_away)) return false;
+  return NowUs() - machine_.now_us() < kRestUs;
+}
+
 kj::Promise<void> Hub::RunTicks() {
   return timer_.afterDelay(kTick).then([this]() {
     ticking_ = true;
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() {
                    LoseSilent();
-                   Apply(TickEvent{});
+                   MayRest() ? Flush() : Apply(TickEvent{});
                  })) {
       spdlog::error("tick failed: {}", exception->getDescription().cStr());
     }

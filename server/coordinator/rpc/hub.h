@@ -140,6 +140,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   bool StartWorkerLink(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
   using TakeStream = std::function<void(kj::Own<LinkStream>)>;
   uint64_t ExpectLink(TakeStream take);
+  bool MayRest();
   // Sessions whose clients have said nothing for too long.
   void LoseSilent();
   kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, wire::ToCoordinator::Reader message);

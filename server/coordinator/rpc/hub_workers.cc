@@ -137,7 +137,8 @@ absl::Status Hub::TakeReported(WorkerIndex worker, uint64_t incarnation, wire::R
     return absl::FailedPreconditionError("a report of another epoch or incarnation");
   }
   linger_.Begin();
-  const uint64_t reports = core_->FindWorker(worker)->reports;
+  const Core::WorkerLine* const line = core_->FindWorker(worker);
+  const uint64_t reports = line == nullptr ? 0 : line->reports;
   if (reported.getNumber() <= reports) return absl::OkStatus();  // sent again, and here already
   if (reported.getNumber() > reports + 1) {
     return absl::DataLossError(StrCat("report ", reported.getNumber(), " came after report ", reports));
