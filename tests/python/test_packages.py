@@ -128,7 +128,8 @@ def test_the_thin_wheel_is_the_client_with_its_libraries_and_their_licences(whee
     libraries = " ".join(name for name in names if name.startswith("tessera.libs/"))
     for needed in ("capnp", "kj-async", "absl_status"):
         assert f"lib{needed}" in libraries
-    servers = [name for name in names if re.search(r"/bin/|lib(uc[mpst]|openblas|numa|hwy|xxhash)|digits|__pycache__", name)]
+    # hwy is the client's, too: ranks add up in their own memory with the workers' kernels.
+    servers = [name for name in names if re.search(r"/bin/|lib(uc[mpst]|openblas|numa|xxhash)|digits|__pycache__", name)]
     assert not servers
     assert any(re.search(r"licenses/libcapnp.*/copyright", name) for name in names)
     assert not [name for name in names if re.search(r"licenses/(libc6|libstdc)", name)]
