@@ -231,7 +231,7 @@ class KeepAlivePipes {
   std::set<int> fds_;
 };
 
-// Of the workers of a coordinator that is started again. docs/limits.md: outlive
+// The workers of a coordinator that is started again wait so long for it. docs/limits.md: outlive
 constexpr int kOutliveS = 600;
 
 }  // namespace

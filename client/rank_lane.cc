@@ -278,7 +278,7 @@ absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll po
   }
 }
 
-// Another rank gave the call up. What the coordinator says from now on tells whether a rank is gone.
+// Another rank gave the call up. The coordinator's answers tell from now on whether a rank is gone.
 absl::Status RankLane::WhyClosed(const LaneCall& call) {
   const int64_t start_ns = SteadyNs();
   Members members = LookAtMembers();

@@ -9,7 +9,7 @@
 //   lane.Begin(*call);                     // on the lane's own
 //
 // The law: one thread at a time drives the lane. It gives the calls their numbers, so the page and the coordinator
-// count the same calls. What a call runs when it ends runs when nobody drives: it may push and drive itself.
+// count the same calls. A call's completion runs when nobody drives: it may push and drive itself.
 
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ class LaneCall {
 
   std::atomic<bool> is_queued_{false};
   int64_t pushed_ns_ = 0;
-  // Of the thread that drives.
+  // Used by the thread that drives.
   uint64_t number_ = 0;
   bool has_come_ = false;
   std::optional<PageProgram> program_;

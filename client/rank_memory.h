@@ -82,7 +82,7 @@ class RankMemory {
 
  private:
   friend class MemoryWork;
-  // What the lane is to know of it.
+  // Fills in all that the lane is to know of the call.
   void FillLaneCall(const GroupCallOptions& call, MemoryWork& work) const;
   void Watch(std::shared_ptr<MemoryWork> work);
   void Run();

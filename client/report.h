@@ -80,7 +80,7 @@ struct TensorReport {
   std::string name;
 };
 
-// Of a session's tensors by their handles: up to `count` of them behind handle `after`.
+// A range of a session's tensors by their handles: up to `count` of them behind handle `after`.
 struct TensorRange {
   uint32_t count = 0;
   uint64_t after = 0;

@@ -114,11 +114,11 @@ interface Session {
 }
 
 struct TenantLimits {
-  # What a tenant of the pool was given; -1: no limit.
+  # The share of a tenant of the pool; -1: no limit.
   name @0 :Text;
   weight @1 :Int64;
   guaranteedBytes @2 :Int64;
-  # Of each worker, as all bytes here.
+  # Bytes of each worker, as all bytes here.
   maxBytes @3 :Int64 = -1;
   maxSessions @4 :Int64 = -1;
   maxConnections @5 :Int64 = -1;

@@ -42,7 +42,7 @@ struct WorkerHello {
   struct Again {
     incarnation @0 :UInt64;
     epoch @1 :UInt64;
-    # Of the coordinator that it had: the one that it joins again is newer, or the same.
+    # Names the coordinator that it had: the one that it joins again is newer, or the same.
     taken @2 :UInt64;
     # The number of the last message that it has taken.
     reported @3 :UInt64;
@@ -59,7 +59,7 @@ struct WorkerWelcome {
   peerKey @4 :UInt64;
   # Shown to a peer's data socket to be given its arena.
   reported @5 :UInt64;
-  # Of one that joins again: so many of its reports are here; it sends the later ones again.
+  # A worker that joins again: so many of its reports are here; it sends the later ones again.
 }
 
 interface Worker {

@@ -95,7 +95,7 @@ absl::Status AddDecoders(const UpOptions& up, ClusterOptions& options) {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a process that ends again and again: of a worker each time after twice the delay. docs/limits.md:
+// A process that ends again and again is started again, a worker each time after twice the delay. docs/limits.md:
 // max_worker_restarts, restart_delay, restart_forgiven
 constexpr int kMaxRestarts = 5;
 constexpr std::chrono::milliseconds kRestartDelay(250);

@@ -63,21 +63,32 @@ bool HearByte(int fd, char byte, int64_t until_ns) {
   return AwaitInput(fd, until_ns) && recv(fd, &heard, 1, 0) == 1 && heard == byte;
 }
 
-// A message of one descriptor.
-union Control {
-  cmsghdr header;
-  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+// The memory of a message of one descriptor and a byte.
+class DescriptorMessage {
+ public:
+  // Points into this object.
+  msghdr header() {
+    msghdr message = {};
+    message.msg_iov = &data_;
+    message.msg_iovlen = 1;
+    message.msg_control = control_.bytes.data();
+    message.msg_controllen = control_.bytes.size();
+    return message;
+  }
+
+ private:
+  union Control {
+    cmsghdr header;
+    std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+  };
+  char byte_ = 0;
+  iovec data_ = {&byte_, 1};
+  Control control_ = {};
 };
 
 bool SendDescriptor(int socket, int fd) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  Control control = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
-  message.msg_controllen = control.bytes.size();
+  DescriptorMessage carrier;
+  msghdr message = carrier.header();
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -87,14 +98,8 @@ bool SendDescriptor(int socket, int fd) {
 }
 
 std::optional<Socket> ReceiveDescriptor(int socket, int64_t until_ns) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  Control control = {};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes.data();
-  message.msg_controllen = control.bytes.size();
+  DescriptorMessage carrier;
+  msghdr message = carrier.header();
   if (!AwaitInput(socket, until_ns) || recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return std::nullopt;
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What three ranks or more reduce at once has at most so much, of all ranks; docs/limits.md: page_at_once.
+// Three ranks or more reduce at most so many bytes at once, of all ranks; docs/limits.md: page_at_once.
 constexpr int64_t kAtOnceBytes = int64_t{256} << 10;
 constexpr size_t kInlineRanks = 8;
 

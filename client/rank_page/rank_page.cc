@@ -91,7 +91,7 @@ struct RankPage::Header {
   // The last call with a verdict, and how many calls ago one was granted: 0, it was this one.
   alignas(kLine) std::atomic<uint64_t> decided;
   alignas(kLine) std::atomic<uint32_t> closed;  // 0, or 1 and the rank that is blamed
-  // Of the ranks that sleep until there is a verdict.
+  // The ranks that sleep until there is a verdict wait on it.
   alignas(kLine) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleepers;
 };

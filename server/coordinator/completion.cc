@@ -290,7 +290,6 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
 
 void StateMachine::Settled(const OpPointer& op) {
   op->settled = true;
-  EndWork(*op);
   for (const Waiter& waiter : op->waiters) {
     SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
   }

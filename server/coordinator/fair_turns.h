@@ -36,7 +36,7 @@ namespace tessera {
 inline constexpr int64_t kTicksPerUs = 1024;
 constexpr int64_t TicksOfNs(int64_t ns) { return ns / 1000 * kTicksPerUs + ns % 1000 * kTicksPerUs / 1000; }
 
-// What was charged for a piece of work that is under way. Of nobody while `tenant` is negative.
+// The charge for a piece of work that is under way. Nobody bears it while `tenant` is negative.
 struct TurnCharge {
   SessionId session;
   int32_t tenant = -1;
@@ -45,9 +45,9 @@ struct TurnCharge {
 
 class FairTurns {
  public:
-  // Who was idle begins so far behind the present, that one op of it goes at once. Virtual time.
+  // A session that was idle begins so far behind the present that one op of it goes at once. Virtual time.
   static constexpr int64_t kIdleCredit = 2'000 * kTicksPerUs;
-  // Who waited for a worker, while others had another one, is so far behind the present at most when its turn comes.
+  // A session that waited for a worker while others had another one is at most so far behind when its turn comes.
   static constexpr int64_t kMaxLag = 250'000 * kTicksPerUs;
   // A tenant counts as one that competes for so long after its last work.
   static constexpr int64_t kCompetingUs = 200'000;
@@ -70,7 +70,7 @@ class FairTurns {
   // It waits at the gate, which is closed from now on.
   void SetBlocked(SessionId session, int32_t gate);
   void Close(int32_t gate) { closed_.insert(gate); }
-  // Opens the gates of which `is_open` says so. Who waits for any change waits no more.
+  // Opens the gates of which `is_open` says so. A session that waits for any change waits no more.
   void Reopen(const std::function<bool(int32_t)>& is_open);
 
   // The session whose turn it is; none: all are idle, or wait at closed gates.

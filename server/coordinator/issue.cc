@@ -459,7 +459,10 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
     op->comm_scopes = EnterScopes(session);
     ToGroup(workers, std::move(read));
   }
-  if (workers->empty()) Remember(*op);
+  if (workers->empty()) {
+    EndWork(*op);
+    Remember(*op);
+  }
   SettleIfDone(op);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the choice of a lane (schemas/types/streams.h) goes by: how much a session had of late, and how much each lane
-// of a worker has to do. Values; no clock.
+// The choice of a lane (schemas/types/streams.h) goes by two things: how much a session had of late, and how much each
+// lane of a worker has to do. Values; no clock.
 //
 // An op is light when it takes no longer than max_light_us, its session had little of late, and nothing that it reads
 // or writes waits for the batch lane. So a light op stands behind light ops alone.
@@ -45,7 +45,7 @@ class RecentUse {
   bool is_heavy_ = false;
 };
 
-// What a worker has to do in a lane.
+// The work of a worker in a lane.
 struct LaneWindow {
   int64_t outstanding = 0;
   int64_t outstanding_us = 0;

@@ -27,7 +27,7 @@ struct TensorLayout {
 // Never null.
 using SharedLayout = std::shared_ptr<const TensorLayout>;
 
-// Of no dims, on no workers: of what was refused, and of which nothing is known.
+// No dims, no workers: a tensor that was refused, and of which nothing is known, has it.
 const SharedLayout& UnknownLayout();
 
 class LayoutTable {

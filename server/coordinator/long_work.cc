@@ -20,7 +20,7 @@ constexpr int64_t kLossCost = 12;
 
 }  // namespace
 
-bool StateMachine::HasLongWork() const { return !long_work_.given_up.empty() || NextToSweep().has_value(); }
+bool StateMachine::HasLongWork() const { return !long_work_.given_up.empty() || !long_work_.is_seen; }
 
 // The one with the fewest tensors first, which waits for the others least.
 std::optional<SessionId> StateMachine::NextToSweep() const {
@@ -41,10 +41,10 @@ bool StateMachine::IsSwept(const SessionEntry& session) const {
 
 void StateMachine::GoOnWithLongWork() {
   int64_t cost_left = config_.max_slice_looks;
-  while (cost_left > 0) {
+  while (cost_left > 0 && !long_work_.is_seen) {
     const std::optional<SessionId> next = NextToSweep();
-    if (!next.has_value()) break;
-    cost_left -= Sweep(*next, cost_left);
+    if (next.has_value()) cost_left -= Sweep(*next, cost_left);
+    long_work_.is_seen = !next.has_value();
   }
   while (cost_left > 0 && !long_work_.given_up.empty()) {
     auto& tensors = long_work_.given_up.front();

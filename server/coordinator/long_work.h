@@ -1,6 +1,6 @@
 #pragma once
 
-// What a worker's death and a session's end leave to do with each tensor, of which there may be a million. It is done
+// A worker's death and a session's end leave work to do with each tensor, of which there may be a million. It is done
 // in slices (StateMachine::GoOnWithLongWork), and others have their turn between them.
 
 #include <cstddef>
@@ -30,6 +30,7 @@ struct LossSweep {
 
 struct LongWork {
   std::vector<WorkerLoss> losses;  // all of the cluster; SessionEntry::seen_losses counts them
+  bool is_seen = true;             // by all sessions, which is asked after each event
   std::optional<LossSweep> sweep;
   std::deque<absl::btree_map<HandleId, TensorPointer>> given_up;  // of sessions that have ended
 };

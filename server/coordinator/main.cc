@@ -35,7 +35,7 @@
 namespace tessera {
 namespace {
 
-// Of sessions that would have none: a client waits out a restart.
+// Sessions that would have none get it: a client waits out a restart.
 constexpr double kLeaseWithStateS = 60;  // docs/limits.md: session_lease
 
 absl::Status CheckUsage(const CoordinatorOptions& options) {
@@ -320,7 +320,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(usage.message()).c_str());
     return 2;
   }
-  // What a session gives back at its end lies in fast bins until glibc merges a hundred thousand pieces at once, which
+  // A session's memory lies in fast bins after its end until glibc merges a hundred thousand pieces at once, which
   // holds the loop up for 60 ms.
   mallopt(M_MXFAST, 0);
   return Serve(options);

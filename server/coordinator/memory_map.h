@@ -54,7 +54,7 @@ class MemoryMap {
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 
   bool Knows(WorkerIndex worker) const { return class_of_.contains(worker); }
-  // What a request of so many bytes takes.
+  // The bytes that a request of so many takes.
   int64_t RoundUp(int64_t bytes) const;
   int64_t TotalBytes(WorkerIndex worker) const;
   int64_t UsedBytes(WorkerIndex worker) const;

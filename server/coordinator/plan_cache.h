@@ -88,8 +88,8 @@ struct BufferUse {
   int first_write = 0;
 };
 
-// What a plan takes on the slowest of its workers, as they say it: a moving average of the instances that have ended, a
-// quarter of it the last one's.
+// The time of a plan on the slowest of its workers, as they say it: a moving average of the instances that have ended,
+// a quarter of it the last one's.
 struct MeasuredCost {
   int64_t ticks = 0;      // of kTicksPerUs; 0: nobody has measured one
   int64_t under_way = 0;  // instances

@@ -24,7 +24,7 @@ constexpr int64_t kRecordUs = 10;       // of an event's time that one takes, to
 constexpr int64_t kRecordChargeUs = 2;  // that its session pays for it, about what it takes
 constexpr int64_t kAverageParts = 4;    // of a measured cost: the last one is one of them
 
-// Of a device's time. A worker that doesn't measure that says the time that passed.
+// The time of a device. A worker that doesn't measure it says the time that passed.
 int64_t DeviceNs(const ProfiledRun& run) { return run.times.busy_ns > 0 ? run.times.busy_ns : run.times.work_ns; }
 
 int64_t SlowestOf(const ProfiledRuns& runs) {

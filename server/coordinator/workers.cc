@@ -127,6 +127,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
     for (Record& record : session.queue) KeepFromLost(record);
   }
   long_work_.losses.push_back({lost, cause, joins_});
+  long_work_.is_seen = false;
   GoOnWithLongWork();
   // What it had not reported is over for it; in order of issue, so that first causes come first.
   std::vector<OpPointer> waiting;

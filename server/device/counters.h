@@ -24,7 +24,7 @@ inline constexpr int64_t kCounterPageBytes = 4096;
 constexpr uint64_t CounterValue(Ordinal ordinal, uint64_t phase) { return ordinal.value << kPhaseBits | phase; }
 constexpr uint64_t DoneValue(Ordinal ordinal) { return ordinal.value << kPhaseBits | ((1u << kPhaseBits) - 1); }
 
-// Of a lane (schemas/types/streams.h): how its threads are woken.
+// How the threads of a lane (schemas/types/streams.h) are woken.
 struct LaneBell {
   std::atomic<uint32_t> doorbell;  // futex word: any change means "look again"
   std::atomic<uint32_t> sleeping;  // threads of the lane that sleep, or are about to

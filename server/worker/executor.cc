@@ -17,7 +17,7 @@ bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
   return std::find(workers.begin(), workers.end(), worker) != workers.end();
 }
 
-// Of a message that says no other stream: that of transfers.
+// A message that says no other stream has that of transfers.
 StreamId IoStreamOf(uint8_t stream) {
   return stream == NumberOf(StreamId::kIoLight) ? StreamId::kIoLight : StreamId::kIo;
 }

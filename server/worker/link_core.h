@@ -37,7 +37,7 @@ class LinkCore {
   uint64_t reported() const { return reported_; }
   // One at a time.
   void Reported(Words words);
-  // Of a worker that ends with its coordinator: nothing is kept.
+  // A worker that ends with its coordinator keeps nothing.
   void ReportedForGood() { ++reported_; }
   void Acknowledge(uint64_t reports);
   // DataLoss when the coordinator has more than were sent, or lacks one that an earlier one had.

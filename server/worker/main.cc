@@ -187,7 +187,7 @@ struct Rejoining {
 // Asks to join; the answer comes with the worker's number.
 auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std::string& data_address,
           const std::string& remote_address, const std::string& message_address, wire::Worker::Client worker,
-          const Rejoining* rejoining = nullptr) {
+          const Rejoining* rejoining) {
   auto request = gateway.joinRequest();
   auto hello = request.initHello();
   hello.setProtocolVersion(wire::PROTOCOL_VERSION);
@@ -245,9 +245,11 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
-  kj::Promise<JoinAnswer> joining = Join(link->Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
-                                         messages == nullptr ? "" : messages->Address(), keep_server);
-  auto answered = AwaitUnless(stopped, kj::mv(joining), io.waitScope);
+  const auto join = [&](DialedConnection& connection, const Rejoining* rejoining) -> kj::Promise<JoinAnswer> {
+    return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
+                messages == nullptr ? "" : messages->Address(), keep_server, rejoining);
+  };
+  auto answered = AwaitUnless(stopped, join(*link, nullptr), io.waitScope);
   if (answered == nullptr) return;
   JoinAnswer& joined = KJ_ASSERT_NONNULL(answered);
   const WorkerIndex self(joined.getWelcome().getIndex());
@@ -294,11 +296,8 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
     if (is_stopped || server.is_shut_down()) return;
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
-    const auto join = [&](DialedConnection& connection) -> kj::Promise<JoinAnswer> {
-      return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
-                  messages == nullptr ? "" : messages->Address(), keep_server, &rejoining);
-    };
-    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join});
+    const auto join_again = [&](DialedConnection& connection) { return join(connection, &rejoining); };
+    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
     if (again == nullptr) return;
     line = kj::mv(KJ_ASSERT_NONNULL(again));
     spdlog::info("worker {}: it goes on with the coordinator of epoch {}", self.value,

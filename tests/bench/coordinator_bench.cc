@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-// Of this thread: others' load doesn't count.
+// Seconds of this thread: others' load doesn't count.
 double CpuSeconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -148,6 +148,21 @@ def new_cluster():
 
 
 @pytest.fixture
+def own_ranks(new_cluster):
+    """Ranks of a cluster of their own, which a test may harm."""
+    from rank_processes import Ranks
+    started = []
+
+    def start(size=3, key="own"):
+        started.append(Ranks(new_cluster(workers=size), size, key))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
 def mesh4(session):
     return session.init_device_mesh((4,))
 

@@ -25,20 +25,6 @@ def ranks(cluster):
     ranks.stop()
 
 
-@pytest.fixture
-def own_ranks(new_cluster):
-    """Ranks of a cluster of their own, which a test may harm."""
-    started = []
-
-    def start(size=SIZE):
-        started.append(Ranks(new_cluster(workers=size), size, "own"))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
-
-
 def world():
     from tessera.distributed._world import group_of
     return group_of("test", None)

@@ -23,20 +23,6 @@ def ranks(cluster):
     ranks.stop()
 
 
-@pytest.fixture
-def own_ranks(new_cluster):
-    """Ranks of a cluster of their own, which a test may harm."""
-    started = []
-
-    def start(size=SIZE, key="own"):
-        started.append(Ranks(new_cluster(workers=size), size, key))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
-
-
 def value_of(kind, array):
     return np.array(array) if kind == "array" else ts.asarray(array)
 

@@ -67,7 +67,7 @@ class SimulatedWorkers {
   void Join(WorkerIndex index);
   void Move(WorkerIndex index);
   void MoveAll();
-  // Those that it was told to close.
+  // Tickets that it was told to close.
   void CloseTickets(WorkerIndex index, Worker& worker);
   // A byte is read on a stream on which nothing waits for anything.
   void AnswerProbe(WorkerIndex index, const InlineRead& read);

@@ -49,7 +49,7 @@ absl::StatusOr<Core::Consequences> Core::Apply(int64_t now_us, Event& event, con
 void Core::Replay(int64_t now_us, Event event) {
   const auto* report = std::get_if<WorkerReportEvent>(&event);
   WorkerLine* const reporter = report == nullptr ? nullptr : FindWorker(report->worker);
-  if (reporter != nullptr) reporter->outbox.Sent(reporter->outbox.unsent());  // what it says that it has was
+  if (reporter != nullptr) reporter->outbox.Sent(reporter->outbox.unsent());  // all that it may say to have was sent
   Consequences consequences;
   Route(Enter(now_us, std::move(event)), consequences);
   if (reporter != nullptr) reporter->outbox.Disconnected();

@@ -31,7 +31,7 @@ class Core {
     std::vector<EndSession> ended;  // their last events are to be sent, and their outboxes dropped
     std::vector<KillWorker> victims;
   };
-  // Of a worker's process, from its joining to its loss.
+  // The line of a worker's process, from its joining to its loss.
   struct WorkerLine {
     uint64_t incarnation = 0;
     uint64_t reports = 0;  // that came from it
@@ -41,7 +41,7 @@ class Core {
   // `journal` null: no log is kept.
   Core(const CoordinatorConfig& config, std::unique_ptr<JournalWriter> journal);
 
-  // What the log at `path` leads to. The core goes on with the log; a torn end of it is cut off. Errors are
+  // The core to which the log at `path` leads. It goes on with the log; a torn end of it is cut off. Errors are
   // ReadJournal's and JournalWriter::Continue's.
   struct Recovered {
     std::unique_ptr<Core> core;
@@ -64,6 +64,7 @@ class Core {
   int64_t now_us() const { return now_us_; }  // of the last event
   uint64_t peer_key() const { return peer_key_; }
   bool is_recovered() const { return is_recovered_; }
+  // At one place until it is dropped.
   SessionOutbox& outbox(SessionId session) { return sessions_[session].outbox; }
   void Drop(SessionId session) { sessions_.erase(session); }
   WorkerLine* FindWorker(WorkerIndex worker);

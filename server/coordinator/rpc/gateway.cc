@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What the coordinator did for a session on its own time, which the session pays for.
+// Work that the coordinator did for a session on its own time, which the session pays for.
 class ChargedWork {
  public:
   ChargedWork(Hub& hub, SessionId session) : hub_(hub), session_(session), began_ns_(MonotonicNs()) {}

@@ -33,7 +33,7 @@ struct ClientHello {
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);
-// Of a worker that has lost its coordinator.
+// A worker that has lost its coordinator says this.
 struct RejoinRequest {
   uint64_t incarnation = 0;
   uint64_t epoch = 0;     // of the coordinator that it had

@@ -36,7 +36,7 @@ bool IsLoopback(const std::string& host) {
 
 }  // namespace
 
-// What the thread has.
+// The thread's own parts.
 class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::ErrorHandler {
  public:
   Loop(const kj::Executor& coordinator, const TakeSnapshot& take)

@@ -67,7 +67,9 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
 void Hub::GoOnWithSessions() {
   std::vector<std::pair<SessionId, uint64_t>> connected;
   for (const auto& [id, session] : machine_.sessions()) {
-    sessions_[id].secret = session.info.secret;
+    SessionLink& link = sessions_[id];
+    link.secret = session.info.secret;
+    link.outbox = &core_->outbox(id);
     if (session.connected) connected.emplace_back(id, session.connection);
   }
   for (const auto& [session, connection] : connected) Apply(ConnectionLostEvent{session, connection});
@@ -92,9 +94,9 @@ void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
   const int64_t began_ns = MonotonicNs();
   KJ_DEFER(loop_ns_ += MonotonicNs() - began_ns);
   absl::StatusOr<Core::Consequences> consequences = core_->Apply(NowUs(), event, batch);
-  if (!consequences.ok()) {
+  while (!consequences.ok()) {
     AwaitLog(consequences.status());
-    return Apply(std::move(event), batch);
+    consequences = core_->Apply(NowUs(), event, batch);
   }
   Carry(*std::move(consequences));
   if (machine_.has_more()) GoOn();
@@ -147,7 +149,7 @@ void Hub::Flush() {
   std::vector<SessionId> flooded;
   for (auto& [session, link] : sessions_) {
     FlushSession(session);
-    if (IsFlooded(session)) flooded.push_back(session);
+    if (IsFlooded(session, link)) flooded.push_back(session);
     KJ_IF_MAYBE (room, link.room) {
       if (HasRoom(session)) {
         (*room)->fulfill();
@@ -164,7 +166,7 @@ void Hub::Flush() {
            absl::ResourceExhaustedError(StrCat("the clients of all sessions together take too few of their events "
                                                "(max_all_event_bytes is ",
                                                options_.config.max_all_event_bytes, "); this session has the most, ",
-                                               core_->outbox(*largest).bytes(), " bytes")));
+                                               sessions_.at(*largest).outbox->bytes(), " bytes")));
   }
 }
 
@@ -181,8 +183,8 @@ void Hub::Retire(kj::Own<MessageLink> link) {
 }
 
 // Each tensor may fail once, all of them at a time.
-bool Hub::IsFlooded(SessionId session) {
-  const SessionOutbox& outbox = core_->outbox(session);
+bool Hub::IsFlooded(SessionId session, const SessionLink& link) const {
+  const SessionOutbox& outbox = *link.outbox;
   const int64_t events = static_cast<int64_t>(outbox.size());
   const int64_t bytes = outbox.bytes();
   if (events <= options_.config.max_pending_events && bytes <= options_.config.max_pending_event_bytes) return false;
@@ -192,21 +194,21 @@ bool Hub::IsFlooded(SessionId session) {
          bytes > options_.config.max_pending_event_bytes + tensors * kMaxFailureBytes;
 }
 
-int64_t Hub::EventBytesOf(SessionId session) {
+int64_t Hub::EventBytesOf(SessionId session, const SessionLink& link) const {
   const auto found = machine_.sessions().find(session);
   const auto tensors = found == machine_.sessions().end() ? 0 : static_cast<int64_t>(found->second.tensors.size());
-  return std::max<int64_t>(0, core_->outbox(session).bytes() - tensors * kMaxFailureBytes);
+  return std::max<int64_t>(0, link.outbox->bytes() - tensors * kMaxFailureBytes);
 }
 
-std::optional<SessionId> Hub::LargestOutbox() {
+std::optional<SessionId> Hub::LargestOutbox() const {
   int64_t bytes = 0;
-  for (const auto& [session, link] : sessions_) bytes += core_->outbox(session).bytes();
+  for (const auto& [session, link] : sessions_) bytes += link.outbox->bytes();
   if (bytes <= options_.config.max_all_event_bytes) return std::nullopt;
   bytes = 0;
   std::optional<SessionId> largest;
   int64_t most = -1;
   for (const auto& [session, link] : sessions_) {
-    const int64_t own = EventBytesOf(session);
+    const int64_t own = EventBytesOf(session, link);
     bytes += own;
     if (own > most) std::tie(largest, most) = std::pair(session, own);
   }
@@ -227,16 +229,15 @@ void Hub::FlushSession(SessionId session) {
   // What waited since the last tick has waited enough.
   const auto quiet = ticking_ ? SessionOutbox::Quiet::kNow : SessionOutbox::Quiet::kMayWait;
   std::optional<capnp::MallocMessageBuilder> message;
-  SessionOutbox& outbox = core_->outbox(session);
-  while (link.link->is_clear() && outbox.NextMessage(quiet, message)) link.link->Send(*message);
+  while (link.link->is_clear() && link.outbox->NextMessage(quiet, message)) link.link->Send(*message);
 }
 
 // What was sent and not acknowledged is to be sent again.
-void Hub::Disconnect(SessionId session, SessionLink& link) {
+void Hub::Disconnect(SessionLink& link) {
   Retire(kj::mv(link.link));
   expected_links_.erase(link.link_key);
   link.is_connected = false;
-  core_->outbox(session).Disconnected();
+  link.outbox->Disconnected();
   link.room = nullptr;
 }
 
@@ -255,7 +256,7 @@ bool Hub::TakeLink(uint64_t key, kj::Own<LinkStream> stream) {
 
 // Messages on the former one are not heard any more.
 uint64_t Hub::ConnectSession(SessionId session, SessionLink& link) {
-  Disconnect(session, link);
+  Disconnect(link);
   const uint64_t connection = machine_.given().connection + 1;
   link.is_connected = true;
   link.heard_us = NowUs();
@@ -317,6 +318,7 @@ absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::func
   absl::Status refused;
   SessionLink& link = sessions_[event.session];
   link.secret = event.secret;
+  link.outbox = &core_->outbox(event.session);
   link.on_end = [&refused](absl::Status status) { refused = std::move(status); };
   event.connection = ConnectSession(event.session, link);
   Opened opened{event.session, link.secret, event.connection, link.link_key};
@@ -343,7 +345,7 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, cons
   link.on_end = std::move(on_end);
   const uint64_t connection = ConnectSession(session, link);
   Opened opened{session, resume.secret, connection, link.link_key};
-  core_->outbox(session).Resume(resume.last_event);
+  link.outbox->Resume(resume.last_event);
   Apply(SessionResumedEvent{session, resume.who, connection});
   return opened;
 }
@@ -367,7 +369,7 @@ void Hub::ConnectionGone(SessionId session, uint64_t connection) {
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
   if (!link.is_connected) return;
-  Disconnect(session, link);
+  Disconnect(link);
   link.on_end = nullptr;
   Apply(ConnectionLostEvent{session, connection});
 }

@@ -123,13 +123,14 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     kj::Own<MessageLink> link;  // null until it has come, and while no connection has the session
     uint64_t link_key = 0;
     uint64_t secret = 0;
-    int64_t heard_us = 0;  // as NowUs has it
+    int64_t heard_us = 0;             // as NowUs has it
+    SessionOutbox* outbox = nullptr;  // the core's; it stays there until the link is gone
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
   void GoOnWithSessions();
   void GoOnWithWorkers();
-  void Disconnect(SessionId session, SessionLink& link);
+  void Disconnect(SessionLink& link);
   // A session goes on with a new connection, whose link is to come. Its number, for the event that says so.
   uint64_t ConnectSession(SessionId session, SessionLink& link);
   uint64_t NextIncarnation() const;
@@ -166,11 +167,11 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t UptimeUs() const;
   // What the state machine takes for the time: without what this process was held up.
   int64_t NowUs();
-  bool IsFlooded(SessionId session);
+  bool IsFlooded(SessionId session, const SessionLink& link) const;
   // Bytes of its events beside those that its tensors account for.
-  int64_t EventBytesOf(SessionId session);
+  int64_t EventBytesOf(SessionId session, const SessionLink& link) const;
   // Where all sessions' events are too many bytes: the session that has the most.
-  std::optional<SessionId> LargestOutbox();
+  std::optional<SessionId> LargestOutbox() const;
 
   CoordinatorOptions options_;
   kj::Timer& timer_;

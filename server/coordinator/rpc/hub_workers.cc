@@ -35,7 +35,7 @@ kj::AutoCloseFd OpenProcess(int32_t pid) {
   return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
 }
 
-// Of a worker that joined a former process: the number may be another process's by now.
+// A worker that joined a former process: the number may be another process's by now.
 kj::AutoCloseFd OpenWorker(int32_t pid) {
   kj::AutoCloseFd process = OpenProcess(pid);
   std::string name;

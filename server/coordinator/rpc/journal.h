@@ -69,7 +69,7 @@ class JournalWriter {
   std::unique_ptr<EffectsDigest> digest_;
 };
 
-// What a reader of a journal is told, in order.
+// A reader of a journal tells it all that stands there, in order.
 class JournalVisitor {
  public:
   virtual ~JournalVisitor() = default;

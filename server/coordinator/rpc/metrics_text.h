@@ -23,7 +23,7 @@ struct MetricsSnapshot {
     std::array<int64_t, kLaneCount> outstanding = {};
     int64_t done_us = 0;  // when it reported something last, by the machine's clock
   };
-  // Of a tenant's sessions that are there.
+  // A tenant's sessions that are there, with a client and without.
   struct Sessions {
     int64_t connected = 0;
     int64_t detached = 0;

@@ -20,7 +20,7 @@ class StateFolder {
   // while another process has it, Unavailable when it can't be made or opened.
   static absl::StatusOr<StateFolder> Open(const std::string& path);
 
-  // What the log leads to, or a core with a fresh log. A line in the process's log says which.
+  // The core to which the log leads, or one with a fresh log. A line in the process's log says which.
   absl::StatusOr<std::unique_ptr<Core>> Load(const CoordinatorConfig& config) const;
 
  private:

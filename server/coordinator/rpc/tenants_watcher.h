@@ -1,7 +1,7 @@
 #pragma once
 
 // TenantsWatcher: reads the tenants file again when it has changed. A thread of its own looks at the file's time once a
-// second and reads it when it has not changed between two looks; SIGHUP reads it at once. What is good is handed to the
+// second and reads it when it has not changed between two looks; SIGHUP reads it at once. A good file is handed to the
 // event loop; a file that isn't leaves what was there before, and is one line in the log.
 
 #include <condition_variable>
@@ -31,7 +31,7 @@ class TenantsWatcher {
   void ReadNow();
 
  private:
-  // What tells one version of a file from another.
+  // Tells one version of a file from another.
   struct Version {
     int64_t modified_ns = 0, changed_ns = 0, size = 0;
     uint64_t inode = 0;

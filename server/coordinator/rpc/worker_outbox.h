@@ -33,14 +33,14 @@ class WorkerOutbox {
   uint64_t next_number() const { return first_ + sent_; }
   void Sent(size_t count) { sent_ += count; }
 
-  // Up to this number. What this link was not given is not taken, whatever the number.
+  // Up to this number. A message that this link was not given is not taken, whatever the number.
   void Taken(uint64_t number);
   void Disconnected() { sent_ = 0; }
   // The worker that comes back has taken those up to `number`. DataLoss when it names one that was never made, or wants
   // one again that it had taken.
   absl::Status Resume(uint64_t number);
 
-  // Those that the worker has not said to have taken.
+  // Messages that the worker has not said to have taken.
   size_t size() const { return messages_.size(); }
 
  private:

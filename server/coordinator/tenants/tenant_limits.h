@@ -21,7 +21,7 @@ namespace tessera {
 inline constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kMaxTenantWeight = 10'000;  // docs/limits.md: max_tenant_weight
 inline constexpr size_t kMaxTenants = 1024;          // docs/limits.md: max_tenants
-// Of sessions whose token names no tenant.
+// Sessions whose token names no tenant are of this one.
 inline constexpr char kDefaultTenant[] = "default";
 
 struct TenantLimits {

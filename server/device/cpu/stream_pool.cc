@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// Of the calling thread; to be nicer needs no right.
+// Acts on the calling thread; to be nicer needs no right.
 void BeNicer(int by) {
   if (by <= 0) return;
   const auto self = static_cast<id_t>(syscall(SYS_gettid));

@@ -62,7 +62,7 @@ class StreamPool : public std::enable_shared_from_this<StreamPool> {
     std::vector<DeviceItem> joined;          // kernels that run with the item at hand; its memory is used again
     std::shared_ptr<StreamPool> keep_alive;  // while an item is under way elsewhere, which outlives the device
   };
-  // What a parked stream waits for.
+  // A parked stream waits for these.
   struct Parked {
     std::atomic<uint64_t>* counter = nullptr;
     uint64_t value = 0;

@@ -61,7 +61,7 @@ struct QueuedItem {
 
 class Stream {
  public:
-  // What a parked stream waits for.
+  // A parked stream waits for these.
   struct Awaited {
     std::atomic<uint64_t>* counter = nullptr;
     uint64_t value = 0;

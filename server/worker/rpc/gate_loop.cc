@@ -49,7 +49,7 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const GateOptions& options, kj::AsyncI
 
 }  // namespace
 
-// What the thread has.
+// The thread's own parts.
 class GateLoop::Loop {
  public:
   explicit Loop(const GateOptions& options)

@@ -36,9 +36,8 @@ kj::Maybe<Line> JoinAgain(const JoinAgainParts& parts) {
   for (auto pause = kFirstPause;; pause = kj::min(2 * pause, kMaxPause)) {
     kj::Maybe<Line> line;
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { line = Dial(parts); })) {
-      // Nobody listens, or who listened has ended meanwhile; what a coordinator says is another thing.
-      const absl::Status why = FromException(*exception);
-      if (!absl::IsUnavailable(why) && !absl::IsNotFound(why)) kj::throwFatalException(kj::mv(*exception));
+      // Nobody listens, or the one that listened has ended meanwhile. A coordinator's refusal is another thing.
+      if (!absl::IsUnavailable(FromException(*exception))) kj::throwFatalException(kj::mv(*exception));
       if (timer.now() >= give_up) {
         ThrowIfError(absl::DeadlineExceededError(
             StrCat("no coordinator has come back at ", parts.coordinator, " in ", parts.outlive_s, " s (--outlive)")));

@@ -58,7 +58,7 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
                         kj::Own<LinkStream> link, const WorkerParts& parts, Ends ends);
   // It was told to end.
   bool is_shut_down() const { return is_shut_down_; }
-  // What the next coordinator is to know.
+  // Tells the next coordinator where the worker stands.
   void Describe(wire::WorkerHello::Again::Builder again) const;
 
   kj::Promise<void> ping(PingContext context) override;

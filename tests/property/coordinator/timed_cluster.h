@@ -39,7 +39,7 @@ class TimedCluster {
   void RunUntil(int64_t us);
   int64_t now_us() const { return now_us_; }
   StateMachine& machine() { return machine_; }
-  // Of ops that have ended, on each of the workers.
+  // The time of ops that have ended, on each of the workers.
   int64_t WorkOf(const std::string& tenant) const;
   int64_t WorkOf(SessionId session) const;
   // Of one tenant at once, and of one op, since ForgetMost: issued and not ended.

@@ -31,19 +31,6 @@ bool IsOver() {
   return poll(&in, 1, 0) > 0;
 }
 
-void Full(wire::Record::Builder record, uint64_t result, const Mesh& mesh, const Shape& shape) {
-  OpCall call;
-  call.op = OpId::kFull;
-  call.attributes.Set(attribute::dtype, DType::kF32);
-  call.attributes.Set(attribute::shape, shape);
-  call.attributes.Set(attribute::mesh, mesh);
-  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
-  call.scalars = {Scalar::Float(1)};
-  auto out = record.initCall();
-  EncodeOpCall(call, out.initCall());
-  out.initResults(1).set(0, result);
-}
-
 class Attacker : private WireClient {
  public:
   explicit Attacker(const std::string& address) {

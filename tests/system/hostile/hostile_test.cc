@@ -30,25 +30,13 @@ class HostileTest : public WireTest {
   bool IsTakenUp(const Opened& opened) { return opened.client->batches_done + 1 >= opened.next_batch; }
 };
 
-void Full(wire::Record::Builder record, uint64_t result, const Mesh& mesh) {
-  OpCall call;
-  call.op = OpId::kFull;
-  call.attributes.Set(attribute::dtype, DType::kF32);
-  call.attributes.Set(attribute::shape, Shape{8});
-  call.attributes.Set(attribute::mesh, mesh);
-  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
-  call.scalars = {Scalar::Float(1)};
-  auto out = record.initCall();
-  EncodeOpCall(call, out.initCall());
-  out.initResults(1).set(0, result);
-}
-
 TEST_F(HostileTest, HugeMeshesInManyCallsTakeNoMemory) {
   Opened opened = Open();
   const int64_t before = ResidentBytesOf(opened.pid);
   const Mesh mesh = *Mesh::Make({65536}, {}, {});
   for (uint64_t batch = 0; batch < 4; ++batch) {
-    Submit(opened, 2000, [&](unsigned i, wire::Record::Builder record) { Full(record, 1 + batch * 2000 + i, mesh); });
+    Submit(opened, 2000,
+           [&](unsigned i, wire::Record::Builder record) { Full(record, 1 + batch * 2000 + i, mesh, Shape{8}); });
   }
   AwaitTakenUp(opened);
   EXPECT_TRUE(opened.client->ended.ok()) << opened.client->ended;
@@ -101,7 +89,8 @@ TEST_F(HostileTest, ASessionHoldsOneAnswerThatNobodyReads) {
   Opened opened = Open();
   const Mesh mesh = *Mesh::Make({1}, {}, {});
   for (uint64_t batch = 0; batch < 5; ++batch) {
-    Submit(opened, 2000, [&](unsigned i, wire::Record::Builder record) { Full(record, 1 + batch * 2000 + i, mesh); });
+    Submit(opened, 2000,
+           [&](unsigned i, wire::Record::Builder record) { Full(record, 1 + batch * 2000 + i, mesh, Shape{8}); });
   }
   AwaitTakenUp(opened);
   DeafWire deaf(io_, address_);
@@ -176,7 +165,7 @@ TEST_F(HostileTest, ConnectionsThatComeWithoutEndHoldUpNobodyWhoIsThere) {
 TEST_F(HostileTest, NansInAttributesEndNothing) {
   Opened opened = Open();
   const Mesh mesh = *Mesh::Make({1}, {}, {});
-  Submit(opened, 1, [&](unsigned, wire::Record::Builder record) { Full(record, 1, mesh); });
+  Submit(opened, 1, [&](unsigned, wire::Record::Builder record) { Full(record, 1, mesh, Shape{8}); });
   for (uint64_t batch = 0; batch < 10; ++batch) {
     Submit(opened, 2000, [&](unsigned i, wire::Record::Builder record) {
       OpCall call;

@@ -135,7 +135,7 @@ class AnsweringWorker final : public wire::Worker::Server {
   kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
 };
 
-// Of a cluster, from the command by which another worker joins.
+// The token of a cluster, from the command by which another worker joins.
 inline std::string JoinTokenOf(const LocalCluster& cluster) {
   const std::string command = cluster.JoinCommand(0), name = "TESSERA_JOIN_TOKEN=";
   const size_t at = command.find(name) + name.size();
@@ -300,5 +300,19 @@ class WireTest : public testing::Test, protected WireClient {
   std::vector<std::string> coordinator_flags_;  // for those who set them before SetUp
   size_t workers_ = 2;                          // that ever were there
 };
+
+// A call of full on copies: the whole shape on each worker of the mesh.
+inline void Full(wire::Record::Builder record, uint64_t result, const Mesh& mesh, const Shape& shape) {
+  OpCall call;
+  call.op = OpId::kFull;
+  call.attributes.Set(attribute::dtype, DType::kF32);
+  call.attributes.Set(attribute::shape, shape);
+  call.attributes.Set(attribute::mesh, mesh);
+  call.attributes.Set(attribute::placements, Placements{Placement::Replicate()});
+  call.scalars = {Scalar::Float(1)};
+  auto out = record.initCall();
+  EncodeOpCall(call, out.initCall());
+  out.initResults(1).set(0, result);
+}
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What a scrape reads, and which workers make a cluster unready.
+// The text that a scrape reads, and which workers make a cluster unready.
 
 #include "server/coordinator/rpc/metrics_text.h"
 

@@ -72,7 +72,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
     for (const Running& call : running_) table_->release(call.work);
   }
 
-  // What the calls that follow have in common: somebody waits for them at once.
+  // Says of the calls that follow whether somebody waits for them at once.
   void set_waited_for(bool is_waited_for) { is_waited_for_ = is_waited_for; }
 
   // `input` and `output` own the call's memory. Throws DistBackendError where the call can't begin.

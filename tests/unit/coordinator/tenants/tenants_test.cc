@@ -15,7 +15,7 @@ using ::testing::Not;
 const Placements kEverywhere = {Placement::Replicate()};
 Mesh MeshOf(int64_t n) { return *Mesh::Make({n}, {}, {}); }
 
-// Of two workers with 64 KiB each. Tensors are of 1 KiB a piece.
+// Two workers with 64 KiB each. Tensors are of 1 KiB a piece.
 struct Pool {
   SimulatedCluster cluster{2, 64 << 10};
   uint64_t sessions = 100;
