@@ -31,6 +31,8 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/op_ids.h"
 #include "schemas/session.capnp.h"
 #include "schemas/worker.capnp.h"
 #include "tests/support/deaf_stream.h"
