@@ -76,7 +76,7 @@ absl::StatusOr<WorkerIndex> Enroller::TakeIndex(const StateMachine& machine, con
   }
   if (request.index >= 0) {
     const WorkerIndex wanted(request.index);
-    if (!request.renews && (IsAlive(machine, wanted) || kept_.contains(wanted))) {
+    if (!request.renews && IsAlive(machine, wanted)) {
       return absl::AlreadyExistsError(StrCat("enroll: worker ", request.index, " is here already; two processes claim ",
                                              "the number: give each its own --index, or none"));
     }
@@ -107,7 +107,7 @@ absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(const StateMachine& machine,
   if (!certificate.ok()) {
     return absl::Status(certificate.status().code(), StrCat("enroll: ", StdView(certificate.status().message())));
   }
-  if (!request.renews) kept_[index] = now_ms + kKeptForMs;
+  if (request.index < 0) kept_[index] = now_ms + kKeptForMs;
   return Enrolled{*std::move(certificate), ends_at, index};
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Enroller: signs certificates of workers that show the workers' token, and keeps a number for each until it joins. Not
-// the joining itself (hub.h), and not the checks of tokens (tenants_edge.h).
+// Enroller: signs certificates of workers that show the workers' token, and keeps the number that it gives one until it
+// joins. Not the joining itself (hub.h), and not the checks of tokens (tenants_edge.h).
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto enroller, Enroller::Make({.ca_key = "ca.key"}, tls));
 //   enroller->Enroll(hub.machine(), {-1, key_request, {"10.0.0.7", "node7"}, false}, now_ms)   // certificate, number 3
@@ -52,6 +52,9 @@ class Enroller {
   // InvalidArgument for a wrong request, PermissionDenied for a name that it may not have, AlreadyExists for a number
   // that a living worker has, ResourceExhausted where there is none left. `now_ms` is of a clock that never goes back.
   absl::StatusOr<Enrolled> Enroll(const StateMachine& machine, const Request& request, int64_t now_ms);
+
+  // A worker has joined under the number, which is kept for nobody any more.
+  void Joined(WorkerIndex index) { kept_.erase(index); }
 
   // Where workers join.
   void set_workers_port(int port) { workers_port_ = port; }

@@ -234,6 +234,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
                             params.getWorker())
                       : hub_.JoinWorker(*std::move(event), params.getWorker());
     Require(joined.status());
+    if (enroller_ != nullptr) enroller_->Joined(joined->worker);
     Admit();
     auto results = context.getResults();
     auto welcome = results.initWelcome();
