@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/enroller.h"
 #include "server/coordinator/rpc/http_loop.h"
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
@@ -102,7 +104,13 @@ kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoCon
       .exclusiveJoin(ReadAtHangUp(io.unixEventPort, watcher));
 }
 
-int Serve(const CoordinatorOptions& options) {
+absl::StatusOr<std::unique_ptr<Enroller>> MakeEnroller(const EnrolOptions& enrol, const CoordinatorOptions& options) {
+  if (enrol.ca_key.empty()) return nullptr;
+  if (!options.listen_workers.empty()) return Enroller::Make(enrol, options.tls);
+  return absl::InvalidArgumentError("--ca-key is for workers of other hosts: --listen-workers says where they join");
+}
+
+int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
   std::optional<StateFolder> state;
   if (!options.state_folder.empty()) {
@@ -123,6 +131,11 @@ int Serve(const CoordinatorOptions& options) {
     std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(tenants.status().message()).c_str());
     return 2;
   }
+  auto enroller = MakeEnroller(enrol, options);
+  if (!enroller.ok()) {
+    std::fprintf(stderr, "tessera-coordinator: %s\n", std::string(enroller.status().message()).c_str());
+    return 2;
+  }
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   RaiseDescriptorLimit();
@@ -133,6 +146,7 @@ int Serve(const CoordinatorOptions& options) {
     return absl::IsInvalidArgument(opened.status()) ? 2 : 1;  // what was asked for can't be, or can't be now
   }
   Listeners& listeners = **opened;
+  if (*enroller != nullptr) (*enroller)->set_workers_port(listeners.workers_port());
   // An address or a certificate that is refused leaves a former journal as it is.
   auto core = MakeCore(options, state);
   if (!core.ok()) {
@@ -172,7 +186,7 @@ int Serve(const CoordinatorOptions& options) {
                   .exclusiveJoin(port.onSignal(SIGINT).ignoreResult())
                   .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 listeners.Run(hub)
+                 listeners.Run(hub, enroller->get())
                      .exclusiveJoin(hub.RunTicks())
                      .exclusiveJoin(WatchTenants(options, io, watcher, hub))
                      .exclusiveJoin(kj::mv(stop))
@@ -187,6 +201,23 @@ int Serve(const CoordinatorOptions& options) {
   hub.Stop();
   opened->reset();  // connections speak of the hub until they end
   return 0;
+}
+
+// What a worker shows that has one address and one secret.
+void AddEnrolOptions(CLI::App& app, EnrolOptions& enrol) {
+  app.add_option("--ca-key", enrol.ca_key,
+                 "key of the CA of --tls-ca, a PEM file: workers with --join get their certificates from here");
+  app.add_option("--leaf-lifetime", enrol.leaf_lifetime_s,
+                 "how long such a certificate is good (12h, 30m, 90s); workers have it renewed before")
+      ->transform(CLI::AsNumberWithUnit(std::map<std::string, double>{{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}))
+      ->check(CLI::Range(2.0, 366.0 * 86400))
+      ->default_str("12h");
+  app.add_option("--join-names", enrol.names,
+                 "a host or a pattern like node* that such a certificate may name; may be given again (none: any)")
+      ->allow_extra_args(false);
+  app.add_option("--max-workers", enrol.max_workers, "numbers that are given to workers with --join")
+      ->check(CLI::Range(1, int{kMaxMeshSize}))
+      ->capture_default_str();
 }
 
 void AddTokenOptions(CLI::App& app, ServerTokens& tokens, std::string& from) {
@@ -225,11 +256,35 @@ void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
       ->capture_default_str();
 }
 
+// What is issued, planned and remembered at once.
+void AddWorkOptions(CLI::App& app, CoordinatorConfig& config) {
+  app.add_option("--max-outstanding", config.max_outstanding_per_worker,
+                 "instructions issued to a worker and not reported")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--max-outstanding-us", config.max_outstanding_us_per_worker,
+                 "microseconds of predicted work issued to a worker and not reported")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--max-outstanding-us-shared", config.max_outstanding_us_shared, "the same while two tenants compete")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--max-segment-ops", config.max_segment_ops,
+                 "calls of a batch that are planned as one; 1: each call by itself")
+      ->check(CLI::Range(int64_t{1}, int64_t{256}))
+      ->capture_default_str();
+  app.add_option("--max-profiled-runs", config.max_profiled_runs,
+                 "workers' parts of ops whose times are remembered, of each session")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
       "Example:\n  tessera-coordinator --listen unix:/run/tessera/socket --tokens /etc/tessera/tokens"};
   CoordinatorOptions options;
+  EnrolOptions enrol;
   ServerTokens tokens;
   std::string replay, tokens_from;
   double worker_timeout_s = 10, work_timeout_s = 60;
@@ -243,6 +298,7 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
+  AddEnrolOptions(app, enrol);
   AddTokenOptions(app, tokens, tokens_from);
   AddSessionOptions(app, options);
   app.add_option("--worker-timeout", worker_timeout_s, "seconds after which a silent worker is killed")
@@ -260,26 +316,7 @@ int Main(int argc, char** argv) {
   app.add_option("--handshake-timeout", handshake_timeout_s, "seconds in which a connection must show its token")
       ->check(CLI::Range(0.01, 86'400.0))
       ->capture_default_str();
-  app.add_option("--max-outstanding", options.config.max_outstanding_per_worker,
-                 "instructions issued to a worker and not reported")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  app.add_option("--max-outstanding-us", options.config.max_outstanding_us_per_worker,
-                 "microseconds of predicted work issued to a worker and not reported")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  app.add_option("--max-outstanding-us-shared", options.config.max_outstanding_us_shared,
-                 "the same while two tenants compete")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
-  app.add_option("--max-segment-ops", options.config.max_segment_ops,
-                 "calls of a batch that are planned as one; 1: each call by itself")
-      ->check(CLI::Range(int64_t{1}, int64_t{256}))
-      ->capture_default_str();
-  app.add_option("--max-profiled-runs", options.config.max_profiled_runs,
-                 "workers' parts of ops whose times are remembered, of each session")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str();
+  AddWorkOptions(app, options.config);
   app.add_option("--tenants", options.tenants_path,
                  "TOML file of tenants, their limits and tokens; read again when it changes, and at SIGHUP");
   CLI::Option* const journal = app.add_option("--journal", options.journal_path, "write every event to this file");
@@ -323,7 +360,7 @@ int Main(int argc, char** argv) {
   // A session's memory lies in fast bins after its end until glibc merges a hundred thousand pieces at once, which
   // holds the loop up for 60 ms.
   mallopt(M_MXFAST, 0);
-  return Serve(options);
+  return Serve(options, enrol);
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,17 +37,16 @@
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
 #include "server/process/tokens.h"
-#include "server/transport/nccl/nccl_transport.h"
-#include "server/transport/routed/routed_transport.h"
-#include "server/transport/socket/socket_transport.h"
-#include "server/transport/tls/tls_transport.h"
-#include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
 #include "server/worker/files/confinement.h"
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
+#include "server/worker/join_flags.h"
+#include "server/worker/make_messages.h"
+#include "server/worker/options.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/await_coordinator.h"
+#include "server/worker/rpc/enrolment.h"
 #include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
@@ -58,41 +56,6 @@ namespace {
 
 constexpr int kMaxThreads = 1024;                   // docs/limits.md: threads
 constexpr std::chrono::seconds kProofDeadline{20};  // milliseconds of work, on a host that is very busy
-
-// Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
-enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
-
-struct WorkerOptions {
-  std::string coordinator;  // "unix:/path", "tls://host:port"
-  TlsFiles tls;
-  std::string data_listen;        // "tls://host:port"; empty: clients of this host alone
-  std::string data_advertise;     // the host and port by which clients reach it, where they are others
-  std::string message_listen;     // host, or host:port; empty: no messages over TLS
-  std::string message_advertise;  // by which others reach it; empty: the host of message_listen
-  std::string join_token;
-  double join_timeout_s = kJoinTimeoutS;
-  int index = -1;
-  int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
-  std::string device = "cpu";
-  int gpu = -1;
-  std::string transport = "shm";
-  TrustedNetwork trusted_network = TrustedNetwork::kNone;
-  std::string net_devices = UcxOptions{}.net_devices;
-  std::string socket_dir = "/tmp";
-  std::string host_id;
-  int threads = 0;
-  int batch_nice = kBatchNice;
-  int workers_on_host = 1;
-  std::vector<std::string> files;
-  std::string decoder;
-  int64_t decoder_memory_bytes = kDecoderMemoryBytes;
-  bool may_decode_unconfined = false;
-  double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
-  HostFiles host_files;
-  double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
-  double outlive_s = 0;  // without a coordinator
-  int exit_with_parent_fd = -1;
-};
 
 // On whichever thread the signal found unblocked.
 void PassToLoop(int signal) {
@@ -143,6 +106,26 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// Exit statuses, beside 0, done, and 1.
+constexpr int kWrongUsage = 2, kLostCoordinator = 3, kRefused = 4;
+
+int FailOnce(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  return absl::IsInvalidArgument(why) ? kWrongUsage : 1;
+}
+
+// The status says to an engine whether it helps to start the worker again: 3 when no coordinator was there, 4 when one
+// refused it.
+int FailToJoin(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  if (absl::IsInvalidArgument(why)) return kWrongUsage;
+  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) return kLostCoordinator;
+  const bool is_refused = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why) ||
+                          absl::IsFailedPrecondition(why) || absl::IsAlreadyExists(why) ||
+                          absl::IsResourceExhausted(why);
+  return is_refused ? kRefused : 1;
+}
+
 void Warn(const absl::Status& why) { Fail(std::string(why.message())); }
 
 // On any thread: a GPU is lost, or the host has no pages left. Without those a worker would be ended by the kernel in
@@ -168,9 +151,6 @@ struct Parts {
   TicketTable tickets;
   PageToucher pages{EndNow};
 };
-
-bool UsesNccl(const WorkerOptions& options) { return options.transport == "nccl" || options.transport == "shm+nccl"; }
-bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
 
 MessageNetwork MessagesOf(const WorkerOptions& options) {
   if (options.transport == "shm") return MessageNetwork::kNone;
@@ -215,11 +195,56 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 
 // How far a worker got, should its running throw.
 enum class Stage : uint8_t { kJoining, kJoined, kStopped };
-constexpr int kLostCoordinator = 3;  // exit status
+
+// What the process has before it joins.
+struct Own {
+  Platform& platform;
+  const std::shared_ptr<const SharedArena>& arena;
+  const WorkerMessages& messages;
+  Enrolment* enrolment;  // null: its certificate, if it has one, is in files
+};
+
+// Ready when no upload or download is under way, or at the end of the grace.
+kj::Promise<void> DrainTransfers(TicketTable& tickets, kj::Timer& timer, kj::TimePoint end) {
+  if (!tickets.has_open() || timer.now() >= end) return kj::READY_NOW;
+  return timer.afterDelay(10 * kj::MILLISECONDS).then([&tickets, &timer, end]() {
+    return DrainTransfers(tickets, timer, end);
+  });
+}
+
+// Ready when a signal or the parent has asked the worker to end, and transfers are over.
+kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& io,
+                              const std::unique_ptr<Parts>& parts) {
+  auto& port = io.unixEventPort;
+  const auto signalled = [&port]() {
+    return port.onSignal(SIGTERM).ignoreResult().exclusiveJoin(port.onSignal(SIGINT).ignoreResult());
+  };
+  auto drained = signalled().then([&options, &io, &parts, signalled]() -> kj::Promise<void> {
+    if (parts == nullptr || !parts->tickets.has_open()) return kj::READY_NOW;
+    spdlog::info("it is to end: transfers under way have {} s (--grace)", options.grace_s);
+    auto& timer = io.provider->getTimer();
+    const auto end = timer.now() + static_cast<int64_t>(options.grace_s * 1e6) * kj::MICROSECONDS;
+    return DrainTransfers(parts->tickets, timer, end).exclusiveJoin(signalled());
+  });
+  return drained.exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
+}
+
+// From now on the process shows the certificate that the enrolment has at the time.
+void KeepRenewed(const Own& own, GateLoop& gate) {
+  if (own.enrolment == nullptr) return;
+  own.enrolment->KeepRenewed([&gate, tls = own.messages.tls]() {
+    gate.Renew();
+    if (tls == nullptr) return;
+    if (const absl::Status renewed = tls->Renew(); !renewed.ok()) Warn(renewed);
+  });
+}
 
 // Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
-void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, Stage& stage) {
+void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext& io, const std::string& data_address,
+               Stage& stage) {
+  Platform& platform = own.platform;
+  const std::shared_ptr<const SharedArena>& arena = own.arena;
+  MessageTransport* const messages = own.messages.transport.get();
   auto& network = io.provider->getNetwork();
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
   const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
@@ -228,19 +253,20 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   GateLoop& gate = **started;
   const auto coordinator = ParseAddress("join", options.coordinator);
   ThrowIfError(coordinator.status());
-  const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
-  ThrowIfError(dialer.status());
+  // With the certificate of the moment.
+  const auto make_dialer = [&]() {
+    auto made = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
+    ThrowIfError(made.status());
+    return *std::move(made);
+  };
+  std::unique_ptr<Dialer> dialer = make_dialer();
+  std::unique_ptr<Parts> parts;
   // Also while a coordinator is waited for that says nothing.
-  auto stopped = io.unixEventPort.onSignal(SIGTERM)
-                     .ignoreResult()
-                     .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
-                     .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
-                     .then([&stage]() { stage = Stage::kStopped; })
-                     .fork();
+  auto stopped = WhenStopped(options, io, parts).then([&stage]() { stage = Stage::kStopped; }).fork();
   auto stream =
-      AwaitUnless(stopped, AwaitCoordinator(**dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
+      AwaitUnless(stopped, AwaitCoordinator(*dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
   if (stream == nullptr) return;
-  auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
+  auto link = kj::heap<DialedConnection>(dialer->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
@@ -255,10 +281,10 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
+  parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
   // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
-  auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
+  auto linked = AwaitUnless(stopped, dialer->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
   stage = Stage::kJoined;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
@@ -267,6 +293,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
     parts->pages.Add(arena);
   }
   gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
+  KeepRenewed(own, gate);
   auto& port = io.unixEventPort;
   const WorkerParts worker_parts{network,
                                  port,
@@ -297,73 +324,13 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
     const auto join_again = [&](DialedConnection& connection) { return join(connection, &rejoining); };
-    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
+    dialer = make_dialer();
+    auto again = JoinAgain({*dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
     if (again == nullptr) return;
     line = kj::mv(KJ_ASSERT_NONNULL(again));
     spdlog::info("worker {}: it goes on with the coordinator of epoch {}", self.value,
                  line.joined.getWelcome().getEpoch());
   }
-}
-
-absl::StatusOr<std::unique_ptr<MessageTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
-  const auto listen = ParseHostAndPort(options.message_listen);
-  if (!listen.ok()) return absl::InvalidArgumentError(StrCat("--message-listen ", listen.status().message()));
-  TlsOptions tls;
-  std::tie(tls.listen_host, tls.port) = *listen;
-  tls.advertise_host = options.message_advertise;
-  tls.certificate = options.tls.certificate;
-  tls.key = options.tls.key;
-  tls.ca = options.tls.ca;
-  tls.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-  return TlsTransport::Make(self, tls);
-}
-
-// How peers whose memory isn't mapped are reached; null where all are.
-absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptions& options, const std::string& path) {
-  const bool is_trusted = options.trusted_network != TrustedNetwork::kNone;
-  if (!UsesTls(options) && !options.message_listen.empty()) {
-    return absl::InvalidArgumentError("--message-listen is for messages over TLS: --transport tls or shm+tls");
-  }
-  if (options.transport == "shm") {
-    if (!is_trusted) return nullptr;
-    return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
-  }
-  if ((options.transport == "shm+ucx" || options.transport == "shm+nccl") && !is_trusted) {
-    return absl::InvalidArgumentError(StrCat(
-        "--transport ", options.transport,
-        " sends messages to other hosts, and those are neither encrypted nor authenticated: whoever reaches UCX's port "
-        "on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL want it, say so by "
-        "--trusted-network; else take --transport shm+tls"));
-  }
-  if (UsesNccl(options) && options.device != "cuda") {
-    return absl::InvalidArgumentError(
-        StrCat("--transport ", options.transport, " is for workers with a GPU: --device cuda"));
-  }
-  if (UsesTls(options) && (is_trusted || options.message_listen.empty())) {
-    return absl::InvalidArgumentError(StrCat(
-        "--transport ", options.transport,
-        is_trusted ? " encrypts messages to other hosts: it is for networks that --trusted-network is not said of"
-                   : " needs --message-listen: the host by which others reach this worker"));
-  }
-  if (options.index < 0) {
-    return absl::InvalidArgumentError(
-        StrCat("--transport ", options.transport, " needs --index: the number is part of its messages"));
-  }
-  const WorkerIndex self(options.index);
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> on_host, SocketTransport::Make(self, path));
-  std::unique_ptr<MessageTransport> between_hosts;
-  if (is_trusted) {
-    UcxOptions ucx;
-    ucx.net_devices = options.net_devices;
-    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-    TESSERA_ASSIGN_OR_RETURN(between_hosts, UcxTransport::Make(self, ucx));
-  } else if (UsesTls(options)) {
-    TESSERA_ASSIGN_OR_RETURN(between_hosts, MakeTlsMessages(options, self));
-  }
-  auto routed = std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
-  if (!UsesNccl(options)) return routed;
-  return MakeNcclTransport({.self = self, .gpu = options.gpu, .workers_on_host = options.workers_on_host},
-                           std::move(routed));
 }
 
 // A GPU is of one of its workers by number, where none was named.
@@ -402,10 +369,18 @@ int Serve(WorkerOptions options) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
+  std::unique_ptr<Enrolment> enrolment;
+  if (!options.join.empty()) {
+    const EndedBySignals no_loop_takes_them;
+    auto enrolled = Enrolment::Make(EnrolmentOf(options));
+    if (!enrolled.ok()) return FailToJoin(enrolled.status());
+    enrolment = *std::move(enrolled);
+    TakeEnrolment(*enrolment, options);
+  }
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
   SetKernelThreads(options.threads);
   auto made = MakePlatform(options);
-  if (!made.ok()) return Fail(std::string(made.status().message()));
+  if (!made.ok()) return FailOnce(made.status());
   const std::unique_ptr<Platform> platform = *std::move(made);
   auto bytes = options.memory_bytes > 0 ? absl::StatusOr<int64_t>(options.memory_bytes) : platform->DefaultArenaBytes();
   if (!bytes.ok()) return Fail(std::string(bytes.status().message()));
@@ -424,17 +399,17 @@ int Serve(WorkerOptions options) {
   options.memory_bytes = arena->bytes();
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
   auto messages_made = MakeMessages(options, messages_path);
-  if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
-  const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
+  if (!messages_made.ok()) return FailOnce(messages_made.status());
+  const WorkerMessages messages = *std::move(messages_made);
+  const Own own{*platform, arena, messages, enrolment.get()};
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
   Stage stage = Stage::kJoining;
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
-               })) {
+  KJ_IF_MAYBE (exception,
+               kj::runCatchingExceptions([&]() { RunWorker(options, own, io, StrCat("unix:", path), stage); })) {
     // The coordinator's end shows in whatever was on its way there.
     if (stage == Stage::kJoined && options.outlive_s > 0) {
       Fail(std::string(FromException(*exception).message()));
@@ -442,11 +417,11 @@ int Serve(WorkerOptions options) {
     } else if (stage == Stage::kJoining || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
-      status =
-          Fail(is_refused ? StrCat("join: the coordinator at ", options.coordinator, " ended the connection, as its ",
-                                   "log says: over TLS it wants a certificate for a client's use that its --tls-ca ",
-                                   "has signed (", StdView(reason.message()), ")")
-                          : std::string(reason.message()));
+      status = !is_refused ? FailToJoin(reason)
+                           : FailToJoin(absl::PermissionDeniedError(StrCat(
+                                 "join: the coordinator at ", options.coordinator, " ended the connection, as its ",
+                                 "log says: over TLS it wants a certificate for a client's use that its --tls-ca ",
+                                 "has signed (", StdView(reason.message()), ")")));
     }
   }
   if (status == 0 && stage == Stage::kJoined) {
@@ -460,17 +435,6 @@ int Serve(WorkerOptions options) {
   if (options.exit_with_parent_fd >= 0) RemoveDeadSockets(options.socket_dir);
   std::fflush(nullptr);
   _exit(status);  // without waiting for what runs on the device
-}
-
-void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
-  app.add_option(
-      "--tokens", tokens_from,
-      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
-      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
-  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
-  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
 }
 
 void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
@@ -506,9 +470,6 @@ int Main(int argc, char** argv) {
   WorkerOptions options;
   ServerTokens tokens;
   std::string tokens_from;
-  app.add_option("--coordinator", options.coordinator,
-                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
-      ->required();
   app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
@@ -517,13 +478,7 @@ int Main(int argc, char** argv) {
   app.add_option("--data-advertise", options.data_advertise,
                  "host[:port] by which they reach it, where that is another");
   AddJoinOptions(app, options, tokens, tokens_from);
-  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
-      ->check(CLI::Range(-1, kMaxWorkers - 1));
-  app.add_option("--memory", options.memory_bytes,
-                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
-                 "shared evenly with the host's other workers, less a reserve")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
+  AddShareOptions(app, options);
   app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -571,16 +526,19 @@ int Main(int argc, char** argv) {
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   try {
     app.parse(argc, argv);
+    if (options.coordinator.empty() && options.join.empty()) throw CLI::RequiredError("--coordinator or --join");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
-  if (options.host_id.empty()) options.host_id = HostIdentity();
   HideTokenArguments(argc, argv);
-  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
-    Warn(taken);
-    return 2;
+  absl::Status usage = TakeTokens(tokens_from, tokens);
+  usage.Update(TakeShare(FindEngineFacts("", ReadVariable), options));
+  if (!usage.ok()) {
+    Warn(usage);
+    return kWrongUsage;
   }
+  if (options.host_id.empty()) options.host_id = HostIdentity();
   options.join_token = tokens.join;
   return Serve(std::move(options));
 }

@@ -66,6 +66,7 @@ from ._random import (bernoulli, choice, dropout, exponential, manual_seed, norm
 from ._plan import Plan, explain
 from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
+from ._slurm import SlurmCluster
 from ._statistics import (bincount, corrcoef, cov, digitize, histogram, median, nan_to_num, nanargmax, nanargmin, nanmedian, nanpercentile, nanquantile,
                           percentile, quantile)
 from ._array_function import ImplicitDownloadWarning
@@ -91,7 +92,7 @@ def _finish(names: dict) -> None:
         _help.complete({name: value for name, value in space.items() if isinstance(value, FunctionType) and
                         (name in space.get("__all__", ()) or not prefix and not name.startswith("_"))}, prefix)
     names.update((alias, names[name]) for alias, name in _ALIASES.items())
-    _names.install((names, vars(linalg), vars(fft)), (Cluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
+    _names.install((names, vars(linalg), vars(fft)), (Cluster, SlurmCluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
     names["__getattr__"] = _names.module_getattr(names)
     names["__dir__"] = lambda: _names.public_names(names)
 

@@ -53,7 +53,7 @@ _OF_SESSIONS = {
     "full": "ts.full(...)", "zeros": "ts.zeros(...)", "ones": "ts.ones(...)", "asarray": "ts.asarray(values)", "array": "ts.asarray(values)",
     "scatter": "session.distribute_tensor(array, mesh, placements)", "put": "session.distribute_tensor(array, mesh, placements)",
     "upload": "session.distribute_tensor(array, mesh, placements)", "gather": "x.full_tensor()", "get": "x.full_tensor()",
-    "device_mesh": "session.init_device_mesh(shape)", "mesh": "session.default_mesh", "workers": "session.status()[\"workers\"]",
+    "device_mesh": "session.init_device_mesh(shape)", "mesh": "session.default_mesh",
     "shutdown": "session.close()", "stop": "session.close()", "wait": "session.sync()", "barrier": "session.sync()",
 }
 
