@@ -71,6 +71,13 @@ TEST_F(EnrollerTest, AWorkerThatDiedHasItsNumberAgainAtOnce) {
   EXPECT_EQ(IndexOf(Enroll(3, 3)), 3);
 }
 
+TEST_F(EnrollerTest, NumbersOfOthersAreGivenToNobodyThatAsksForNone) {
+  options_.first_number = 2;
+  Make();
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 2);
+  EXPECT_EQ(IndexOf(Enroll(1, 0)), 1);
+}
+
 TEST_F(EnrollerTest, ThereAreNoMoreNumbersThanItWasTold) {
   options_.max_workers = 2;
   Make();
