@@ -16,7 +16,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
-PACKAGES = ("ca-certificates", "libstdc++6", "libucx0")     # UCX is not in the wheel (docs/install.md)
+PACKAGES = ("ca-certificates", "libstdc++6")
 USER = 10001      # deploy/kubernetes has the same
 PROGRAMS = ("tessera", "tessera-coordinator", "tessera-worker")
 
@@ -43,7 +43,7 @@ def program_layer(folder, wheel):
     """The wheel's programs with the libraries that it has for them, in /opt/tessera, as a tar file that is the same for the same wheel."""
     file = folder / "programs.tar"
     with zipfile.ZipFile(wheel) as packed, tarfile.open(file, "w") as tar:
-        names = {name for name in packed.namelist() if name.startswith("tessera/bin/") or ".libs/" in name}
+        names = {name for name in packed.namelist() if name.startswith(("tessera/bin/", "tessera/lib/")) or ".libs/" in name}
         missing = [name for name in PROGRAMS if f"tessera/bin/{name}" not in names]
         if missing:
             fail(f"{wheel} has no {missing[0]}: it is not one of tools/wheel --full")
