@@ -61,6 +61,7 @@ struct BufferEntry {
   TenantEntry* tenant = nullptr;  // that it is charged to; null: to none
   SessionId owner;                // whose bytes they are
   uint64_t born = 0;              // how many workers had joined by then
+  bool is_published = false;      // for good: nothing writes to it any more
   HistoryTable::Pointer history;  // null: nobody touches it
 };
 using BufferTable = CountedTable<BufferEntry>;

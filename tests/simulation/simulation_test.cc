@@ -38,6 +38,8 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
     sum.new_processes += result.new_processes;
     sum.collectives += result.collectives;
     sum.changed_limits += result.changed_limits;
+    sum.attached += result.attached;
+    sum.publications += result.publications;
   }
   // Each of them happens.
   EXPECT_GT(sum.batches, 50'000);
@@ -55,6 +57,8 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.new_processes, 500);
   EXPECT_GT(sum.collectives, 1000);
   EXPECT_GT(sum.changed_limits, 10'000);
+  EXPECT_GT(sum.attached, 1000);
+  EXPECT_GT(sum.publications, 500);
 }
 
 TEST(SimulationTest, ASeedIsOneRun) {
@@ -83,6 +87,12 @@ TEST(SimulationTest, MemoryThatIsChargedToAnotherTenantIsSeen) {
   std::set<std::string> found;
   EXPECT_GT(Breaking(Fault::kChargeAnother, found), 15);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("tenant other is charged 0 bytes")));
+}
+
+TEST(SimulationTest, AnOpThatWritesToWhatIsPublishedIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kWritePublished, found, 40), 8);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("are of a published tensor")));
 }
 
 TEST(SimulationTest, ALimitThatTheMachineDoesNotHearOfIsSeen) {
