@@ -604,7 +604,8 @@ struct ClusterStatus {
   planHits @7 :UInt64;
   planMisses @8 :UInt64;
   sessionCount @9 :UInt64;
-  # Of everybody, with the tensors that they hold.
+  # Of the asking session's tenant, and of everybody for an admin; with the tensors that they hold. So are workers'
+  # `usedBytes`.
   tensorCount @10 :UInt64;
   hasMoreTensors @11 :Bool;
   # This session has more than `tensors`, which are max_tensors_listed at most: ask again behind the last one.

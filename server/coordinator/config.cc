@@ -47,6 +47,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("work_timeout_us", config.work_timeout_us);
   visit("idle_check_us", config.idle_check_us);
   visit("max_intake_us", config.max_intake_us);
+  visit("debug_fill", config.debug_fill);
   visit("max_slice_looks", config.max_slice_looks);
 }
 

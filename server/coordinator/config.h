@@ -46,6 +46,7 @@ struct CoordinatorConfig {
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
   int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
+  int64_t debug_fill = 0;                  // 1: memory that is given back is filled (debug_fill.cc)
   int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;

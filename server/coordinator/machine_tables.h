@@ -72,6 +72,8 @@ class MachineTables {
   PublicationTable publications_;
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
   std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
+  std::vector<BufferPointer> unfilled_;                 // given back, and not filled (debug_fill.cc)
+  SessionEntry nobody_;                                 // whose fills are
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;

@@ -253,8 +253,8 @@ class StateMachine final : private MachineTables {
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op, Lane lane = Lane::kBatch);
   void GiveBack(BufferEntry& buffer);
-  // Of what is under way.
-  History& HistoryOf(const BufferPointer& buffer);
+  void FillFreed();                                 // debug_fill.cc
+  History& HistoryOf(const BufferPointer& buffer);  // of what is under way
   void ForgetHistories(size_t completions);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us, Lane lane = Lane::kBatch);

@@ -86,7 +86,7 @@ class Simulation {
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed),
-        machine_(Config()),
+        machine_(Config(options.seed)),
         workers_(schedule_, random_,
                  {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
                   [this](std::string text) { Trace(text); }},
@@ -125,8 +125,9 @@ class Simulation {
   }
 
  private:
-  static CoordinatorConfig Config() {
+  static CoordinatorConfig Config(uint64_t seed) {
     CoordinatorConfig config;
+    config.debug_fill = seed % 3 == 0 ? 1 : 0;
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
@@ -610,7 +611,7 @@ class Simulation {
   }
 
   void CheckReplay() {
-    StateMachine again(Config());
+    StateMachine again(Config(options_.seed));
     std::vector<std::string> texts;
     for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
     for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
