@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from test_restarts import Pool as RestartedPool
 from test_sessions import wait_until
 from test_tenants import BINARIES, TOKENS, Pool, token
 
@@ -178,3 +179,21 @@ def test_without_a_tenants_file_names_are_of_default(cluster):
         one.publish({"w": w}, "default/w")
         assert float(other.attach("default/w")["w"].sum()) == 64
         other.unpublish("default/w")
+
+
+def test_a_publication_survives_its_session_and_its_coordinator(tmp_path):
+    tmp_path.chmod(0o700)
+    pool = RestartedPool(tmp_path)
+    try:
+        with pool.connect() as publisher:
+            publisher.publish({"w": numbers(publisher)}, "default/w")
+        with pool.connect(lease=60) as reader:
+            before = reader.attach("default/w")
+            pool.restart()
+            after = reader.attach("default/w")
+            assert (before.version, after.version) == (1, 1) and reader.published()[0]["tensors"] == 1
+            for w in (before["w"], after["w"]):
+                np.testing.assert_array_equal(w.full_tensor(), np.arange(1024, dtype=np.float32))
+            reader.unpublish("default/w")
+    finally:
+        pool.stop()
