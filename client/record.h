@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,13 @@ struct GroupRecord {
   int64_t waited_us = 0;
 };
 
+// The fields of kPublish, kUnpublish, kAttach and kListPublished.
+struct PublicationRecord {
+  std::string name;  // of kListPublished the one before the first
+  std::vector<std::pair<std::string, uint64_t>> tensors;
+  std::vector<std::string> readers;
+};
+
 struct Record {
   enum class Kind : uint8_t {
     kCall,
@@ -74,7 +82,11 @@ struct Record {
     kCancelled,
     kJoinGroup,
     kCollective,
-    kLeaveGroup
+    kLeaveGroup,
+    kPublish,
+    kUnpublish,
+    kAttach,
+    kListPublished
   };
   Kind kind = Kind::kCall;
   bool allow_inline = false;       // kDownload
@@ -92,6 +104,7 @@ struct Record {
   absl::Status reason;                       // kRelease: why an upload is given up
   std::string name;                          // kName: of `handle`; empty: it has none any more
   std::shared_ptr<const GroupRecord> group;  // kJoinGroup, kCollective (its result is `handle`, of `spec`), kLeaveGroup
+  std::shared_ptr<const PublicationRecord> publication;  // of kAttach `handle` is the first result
 };
 
 struct ClientEvent {
@@ -105,11 +118,12 @@ struct ClientEvent {
     kWorkerJoined,
     kUploadDone,
     kGroupJoined,
-    kMatched
+    kMatched,
+    kPublications
   };
   Kind kind = Kind::kSettled;
   uint64_t request = 0;
-  uint64_t handle = 0;  // kFailed
+  uint64_t handle = 0;  // kFailed; kPublications: the first that an attach made, 0: none
   absl::Status status;  // kSettled kFailed
   uint64_t ticket = 0;
   uint64_t secret = 0;
@@ -118,9 +132,11 @@ struct ClientEvent {
   int32_t worker = 0;                    // kWorkerLost, kWorkerJoined
   DeviceKind device = DeviceKind::kCpu;  // kWorkerJoined
   std::string reason;
-  uint64_t group = 0;                      // kGroupJoined
-  std::vector<GroupMemberReport> members;  // kGroupJoined
-  int32_t source = 0;                      // kMatched
+  uint64_t group = 0;                           // kGroupJoined
+  std::vector<GroupMemberReport> members;       // kGroupJoined
+  int32_t source = 0;                           // kMatched
+  std::vector<PublicationReport> publications;  // kPublications
+  bool has_more = false;                        // than those
 };
 
 }  // namespace tessera

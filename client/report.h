@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -144,6 +145,16 @@ struct CommReport {
   std::vector<int64_t> downloaded_bytes;  // from shards, to the client or a file
   std::map<std::string, uint64_t> collective_counts;
   OpRange ops;  // what was issued in the block, for Session::Profile
+};
+
+// A set of tensors under a name, as its readers see it.
+struct PublicationReport {
+  std::string name;
+  uint64_t version = 0;
+  std::vector<std::string> readers;  // told to its own tenant and to admins
+  uint64_t tensor_count = 0;
+  int64_t bytes = 0;                                        // on each worker, at most; charged to its tenant
+  std::vector<std::pair<std::string, TensorSpec>> tensors;  // of one that is attached
 };
 
 // The last calls of a process group's ranks. Times in seconds before now; negative: it was not.

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "client/session_impl.h"
+#include "client/session_publications.h"
 #include "schemas/types/address.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -216,6 +217,24 @@ absl::Status Session::KillWorker(WorkerIndex worker, const std::string& reason) 
   return impl_->AskAsAdmin(
       "kill-worker", [&](Connection& to, DoneCallback done) { to.KillWorker(worker.value, reason, std::move(done)); });
 }
+
+absl::StatusOr<uint64_t> Session::Publish(const std::map<std::string, Tensor>& tensors, const std::string& name,
+                                          const std::vector<std::string>& readers) const {
+  std::map<std::string, HandlePtr> handles;
+  for (const auto& [key, tensor] : tensors) handles.emplace(key, tensor.state());
+  return PublicationDoor(*impl_).Publish(handles, name, readers);
+}
+absl::StatusOr<AttachedPublication> Session::Attach(const std::string& name) const {
+  TESSERA_ASSIGN_OR_RETURN(PublicationDoor::Attached attached, PublicationDoor(*impl_).Attach(name));
+  AttachedPublication out{std::move(attached.publication.name), attached.publication.version, {}};
+  for (size_t i = 0; i < attached.tensors.size(); ++i) {
+    out.tensors.emplace(std::move(attached.publication.tensors[i].first), Tensor(std::move(attached.tensors[i])));
+  }
+  return out;
+}
+absl::Status Session::Unpublish(const std::string& name) const { return PublicationDoor(*impl_).Unpublish(name); }
+absl::StatusOr<std::vector<PublicationReport>> Session::Published() const { return PublicationDoor(*impl_).List(); }
+
 absl::Status Session::Sync() const { return impl_->Sync(); }
 absl::StatusOr<uint64_t> Session::CommBegin() const { return impl_->CommBegin(); }
 absl::StatusOr<CommReport> Session::CommEnd(uint64_t number) const { return impl_->CommEnd(number); }

@@ -13,6 +13,7 @@
 // source has been read. A blocking call without progress for the stall timeout ends in DeadlineExceeded. After a
 // disconnect every pending and later call is Unavailable.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,13 @@ struct ConnectOptions {
   double lease_s = -1;  // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
+};
+
+// A publication whose tensors a session has: they keep their bytes while they are held, whatever becomes of the name.
+struct AttachedPublication {
+  std::string name;
+  uint64_t version = 0;
+  std::map<std::string, Tensor> tensors;
 };
 
 class Session {
@@ -76,6 +84,18 @@ class Session {
   // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
   // NotFound.
   absl::Status KillWorker(WorkerIndex worker, const std::string& reason) const;
+  // Publishes these tensors of the session as one set, under a name that begins with its tenant's ("vision/weights"),
+  // for its tenant and for `readers` ("*": every tenant). No byte moves. Nothing writes to them any more, and their
+  // bytes stay with the tenant's until Unpublish, whatever becomes of the session. Waits for the tensors; the version,
+  // which is larger than that of what had the name before. PermissionDenied: the name is another tenant's.
+  absl::StatusOr<uint64_t> Publish(const std::map<std::string, Tensor>& tensors, const std::string& name,
+                                   const std::vector<std::string>& readers = {}) const;
+  // NotFound: there is none, or it is not for this tenant. Unavailable: some tensor went with a worker.
+  absl::StatusOr<AttachedPublication> Attach(const std::string& name) const;
+  // Takes a publication of the session's tenant back, an admin's session any. NotFound.
+  absl::Status Unpublish(const std::string& name) const;
+  // Those that the session's tenant may attach, and an admin's session all, by their names.
+  absl::StatusOr<std::vector<PublicationReport>> Published() const;
   // Until everything that is held has run; the first failure that was not told before.
   absl::Status Sync() const;
   // Counts the bytes that the workers move for the ops between the two.

@@ -113,110 +113,19 @@ void CurrentSpec::MoveFrom(absl::Span<const WorkerIndex> lost, SpecCache& specs)
   latest_.store(owned_.get(), std::memory_order_release);
 }
 
-// ---- events -------------------------------------------------------------------------------------
-
-void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
-  std::vector<std::function<void()>> callbacks;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (ClientEvent& event : events) ApplyEvent(event, &callbacks);
-    progress_ = Clock::now();
-  }
-  NotifyChanged();
-  for (auto& callback : callbacks) callback();
-  deferred_->Advance();
-}
-
-void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
-  if (event.kind == ClientEvent::Kind::kWorkerLost) {
-    lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
-    const WorkerIndex lost(event.worker);
-    lost_numbers_.push_back(lost);
-    for (auto& [id, handle] : live_) {
-      if (handle->failure.ok()) handle->spec.MoveFrom({&lost, 1}, specs_);
-    }
-  }
-  if (event.kind == ClientEvent::Kind::kWorkerJoined) std::erase(lost_numbers_, WorkerIndex(event.worker));
-  if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
-    Membership::Worker& moved = worker_moves_[event.worker];
-    moved.is_here = event.kind == ClientEvent::Kind::kWorkerJoined;
-    if (moved.is_here) moved.device = event.device;
-    ++membership_version_;
-    return;
-  }
-  if (!event.status.ok()) event.status = AtItsSite(event.status);
-  if (event.kind == ClientEvent::Kind::kFailed) {
-    auto live = live_.find(event.handle);
-    if (live == live_.end()) return;
-    if (live->second->failure.ok()) live->second->failure = event.status;
-    live->second->settled = true;
-    return;
-  }
-  auto it = requests_.find(event.request);
-  if (it == requests_.end()) {
-    // The request was given up while its ticket was on the way. Those of a former client ended with it.
-    if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request_) {
-      callbacks->push_back([this, ticket = event.ticket] { ReleaseTicket(ticket); });
-    }
-    return;
-  }
-  Request& request = *it->second;
-  if (event.kind == ClientEvent::Kind::kTicket) {
-    request.ticketed = true;
-    request.ticket = event.ticket;
-    request.secret = event.secret;
-    if (!request.on_ticket) return;
-    callbacks->push_back([begin = std::move(request.on_ticket), t = event.ticket, s = event.secret] { begin(t, s); });
-    return;
-  }
-  request.done = true;
-  request.status = event.status;
-  request.bytes = std::move(event.bytes);
-  request.comm = std::move(event.comm);
-  request.group = event.group;
-  request.members = std::move(event.members);
-  request.source = event.source;
-  if (auto live = live_.find(request.handle); live != live_.end()) {
-    live->second->settled = true;
-    if (live->second->failure.ok()) live->second->failure = request.status;
-  }
-  requests_.erase(it);
-}
-
-void SessionImpl::OnDrained() {
-  if (queue_waiters_ > 0) NotifyChanged();
-}
-
-void SessionImpl::OnLine(Line line) {
-  has_line_ = line == Line::kThere;
-  Progress();
-  NotifyChanged();
-}
-
-void SessionImpl::OnDisconnect(const absl::Status& status) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.ok()) failure_ = status;
-    failed_ = true;
-    for (auto& [number, request] : requests_) {
-      request->done = true;
-      request->status = failure_;
-    }
-    requests_.clear();
-  }
-  deferred_->FailAll(status);
-  NotifyChanged();
-}
-
 // ---- handles and records ------------------------------------------------------------------------
 
 HandlePtr SessionImpl::NewHandle(SpecPtr spec, uint64_t id, Keeper keeper) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return HandleOf(std::move(spec), id, keeper);
+}
+
+HandlePtr SessionImpl::HandleOf(SpecPtr spec, uint64_t id, Keeper keeper) {
   auto handle = std::make_shared<HandleState>();
   handle->keeper = keeper;
   handle->id = id;
   handle->spec = std::move(spec);
   handle->session = shared_from_this();
-  std::lock_guard<std::mutex> lock(mutex_);
   live_.emplace(id, handle.get());
   handle->spec.MoveFrom(lost_numbers_, specs_);
   return handle;

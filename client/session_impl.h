@@ -123,6 +123,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   friend class DeferredCalls;
   friend class FileDoor;   // session_files.h
   friend class GroupDoor;  // session_groups.h
+  friend class PublicationDoor;
   struct Request;
   // session_transfer.h
   struct Slab;
@@ -142,6 +143,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks);
 
   HandlePtr NewHandle(SpecPtr spec, uint64_t id, Keeper keeper = Keeper::kHandle);
+  HandlePtr HandleOf(SpecPtr spec, uint64_t id, Keeper keeper);  // the same, with the mutex held
   HandlePtr PlannedHandle(SpecPtr spec, Strides strides, std::shared_ptr<const HeldMemory> memory = nullptr);
   void Release(HandleState& handle);
   absl::Status WhyRefused(const absl::Status& refused, absl::Span<const CallOperand> operands);  // session_wait.cc
@@ -200,8 +202,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<Results> Take(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
   // But for what is recorded, or only planned.
   absl::Status WaitForAll(absl::Span<const HandlePtr> results);
-  // A later failure, with the place where its call was asked for.
-  absl::Status AtItsSite(const absl::Status& status) const;
+  absl::Status AtItsSite(const absl::Status& status) const;  // a later failure, with the place of its call
   // The results of a call that is planned only.
   static std::shared_ptr<const HeldMemory> MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
                                                     absl::Span<const CallOperand> operands);
@@ -225,8 +226,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HandlePtr> UploadInline(const TensorSpec& spec, const HostView& source);
   // A handle of a tensor that is planned only, where the thread's calls are; an error where values may not be brought.
   absl::StatusOr<HandlePtr> BeforeUpload(const TensorSpec& spec);
-  // Queues the record of an upload.
-  absl::Status RequestUpload(uint64_t request, const HandlePtr& handle);
+  absl::Status RequestUpload(uint64_t request, const HandlePtr& handle);  // queues its record
   // Waits for the ticket and begins the transfer; the ticket.
   absl::StatusOr<uint64_t> BeginUpload(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                                        const std::shared_ptr<HostMemory>& memory);

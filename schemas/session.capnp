@@ -230,6 +230,10 @@ struct Record {
     collective @14 :Collective;
     leaveGroup @15 :UInt64;
     # A process group that the session's rank has no more calls for. The members that stay are told by their next call.
+    publish @16 :Publish;
+    unpublish @17 :Unpublish;
+    attach @18 :Attach;
+    listPublished @19 :ListPublished;
   }
   reason @10 :V.Status;
   # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
@@ -257,6 +261,43 @@ struct JoinGroup {
   timeoutUs @6 :Int64;
   meeting @7 :Text;
   # Where the other ranks of its host find it (client/rank_page): not read here, and told to all members.
+}
+
+struct Publish {
+  # Publishes tensors of the session as one set, which nothing writes to any more; answered by `publications` with its
+  # version. It waits until they are there. A name begins with its tenant's: "vision/weights".
+  request @0 :UInt64;
+  name @1 :Text;
+  tensors @2 :List(NamedHandle);
+  readers @3 :List(Text);
+  # Tenants that may attach it beside its own; "*": every tenant.
+}
+
+struct NamedHandle {
+  name @0 :Text;
+  handle @1 :UInt64;
+}
+
+struct Unpublish {
+  # Takes a publication back; settled. Handles that others have of it stay.
+  request @0 :UInt64;
+  name @1 :Text;
+}
+
+struct Attach {
+  # Makes handles of a publication's tensors; answered by `publications`.
+  request @0 :UInt64;
+  name @1 :Text;
+  firstResult @2 :UInt64;
+  # The first of max_published_tensors new handles: the n-th tensor gets the n-th of them, and the rest stay unused.
+}
+
+struct ListPublished {
+  # The publications that the session's tenant may attach, or of an admin all, in the order of their names; answered by
+  # `publications`.
+  request @0 :UInt64;
+  after @1 :Text;
+  # Behind this name.
 }
 
 struct Collective {
@@ -348,7 +389,36 @@ struct Event {
     # In place of one that was lost, or as a new one.
     groupJoined @11 :GroupJoined;
     matched @12 :Matched;
+    publications @13 :Publications;
   }
+}
+
+struct Publications {
+  # To a publish and an attach: the one; to a listing those that it is of.
+  request @0 :UInt64;
+  firstResult @1 :UInt64;
+  # Of an attach: the handle of the first tensor; the others follow. 0: of none.
+  list @2 :List(Publication);
+  hasMore @3 :Bool;
+  # Of a listing: ask again behind the last one.
+}
+
+struct Publication {
+  name @0 :Text;
+  version @1 :UInt64;
+  # Of a name the newer one has the larger number.
+  readers @2 :List(Text);
+  # Of a listing, for its own tenant and admins.
+  tensorCount @3 :UInt64;
+  bytes @4 :Int64;
+  # On each worker, at most; charged to its tenant.
+  tensors @5 :List(PublishedTensor);
+  # Of an attach.
+}
+
+struct PublishedTensor {
+  name @0 :Text;
+  spec @1 :V.TensorSpec;
 }
 
 struct GroupJoined {
@@ -534,7 +604,8 @@ struct ClusterStatus {
   planHits @7 :UInt64;
   planMisses @8 :UInt64;
   sessionCount @9 :UInt64;
-  # Of everybody, with the tensors that they hold.
+  # Of the asking session's tenant, and of everybody for an admin; with the tensors that they hold. So are workers'
+  # `usedBytes`.
   tensorCount @10 :UInt64;
   hasMoreTensors @11 :Bool;
   # This session has more than `tensors`, which are max_tensors_listed at most: ask again behind the last one.

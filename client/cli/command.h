@@ -36,6 +36,8 @@ Command AddOpsCommand(CLI::App& app);
 Command AddCertsCommand(CLI::App& app);
 Command AddRunCommand(CLI::App& app);
 Command AddKeepCommand(CLI::App& app);
+Command AddPublishedCommand(CLI::App& app);
+Command AddUnpublishCommand(CLI::App& app);
 
 // --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.

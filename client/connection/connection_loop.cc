@@ -7,6 +7,7 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/errors.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -312,6 +313,8 @@ size_t ConnectionLoop::NextBatch() const {
   for (size_t count = 0; count < most; ++count) {
     const Record& record = sending_[sent_ + count];
     handles += 1 + record.more_results.size() + record.drops.size();
+    if (record.kind == Record::Kind::kPublish) handles += record.publication->tensors.size();
+    if (record.kind == Record::Kind::kAttach) handles += kMaxPublishedTensors;
     if (handles > kMaxBatchHandles && count > 0) return count;
   }
   return most;

@@ -63,6 +63,19 @@ void EncodeCollective(const Record& record, wire::Collective::Builder call) {
   EncodeTensorSpec(*record.spec, call.initResultSpec());
 }
 
+void EncodePublish(const Record& record, wire::Publish::Builder publish) {
+  const PublicationRecord& publication = *record.publication;
+  publish.setRequest(record.request);
+  publish.setName(publication.name.c_str());
+  auto tensors = publish.initTensors(static_cast<unsigned>(publication.tensors.size()));
+  for (unsigned i = 0; i < tensors.size(); ++i) {
+    tensors[i].setName(publication.tensors[i].first.c_str());
+    tensors[i].setHandle(publication.tensors[i].second);
+  }
+  auto readers = publish.initReaders(static_cast<unsigned>(publication.readers.size()));
+  for (unsigned i = 0; i < readers.size(); ++i) readers.set(i, publication.readers[i].c_str());
+}
+
 void EncodeRecord(const Record& record, wire::Record::Builder builder) {
   switch (record.kind) {
     case Record::Kind::kCall: EncodeCall(record, builder.initCall()); return;
@@ -127,6 +140,26 @@ void EncodeRecord(const Record& record, wire::Record::Builder builder) {
     }
     case Record::Kind::kCollective: EncodeCollective(record, builder.initCollective()); return;
     case Record::Kind::kLeaveGroup: builder.setLeaveGroup(record.group->group); return;
+    case Record::Kind::kPublish: EncodePublish(record, builder.initPublish()); return;
+    case Record::Kind::kUnpublish: {
+      auto unpublish = builder.initUnpublish();
+      unpublish.setRequest(record.request);
+      unpublish.setName(record.publication->name.c_str());
+      return;
+    }
+    case Record::Kind::kAttach: {
+      auto attach = builder.initAttach();
+      attach.setRequest(record.request);
+      attach.setName(record.publication->name.c_str());
+      attach.setFirstResult(record.handle);
+      return;
+    }
+    case Record::Kind::kListPublished: {
+      auto list = builder.initListPublished();
+      list.setRequest(record.request);
+      list.setAfter(record.publication->name.c_str());
+      return;
+    }
     case Record::Kind::kCancelled:
       EncodeHandles(record.drops, builder.initCancelled(static_cast<unsigned>(record.drops.size())));
       return;
@@ -224,6 +257,26 @@ void EncodeExplainOperand(const ExplainOperand& explained, wire::ExplainOperand:
   }
 }
 
+// An event with a spec that can't be decoded has no publication.
+static absl::Status DecodePublications(wire::Publications::Reader reader, ClientEvent& event) {
+  event.request = reader.getRequest();
+  event.has_more = reader.getHasMore();
+  for (auto item : reader.getList()) {
+    PublicationReport& one = event.publications.emplace_back();
+    one.name = TextOf(item.getName());
+    one.version = item.getVersion();
+    one.readers = TextsOf(item.getReaders());
+    one.tensor_count = item.getTensorCount();
+    one.bytes = item.getBytes();
+    for (auto tensor : item.getTensors()) {
+      TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(tensor.getSpec()));
+      one.tensors.emplace_back(TextOf(tensor.getName()), std::move(spec));
+    }
+  }
+  event.handle = event.publications.empty() ? 0 : reader.getFirstResult();
+  return absl::OkStatus();
+}
+
 std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
   ClientEvent event;
   switch (reader.which()) {
@@ -290,6 +343,10 @@ std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader) {
       event.kind = ClientEvent::Kind::kMatched;
       event.request = reader.getMatched().getRequest();
       event.source = reader.getMatched().getSource();
+      return event;
+    case wire::Event::PUBLICATIONS:
+      event.kind = ClientEvent::Kind::kPublications;
+      event.status = DecodePublications(reader.getPublications(), event);
       return event;
     case wire::Event::BATCH_DONE: return std::nullopt;  // the connection takes it itself
     case wire::Event::SPEC_KNOWN: return std::nullopt;  // reserved

@@ -12,6 +12,7 @@
 #include "client/cluster.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
+#include "client/python/publication_module.h"
 #include "client/python/rank_module.h"
 #include "client/python/recording_module.h"
 #include "client/python/site_finder.h"
@@ -381,6 +382,7 @@ NB_MODULE(_tessera, module) {
   DefineSession(module);
   DefineCluster(module);
   DefineFiles(module);
+  DefinePublications(module);
   DefineMeter(module);
   DefineSites(module);
   DefineBlocking(module);

@@ -39,6 +39,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("max_group_size", config.max_group_size);
   visit("max_flight_calls", config.max_flight_calls);
   visit("max_calls_ahead", config.max_calls_ahead);
+  visit("max_publications", config.max_publications);
   visit("max_inline_bytes", config.max_inline_bytes);
   visit("alignment_bytes", config.alignment_bytes);
   visit("suspect_us", config.suspect_us);
@@ -46,6 +47,7 @@ void VisitFields(Config& config, Visit visit) {
   visit("work_timeout_us", config.work_timeout_us);
   visit("idle_check_us", config.idle_check_us);
   visit("max_intake_us", config.max_intake_us);
+  visit("debug_fill", config.debug_fill);
   visit("max_slice_looks", config.max_slice_looks);
 }
 

@@ -37,7 +37,8 @@ struct CoordinatorConfig {
   int64_t max_groups_per_session = 1024;                 // that it is a member of
   int64_t max_group_size = 1024;                         // ranks of one
   int64_t max_flight_calls = 64;                         // of a process group that are remembered
-  int64_t max_calls_ahead = 1024;  // collectives of a member, and messages of a group, that wait for others
+  int64_t max_calls_ahead = 1024;   // collectives of a member, and messages of a group, that wait for others
+  int64_t max_publications = 1024;  // of a tenant
   int64_t max_inline_bytes = 4096;
   int64_t alignment_bytes = 256;           // of every buffer
   int64_t suspect_us = 1'000'000;          // a silent worker is shown as suspect
@@ -45,6 +46,7 @@ struct CoordinatorConfig {
   int64_t work_timeout_us = 60'000'000;    // without progress of a worker that has work; then it is probed
   int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
+  int64_t debug_fill = 0;                  // 1: memory that is given back is filled (debug_fill.cc)
   int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;

@@ -97,6 +97,16 @@ struct EventText {
     return text;
   }
   std::string operator()(const MatchedEvent& e) const { return StrCat("matched ", e.request, " ", e.source); }
+  std::string operator()(const PublicationsEvent& e) const {
+    std::string text =
+        StrCat("publications ", e.request, " from ", e.first_result.value, e.has_more ? " and more" : "");
+    for (const auto& one : e.list) {
+      StrAppend(&text, " ", one.name, "/", one.version, "(", one.tensor_count, ",", one.bytes, ")");
+      for (const std::string& reader : one.readers) StrAppend(&text, " for ", reader);
+      for (const auto& tensor : one.tensors) StrAppend(&text, " ", tensor.name, "=", ToText(tensor.spec));
+    }
+    return text;
+  }
 };
 
 struct EffectText {
@@ -120,6 +130,11 @@ std::vector<HandleId> ResultsOf(const UploadRecord& record) {
   return results;
 }
 
+std::string_view NameOf(const PublicationRecord& record) {
+  constexpr std::string_view kNames[] = {"publish", "unpublish", "attach", "published"};
+  return kNames[record.asked.index()];
+}
+
 int64_t WeightOf(const Record& record) {
   constexpr size_t kHandlesOfOne = 64, kBytesOfOne = 512;
   size_t handles = 0, bytes = 0;
@@ -130,6 +145,13 @@ int64_t WeightOf(const Record& record) {
   if (const auto* upload = std::get_if<UploadRecord>(&record)) {
     handles = upload->tensors.size();
     bytes = upload->bytes.size();
+  }
+  if (const auto* publication = std::get_if<PublicationRecord>(&record)) {
+    if (const auto* publish = std::get_if<Publish>(&publication->asked)) {
+      handles = publish->tensors.size();
+      for (const Publish::Tensor& tensor : publish->tensors) bytes += tensor.name.size();
+      for (const std::string& reader : publish->readers) bytes += reader.size();
+    }
   }
   if (const auto* drop = std::get_if<DropRecord>(&record)) handles = drop->handles.size();
   if (const auto* bad = std::get_if<BadRecord>(&record)) handles = bad->results.size() + bad->last_uses.size();

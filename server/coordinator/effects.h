@@ -88,9 +88,28 @@ struct MatchedEvent {
   uint64_t request = 0;
   int32_t source = 0;  // of a recv: the rank that sent
 };
-using SessionEventBody =
-    std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent, FailedHandleEvent,
-                 WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent, GroupJoinedEvent, MatchedEvent>;
+// Of a publish and an attach the one, of a listing those that may be attached.
+struct PublicationsEvent {
+  struct Tensor {
+    std::string name;
+    TensorSpec spec;
+  };
+  struct Publication {
+    std::string name;
+    uint64_t version = 0;
+    std::vector<std::string> readers;
+    uint64_t tensor_count = 0;
+    int64_t bytes = 0;            // on each worker, at most
+    std::vector<Tensor> tensors;  // of an attach
+  };
+  uint64_t request = 0;
+  HandleId first_result;  // of an attach; the others follow
+  std::vector<Publication> list;
+  bool has_more = false;
+};
+using SessionEventBody = std::variant<SettledEvent, TicketEvent, InlineValueEvent, BatchDoneEvent, CommReportEvent,
+                                      FailedHandleEvent, WorkerLostNotice, WorkerJoinedNotice, UploadDoneEvent,
+                                      GroupJoinedEvent, MatchedEvent, PublicationsEvent>;
 struct SessionEvent {
   uint64_t number = 0;  // dense from 1 within the session
   SessionEventBody body;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -109,6 +110,31 @@ struct CollectiveRecord {
   uint64_t number = 0;    // among the member's collectives; 0: the next one
   int64_t waited_us = 0;  // before it was sent
 };
+// Sets of tensors under names that tenants read (publications.h).
+struct Publish {
+  struct Tensor {
+    std::string name;
+    HandleId handle;
+  };
+  std::string name;
+  std::vector<Tensor> tensors;
+  std::vector<std::string> readers;
+};
+struct Unpublish {
+  std::string name;
+};
+struct Attach {
+  std::string name;
+  HandleId first_result;  // kMaxPublishedTensors from there on are new
+};
+struct ListPublished {
+  std::string after;
+};
+struct PublicationRecord {
+  uint64_t request = 0;
+  std::variant<Publish, Unpublish, Attach, ListPublished> asked;
+};
+std::string_view NameOf(const PublicationRecord& record);  // for messages
 // A record that could not be decoded, or was cancelled: its results are poisoned with the reason.
 struct BadRecord {
   absl::Status status;
@@ -120,9 +146,10 @@ struct BadRecord {
 struct BatchEndRecord {
   uint64_t number = 0;
 };
-using Record = std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord,
-                            CommEndRecord, CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord,
-                            JoinGroupRecord, LeaveGroupRecord, CollectiveRecord, BadRecord, BatchEndRecord>;
+using Record =
+    std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord, CommEndRecord,
+                 CancelRecord, CancelCallsRecord, ReleaseRecord, NamingRecord, JoinGroupRecord, LeaveGroupRecord,
+                 CollectiveRecord, PublicationRecord, BadRecord, BatchEndRecord>;
 
 // As how many records it counts in a queue: one, and one more for each 64 handles that it names, and for each 512 bytes
 // that it brings, or that its attributes hold.

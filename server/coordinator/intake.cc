@@ -412,6 +412,8 @@ void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why) {
     record = BadRecord{because("download"), download->request, {}, {}};
   } else if (auto* watch = std::get_if<WatchRecord>(&record)) {
     record = BadRecord{because("wait"), watch->request, {}, {}};
+  } else if (auto* publication = std::get_if<PublicationRecord>(&record)) {
+    record = BadRecord{because(NameOf(*publication)), publication->request, {}, {}};
   }
 }
 
@@ -427,10 +429,12 @@ void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
     const auto* upload = std::get_if<UploadRecord>(&record);
     const auto* download = std::get_if<DownloadRecord>(&record);
     const auto* watch = std::get_if<WatchRecord>(&record);
-    const uint64_t request = upload != nullptr     ? upload->request
-                             : download != nullptr ? download->request
-                             : watch != nullptr    ? watch->request
-                                                   : 0;
+    const auto* publication = std::get_if<PublicationRecord>(&record);
+    const uint64_t request = upload != nullptr        ? upload->request
+                             : download != nullptr    ? download->request
+                             : watch != nullptr       ? watch->request
+                             : publication != nullptr ? publication->request
+                                                      : 0;
     const bool is_named = request != 0 && cancels.requests.contains(request);
     const bool is_work = upload != nullptr || std::holds_alternative<CallRecord>(record);
     if (is_named || (is_work && is_before)) {

@@ -259,6 +259,8 @@ void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
                  "bytes of the events of all sessions that their clients have not acknowledged")
       ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 40))
       ->capture_default_str();
+  app.add_flag("--debug-fill", options.config.debug_fill,
+               "for tests: memory that is given back is filled with bytes 255 before it is anybody's again");
 }
 
 // What is issued, planned and remembered at once.

@@ -22,6 +22,7 @@ Effects StateMachine::Apply(int64_t now_us, Event event) {
   turns_.SetNow(now_us);
   intake_left_us_ = config_.max_intake_us;
   std::visit([this](auto& e) { On(e); }, event);
+  FillFreed();
   return std::exchange(effects_, {});
 }
 
@@ -149,6 +150,13 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
 
 void StateMachine::GiveBack(BufferEntry& buffer) {
   if (is_ending_) return;
+  if (config_.debug_fill > 0 && !buffer.is_filled && buffer.bytes > 0) {
+    BufferPointer kept = buffers_.Add();
+    *kept = std::move(buffer);
+    kept->is_filled = true;
+    unfilled_.push_back(std::move(kept));
+    return;
+  }
   if (auto session = sessions_.find(buffer.owner); session != sessions_.end()) session->second.bytes -= buffer.bytes;
   // The range went with a worker that was lost; one that joined under its number never had it.
   const auto is_new = [&](WorkerIndex worker) {

@@ -50,22 +50,20 @@ class StateMachine final : private MachineTables {
   const Metrics& metrics() const { return metrics_; }
   const TenantTable& tenants() const { return tenants_; }
   const FairTurns& turns() const { return turns_; }
-  // Records of all sessions of a tenant, as they count in their queues.
-  int64_t QueuedBy(const TenantEntry& tenant) const;
+  int64_t QueuedBy(const TenantEntry& tenant) const;  // records of all its sessions, as they count in their queues
+  const PublicationTable& publications() const { return publications_; }
   const ProcessGroups& process_groups() const { return process_groups_; }
   const Topology& TopologyOf(const Mesh& mesh) const;  // of the workers of this mesh, which are of one kind
   uint64_t next_ordinal() const { return next_ordinal_; }
   int64_t now_us() const { return now_us_; }  // of the last event
   const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
-  // Whether the worker and another one that is there map each other's memory.
-  bool IsMappedByPeers(WorkerIndex worker) const;
-  WorkerIndex FreeWorkerIndex() const;  // the lowest number that a joining worker may take
+  bool IsMappedByPeers(WorkerIndex worker) const;  // whether it and another one that is there map each other's memory
+  WorkerIndex FreeWorkerIndex() const;             // the lowest number that a joining worker may take
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
-  bool AwaitsRanks(SessionId session) const;  // whether some collective of it waits for other ranks
-  // The op that a tensor waits for; null once it is settled.
-  OpEntry* ProducerOf(const TensorEntry& tensor) const;
+  bool AwaitsRanks(SessionId session) const;             // whether some collective of it waits for other ranks
+  OpEntry* ProducerOf(const TensorEntry& tensor) const;  // the op that it waits for; null once that is settled
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
@@ -165,6 +163,8 @@ class StateMachine final : private MachineTables {
   Progress TakeRecord(SessionEntry& session, JoinGroupRecord& record);
   Progress TakeRecord(SessionEntry& session, LeaveGroupRecord& record);
   Progress TakeRecord(SessionEntry& session, CollectiveRecord& record);
+  Progress TakeRecord(SessionEntry& session, PublicationRecord& record);
+  class PublicationDesk;  // publications.cc
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
   Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
@@ -253,8 +253,8 @@ class StateMachine final : private MachineTables {
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op, Lane lane = Lane::kBatch);
   void GiveBack(BufferEntry& buffer);
-  // Of what is under way.
-  History& HistoryOf(const BufferPointer& buffer);
+  void FillFreed();                                 // debug_fill.cc
+  History& HistoryOf(const BufferPointer& buffer);  // of what is under way
   void ForgetHistories(size_t completions);
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us, Lane lane = Lane::kBatch);

@@ -61,6 +61,8 @@ struct BufferEntry {
   TenantEntry* tenant = nullptr;  // that it is charged to; null: to none
   SessionId owner;                // whose bytes they are
   uint64_t born = 0;              // how many workers had joined by then
+  bool is_published = false;      // for good: nothing writes to it any more
+  bool is_filled = false;         // nobody's, and a debug fill of it is issued
   HistoryTable::Pointer history;  // null: nobody touches it
 };
 using BufferTable = CountedTable<BufferEntry>;

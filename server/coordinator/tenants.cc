@@ -12,13 +12,16 @@ namespace {
 
 constexpr size_t kHoldersNamed = 3;
 
-// The sessions of the tenant that have the most: of others nothing is told.
-std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const TenantEntry& tenant) {
+// The sessions of the tenant that have the most, and its publications: of others nothing is told.
+std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const PublicationTable& publications,
+                      const TenantEntry& tenant) {
+  const int64_t published = publications.BytesOf(tenant);
+  const std::string also = published == 0 ? "" : StrCat("; its publications have ", published, " bytes");
   std::vector<const SessionEntry*> holders;
   for (const auto& [id, session] : sessions) {
     if (session.tenant == &tenant && session.bytes > 0) holders.push_back(&session);
   }
-  if (holders.empty()) return "";
+  if (holders.empty()) return also;
   const size_t named = std::min(kHoldersNamed, holders.size());
   std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(named), holders.end(),
                     [](const SessionEntry* a, const SessionEntry* b) {
@@ -31,7 +34,7 @@ std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const T
     StrAppend(&text, i == 0 ? " " : ", ", "session ", holder.info.session.value,
               name.empty() ? "" : StrCat(" \"", Printable(name), "\""), " (", holder.bytes, " bytes)");
   }
-  return text;
+  return text + also;
 }
 
 }  // namespace
@@ -50,7 +53,7 @@ absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::S
   if (session == sessions_.end()) return nullptr;
   TenantEntry* const tenant = session->second.tenant;
   if (absl::Status status = tenants_.Charge(*tenant, workers, bytes, memory_, op); !status.ok()) {
-    return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(sessions_, *tenant)));
+    return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(sessions_, publications_, *tenant)));
   }
   return tenant;
 }
@@ -63,7 +66,7 @@ absl::Status StateMachine::Unplaced(SessionId owner, TenantEntry* tenant, absl::
   const auto session = sessions_.find(owner);
   const std::string own =
       session == sessions_.end() ? "" : StrCat("; this session has ", session->second.bytes, " bytes");
-  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(sessions_, *tenant)));
+  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(sessions_, publications_, *tenant)));
 }
 
 int64_t StateMachine::QueuedBy(const TenantEntry& tenant) const {

@@ -43,6 +43,7 @@ void StateMachine::Pump() {
   turns_.Reopen(is_open);
   for (;;) {
     TakeBackParked();
+    FillFreed();
     const std::optional<SessionId> next = turns_.Next();
     if (!next.has_value()) {
       if (unparked_.empty()) return;
@@ -83,6 +84,7 @@ void StateMachine::TakeTurn(SessionEntry& session) {
 }
 
 void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
+  if (&session == &nobody_) return;
   turns_.Pay(session.info.session, own_us * kTicksPerUs);
   intake_left_us_ -= own_us;
 }

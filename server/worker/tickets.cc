@@ -89,11 +89,11 @@ void TicketTable::ReportIfOver(const TicketPointer& ticket) {
 absl::StatusOr<TicketTable::TicketPointer> TicketTable::FindOpen(TicketId id, uint64_t secret) {
   std::lock_guard lock(mutex_);
   auto found = tickets_.find(id);
-  if (found == tickets_.end() || !found->second->open) {
-    return absl::NotFoundError(StrCat("transfer: there is no ticket ", id.value, "; it may have been closed"));
+  // One answer, whether a ticket of another session has the number or none has.
+  if (found == tickets_.end() || !found->second->open || found->second->window.secret != secret) {
+    return absl::NotFoundError(
+        StrCat("transfer: there is no ticket ", id.value, " with this secret; it may have been closed"));
   }
-  if (found->second->window.secret != secret)
-    return absl::PermissionDeniedError("transfer: the ticket's secret is wrong");
   return found->second;
 }
 

@@ -74,7 +74,7 @@ class TicketTable {
   static void CopyBegins(const TicketPointer& ticket);
   void CopyEnded(const TicketPointer& ticket, int64_t bytes);
 
-  // NotFound, PermissionDenied (wrong secret) or FailedPrecondition (redeemed before).
+  // NotFound, also for a wrong secret, or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
   // By a client whose connection broke, be it before the ticket was redeemed or after: who redeemed it holds it no
   // more. FailedPrecondition when it is over.
@@ -84,7 +84,7 @@ class TicketTable {
   const SharedArena& arena() const { return arena_; }
 
  private:
-  // NotFound, PermissionDenied.
+  // NotFound.
   absl::StatusOr<TicketPointer> FindOpen(TicketId id, uint64_t secret);
   void MarkOver(const TicketPointer& ticket);
   void ReportIfOver(const TicketPointer& ticket);

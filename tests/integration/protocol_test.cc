@@ -108,7 +108,7 @@ TEST_F(ProtocolTest, ATicketIsUsedOnceWithItsSecret) {
   Opened opened = OpenUpload();
   const auto [ticket, secret] = opened.client->tickets[0];
   Wire data(io_, opened.data_addresses[0]);
-  EXPECT_EQ(Redeem(data, ticket, secret + 1).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Redeem(data, ticket, secret + 1).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Redeem(data, ticket + 1, secret).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(Redeem(data, ticket, secret).ok());
   EXPECT_EQ(Redeem(data, ticket, secret).code(), absl::StatusCode::kFailedPrecondition);
@@ -227,7 +227,7 @@ TEST_F(ProtocolTest, ARelayPassesOnTicketsAndNothingElse) {
       request.send().wait(io_.waitScope);
     });
   };
-  EXPECT_EQ(redeem(secret + 1).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(redeem(secret + 1).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(redeem(secret).ok());
   EXPECT_EQ(redeem(secret).code(), absl::StatusCode::kFailedPrecondition);  // used
   const absl::Status arena = StatusOf([&]() { gate.arenaRequest().send().wait(io_.waitScope); });

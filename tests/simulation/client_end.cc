@@ -8,6 +8,7 @@
 #include "schemas/codec/message_link.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
+#include "schemas/types/limits.h"
 #include "schemas/types/str_cat.h"
 #include "tests/simulation/frames.h"
 
@@ -51,6 +52,15 @@ std::string TextOf(const Record& record) {
     case Record::Kind::kName: return StrCat("name ", record.handle, " ", record.name, "; ");
     case Record::Kind::kJoinGroup: return StrCat("join ", record.request, " ", record.group->key, "; ");
     case Record::Kind::kLeaveGroup: return StrCat("leave ", record.group->group, "; ");
+    case Record::Kind::kPublish: {
+      std::string text = StrCat("publish ", record.request, " ", record.publication->name);
+      for (const auto& [name, handle] : record.publication->tensors) text += StrCat(" ", name, "=", handle);
+      return StrCat(text, "; ");
+    }
+    case Record::Kind::kUnpublish: return StrCat("unpublish ", record.request, " ", record.publication->name, "; ");
+    case Record::Kind::kAttach:
+      return StrCat("attach ", record.request, " ", record.publication->name, " from ", record.handle, "; ");
+    case Record::Kind::kListPublished: return StrCat("published ", record.request, "; ");
     case Record::Kind::kCollective:
       return StrCat(ToText(record.group->kind), " ", record.request, " of ", record.group->operand, " is ",
                     record.handle, "; ");
@@ -69,6 +79,14 @@ std::string TextOf(const ClientEvent& event) {
     case ClientEvent::Kind::kWorkerJoined: return StrCat("joined ", event.worker);
     case ClientEvent::Kind::kGroupJoined: return StrCat("member ", event.group, " of ", event.members.size());
     case ClientEvent::Kind::kMatched: return StrCat("matched ", event.request, " ", event.source);
+    case ClientEvent::Kind::kPublications: {
+      std::string text = StrCat("publications ", event.request, " from ", event.handle);
+      for (const PublicationReport& one : event.publications) {
+        text += StrCat(" ", one.name, "/", one.version);
+        for (const auto& [name, spec] : one.tensors) text += StrCat(" ", name, "=", ToText(spec));
+      }
+      return text;
+    }
     default: return "unknown";
   }
 }
@@ -93,6 +111,9 @@ struct ClientEnd::Parts {
   uint64_t group = 0;  // that it is a member of
   uint64_t join = 0;   // the request of a join that isn't answered
   int64_t matched = 0;
+  std::string tenant;
+  std::string other_tenant;
+  int64_t attached = 0;
 
   Placements RandomPlacements(Generator& random) {
     const int64_t dim = random.Below(3);
@@ -216,7 +237,47 @@ struct ClientEnd::Parts {
     tensors.push_back({record.handle, operand.mesh, operand.shape});
   }
 
+  // Publishes some tensor, takes that back, attaches what some tenant published, or asks what there is.
+  Record OfPublication(Generator& random) {
+    Record record;
+    record.request = next_request++;
+    answers[record.request] = 0;
+    const bool is_own = random.OneIn(2);
+    auto asked = std::make_shared<PublicationRecord>();
+    asked->name = StrCat(is_own ? tenant : other_tenant, "/p", random.Below(2));
+    const int64_t what = random.Below(8);
+    if (what < 3 && !tensors.empty()) {
+      record.kind = Record::Kind::kPublish;
+      asked->tensors = {{"w", tensors[static_cast<size_t>(random.Below(static_cast<int64_t>(tensors.size())))].handle},
+                        {"last", tensors.back().handle}};
+      if (!random.OneIn(4)) asked->readers = {random.OneIn(2) ? "*" : other_tenant};
+    } else if (what < 6) {
+      record.kind = Record::Kind::kAttach;
+      record.handle = next_handle;
+      next_handle += kMaxPublishedTensors;
+    } else if (what < 7) {
+      record.kind = Record::Kind::kUnpublish;
+    } else {
+      record.kind = Record::Kind::kListPublished;
+    }
+    record.publication = std::move(asked);
+    return record;
+  }
+
+  void KeepAttached(const ClientEvent& event) {
+    if (event.handle == 0) return;
+    uint64_t handle = event.handle;
+    for (const auto& [name, spec] : event.publications.at(0).tensors) {
+      // On a mesh that is none of its own it is added to itself alone.
+      const auto mesh = std::find(meshes.begin(), meshes.end(), spec.mesh) - meshes.begin();
+      const auto shape = std::find(Shapes().begin(), Shapes().end(), spec.shape) - Shapes().begin();
+      tensors.push_back({handle++, static_cast<int>(mesh), static_cast<int>(shape)});
+      ++attached;
+    }
+  }
+
   Record RandomRecord(Generator& random) {
+    if (random.OneIn(10)) return OfPublication(random);
     if (ranks > 0 && join == 0 && random.OneIn(group == 0 ? 3 : 4)) return OfGroup(random);
     if (random.OneIn(12)) return Upload(random);
     if (tensors.empty() || random.OneIn(6)) return Creation(random);
@@ -264,12 +325,13 @@ struct ClientEnd::Parts {
     events.push_back(TextOf(event));
     if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request) tickets.push_back(event.ticket);
     using Kind = ClientEvent::Kind;
-    constexpr Kind kAnswers[] = {Kind::kSettled, Kind::kInlineValue, Kind::kUploadDone, Kind::kGroupJoined,
-                                 Kind::kMatched};
+    constexpr Kind kAnswers[] = {Kind::kSettled,     Kind::kInlineValue, Kind::kUploadDone,
+                                 Kind::kGroupJoined, Kind::kMatched,     Kind::kPublications};
     if (std::find(std::begin(kAnswers), std::end(kAnswers), event.kind) == std::end(kAnswers)) return absl::OkStatus();
     if (event.request < first_request) return absl::OkStatus();  // of the process before
     if (event.kind == Kind::kGroupJoined) group = event.group;
     if (event.kind == Kind::kMatched) ++matched;
+    if (event.kind == Kind::kPublications) KeepAttached(event);
     if (event.request == join) join = 0;
     const auto found = answers.find(event.request);
     if (found == answers.end()) return absl::InternalError(StrCat("request ", event.request, " was never made"));
@@ -291,6 +353,11 @@ void ClientEnd::BeRank(int rank, int ranks) {
   parts_->meshes.push_back(*Mesh::Make({1}, {}, {WorkerIndex(rank)}));
 }
 int64_t ClientEnd::matched_calls() const { return parts_->matched; }
+void ClientEnd::BeOf(std::string tenant, std::string other) {
+  parts_->tenant = std::move(tenant);
+  parts_->other_tenant = std::move(other);
+}
+int64_t ClientEnd::attached() const { return parts_->attached; }
 
 void ClientEnd::StartAgain(uint64_t last_event) {
   parts_->core = std::make_unique<SessionCore>(kMaxInFlight);

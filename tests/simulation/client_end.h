@@ -25,6 +25,10 @@ class ClientEnd {
   void BeRank(int rank, int ranks);
   // Its collectives that were issued.
   int64_t matched_calls() const;
+  // Publishes under a tenant's name, and attaches that tenant's and the other's.
+  void BeOf(std::string tenant, std::string other);
+  // Tensors of publications that it got.
+  int64_t attached() const;
 
   // From here on it is another process, which resumes the session behind an event: it knows no handle, no request and
   // no batch of the one before.

@@ -18,6 +18,7 @@
 #include "tests/simulation/client_end.h"
 #include "tests/simulation/frames.h"
 #include "tests/simulation/generator.h"
+#include "tests/simulation/publication_laws.h"
 #include "tests/simulation/schedule.h"
 #include "tests/simulation/simulated_workers.h"
 #include "tests/simulation/tenant_laws.h"
@@ -85,7 +86,7 @@ class Simulation {
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed),
-        machine_(Config()),
+        machine_(Config(options.seed)),
         workers_(schedule_, random_,
                  {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
                   [this](std::string text) { Trace(text); }},
@@ -98,6 +99,7 @@ class Simulation {
       Session& session = sessions_[static_cast<size_t>(i)];
       session.id = SessionId(static_cast<uint64_t>(i) + 1);
       if (i < kRanks) session.client.BeRank(i, kRanks);
+      session.client.BeOf(TenantOf(i), TenantOf(i < kRanks ? kRanks : 0));
       session.is_connected = true;
       session.connection = ++next_connection_;
       Apply(SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "",
@@ -117,12 +119,15 @@ class Simulation {
     if (result_.status.ok() && options_.replays) CheckReplay();
     result_.instances = workers_.instances();
     for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
+    for (const Session& session : sessions_) result_.attached += session.client.attached();
+    result_.publications = static_cast<int64_t>(machine_.publications().all().size());
     return std::move(result_);
   }
 
  private:
-  static CoordinatorConfig Config() {
+  static CoordinatorConfig Config(uint64_t seed) {
     CoordinatorConfig config;
+    config.debug_fill = seed % 3 == 0 ? 1 : 0;
     config.max_outstanding_per_worker = 12;
     config.max_cached_plans = 12;
     config.max_segment_ops = 6;
@@ -170,8 +175,11 @@ class Simulation {
     if (options_.replays && is_replayed_) events_.emplace_back(schedule_.now_us(), event);
     Effects effects = machine_.Apply(schedule_.now_us(), std::move(event));
     if (options_.replays) AddTexts(effects, texts_);
+    publication_laws_.See(machine_);
     for (Effect& effect : effects) {
-      if (const auto* told = std::get_if<ToWorkers>(&effect)) {
+      if (auto* told = std::get_if<ToWorkers>(&effect)) {
+        if (options_.fault == Fault::kWritePublished) publication_laws_.Misplace(machine_, random_, *told);
+        Broken(publication_laws_.Check(machine_, *told));
         workers_.Tell(*told);
       } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
         Session& session = At(static_cast<int>(to_client->session.value) - 1);
@@ -591,7 +599,7 @@ class Simulation {
     if (machine_.process_groups().size() > 0) Broken("a process group is left");
     if (machine_.unsettled_ops() > 0) Broken(StrCat(machine_.unsettled_ops(), " ops are left"));
     for (const auto& [index, worker] : machine_.workers()) {
-      const int64_t used = machine_.memory().UsedBytes(index);
+      const int64_t used = machine_.memory().UsedBytes(index) - PublicationLaws::BytesOn(machine_, index);
       if (used != 0) Broken(StrCat(used, " bytes of worker ", index.value, " are taken when all is closed"));
       const int64_t outstanding = worker.windows.outstanding();
       if (outstanding != 0) Broken(StrCat("worker ", index.value, " has ", outstanding, " outstanding"));
@@ -603,7 +611,7 @@ class Simulation {
   }
 
   void CheckReplay() {
-    StateMachine again(Config());
+    StateMachine again(Config(options_.seed));
     std::vector<std::string> texts;
     for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
     for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
@@ -616,19 +624,26 @@ class Simulation {
   // What tensors have that aren't lost: no byte of a worker is in two buffers.
   void CheckMemory() {
     std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
-    for (const auto& [id, session] : machine_.sessions()) {
-      for (const auto& [handle, tensor] : session.tensors) {
-        if (!tensor->status.ok() || !tensor->buffer || tensor->buffer->bytes == 0) continue;
-        for (int64_t i = 0; i < tensor->spec().mesh.size(); ++i) {
-          const Position position = tensor->spec().mesh.PositionAt(i);
-          if (IsEmpty(LocalBox(tensor->spec(), position))) continue;
-          const WorkerIndex worker = tensor->spec().mesh.workers()[static_cast<size_t>(i)];
-          const auto [at, is_new] = live[worker].try_emplace(tensor->buffer->offset_bytes, tensor->buffer.get());
-          if (!is_new && at->second != tensor->buffer.get()) {
-            return Broken(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));
-          }
+    const auto add = [&](const TensorEntry& tensor) {
+      if (!tensor.status.ok() || !tensor.buffer || tensor.buffer->bytes == 0) return;
+      for (int64_t i = 0; i < tensor.spec().mesh.size(); ++i) {
+        const Position position = tensor.spec().mesh.PositionAt(i);
+        if (IsEmpty(LocalBox(tensor.spec(), position))) continue;
+        const WorkerIndex worker = tensor.spec().mesh.workers()[static_cast<size_t>(i)];
+        // A publication hears of a loss when it is asked for.
+        const WorkerEntry& entry = machine_.workers().at(worker);
+        if (entry.state == WorkerState::kDead || entry.join_number > tensor.buffer->born) continue;
+        const auto [at, is_new] = live[worker].try_emplace(tensor.buffer->offset_bytes, tensor.buffer.get());
+        if (!is_new && at->second != tensor.buffer.get()) {
+          return Broken(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));
         }
       }
+    };
+    for (const auto& [id, session] : machine_.sessions()) {
+      for (const auto& [handle, tensor] : session.tensors) add(*tensor);
+    }
+    for (const auto& [name, publication] : machine_.publications().all()) {
+      for (const auto& one : publication.tensors) add(*one.tensor);
     }
     for (const auto& [worker, buffers] : live) {
       int64_t end = 0;
@@ -648,6 +663,7 @@ class Simulation {
   SimulatedWorkers workers_;
   uint64_t next_connection_ = 0;
   TenantLaws laws_;
+  PublicationLaws publication_laws_;
   std::vector<std::pair<int64_t, Event>> events_;  // to be replayed
   std::vector<std::string> texts_;                 // of all effects
   bool is_replayed_ = true;

@@ -7,13 +7,15 @@
 // credit, stop for good, and go on as another process, which knows of the session what it is told. Workers die and come
 // back, or breathe and work no more until the coordinator ends them, sessions close.
 //
-// Two sessions are of one tenant and the third of another; their limits change on the way.
+// Two sessions are of one tenant and the third of another; their limits change on the way. All publish tensors, attach
+// what their own tenant and the other one published, and take it back.
 //
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances
 // wait only for smaller ordinals, and have been told their plans; that memory is charged to whom it belongs
-// (tenant_laws.h); that the coordinator ends no worker that works. In the end everything that lives is settled, and
-// when all sessions are closed no op is left and no byte of memory is taken.
+// (tenant_laws.h); that nothing is written to what was published (publication_laws.h); that the coordinator ends no
+// worker that works. In the end everything that lives is settled, and when all sessions are closed no op is left and no
+// byte of memory is taken.
 //
 // The same seed gives the same run, text for text.
 
@@ -41,6 +43,7 @@ enum class Fault : uint8_t {
   kChargeAnother,    // a session is taken for another tenant's
   kForgetLowering,   // the machine does not hear of limits that change
   kLimitsByTheEdge,  // limits that change are no event: a replay doesn't know them
+  kWritePublished,   // some op's result is placed where a published tensor lies
 };
 
 struct SimulationOptions {
@@ -69,7 +72,9 @@ struct SimulationResult {
   int64_t silences = 0;  // links that fell silent
   int64_t new_processes = 0;
   int64_t changed_limits = 0;
-  int64_t collectives = 0;  // of members of a process group, each member's once
+  int64_t collectives = 0;   // of members of a process group, each member's once
+  int64_t attached = 0;      // tensors of publications that clients got
+  int64_t publications = 0;  // that are left in the end, when no session is
 };
 SimulationResult Simulate(const SimulationOptions& options);
 

@@ -19,17 +19,26 @@ TenantLaws::Bytes TenantLaws::ChargedBy(const StateMachine& machine) {
 TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
   Bytes held;
   std::set<std::pair<const BufferEntry*, WorkerIndex>> seen;
+  const auto add = [&](const TensorEntry& tensor, const std::string& tenant) {
+    if (tensor.buffer == nullptr || !tensor.status.ok()) return;
+    for (const WorkerIndex worker : *tensor.buffer->workers) {
+      // A worker that was lost took its part along, and one that joined since has nothing of it.
+      const WorkerEntry& entry = machine.workers().at(worker);
+      if (entry.state == WorkerState::kDead || entry.join_number > tensor.buffer->born) continue;
+      if (!seen.insert({tensor.buffer.get(), worker}).second) continue;
+      held[{tenant, worker}] += machine.memory().RoundUp(tensor.buffer->bytes);
+    }
+  };
+  // What is published is its publisher's, whoever has it.
+  for (const auto& [name, publication] : machine.publications().all()) {
+    for (const auto& one : publication.tensors) add(*one.tensor, name.substr(0, name.find('/')));
+  }
   for (const auto& [id, session] : machine.sessions()) {
     const auto tenant = tenant_of_.find(id);
     for (const auto& [handle, tensor] : session.tensors) {
-      if (tensor->buffer == nullptr || !tensor->status.ok() || tenant == tenant_of_.end()) continue;
-      for (const WorkerIndex worker : *tensor->buffer->workers) {
-        // A worker that was lost took its part along, and one that joined since has nothing of it.
-        const WorkerEntry& entry = machine.workers().at(worker);
-        if (entry.state == WorkerState::kDead || entry.join_number > tensor->buffer->born) continue;
-        if (!seen.insert({tensor->buffer.get(), worker}).second) continue;
-        held[{tenant->second, worker}] += machine.memory().RoundUp(tensor->buffer->bytes);
-      }
+      if (tenant == tenant_of_.end()) continue;
+      const bool is_attached = tensor->buffer != nullptr && tensor->buffer->is_published;
+      add(*tensor, is_attached ? tensor->buffer->tenant->limits.name : tenant->second);
     }
   }
   return held;

@@ -39,6 +39,18 @@ std::string TextOf(const CollectiveRecord& record) {
   return StrCat(ToText(record.kind), " ", record.request, " of ", record.operand.value, " is ", record.result.value,
                 "; ");
 }
+std::string TextOf(const PublicationRecord& record) {
+  std::string text = StrCat(NameOf(record), " ", record.request);
+  if (const auto* publish = std::get_if<Publish>(&record.asked)) {
+    StrAppend(&text, " ", publish->name);
+    for (const auto& tensor : publish->tensors) StrAppend(&text, " ", tensor.name, "=", tensor.handle.value);
+  }
+  if (const auto* unpublish = std::get_if<Unpublish>(&record.asked)) StrAppend(&text, " ", unpublish->name);
+  if (const auto* attach = std::get_if<Attach>(&record.asked)) {
+    StrAppend(&text, " ", attach->name, " from ", attach->first_result.value);
+  }
+  return StrCat(text, "; ");
+}
 template <typename T>
 std::string TextOf(const T&) {
   return "unknown; ";
@@ -75,6 +87,14 @@ std::string TextOf(const SessionEvent& event) {
   }
   if (const auto* matched = std::get_if<MatchedEvent>(&event.body)) {
     return StrCat("matched ", matched->request, " ", matched->source);
+  }
+  if (const auto* told = std::get_if<PublicationsEvent>(&event.body)) {
+    std::string text = StrCat("publications ", told->request, " from ", told->first_result.value);
+    for (const auto& one : told->list) {
+      StrAppend(&text, " ", one.name, "/", one.version);
+      for (const auto& tensor : one.tensors) StrAppend(&text, " ", tensor.name, "=", ToText(tensor.spec));
+    }
+    return text;
   }
   if (std::holds_alternative<BatchDoneEvent>(event.body)) return "";
   return "unknown";

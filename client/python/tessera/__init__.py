@@ -64,6 +64,7 @@ from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
                       shuffle, uniform)
 from ._plan import Plan, explain
+from ._publications import Publication, attach, publish
 from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
 from ._slurm import SlurmCluster

@@ -277,6 +277,28 @@ class _SessionMethods:
         """
         return sorted((worker for worker in self._status()["workers"] if worker["state"] == "alive"), key=lambda worker: worker["index"])
 
+    def publish(self, tensors, name, readers=()) -> int:
+        """Publishes tensors of this session as one set: ts.publish."""
+        from ._publications import publish_of
+        return publish_of(self, tensors, name, readers)
+
+    def attach(self, name):
+        """The tensors of a publication, by their names, where they lie: ts.attach."""
+        from ._publications import attach_of
+        return attach_of(self, name)
+
+    def unpublish(self, name: str) -> None:
+        """Takes a publication of this session's tenant back; an admin's session takes any back. Who has attached it keeps the
+        tensors, and the tenant is charged for them until the last one lets go."""
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"unpublish: name is {name!r}; it must be a str")
+        _tessera.unpublish(self, name)
+
+    def published(self) -> list:
+        """The publications that this session's tenant may attach, and of an admin's session all, as dicts of name, version,
+        tensors (how many), bytes (on each worker, at most) and readers (of its own tenant's ones)."""
+        return _tessera.published(self)
+
     @property
     def implicit_redistribution(self):
         """This session's policy outside `with ts.implicit_redistribution`: "allow", "warn" or "forbid".

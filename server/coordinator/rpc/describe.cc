@@ -29,7 +29,8 @@ wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   return wire::WorkerInfo::State::DEAD;
 }
 
-void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list) {
+// Of their memory, what the tenant has; null: what all have.
+void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire::WorkerInfo>::Builder list) {
   const StateMachine& machine = hub.machine();
   unsigned i = 0;
   for (const auto& [index, worker] : machine.workers()) {
@@ -39,7 +40,7 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
     info.setHost(worker.info.host.c_str());
     info.setDataAddress(worker.info.data_address.c_str());
     info.setMemoryBytes(worker.info.memory_bytes);
-    info.setUsedBytes(machine.memory().UsedBytes(index));
+    info.setUsedBytes(tenant == nullptr ? machine.memory().UsedBytes(index) : tenant->UsedOn(index));
     info.setState(StateOf(worker));
     info.setPid(worker.info.pid);
     info.setDevice(std::string(ToText(worker.info.device)).c_str());
@@ -48,6 +49,11 @@ void DescribeWorkers(const Hub& hub, capnp::List<wire::WorkerInfo>::Builder list
     info.setActivity(hub.ActivityOf(index));
     info.setRemoteAddress(worker.info.remote_address.c_str());
   }
+}
+
+// The tenant whose a session sees; null: it is an admin's, and sees all.
+const TenantEntry* SeenBy(const SessionEntry& session) {
+  return session.info.role == Role::kAdmin ? nullptr : session.tenant;
 }
 
 wire::TensorInfo::State StateOf(const StateMachine& machine, const TensorEntry& tensor) {
@@ -179,8 +185,8 @@ void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, wire::Welcome::B
   builder.setSecret(opened.secret);
   builder.setEpoch(hub.epoch());
   builder.setConnection(opened.connection);
-  DescribeWorkers(hub, builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
   const SessionEntry& session = hub.machine().sessions().at(opened.session);
+  DescribeWorkers(hub, SeenBy(session), builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
   builder.setLastBatch(session.last_batch);
   builder.setLeaseS(static_cast<double>(session.info.lease_us) * 1e-6);
   builder.setServerVersion(kServerVersion);
@@ -193,16 +199,21 @@ void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus
   const StateMachine& machine = hub.machine();
   builder.setEpoch(hub.epoch());
   builder.setUptimeS(hub.uptime_s());
-  DescribeWorkers(hub, builder.initWorkers(static_cast<unsigned>(machine.workers().size())));
+  const auto asking = machine.sessions().find(view.asking);
+  const TenantEntry* const tenant = asking == machine.sessions().end() ? nullptr : SeenBy(asking->second);
+  DescribeWorkers(hub, tenant, builder.initWorkers(static_cast<unsigned>(machine.workers().size())));
   builder.setNextOrdinal(machine.next_ordinal());
   builder.setPlansCached(machine.plans().size());
   builder.setPlanHits(machine.plans().hits());
   builder.setPlanMisses(machine.plans().misses());
-  builder.setSessionCount(machine.sessions().size());
-  uint64_t tensor_count = 0;
-  for (const auto& [id, session] : machine.sessions()) tensor_count += session.tensors.size();
+  uint64_t session_count = 0, tensor_count = 0;
+  for (const auto& [id, session] : machine.sessions()) {
+    if (tenant != nullptr && session.tenant != tenant) continue;
+    ++session_count;
+    tensor_count += session.tensors.size();
+  }
+  builder.setSessionCount(session_count);
   builder.setTensorCount(tensor_count);
-  auto asking = machine.sessions().find(view.asking);
   if (asking == machine.sessions().end()) return;
   if (view.role == Role::kAdmin) {
     auto sessions = builder.initSessions(static_cast<unsigned>(machine.sessions().size()));

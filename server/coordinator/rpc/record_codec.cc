@@ -1,5 +1,6 @@
 #include "server/coordinator/rpc/record_codec.h"
 
+#include <set>
 #include <string>
 #include <utility>
 
@@ -86,6 +87,59 @@ absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
   return record;
 }
 
+absl::StatusOr<std::string> PublicationName(std::string_view op, std::string_view what, capnp::Text::Reader name) {
+  if (name.size() == 0) return absl::InvalidArgumentError(StrCat(op, ": the ", what, " is empty"));
+  TESSERA_RETURN_IF_ERROR(CheckName(op, what, name));
+  std::string text = TextOf(name);
+  if (text.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(StrCat(op, ": the ", what, " \"", Printable(text), "\" has a byte 0"));
+  }
+  return text;
+}
+
+absl::StatusOr<Record> DecodePublish(wire::Publish::Reader reader) {
+  Publish publish;
+  TESSERA_ASSIGN_OR_RETURN(publish.name, PublicationName("publish", "name", reader.getName()));
+  const size_t tensors = reader.getTensors().size(), readers = reader.getReaders().size();
+  if (tensors == 0 || tensors > kMaxPublishedTensors) {
+    return absl::InvalidArgumentError(
+        StrCat("publish: ", tensors, " tensors; a publication has 1 to max_published_tensors, ", kMaxPublishedTensors));
+  }
+  if (readers > kMaxPublicationReaders) {
+    return absl::InvalidArgumentError(StrCat("publish: ", readers, " readers; max_publication_readers is ",
+                                             kMaxPublicationReaders, ", and \"*\" is every tenant"));
+  }
+  std::set<std::string> names;
+  for (auto item : reader.getTensors()) {
+    TESSERA_ASSIGN_OR_RETURN(std::string name, PublicationName("publish", "name of a tensor", item.getName()));
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(StrCat("publish: two tensors are named \"", Printable(name), "\""));
+    }
+    publish.tensors.push_back({std::move(name), HandleId(item.getHandle())});
+  }
+  for (auto item : reader.getReaders()) {
+    TESSERA_ASSIGN_OR_RETURN(publish.readers.emplace_back(), PublicationName("publish", "name of a reader", item));
+  }
+  return PublicationRecord{reader.getRequest(), std::move(publish)};
+}
+
+absl::StatusOr<Record> DecodePublicationRecord(wire::Record::Reader reader) {
+  if (reader.isPublish()) return DecodePublish(reader.getPublish());
+  if (reader.isUnpublish()) {
+    const auto unpublish = reader.getUnpublish();
+    TESSERA_ASSIGN_OR_RETURN(std::string name, PublicationName("unpublish", "name", unpublish.getName()));
+    return PublicationRecord{unpublish.getRequest(), Unpublish{std::move(name)}};
+  }
+  if (reader.isAttach()) {
+    const auto attach = reader.getAttach();
+    TESSERA_ASSIGN_OR_RETURN(std::string name, PublicationName("attach", "name", attach.getName()));
+    return PublicationRecord{attach.getRequest(), Attach{std::move(name), HandleId(attach.getFirstResult())}};
+  }
+  const auto list = reader.getListPublished();
+  TESSERA_RETURN_IF_ERROR(CheckName("published", "name", list.getAfter()));
+  return PublicationRecord{list.getRequest(), ListPublished{TextOf(list.getAfter())}};
+}
+
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   switch (reader.which()) {
     case wire::Record::CALL: return DecodeCall(reader.getCall());
@@ -137,6 +191,10 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
     case wire::Record::JOIN_GROUP: return DecodeJoin(reader.getJoinGroup());
     case wire::Record::COLLECTIVE: return DecodeCollective(reader.getCollective());
     case wire::Record::LEAVE_GROUP: return LeaveGroupRecord{reader.getLeaveGroup()};
+    case wire::Record::PUBLISH:
+    case wire::Record::UNPUBLISH:
+    case wire::Record::ATTACH:
+    case wire::Record::LIST_PUBLISHED: return DecodePublicationRecord(reader);
     case wire::Record::CANCELLED: {
       BadRecord record{absl::CancelledError("call: cancelled by the client before it was sent"), 0, {}, {}};
       for (uint64_t handle : reader.getCancelled()) record.results.emplace_back(handle);
@@ -162,6 +220,14 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
   } else if (reader.isCollective()) {
     bad.request = reader.getCollective().getRequest();
     if (reader.getCollective().getResult() != 0) bad.results.emplace_back(reader.getCollective().getResult());
+  } else if (reader.isPublish()) {
+    bad.request = reader.getPublish().getRequest();
+  } else if (reader.isUnpublish()) {
+    bad.request = reader.getUnpublish().getRequest();
+  } else if (reader.isAttach()) {
+    bad.request = reader.getAttach().getRequest();
+  } else if (reader.isListPublished()) {
+    bad.request = reader.getListPublished().getRequest();
   }
   return bad;
 }
@@ -173,6 +239,8 @@ size_t HandlesOf(wire::Record::Reader reader) {
   if (reader.isDrop()) return reader.getDrop().size();
   if (reader.isCancelled()) return reader.getCancelled().size();
   if (reader.isCancelCalls()) return reader.getCancelCalls().size();
+  if (reader.isPublish()) return reader.getPublish().getTensors().size();
+  if (reader.isAttach()) return kMaxPublishedTensors;
   return 0;
 }
 
@@ -250,6 +318,27 @@ struct EventEncoder {
     auto matched = out.initMatched();
     matched.setRequest(e.request);
     matched.setSource(e.source);
+  }
+  void operator()(const PublicationsEvent& e) {
+    auto publications = out.initPublications();
+    publications.setRequest(e.request);
+    publications.setFirstResult(e.first_result.value);
+    publications.setHasMore(e.has_more);
+    auto list = publications.initList(static_cast<unsigned>(e.list.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      const PublicationsEvent::Publication& one = e.list[i];
+      list[i].setName(one.name.c_str());
+      list[i].setVersion(one.version);
+      list[i].setTensorCount(one.tensor_count);
+      list[i].setBytes(one.bytes);
+      auto readers = list[i].initReaders(static_cast<unsigned>(one.readers.size()));
+      for (unsigned r = 0; r < readers.size(); ++r) readers.set(r, one.readers[r].c_str());
+      auto tensors = list[i].initTensors(static_cast<unsigned>(one.tensors.size()));
+      for (unsigned t = 0; t < tensors.size(); ++t) {
+        tensors[t].setName(one.tensors[t].name.c_str());
+        EncodeTensorSpec(one.tensors[t].spec, tensors[t].initSpec());
+      }
+    }
   }
 };
 

@@ -35,6 +35,17 @@ int64_t BytesOf(const SessionEvent& event) {
       return bytes;
     }
     size_t operator()(const MatchedEvent&) const { return 0; }
+    size_t operator()(const PublicationsEvent& e) const {
+      size_t bytes = 0;
+      for (const auto& one : e.list) {
+        bytes += sizeof(one) + one.name.size();
+        for (const std::string& reader : one.readers) bytes += sizeof(reader) + reader.size();
+        for (const auto& tensor : one.tensors) {
+          bytes += sizeof(tensor) + tensor.name.size() + static_cast<size_t>(tensor.spec.mesh.SharedBytes());
+        }
+      }
+      return bytes;
+    }
   };
   return static_cast<int64_t>(sizeof(event) + std::visit(Held(), event.body));
 }

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include <capnp/dynamic.h>
+#include <capnp/pretty-print.h>
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 
@@ -112,12 +114,15 @@ struct Client {
     }
     for (auto event : message.getEvents()) {
       events.push_back(event.getNumber());
+      if (keeps_texts) texts += capnp::prettyPrint(capnp::DynamicStruct::Reader(event)).flatten().cStr();
       if (event.isBatchDone()) batches_done = event.getBatchDone();
       if (event.isTicket()) tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
     }
   }
   MessageLink link;
-  std::vector<uint64_t> events;                        // their numbers
+  std::vector<uint64_t> events;  // their numbers
+  bool keeps_texts = false;
+  std::string texts;                                   // of all events since
   uint64_t batches_done = 0;                           // the newest batch that was taken up
   std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
   absl::Status ended;

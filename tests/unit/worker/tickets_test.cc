@@ -47,7 +47,7 @@ TEST_F(Tickets, AreRedeemedOnceByWhoKnowsTheSecretWhenTheirWindowIsOpen) {
   EXPECT_TRUE(table_.has_unopened());
   table_.Open(Ordinal(1));
   EXPECT_FALSE(table_.has_unopened());
-  EXPECT_EQ(CodeOf(1, kSecret + 1), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(CodeOf(1, kSecret + 1), absl::StatusCode::kNotFound);
   EXPECT_EQ(CodeOf(2), absl::StatusCode::kNotFound);
   const auto ticket = table_.Redeem(TicketId(1), kSecret);
   ASSERT_TRUE(ticket.ok()) << ticket.status();
@@ -84,7 +84,7 @@ TEST_F(Tickets, MayBeResumedByWhoKnowsTheSecretWhileTheyAreNotOver) {
   table_.Open(Ordinal(1));
   const auto ticket = *table_.Redeem(TicketId(1), kSecret);
   const int first_holder = ticket->holder;
-  EXPECT_EQ(table_.Resume(TicketId(1), kSecret + 1).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(table_.Resume(TicketId(1), kSecret + 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ticket->holder, first_holder);
   ASSERT_TRUE(table_.Resume(TicketId(1), kSecret).ok());
   EXPECT_NE(ticket->holder, first_holder);

@@ -1,0 +1,121 @@
+// What a session is told: its events, its line, its end.
+
+#include <utility>
+
+#include "client/deferred_calls.h"
+#include "client/session_impl.h"
+#include "client/session_request.h"
+#include "schemas/types/living_mesh.h"
+#include "schemas/types/str_cat.h"
+
+namespace tessera {
+
+void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (ClientEvent& event : events) ApplyEvent(event, &callbacks);
+    progress_ = Clock::now();
+  }
+  NotifyChanged();
+  for (auto& callback : callbacks) callback();
+  deferred_->Advance();
+}
+
+void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
+  if (event.kind == ClientEvent::Kind::kWorkerLost) {
+    lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
+    const WorkerIndex lost(event.worker);
+    lost_numbers_.push_back(lost);
+    for (auto& [id, handle] : live_) {
+      if (handle->failure.ok()) handle->spec.MoveFrom({&lost, 1}, specs_);
+    }
+  }
+  if (event.kind == ClientEvent::Kind::kWorkerJoined) std::erase(lost_numbers_, WorkerIndex(event.worker));
+  if (event.kind == ClientEvent::Kind::kWorkerLost || event.kind == ClientEvent::Kind::kWorkerJoined) {
+    Membership::Worker& moved = worker_moves_[event.worker];
+    moved.is_here = event.kind == ClientEvent::Kind::kWorkerJoined;
+    if (moved.is_here) moved.device = event.device;
+    ++membership_version_;
+    return;
+  }
+  if (!event.status.ok()) event.status = AtItsSite(event.status);
+  if (event.kind == ClientEvent::Kind::kFailed) {
+    auto live = live_.find(event.handle);
+    if (live == live_.end()) return;
+    if (live->second->failure.ok()) live->second->failure = event.status;
+    live->second->settled = true;
+    return;
+  }
+  auto it = requests_.find(event.request);
+  if (it == requests_.end()) {
+    // The request was given up while its ticket was on the way. Those of a former client ended with it.
+    if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request_) {
+      callbacks->push_back([this, ticket = event.ticket] { ReleaseTicket(ticket); });
+    }
+    if (event.kind == ClientEvent::Kind::kPublications && event.request >= first_request_) {
+      const size_t attached = event.handle == 0 ? 0 : event.publications.at(0).tensors.size();
+      callbacks->push_back([this, first = event.handle, attached] {
+        for (size_t i = 0; i < attached; ++i) connection_->EnqueueDrop(first + i);
+      });
+    }
+    return;
+  }
+  Request& request = *it->second;
+  if (event.kind == ClientEvent::Kind::kTicket) {
+    request.ticketed = true;
+    request.ticket = event.ticket;
+    request.secret = event.secret;
+    if (!request.on_ticket) return;
+    callbacks->push_back([begin = std::move(request.on_ticket), t = event.ticket, s = event.secret] { begin(t, s); });
+    return;
+  }
+  request.done = true;
+  request.status = event.status;
+  request.bytes = std::move(event.bytes);
+  request.comm = std::move(event.comm);
+  request.group = event.group;
+  request.members = std::move(event.members);
+  request.source = event.source;
+  request.publications = std::move(event.publications);
+  request.has_more = event.has_more;
+  // At once, so that a failure behind this event finds its handle.
+  if (event.kind == ClientEvent::Kind::kPublications && event.handle != 0) {
+    for (const auto& [name, spec] : request.publications.at(0).tensors) {
+      const uint64_t id = event.handle + request.attached.size();
+      request.attached.push_back(HandleOf(specs_.Intern(spec), id, Keeper::kHandle));
+    }
+  }
+  if (auto live = live_.find(request.handle); live != live_.end()) {
+    live->second->settled = true;
+    if (live->second->failure.ok()) live->second->failure = request.status;
+  }
+  requests_.erase(it);
+}
+
+void SessionImpl::OnDrained() {
+  if (queue_waiters_ > 0) NotifyChanged();
+}
+
+void SessionImpl::OnLine(Line line) {
+  has_line_ = line == Line::kThere;
+  Progress();
+  NotifyChanged();
+}
+
+void SessionImpl::OnDisconnect(const absl::Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+    failed_ = true;
+    for (auto& [number, request] : requests_) {
+      request->done = true;
+      request->status = failure_;
+    }
+    requests_.clear();
+  }
+  deferred_->FailAll(status);
+  NotifyChanged();
+}
+
+}  // namespace tessera

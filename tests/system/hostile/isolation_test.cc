@@ -1,0 +1,311 @@
+// What a tenant gets that names another tenant's session, handle, ticket, group, request or publication: of every
+// record and of every call the same answer as for what isn't there, and nothing happens to the other one's.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "schemas/ops/op_ids.h"
+#include "schemas/types/str_cat.h"
+#include "tests/system/hostile/wire_client.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kTenants[] = R"(
+[[tenant]]
+name = "a"
+[[tenant]]
+name = "b"
+[[token]]
+id = "a"
+sha256 = "1f6076e3a47ba1ded08025ffe06e57af217c14f9407f33fba50f99b1c7019387"
+tenant = "a"
+[[token]]
+id = "b"
+sha256 = "c033d6825ce303906a2a8cfc0f933e8380fefc8e039ef2bd3dabb97b1a27c875"
+tenant = "b"
+)";
+constexpr uint64_t kAbsent = 7'777'777;
+constexpr uint64_t kMine = 500;     // a handle that the one who asks has
+constexpr uint64_t kRequest = 600;  // of what it asks
+constexpr uint64_t kLast = 601;     // of what it asks behind that
+
+class IsolationTest : public WireTest {
+ protected:
+  void SetUp() override {
+    const std::string path = testing::TempDir() + "/tenants.toml";
+    std::ofstream(path) << kTenants;
+    coordinator_flags_ = {"--tenants=" + path};
+    WireTest::SetUp();
+    token_ = "a-token";
+    owner_ = std::make_unique<Opened>(Open());
+    Submit(*owner_, 4, [](unsigned i, wire::Record::Builder record) {
+      if (i == 0) Full(record, 1, *Mesh::Make({2}, {}, {}), Shape{8});
+      if (i == 1) {
+        record.initName().setHandle(1);
+        record.getName().setName("w");
+      }
+      if (i == 2) {
+        auto publish = record.initPublish();
+        publish.setRequest(1);
+        publish.setName("a/secret");
+        auto tensors = publish.initTensors(1);
+        tensors[0].setName("w");
+        tensors[0].setHandle(1);
+      }
+      if (i == 3) {
+        auto upload = record.initUpload();
+        upload.setRequest(2);
+        upload.setResult(2);
+        EncodeTensorSpec(*ParseTensorSpec("f64[8] @ mesh(2) [S(0)]"), upload.initSpec());
+      }
+    });
+    // Nobody else comes to the group.
+    Submit(*owner_, 2, [](unsigned i, wire::Record::Builder record) {
+      if (i == 0) FillJoin(record, 3, "g", 0, 60'000'000);
+      if (i == 1) record.setCommBegin(5);
+    });
+    for (int i = 0; i < 500 && (owner_->client->tickets.empty() || owner_->client->batches_done < 2); ++i) Pause(10);
+    ASSERT_EQ(owner_->client->tickets.size(), 1u);
+    token_ = "b-token";
+  }
+
+  static void FillJoin(wire::Record::Builder record, uint64_t request, const std::string& key, uint32_t rank,
+                       int64_t timeout_us) {
+    auto join = record.initJoinGroup();
+    join.setRequest(request);
+    join.setKey(key.c_str());
+    join.setSize(2);
+    join.setRank(rank);
+    join.setWorker(static_cast<int32_t>(rank));
+    join.setTimeoutUs(timeout_us);
+  }
+
+  // Everything that a new session of tenant b is told when it sends the record.
+  std::string ToldOf(const std::function<void(wire::Record::Builder)>& fill) {
+    Opened other = Open();
+    other.client->keeps_texts = true;
+    Submit(other, 1,
+           [](unsigned, wire::Record::Builder record) { Full(record, kMine, *Mesh::Make({2}, {}, {}), Shape{8}); });
+    Submit(other, 2, [&](unsigned i, wire::Record::Builder record) {
+      i == 0 ? fill(record) : record.initWatch().setRequest(kLast);  // of no handle: answered in its turn
+    });
+    const std::string last = StrCat("request = ", kLast);
+    for (int i = 0; i < 500 && other.client->texts.find(last) == std::string::npos && other.client->ended.ok(); ++i)
+      Pause(10);
+    Pause(100);  // a time-out of a join is looked at once in a while
+    std::string told = StrCat(other.client->texts, other.client->ended.ToString());
+    EXPECT_THAT(told, HasSubstr(last));
+    return told;
+  }
+  // The words that differ because the names do are NAME.
+  static std::string Without(std::string text, const std::string& one, const std::string& other) {
+    return Without(Without(std::move(text), one), other);
+  }
+  static std::string Without(std::string text, const std::string& name) {
+    for (size_t at = 0; (at = text.find(name, at)) != std::string::npos; at += 4) text.replace(at, name.size(), "NAME");
+    return text;
+  }
+
+  std::unique_ptr<Opened> owner_;
+};
+
+TEST_F(IsolationTest, EveryRecordAnswersAsForWhatIsNotThere) {
+  struct Case {
+    std::string what;
+    uint64_t foreign;
+    std::function<void(wire::Record::Builder, uint64_t)> fill;
+  };
+  const uint64_t ticket = owner_->client->tickets[0].first;
+  const std::vector<Case> cases = {
+      {"call", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         OpCall call;
+         call.op = OpId::kNeg;
+         EncodeOpCall(call, record.initCall().initCall());
+         record.getCall().initOperands(1)[0].setHandle(id);
+         record.getCall().initResults(1).set(0, 1000);
+       }},
+      {"download", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initDownload().setRequest(kRequest);
+         record.getDownload().setHandle(id);
+         record.getDownload().setAllowInline(true);
+       }},
+      {"watch", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initWatch().setRequest(kRequest);
+         record.getWatch().setHandle(id);
+       }},
+      {"drop", 1, [](wire::Record::Builder record, uint64_t id) { record.initDrop(1).set(0, id); }},
+      {"commEnd", 5,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initCommEnd().setRequest(kRequest);
+         record.getCommEnd().setHandle(id);
+       }},
+      {"cancel", 3, [](wire::Record::Builder record, uint64_t id) { record.setCancel(id); }},
+      {"cancelCalls", 1, [](wire::Record::Builder record, uint64_t id) { record.initCancelCalls(1).set(0, id); }},
+      {"release", ticket, [](wire::Record::Builder record, uint64_t id) { record.setRelease(id); }},
+      {"name", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initName().setHandle(id);
+         record.getName().setName("mine");
+       }},
+      {"collective", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto collective = record.initCollective();
+         collective.setRequest(kRequest);
+         collective.setGroup(id);
+       }},
+      {"collective's operand", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto collective = record.initCollective();
+         collective.setRequest(kRequest);
+         collective.setOperand(id);
+       }},
+      {"leaveGroup", 1, [](wire::Record::Builder record, uint64_t id) { record.setLeaveGroup(id); }},
+      {"publish", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto publish = record.initPublish();
+         publish.setRequest(kRequest);
+         publish.setName("b/taken");
+         auto tensors = publish.initTensors(1);
+         tensors[0].setName("w");
+         tensors[0].setHandle(id);
+       }},
+  };
+  const size_t events = owner_->client->events.size();
+  for (const Case& one : cases) {
+    const std::string foreign = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.foreign); });
+    const std::string absent = ToldOf([&](wire::Record::Builder record) { one.fill(record, kAbsent); });
+    const std::string names[] = {StrCat(" ", one.foreign), StrCat(" ", kAbsent)};
+    EXPECT_EQ(Without(foreign, names[0], names[1]), Without(absent, names[0], names[1])) << one.what;
+  }
+  EXPECT_EQ(owner_->client->events.size(), events) << "the owner was told of it";
+}
+
+TEST_F(IsolationTest, EveryNameAnswersAsOneThatIsNotThere) {
+  struct Case {
+    std::string what;
+    std::string foreign;
+    std::string absent;
+    std::function<void(wire::Record::Builder, const std::string&)> fill;
+  };
+  const std::vector<Case> cases = {
+      {"attach", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         record.initAttach().setRequest(kRequest);
+         record.getAttach().setName(name.c_str());
+         record.getAttach().setFirstResult(10'000);
+       }},
+      {"unpublish", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         record.initUnpublish().setRequest(kRequest);
+         record.getUnpublish().setName(name.c_str());
+       }},
+      {"publish", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         auto publish = record.initPublish();
+         publish.setRequest(kRequest);
+         publish.setName(name.c_str());
+         auto tensors = publish.initTensors(1);
+         tensors[0].setName("w");
+         tensors[0].setHandle(kMine);
+       }},
+      {"listPublished", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         record.initListPublished().setRequest(kRequest);
+         record.getListPublished().setAfter(name.substr(0, 1).c_str());
+       }},
+      // A group is of one tenant: another one's key is a group of its own.
+      {"joinGroup", "g", "h",
+       [](wire::Record::Builder record, const std::string& key) { FillJoin(record, kRequest, key, 1, 10'000); }},
+  };
+  const size_t events = owner_->client->events.size();
+  for (const Case& one : cases) {
+    const std::string foreign = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.foreign); });
+    const std::string absent = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.absent); });
+    if (one.what == "joinGroup") {
+      EXPECT_EQ(foreign.find("groupJoined"), std::string::npos);
+      continue;
+    }
+    EXPECT_EQ(Without(foreign, one.foreign, one.absent), Without(absent, one.foreign, one.absent)) << one.what;
+  }
+  EXPECT_EQ(owner_->client->events.size(), events) << "the owner was told of it";
+}
+
+TEST_F(IsolationTest, EveryCallAnswersAsForWhatIsNotThere) {
+  Opened other = Open();
+  const auto same = [&](const std::string& what, const std::string& foreign, const std::string& absent,
+                        const std::function<void(bool is_foreign)>& ask) {
+    const std::string one = StatusOf([&]() { ask(true); }).ToString();
+    const std::string two = StatusOf([&]() { ask(false); }).ToString();
+    EXPECT_EQ(Without(one, foreign, absent), Without(two, foreign, absent)) << what;
+    EXPECT_NE(one, "OK") << what;
+  };
+  const auto [ticket, secret] = owner_->client->tickets[0];
+  same("explain", "handle 1", StrCat("handle ", kAbsent), [&](bool is_foreign) {
+    auto request = other.session.explainRequest();
+    OpCall call;
+    call.op = OpId::kNeg;
+    EncodeOpCall(call, request.initCall());
+    request.initOperands(1)[0].setHandle(is_foreign ? 1 : kAbsent);
+    request.send().wait(io_.waitScope);
+  });
+  same("groupStatus", "group 1", StrCat("group ", kAbsent), [&](bool is_foreign) {
+    auto request = other.session.groupStatusRequest();
+    request.setGroup(is_foreign ? 1 : kAbsent);
+    request.send().wait(io_.waitScope);
+  });
+  same("closeOther", StrCat("session ", owner_->id), StrCat("session ", kAbsent), [&](bool is_foreign) {
+    auto request = other.session.closeOtherRequest();
+    request.setSession(is_foreign ? owner_->id : kAbsent);
+    request.send().wait(io_.waitScope);
+  });
+  same("setLimit", "\"a\"", "\"absent\"", [&](bool is_foreign) {
+    auto request = other.session.setLimitRequest();
+    request.setTenant(is_foreign ? "a" : "absent");
+    request.setKey("weight");
+    request.setValue("9");
+    request.send().wait(io_.waitScope);
+  });
+  same("resume", StrCat(owner_->id), StrCat(kAbsent), [&](bool is_foreign) {
+    // With the secret, which a tenant doesn't know.
+    Wire wire(io_, address_);
+    Open(wire, wire::PROTOCOL_VERSION, token_, {is_foreign ? owner_->id : kAbsent, owner_->secret, 0});
+  });
+  same("transfer", StrCat(ticket), StrCat(kAbsent), [&](bool is_foreign) {
+    Wire wire(io_, other.data_addresses[0]);
+    auto request = wire.Root<wire::DataGate>().transferRequest();
+    request.setTicket(is_foreign ? ticket : kAbsent);
+    request.setSecret(1);
+    request.send().wait(io_.waitScope);
+  });
+  // The owner has all of it.
+  EXPECT_TRUE(owner_->client->ended.ok()) << owner_->client->ended;
+  Wire gate(io_, other.data_addresses[0]);
+  EXPECT_TRUE(Redeem(gate, ticket, secret).ok());
+}
+
+TEST_F(IsolationTest, StatusIsOfTheOwnTenantAlone) {
+  Opened other = Open();
+  const auto status = other.session.statusRequest().send().wait(io_.waitScope);
+  EXPECT_EQ(status.getStatus().getSessionCount(), 1u);
+  EXPECT_EQ(status.getStatus().getTensorCount(), 0u);
+  ASSERT_EQ(status.getStatus().getSessions().size(), 1u);
+  EXPECT_EQ(status.getStatus().getSessions()[0].getId(), other.id);
+  for (auto worker : status.getStatus().getWorkers()) EXPECT_EQ(worker.getUsedBytes(), 0);
+  const auto tenants = other.session.tenantsRequest().send().wait(io_.waitScope);
+  ASSERT_EQ(tenants.getTenants().size(), 1u);
+  EXPECT_EQ(std::string(tenants.getTenants()[0].getLimits().getName().cStr()), "b");
+}
+
+}  // namespace
+}  // namespace tessera
