@@ -86,6 +86,8 @@ absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
   return record;
 }
 
+}  // namespace
+
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   switch (reader.which()) {
     case wire::Record::CALL: return DecodeCall(reader.getCall());
@@ -145,6 +147,8 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   }
   return absl::InvalidArgumentError(StrCat("unknown record ", static_cast<int>(reader.which())));
 }
+
+namespace {
 
 // What a record that can't be decoded would have answered.
 BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
