@@ -15,6 +15,7 @@
 
 #include "client/cli/command.h"
 #include "client/cluster.h"
+#include "client/server_program.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -125,9 +126,20 @@ void TellOfDecoders() {
 struct DoctorOptions {
   std::string device = "cpu";
   bool as_json = false;
+  std::string state;
 };
 
+// The coordinator reads its folders.
+int InspectState(const std::string& folder) {
+  const absl::StatusOr<std::string> program = FindServerProgram("coordinator");
+  if (!program.ok()) return Failed(program.status());
+  std::fflush(stdout);
+  execl(program->c_str(), program->c_str(), "--inspect", folder.c_str(), static_cast<char*>(nullptr));
+  return Failed(absl::UnavailableError(StrCat("can't start ", *program, ": ", std::strerror(errno))));
+}
+
 int Doctor(const DoctorOptions& options) {
+  if (!options.state.empty()) return InspectState(options.state);
   const bool as_json = options.as_json;
   if (!as_json) std::printf("starting one %s worker of 16 MiB ...\n", options.device.c_str());
   std::fflush(stdout);
@@ -159,8 +171,13 @@ Command AddDoctorCommand(CLI::App& app) {
       "--json", options->as_json,
       "one JSON object on stdout: ok, device, workers, memory_bytes, checks (start, connect, upload, download, to "
       "the first that fails) and error (null or its message)");
+  command->add_option(
+      "--state", options->state,
+      "say what stands in a coordinator's state folder, and what a start would read of it; nothing else "
+      "is tried, nothing is changed");
   command->footer(
-      "Examples:\n  tessera doctor\n  tessera doctor --json\n  tessera doctor --device cuda\nThe exit status is 0 if "
+      "Examples:\n  tessera doctor\n  tessera doctor --json\n  tessera doctor --device cuda\n"
+      "  tessera doctor --state /var/lib/tessera\nThe exit status is 0 if "
       "all works, else 1.");
   return {command, [options] { return Doctor(*options); }};
 }
