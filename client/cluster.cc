@@ -29,6 +29,7 @@
 #include "absl/strings/match.h"
 #include "client/cluster_folder.h"
 #include "client/ending_processes.h"
+#include "client/server_program.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
 #include "schemas/types/limits.h"
@@ -197,6 +198,12 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
                                     "install the Python package with servers (tools/wheel --full), or build them with "
                                     "tools/build, or set TESSERA_BIN_DIR to their folder"));
 }
+
+}  // namespace
+
+absl::StatusOr<std::string> FindServerProgram(const std::string& role) { return FindProgram("", role); }
+
+namespace {
 
 // The write ends of the pipes that keep clusters of this process running, and the locks of their folders. A forked
 // child lets go of its copies, so that a cluster ends with the process that started it.

@@ -15,6 +15,7 @@
 
 #include "client/cli/command.h"
 #include "client/cluster.h"
+#include "client/server_program.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -128,6 +129,7 @@ struct DoctorOptions {
   bool asks_ready = false;
   int workers = 0;  // that are to be there; 0: any
   AddressOption address;
+  std::string state;
 };
 
 // Whether a pool that runs can be used: for the probes of an engine, and for scripts that wait.
@@ -148,7 +150,17 @@ int Ready(const DoctorOptions& options) {
   return alive >= wanted ? 0 : 1;
 }
 
+// The coordinator reads its folders.
+int InspectState(const std::string& folder) {
+  const absl::StatusOr<std::string> program = FindServerProgram("coordinator");
+  if (!program.ok()) return Failed(program.status());
+  std::fflush(stdout);
+  execl(program->c_str(), program->c_str(), "--inspect", folder.c_str(), static_cast<char*>(nullptr));
+  return Failed(absl::UnavailableError(StrCat("can't start ", *program, ": ", std::strerror(errno))));
+}
+
 int Doctor(const DoctorOptions& options) {
+  if (!options.state.empty()) return InspectState(options.state);
   const bool as_json = options.as_json;
   if (!as_json) std::printf("starting one %s worker of 16 MiB ...\n", options.device.c_str());
   std::fflush(stdout);
@@ -180,6 +192,10 @@ Command AddDoctorCommand(CLI::App& app) {
       "--json", options->as_json,
       "one JSON object on stdout: ok, device, workers, memory_bytes, checks (start, connect, upload, download, to "
       "the first that fails) and error (null or its message)");
+  command->add_option(
+      "--state", options->state,
+      "say what stands in a coordinator's state folder, and what a start would read of it; nothing else "
+      "is tried, nothing is changed");
   CLI::Option* const ready =
       command->add_flag("--ready", options->asks_ready, "start nothing: whether the pool at --address can be used");
   command->add_option("--workers", options->workers, "how many workers must be there (default: 1)")
@@ -188,7 +204,8 @@ Command AddDoctorCommand(CLI::App& app) {
   options->address.AddTo(*command);
   command->footer(
       "Examples:\n  tessera doctor\n  tessera doctor --ready --workers 4 --address tls://node1:7421#token=HEX\n  "
-      "tessera doctor --json\n  tessera doctor --device cuda\nThe exit status is 0 if "
+      "tessera doctor --json\n  tessera doctor --device cuda\n  tessera doctor --state /var/lib/tessera\nThe exit status is "
+      "0 if "
       "all works, else 1.");
   return {command, [options] { return options->asks_ready ? Ready(*options) : Doctor(*options); }};
 }

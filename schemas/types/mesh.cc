@@ -171,10 +171,10 @@ int64_t Mesh::SharedBytes() const {
   if (rep_ == nullptr) return 0;
   const Rep& r = *rep_;
   // A hash map has a control byte for each slot.
-  size_t bytes = sizeof(Rep) + r.shape.capacity() * sizeof(int64_t) + r.workers.capacity() * sizeof(WorkerIndex) +
+  size_t bytes = sizeof(Rep) + r.shape.size() * sizeof(int64_t) + r.workers.size() * sizeof(WorkerIndex) +
                  r.flat_position_of.capacity() * (sizeof(std::pair<const WorkerIndex, int64_t>) + 1) +
-                 r.names.capacity() * sizeof(std::string);
-  for (const std::string& name : r.names) bytes += name.capacity();
+                 r.names.size() * sizeof(std::string);
+  for (const std::string& name : r.names) bytes += name.size();
   return static_cast<int64_t>(bytes);
 }
 

@@ -93,6 +93,7 @@ class FairTurns {
   bool HasBacklog(int32_t tenant) const;
 
  private:
+  friend class Snapshot;
   struct Tenant;
   struct Session {
     int64_t key = 0;      // virtual time within its tenant

@@ -48,6 +48,7 @@ class History {
   void WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
 
  private:
+  friend class Snapshot;
   absl::InlinedVector<Access, 1> writes_;  // more than one only after Merge
   absl::InlinedVector<Access, 2> reads_;
   absl::InlinedVector<Access, 2> peer_reads_;

@@ -66,13 +66,13 @@ absl::StatusOr<std::string> StateMachine::CheckedPlanText(std::string_view op, c
       StrCat(op, ": its plan has ", text.size(), " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
 }
 
-absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit) const {
+absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit, Meshes meshes) const {
   const Segment segment = SegmentFor(unit);
   std::vector<PlanOperand> inputs;
   for (const OperandLayout& input : segment.inputs) inputs.emplace_back(input);
   const Topology* topology = nullptr;
   for (const SegmentCall& call : segment.calls) {
-    TESSERA_ASSIGN_OR_RETURN(topology, CheckMeshes(call.call, inputs));
+    TESSERA_ASSIGN_OR_RETURN(topology, CheckMeshes(call.call, inputs, meshes));
   }
   PlanLimits limits;
   if (unit.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = unit.key.temporary_bytes;
@@ -88,23 +88,7 @@ absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit) const {
   return PlanOp(segment.calls[0].call, operands, *topology, limits);
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const Unit& unit,
-                                                       std::vector<Scalar>& scalars) {
-  if (PlanTemplate* known = plans_.Find(unit.key)) {
-    if (known->recipes.Evaluate(unit.numbers, scalars)) return known;
-    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit)));
-    scalars = std::move(resolved.values);
-    known->recipes = std::move(resolved.recipes);
-    return known;
-  }
-  Charge(session, kPlanUs);
-  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit));
-  scalars = std::move(planned.scalars.values);
-  TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
-  Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
-  TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
-  PlanTemplate made;
-  made.id = TemplateId(next_template_++);
+void StateMachine::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made) {
   made.uses = BufferUses(planned.plan);
   std::vector<WorkerIndex> all;
   for (const PlanBuffer& buffer : planned.plan.buffers) {
@@ -132,6 +116,40 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
     made.results.push_back(layouts_.Of(value.spec, value.strides));
   }
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
+}
+
+// Workers know the plan by its id, so it has to be the same plan.
+absl::Status StateMachine::MakeAgain(const Unit& unit, PlanTemplate& known) {
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kKnown));
+  const std::string text = ToText(planned.plan);
+  if (XXH3_64bits(text.data(), text.size()) != known.text_hash) {
+    return absl::InternalError(StrCat(NameOf(unit.calls.back()->call.op), ": template ", known.id.value,
+                                      " of a snapshot can't be made again: this coordinator plans the call otherwise"));
+  }
+  FillTemplate(unit, std::move(planned), known);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const Unit& unit,
+                                                       std::vector<Scalar>& scalars) {
+  if (PlanTemplate* known = plans_.Find(unit.key)) {
+    if (known->plan == nullptr) TESSERA_RETURN_IF_ERROR(MakeAgain(unit, *known));
+    if (known->recipes.Evaluate(unit.numbers, scalars)) return known;
+    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit)));
+    scalars = std::move(resolved.values);
+    known->recipes = std::move(resolved.recipes);
+    return known;
+  }
+  Charge(session, kPlanUs);
+  TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kChecked));
+  scalars = std::move(planned.scalars.values);
+  TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
+  Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
+  TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
+  PlanTemplate made;
+  made.id = TemplateId(next_template_++);
+  FillTemplate(unit, std::move(planned), made);
+  made.text_hash = XXH3_64bits(text.data(), text.size());
   made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
   PlanTemplate* kept = plans_.Insert(unit.key, std::move(made), evicted);

@@ -32,6 +32,7 @@ class RecentUse {
   }
 
  private:
+  friend class Snapshot;
   static int64_t Allowed(const CoordinatorConfig& config) {
     return config.light_window_us * config.light_share_percent / 100;
   }

@@ -76,8 +76,16 @@ int Replay(const std::string& path) {
   return 0;
 }
 
-absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options,
-                                               const std::optional<StateFolder>& state) {
+int Inspect(const std::string& folder) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
+  const StateReport report = DescribeStateFolder(folder);
+  std::fputs(report.text.c_str(), stdout);
+  if (report.status.ok()) return 0;
+  std::fprintf(stderr, "a start is refused: %s\n", std::string(report.status.message()).c_str());
+  return 1;
+}
+
+absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options, std::optional<StateFolder>& state) {
   if (state.has_value()) return state->Load(options.config);
   std::unique_ptr<JournalWriter> journal;
   if (!options.journal_path.empty()) {
@@ -120,6 +128,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol) {
       return 1;
     }
     state = *std::move(opened);
+    state->SnapshotAfter(options.snapshot_after_s);
   }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
@@ -155,6 +164,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol) {
     return 1;
   }
   Hub hub(options, io.provider->getTimer(), io.unixEventPort, *std::move(core));
+  if (state.has_value()) hub.KeepIn(*state);
   for (const std::string& address : listeners.addresses()) {
     std::printf("tessera-coordinator listening on %s\n", address.c_str());
   }
@@ -196,6 +206,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol) {
   }
   http.reset();
   listeners.RemoveSockets();
+  hub.SaveNow();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
   hub.Stop();
@@ -286,6 +297,16 @@ void AddWorkOptions(CLI::App& app, CoordinatorConfig& config) {
       ->capture_default_str();
 }
 
+void AddStateOptions(CLI::App& app, CoordinatorOptions& options) {
+  app.add_option("--state", options.state_folder,
+                 "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
+                 "work survive the end of this process, while workers with --outlive and clients with a lease wait");
+  app.add_option("--snapshot-after", options.snapshot_after_s,
+                 "with --state: seconds of work behind the last snapshot, of which a restart repeats about as many")
+      ->check(CLI::Range(0.001, 86'400.0))
+      ->capture_default_str();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
@@ -293,7 +314,7 @@ int Main(int argc, char** argv) {
   CoordinatorOptions options;
   EnrolOptions enrol;
   ServerTokens tokens;
-  std::string replay, tokens_from;
+  std::string replay, inspected, tokens_from;
   double worker_timeout_s = 10, work_timeout_s = 60;
   double handshake_timeout_s = 10;
   app.add_option("--listen", options.listen,
@@ -329,11 +350,10 @@ int Main(int argc, char** argv) {
   CLI::Option* const journal = app.add_option("--journal", options.journal_path, "write every event to this file");
   app.add_flag("--journal-digest", options.keeps_digest, "at the end, write a digest of the effects to FILE.digest")
       ->needs(journal);
-  app.add_option("--state", options.state_folder,
-                 "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
-                 "work survive the end of this process, while workers with --outlive and clients with a lease wait");
+  AddStateOptions(app, options);
   app.add_option("--listen-http", options.listen_http,
                  "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
+  app.add_option("--inspect", inspected, "say what a state folder has, and end; its coordinator may be running");
   app.add_option("--replay", replay, "read a journal, print the digest of its effects, and end");
   app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
   app.set_version_flag("--version", kServerVersion);
@@ -344,6 +364,7 @@ int Main(int argc, char** argv) {
   }
   HideTokenArguments(argc, argv);
   if (!replay.empty()) return Replay(replay);
+  if (!inspected.empty()) return Inspect(inspected);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-coordinator"));
   if (app.count("--max-sessions-per-uid") == 0) {
     options.config.max_sessions_per_uid = (options.config.max_sessions * 3 + 3) / 4;

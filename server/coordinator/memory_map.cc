@@ -194,6 +194,23 @@ void MemoryMap::Free(absl::Span<const WorkerIndex> workers, int64_t offset, int6
   MergeEqual(classes);
 }
 
+void MemoryMap::Restore(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes) {
+  const int64_t size = RoundUp(bytes);
+  std::vector<WorkerIndex> present;
+  for (WorkerIndex worker : workers) {
+    if (class_of_.contains(worker)) present.push_back(worker);
+  }
+  if (size == 0 || present.empty()) return;
+  const std::vector<Class*> classes = *Isolate(present);
+  for (Class* c : classes) c->free.Take(offset, offset + size);
+}
+
+void MemoryMap::MergeClasses() {
+  std::vector<Class*> all;
+  for (const auto& c : classes_) all.push_back(c.get());
+  MergeEqual(all);
+}
+
 void MemoryMap::MergeEqual(const std::vector<Class*>& touched) {
   if (classes_.size() < 2) return;
   std::vector<Class*> gone;

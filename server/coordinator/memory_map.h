@@ -50,6 +50,10 @@ class MemoryMap {
   };
   std::optional<int64_t> LargestFitAfter(absl::Span<const Request> requests,
                                          absl::Span<const WorkerIndex> workers) const;
+  // Ranges of a map that is built anew, as Allocate gave them; then MergeClasses, once. Workers that are not in the map
+  // are passed over.
+  void Restore(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
+  void MergeClasses();
   // The same group, offset and size that Allocate was asked for. Workers that left are passed over.
   void Free(absl::Span<const WorkerIndex> workers, int64_t offset, int64_t bytes);
 

@@ -102,8 +102,9 @@ struct MeasuredCost {
 
 struct PlanTemplate {
   TemplateId id;
-  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Plan> plan;         // null: of a snapshot, until it is made again (StateMachine::MakeAgain)
   std::shared_ptr<const std::string> text;  // until its workers know it
+  uint64_t text_hash = 0;
   ScalarRecipes recipes;
   std::shared_ptr<const std::vector<WayStep>> way;  // of a segment: its ops; null of one op
   std::vector<BufferUse> uses;                      // by buffer
@@ -140,6 +141,7 @@ class PlanCache {
   uint64_t misses() const { return misses_; }
 
  private:
+  friend class Snapshot;
   struct Entry {
     PlanKey key;
     PlanTemplate value;

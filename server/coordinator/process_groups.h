@@ -133,6 +133,7 @@ class ProcessGroups {
   const std::map<uint64_t, ProcessGroupEntry>& all() const { return groups_; }
 
  private:
+  friend class Snapshot;
   std::map<uint64_t, ProcessGroupEntry> groups_;
   std::map<std::pair<std::string, std::string>, uint64_t> by_key_;
   uint64_t next_ = 1;

@@ -62,6 +62,7 @@ class ProfileLog {
   const std::deque<ProfiledOp>& ops() const { return ops_; }
 
  private:
+  friend class Snapshot;
   static int64_t WeightOf(const ProfiledOp& op) { return op.runs.empty() ? 1 : static_cast<int64_t>(op.runs.size()); }
 
   uint64_t next_number_ = 0;

@@ -13,6 +13,7 @@
 // This table is bookkeeping alone; publications.cc has what the state machine does with it.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -55,6 +56,7 @@ class PublicationTable {
   int64_t BytesOf(const TenantEntry& tenant) const;  // on each worker, at most
 
  private:
+  friend class Snapshot;
   struct Own {
     int64_t count = 0;
     int64_t bytes = 0;

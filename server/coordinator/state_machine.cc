@@ -210,8 +210,8 @@ void StateMachine::AddParent(const OpPointer& op, const TensorEntry& tensor) {
   producer->children.push_back(op->ordinal);
 }
 
-absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,
-                                                          absl::Span<const PlanOperand> operands) const {
+absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands,
+                                                          Meshes known) const {
   const std::string_view name = NameOf(call.op);
   std::vector<const Mesh*> meshes;
   if (call.attributes.Get(attribute::mesh) != nullptr) meshes.push_back(call.attributes.Get(attribute::mesh));
@@ -222,12 +222,11 @@ absl::StatusOr<const Topology*> StateMachine::CheckMeshes(const OpCall& call,
   std::optional<WorkerIndex> first;
   bool is_mixed = false;
   for (const Mesh* mesh : meshes) {
-    TESSERA_RETURN_IF_ERROR(CheckWorkers(name, mesh->workers()));
+    if (known == Meshes::kChecked) TESSERA_RETURN_IF_ERROR(CheckWorkers(name, mesh->workers()));
     if (!first.has_value()) first = mesh->workers()[0];
     for (const WorkerIndex worker : mesh->workers()) {
       if (KindOf(worker) == KindOf(*first)) continue;
-      absl::Status status = CheckMove(call.op, *first, worker, meshes);
-      if (!status.ok()) return status;
+      if (known == Meshes::kChecked) TESSERA_RETURN_IF_ERROR(CheckMove(call.op, *first, worker, meshes));
       is_mixed = true;
     }
   }

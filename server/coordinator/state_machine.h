@@ -1,13 +1,11 @@
 #pragma once
 
-// StateMachine: the coordinator without clock, I/O or threads. `Apply(event) -> effects`; the same
-// events in the same order give the same effects, bit for bit, so that a journal of events is a full
-// account of what happened.
+// StateMachine: the coordinator without clock, I/O or threads. `Apply(event) -> effects`; the same events in the same
+// order give the same effects, bit for bit, so that a journal of events is a full account of what happened.
 //
-// It holds every session, tensor, buffer and issued operation; turns records into plans and plans into
-// instances with an ordinal, memory offsets and waits; and keeps the laws: an instruction waits only
-// for smaller ordinals, what doesn't fit is refused before anything runs, no byte leaves before all
-// that led to it has ended well.
+// It holds every session, tensor, buffer and issued operation; turns records into plans and plans into instances with
+// an ordinal, memory offsets and waits; and keeps the laws: an instruction waits only for smaller ordinals, what
+// doesn't fit is refused before anything runs, no byte leaves before all that led to it has ended well.
 
 #include <cstdint>
 #include <map>
@@ -68,6 +66,7 @@ class StateMachine final : private MachineTables {
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
 
  private:
+  friend class Snapshot;
   // sessions.cc
   void On(const StartedEvent& event);
   void On(const SessionOpenedEvent& event);
@@ -93,8 +92,7 @@ class StateMachine final : private MachineTables {
   void On(const WorkerLostEvent& event);
   void On(const WorkerHeardEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
-  // A process that came back under a lost number never ran what was issued before it joined, and its
-  // counters will not say so: no wait names it for that.
+  // A process that came back under a lost number never ran what was issued before: no wait names it for that.
   void DropRejoined(std::vector<InstanceWait>& waits) const;
   bool IsDead(WorkerIndex worker) const;
   // stalls.cc
@@ -103,8 +101,7 @@ class StateMachine final : private MachineTables {
   void AskIdle();
   Ordinal ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane);
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
-  // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
-  // that was there went. A creation and a redistribution ask for that mesh, and are refused.
+  // A call that says where its result is to be goes where a tensor that was there went, if its client had not heard.
   void KeepFromLost(Record& record) const;
 
   // long_work.cc
@@ -113,8 +110,7 @@ class StateMachine final : private MachineTables {
   std::optional<SessionId> NextToSweep() const;
   bool IsSwept(const SessionEntry& session) const;
   int64_t Sweep(SessionId session, int64_t max_cost);
-  // A tensor with shards on a worker that was lost goes on where all of them have living copies
-  // (schemas/types/living_mesh.h), and fails with the cause where they have none. False: it loses nothing by it.
+  // Goes on where all shards have living copies (schemas/types/living_mesh.h), or fails. False: it loses nothing.
   bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
 
   // turns.cc: whose turn it is, and what it costs.
@@ -223,8 +219,11 @@ class StateMachine final : private MachineTables {
   // issue.cc: one unit onto the workers, which would refuse what they can't take.
   absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
   absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const Unit& unit, std::vector<Scalar>& scalars);
-  absl::StatusOr<OpPlan> PlanUnit(const Unit& unit) const;
-  // Issues the unit by its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
+  enum class Meshes : uint8_t { kChecked, kKnown };  // kKnown: they were checked when the plan was made first
+  absl::StatusOr<OpPlan> PlanUnit(const Unit& unit, Meshes meshes) const;
+  void FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made);
+  absl::Status MakeAgain(const Unit& unit, PlanTemplate& known);  // of a snapshot's template: its plan
+  // By its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
   absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
                                               std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
@@ -238,7 +237,8 @@ class StateMachine final : private MachineTables {
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
   absl::Status CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const;
   // That all workers which the op names are there, and of one kind: their topology.
-  absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands) const;
+  absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands,
+                                              Meshes meshes = Meshes::kChecked) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,

@@ -100,13 +100,19 @@ std::string ContractLine(const Plan& plan, const ContractStep& step, MeshText me
   return StrCat(line, " ", ToText(step.store), " ", ValueText(plan, step.output, mesh));
 }
 
+// By values alone, whichever objects hold them and with how much room: the plan cache goes by it, and has to do the
+// same when it is replayed.
 class DescriptionSize {
  public:
   void Add(const Mesh& mesh) {
-    if (seen_.insert(mesh.SharedAddress()).second) bytes_ += mesh.SharedBytes();
+    if (std::find(meshes_.begin(), meshes_.end(), mesh) != meshes_.end()) return;
+    meshes_.push_back(mesh);
+    bytes_ += mesh.SharedBytes();
   }
   void Add(const WorkerHosts& hosts) {
-    if (seen_.insert(hosts.list().data()).second) bytes_ += static_cast<int64_t>(hosts.list().size() * sizeof(int32_t));
+    const std::vector<int32_t> list(hosts.list().begin(), hosts.list().end());
+    if (!hosts_.insert(list).second) return;
+    bytes_ += static_cast<int64_t>(list.size() * sizeof(int32_t));
   }
   void Add(const TensorSpec& spec) {
     Add(spec.mesh);
@@ -133,17 +139,18 @@ class DescriptionSize {
       if (operand.pieces.has_value()) Add(*operand.pieces);
     }
   }
-  void Add(const std::string& text) { bytes_ += static_cast<int64_t>(text.capacity()); }
+  void Add(const std::string& text) { bytes_ += static_cast<int64_t>(text.size()); }
   template <typename T>
   void AddArray(const std::vector<T>& values) {
-    bytes_ += static_cast<int64_t>(values.capacity() * sizeof(T));
+    bytes_ += static_cast<int64_t>(values.size() * sizeof(T));
   }
   int64_t bytes() const { return bytes_; }
 
  private:
   int64_t bytes_ = sizeof(Plan);
   // Specs of one mesh share its description, exchanges between the same hosts their list.
-  std::set<const void*> seen_;
+  std::vector<Mesh> meshes_;
+  std::set<std::vector<int32_t>> hosts_;
 };
 
 }  // namespace

@@ -162,7 +162,7 @@ def test_a_worker_whose_coordinator_does_not_come_back_ends_with_status_3_and_sa
 
 def test_a_worker_does_not_go_on_with_a_coordinator_that_knows_nothing_of_it(pool):
     pool.kill_coordinator()
-    (pool.state / "events.log").unlink()
+    (pool.state / "events-00000001.log").unlink()
     pool.coordinator = pool.start_coordinator()
     assert [worker.wait(30) for worker in pool.workers] == [3, 3]
     assert re.search(r"join: worker 0, process \d of that number, is not waited for here any more", pool.text())
@@ -178,7 +178,7 @@ def test_a_log_that_is_not_as_it_was_written_stops_the_start(pool):
     with pool.connect() as session:
         float(ts.sum(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])))
     pool.kill_coordinator()
-    log = pool.state / "events.log"
+    log = pool.state / "events-00000001.log"
     whole = log.read_bytes()
     at = len(whole) * 3 // 4
     log.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
@@ -189,6 +189,58 @@ def test_a_log_that_is_not_as_it_was_written_stops_the_start(pool):
     log.write_bytes(whole + b"\x01\x00\x00\x00half of an event")
     pool.coordinator = pool.start_coordinator()
     assert "were no whole event" in pool.text()
+
+
+def test_a_coordinator_that_is_told_to_end_leaves_a_snapshot_from_which_the_next_one_goes_on(pool):
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        x.wait()
+        for snapshot in (2, 3):
+            pool.coordinator.terminate()
+            assert pool.coordinator.wait(30) == 0
+            pool.coordinator = pool.start_coordinator()
+            assert float(ts.sum(x)) == 28.0
+            assert re.search(rf"events-{snapshot:08}.log: snapshot {snapshot} and \d events", pool.text()), pool.text()
+
+
+def test_snapshots_are_taken_while_it_works_and_killed_it_goes_on_from_the_last(pool):
+    pool.kill_coordinator()
+    pool.coordinator = pool.start_coordinator("--snapshot-after=0.001")
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        deadline = time.monotonic() + 30
+        count = 0
+        while "is written, in" not in pool.text():
+            assert time.monotonic() < deadline, pool.text()
+            x = x + 1
+            count += 1
+            x.wait()
+        pool.restart()
+        np.testing.assert_array_equal(np.asarray(x), np.arange(8.0) + count)
+    assert re.search(r"going on with .*: snapshot \d+ and \d+ events", pool.text())
+
+
+def doctor(folder: Path) -> subprocess.CompletedProcess:
+    return subprocess.run([BINARIES / "client/cli/tessera", "doctor", f"--state={folder}"], env={**ENVIRONMENT, "TESSERA_BIN_DIR": BINARIES},
+                          capture_output=True, text=True, timeout=60)
+
+
+def test_doctor_says_what_a_state_folder_has_and_why_a_start_is_refused(pool):
+    with pool.connect(name="training") as session:
+        float(ts.sum(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])))
+        told = doctor(pool.state)  # while its coordinator runs
+        assert told.returncode == 0, told.stderr
+        assert re.search(r"events-00000001.log: \d+ bytes, \d+ events after 0", told.stdout)
+        assert re.search(r"a start reads \d+ events: epoch \d+, 1 sessions \(1 with a name\), \d tensors, 2 workers", told.stdout)
+    pool.kill_coordinator()
+    log = pool.state / "events-00000001.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:400] + bytes([whole[400] ^ 1]) + whole[401:])
+    told = doctor(pool.state)
+    assert told.returncode == 1
+    assert "a start is refused: " in told.stderr and "events-00000001.log: journal: " in told.stderr
+    log.write_bytes(whole)
+    pool.coordinator = pool.start_coordinator()
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):

@@ -22,14 +22,25 @@ int main(int argc, char** argv) {
   uint64_t seeds = 1000;
   uint64_t first = 1;
   bool trace = false;
+  bool kills_coordinator = false;
+  size_t torn_records = 0;
   app.add_option("--seeds", seeds, "how many");
   app.add_option("--first", first, "the first of them");
   app.add_flag("--trace", trace, "print all that happens");
+  app.add_flag("--kill-coordinator", kills_coordinator,
+               "kill the coordinator at any time, also as it writes an event; another one goes on with its log");
+  app.add_option("--torn-records", torn_records,
+                 "with --kill-coordinator: in the end one of so many records of the log is torn at each of its bytes");
   CLI11_PARSE(app, argc, argv);
   int64_t steps = 0;
+  int64_t restarts = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
-    const tessera::SimulationResult result = tessera::Simulate({.seed = seed});
+    const tessera::SimulationResult result = tessera::Simulate({.seed = seed,
+                                                                .kills_coordinator = kills_coordinator,
+                                                                .takes_snapshots = kills_coordinator,
+                                                                .torn_records = kills_coordinator ? torn_records : 0});
     steps += result.steps;
+    restarts += result.restarts;
     if (trace) Print(result.trace, result.trace.size());
     if (result.status.ok()) continue;
     if (!trace) Print(result.trace, kLastLines);
@@ -37,7 +48,8 @@ int main(int argc, char** argv) {
            result.status.ToString().c_str());
     return 1;
   }
-  printf("%llu seeds, %lld steps: all laws hold\n", static_cast<unsigned long long>(seeds),
-         static_cast<long long>(steps));
+  printf("%llu seeds, %lld steps%s: all laws hold\n", static_cast<unsigned long long>(seeds),
+         static_cast<long long>(steps),
+         kills_coordinator ? (", " + std::to_string(restarts) + " coordinators killed").c_str() : "");
   return 0;
 }

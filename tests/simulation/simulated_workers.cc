@@ -34,8 +34,23 @@ void SimulatedWorkers::JoinAll() {
 }
 
 void SimulatedWorkers::Join(WorkerIndex index) {
+  if (calls_.epoch() == 0) {
+    schedule_.In(500, [this, index]() { Join(index); });
+    return;
+  }
   Worker& worker = workers_.at(index);
-  worker = Worker{next_incarnation_++, true};
+  const uint64_t link = worker.link + 1;
+  worker = Worker{};
+  worker.incarnation = calls_.next_incarnation();
+  worker.lives = true;
+  worker.epoch = calls_.epoch();
+  worker.link = link;
+  worker.is_linked = true;
+  worker.core = std::make_unique<LinkCore>();
+  if (worker.incarnation <= newest_incarnation_) {
+    calls_.broken(absl::InternalError(StrCat("incarnation ", worker.incarnation, " is given again")));
+  }
+  newest_incarnation_ = worker.incarnation;
   calls_.trace(StrCat("worker ", index.value, " joins"));
   WorkerJoinedEvent event;
   event.worker = index;
@@ -45,12 +60,54 @@ void SimulatedWorkers::Join(WorkerIndex index) {
   calls_.apply(event);
 }
 
-void SimulatedWorkers::Tell(const ToWorkers& told) {
-  if (const auto* probe = std::get_if<InlineRead>(&told.message); probe != nullptr && probe->stream == kProbeStream) {
-    for (WorkerIndex index : *told.workers) AnswerProbe(index, *probe);
-    return;
+bool SimulatedWorkers::is_connected(WorkerIndex index) const {
+  const Worker& worker = workers_.at(index);
+  return worker.lives && worker.is_linked;
+}
+
+void SimulatedWorkers::LoseCoordinator() {
+  for (auto& [index, worker] : workers_) {
+    worker.is_linked = false;
+    worker.hears_until_us = schedule_.now_us() + random_.Between(0, 300);
   }
+}
+
+void SimulatedWorkers::FindCoordinator() {
+  for (auto& [index, worker] : workers_) {
+    if (!worker.lives) continue;
+    const int64_t after_us = std::max<int64_t>(0, worker.hears_until_us - schedule_.now_us()) + 1;
+    schedule_.In(after_us + random_.Between(0, random_.OneIn(4) ? 20'000 : 500),
+                 [this, index = index, incarnation = worker.incarnation]() { JoinAgain(index, incarnation); });
+  }
+}
+
+void SimulatedWorkers::JoinAgain(WorkerIndex index, uint64_t incarnation) {
+  Worker& worker = workers_.at(index);
+  if (!worker.lives || worker.incarnation != incarnation || worker.is_linked || calls_.epoch() == 0) return;
+  const uint64_t epoch = calls_.epoch();
+  if (epoch <= worker.epoch) {
+    return calls_.broken(absl::InternalError(StrCat("worker ", index.value, " had a coordinator of epoch ",
+                                                    worker.epoch, ", and the next one's is ", epoch)));
+  }
+  if (forget_taken_) worker.core = std::make_unique<LinkCore>();
+  const auto reports =
+      calls_.rejoin({index, worker.incarnation, worker.epoch, worker.core->taken(), worker.core->reported()});
+  if (!reports.has_value()) return Kill(index);  // nobody waits for it, and it ends
+  calls_.trace(StrCat("worker ", index.value, " joins again"));
+  worker.epoch = epoch;
+  worker.is_linked = true;
+  ++worker.link;
+  if (!forget_taken_) calls_.broken(worker.core->Resume(*reports));
+  worker.reports.erase(worker.reports.begin(), worker.reports.upper_bound(*reports));
+  for (const auto& [number, report] : worker.reports) SendReport(index, worker, number);
+}
+
+void SimulatedWorkers::Issued(const ToWorkers& told) {
   VisitOrdinal(told.message, [&](Ordinal ordinal, StreamId stream, const std::vector<InstanceWait>& waits) {
+    if (!ordinals_.insert(ordinal).second) {
+      calls_.broken(absl::InternalError(StrCat("ordinal ", ordinal.value, " is given again")));
+    }
+    if (NumberOf(stream) == kProbeStream) return;
     ++instances_;
     for (const InstanceWait& wait : waits) {
       const bool is_across =
@@ -63,13 +120,34 @@ void SimulatedWorkers::Tell(const ToWorkers& told) {
       if (workers_.at(index).lives) running_[ordinal].insert(index);
     }
   });
-  for (WorkerIndex index : *told.workers) {
-    Worker& worker = workers_.at(index);
-    if (!worker.lives) continue;
-    worker.last_arrival_us = std::max(worker.last_arrival_us, schedule_.now_us() + random_.Between(5, 300));
-    worker.inbox.push_back({worker.last_arrival_us, told.message});
-    schedule_.At(worker.last_arrival_us, [this, index]() { Move(index); });
+}
+
+void SimulatedWorkers::Tell(WorkerIndex index, uint64_t number, const std::shared_ptr<const WorkerMessage>& message,
+                            uint64_t reports) {
+  Worker& worker = workers_.at(index);
+  worker.last_arrival_us = std::max(worker.last_arrival_us, schedule_.now_us() + random_.Between(5, 300));
+  schedule_.At(worker.last_arrival_us,
+               [this, index, number, message, reports, incarnation = worker.incarnation, link = worker.link]() {
+                 const Worker& hearing = workers_.at(index);
+                 if (!hearing.lives || hearing.incarnation != incarnation || hearing.link != link) return;
+                 if (!hearing.is_linked && schedule_.now_us() > hearing.hears_until_us) return;
+                 Arrive(index, number, *message, reports);
+               });
+}
+
+void SimulatedWorkers::Arrive(WorkerIndex index, uint64_t number, const WorkerMessage& message, uint64_t reports) {
+  Worker& worker = workers_.at(index);
+  const absl::StatusOr<size_t> skipped = worker.core->SkipOf(number, 1);
+  if (!skipped.ok()) return calls_.broken(skipped.status());
+  worker.core->Acknowledge(reports);
+  worker.reports.erase(worker.reports.begin(), worker.reports.upper_bound(reports));
+  if (*skipped > 0) return;
+  worker.core->TookOne();
+  if (const auto* probe = std::get_if<InlineRead>(&message); probe != nullptr && probe->stream == kProbeStream) {
+    return AnswerProbe(index, *probe);
   }
+  worker.inbox.push_back({schedule_.now_us(), message});
+  Move(index);
 }
 
 void SimulatedWorkers::AnswerProbe(WorkerIndex index, const InlineRead& read) {
@@ -113,18 +191,25 @@ void SimulatedWorkers::Kill(WorkerIndex index) {
   const uint64_t incarnation = worker.incarnation;
   const int64_t after_us = random_.OneIn(2) ? worker.last_report_us : schedule_.now_us();
   const int64_t lost_us = std::max(after_us, schedule_.now_us()) + random_.Between(1, 2000);
-  schedule_.At(lost_us, [this, index, incarnation]() {
-    calls_.trace(StrCat("worker ", index.value, " is lost"));
-    workers_.at(index).incarnation = 0;
-    calls_.apply(WorkerLostEvent{index, incarnation, "killed"});
-    schedule_.In(random_.Between(1, 20'000), [this, index]() { Join(index); });
-  });
+  schedule_.At(lost_us, [this, index, incarnation]() { Lost(index, incarnation); });
   MoveAll();
+}
+
+// A coordinator that comes later finds that its process is gone.
+void SimulatedWorkers::Lost(WorkerIndex index, uint64_t incarnation) {
+  if (calls_.epoch() == 0) {
+    schedule_.In(500, [this, index, incarnation]() { Lost(index, incarnation); });
+    return;
+  }
+  calls_.trace(StrCat("worker ", index.value, " is lost"));
+  workers_.at(index).incarnation = 0;
+  calls_.apply(WorkerLostEvent{index, incarnation, "killed"});
+  schedule_.In(random_.Between(1, 20'000), [this, index]() { Join(index); });
 }
 
 void SimulatedWorkers::Beat() {
   for (const auto& [index, worker] : workers_) {
-    if (worker.lives) calls_.apply(WorkerHeardEvent{index});
+    if (worker.lives && worker.is_linked) calls_.apply(WorkerHeardEvent{index});
   }
 }
 
@@ -221,9 +306,22 @@ void SimulatedWorkers::EndTicket(WorkerIndex index, Worker& worker, TransferRepo
 }
 
 void SimulatedWorkers::Send(WorkerIndex index, Worker& worker, WorkerReportEvent report) {
+  const uint64_t number = worker.core->next_report();
+  worker.core->Reported({number});
+  worker.reports[number] = std::move(report);
+  SendReport(index, worker, number);
+}
+
+// On the link that is there. A report that is on its way when the coordinator dies is lost with it, and kept here.
+void SimulatedWorkers::SendReport(WorkerIndex index, Worker& worker, uint64_t number) {
+  if (!worker.is_linked) return;
+  WorkerReportEvent report = worker.reports.at(number);
+  report.taken = worker.core->taken();
   worker.last_report_us = std::max(worker.last_report_us, schedule_.now_us() + random_.Between(5, 500));
-  schedule_.At(worker.last_report_us, [this, index, report = std::move(report)]() {
-    if (workers_.at(index).incarnation == report.incarnation) calls_.apply(report);
+  schedule_.At(worker.last_report_us, [this, index, number, link = worker.link, report = std::move(report)]() {
+    const Worker& said = workers_.at(index);
+    if (said.incarnation != report.incarnation || said.link != link || !said.is_linked) return;
+    calls_.report(number, report);
   });
 }
 

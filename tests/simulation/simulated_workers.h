@@ -2,11 +2,16 @@
 
 // SimulatedWorkers: the workers of a simulation. Each takes its messages in order, runs an instance when what it waits
 // for is done where it must be, takes a while, and reports. They die, with what they had, and come back.
+//
+// Each has the real LinkCore. A worker whose coordinator dies goes on with what it has taken, keeps its reports, and
+// joins the next one again.
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +20,7 @@
 #include "absl/status/status.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/worker/link_core.h"
 #include "tests/simulation/generator.h"
 #include "tests/simulation/schedule.h"
 
@@ -22,15 +28,39 @@ namespace tessera {
 
 class SimulatedWorkers {
  public:
+  // As a worker says it that joins again.
+  struct Rejoin {
+    WorkerIndex worker;
+    uint64_t incarnation = 0;
+    uint64_t epoch = 0;  // of the coordinator that it had
+    uint64_t taken = 0;
+    uint64_t reported = 0;
+  };
   struct Calls {
     std::function<void(Event)> apply;  // by the coordinator
     std::function<void(absl::Status)> broken;
     std::function<void(std::string)> trace;
+    // The coordinator's epoch; 0 while there is none.
+    std::function<uint64_t()> epoch;
+    std::function<uint64_t()> next_incarnation;
+    // So many reports of the worker are there; nullopt: it is not waited for.
+    std::function<std::optional<uint64_t>(const Rejoin&)> rejoin;
+    // A report that came. The coordinator takes each once, by its number.
+    std::function<void(uint64_t number, WorkerReportEvent)> report;
   };
   SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count);
 
   void JoinAll();
-  void Tell(const ToWorkers& told);
+  // It is issued from now on, and others wait for it; its bytes come by Tell.
+  void Issued(const ToWorkers& told);
+  // Message `number` of the coordinator, which has so many reports of the worker.
+  void Tell(WorkerIndex index, uint64_t number, const std::shared_ptr<const WorkerMessage>& message, uint64_t reports);
+  // Whether it has a link to the coordinator that is there.
+  bool is_connected(WorkerIndex worker) const;
+  // All links end; what was on its way to a worker comes up to some place.
+  void LoseCoordinator();
+  // Another coordinator is there: they join it again, each after a while.
+  void FindCoordinator();
   void Kill(WorkerIndex worker);
   // It breathes from now on, and does no work.
   void Stall(WorkerIndex worker);
@@ -43,6 +73,8 @@ class SimulatedWorkers {
   int64_t instances() const { return instances_; }
   // A fault: the next report is lost, and its worker goes on.
   void LoseReport() { lose_report_ = true; }
+  // A fault: one that joins again says that it has taken nothing, and takes all again.
+  void ForgetTaken() { forget_taken_ = true; }
   // A fault: those that stall answer probes.
   void AnswerProbes() { stalled_answer_ = true; }
   // A fault: the next upload that has all its bytes says nothing of it.
@@ -56,6 +88,12 @@ class SimulatedWorkers {
   struct Worker {
     uint64_t incarnation = 0;
     bool lives = false;
+    uint64_t epoch = 0;      // of the coordinator that it has, or had
+    uint64_t link = 0;       // counts its links; messages on a former one don't come
+    bool is_linked = false;  // to the coordinator that is there
+    int64_t hears_until_us = 0;
+    std::unique_ptr<LinkCore> core = {};
+    std::map<uint64_t, WorkerReportEvent> reports = {};  // that LinkCore keeps, by number
     bool runs = false;
     bool is_stalled = false;
     std::deque<Message> inbox = {};
@@ -65,6 +103,10 @@ class SimulatedWorkers {
     int64_t last_report_us = 0;
   };
   void Join(WorkerIndex index);
+  void Arrive(WorkerIndex index, uint64_t number, const WorkerMessage& message, uint64_t reports);
+  void JoinAgain(WorkerIndex index, uint64_t incarnation);
+  void Lost(WorkerIndex index, uint64_t incarnation);
+  void SendReport(WorkerIndex index, Worker& worker, uint64_t number);
   void Move(WorkerIndex index);
   void MoveAll();
   // Tickets that it was told to close.
@@ -84,11 +126,13 @@ class SimulatedWorkers {
   Calls calls_;
   std::map<WorkerIndex, Worker> workers_;
   std::map<Ordinal, std::set<WorkerIndex>> running_;  // told and not done
-  uint64_t next_incarnation_ = 1;
+  uint64_t newest_incarnation_ = 0;
+  std::set<Ordinal> ordinals_;  // that were issued
   int64_t instances_ = 0;
   bool lose_report_ = false;
   bool forget_upload_ = false;
   bool stalled_answer_ = false;
+  bool forget_taken_ = false;
 };
 
 }  // namespace tessera

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "schemas/session.capnp.h"
-#include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/rpc/session_outbox.h"
@@ -18,8 +17,10 @@
 #include "tests/simulation/client_end.h"
 #include "tests/simulation/frames.h"
 #include "tests/simulation/generator.h"
+#include "tests/simulation/machine_laws.h"
 #include "tests/simulation/publication_laws.h"
 #include "tests/simulation/schedule.h"
+#include "tests/simulation/simulated_coordinator.h"
 #include "tests/simulation/simulated_workers.h"
 #include "tests/simulation/tenant_laws.h"
 #include "tests/simulation/texts.h"
@@ -27,7 +28,9 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kEpoch = 7;
+constexpr uint64_t kFirstEpoch = 7;
+constexpr uint64_t kPeerKey = 99;
+constexpr int64_t kTearOneIn = 150;  // of events that may be torn
 constexpr int kWorkers = 3;
 constexpr int kSessions = 3;
 constexpr int kRanks = 2;  // sessions that are members of a process group
@@ -49,6 +52,8 @@ struct Link {
   uint64_t connection = 0;
   bool is_cut = false;
   bool is_silent = false;  // nothing arrives, and nobody says so
+  int coordinator = 0;     // counts the coordinators: the one that it leads to
+  uint64_t epoch = 0;      // of it
   Pipe to_server;
   Pipe to_client;
   Frames at_server;
@@ -58,7 +63,6 @@ using LinkPointer = std::shared_ptr<Link>;
 struct Session {
   SessionId id;
   ClientEnd client{kWorkers};
-  SessionOutbox outbox;
   struct Sent {
     uint64_t number = 0;
     std::string text;
@@ -86,14 +90,23 @@ class Simulation {
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed),
-        machine_(Config(options.seed)),
+        coordinator_(Config(options.seed),
+                     options.kills_coordinator ? SimulatedCoordinator::Log::kKept : SimulatedCoordinator::Log::kNone),
         workers_(schedule_, random_,
                  {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
-                  [this](std::string text) { Trace(text); }},
-                 kWorkers) {}
+                  [this](std::string text) { Trace(text); }, [this]() { return is_up_ ? epoch() : 0; },
+                  [this]() { return machine().given().incarnation + 1; },
+                  [this](const SimulatedWorkers::Rejoin& worker) { return Rejoin(worker); },
+                  [this](uint64_t number, WorkerReportEvent report) { TakeReport(number, std::move(report)); }},
+                 kWorkers) {
+    coordinator_.Observe([this](const Effects& effects) { See(effects); });
+  }
 
   SimulationResult Run() {
     if (options_.fault == Fault::kAnswerProbes) workers_.AnswerProbes();
+    if (options_.fault == Fault::kForgetTaken) workers_.ForgetTaken();
+    if (options_.fault == Fault::kSkipBehindSnapshot) coordinator_.LoseFirstBehindSnapshot();
+    Apply(StartedEvent{kFirstEpoch, kPeerKey});
     workers_.JoinAll();
     for (int i = 0; i < kSessions; ++i) {
       Session& session = sessions_[static_cast<size_t>(i)];
@@ -101,7 +114,7 @@ class Simulation {
       if (i < kRanks) session.client.BeRank(i, kRanks);
       session.client.BeOf(TenantOf(i), TenantOf(i < kRanks ? kRanks : 0));
       session.is_connected = true;
-      session.connection = ++next_connection_;
+      session.connection = NextConnection();
       Apply(SessionOpenedEvent{session.id, 77, OpenedAs(i), "simulation", kLeaseUs, Role::kClient, "",
                                session.connection});
       laws_.Opened(session.id, TenantOf(i));
@@ -112,15 +125,16 @@ class Simulation {
     while (!schedule_.empty() && result_.status.ok()) {
       schedule_.Step();
       ++result_.steps;
-      CheckMemory();
-      Broken(laws_.Check(machine_));
+      Broken(CheckBuffers(machine()));
+      Broken(laws_.Check(machine()));
     }
-    if (result_.status.ok()) CheckEnd();
+    if (result_.status.ok()) Broken(CheckNothingIsLeft(machine()));
     if (result_.status.ok() && options_.replays) CheckReplay();
+    if (result_.status.ok() && options_.torn_records > 0) Broken(coordinator_.CheckEveryEnd(options_.torn_records));
     result_.instances = workers_.instances();
     for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
     for (const Session& session : sessions_) result_.attached += session.client.attached();
-    result_.publications = static_cast<int64_t>(machine_.publications().all().size());
+    result_.publications = static_cast<int64_t>(machine().publications().all().size());
     return std::move(result_);
   }
 
@@ -145,6 +159,17 @@ class Simulation {
   }
   void Broken(const std::string& text) { Broken(absl::InternalError(text)); }
   Session& At(int index) { return sessions_[static_cast<size_t>(index)]; }
+  const StateMachine& machine() const { return coordinator_.machine(); }
+  uint64_t epoch() const { return machine().given().epoch; }
+  SessionOutbox& OutboxOf(const Session& session) { return coordinator_.core().outbox(session.id); }
+  // What the machine takes for the time: a coordinator that was away counts against nobody.
+  int64_t NowUs() const { return schedule_.now_us() - paused_us_; }
+  uint64_t NextConnection() {
+    const uint64_t next = machine().given().connection + 1;
+    if (next <= newest_connection_) Broken(StrCat("connection ", next, " is given again"));
+    newest_connection_ = next;
+    return next;
+  }
 
   // ---- the coordinator ----------------------------------------------------------------------------
 
@@ -165,45 +190,170 @@ class Simulation {
     if (random_.OneIn(8)) tenants.pop_back();  // it goes on without new memory
     ++result_.changed_limits;
     Trace(StrCat("limits of ", tenants.size(), " tenants change"));
-    laws_.Changed(machine_, tenants);
+    laws_.Changed(machine(), tenants);
     is_replayed_ = options_.fault != Fault::kLimitsByTheEdge;
     if (options_.fault != Fault::kForgetLowering) Apply(TenantsChangedEvent{std::move(tenants)});
     is_replayed_ = true;
   }
 
-  void Apply(Event event) {
-    if (options_.replays && is_replayed_) events_.emplace_back(schedule_.now_us(), event);
-    Effects effects = machine_.Apply(schedule_.now_us(), std::move(event));
-    if (options_.replays) AddTexts(effects, texts_);
-    publication_laws_.See(machine_);
-    for (Effect& effect : effects) {
-      if (auto* told = std::get_if<ToWorkers>(&effect)) {
-        if (options_.fault == Fault::kWritePublished) publication_laws_.Misplace(machine_, random_, *told);
-        Broken(publication_laws_.Check(machine_, *told));
-        workers_.Tell(*told);
-      } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
-        Session& session = At(static_cast<int>(to_client->session.value) - 1);
-        if (std::string text = TextOf(to_client->event); !text.empty()) {
-          session.sent.push_back({to_client->event.number, std::move(text)});
-        }
-        session.outbox.Add(std::move(to_client->event));
-        ++result_.events;
-      } else if (const auto* end = std::get_if<EndSession>(&effect)) {
-        OnEnd(*end);
-      } else if (const auto* victim = std::get_if<KillWorker>(&effect)) {
-        if (!workers_.is_stalled(victim->worker)) {
-          Broken(StrCat("worker ", victim->worker.value, " works, and is ended: it ", victim->reason));
-        }
-        workers_.Kill(victim->worker);
-      }
+  // False: the coordinator is not there, or was killed as it wrote the event.
+  bool Apply(Event event, const wire::Batch::Reader* batch = nullptr) {
+    if (!is_up_) return false;
+    if (options_.kills_coordinator && !is_settling_ && ComesAgain(event) && random_.OneIn(kTearOneIn)) {
+      coordinator_.TearNext(static_cast<uint64_t>(random_.Below(1 << 20)));
     }
+    const bool is_kept = options_.replays && is_replayed_;
+    if (is_kept) events_.emplace_back(NowUs(), event);
+    absl::StatusOr<Core::Consequences> done = coordinator_.Apply(NowUs(), event, batch);
+    if (!done.ok()) {
+      if (is_kept) events_.pop_back();
+      ++result_.torn_events;
+      KillCoordinator("as it writes an event");
+      return false;
+    }
+    for (const EndSession& end : done->ended) {
+      OnEnd(end);
+      coordinator_.core().Drop(end.session);
+    }
+    for (const KillWorker& victim : done->victims) {
+      if (!workers_.is_stalled(victim.worker)) {
+        Broken(StrCat("worker ", victim.worker.value, " works, and is ended: it ", victim.reason));
+      }
+      workers_.Kill(victim.worker);
+    }
+    FlushWorkers();
     Flush(SessionOutbox::Quiet::kMayWait);
-    if (machine_.has_more() && !std::exchange(going_on_, true)) {
-      schedule_.In(0, [this]() {
+    if (machine().has_more() && !std::exchange(going_on_, true)) {
+      schedule_.In(0, [this, coordinator = coordinators_]() {
+        if (coordinator != coordinators_) return;
         going_on_ = false;
         Apply(ContinuedEvent{});
       });
     }
+    return true;
+  }
+
+  void See(const Effects& effects) {
+    if (options_.replays) AddTexts(effects, texts_);
+    publication_laws_.See(machine());
+    for (const Effect& effect : effects) {
+      if (const auto* told = std::get_if<ToWorkers>(&effect)) {
+        ToWorkers looked_at = *told;
+        if (options_.fault == Fault::kWritePublished) publication_laws_.Misplace(machine(), random_, looked_at);
+        Broken(publication_laws_.Check(machine(), looked_at));
+        workers_.Issued(*told);
+        if (const auto* window = std::get_if<TransferWindow>(&told->message)) {
+          if (!tickets_.insert(window->ticket).second)
+            Broken(StrCat("ticket ", window->ticket.value, " is given again"));
+        }
+      } else if (const auto* to_client = std::get_if<ToClient>(&effect)) {
+        Session& session = At(static_cast<int>(to_client->session.value) - 1);
+        if (std::string text = TextOf(to_client->event); !text.empty()) {
+          session.sent.push_back({to_client->event.number, std::move(text)});
+        }
+        ++result_.events;
+      }
+    }
+  }
+
+  void FlushWorkers() {
+    for (auto& [index, line] : coordinator_.core().workers()) {
+      while (line.outbox.unsent() > 0 && workers_.is_connected(index)) {
+        const std::shared_ptr<const WorkerMessage> message = *line.outbox.next();
+        const uint64_t number = line.outbox.next_number();
+        if (options_.kills_coordinator) CheckMessage(index, line.incarnation, number, *message);
+        line.outbox.Sent(1);
+        workers_.Tell(index, number, message, line.reports);
+      }
+    }
+  }
+
+  // A message is the same whichever coordinator sends it.
+  void CheckMessage(WorkerIndex worker, uint64_t incarnation, uint64_t number, const WorkerMessage& message) {
+    std::string text = ToText(Effect(ToWorkers{MakeGroup({worker}), message}));
+    const auto [known, is_new] = messages_.try_emplace({incarnation, number}, text);
+    if (is_new) return;
+    ++result_.messages_again;
+    if (known->second == text) return;
+    Broken(StrCat("message ", number, " of worker ", worker.value, " was ", known->second, " and is now ", text));
+  }
+
+  void TakeReport(uint64_t number, WorkerReportEvent report) {
+    const Core::WorkerLine* const line = coordinator_.core().FindWorker(report.worker);
+    if (!is_up_ || line == nullptr || line->incarnation != report.incarnation) return;
+    if (number <= line->reports) return;  // it is here already
+    if (number > line->reports + 1) return Broken(StrCat("report ", number, " came after report ", line->reports));
+    Apply(std::move(report));
+  }
+
+  // ---- the coordinator's end and its successor --------------------------------------------------
+
+  void KillCoordinator(const std::string& when) {
+    if (!is_up_) return;
+    Trace(StrCat("the coordinator is killed ", when));
+    is_up_ = false;
+    ++coordinators_;
+    going_on_ = false;
+    killed_us_ = schedule_.now_us();
+    workers_.LoseCoordinator();
+    for (Session& session : sessions_) {
+      session.at_server = nullptr;
+      session.is_connected = false;
+      if (session.at_client) EndWithCoordinator(session.at_client);
+    }
+    schedule_.In(random_.Between(100, random_.OneIn(3) ? 30'000 : 2000), [this]() { RestartCoordinator(); });
+  }
+
+  // What the process has sent comes up to some byte; what was on its way to it is lost.
+  void EndWithCoordinator(const LinkPointer& link) {
+    if (link->is_cut || link->is_silent) return;
+    link->is_cut = true;
+    link->to_server.pieces.clear();
+    KeepSome(link->to_client);
+    schedule_.At(std::max(schedule_.now_us(), link->to_client.last_arrival_us) + random_.Between(1, 3000),
+                 [this, link]() { LostAtClient(link); });
+  }
+
+  void RestartCoordinator() {
+    if (options_.fault == Fault::kEffectBeforeLog) coordinator_.LoseTail();
+    Broken(coordinator_.Restart());
+    if (!result_.status.ok()) return;
+    ++result_.restarts;
+    is_up_ = true;
+    paused_us_ += schedule_.now_us() - killed_us_;
+    const uint64_t next_epoch = epoch() + (options_.fault == Fault::kKeepEpoch ? 0 : 1);
+    Trace(StrCat("a coordinator of epoch ", next_epoch, " goes on"));
+    Apply(StartedEvent{next_epoch, coordinator_.core().peer_key()});
+    std::vector<std::pair<SessionId, uint64_t>> connected;
+    for (const auto& [id, entry] : machine().sessions()) {
+      Session& session = At(static_cast<int>(id.value) - 1);
+      session.was_welcomed = true;
+      session.acknowledged = entry.last_event - OutboxOf(session).size();
+      if (entry.connected) connected.emplace_back(id, entry.connection);
+    }
+    for (const auto& [id, connection] : connected) Apply(ConnectionLostEvent{id, connection});
+    std::vector<WorkerIndex> here;
+    for (const auto& [index, worker] : machine().workers()) {
+      if (worker.state != WorkerState::kDead) here.push_back(index);
+    }
+    for (const WorkerIndex worker : here) Apply(WorkerHeardEvent{worker});
+    if (is_up_) workers_.FindCoordinator();
+  }
+
+  void TakeSnapshot() {
+    ++result_.snapshots;
+    Broken(coordinator_.TakeSnapshot());
+  }
+
+  std::optional<uint64_t> Rejoin(const SimulatedWorkers::Rejoin& worker) {
+    Core::WorkerLine* const line = coordinator_.core().FindWorker(worker.worker);
+    if (line == nullptr || line->incarnation != worker.incarnation) return std::nullopt;
+    if (worker.reported < line->reports && options_.fault != Fault::kForgetTaken) {
+      Broken(StrCat("worker ", worker.worker.value, " has sent ", worker.reported, " reports, and more are here"));
+    }
+    Broken(line->outbox.Resume(worker.taken));
+    result_.reports_again += static_cast<int64_t>(worker.reported - line->reports);
+    return options_.fault == Fault::kForgetReports ? 0 : line->reports;
   }
 
   void OnEnd(const EndSession& end) {
@@ -220,7 +370,7 @@ class Simulation {
   void Flush(SessionOutbox::Quiet quiet) {
     std::optional<capnp::MallocMessageBuilder> message;
     for (Session& session : sessions_) {
-      while (session.at_server && session.outbox.NextMessage(quiet, message)) {
+      while (session.at_server && !session.is_over && OutboxOf(session).NextMessage(quiet, message)) {
         Send(session.at_server, &Link::to_client, BytesOf(*message));
       }
     }
@@ -230,7 +380,7 @@ class Simulation {
     LoseSilent();
     Apply(TickEvent{});
     workers_.Beat();
-    Flush(SessionOutbox::Quiet::kNow);
+    if (is_up_) Flush(SessionOutbox::Quiet::kNow);
     // Signs of life.
     for (Session& session : sessions_) {
       if (session.at_client) Send(session.at_client, &Link::to_server, session.client.Acknowledgement());
@@ -239,7 +389,7 @@ class Simulation {
   }
 
   void LoseSilent() {
-    if (options_.fault == Fault::kNeverLoseSilent) return;
+    if (options_.fault == Fault::kNeverLoseSilent || !is_up_) return;
     for (Session& session : sessions_) {
       if (session.is_over || !session.is_connected || schedule_.now_us() - session.heard_us <= kSilenceUs) continue;
       Trace(StrCat("session ", session.id.value, " says nothing"));
@@ -250,7 +400,7 @@ class Simulation {
   void Disconnect(Session& session) {
     session.at_server = nullptr;
     session.is_connected = false;
-    session.outbox.Disconnected();
+    if (!session.is_over) OutboxOf(session).Disconnected();
     Apply(ConnectionLostEvent{session.id, session.connection});
   }
 
@@ -265,11 +415,11 @@ class Simulation {
       const auto message = reader.getRoot<wire::ToCoordinator>();
       if (message.isAcknowledge()) {
         session.acknowledged = std::max(session.acknowledged, message.getAcknowledge());
-        session.outbox.Acknowledge(message.getAcknowledge());
+        Broken(coordinator_.core().Acknowledge(session.id, message.getAcknowledge()));
       } else {
         TakeBatch(session, message.getBatch());
       }
-      if (session.is_over || !result_.status.ok()) return;
+      if (session.is_over || !is_up_ || !result_.status.ok()) return;
     }
     Flush(SessionOutbox::Quiet::kMayWait);
   }
@@ -279,12 +429,13 @@ class Simulation {
     if (!records.ok()) return Broken(records.status());
     const std::string text = TextOf(*records);
     const uint64_t number = batch.getNumber();
-    const uint64_t before = machine_.sessions().at(session.id).last_batch;
-    Apply(BatchEvent{session.id, number, *std::move(records)});
+    if (batch.getEpoch() != epoch()) return Broken(StrCat("batch ", number, " is for epoch ", batch.getEpoch()));
+    const uint64_t before = machine().sessions().at(session.id).last_batch;
+    if (!Apply(BatchEvent{session.id, number, *std::move(records)}, &batch)) return;
     ++result_.batches;
     Trace(StrCat("session ", session.id.value, " batch ", number, ": ", text));
-    const auto found = machine_.sessions().find(session.id);
-    if (found == machine_.sessions().end()) return;
+    const auto found = machine().sessions().find(session.id);
+    if (found == machine().sessions().end()) return;
     if (found->second.last_batch == before) {
       ++result_.resent_batches;
       if (number > before) Broken(StrCat("batch ", number, " was not taken"));
@@ -310,7 +461,10 @@ class Simulation {
     if (pipe.pieces.empty() || link->is_silent) return;  // it was cut away, or is lost
     const std::string bytes = std::move(pipe.pieces.front());
     pipe.pieces.pop_front();
-    if (way == &Link::to_server) return TakeFromClient(link, bytes);
+    if (way == &Link::to_server) {
+      if (link->coordinator == coordinators_) TakeFromClient(link, bytes);
+      return;
+    }
     Session& session = At(link->session);
     if (session.at_client != link) return;
     Broken(session.client.Take(bytes));
@@ -358,13 +512,7 @@ class Simulation {
     link->is_cut = true;
     for (Pipe Link::*way : {&Link::to_server, &Link::to_client}) {
       Pipe& pipe = (*link).*way;
-      int64_t bytes = 0;
-      for (const std::string& piece : pipe.pieces) bytes += static_cast<int64_t>(piece.size());
-      size_t kept = static_cast<size_t>(random_.Below(bytes + 1));
-      for (std::string& piece : pipe.pieces) {
-        piece.resize(std::min(piece.size(), kept));
-        kept -= piece.size();
-      }
+      KeepSome(pipe);
       // Each end hears of it by itself, after what came.
       const int64_t heard_us = std::max(schedule_.now_us(), pipe.last_arrival_us) + random_.Between(1, 8000);
       schedule_.At(heard_us,
@@ -372,9 +520,19 @@ class Simulation {
     }
   }
 
+  void KeepSome(Pipe& pipe) {
+    int64_t bytes = 0;
+    for (const std::string& piece : pipe.pieces) bytes += static_cast<int64_t>(piece.size());
+    size_t kept = static_cast<size_t>(random_.Below(bytes + 1));
+    for (std::string& piece : pipe.pieces) {
+      piece.resize(std::min(piece.size(), kept));
+      kept -= piece.size();
+    }
+  }
+
   void LostAtServer(const LinkPointer& link) {
     Session& session = At(link->session);
-    if (session.is_over) return;
+    if (session.is_over || link->coordinator != coordinators_) return;
     if (session.connection == link->connection) {
       if (!session.is_connected) return;
       Trace(StrCat("session ", session.id.value, " has lost connection ", link->connection));
@@ -412,20 +570,23 @@ class Simulation {
   void Welcome(int index, int process, uint64_t last_event) {
     Session& session = At(index);
     if (session.is_over || session.process != process) return;
+    if (!is_up_) return DialIn(random_.Between(100, 3000), index);
     const bool is_first = !std::exchange(session.was_welcomed, true);
     if (session.at_server) Cut(std::exchange(session.at_server, nullptr));
     auto link = std::make_shared<Link>();
     link->session = index;
-    if (!is_first) session.connection = ++next_connection_;
+    link->coordinator = coordinators_;
+    link->epoch = epoch();
+    if (!is_first) session.connection = NextConnection();
     link->connection = session.connection;
     session.is_connected = true;
     session.heard_us = schedule_.now_us();
-    session.outbox.Resume(last_event);
+    OutboxOf(session).Resume(last_event);
     session.acknowledged = std::max(session.acknowledged, last_event);
     if (session.client.events().empty()) BeginBehind(session);
     const Returning who = options_.fault == Fault::kTakeForTheSame ? Returning::kSameClient : session.returning;
     if (!is_first) Apply(SessionResumedEvent{session.id, who, link->connection});
-    uint64_t last_batch = machine_.sessions().at(session.id).last_batch;
+    uint64_t last_batch = machine().sessions().at(session.id).last_batch;
     Trace(StrCat("session ", session.id.value, " has connection ", link->connection, " after batch ", last_batch,
                  " and event ", last_event));
     // As of a while ago: then what it has since comes again, and is dropped.
@@ -453,10 +614,11 @@ class Simulation {
   void Connected(const LinkPointer& link, int process, uint64_t last_batch) {
     Session& session = At(link->session);
     if (session.is_over || session.has_stopped || session.process != process) return Cut(link);
+    if (link->coordinator != coordinators_) return DialIn(random_.Between(100, 3000), link->session);
     session.at_client = link;
     session.returning = Returning::kSameClient;
     session.client.ForgetBytes();
-    session.client.Connected(kEpoch, link->connection, last_batch);
+    session.client.Connected(link->epoch, link->connection, last_batch);
     Send(link, &Link::to_server, "");
     SendBatches(session);
   }
@@ -476,7 +638,9 @@ class Simulation {
 
   void Act(int left) {
     if (left == 0) return Settle();
-    if (random_.OneIn(10)) ChangeLimits();
+    if (random_.OneIn(10) && is_up_) ChangeLimits();
+    if (options_.kills_coordinator && random_.OneIn(60)) KillCoordinator("between two events");
+    if (options_.takes_snapshots && is_up_ && random_.OneIn(20)) TakeSnapshot();
     const int index = static_cast<int>(random_.Below(kSessions));
     Session& session = At(index);
     const bool is_clients = !session.has_stopped && !session.is_closed && !session.is_over;
@@ -558,7 +722,8 @@ class Simulation {
     if (session.is_over) return;
     Trace(StrCat("session ", session.id.value, " is closed"));
     session.is_closed = true;
-    Apply(SessionClosedEvent{session.id});
+    if (Apply(SessionClosedEvent{session.id})) return;
+    schedule_.In(1000, [this, &session]() { Close(session); });
   }
 
   // Nothing new happens; what is under way comes to its end.
@@ -586,24 +751,14 @@ class Simulation {
     }
     const std::set<uint64_t> open = session.client.open_requests();
     if (!open.empty()) return Broken(StrCat(name, "request ", *open.begin(), " is not answered"));
-    if (session.outbox.size() > 0) return Broken(StrCat(name, session.outbox.size(), " events are not acknowledged"));
-    const SessionEntry& entry = machine_.sessions().at(session.id);
+    if (const size_t left = OutboxOf(session).size(); left > 0) {
+      return Broken(StrCat(name, left, " events are not acknowledged"));
+    }
+    const SessionEntry& entry = machine().sessions().at(session.id);
     if (!entry.queue.empty()) return Broken(name + "records wait in its queue");
     if (entry.parked_weight > 0) return Broken(name + "reads wait beside its queue");
     if (entry.tickets > 0) return Broken(StrCat(name, entry.tickets, " tickets are open"));
     if (!session.client.has_credit()) return Broken(name + "all is taken up, and its client has no credit");
-  }
-
-  void CheckEnd() {
-    if (!machine_.sessions().empty()) Broken("a session is left");
-    if (machine_.process_groups().size() > 0) Broken("a process group is left");
-    if (machine_.unsettled_ops() > 0) Broken(StrCat(machine_.unsettled_ops(), " ops are left"));
-    for (const auto& [index, worker] : machine_.workers()) {
-      const int64_t used = machine_.memory().UsedBytes(index) - PublicationLaws::BytesOn(machine_, index);
-      if (used != 0) Broken(StrCat(used, " bytes of worker ", index.value, " are taken when all is closed"));
-      const int64_t outstanding = worker.windows.outstanding();
-      if (outstanding != 0) Broken(StrCat("worker ", index.value, " has ", outstanding, " outstanding"));
-    }
   }
 
   static void AddTexts(const Effects& effects, std::vector<std::string>& texts) {
@@ -621,47 +776,21 @@ class Simulation {
     }
   }
 
-  // What tensors have that aren't lost: no byte of a worker is in two buffers.
-  void CheckMemory() {
-    std::map<WorkerIndex, std::map<int64_t, const BufferEntry*>> live;
-    const auto add = [&](const TensorEntry& tensor) {
-      if (!tensor.status.ok() || !tensor.buffer || tensor.buffer->bytes == 0) return;
-      for (int64_t i = 0; i < tensor.spec().mesh.size(); ++i) {
-        const Position position = tensor.spec().mesh.PositionAt(i);
-        if (IsEmpty(LocalBox(tensor.spec(), position))) continue;
-        const WorkerIndex worker = tensor.spec().mesh.workers()[static_cast<size_t>(i)];
-        // A publication hears of a loss when it is asked for.
-        const WorkerEntry& entry = machine_.workers().at(worker);
-        if (entry.state == WorkerState::kDead || entry.join_number > tensor.buffer->born) continue;
-        const auto [at, is_new] = live[worker].try_emplace(tensor.buffer->offset_bytes, tensor.buffer.get());
-        if (!is_new && at->second != tensor.buffer.get()) {
-          return Broken(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));
-        }
-      }
-    };
-    for (const auto& [id, session] : machine_.sessions()) {
-      for (const auto& [handle, tensor] : session.tensors) add(*tensor);
-    }
-    for (const auto& [name, publication] : machine_.publications().all()) {
-      for (const auto& one : publication.tensors) add(*one.tensor);
-    }
-    for (const auto& [worker, buffers] : live) {
-      int64_t end = 0;
-      for (const auto& [offset, buffer] : buffers) {
-        if (offset < end) Broken(StrCat("buffers of worker ", worker.value, " overlap at ", offset));
-        end = offset + buffer->bytes;
-      }
-    }
-  }
-
   SimulationOptions options_;
   Generator random_;
   Schedule schedule_;
-  StateMachine machine_;
+  SimulatedCoordinator coordinator_;
   SimulationResult result_;
   std::array<Session, kSessions> sessions_;
   SimulatedWorkers workers_;
-  uint64_t next_connection_ = 0;
+  uint64_t newest_connection_ = 0;
+  bool is_up_ = true;     // the coordinator is there
+  int coordinators_ = 0;  // those before it
+  int64_t killed_us_ = 0;
+  int64_t paused_us_ = 0;       // without a coordinator
+  std::set<TicketId> tickets_;  // that were given
+  std::map<std::pair<uint64_t, uint64_t>, std::string>
+      messages_;  // to a worker's process, by its incarnation and number
   TenantLaws laws_;
   PublicationLaws publication_laws_;
   std::vector<std::pair<int64_t, Event>> events_;  // to be replayed

@@ -1,11 +1,12 @@
 #pragma once
 
 // Simulate: a control plane in one thread, with one clock that jumps from event to event and one random generator. The
-// real StateMachine, SessionOutbox and SessionCore of three sessions; workers that do what they are told after a while,
-// each in order and none before what it waits for; links that carry the bytes of real messages, break after any byte,
-// or fall silent and nobody says so, and are made again. Clients bring uploads to workers, or give them up, wait for
-// credit, stop for good, and go on as another process, which knows of the session what it is told. Workers die and come
-// back, or breathe and work no more until the coordinator ends them, sessions close.
+// real Core (state machine and outboxes) and the SessionCore of three sessions; workers with their LinkCore, that do
+// what they are told after a while, each in order and none before what it waits for; links that carry the bytes of real
+// messages, break after any byte, or fall silent and nobody says so, and are made again. Clients bring uploads to
+// workers, or give them up, wait for credit, stop for good, and go on as another process, which knows of the session
+// what it is told. Workers die and come back, or breathe and work no more until the coordinator ends them, sessions
+// close.
 //
 // Two sessions are of one tenant and the third of another; their limits change on the way. All publish tensors, attach
 // what their own tenant and the other one published, and take it back.
@@ -16,6 +17,11 @@
 // (tenant_laws.h); that nothing is written to what was published (publication_laws.h); that the coordinator ends no
 // worker that works. In the end everything that lives is settled, and when all sessions are closed no op is left and no
 // byte of memory is taken.
+//
+// Where `kills_coordinator` says so the coordinator is killed at any time, also as it writes an event into its log, and
+// another one goes on with the log. Then it is checked, too, that what comes back is what there was after the last
+// whole event; that each message of a worker, and each report, is taken once, in order, as it was first made; that
+// epochs, incarnations, ordinals and tickets are never given again.
 //
 // The same seed gives the same run, text for text.
 
@@ -44,6 +50,12 @@ enum class Fault : uint8_t {
   kForgetLowering,   // the machine does not hear of limits that change
   kLimitsByTheEdge,  // limits that change are no event: a replay doesn't know them
   kWritePublished,   // some op's result is placed where a published tensor lies
+  // Of a coordinator that is killed:
+  kEffectBeforeLog,     // what an event leads to is seen, and the event is lost
+  kForgetTaken,         // a worker that joins again takes all its messages again
+  kForgetReports,       // the next one says to workers that it has none of their reports
+  kKeepEpoch,           // the next one has the epoch of the one before
+  kSkipBehindSnapshot,  // a restart from a snapshot leaves out the first event behind it
 };
 
 struct SimulationOptions {
@@ -51,6 +63,9 @@ struct SimulationOptions {
   int acts = 120;  // of clients, links and workers; then all of it comes to its end
   Fault fault = Fault::kNone;
   bool replays = false;  // all events once more in the end: the effects have to be the same
+  bool kills_coordinator = false;
+  bool takes_snapshots = false;  // beside it: then a restart is from the last one
+  size_t torn_records = 0;       // with a log: of so many records one is torn at each of its bytes in the end; 0: none
 };
 
 struct SimulationResult {
@@ -72,9 +87,14 @@ struct SimulationResult {
   int64_t silences = 0;  // links that fell silent
   int64_t new_processes = 0;
   int64_t changed_limits = 0;
-  int64_t collectives = 0;   // of members of a process group, each member's once
   int64_t attached = 0;      // tensors of publications that clients got
   int64_t publications = 0;  // that are left in the end, when no session is
+  int64_t restarts = 0;  // of the coordinator
+  int64_t torn_events = 0;
+  int64_t snapshots = 0;
+  int64_t messages_again = 0;  // of workers, from another coordinator
+  int64_t reports_again = 0;   // that were lost with the coordinator before
+  int64_t collectives = 0;     // of members of a process group, each member's once
 };
 SimulationResult Simulate(const SimulationOptions& options);
 

@@ -61,6 +61,34 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.publications, 500);
 }
 
+TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorIsKilled) {
+  SimulationResult sum;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const SimulationResult result = Simulate({.seed = seed,
+                                              .replays = seed % 10 == 0,
+                                              .kills_coordinator = true,
+                                              .takes_snapshots = seed % 3 != 0,
+                                              .torn_records = seed % 50 == 0 ? size_t{40} : 0});
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
+    sum.restarts += result.restarts;
+    sum.torn_events += result.torn_events;
+    sum.snapshots += result.snapshots;
+    sum.messages_again += result.messages_again;
+    sum.reports_again += result.reports_again;
+    sum.resent_batches += result.resent_batches;
+    sum.instances += result.instances;
+    sum.collectives += result.collectives;
+  }
+  EXPECT_GT(sum.restarts, 600);
+  EXPECT_GT(sum.torn_events, 100);
+  EXPECT_GT(sum.snapshots, 500);
+  EXPECT_GT(sum.messages_again, 100);
+  EXPECT_GT(sum.reports_again, 50);
+  EXPECT_GT(sum.resent_batches, 100);
+  EXPECT_GT(sum.instances, 5000);
+  EXPECT_GT(sum.collectives, 50);
+}
+
 TEST(SimulationTest, ASeedIsOneRun) {
   for (uint64_t seed : {3, 17, 2024}) {
     const SimulationResult result = Simulate({.seed = seed});
@@ -72,10 +100,15 @@ TEST(SimulationTest, ASeedIsOneRun) {
 
 // Of so many seeds, those that break a law; their words are in `found`. A fault that few seeds show, 4 of 100, takes a
 // thousand: any change of the coordinator draws other runs.
-int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20, bool replays = false) {
+int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20, bool replays = false,
+             bool kills_coordinator = false) {
   int broken = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    const SimulationResult result = Simulate({.seed = seed, .fault = fault, .replays = replays});
+    const SimulationResult result = Simulate({.seed = seed,
+                                              .fault = fault,
+                                              .replays = replays,
+                                              .kills_coordinator = kills_coordinator,
+                                              .takes_snapshots = kills_coordinator});
     if (result.status.ok()) continue;
     ++broken;
     found.insert(std::string(result.status.message()));
@@ -167,6 +200,41 @@ TEST(SimulationTest, UploadsThatANewProcessDoesNotBringAreSeen) {
   EXPECT_THAT(found, ::testing::Contains(::testing::AnyOf(::testing::HasSubstr("records wait in its queue"),
                                                           ::testing::HasSubstr("tickets are open"),
                                                           ::testing::HasSubstr("is not answered"))));
+}
+
+int BreakingWhileKilled(Fault fault, std::set<std::string>& found, uint64_t seeds = 40) {
+  return Breaking(fault, found, seeds, /*replays=*/false, /*kills_coordinator=*/true);
+}
+
+TEST(SimulationTest, AnEffectWhoseEventTheLogLosesIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(BreakingWhileKilled(Fault::kEffectBeforeLog, found), 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the log leads to")));
+}
+
+TEST(SimulationTest, AWorkerThatTakesItsMessagesAgainIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(BreakingWhileKilled(Fault::kForgetTaken, found), 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the worker has taken messages up to 0")));
+}
+
+TEST(SimulationTest, ACoordinatorThatForgetsWhatWorkersReportedIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(BreakingWhileKilled(Fault::kForgetReports, found), 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the coordinator has 0 reports of this worker")));
+}
+
+TEST(SimulationTest, ACoordinatorWithTheEpochOfTheOneBeforeIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(BreakingWhileKilled(Fault::kKeepEpoch, found), 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("and the next one's is")));
+}
+
+TEST(SimulationTest, AnEventThatARestartLeavesOutBehindASnapshotIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(BreakingWhileKilled(Fault::kSkipBehindSnapshot, found), 15);
+  EXPECT_THAT(found,
+              ::testing::Contains(::testing::HasSubstr("a snapshot and the log behind it lead to another state")));
 }
 
 }  // namespace

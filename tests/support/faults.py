@@ -5,7 +5,10 @@ oracle, while workers are killed (and started again), stopped for a moment, clie
 
 A round holds if no client ever gets a wrong number, every error is one that a fault explains, nobody hangs, and in the
 end the cluster has all its workers, computes, and has its memory back. Else it says its seed and what happened, and
-`--rounds 1 --seed SEED` makes the same plan again (when each op meets a fault is up to the machine)."""
+`--rounds 1 --seed SEED` makes the same plan again (when each op meets a fault is up to the machine).
+
+`--kill coordinator,worker,client` kills these alone. With the coordinator among them the cluster has a state folder, and
+another coordinator goes on with it. Where it alone is killed no client may see an error at all."""
 
 import argparse
 import os
@@ -33,6 +36,9 @@ FAULT_SECONDS = 1.5
 END_SECONDS = 60
 # What a fault may end an op with. A session whose connection is cut is closed from then on.
 EXPLAINED = (ts.UnavailableError, ts.DeadlineExceededError, ts.CancelledError)
+FAULTS = ("worker", "stop", "client", "cut")
+KILLED = ("coordinator", "worker", "client")
+LEASE_SECONDS = 10  # with a state folder: of a client that is killed
 
 
 class Wrong(Exception):
@@ -98,7 +104,7 @@ def cut_connections(*_):
             pass
 
 
-def client(address, seed):
+def client(address, seed, explained=EXPLAINED):
     rng, stopping = random.Random(seed), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stopping.set()), daemon=True).start()
     signal.signal(signal.SIGUSR1, cut_connections)
@@ -110,7 +116,7 @@ def client(address, seed):
                 session = ts.connect(address, stall_timeout=20)
             step(rng, session, values)
             steps += 1
-        except EXPLAINED:
+        except explained:
             failures += 1
             values.clear()
             session = None if rng.random() < 0.3 else session
@@ -126,26 +132,40 @@ def client(address, seed):
 
 
 class Cluster:
-    def __init__(self, transport):
+    def __init__(self, transport, kill=()):
         self.folder = tempfile.mkdtemp(prefix="tessera-faults-")
-        self.transport = transport
+        self.transport, self.kill = transport, kill
+        self.outlives = "coordinator" in kill
         self.token, join_token = secrets.token_hex(16), secrets.token_hex(16)
         self.environment = {**os.environ, "TESSERA_JOIN_TOKEN": join_token}
         self.listen = f"unix:{self.folder}/coordinator.sock"
         self.address = f"{self.listen}#token={self.token}"
-        command = [BINARIES / "server/coordinator/tessera-coordinator", "--listen", self.listen]
-        with open(f"{self.folder}/coordinator.log", "wb") as log:
-            self.coordinator = subprocess.Popen(command, env={**self.environment, "TESSERA_TOKEN": self.token}, stdout=subprocess.PIPE,
-                                                stderr=log)
-        self.coordinator.stdout.readline()
+        self.start_coordinator()
         self.workers = [self.start_worker(index) for index in range(WORKERS)]
         with ts.connect(self.address) as self.session:
             wait_until(self.is_whole, "all workers have joined")
         self.session = ts.connect(self.address)  # which knows them all
 
+    def start_coordinator(self):
+        command = [BINARIES / "server/coordinator/tessera-coordinator", "--listen", self.listen]
+        if self.outlives:  # with snapshots often, so that many a start is from one
+            command += ["--state", f"{self.folder}/state", "--session-lease", str(LEASE_SECONDS), "--snapshot-after", "0.05"]
+        with open(f"{self.folder}/coordinator.log", "ab") as log:
+            self.coordinator = subprocess.Popen(command, env={**self.environment, "TESSERA_TOKEN": self.token}, stdout=subprocess.PIPE,
+                                                stderr=log)
+        if not self.coordinator.stdout.readline():
+            raise Wrong("the coordinator does not start")
+
+    def restart_coordinator(self):
+        self.coordinator.kill()
+        self.coordinator.wait()
+        self.coordinator.stdout.close()
+        self.start_coordinator()
+
     def start_worker(self, index):
         command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "256MiB",
                    "--transport", self.transport, "--threads", "1", "--workers-on-host", str(WORKERS), "--socket-dir", self.folder]
+        command += ["--outlive", "60"] if self.outlives else []
         with open(f"{self.folder}/worker{index}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stderr=log)
 
@@ -155,8 +175,18 @@ class Cluster:
         wait_until(lambda: self.states()[index] != "alive", f"worker {index} is known to be dead")
         self.workers[index] = self.start_worker(index)
 
+    def status(self):
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                return self.session.status()
+            except ts.UnavailableError:  # its line to the next coordinator is being made
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
     def states(self):
-        known = {worker["index"]: worker["state"] for worker in self.session.status()["workers"]}
+        known = {worker["index"]: worker["state"] for worker in self.status()["workers"]}
         return [known.get(index, "none") for index in range(WORKERS)]
 
     def is_whole(self):
@@ -164,8 +194,8 @@ class Cluster:
 
     def check(self):
         wait_until(self.is_whole, "all workers are alive")
-        wait_until(lambda: len(self.session.status()["sessions"]) == 1, "the clients' sessions are gone")
-        wait_until(lambda: all(worker["used_bytes"] == 0 for worker in self.session.status()["workers"]), "their memory is free")
+        wait_until(lambda: len(self.status()["sessions"]) == 1, "the clients' sessions are gone")
+        wait_until(lambda: all(worker["used_bytes"] == 0 for worker in self.status()["workers"]), "their memory is free")
         made = np.arange(600.0).reshape(30, 20)
         mesh = self.session.init_device_mesh((WORKERS,), workers=list(range(WORKERS)))
         x = self.session.distribute_tensor(made, mesh, [ts.Shard(0)])
@@ -192,6 +222,7 @@ def wait_until(true, what):
 
 def start_client(cluster, seed):
     command = [sys.executable, __file__, "--client", cluster.address, "--seed", str(seed)]
+    command += ["--kill", ",".join(cluster.kill)] if cluster.kill else []
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     started.stdout.readline()
     return started
@@ -218,19 +249,22 @@ def run_round(cluster, seed, told):
     try:
         for at in sorted(rng.uniform(0.1, FAULT_SECONDS) for _ in range(rng.randint(2, 5))):
             time.sleep(max(0.0, began + at - time.monotonic()))
-            fault, index, one = rng.randrange(4), rng.randrange(WORKERS), rng.randrange(CLIENTS)
+            fault, index, one = rng.choice(cluster.kill or FAULTS), rng.randrange(WORKERS), rng.randrange(CLIENTS)
             pause, new_seed = rng.uniform(0.05, 0.6), rng.getrandbits(32)
-            if fault == 0:
+            if fault == "coordinator":
+                told.append(f"{at:.2f} s: the coordinator is killed, and another goes on")
+                cluster.restart_coordinator()
+            elif fault == "worker":
                 told.append(f"{at:.2f} s: worker {index} is killed, and starts again")
                 cluster.workers[index].kill()
                 cluster.restart_worker(index)
-            elif fault == 1:
+            elif fault == "stop":
                 told.append(f"{at:.2f} s: worker {index} is stopped for {pause:.2f} s")
                 stopped.append(cluster.workers[index])
                 stopped[-1].send_signal(signal.SIGSTOP)
                 time.sleep(pause)
                 stopped.pop().send_signal(signal.SIGCONT)
-            elif fault == 2:
+            elif fault == "client":
                 told.append(f"{at:.2f} s: client {one} is killed, and another comes")
                 clients[one].kill()
                 clients[one].communicate()
@@ -251,7 +285,7 @@ def run_round(cluster, seed, told):
     return steps
 
 
-def run(rounds, seed, transport):
+def run(rounds, seed, transport, kill=()):
     """How many steps the clients made; raises Wrong, with the seed and what happened."""
     cluster, steps = None, 0
     try:
@@ -259,13 +293,14 @@ def run(rounds, seed, transport):
             if cluster is None or number % ROUNDS_PER_CLUSTER == 0:
                 if cluster is not None:
                     cluster.stop()
-                cluster = Cluster(transport)
+                cluster = Cluster(transport, kill)
             told = []
             try:
                 cluster.check()
                 steps += run_round(cluster, seed + number, told)
             except (Wrong, ts.TesseraError) as error:
-                raise Wrong("\n".join([f"round {number}, transport {transport}: tools/faults --rounds 1 --seed {seed + number}",
+                again = f"tools/faults --rounds 1 --seed {seed + number}" + (f" --kill {','.join(kill)}" if kill else "")
+                raise Wrong("\n".join([f"round {number}, transport {transport}: {again}",
                                        *told, f"{type(error).__name__}: {error}", cluster.logs()])) from error
     finally:
         if cluster is not None:
@@ -278,14 +313,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--transport", choices=["shm", "ucx"], default="shm")
+    parser.add_argument("--kill", type=lambda text: tuple(text.split(",")), default=(), metavar="coordinator,worker,client",
+                        help="kill these alone")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seed = random.SystemRandom().getrandbits(31) if options.seed is None else options.seed
+    if unknown := set(options.kill) - set(KILLED):
+        parser.error(f"--kill: {', '.join(sorted(unknown))}; it is some of {', '.join(KILLED)}")
     if options.client:
-        return client(options.client, seed)
+        return client(options.client, seed, () if options.kill == ("coordinator",) else EXPLAINED)
     print(f"{options.rounds} rounds, seed {seed}, transport {options.transport}", flush=True)
     try:
-        print(f"all held; {run(options.rounds, seed, options.transport)} steps")
+        print(f"all held; {run(options.rounds, seed, options.transport, options.kill)} steps")
     except Wrong as error:
         sys.exit(str(error))
 

@@ -11,7 +11,10 @@ constexpr uint64_t kEventsPerLoggedAcknowledgement = 4096;
 
 class Recoverer final : public JournalVisitor {
  public:
-  void OnConfig(const CoordinatorConfig& config) override { core_ = std::make_unique<Core>(config, nullptr); }
+  explicit Recoverer(std::unique_ptr<Core> before) : core_(std::move(before)) {}
+  void OnConfig(const CoordinatorConfig& config) override {
+    if (core_ == nullptr) core_ = std::make_unique<Core>(config, nullptr);
+  }
   void OnEvent(int64_t now_us, Event event) override { core_->Replay(now_us, std::move(event)); }
   void OnAcknowledged(SessionId session, uint64_t event) override { core_->Forget(session, event); }
   std::unique_ptr<Core> Take() { return std::move(core_); }
@@ -23,11 +26,19 @@ class Recoverer final : public JournalVisitor {
 }  // namespace
 
 absl::StatusOr<Core::Recovered> Core::Recover(const std::string& path) {
-  Recoverer recoverer;
+  Recoverer recoverer(nullptr);
   TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(path, recoverer));
   Recovered recovered{recoverer.Take(), end.events, end.torn_bytes};
   recovered.core->is_recovered_ = true;
   TESSERA_ASSIGN_OR_RETURN(recovered.core->journal_, JournalWriter::Continue(path, end.whole_bytes));
+  return recovered;
+}
+
+absl::StatusOr<Core::Recovered> Core::RecoverFrom(absl::Span<const std::byte> log, std::unique_ptr<Core> before) {
+  Recoverer recoverer(std::move(before));
+  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(log, recoverer));
+  Recovered recovered{recoverer.Take(), end.events, end.torn_bytes};
+  recovered.core->is_recovered_ = true;
   return recovered;
 }
 
@@ -42,7 +53,9 @@ Core::WorkerLine* Core::FindWorker(WorkerIndex worker) {
 absl::StatusOr<Core::Consequences> Core::Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch) {
   if (journal_) TESSERA_RETURN_IF_ERROR(journal_->Append(now_us, event, batch));
   Consequences consequences;
-  Route(Enter(now_us, std::move(event)), consequences);
+  Effects effects = Enter(now_us, std::move(event));
+  if (see_) see_(effects);
+  Route(std::move(effects), consequences);
   return consequences;
 }
 
@@ -76,6 +89,7 @@ absl::Status Core::Acknowledge(SessionId session, uint64_t number) {
 // The lines that the event begins and ends, and its effects.
 Effects Core::Enter(int64_t now_us, Event event) {
   now_us_ = now_us;
+  ++events_;
   if (const auto* started = std::get_if<StartedEvent>(&event)) peer_key_ = started->peer_key;
   if (const auto* joined = std::get_if<WorkerJoinedEvent>(&event)) {
     WorkerLine& line = workers_[joined->worker];

@@ -10,13 +10,17 @@
 //
 // Law: no effect leaves before its event is in the log.
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "server/coordinator/rpc/journal.h"
 #include "server/coordinator/rpc/session_outbox.h"
 #include "server/coordinator/rpc/worker_outbox.h"
@@ -49,6 +53,10 @@ class Core {
     uint64_t torn_bytes = 0;
   };
   static absl::StatusOr<Recovered> Recover(const std::string& path);
+  // The same of a log in memory, aligned to 8 bytes. It goes on without one until it is given another (LogTo).
+  // `before`: a core that the log goes on from, as a snapshot has it; null: the log is whole.
+  static absl::StatusOr<Recovered> RecoverFrom(absl::Span<const std::byte> log, std::unique_ptr<Core> before = nullptr);
+  void LogTo(std::unique_ptr<JournalWriter> journal) { journal_ = std::move(journal); }
 
   // Logs the event, then applies it, which takes it. Unavailable when the log can't be written: nothing was applied.
   absl::StatusOr<Consequences> Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch = nullptr);
@@ -60,8 +68,12 @@ class Core {
   // The client has its session's events up to there. Unavailable when the log can't be written.
   absl::Status Acknowledge(SessionId session, uint64_t number);
 
+  // `see` is shown the effects of each event that is applied from now on, which is in the log.
+  void Observe(std::function<void(const Effects&)> see) { see_ = std::move(see); }
+
   const StateMachine& machine() const { return machine_; }
-  int64_t now_us() const { return now_us_; }  // of the last event
+  int64_t now_us() const { return now_us_; }   // of the last event
+  uint64_t events() const { return events_; }  // that led to it
   uint64_t peer_key() const { return peer_key_; }
   bool is_recovered() const { return is_recovered_; }
   // At one place until it is dropped.
@@ -71,6 +83,7 @@ class Core {
   std::map<WorkerIndex, WorkerLine>& workers() { return workers_; }
 
  private:
+  friend class Snapshot;
   struct SessionLine {
     SessionOutbox outbox;
     uint64_t logged = 0;  // the client has its events up to there, as the log says
@@ -81,8 +94,10 @@ class Core {
   StateMachine machine_;
   std::unique_ptr<JournalWriter> journal_;
   int64_t now_us_ = 0;
+  uint64_t events_ = 0;
   uint64_t peer_key_ = 0;
   bool is_recovered_ = false;
+  std::function<void(const Effects&)> see_;
   std::map<SessionId, SessionLine> sessions_;
   std::map<WorkerIndex, WorkerLine> workers_;
 };

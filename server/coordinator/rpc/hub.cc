@@ -19,6 +19,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/record_codec.h"
+#include "server/coordinator/rpc/state_folder.h"
 
 namespace tessera {
 namespace {
@@ -98,6 +99,7 @@ void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
     AwaitLog(consequences.status());
     consequences = core_->Apply(NowUs(), event, batch);
   }
+  if (state_ != nullptr) state_->Spent(MonotonicNs() - began_ns);
   Carry(*std::move(consequences));
   if (machine_.has_more()) GoOn();
 }
@@ -419,12 +421,17 @@ kj::Promise<void> Hub::RunTicks() {
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() {
                    LoseSilent();
                    MayRest() ? Flush() : Apply(TickEvent{});
+                   if (state_ != nullptr) state_->Tick(*core_);
                  })) {
       spdlog::error("tick failed: {}", exception->getDescription().cStr());
     }
     ticking_ = false;
     return RunTicks();
   });
+}
+
+void Hub::SaveNow() {
+  if (state_ != nullptr) state_->SaveNow(*core_);
 }
 
 void Hub::taskFailed(kj::Exception&& exception) { spdlog::error("task failed: {}", exception.getDescription().cStr()); }

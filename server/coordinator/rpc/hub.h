@@ -29,6 +29,8 @@ class Timer;
 
 namespace tessera {
 
+class StateFolder;
+
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
 // max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): what
 // it says out of turn, a cancel or a release, is read.
@@ -43,6 +45,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
 
   void Apply(Event event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
+  // Its core's log is in this folder, and snapshots are to be. The folder outlives the hub.
+  void KeepIn(StateFolder& folder) { state_ = &folder; }
+  // A snapshot of all, as the process ends; with a folder.
+  void SaveNow();
 
   struct Opened {
     SessionId session;
@@ -181,6 +187,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t paused_us_ = 0;
   int64_t loop_ns_ = 0;
   std::unique_ptr<Core> core_;
+  StateFolder* state_ = nullptr;
   const StateMachine& machine_;
   int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written
   const int64_t began_us_;        // by the machine's clock, which goes on where a former process left it

@@ -18,6 +18,7 @@
 #include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
+#include "schemas/snapshot.capnp.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/mesh.h"
 #include "schemas/types/status_macros.h"
@@ -288,57 +289,95 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
 }
 
-absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
-                                                                     const CoordinatorConfig& config,
-                                                                     JournalDigest digest) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
+namespace {
+
+class JournalFile final : public JournalOutput {
+ public:
+  JournalFile(kj::AutoCloseFd fd, std::string path, uint64_t bytes)
+      : fd_(kj::mv(fd)), path_(std::move(path)), bytes_(bytes) {}
+  ~JournalFile() noexcept override {}
+
+  // In one write, so that only the end of the process tears a message. Of one that the disk has no room for nothing
+  // stays.
+  absl::Status Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    kj::FdOutputStream out(fd_.get());
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {
+      const auto whole = static_cast<off_t>(bytes_);
+      const bool is_as_it_was = ftruncate(fd_, whole) == 0 && lseek(fd_, whole, SEEK_SET) == whole;
+      return absl::UnavailableError(StrCat("journal: can't write ", path_, ": ", exception->getDescription().cStr(),
+                                           is_as_it_was ? "" : "; and what was written of it can't be taken back"));
+    }
+    for (const auto& piece : pieces) bytes_ += piece.size();
+    return absl::OkStatus();
+  }
+
+ private:
+  kj::AutoCloseFd fd_;
+  std::string path_;
+  uint64_t bytes_;  // whole messages
+};
+
+absl::StatusOr<std::unique_ptr<JournalOutput>> OpenOutput(const std::string& path, int flags, uint64_t bytes) {
+  kj::AutoCloseFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0600));
+  const auto end = static_cast<off_t>(bytes);
+  if (fd.get() < 0 || (bytes > 0 && (ftruncate(fd, end) != 0 || lseek(fd, end, SEEK_SET) < 0))) {
+    return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
+  }
+  return std::make_unique<JournalFile>(kj::mv(fd), path, bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Begin(std::unique_ptr<JournalOutput> output,
+                                                                    const CoordinatorConfig& config,
+                                                                    const JournalPlace& place) {
   capnp::MallocMessageBuilder message;
-  auto header = message.initRoot<wire::JournalHeader>();
+  auto header = message.initRoot<wire::SegmentHeader>();
   header.setProtocolVersion(wire::PROTOCOL_VERSION);
   header.setConfig(ToJson(config).c_str());
-  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, 0));
-  if (digest == JournalDigest::kWritten) writer->digest_ = std::make_unique<EffectsDigest>();
+  header.setSegment(place.segment);
+  header.setEventsBefore(place.events_before);
+  std::unique_ptr<JournalWriter> writer = GoOn(std::move(output));
   TESSERA_RETURN_IF_ERROR(writer->Write(message));
   return writer;
 }
 
-absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Continue(const std::string& path, uint64_t bytes) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
-  std::unique_ptr<JournalWriter> writer(new JournalWriter(fd, path, bytes));
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || lseek(fd, static_cast<off_t>(bytes), SEEK_SET) < 0) {
-    return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
+std::unique_ptr<JournalWriter> JournalWriter::GoOn(std::unique_ptr<JournalOutput> output) {
+  return std::unique_ptr<JournalWriter>(new JournalWriter(std::move(output)));
+}
+
+absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
+                                                                     const CoordinatorConfig& config,
+                                                                     JournalDigest digest, const JournalPlace& place) {
+  TESSERA_ASSIGN_OR_RETURN(auto output, OpenOutput(path, O_CREAT | O_TRUNC, 0));
+  TESSERA_ASSIGN_OR_RETURN(auto writer, Begin(std::move(output), config, place));
+  if (digest == JournalDigest::kWritten) {
+    writer->digest_ = std::make_unique<EffectsDigest>();
+    writer->digest_path_ = path + ".digest";
   }
   return writer;
 }
 
+absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Continue(const std::string& path, uint64_t bytes) {
+  TESSERA_ASSIGN_OR_RETURN(auto output, OpenOutput(path, 0, bytes));
+  return GoOn(std::move(output));
+}
+
 JournalWriter::~JournalWriter() {
-  close(fd_);
-  if (digest_ != nullptr) std::ofstream(path_ + ".digest") << digest_->Hex() << "\n";
+  if (digest_ != nullptr) std::ofstream(digest_path_) << digest_->Hex() << "\n";
 }
 
 void JournalWriter::AddToDigest(const Effects& effects) {
   if (digest_ != nullptr) digest_->Add(effects);
 }
 
-// The whole of a message and its checksum in one write, so that only the end of the process tears one. Of one that the
-// disk has no room for nothing stays.
 absl::Status JournalWriter::Write(capnp::MessageBuilder& message) {
   const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
   const auto bytes = words.asBytes();
   const uint64_t checksum = XXH3_64bits(bytes.begin(), bytes.size());
   const kj::ArrayPtr<const kj::byte> pieces[] = {
       bytes, kj::arrayPtr(reinterpret_cast<const kj::byte*>(&checksum), sizeof(checksum))};
-  kj::FdOutputStream out(fd_);
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {
-    const auto whole = static_cast<off_t>(bytes_);
-    const bool is_as_it_was = ftruncate(fd_, whole) == 0 && lseek(fd_, whole, SEEK_SET) == whole;
-    return absl::UnavailableError(StrCat("journal: can't write ", path_, ": ", exception->getDescription().cStr(),
-                                         is_as_it_was ? "" : "; and what was written of it can't be taken back"));
-  }
-  bytes_ += bytes.size() + sizeof(checksum);
-  return absl::OkStatus();
+  return output_->Write(pieces);
 }
 
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
@@ -357,9 +396,19 @@ absl::Status JournalWriter::AppendAcknowledged(int64_t now_us, SessionId session
   return Write(message);
 }
 
-namespace {
+absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal) {
+  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
+  JournalPlace place;
+  const absl::Status header = in.Next([&](capnp::MessageReader& message) {
+    const auto reader = message.getRoot<wire::SegmentHeader>();
+    place = {reader.getSegment(), reader.getEventsBefore()};
+    return absl::OkStatus();
+  });
+  if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
+  return place;
+}
 
-absl::StatusOr<JournalEnd> ReadBytes(absl::Span<const std::byte> journal, JournalVisitor& visitor) {
+absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor) {
   JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
   const absl::Status header = in.Next([&](capnp::MessageReader& message) {
     visitor.OnConfig(ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig())));
@@ -398,6 +447,8 @@ absl::StatusOr<JournalEnd> ReadBytes(absl::Span<const std::byte> journal, Journa
   return end;
 }
 
+namespace {
+
 class Replayer final : public JournalVisitor {
  public:
   void OnConfig(const CoordinatorConfig& config) override { machine_ = std::make_unique<StateMachine>(config); }
@@ -416,7 +467,7 @@ class Replayer final : public JournalVisitor {
 
 absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
   Replayer replayer;
-  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadBytes(journal, replayer));
+  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(journal, replayer));
   return replayer.ResultAt(end);
 }
 
@@ -440,7 +491,7 @@ absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& 
     return absl::UnavailableError(StrCat("journal: can't map ", path, ": ", std::strerror(errno)));
   }
   KJ_DEFER(munmap(start, size));
-  return ReadBytes({static_cast<const std::byte*>(start), size}, visitor);
+  return ReadJournal(absl::Span<const std::byte>(static_cast<const std::byte*>(start), size), visitor);
 }
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <capnp/message.h>
+#include <kj/common.h>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -42,11 +43,30 @@ class EffectsDigest {
 // Whether a digest of the effects is kept, which takes a text and a hash of each of them.
 enum class JournalDigest : uint8_t { kNone, kWritten };
 
+// Where a journal's bytes go: a file, or a test's memory.
+class JournalOutput {
+ public:
+  virtual ~JournalOutput() = default;
+  // Behind what was written. Unavailable, and nothing of it stays, when it can't be written whole.
+  virtual absl::Status Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) = 0;
+};
+
+// Where in a log of several segments a journal begins.
+struct JournalPlace {
+  uint64_t segment = 0;  // 0: it is the only one
+  uint64_t events_before = 0;
+};
+
 class JournalWriter {
  public:
+  // Begins a journal, or goes on with one whose bytes are whole events.
+  static absl::StatusOr<std::unique_ptr<JournalWriter>> Begin(std::unique_ptr<JournalOutput> output,
+                                                              const CoordinatorConfig& config,
+                                                              const JournalPlace& place = {});
+  static std::unique_ptr<JournalWriter> GoOn(std::unique_ptr<JournalOutput> output);
   // Truncates. Unavailable when the file can't be written, as on a full disk.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
-                                                               JournalDigest digest);
+                                                               JournalDigest digest, const JournalPlace& place = {});
   // Goes on with a journal behind its first so many bytes, which are whole events; what stands there is cut off.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Continue(const std::string& path, uint64_t bytes);
   // Writes the digest of all effects to PATH.digest, where one is kept: the last connections end after the last
@@ -61,11 +81,10 @@ class JournalWriter {
   void AddToDigest(const Effects& effects);
 
  private:
-  JournalWriter(int fd, std::string path, uint64_t bytes) : fd_(fd), path_(std::move(path)), bytes_(bytes) {}
+  explicit JournalWriter(std::unique_ptr<JournalOutput> output) : output_(std::move(output)) {}
   absl::Status Write(capnp::MessageBuilder& message);
-  int fd_;
-  std::string path_;
-  uint64_t bytes_;  // whole messages
+  std::unique_ptr<JournalOutput> output_;
+  std::string digest_path_;
   std::unique_ptr<EffectsDigest> digest_;
 };
 
@@ -85,6 +104,11 @@ struct JournalEnd {
 // NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
 // it is not as it was written.
 absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
+// Of one that is in memory, aligned to 8 bytes.
+absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor);
+
+// InvalidArgument for one that does not begin as a journal.
+absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal);
 
 struct ReplayResult {
   uint64_t events = 0;

@@ -15,13 +15,14 @@ struct CoordinatorOptions {
   std::vector<std::string> listen;          // "unix:/path", "tls://host:port"
   std::vector<std::string> listen_workers;  // "tls://host:port": with certificates
   TlsFiles tls;
-  std::string token;           // clients show it
-  std::string join_token;      // workers show it
-  std::string admin_token;     // admins show it; empty: there are none
-  uint64_t epoch = 0;          // of this process: larger than that of any before
-  double lease_s = 0;          // default of a session on a unix socket without a name
-  std::string state_folder;    // of the log that a restart goes on with; empty: none is kept
-  double long_lease_s = 3600;  // of one with a name, or from elsewhere
+  std::string token;              // clients show it
+  std::string join_token;         // workers show it
+  std::string admin_token;        // admins show it; empty: there are none
+  uint64_t epoch = 0;             // of this process: larger than that of any before
+  double lease_s = 0;             // default of a session on a unix socket without a name
+  std::string state_folder;       // of the log that a restart goes on with; empty: none is kept
+  double snapshot_after_s = 1.5;  // of work behind the last snapshot; docs/limits.md: snapshot_after
+  double long_lease_s = 3600;     // of one with a name, or from elsewhere
   // Of a client that says nothing for so long the connection counts as gone; 0: never.
   double session_silence_s = 60;
   double max_lease_s = 3600;

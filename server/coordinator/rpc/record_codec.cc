@@ -140,6 +140,8 @@ absl::StatusOr<Record> DecodePublicationRecord(wire::Record::Reader reader) {
   return PublicationRecord{list.getRequest(), ListPublished{TextOf(list.getAfter())}};
 }
 
+}  // namespace
+
 absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   switch (reader.which()) {
     case wire::Record::CALL: return DecodeCall(reader.getCall());
@@ -203,6 +205,8 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
   }
   return absl::InvalidArgumentError(StrCat("unknown record ", static_cast<int>(reader.which())));
 }
+
+namespace {
 
 // What a record that can't be decoded would have answered.
 BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {

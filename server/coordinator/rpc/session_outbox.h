@@ -44,6 +44,7 @@ class SessionOutbox {
   int64_t bytes() const { return bytes_; }
 
  private:
+  friend class Snapshot;
   bool CanWait() const;
   void PopFront();
 

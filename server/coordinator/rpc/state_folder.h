@@ -1,8 +1,20 @@
 #pragma once
 
-// StateFolder: the folder of `--state`, in which a coordinator keeps the log of its events. One coordinator has it at a
-// time.
+// StateFolder: the folder of `--state`, in which a coordinator keeps the log of its events, and snapshots of its state,
+// so that a start need not read all of the log. One coordinator has it at a time.
+//
+//   TESSERA_ASSIGN_OR_RETURN(StateFolder folder, StateFolder::Open("/var/lib/tessera"));
+//   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Core> core, folder.Load(config));
+//   folder.Spent(core->Apply(...) took so long);
+//   folder.Tick(*core);     // now and then: a snapshot begins when reading the log's tail would take long
+//   folder.SaveNow(*core);  // as the process ends
+//
+// A snapshot is written by a forked child, under another name until it is whole. The last two are kept, with the
+// segments of the log behind the older one. Files: state_files.h.
 
+#include <sys/types.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "server/coordinator/config.h"
 #include "server/coordinator/rpc/core.h"
+#include "server/coordinator/rpc/state_files.h"
 
 namespace tessera {
 
@@ -20,13 +33,49 @@ class StateFolder {
   // while another process has it, Unavailable when it can't be made or opened.
   static absl::StatusOr<StateFolder> Open(const std::string& path);
 
-  // The core to which the log leads, or one with a fresh log. A line in the process's log says which.
-  absl::StatusOr<std::unique_ptr<Core>> Load(const CoordinatorConfig& config) const;
+  // A snapshot begins when the events behind the last one took so long, which is about what reading them would take.
+  void SnapshotAfter(double seconds) { snapshot_after_ns_ = static_cast<int64_t>(seconds * 1e9); }
+
+  // The core to which the newest whole snapshot and the log behind it lead, or one with a fresh log. Lines in the
+  // process's log say which. DataLoss, with file and byte, where the log is not as it was written or a segment is
+  // missing.
+  absl::StatusOr<std::unique_ptr<Core>> Load(const CoordinatorConfig& config);
+
+  // The events since the last call took so long.
+  void Spent(int64_t ns) { tail_ns_ += ns; }
+  void Tick(Core& core);
+  // A snapshot by this process, which may take seconds. A line says where it can't be.
+  void SaveNow(Core& core);
 
  private:
   StateFolder(std::string path, kj::AutoCloseFd lock) : path_(std::move(path)), lock_(kj::mv(lock)) {}
+  // The log goes on in the next segment, at whose beginning the snapshot is to be.
+  absl::Status BeginSegment(Core& core);
+  absl::Status WriteSnapshot(const Core& core) const;
+  void ForkChild(const Core& core);
+  // Whether a child is at work.
+  bool IsBusy();
+  // The newest snapshot is there: what nobody needs any more goes.
+  void DropOld() const;
+  void CannotSave(const std::string& why);
+
   std::string path_;
   kj::AutoCloseFd lock_;
+  int64_t snapshot_after_ns_ = INT64_MAX;
+  int64_t tail_ns_ = 0;
+  uint64_t segment_ = 0;  // the log's last one
+  pid_t child_ = 0;
+  int64_t began_ns_ = 0;       // the child
+  int64_t not_before_ns_ = 0;  // a snapshot
+  bool has_complained_ = false;
 };
+
+// What stands in a folder, for people: a line for each file, and what a start would read. It changes nothing, and may
+// be asked while a coordinator has the folder. The status says why a start would be refused.
+struct StateReport {
+  std::string text;
+  absl::Status status;
+};
+StateReport DescribeStateFolder(const std::string& path);
 
 }  // namespace tessera

@@ -22,20 +22,22 @@ void EncodeTenantLimits(const TenantLimits& limits, wire::TenantLimits::Builder 
   builder.setMaxQueuedRecords(ToWire(limits.max_queued_records));
 }
 
+TenantLimits DecodeTenantLimits(wire::TenantLimits::Reader reader) {
+  return {.name = TextOf(reader.getName()),
+          .weight = reader.getWeight(),
+          .guaranteed_bytes = reader.getGuaranteedBytes(),
+          .max_bytes = FromWire(reader.getMaxBytes()),
+          .max_sessions = FromWire(reader.getMaxSessions()),
+          .max_connections = FromWire(reader.getMaxConnections()),
+          .max_queued_records = FromWire(reader.getMaxQueuedRecords())};
+}
+
 absl::StatusOr<std::vector<TenantLimits>> DecodeTenants(capnp::List<wire::TenantLimits>::Reader list) {
   if (list.size() > kMaxTenants) {
     return absl::InvalidArgumentError(StrCat(list.size(), " tenants; max_tenants is ", kMaxTenants));
   }
   std::vector<TenantLimits> tenants;
-  for (const auto item : list) {
-    tenants.push_back({.name = TextOf(item.getName()),
-                       .weight = item.getWeight(),
-                       .guaranteed_bytes = item.getGuaranteedBytes(),
-                       .max_bytes = FromWire(item.getMaxBytes()),
-                       .max_sessions = FromWire(item.getMaxSessions()),
-                       .max_connections = FromWire(item.getMaxConnections()),
-                       .max_queued_records = FromWire(item.getMaxQueuedRecords())});
-  }
+  for (const auto item : list) tenants.push_back(DecodeTenantLimits(item));
   TESSERA_RETURN_IF_ERROR(CheckTenants(tenants));
   return tenants;
 }

@@ -11,6 +11,7 @@
 namespace tessera {
 
 void EncodeTenantLimits(const TenantLimits& limits, wire::TenantLimits::Builder builder);
+TenantLimits DecodeTenantLimits(wire::TenantLimits::Reader reader);
 // InvalidArgument for limits that CheckTenants refuses.
 absl::StatusOr<std::vector<TenantLimits>> DecodeTenants(capnp::List<wire::TenantLimits>::Reader list);
 

@@ -44,6 +44,7 @@ class WorkerOutbox {
   size_t size() const { return messages_.size(); }
 
  private:
+  friend class Snapshot;
   Messages messages_;
   uint64_t first_ = 1;  // number of the first that is here
   size_t sent_ = 0;     // of those here, on this link

@@ -68,6 +68,7 @@ class TenantTable {
   void ForgetWorker(WorkerIndex worker);
 
  private:
+  friend class Snapshot;
   void Recount();
   void Add(TenantEntry& tenant, WorkerIndex worker, int64_t bytes);
   int64_t ReservedOn(WorkerIndex worker) const;

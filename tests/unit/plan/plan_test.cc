@@ -288,12 +288,27 @@ TEST(PlanFigures, CountAMeshAndAListOfHostsOnce) {
   const std::string others = "mesh(64; workers=64";
   std::string list;
   for (int worker = 63; worker > 0; --worker) list += "," + std::to_string(worker);
-  EXPECT_GE(bytes_on(others + list + ")"), bytes_on("mesh(64)") + 2 * 64 * 8);
-  EXPECT_GE(bytes_on("mesh(" + std::string(60, 'n') + ":64)"), bytes_on("mesh(64)") + 2 * 60);
+  EXPECT_GE(bytes_on(others + list + ")"), bytes_on("mesh(64)") + 64 * 8);
+  EXPECT_GE(bytes_on("mesh(" + std::string(60, 'n') + ":64)"), bytes_on("mesh(64)") + 60);
   Plan hosts = OnTwoHosts("f32[8] @ mesh(4) [S(0)]", "f32[8] @ mesh(4) [R]");
   const int64_t bytes = DescriptionBytes(hosts);
   StepOf(hosts, 0).exchange.hosts = WorkerHosts(std::vector<int32_t>{0, 0, 1, 1});
+  EXPECT_EQ(DescriptionBytes(hosts), bytes);
+  StepOf(hosts, 0).exchange.hosts = WorkerHosts(std::vector<int32_t>{0, 1, 1, 0});
   EXPECT_EQ(DescriptionBytes(hosts), bytes + 4 * 4);
+}
+
+// A replay has the same values in other objects.
+TEST(PlanFigures, BytesDontDependOnWhichObjectsShareAMesh) {
+  const TensorSpec source = *ParseTensorSpec("f32[8] @ mesh(n:3) [S(0)]");
+  TensorSpec shared = source;
+  shared.placements = {Placement::Replicate()};
+  const TensorSpec apart = *ParseTensorSpec("f32[8] @ mesh(n:3) [R]");
+  ASSERT_EQ(shared, apart);
+  ASSERT_NE(shared.mesh.SharedAddress(), apart.mesh.SharedAddress());
+  const Topology topology = InTwoPhases();
+  EXPECT_EQ(DescriptionBytes(*PlanRedistribute({source, {}}, shared, topology)),
+            DescriptionBytes(*PlanRedistribute({source, {}}, apart, topology)));
 }
 
 TEST(PlanText, SaysWhatIsTakenOnceForAHost) {

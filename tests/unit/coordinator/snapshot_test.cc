@@ -1,0 +1,128 @@
+// A core as a snapshot: what comes back is what there was, and goes on as it would have.
+
+#include "server/coordinator/rpc/snapshot.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "schemas/types/str_cat.h"
+#include "tests/support/coordinator_story.h"
+
+namespace tessera {
+namespace {
+
+std::string Save(const Core& core) {
+  std::string bytes;
+  const absl::Status saved =
+      Snapshot::Save(core, {.segment = 3, .events = 12}, [&](kj::ArrayPtr<const kj::byte> piece) {
+        bytes.append(reinterpret_cast<const char*>(piece.begin()), piece.size());
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(saved.ok()) << saved;
+  return bytes;
+}
+
+absl::StatusOr<Snapshot::Loaded> Load(const std::string& bytes) {
+  return Snapshot::Load({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+}
+
+void Tell(Core& core, const ToldEvent& next, std::vector<std::string>* texts = nullptr) {
+  if (texts != nullptr) {
+    core.Observe([texts](const Effects& effects) {
+      for (const Effect& effect : effects) texts->push_back(ToText(effect));
+    });
+  }
+  Event event = next.event;
+  const auto done = core.Apply(next.now_us, event, next.batch);
+  ASSERT_TRUE(done.ok());
+  for (const EndSession& end : done->ended) core.Drop(end.session);
+}
+
+// A core that was told so many events of the story.
+std::unique_ptr<Core> After(unsigned seed, int steps, size_t events) {
+  auto core = std::make_unique<Core>(StoryConfig(), nullptr);
+  size_t told = 0;
+  TellStory(seed, steps, [&](const ToldEvent& next) {
+    if (told++ < events) Tell(*core, next);
+  });
+  return core;
+}
+
+TEST(SnapshotTest, WhatComesBackIsWhatThereWasAtEachEvent) {
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    Core core(StoryConfig(), nullptr);
+    size_t told = 0;
+    TellStory(seed, 150, [&](const ToldEvent& next) {
+      Tell(core, next);
+      const std::string saved = Save(core);
+      auto loaded = Load(saved);
+      ASSERT_TRUE(loaded.ok()) << loaded.status() << ", seed " << seed << ", event " << told;
+      ASSERT_EQ(Save(*loaded->core), saved) << "seed " << seed << ", event " << told;
+      EXPECT_EQ(loaded->place.segment, 3u);
+      EXPECT_EQ(loaded->place.events, 12u);
+      EXPECT_EQ(Snapshot::Digest(*loaded->core), Snapshot::Digest(core));
+      ++told;
+    });
+  }
+}
+
+TEST(SnapshotTest, AfterAnyFurtherEventsItIsAsIfAllHadBeenReplayed) {
+  for (unsigned seed = 11; seed <= 14; ++seed) {
+    for (const size_t at : {5u, 20u, 50u, 90u, 140u}) {
+      auto whole = std::make_unique<Core>(StoryConfig(), nullptr);
+      std::unique_ptr<Core> restored;
+      size_t told = 0;
+      TellStory(seed, 200, [&](const ToldEvent& next) {
+        std::vector<std::string> expected, seen;
+        Tell(*whole, next, &expected);
+        if (restored != nullptr) {
+          Tell(*restored, next, &seen);
+          ASSERT_EQ(seen, expected) << "seed " << seed << ", from event " << at << ", at event " << told;
+          ASSERT_EQ(Snapshot::Digest(*restored), Snapshot::Digest(*whole)) << "seed " << seed << ", event " << told;
+        }
+        if (++told == at) restored = std::move(Load(Save(*whole))->core);
+      });
+      ASSERT_NE(restored, nullptr);
+    }
+  }
+}
+
+TEST(SnapshotTest, ADigestTellsStatesApart) {
+  EXPECT_NE(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 31)));
+  EXPECT_EQ(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 30)));
+}
+
+TEST(SnapshotTest, AFlippedBitAnywhereIsTold) {
+  const std::string saved = Save(*After(5, 60, 50));
+  for (size_t byte = 0; byte < saved.size(); byte += 7) {
+    std::string flipped = saved;
+    flipped[byte] = static_cast<char>(flipped[byte] ^ 16);
+    const auto loaded = Load(flipped);
+    ASSERT_TRUE(absl::IsDataLoss(loaded.status())) << "byte " << byte << ": " << loaded.status();
+    EXPECT_THAT(std::string(loaded.status().message()), testing::HasSubstr("snapshot: at byte "));
+  }
+}
+
+TEST(SnapshotTest, OneThatEndsEarlyIsTold) {
+  const std::string saved = Save(*After(5, 60, 50));
+  for (size_t size = 0; size < saved.size(); size += 11) {
+    ASSERT_TRUE(absl::IsDataLoss(Load(saved.substr(0, size)).status())) << size;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(Load(saved + "x").status()));
+}
+
+TEST(SnapshotTest, AnErrorOfTheDiskEndsIt) {
+  const auto core = After(5, 60, 50);
+  int pieces = 0;
+  const absl::Status saved = Snapshot::Save(*core, {}, [&](kj::ArrayPtr<const kj::byte>) {
+    return ++pieces == 5 ? absl::UnavailableError("no space") : absl::OkStatus();
+  });
+  EXPECT_TRUE(absl::IsUnavailable(saved));
+  EXPECT_EQ(pieces, 5);
+}
+
+}  // namespace
+}  // namespace tessera
