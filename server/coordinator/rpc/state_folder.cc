@@ -14,9 +14,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include <spdlog/spdlog.h>
 
@@ -80,6 +82,16 @@ absl::Status AdoptSingleLog(const std::string& folder, StateFiles& files) {
   return absl::OkStatus();
 }
 
+// What a process had begun as it was killed.
+void RemoveBegun(const std::string& folder) {
+  std::error_code ignored;
+  std::vector<std::string> begun;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored)) {
+    if (file.path().extension() == ".begun") begun.push_back(file.path().string());
+  }
+  for (const std::string& path : begun) unlink(path.c_str());
+}
+
 struct Loaded {
   std::unique_ptr<Core> core;
   uint64_t segment = 1;  // to be read next
@@ -141,6 +153,7 @@ absl::StatusOr<JournalEnd> ReadSegments(const StateFiles& files, Loaded& loaded)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig& config) {
+  RemoveBegun(path_);
   TESSERA_ASSIGN_OR_RETURN(StateFiles files, ListStateFiles(path_));
   TESSERA_RETURN_IF_ERROR(AdoptSingleLog(path_, files));
   if (files.segments.empty() && files.snapshots.empty()) {

@@ -172,6 +172,8 @@ TEST_F(StateFolderTest, WhatAKilledProcessHadBegunIsNoFileOfIt) {
   std::ofstream(At("snapshot-00000003.bin.begun")) << "a part of one";
   std::ofstream(At("events-00000003.log.begun")) << "";
   EXPECT_EQ(*LoadedDigest(), digest);
+  EXPECT_FALSE(std::filesystem::exists(At("snapshot-00000003.bin.begun")));
+  EXPECT_FALSE(std::filesystem::exists(At("events-00000003.log.begun")));
 }
 
 TEST_F(StateFolderTest, AChildWritesASnapshotWhenTheTailIsLong) {
@@ -203,6 +205,16 @@ TEST_F(StateFolderTest, AChildWritesASnapshotWhenTheTailIsLong) {
   std::filesystem::remove_all(path_ + "_other");
   EXPECT_EQ(*LoadedDigest(), digest);
   EXPECT_THAT(DescribeStateFolder(path_).text, HasSubstr("a start reads snapshot 2 and "));
+}
+
+TEST_F(StateFolderTest, WhereASnapshotCantBeWrittenTheLogGoesOnWithoutIt) {
+  ASSERT_TRUE(StateFolder::Open(path_).ok());
+  std::filesystem::create_directory(At("snapshot-00000002.bin.begun"));  // in the way of the file
+  std::filesystem::create_directory(At("snapshot-00000003.bin.begun"));
+  const uint64_t digest = Tell(11, {40, 80});
+  EXPECT_FALSE(std::filesystem::exists(At("snapshot-00000002.bin")));
+  EXPECT_TRUE(std::filesystem::exists(At("events-00000003.log")));
+  EXPECT_EQ(*LoadedDigest(), digest) << "from the segments 1 to 3";
 }
 
 TEST_F(StateFolderTest, AnEmptyFolderIsDescribed) {
