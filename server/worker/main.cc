@@ -249,6 +249,8 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
   const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
                                         options.host_id, &options.host_files, file_timeout, EndNow});
+  // An address of its own that is taken: no coordinator is to blame.
+  if (absl::IsUnavailable(started.status())) ThrowIfError(absl::InternalError(started.status().message()));
   ThrowIfError(started.status());
   GateLoop& gate = **started;
   const auto coordinator = ParseAddress("join", options.coordinator);

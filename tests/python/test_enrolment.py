@@ -159,6 +159,14 @@ def test_a_coordinator_without_the_cas_key_enrols_nobody_and_says_what_to_do(tmp
         assert ended.returncode == 2 and why in ended.stderr, ended.stderr
 
 
+def test_a_port_that_is_taken_is_named_and_is_no_lost_coordinator(pool):
+    port = pool.address.rpartition(":")[2]
+    status, said = pool.refused(f"--data-listen=tls://127.0.0.1:{port}")
+    assert status == 1 and f"can't listen on tls://127.0.0.1:{port}" in said, (status, said)
+    status, said = pool.refused(f"--message-listen=127.0.0.1:{port}")
+    assert status == 1 and f"--message-listen 127.0.0.1:{port}: Address already in use" in said, (status, said)
+
+
 def test_no_coordinator_in_time_and_a_coordinator_that_ends_have_a_status_of_their_own(tmp_path):
     with JoinedPool(tmp_path) as pool:
         status, said = pool.refused("--join-timeout=0.2", address="tls://127.0.0.1:1")
