@@ -18,9 +18,8 @@
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <kj/timer.h>
 #include <spdlog/spdlog.h>
-#include <CLI/CLI.hpp>
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
@@ -37,7 +36,8 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
-#include "server/process/tokens.h"
+#include "server/process/log.h"
+#include "server/process/server_manager.h"
 #include "server/transport/nccl/nccl_transport.h"
 #include "server/transport/routed/routed_transport.h"
 #include "server/transport/socket/socket_transport.h"
@@ -47,6 +47,7 @@
 #include "server/worker/files/confinement.h"
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
+#include "server/worker/flags.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/await_coordinator.h"
 #include "server/worker/rpc/gate_loop.h"
@@ -56,43 +57,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxThreads = 1024;                   // docs/limits.md: threads
 constexpr std::chrono::seconds kProofDeadline{20};  // milliseconds of work, on a host that is very busy
-
-// Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
-enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
-
-struct WorkerOptions {
-  std::string coordinator;  // "unix:/path", "tls://host:port"
-  TlsFiles tls;
-  std::string data_listen;        // "tls://host:port"; empty: clients of this host alone
-  std::string data_advertise;     // the host and port by which clients reach it, where they are others
-  std::string message_listen;     // host, or host:port; empty: no messages over TLS
-  std::string message_advertise;  // by which others reach it; empty: the host of message_listen
-  std::string join_token;
-  double join_timeout_s = kJoinTimeoutS;
-  int index = -1;
-  int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
-  std::string device = "cpu";
-  int gpu = -1;
-  std::string transport = "shm";
-  TrustedNetwork trusted_network = TrustedNetwork::kNone;
-  std::string net_devices = UcxOptions{}.net_devices;
-  std::string socket_dir = "/tmp";
-  std::string host_id;
-  int threads = 0;
-  int batch_nice = kBatchNice;
-  int workers_on_host = 1;
-  std::vector<std::string> files;
-  std::string decoder;
-  int64_t decoder_memory_bytes = kDecoderMemoryBytes;
-  bool may_decode_unconfined = false;
-  double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
-  HostFiles host_files;
-  double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
-  double outlive_s = 0;  // without a coordinator
-  int exit_with_parent_fd = -1;
-};
 
 // On whichever thread the signal found unblocked.
 void PassToLoop(int signal) {
@@ -139,7 +104,7 @@ class EndedBySignals {
 };
 
 int Fail(const std::string& message) {
-  std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
+  SayFatal(message);
   return 1;
 }
 
@@ -217,10 +182,21 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 enum class Stage : uint8_t { kJoining, kJoined, kStopped };
 constexpr int kLostCoordinator = 3;  // exit status
 
+// Never ends.
+kj::Promise<void> SayAlive(kj::Timer& timer, const ServerManager& manager) {
+  if (manager.watchdog_us() == 0) return kj::NEVER_DONE;
+  manager.Alive();
+  return timer.afterDelay(manager.watchdog_us() / 4 * kj::MICROSECONDS).then([&timer, &manager]() {
+    return SayAlive(timer, manager);
+  });
+}
+
 // Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
-void RunWorker(const WorkerOptions& options, Platform& platform, const std::shared_ptr<const SharedArena>& arena,
-               MessageTransport* messages, kj::AsyncIoContext& io, const std::string& data_address, Stage& stage) {
+void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platform& platform,
+               const std::shared_ptr<const SharedArena>& arena, MessageTransport* messages, kj::AsyncIoContext& io,
+               const std::string& data_address, Stage& stage) {
   auto& network = io.provider->getNetwork();
+  const auto alive = SayAlive(io.provider->getTimer(), manager).eagerlyEvaluate(nullptr);
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
   const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
                                         options.host_id, &options.host_files, file_timeout, EndNow});
@@ -281,6 +257,7 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
                                  is_host_memory ? &parts->pages : nullptr};
   const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
   const Rejoining rejoining{self, server};
+  manager.Ready(StrCat("worker ", self.value, " of ", options.coordinator));
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
@@ -288,7 +265,11 @@ void RunWorker(const WorkerOptions& options, Platform& platform, const std::shar
         server.Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts, ends)
             .exclusiveJoin(line.connection->WhenClosed())
             .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
-    if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
+    if (ends == WorkerServer::Ends::kWithItsCoordinator) {
+      running.wait(io.waitScope);
+      if (server.is_shut_down()) stage = Stage::kStopped;
+      return;
+    }
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
       if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
     }
@@ -398,7 +379,7 @@ DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
   return decoding;
 }
 
-int Serve(WorkerOptions options) {
+int Serve(WorkerOptions options, const ServerManager& manager) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
@@ -433,7 +414,7 @@ int Serve(WorkerOptions options) {
   int status = 0;
   Stage stage = Stage::kJoining;
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
+                 RunWorker(options, manager, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
                })) {
     // The coordinator's end shows in whatever was on its way there.
     if (stage == Stage::kJoined && options.outlive_s > 0) {
@@ -453,6 +434,7 @@ int Serve(WorkerOptions options) {
     Fail(StrCat("the coordinator at ", options.coordinator, " is gone"));
     status = kLostCoordinator;
   }
+  manager.Stopping();
   unlink(path.c_str());
   unlink(messages_path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone, and what those
@@ -462,127 +444,11 @@ int Serve(WorkerOptions options) {
   _exit(status);  // without waiting for what runs on the device
 }
 
-void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
-  app.add_option(
-      "--tokens", tokens_from,
-      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
-      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
-  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
-  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-}
-
-void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
-  app.add_option(
-         "--transport", options.transport,
-         "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
-         "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
-         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
-         "ucx and shm+ucx, with the bytes between GPUs by NCCL")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
-      ->capture_default_str();
-  app.add_flag_callback(
-      "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
-      "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
-      "the port writes into this process: only where all who do are trusted");
-  app.add_option("--message-listen", options.message_listen,
-                 "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
-  app.add_option("--message-advertise", options.message_advertise,
-                 "the host's name or number by which they do, where that is another");
-  app.add_option("--net-devices", options.net_devices,
-                 "network interfaces of messages to other hosts (eth1, or several with commas)")
-      ->capture_default_str();
-  app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
-                 "seconds without a sign of life after which a connection with messages under way counts as broken")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
-}
-
 int Main(int argc, char** argv) {
-  CLI::App app{
-      "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-      "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
+  const ServerManager manager;
   WorkerOptions options;
-  ServerTokens tokens;
-  std::string tokens_from;
-  app.add_option("--coordinator", options.coordinator,
-                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
-      ->required();
-  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
-  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
-  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
-  app.add_option("--data-listen", options.data_listen,
-                 "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
-  app.add_option("--data-advertise", options.data_advertise,
-                 "host[:port] by which they reach it, where that is another");
-  AddJoinOptions(app, options, tokens, tokens_from);
-  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
-      ->check(CLI::Range(-1, kMaxWorkers - 1));
-  app.add_option("--memory", options.memory_bytes,
-                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
-                 "shared evenly with the host's other workers, less a reserve")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
-  app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
-      ->check(CLI::Range(-1, 1023));
-  AddTransportOptions(app, options);
-  app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
-  app.add_option("--files", options.files,
-                 "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
-      ->allow_extra_args(false);
-  app.add_option("--file-timeout", options.file_timeout_s,
-                 "seconds in which a file system answers nothing, after which a load or save fails by name")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
-  app.add_option(
-         "--decoder", options.decoder,
-         "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"
-         "it has the package tessera, and h5py, pyarrow, zarr")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--decoder-memory", options.decoder_memory_bytes, "bytes of address space that it may take")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(kMinDecoderMemoryBytes, kMaxArenaBytes))
-      ->capture_default_str();
-  app.add_flag("--decoder-unconfined", options.may_decode_unconfined,
-               "it runs also where the kernel has no Landlock or no seccomp filters, and then with this user's rights");
-  app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
-  app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
-      ->check(CLI::Range(0, kMaxThreads));
-  app.add_option(
-         "--batch-nice", options.batch_nice,
-         "added to the niceness of the CPU threads that do long work: short ops, and other processes of the host,\n"
-         "go first; 0: none does")
-      ->check(CLI::Range(0, 19))
-      ->capture_default_str();
-  app.add_option("--workers-on-host", options.workers_on_host,
-                 "workers that share the host's cores; for threads and spinning")
-      ->check(CLI::Range(1, kMaxWorkers))
-      ->capture_default_str();
-  app.add_option(
-         "--outlive", options.outlive_s,
-         "seconds for which it goes on when its coordinator is gone, for one that goes on with the same --state;\n"
-         "then it ends with status 3. 0: it ends at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
-  if (options.host_id.empty()) options.host_id = HostIdentity();
-  HideTokenArguments(argc, argv);
-  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
-    Warn(taken);
-    return 2;
-  }
-  options.join_token = tokens.join;
-  return Serve(std::move(options));
+  if (const std::optional<int> status = ReadFlags(argc, argv, options); status.has_value()) return *status;
+  return Serve(std::move(options), manager);
 }
 
 }  // namespace
