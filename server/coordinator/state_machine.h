@@ -94,6 +94,8 @@ class StateMachine final : private MachineTables {
   void On(const WorkerJoinedEvent& event);
   void On(const WorkerLostEvent& event);
   void On(const WorkerHeardEvent& event);
+  void On(const WorkerAdmitsEvent& event);
+  void On(const WorkerDrainedEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
   // A process that came back under a lost number never ran what was issued before it joined, and its
   // counters will not say so: no wait names it for that.
@@ -108,7 +110,6 @@ class StateMachine final : private MachineTables {
   // A call that says where its result is to be, and was made before its client heard of the loss, goes where a tensor
   // that was there went. A creation and a redistribution ask for that mesh, and are refused.
   void KeepFromLost(Record& record) const;
-
   // long_work.cc
   bool HasLongWork() const;
   void GoOnWithLongWork();  // for about a millisecond
@@ -118,7 +119,6 @@ class StateMachine final : private MachineTables {
   // A tensor with shards on a worker that was lost goes on where all of them have living copies
   // (schemas/types/living_mesh.h), and fails with the cause where they have none. False: it loses nothing by it.
   bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
-
   // turns.cc: whose turn it is, and what it costs.
   void Pump();
   void TakeTurn(SessionEntry& session);
@@ -130,9 +130,9 @@ class StateMachine final : private MachineTables {
   OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane);
   void EndWork(OpEntry& op);
   void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
-
   // tenants.cc
   void On(const TenantsChangedEvent& event);
+  void On(const TenantEvictedEvent& event);
   void On(const SessionChargedEvent& event);
   absl::StatusOr<TenantEntry*> ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers, int64_t bytes,
                                             std::string_view op);
