@@ -41,7 +41,9 @@ int main(int argc, char** argv) {
       tessera::AddCloseCommand(app),   tessera::AddKillWorkerCommand(app), tessera::AddPlanCommand(app),
       tessera::AddOpsCommand(app),     tessera::AddBenchCommand(app),      tessera::AddDemoCommand(app),
       tessera::AddDoctorCommand(app),  tessera::AddCertsCommand(app),      tessera::AddRunCommand(app),
-      tessera::AddTenantsCommand(app), tessera::AddLimitCommand(app)};
+      tessera::AddTenantsCommand(app), tessera::AddLimitCommand(app),      tessera::AddEvictCommand(app),
+      tessera::AddCordonCommand(app),  tessera::AddUncordonCommand(app),   tessera::AddDrainCommand(app),
+      tessera::AddAuditCommand(app),   tessera::AddUsageCommand(app),      tessera::AddTopCommand(app)};
   if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
     return tessera::Failed(absl::InvalidArgumentError(why));
   }
