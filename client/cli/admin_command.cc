@@ -125,9 +125,10 @@ Command AddUncordonCommand(CLI::App& app) {
 }
 
 Command AddDrainCommand(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "drain", "Shut a worker down when it has ended what it was told; needs the admin's token.\n"
-               "Refused while some tensor is on that worker alone");
+  CLI::App* command =
+      app.add_subcommand("drain",
+                         "Shut a worker down when it has ended what it was told; needs the admin's token.\n"
+                         "Refused while some tensor is on that worker alone");
   auto options = std::make_shared<DrainOptions>();
   options->address.AddTo(*command);
   AddWorker(*command, options->worker);

@@ -119,7 +119,8 @@ void AddBookOptions(CLI::App& command, BookOptions& options) {
 }
 
 void PrintJson(const nlohmann::ordered_json& row) {
-  std::printf("%s\n", row.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::printf("%s\n",
+              row.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
 
 absl::Status ShowAudit(const BookOptions& options) {

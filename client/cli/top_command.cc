@@ -55,10 +55,10 @@ std::string TopText(const Look& before, const Look& now) {
     all_s += spent;
     all_weights += static_cast<double>(tenant.weight);
   }
-  std::string text = absl::StrFormat(
-      "up %.0f s, %.0f ops/s, %d sessions hold %d tensors\n\n", now.cluster.uptime_s,
-      static_cast<double>(now.cluster.next_ordinal - before.cluster.next_ordinal) / passed_s,
-      static_cast<int64_t>(now.cluster.session_count), static_cast<int64_t>(now.cluster.tensor_count));
+  std::string text =
+      absl::StrFormat("up %.0f s, %.0f ops/s, %d sessions hold %d tensors\n\n", now.cluster.uptime_s,
+                      static_cast<double>(now.cluster.next_ordinal - before.cluster.next_ordinal) / passed_s,
+                      static_cast<int64_t>(now.cluster.session_count), static_cast<int64_t>(now.cluster.tensor_count));
   std::map<int32_t, int64_t> received;
   for (const WorkerReport& worker : before.cluster.workers) received[worker.index] = worker.received_bytes;
   std::vector<std::vector<std::string>> workers = {{"WORKER", "STATE", "USED", "MEMORY", "OUTSTANDING", "RECEIVED/S"}};
@@ -73,11 +73,11 @@ std::string TopText(const Look& before, const Look& now) {
   for (const TenantReport& tenant : now.tenants) {
     const double spent = spent_s[tenant.name];
     const bool has_share = all_s > 0 && spent > 0;
-    tenants.push_back({tenant.name, StrCat(tenant.weight),
-                       has_share ? absl::StrFormat("%.1f %%", 100 * spent / all_s) : "-",
-                       has_share ? absl::StrFormat("%.1f %%", 100 * static_cast<double>(tenant.weight) / all_weights) : "-",
-                       absl::StrFormat("%.2f", std::max(0.0, spent) / passed_s), ShowBytes(tenant.used_bytes),
-                       StrCat(tenant.sessions), StrCat(tenant.queued)});
+    tenants.push_back(
+        {tenant.name, StrCat(tenant.weight), has_share ? absl::StrFormat("%.1f %%", 100 * spent / all_s) : "-",
+         has_share ? absl::StrFormat("%.1f %%", 100 * static_cast<double>(tenant.weight) / all_weights) : "-",
+         absl::StrFormat("%.2f", std::max(0.0, spent) / passed_s), ShowBytes(tenant.used_bytes),
+         StrCat(tenant.sessions), StrCat(tenant.queued)});
   }
   std::vector<SessionReport> busiest = now.cluster.sessions;
   std::stable_sort(busiest.begin(), busiest.end(),
@@ -98,7 +98,8 @@ std::string Cut(const std::string& text) {
   winsize size = {};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return text;
   size_t at = 0;
-  for (int line = 0; line + 1 < size.ws_row && at < text.size(); ++line) at = std::min(text.find('\n', at), text.size() - 1) + 1;
+  for (int line = 0; line + 1 < size.ws_row && at < text.size(); ++line)
+    at = std::min(text.find('\n', at), text.size() - 1) + 1;
   return text.substr(0, at);
 }
 

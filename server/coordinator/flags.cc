@@ -152,8 +152,9 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options)
   app.add_option("--state", options.state_folder,
                  "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
                  "work survive the end of this process, while workers with --outlive and clients with a lease wait");
-  app.add_option("--audit", options.audit_path,
-                 "database (SQLite) of who did what, and of what sessions used; FILE.jsonl has the first as JSON lines");
+  app.add_option(
+      "--audit", options.audit_path,
+      "database (SQLite) of who did what, and of what sessions used; FILE.jsonl has the first as JSON lines");
   app.add_option("--listen-http", options.listen_http,
                  "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
   app.add_option("--stop-timeout", options.stop_timeout_s,

@@ -20,9 +20,8 @@ namespace tessera {
 namespace {
 
 // Neither in a file nor in a variable.
-constexpr const char* kOfTheCommandLine[] = {"help",        "version",          "config",      "check-config",
-                                             "token",       "join-token",       "admin-token", "replay",
-                                             "exit-with-parent-fd"};
+constexpr const char* kOfTheCommandLine[] = {"help",       "version",     "config", "check-config",       "token",
+                                             "join-token", "admin-token", "replay", "exit-with-parent-fd"};
 
 bool IsToken(std::string_view key) { return key == "token" || key == "join-token" || key == "admin-token"; }
 

@@ -31,8 +31,8 @@ Voice& OwnVoice() {
 // "session 7" names session 7; "sessions", "max_sessions" and "the worker" name none.
 std::optional<int64_t> NumberAfter(std::string_view text, std::string_view word) {
   for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
-    const bool begins_a_word = at == 0 || (!absl::ascii_isalnum(static_cast<unsigned char>(text[at - 1])) &&
-                                           text[at - 1] != '_');
+    const bool begins_a_word =
+        at == 0 || (!absl::ascii_isalnum(static_cast<unsigned char>(text[at - 1])) && text[at - 1] != '_');
     size_t stop = at + word.size();
     if (!begins_a_word || stop >= text.size() || text[stop] != ' ') continue;
     const size_t start = ++stop;

@@ -188,6 +188,75 @@ def test_a_second_signal_ends_a_stop_at_once():
             del kept
 
 
+def test_a_stop_with_a_state_folder_is_a_pause(tmp_path):
+    flags = ("--state", str(tmp_path / "state"))
+    with running(*flags, workers=0) as pool:
+        pool.workers.append(pool.start_worker(0, TESSERA_WORKER_OUTLIVE="60"))
+        pool.await_workers(1)
+        with pool.connect() as session:
+            x = ts.ones((64,), device_mesh=session.default_mesh)
+            x.wait()
+            pool.coordinator.send_signal(signal.SIGTERM)
+            y = x
+            for _ in range(300):  # some of it comes while the coordinator stops, or is gone
+                y = y + 1
+            assert pool.coordinator.wait(timeout=60) == 0
+            again = subprocess.Popen([COORDINATOR, "--config", pool.config, *flags], env={**os.environ, **TOKENS},
+                                     stdout=subprocess.DEVNULL, stderr=pool.log)
+            try:
+                np.testing.assert_array_equal(y.full_tensor(), np.full(64, 301.0))
+            finally:
+                again.terminate()
+                assert again.wait(timeout=60) == 0
+
+
+# ---- the audit ------------------------------------------------------------------------------------
+
+
+def book_of(path, *words):
+    shown = tessera(*words, "--file", str(path), "--since", "1h", "--json")
+    assert shown.returncode == 0, shown.stderr
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def test_the_audit_knows_who_did_what_and_no_token(tmp_path):
+    path = tmp_path / "audit.db"
+    with running("--audit", str(path)) as pool:
+        with pytest.raises(ts.UnauthenticatedError):
+            pool.connect("a-guess")
+        with pool.connect(name="run -- 1") as session:
+            values = np.arange(10_000.0)
+            np.testing.assert_array_equal(session.distribute_tensor(values, session.default_mesh, [S(0)]).full_tensor(), values)
+            assert pool.tessera("limit", "de\"fault\n", "weight", "3").returncode == 1
+            assert pool.tessera("limit", "default", "weight", "3").returncode == 0
+            assert pool.tessera("evict", "default", token="client-token").returncode == 1
+            assert pool.tessera("evict", "default", "--reason", "it is late").returncode == 0
+        assert pool.tessera("drain", "1").returncode == 0
+        wait_until(lambda: any(one["verb"] == "drain" for one in book_of(path, "audit")))
+        seen = [(one["verb"], one["decision"], one["token"]) for one in book_of(path, "audit")]
+        for expected in (("join", "allowed", "TESSERA_JOIN_TOKEN"), ("connect", "refused", ""), ("connect", "allowed", "TESSERA_TOKEN"),
+                         ("limit", "refused", "TESSERA_ADMIN_TOKEN"), ("limit", "allowed", "TESSERA_ADMIN_TOKEN"),
+                         ("evict", "refused", "TESSERA_TOKEN"), ("evict", "allowed", "TESSERA_ADMIN_TOKEN"),
+                         ("drain", "allowed", "TESSERA_ADMIN_TOKEN")):
+            assert expected in seen, (expected, seen)
+        assert any("it is late" in one["why"] for one in book_of(path, "audit", "--verb", "end"))
+        used, = [one for one in book_of(path, "usage", "--sessions") if one["name"] == "run -- 1"]
+        assert used["tenant"] == "default" and used["uploaded_bytes"] == 80_000 and used["downloaded_bytes"] == 80_000
+    lines = [json.loads(line) for line in pathlib.Path(f"{path}.jsonl").read_text().splitlines()]
+    assert [one["verb"] for one in lines] == [one["verb"] for one in book_of(path, "audit")]
+    everything = b"".join(one.read_bytes() for one in tmp_path.iterdir())
+    for token in (*TOKENS.values(), "a-guess"):
+        assert token.encode() not in everything
+    for one in tmp_path.iterdir():
+        assert one.stat().st_mode & 0o077 == 0, one
+
+
+def test_what_the_book_is_asked_wrongly_is_named(tmp_path):
+    missing = tessera("usage", "--file", str(tmp_path / "none.db"))
+    assert missing.returncode == 1 and "none.db: unable to open" in missing.stderr
+    assert "neither a time ago" in tessera("usage", "--file", str(tmp_path), "--since", "soon").stderr
+
+
 # ---- what admins do -----------------------------------------------------------------------------------
 
 

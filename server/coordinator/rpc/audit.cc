@@ -71,14 +71,9 @@ class Insert {
 };
 
 std::string LineOf(int64_t time_ms, const AuditEntry& entry) {
-  const nlohmann::ordered_json line = {{"time_ms", time_ms},
-                                       {"verb", entry.verb},
-                                       {"tenant", entry.tenant},
-                                       {"token", entry.token},
-                                       {"session", entry.session},
-                                       {"object", entry.object},
-                                       {"decision", entry.decision},
-                                       {"why", entry.why}};
+  const nlohmann::ordered_json line = {
+      {"time_ms", time_ms},       {"verb", entry.verb},     {"tenant", entry.tenant},     {"token", entry.token},
+      {"session", entry.session}, {"object", entry.object}, {"decision", entry.decision}, {"why", entry.why}};
   return line.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -34,10 +34,11 @@ inline constexpr int kMaxAuditedRefusals = 100;      // docs/limits.md: max_audi
 inline constexpr size_t kMaxAuditTextBytes = 1'024;  // docs/limits.md: max_audit_text
 
 struct AuditEntry {
-  std::string verb = {};      // "connect", "join", "limit", "evict", "close", "cordon", "uncordon", "drain", "kill-worker", ...
+  std::string verb =
+      {};  // "connect", "join", "limit", "evict", "close", "cordon", "uncordon", "drain", "kill-worker", ...
   std::string tenant = {};    // of the one who asked
   std::string token = {};     // its id
-  uint64_t session = 0;  // that asked, or was made; 0: none
+  uint64_t session = 0;       // that asked, or was made; 0: none
   std::string object = {};    // that it was about: a session, a worker, a tenant
   std::string decision = {};  // "allowed" or "refused"
   std::string why = {};

@@ -23,8 +23,9 @@ bool IsLostWith(const TensorEntry& tensor, WorkerIndex worker) {
   }
   if (!whole.mesh.FindWorker(worker) || std::find(gone.begin(), gone.end(), worker) != gone.end()) return false;
   gone.push_back(worker);
-  return !LivingMesh(whole, [&gone](WorkerIndex w) { return std::find(gone.begin(), gone.end(), w) != gone.end(); })
-              .has_value();
+  return !LivingMesh(whole, [&gone](WorkerIndex w) {
+            return std::find(gone.begin(), gone.end(), w) != gone.end();
+          }).has_value();
 }
 
 void Drains::LookThrough(WorkerIndex worker, Drain& drain) {

@@ -29,8 +29,8 @@ absl::StatusOr<uint32_t> Hub::EvictByAdmin(const std::string& tenant, const std:
   const std::string shown = Printable(reason, kMaxLogChars);
   spdlog::warn("tenant \"{}\": its {} sessions are ended by the admin of session {}{}{}",
                Printable(tenant, kMaxLogChars), count, by.value, shown.empty() ? "" : ": ", shown);
-  Apply(TenantEvictedEvent{tenant, StrCat("an admin evicted tenant \"", Printable(tenant), "\"",
-                                          shown.empty() ? "" : ": ", shown)});
+  Apply(TenantEvictedEvent{
+      tenant, StrCat("an admin evicted tenant \"", Printable(tenant), "\"", shown.empty() ? "" : ": ", shown)});
   return static_cast<uint32_t>(count);
 }
 

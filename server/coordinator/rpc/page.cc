@@ -26,7 +26,8 @@ constexpr char kHtml[] = R"(<!doctype html>
 </html>
 )";
 
-constexpr char kCss[] = R"(body { font: 14px/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }
+constexpr char kCss[] =
+    R"(body { font: 14px/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; }
 header { display: flex; gap: 1rem; align-items: baseline; }
 h1 { font-size: 1.4rem; margin: 0; } h2 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 .gone { color: #b00; }

@@ -56,8 +56,13 @@ TEST(Audit, EntriesAndUsageAreInTheDatabaseAndEntriesInLines) {
   {
     auto audit = Audit::Open(path);
     ASSERT_TRUE(audit.ok()) << audit.status();
-    (*audit)->Add({.verb = "evict", .tenant = "a'; DROP TABLE audit; --", .token = "root-1", .session = 7,
-                   .object = "tenant \"b\"\nc \xff", .decision = "allowed", .why = "\xe6\x97\xa5"});
+    (*audit)->Add({.verb = "evict",
+                   .tenant = "a'; DROP TABLE audit; --",
+                   .token = "root-1",
+                   .session = 7,
+                   .object = "tenant \"b\"\nc \xff",
+                   .decision = "allowed",
+                   .why = "\xe6\x97\xa5"});
     (*audit)->AddUsage({{"a", 7, "run", 2'000'000'000, 64, 10, 20, 3}, {"a", 8, "", 1'000'000'000, 0, 0, 0, 0}});
     ASSERT_TRUE((*audit)->Finish(kLong));
     EXPECT_EQ((*audit)->dropped(), 0u);
@@ -94,7 +99,8 @@ TEST(Audit, RefusalsOfStrangersAreCountedBeyondALimit) {
   const std::string path = NewPath("flood.db");
   auto audit = Audit::Open(path);
   ASSERT_TRUE(audit.ok()) << audit.status();
-  for (int i = 0; i < 100'000; ++i) (*audit)->Add({.verb = "connect", .decision = "refused", .why = "the token is wrong"});
+  for (int i = 0; i < 100'000; ++i)
+    (*audit)->Add({.verb = "connect", .decision = "refused", .why = "the token is wrong"});
   EXPECT_GT((*audit)->dropped(), 50'000u);
   ASSERT_TRUE((*audit)->Finish(kLong));
 }

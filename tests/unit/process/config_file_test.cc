@@ -57,9 +57,9 @@ std::string Refused(const std::string& text) {
 
 TEST(ConfigFile, EachKindOfFlagComesFromTheFile) {
   Server server;
-  const std::string path =
-      Write("# a pool\nlisten = [\"unix:/a\", \"tls://b:1\"]\nwhere = \"it's \\\"there\\\"\"\nseconds = 2.5\n"
-            "bytes = \"4KiB\"\nis-on = true\n");
+  const std::string path = Write(
+      "# a pool\nlisten = [\"unix:/a\", \"tls://b:1\"]\nwhere = \"it's \\\"there\\\"\"\nseconds = 2.5\n"
+      "bytes = \"4KiB\"\nis-on = true\n");
   ASSERT_EQ(server.Parse({"--config", path}), std::nullopt);
   EXPECT_THAT(server.listen, ElementsAre("unix:/a", "tls://b:1"));
   EXPECT_EQ(server.where, "it's \"there\"");
