@@ -23,6 +23,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -371,13 +372,14 @@ absl::Status LocalCluster::State::SpawnCoordinator(Clock::time_point deadline) {
 absl::Status LocalCluster::State::SpawnAll() {
   TESSERA_ASSIGN_OR_RETURN(coordinator_program, FindProgram(options.binary_dir, "coordinator"));
   TESSERA_ASSIGN_OR_RETURN(worker_program, FindProgram(options.binary_dir, "worker"));
+  if (!options.token.empty()) std::tie(token, join_token, admin_token) = options.tokens();
   TESSERA_RETURN_IF_ERROR(MakeFolder());
   const Clock::time_point deadline = Deadline();
   TESSERA_RETURN_IF_ERROR(SpawnCoordinator(deadline));
   workers.resize(static_cast<size_t>(options.workers));
   worker_pids.resize(workers.size());
   for (int i = 0; i < options.workers; ++i) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
-  return AwaitWorkers(deadline);
+  return options.workers == 0 ? absl::OkStatus() : AwaitWorkers(deadline);
 }
 
 std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
@@ -510,20 +512,19 @@ absl::Status CheckHostMemory(const ClusterOptions& options) {
 }  // namespace
 
 absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
-  if (options.workers < 1 || options.workers > 1024) {
+  if (options.has_workers_elsewhere ? options.workers != 0 : options.workers < 1 || options.workers > 1024) {
     return absl::InvalidArgumentError(
         StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
   }
-  if (options.memory_bytes < 0) {
-    return absl::InvalidArgumentError(StrCat("local_cluster: memory is ", options.memory_bytes, " bytes"));
-  }
-  if (options.transport != "shm" && options.transport != "ucx" && options.transport != "nccl") {
+  if (options.memory_bytes < 0) return absl::InvalidArgumentError("local_cluster: memory is less than 0 bytes");
+  const std::set<std::string> transports = {"shm", "ucx", "nccl", "shm+tls"};  // that one with certificates as flags
+  if (!transports.contains(options.transport)) {
     return absl::InvalidArgumentError(
         StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm, ucx or nccl"));
   }
   auto state = std::make_unique<State>();
   state->options = options;
-  if (options.device == DeviceKind::kCpu) {
+  if (options.device == DeviceKind::kCpu && options.workers > 0) {
     if (options.memory_bytes == 0) state->options.memory_bytes = kDefaultArenaBytes;
     TESSERA_RETURN_IF_ERROR(CheckHostMemory(state->options));
   }
@@ -542,6 +543,9 @@ absl::StatusOr<Session> LocalCluster::Connect() const {
   return Session::Connect(options);
 }
 
+std::string LocalCluster::Program(const std::string& role) const {
+  return role == "worker" ? state_->worker_program : state_->coordinator_program;
+}
 const std::string& LocalCluster::address() const { return state_->address; }
 std::string LocalCluster::admin_address() const {
   return StrCat("unix:", state_->socket_path, "#token=", state_->admin_token);

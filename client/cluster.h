@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,6 +39,11 @@ struct ClusterOptions {
   std::string state_folder;
   // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
   std::string decoder;
+  // Of clients, workers and admins, all three or none: then they are made here.
+  std::string token, join_token, admin_token;
+  auto tokens() const { return std::tie(token, join_token, admin_token); }
+  // None here: all workers are of other machines, and Start waits for none.
+  bool has_workers_elsewhere = false;
 };
 
 class LocalCluster {
@@ -56,6 +62,8 @@ class LocalCluster {
   const std::string& address() const;
   // The same with the admin's token.
   std::string admin_address() const;
+  // The path of the program: "worker", else the coordinator's.
+  std::string Program(const std::string& role) const;
   int coordinator_pid() const;
   const std::vector<int>& worker_pids() const;
   // The end of what a child wrote to stderr: -1 the coordinator, else a worker.

@@ -13,35 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "schemas/codec/authority.h"
 
 namespace tessera {
-
-// A certificate and its key, as PEM.
-struct SignedKey {
-  std::string certificate;
-  std::string key;
-};
-
-enum class LeafUse : uint8_t { kServer, kServerAndClient };
-
-struct LeafRequest {
-  std::string unit;
-  std::vector<std::string> hosts;  // names and addresses; at least one
-  LeafUse use = LeafUse::kServer;
-  std::time_t starts_at = 0;
-  std::time_t ends_at = 0;
-};
-
-// InvalidArgument for what is neither a host's name nor an IP address.
-absl::Status CheckHost(std::string_view host);
-
-// A CA of the name, for `days` from now.
-absl::StatusOr<SignedKey> MakeAuthority(std::string_view name, int days);
-// InvalidArgument for a wrong host; FailedPrecondition for an authority whose parts don't belong together, or that is
-// over. A leaf ends with its authority at the latest.
-absl::StatusOr<SignedKey> SignLeaf(const SignedKey& authority, const LeafRequest& request);
 
 struct CertificateRequest {
   std::vector<std::string> hosts;

@@ -42,6 +42,7 @@ Command AddPlanCommand(CLI::App& app);
 Command AddOpsCommand(CLI::App& app);
 Command AddCertsCommand(CLI::App& app);
 Command AddRunCommand(CLI::App& app);
+Command AddKeepCommand(CLI::App& app);
 
 // --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.

@@ -125,7 +125,28 @@ void TellOfDecoders() {
 struct DoctorOptions {
   std::string device = "cpu";
   bool as_json = false;
+  bool asks_ready = false;
+  int workers = 0;  // that are to be there; 0: any
+  AddressOption address;
 };
+
+// Whether a pool that runs can be used: for the probes of an engine, and for scripts that wait.
+int Ready(const DoctorOptions& options) {
+  absl::StatusOr<Session> session = options.address.Connect();
+  if (!session.ok()) return Failed(session.status());
+  const absl::StatusOr<ClusterReport> report = session->Status();
+  if (!report.ok()) return Failed(report.status());
+  int alive = 0;
+  for (const WorkerReport& worker : report->workers) alive += worker.state == WorkerState::kAlive ? 1 : 0;
+  const int wanted = std::max(1, options.workers);
+  if (options.as_json) {
+    std::printf("%s\n",
+                nlohmann::ordered_json{{"ok", alive >= wanted}, {"workers", alive}, {"wanted", wanted}}.dump().c_str());
+  } else {
+    std::printf("%s: %d of %d workers are there\n", alive >= wanted ? "ready" : "not ready", alive, wanted);
+  }
+  return alive >= wanted ? 0 : 1;
+}
 
 int Doctor(const DoctorOptions& options) {
   const bool as_json = options.as_json;
@@ -159,10 +180,17 @@ Command AddDoctorCommand(CLI::App& app) {
       "--json", options->as_json,
       "one JSON object on stdout: ok, device, workers, memory_bytes, checks (start, connect, upload, download, to "
       "the first that fails) and error (null or its message)");
+  CLI::Option* const ready =
+      command->add_flag("--ready", options->asks_ready, "start nothing: whether the pool at --address can be used");
+  command->add_option("--workers", options->workers, "how many workers must be there (default: 1)")
+      ->needs(ready)
+      ->check(CLI::Range(1, 65536));
+  options->address.AddTo(*command);
   command->footer(
-      "Examples:\n  tessera doctor\n  tessera doctor --json\n  tessera doctor --device cuda\nThe exit status is 0 if "
+      "Examples:\n  tessera doctor\n  tessera doctor --ready --workers 4 --address tls://node1:7421#token=HEX\n  "
+      "tessera doctor --json\n  tessera doctor --device cuda\nThe exit status is 0 if "
       "all works, else 1.");
-  return {command, [options] { return Doctor(*options); }};
+  return {command, [options] { return options->asks_ready ? Ready(*options) : Doctor(*options); }};
 }
 
 }  // namespace tessera

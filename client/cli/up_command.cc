@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +10,8 @@
 #include <thread>
 
 #include "client/cli/command.h"
+#include "client/cli/up_pool.h"
+#include "client/cli/up_slurm.h"
 #include "client/cluster.h"
 #include "schemas/codec/tls_files.h"
 #include "schemas/types/address.h"
@@ -21,7 +24,7 @@ namespace tessera {
 namespace {
 
 struct UpOptions {
-  int workers = 0;
+  int workers = -1;  // of this host, or of each node of an allocation; 0: all are of other machines
   std::string memory;
   std::string device = "cpu";
   std::vector<std::string> files;
@@ -32,6 +35,9 @@ struct UpOptions {
   std::vector<std::string> listen;
   TlsFiles tls;
   std::string state;
+  std::string folder;         // of the CA and the tokens that it makes; empty: in that of the state, or of the user
+  std::string write_address;  // a file for programs
+  bool is_here = false;       // also in an allocation of Slurm
 };
 
 // Clients of other hosts: the coordinator's address, and one of each worker beside it.
@@ -53,8 +59,9 @@ absl::Status AddTls(const UpOptions& up, const Address& address, ClusterOptions&
   return absl::OkStatus();
 }
 
-// Of the addresses to serve: one unix socket at most, and one of TLS.
-absl::Status AddListening(const UpOptions& up, ClusterOptions& options) {
+// Of the addresses to serve: one unix socket at most, and one of TLS, for which a pool makes its certificates where
+// none are named.
+absl::Status AddListening(const UpOptions& up, ClusterOptions& options, std::optional<Pool>& pool) {
   for (const std::string& text : up.listen) {
     TESSERA_ASSIGN_OR_RETURN(const Address address, ParseAddress("--listen", text));
     if (address.is_unix() ? !options.socket_path.empty() : !options.coordinator_flags.empty()) {
@@ -62,6 +69,10 @@ absl::Status AddListening(const UpOptions& up, ClusterOptions& options) {
     }
     if (address.is_unix()) {
       options.socket_path = address.socket_path;
+    } else if (up.tls.certificate.empty() && up.tls.key.empty()) {
+      const std::string folder = up.folder.empty() ? PoolFolder(up.state) : up.folder;
+      TESSERA_ASSIGN_OR_RETURN(pool, MakePool(folder, address));
+      ServePool(*pool, options);
     } else {
       TESSERA_RETURN_IF_ERROR(AddTls(up, address, options));
     }
@@ -94,6 +105,12 @@ absl::Status AddDecoders(const UpOptions& up, ClusterOptions& options) {
 }
 
 using Clock = std::chrono::steady_clock;
+
+std::string OwnProgram() {
+  char path[4096] = "";
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  return size < 0 ? "tessera" : std::string(path, static_cast<size_t>(size));
+}
 
 // A process that ends again and again is started again, a worker each time after twice the delay. docs/limits.md:
 // max_worker_restarts, restart_delay, restart_forgiven
@@ -144,14 +161,38 @@ bool GoOnWithout(LocalCluster& cluster, const LocalCluster::Ended& ended, bool h
   return started.ok();
 }
 
-// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before, and is not started again. A worker that ends is
-// told, and started again.
-int Serve(LocalCluster& cluster, const sigset_t& signals, bool has_state) {
+// Ends a step of Slurm in order: its tasks get the signal, and some seconds.
+void EndStep(pid_t srun) {
+  if (srun <= 0) return;
+  constexpr std::chrono::seconds kGrace(15);
+  kill(srun, SIGTERM);
+  const Clock::time_point end = Clock::now() + kGrace;
+  while (waitpid(srun, nullptr, WNOHANG) == 0) {
+    if (Clock::now() > end) kill(srun, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+// Whether srun has ended, as it does when all of its workers have.
+bool HasEnded(pid_t& srun) {
+  int status = 0;
+  if (srun <= 0 || waitpid(srun, &status, WNOHANG) != srun) return false;
+  std::fprintf(stderr, "tessera up: srun, with all of the pool's workers, %s; the pool ends\n",
+               WIFSIGNALED(status) ? StrCat("was killed by signal ", WTERMSIG(status)).c_str()
+                                   : StrCat("ended with status ", WEXITSTATUS(status)).c_str());
+  srun = -1;
+  return true;
+}
+
+// Blocks until SIGINT or SIGTERM; 1 when the coordinator ends before, and is not started again, or all workers of a
+// step do. A worker that ends is told, and started again.
+int Serve(LocalCluster& cluster, const sigset_t& signals, bool has_state, pid_t& srun) {
   std::vector<Kept> kept(cluster.worker_pids().size());
   Kept coordinator;
   for (;;) {
     const timespec poll{0, 100 * 1000 * 1000};
     if (sigtimedwait(&signals, nullptr, &poll) > 0) return 0;
+    if (HasEnded(srun)) return 1;
     for (const LocalCluster::Ended& ended : cluster.TakeEnded()) {
       if (ended.worker < 0) {
         if (!GoOnWithout(cluster, ended, has_state, coordinator)) return 1;
@@ -169,21 +210,35 @@ int Serve(LocalCluster& cluster, const sigset_t& signals, bool has_state) {
   }
 }
 
-int Up(const UpOptions& up) {
-  ClusterOptions options;
-  options.workers = up.workers > 0 ? up.workers : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  options.transport = up.transport;
-  options.device = ParseDeviceKind(up.device).value_or(DeviceKind::kCpu);
-  if (!up.memory.empty()) {
-    absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
-    if (!memory.ok()) return Failed(memory.status());
-    options.memory_bytes = *memory;
-  } else if (options.device == DeviceKind::kCpu) {
-    options.memory_bytes = kDefaultArenaBytes;
-  }
-  options.state_folder = up.state;
-  if (const absl::Status decoders = AddDecoders(up, options); !decoders.ok()) return Failed(decoders);
-  if (const absl::Status listening = AddListening(up, options); !listening.ok()) return Failed(listening);
+// The pool's workers are tasks of a step on all nodes of the allocation.
+absl::StatusOr<pid_t> StartStep(const UpOptions& up, const Pool& pool, const LocalCluster& cluster) {
+  SlurmRequest request{
+      std::max(0, up.workers), up.device, OwnProgram(), cluster.Program("worker"), "", pool.pin, up.memory, {}};
+  request.address = ToText(Address{"", pool.host, pool.clients.port, ""});
+  for (const std::string& files : up.files) request.worker_flags.push_back("--files=" + files);
+  if (!up.decoder.empty()) request.worker_flags.push_back("--decoder=" + up.decoder);
+  TESSERA_ASSIGN_OR_RETURN(const SlurmStep step, PlanSlurmStep(ReadEnvironment, request));
+  TESSERA_ASSIGN_OR_RETURN(const pid_t srun, StartSlurmStep(step, pool.join_token));
+  std::printf("srun starts %d workers on %d nodes of job %s\n", step.workers, step.nodes,
+              ReadEnvironment("SLURM_JOB_ID").c_str());
+  return srun;
+}
+
+void TellPool(const Pool& pool) {
+  const std::string address = ToText(Address{"", pool.host, pool.clients.port, ""});
+  std::printf("from other hosts: %s#token=%s with the CA %s/ca.crt\n", address.c_str(), pool.token.c_str(),
+              pool.folder.c_str());
+  std::printf("another machine joins by:\n  %s\n", JoinLine(pool).c_str());
+}
+
+void TellLocal(const UpOptions& up, const ClusterOptions& options, const LocalCluster& cluster) {
+  const std::string each = options.memory_bytes > 0 ? ShowBytes(options.memory_bytes) + " each" : "all that is free";
+  std::printf("%d %s workers of %s, transport %s; Ctrl-C ends them\n", options.workers, up.device.c_str(), each.c_str(),
+              options.transport.c_str());
+  std::printf("another worker joins by: %s\n", cluster.JoinCommand(options.workers).c_str());
+}
+
+int Run(const UpOptions& up, const ClusterOptions& options, const std::optional<Pool>& pool, bool is_in_slurm) {
   // Blocked in every thread from here on, so that sigtimedwait alone takes them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -194,19 +249,64 @@ int Up(const UpOptions& up) {
   absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) return Failed(cluster.status());
   std::printf("%s\n", cluster->address().c_str());
-  const std::string each = options.memory_bytes > 0 ? ShowBytes(options.memory_bytes) + " each" : "all that is free";
-  std::printf("%d %s workers of %s, transport %s; Ctrl-C ends them\n", options.workers, up.device.c_str(), each.c_str(),
-              options.transport.c_str());
-  std::printf("another worker joins by: %s\n", cluster->JoinCommand(options.workers).c_str());
+  pid_t srun = -1;
+  if (is_in_slurm) {
+    absl::StatusOr<pid_t> started = StartStep(up, *pool, *cluster);
+    if (!started.ok()) return Failed(started.status());
+    srun = *started;
+  } else if (options.workers > 0) {
+    TellLocal(up, options, *cluster);
+  }
   std::printf("admin: %s\n", cluster->admin_address().c_str());
+  if (pool.has_value()) TellPool(*pool);
   const std::string token = cluster->address().substr(cluster->address().find('#'));
   for (const std::string& address : up.listen) {
-    if (address.rfind("tls:", 0) == 0) std::printf("from other hosts: %s%s\n", address.c_str(), token.c_str());
+    if (address.rfind("tls:", 0) == 0 && !pool.has_value()) {
+      std::printf("from other hosts: %s%s\n", address.c_str(), token.c_str());
+    }
   }
   std::fflush(stdout);
-  const int status = Serve(*cluster, signals, !up.state.empty());
+  if (!up.write_address.empty()) {
+    if (const absl::Status written = WriteAddress(*pool, up.write_address); !written.ok()) return Failed(written);
+  }
+  const int status = Serve(*cluster, signals, !up.state.empty(), srun);
+  EndStep(srun);
   cluster->Stop();
+  if (!up.write_address.empty()) unlink(up.write_address.c_str());
   return status;
+}
+
+int Up(UpOptions up) {
+  ClusterOptions options;
+  options.workers = up.workers >= 0 ? up.workers : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.transport = up.transport;
+  options.device = ParseDeviceKind(up.device).value_or(DeviceKind::kCpu);
+  const bool is_in_slurm = !up.is_here && IsInAllocation(ReadEnvironment);
+  options.has_workers_elsewhere = is_in_slurm || up.workers == 0;
+  if (is_in_slurm) {
+    options.workers = 0;
+    char name[256] = "";
+    gethostname(name, sizeof(name) - 1);
+    if (up.listen.empty()) up.listen.push_back(StrCat("tls://", name, ":", PortOfJob(ReadEnvironment)));
+  } else if (!up.memory.empty()) {
+    absl::StatusOr<int64_t> memory = ParseBytes(up.memory);
+    if (!memory.ok()) return Failed(memory.status());
+    options.memory_bytes = *memory;
+  } else if (options.device == DeviceKind::kCpu) {
+    options.memory_bytes = kDefaultArenaBytes;
+  }
+  options.state_folder = up.state;
+  std::optional<Pool> pool;
+  if (const absl::Status listening = AddListening(up, options, pool); !listening.ok()) return Failed(listening);
+  if (options.workers > 0) {
+    if (const absl::Status decoders = AddDecoders(up, options); !decoders.ok()) return Failed(decoders);
+  }
+  if (!pool.has_value() && (options.has_workers_elsewhere || !up.write_address.empty())) {
+    return Failed(absl::InvalidArgumentError(
+        "up: workers of other machines, and --write-address, are for a pool that makes its own certificates: --listen "
+        "tls://host:port without --tls-cert"));
+  }
+  return Run(up, options, pool, is_in_slurm);
 }
 
 }  // namespace
@@ -232,12 +332,16 @@ Command AddUpCommand(CLI::App& app) {
   command->add_flag(
       "--decoder-unconfined", options->may_decode_unconfined,
       "decoders run also where the kernel has no Landlock or no seccomp filters (tessera doctor says so)");
-  command->add_option("--workers", options->workers, "workers (default: one per core)")->check(CLI::Range(1, 1024));
   command
-      ->add_option("--memory", options->memory,
-                   "memory of each worker, like 512MiB (default: 1GiB; of a GPU its workers' equal share of what is\n"
-                   "free, less a reserve)")
-      ->check(CheckBytes);
+      ->add_option(
+          "--workers", options->workers,
+          "workers (default: one per core; in an allocation of Slurm one per GPU or NUMA domain of each node); 0\n"
+          "with --listen tls://...: all are of other machines")
+      ->check(CLI::Range(0, 1024));
+  command->add_option(
+      "--memory", options->memory,
+      "memory of each worker, like 512MiB (default: 1GiB; of a GPU its workers' equal share of what is\n"
+      "free, less a reserve; in an allocation of Slurm also a share like 0.8)");
   command
       ->add_option("--device", options->device,
                    "of each worker: cpu, or cuda (a GPU of this host; they share those there are)")
@@ -255,6 +359,14 @@ Command AddUpCommand(CLI::App& app) {
   command->add_option(
       "--state", options->state,
       "folder of a log with which the coordinator is started again, should it end, with all that it had");
+  command->add_option(
+      "--folder", options->folder,
+      "where the CA, certificates and tokens lie that it makes for --listen tls://... without --tls-cert\n"
+      "(default: STATE/tls, else ~/.local/state/tessera/pool)");
+  command->add_option("--write-address", options->write_address,
+                      "a file for programs, in JSON: address, token, CA, and what workers join by; removed at the end");
+  command->add_flag("--here", options->is_here,
+                    "workers of this host alone, also in an allocation of Slurm, where srun starts some on all nodes");
   command->add_option("--tls-cert", options->tls.certificate, "certificate of this host, a PEM file (tessera certs)");
   command->add_option("--tls-key", options->tls.key, "its key, a PEM file");
   command->footer(
@@ -262,7 +374,9 @@ Command AddUpCommand(CLI::App& app) {
       "  tessera up --workers 4 --memory 2GiB\n"
       "  tessera up --state /var/lib/tessera\n"
       "  tessera up --listen unix:/run/tessera.sock --transport ucx\n"
-      "  tessera up --listen tls://myhost:7421 --tls-cert tls/server.crt --tls-key tls/server.key");
+      "  tessera up --listen tls://myhost:7421        # and prints what another machine joins by\n"
+      "  tessera up --listen tls://myhost:7421 --tls-cert tls/server.crt --tls-key tls/server.key\n"
+      "  salloc --nodes=2 tessera up                  # a pool on both nodes");
   return {command, [options] { return Up(*options); }};
 }
 

@@ -270,7 +270,7 @@ nb::dict ProfileToPython(const ProfileReport& report) {
 bool OperandFromPython(nb::handle object, CallOperand* out) {
   PyTensor* tensor = nullptr;
   if (nb::try_cast<PyTensor*>(object, tensor) && tensor != nullptr) {
-    out->tensor = &tensor->value.state();
+    out->tensor = &tensor->value().state();
     return true;
   }
   PyObject* raw = object.ptr();

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "client/session_impl.h"
@@ -16,18 +17,28 @@ namespace tessera::python {
 
 namespace nb = nanobind;
 
-// Which tensors show elements of each other (view_module.h).
-struct View;
-struct SharedElements {};
-struct Shown {
-  std::shared_ptr<SharedElements> elements;  // each tensor that shows some of them has a reference
-  std::shared_ptr<const View> view;          // null: the tensor is none
-};
+struct Shown;  // which tensors share elements (view_module.h)
 
 // The contents of the Python class Tensor. `x += y` rebinds the value.
-struct PyTensor {
-  Tensor value;
-  std::unique_ptr<Shown> shown = nullptr;  // null: nobody was ever made a view of it, nor it one
+class PyTensor {
+ public:
+  explicit PyTensor(Tensor value);
+  PyTensor(PyTensor&& other) noexcept;
+  PyTensor& operator=(PyTensor&&) = delete;
+  ~PyTensor();
+
+  // What it is now. A view whose elements were written through another tensor takes them anew, which may raise.
+  const Tensor& value() const {
+    if (shown != nullptr) TakeAnew();
+    return value_;
+  }
+  void set_value(Tensor value) { value_ = std::move(value); }
+
+  mutable std::unique_ptr<Shown> shown;  // null: nobody was ever made a view of it, nor it one
+
+ private:
+  void TakeAnew() const;
+  mutable Tensor value_;
 };
 
 // The Python side's parts that C++ calls: error classes by code, and hooks. Set once on import.

@@ -64,7 +64,7 @@ void Write(FileDoor& door, const nb::list& tensors) {
     place.offset_bytes = nb::cast<int64_t>(one[2]);
     place.strides = nb::cast<std::vector<int64_t>>(one[3]);
     place.member = nb::cast<std::optional<std::string>>(one[4]);
-    places.emplace_back(nb::cast<const PyTensor&>(one[0]).value.state(), std::move(place));
+    places.emplace_back(nb::cast<const PyTensor&>(one[0]).value().state(), std::move(place));
   }
   RaiseIfError(Released([&] { return door.Write(places); }));
 }

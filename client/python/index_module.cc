@@ -4,7 +4,6 @@
 
 #include "client/ops.h"
 #include "client/python/view_module.h"
-#include "schemas/ops/op_ids.h"
 
 namespace tessera::python {
 namespace {
@@ -39,8 +38,8 @@ bool KeyFromPython(PyObject* item, IndexKey* key) {
 nb::object GetItemOf(PyTensor& x, nb::handle key) {
   const std::optional<IndexKeys> keys = KeysFromPython(key);
   if (!keys.has_value()) return nb::none();
-  PyTensor item{ValueOrRaise(GetItem(x.value, *keys))};
-  MarkView(x, OpId::kSlice, nb::borrow(key), item);
+  PyTensor item{ValueOrRaise(GetItem(x.value(), *keys))};
+  MarkIndex(x, *keys, nb::borrow(key), item);
   return nb::cast(std::move(item));
 }
 
@@ -72,8 +71,9 @@ void DefineIndexing(nb::module_& module) {
   module.def("get_item", &GetItemOf, nb::arg(), nb::arg().none());
   module.def("normalise_index", &NormaliseOf, nb::arg().none(), nb::arg());
   module.def("reshape", [](PyTensor& x, nb::handle shape) {
-    PyTensor reshaped{ValueOrRaise(Reshape(x.value, ShapeFromPython(shape)))};
-    MarkView(x, OpId::kReshape, nb::borrow(shape), reshaped);
+    const Shape wanted = ShapeFromPython(shape);
+    PyTensor reshaped{ValueOrRaise(Reshape(x.value(), wanted))};
+    MarkReshape(x, wanted, reshaped);
     return reshaped;
   });
 }

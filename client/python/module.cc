@@ -151,7 +151,7 @@ nb::object ExplainRedistribute(const PyTensor& tensor, const nb::kwargs& attribu
   const RedistributeOptions options = {
       dtype == nullptr ? std::nullopt : std::optional<DType>(*dtype),
       wanted.Get(attribute::relabel) ? WorkerOrder::kMovesLeast : WorkerOrder::kAsGiven};
-  const Tensor value = tensor.value;
+  const Tensor value = tensor.value();
   RaiseIfError(value.AwaitSpec());
   const TensorSpec& spec = value.spec();
   const Mesh* given_mesh = wanted.Get(attribute::mesh);
@@ -266,7 +266,7 @@ void DefineSession(nb::module_& module) {
            [](const Session& s, uint64_t handle, const std::string& spec, const std::string& name) {
              return PyTensor{Tensor(s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)), name))};
            })
-      .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value.state()); })
+      .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value().state()); })
       .def("_implicit_policy", [](const Session& s) { return static_cast<int>(s.impl()->implicit_policy()); })
       .def("_set_implicit_policy",
            [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });

@@ -113,7 +113,7 @@ PyGroup Join(const Session& session, const std::string& key, int64_t size, int64
 PyGroupWork Run(const PyGroup& group, int kind, int op, int peer, int tag, nb::handle operand, nb::handle result,
                 double timeout_s) {
   const GroupCallOptions call{static_cast<CollectiveKind>(kind), static_cast<ReduceOp>(op), peer, tag, timeout_s};
-  const Tensor* given = operand.is_none() ? nullptr : &nb::cast<const PyTensor&>(operand).value;
+  const Tensor* given = operand.is_none() ? nullptr : &nb::cast<const PyTensor&>(operand).value();
   std::optional<Shape> shape;
   std::optional<DType> dtype;
   if (!result.is_none()) {

@@ -61,8 +61,8 @@ nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& 
     const nb::handle object = inputs[i];
     const PyTensor& tensor = nb::cast<const PyTensor&>(object);
     PyObject* const raw = PyList_GET_ITEM(inputs.ptr(), static_cast<Py_ssize_t>(i));
-    const HandlePtr& state = tensor.value.state();
-    RaiseIfError(tensor.value.AwaitSpec());
+    const HandlePtr& state = tensor.value().state();
+    RaiseIfError(Tensor(tensor.value()).AwaitSpec());
     if (i < recording.inputs().size() && !recording.Fits(i, state->spec)) return nb::none();
     list.push_back({&state, nb::cast<bool>(given_up[i]) && Py_REFCNT(raw) == kOwnReferences && state.use_count() == 1});
   }

@@ -31,12 +31,12 @@ nb::object Wrap(HandlePtr handle) { return nb::cast(PyTensor{Tensor(std::move(ha
 
 // Waits where it is pending.
 const TensorSpec& SpecOf(const PyTensor& tensor) {
-  if (tensor.value.spec_pending()) RaiseIfError(Tensor(tensor.value).AwaitSpec());
-  return tensor.value.spec();
+  if (tensor.value().spec_pending()) RaiseIfError(Tensor(tensor.value()).AwaitSpec());
+  return tensor.value().spec();
 }
 
 const Mesh& MeshOf(const PyTensor& tensor) {
-  const HandleState& state = *tensor.value.state();
+  const HandleState& state = *tensor.value().state();
   return !state.spec_known && state.deferred->has_mesh ? state.deferred->stand_in->mesh : SpecOf(tensor).mesh;
 }
 
@@ -63,13 +63,26 @@ bool OtherOperand(nb::handle self, nb::handle other, nb::object* keep, CallOpera
 // Which side of the operator the tensor stands on whose method was called.
 enum class Side : uint8_t { kLeft = 0, kRight = 1 };
 
+bool IsBool(const CallOperand& operand) {
+  if (operand.tensor != nullptr) return Tensor(*operand.tensor).dtype() == DType::kBool;
+  return operand.scalar.dtype() == DType::kBool;
+}
+
+// NumPy's sum of bools is whether one of them is true, and its product whether all are.
+OpId OfBools(OpId op, const CallOperand (&operands)[2]) {
+  if (op != OpId::kAdd && op != OpId::kMul) return op;
+  if (!IsBool(operands[0]) || !IsBool(operands[1])) return op;
+  return op == OpId::kAdd ? OpId::kLogicalOr : OpId::kLogicalAnd;
+}
+
 nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   CallOperand operands[2];
   nb::object keep;
-  operands[side == Side::kRight ? 1 : 0].tensor = &tensor.value.state();
+  operands[side == Side::kRight ? 1 : 0].tensor = &tensor.value().state();
   if (!OtherOperand(self, other, &keep, &operands[side == Side::kRight ? 0 : 1])) return nb::borrow(Py_NotImplemented);
-  return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), operands)));
+  if (tensor.value().dtype() == DType::kBool) op = OfBools(op, operands);
+  return Wrap(ValueOrRaise(tensor.value().session()->Call(PlainCall(op), operands)));
 }
 
 // Comparisons are elementwise beside what may stand beside a tensor. Of anything else it is an error: of == Python
@@ -98,32 +111,48 @@ OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
   return call;
 }
 
-// x has another value from here on. The former one is gone once its last user has run, so a cancel leaves this one. A
-// pending exception (a warning that is an error) is raised when x has it.
-void Bind(nb::handle self, Tensor value) {
+void Replace(nb::handle self, Tensor value) {
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   // A result that is only planned leaves the tensor as it is once all is planned.
-  if (value.state()->planned != nullptr && tensor.value.state()->planned == nullptr) {
-    planned_rebinds.emplace_back(nb::borrow(self), tensor.value);
+  if (value.state()->planned != nullptr && tensor.value().state()->planned == nullptr) {
+    planned_rebinds.emplace_back(nb::borrow(self), tensor.value());
   }
   value.state()->RaiseOnCancel(OnCancel::kRunsOn);
-  tensor.value = std::move(value);
+  tensor.set_value(std::move(value));
+}
+
+// x has another value from here on; so has the tensor whose elements x shows, unless `is_put` (IsPutByStatement). The
+// former one is gone once its last user has run, so a cancel leaves this one. A pending exception (a warning that is an
+// error) is raised when x has it.
+void Bind(nb::handle self, Tensor value, bool is_put = false) {
+  PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  std::optional<Tensor> root = is_put ? std::nullopt : RootWith(tensor, value);
+  Replace(self, std::move(value));
+  if (tensor.shown != nullptr && !is_put) {
+    SharedElements& elements = *tensor.shown->elements;
+    tensor.shown->seen = ++elements.writes;
+    if (root.has_value() && elements.root == nullptr)
+      elements.kept = *std::move(root);
+    else if (root.has_value())
+      Replace(nb::find(*elements.root), *std::move(root));
+  }
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
 }
 
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
-  CheckWrite(self, NameOf(op), Write::kWhole, nb::none());
+  CheckWritable(self, NameOf(op), nb::none());
+  const bool is_put = IsPutByStatement(self, Write::kWhole);
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   SpecOf(tensor);  // it is known from here on
   CallOperand operands[2];
   nb::object keep;
-  operands[0].tensor = &tensor.value.state();
+  operands[0].tensor = &tensor.value().state();
   const CurrentSpec& current = (*operands[0].tensor)->spec;
   const SpecPtr held = current;
   const TensorSpec& spec = *held;
   if (!OtherOperand(self, other, &keep, &operands[1])) return nb::borrow(Py_NotImplemented);
-  SessionImpl& session = *tensor.value.session();
+  SessionImpl& session = *tensor.value().session();
   SpecOperand specs[2] = {{&held, Scalar()}, {nullptr, operands[1].scalar}};
   if (operands[1].tensor != nullptr) {
     RaiseIfError(session.AwaitSpec(**operands[1].tensor));
@@ -142,7 +171,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   const bool stays = result.mesh == spec.mesh && (spec.has_partial() || result.placements == spec.placements);
   const bool is_one_call = result.dtype == spec.dtype && (stays || op != OpId::kMatmul);
   // Where others follow, the former value is there until the last one is asked for: each of them may be interrupted.
-  operands[0].last_use = is_one_call && session.MayDonate(tensor.value.state());
+  operands[0].last_use = is_one_call && session.MayDonate(tensor.value().state());
   HandlePtr handle = ValueOfOk(session.Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;
@@ -160,7 +189,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   if (!spec.has_partial() && !(made->placements == target->placements && made->mesh == target->mesh)) {
     handle = ValueOfOk(Tensor(handle).Redistribute(target->mesh, target->placements)).state();
   }
-  Bind(self, Tensor(std::move(handle)));
+  Bind(self, Tensor(std::move(handle)), is_put);
   return nb::borrow(self);
 }
 
@@ -172,14 +201,14 @@ nb::tuple ToTuple(std::vector<Tensor> tensors) {
 }
 
 void DefineFound(nb::module_& module) {
-  module.def("find_places", [](const PyTensor& mask) { return PyTensor{ValueOrRaise(FindPlaces(mask.value))}; });
-  module.def("nonzero", [](const PyTensor& x) { return ToTuple(ValueOrRaise(Nonzero(x.value))); });
+  module.def("find_places", [](const PyTensor& mask) { return PyTensor{ValueOrRaise(FindPlaces(mask.value()))}; });
+  module.def("nonzero", [](const PyTensor& x) { return ToTuple(ValueOrRaise(Nonzero(x.value()))); });
   module.def("masked_select", [](const PyTensor& x, const PyTensor& mask) {
-    return PyTensor{ValueOrRaise(MaskedSelect(x.value, mask.value))};
+    return PyTensor{ValueOrRaise(MaskedSelect(x.value(), mask.value()))};
   });
   module.def("unique_all", [](const PyTensor& x, bool indices, bool inverse, bool counts) {
     const UniqueWanted wanted = {.indices = indices, .inverse = inverse, .counts = counts};
-    UniqueElements unique = ValueOrRaise(UniqueAll(x.value, wanted));
+    UniqueElements unique = ValueOrRaise(UniqueAll(x.value(), wanted));
     std::vector<Tensor> found = {std::move(unique.values)};
     for (std::optional<Tensor>* one : {&unique.indices, &unique.inverse, &unique.counts}) {
       if (one->has_value()) found.push_back(*std::move(*one));
@@ -190,8 +219,8 @@ void DefineFound(nb::module_& module) {
 
 nb::object UnaryOp(OpId op, nb::handle self) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  const CallOperand operand{&tensor.value.state(), Scalar()};
-  return Wrap(ValueOrRaise(tensor.value.session()->Call(PlainCall(op), {&operand, 1})));
+  const CallOperand operand{&tensor.value().state(), Scalar()};
+  return Wrap(ValueOrRaise(tensor.value().session()->Call(PlainCall(op), {&operand, 1})));
 }
 
 template <OpId op>
@@ -232,20 +261,20 @@ nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attribute
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
   SessionImpl::Results results = ValueOrRaise(operands.session->CallAll(call, operands.list));
-  const auto wrapped = [&](HandlePtr handle) {
-    PyTensor result{Tensor(std::move(handle))};
-    if (MakesView(call.op)) MarkView(*nb::inst_ptr<PyTensor>(objects[0]), call.op, attributes, result);
+  const auto wrapped = [&](size_t number) {
+    PyTensor result{Tensor(std::move(results[number]))};
+    if (MakesView(call.op)) MarkOp(*nb::inst_ptr<PyTensor>(objects[0]), call, number, result);
     return nb::cast(std::move(result));
   };
-  if (results.size() == 1) return wrapped(std::move(results[0]));
+  if (results.size() == 1) return wrapped(0);
   nb::list out;
-  for (HandlePtr& result : results) out.append(wrapped(std::move(result)));
+  for (size_t i = 0; i < results.size(); ++i) out.append(wrapped(i));
   return nb::tuple(out);
 }
 
 // x[key] = value: a new tensor, which x is from here on. False where the key has other items than KeysFromPython knows.
 bool SetItem(nb::handle self, nb::handle key, nb::handle value) {
-  CheckWrite(self, "x[i] = v", Write::kElement, key);
+  CheckWritable(self, "x[i] = v", key);
   const std::optional<IndexKeys> keys = KeysFromPython(key);
   if (!keys.has_value()) return false;
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
@@ -255,25 +284,25 @@ bool SetItem(nb::handle self, nb::handle key, nb::handle value) {
     GetHooks().refuse_operand("x[i] = v", self, value);
     throw nb::python_error();
   }
-  const bool last_use = tensor.value.session()->MayDonate(tensor.value.state());
-  Bind(self, ValueOfOk(WithItem(tensor.value, *keys, written, last_use)));
+  const bool last_use = tensor.value().session()->MayDonate(tensor.value().state());
+  Bind(self, ValueOfOk(WithItem(tensor.value(), *keys, written, last_use)));
   return true;
 }
 
 // x becomes what another tensor is.
-void Rebind(nb::handle self, const PyTensor& other) { Bind(self, other.value); }
+void Rebind(nb::handle self, const PyTensor& other) { Bind(self, other.value()); }
 
 // The op on a tensor that its caller does not use again and another operand: the memory of the tensor may be given to
 // the result, where nobody else has the handle.
 nb::object CallOnOwn(int op, nb::handle own, nb::handle other) {
   const PyTensor& tensor = nb::cast<const PyTensor&>(own);
   CallOperand operands[2];
-  operands[0].tensor = &tensor.value.state();
+  operands[0].tensor = &tensor.value().state();
   if (!OperandFromPython(other, &operands[1])) {
     Raise(absl::InvalidArgumentError("an operand is neither a tensor nor a number"));
   }
-  SessionImpl& session = *tensor.value.session();
-  operands[0].last_use = session.MayDonate(tensor.value.state());
+  SessionImpl& session = *tensor.value().session();
+  operands[0].last_use = session.MayDonate(tensor.value().state());
   return Wrap(ValueOrRaise(session.Call(PlainCall(static_cast<OpId>(op)), operands)));
 }
 
@@ -337,12 +366,12 @@ class BufferTarget {
 
 void FullTo(const PyTensor& t, nb::handle out, int dtype) {
   const BufferTarget buffer(out, dtype);
-  RaiseIfError(Released([&, tensor = Tensor(t.value)] { return tensor.FullTensorTo(buffer.target()); }));
+  RaiseIfError(Released([&, tensor = Tensor(t.value())] { return tensor.FullTensorTo(buffer.target()); }));
 }
 
 void RowsTo(const PyTensor& t, int64_t start, int64_t stop, nb::handle out, int dtype) {
   const BufferTarget buffer(out, dtype);
-  RaiseIfError(Released([&, tensor = Tensor(t.value)] {
+  RaiseIfError(Released([&, tensor = Tensor(t.value())] {
     return tensor.FullTensorTo(buffer.target(), Interval{start, stop});
   }));
 }
@@ -350,7 +379,7 @@ void RowsTo(const PyTensor& t, int64_t start, int64_t stop, nb::handle out, int 
 void LocalTo(const PyTensor& t, nb::handle position, nb::handle out, int dtype) {
   const BufferTarget buffer(out, dtype);
   const Position wanted = PositionFromPython(position);
-  RaiseIfError(Released([&, tensor = Tensor(t.value)] { return tensor.ToLocalTo(wanted, buffer.target()); }));
+  RaiseIfError(Released([&, tensor = Tensor(t.value())] { return tensor.ToLocalTo(wanted, buffer.target()); }));
 }
 
 // An array of the program in memory that workers map.
@@ -384,7 +413,7 @@ void WaitReleased(const Tensor& tensor, std::optional<double> timeout_s) {
 
 void WaitAllReleased(const nb::list& waited, std::optional<double> timeout_s) {
   std::vector<Tensor> tensors;
-  for (nb::handle tensor : waited) tensors.emplace_back(nb::cast<const PyTensor&>(tensor).value);
+  for (nb::handle tensor : waited) tensors.emplace_back(nb::cast<const PyTensor&>(tensor).value());
   absl::Status status;
   {
     nb::gil_scoped_release release;
@@ -399,7 +428,9 @@ class RebindScope {
   RebindScope() : first_(planned_rebinds.size()) {}
   ~RebindScope() {
     for (size_t i = planned_rebinds.size(); i-- > first_;) {
-      nb::inst_ptr<PyTensor>(planned_rebinds[i].first)->value = planned_rebinds[i].second;
+      PyTensor& tensor = *nb::inst_ptr<PyTensor>(planned_rebinds[i].first);
+      tensor.set_value(planned_rebinds[i].second);
+      if (tensor.shown != nullptr) ++tensor.shown->elements->writes;
     }
     planned_rebinds.erase(planned_rebinds.begin() + static_cast<std::ptrdiff_t>(first_), planned_rebinds.end());
   }
@@ -422,46 +453,46 @@ nb::list PlansOf(const nb::callable& function) {
 
 void DefineReading(nb::class_<PyTensor>& tensor) {
   tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(SpecOf(t).shape); })
-      .def_prop_ro("ndim", [](const PyTensor& t) { return t.value.rank(); })
+      .def_prop_ro("ndim", [](const PyTensor& t) { return t.value().rank(); })
       .def_prop_ro("size", [](const PyTensor& t) { return NumElements(SpecOf(t).shape); })
       .def_prop_ro("nbytes",
-                   [](const PyTensor& t) { return NumElements(SpecOf(t).shape) * SizeBytes(t.value.dtype()); })
+                   [](const PyTensor& t) { return NumElements(SpecOf(t).shape) * SizeBytes(t.value().dtype()); })
       .def_prop_ro(
-          "spec_pending", [](const PyTensor& t) { return t.value.spec_pending(); },
+          "spec_pending", [](const PyTensor& t) { return t.value().spec_pending(); },
           "Whether the shape depends on values that are not there yet: dtype and ndim are known, shape waits.")
-      .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value.dtype()); })
+      .def_prop_ro("_dtype", [](const PyTensor& t) { return static_cast<int>(t.value().dtype()); })
       .def_prop_ro("_mesh", [](const PyTensor& t) { return MeshOf(t); })
       .def_prop_ro("_placements", [](const PyTensor& t) { return PlacementsToPython(SpecOf(t).placements); })
       .def_prop_ro("_mesh_ndim", [](const PyTensor& t) { return MeshOf(t).ndim(); })
       .def_prop_ro("_has_partial", [](const PyTensor& t) { return SpecOf(t).has_partial(); })
       .def_prop_ro("_spec", [](const PyTensor& t) { return ToText(SpecOf(t)); })
-      .def_prop_ro("_spec_now", [](const PyTensor& t) { return t.value.state()->SpecText(); })
+      .def_prop_ro("_spec_now", [](const PyTensor& t) { return t.value().state()->SpecText(); })
       .def_prop_rw(
-          "_name", [](const PyTensor& t) { return t.value.name(); },
-          [](const PyTensor& t, const std::string& name) { RaiseIfError(t.value.SetName(name)); })
-      .def_prop_ro("_handle", [](const PyTensor& t) { return t.value.handle(); })
+          "_name", [](const PyTensor& t) { return t.value().name(); },
+          [](const PyTensor& t, const std::string& name) { RaiseIfError(t.value().SetName(name)); })
+      .def_prop_ro("_handle", [](const PyTensor& t) { return t.value().handle(); })
       .def_prop_ro("_session_key",
-                   [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value.session().get()); })
-      .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value.session()); })
-      .def("_copy", [](const PyTensor& t) { return PyTensor{t.value}; })
-      .def("_run_on", [](const PyTensor& t) { t.value.state()->RaiseOnCancel(OnCancel::kSpreads); })
+                   [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value().session().get()); })
+      .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value().session()); })
+      .def("_copy", [](const PyTensor& t) { return PyTensor{t.value()}; })
+      .def("_run_on", [](const PyTensor& t) { t.value().state()->RaiseOnCancel(OnCancel::kSpreads); })
       .def(
-          "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value), s); },
+          "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value()), s); },
           nb::arg().none())
       .def(
-          "is_ready", [](const PyTensor& t) { return t.value.IsReady(); },
+          "is_ready", [](const PyTensor& t) { return t.value().IsReady(); },
           "Whether everything that led here has run, or failed. Never blocks.")
-      .def("_full", [](const PyTensor& t) { return ArrayOf(ValueOrRaise(FullReleased(Tensor(t.value)))); })
+      .def("_full", [](const PyTensor& t) { return ArrayOf(ValueOrRaise(FullReleased(Tensor(t.value())))); })
       .def("_local",
            [](const PyTensor& t, nb::handle position) {
-             return ArrayOf(ValueOrRaise(LocalReleased(Tensor(t.value), PositionFromPython(position))));
+             return ArrayOf(ValueOrRaise(LocalReleased(Tensor(t.value()), PositionFromPython(position))));
            })
       .def("_full_to", &FullTo)
       .def("_rows_to", &RowsTo)
       .def("_local_to", &LocalTo)
       .def("_box", [](const PyTensor& t, nb::handle position) {
         nb::list out;
-        for (const Interval& i : ValueOrRaise(t.value.BoxAt(PositionFromPython(position)))) {
+        for (const Interval& i : ValueOrRaise(t.value().BoxAt(PositionFromPython(position)))) {
           out.append(nb::make_tuple(i.start, i.stop));
         }
         return out;

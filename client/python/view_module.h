@@ -1,35 +1,66 @@
 #pragma once
 
-// Views. In NumPy `x[0]`, `x.T` and `x.reshape(-1)` share memory with x, and a write into one shows in the other. Here
-// each has elements of its own, so a write into a view would be lost. It is refused, while another tensor is there that
-// would have shown it: the one that the view was made of, or another view of that.
+// Views, as NumPy has them: `x[0]`, `x.T` and `x.reshape(-1)` share elements with x. Each view has a tensor of its own
+// on the workers. A write into it is one `x[key] = v` into x, too, and a read of a view whose x was written takes it
+// anew.
 //
 //   y = x[0]            // x and y share a SharedElements, and y has a View {index, 0}
-//   y += 1              // refused: x is there
-//   x[0] += 1           // the index gives a view that nobody keeps: it is written, and then put into x
-//   x = x.reshape(-1)   // the former x is gone: the new one may be written into
+//   y += 1              // x[0] = y
+//   x *= 2              // y is x[0] again when somebody reads it
+//   x[0] += 1           // the index gives a view that nobody keeps: the statement itself puts it into x
+//   x = x.reshape(-1)   // the former x is gone: the new one shows nobody's elements
 //
-// Nothing here is thread-safe but by the interpreter lock.
+// Where NumPy copies (x[mask], x.T.reshape(-1)), so does the tensor. ts.broadcast_to(x) and ts.diagonal(x) are
+// read-only. Nothing here is thread-safe but by the interpreter lock.
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <variant>
 
+#include "client/basic_index.h"
 #include "client/python/convert.h"
+#include "client/python/numpy_strides.h"
 
 namespace tessera::python {
 
-// How a view was made.
+// One step from a tensor to its view.
 struct View {
-  std::shared_ptr<const View> base;  // of what it was made of; null: that is no view
-  OpId op;                           // kSlice of an index
-  nb::object key;                    // the index; of another op its attributes
+  std::shared_ptr<const View> base;  // of the tensor that the step begins at; null: that one has the elements
+  std::variant<IndexKeys, Shape, OpCall> step;  // x[keys], x.reshape(shape), or an op of one operand
+  nb::object key;                               // as the program wrote the index
 };
 
-// Whether NumPy's function of that name makes a view.
+// The elements that a tensor and its views share.
+struct SharedElements {
+  PyTensor* root = nullptr;    // whose they are; null when it is gone
+  std::optional<Tensor> kept;  // the root's value then, where several views are left, or one that hasn't read a write
+  std::optional<NumPyStrides> strides;  // of the root; nothing where its shape waits for values
+  uint64_t writes = 0;
+};
+
+struct Shown {
+  std::shared_ptr<SharedElements> elements;  // the root and each view have a reference
+  std::shared_ptr<const View> view;          // null: the root
+  uint64_t seen = 0;                         // writes that the value has
+};
+
+// Of what `base`, an object of Python's, gives for an index, a shape, or an op whose result NumPy has as a view.
+void MarkIndex(PyTensor& base, IndexKeys keys, nb::object key, PyTensor& view);
+void MarkReshape(PyTensor& base, const Shape& shape, PyTensor& view);
+void MarkOp(PyTensor& base, const OpCall& call, size_t number, PyTensor& view);  // number: of the op's results
 bool MakesView(OpId op);
-void MarkView(PyTensor& base, OpId op, nb::object key, PyTensor& view);
-// Before a tensor becomes another one by an op, or (kElement) by x[key] = v: raises where the write would be lost.
+
+// x is written as a whole by an op, or by x[key] = v.
 enum class Write : uint8_t { kWhole = 0, kElement = 1 };
-void CheckWrite(nb::handle self, std::string_view op, Write write, nb::handle key);
+// Whether the statement that writes puts the result where it belongs: nobody else has the view of `x[0] += 1`.
+bool IsPutByStatement(nb::handle self, Write write);
+// InvalidArgument for a view that is read-only. `key`: of the item that is written, else None.
+void CheckWritable(nb::handle self, std::string_view op, nb::handle key);
+// The value of the tensor whose elements `view` shows, when the view becomes `value`. Nothing: it shows nobody's.
+std::optional<Tensor> RootWith(const PyTensor& view, const Tensor& value);
 
 void DefineViews(nb::class_<PyTensor>& tensor);
 

@@ -42,7 +42,10 @@ absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
     }
     if (*common == dtype) return absl::OkStatus();
     const absl::StatusOr<DType> promoted = Promote(*common, dtype);
-    if (!promoted.ok()) {
+    // Signed integers and u64 are added and multiplied as f64. What compares them, or their bits, would be wrong there.
+    const DTypeRule rule = input.row.dtype_rule;
+    const bool is_exact = rule == DTypeRule::kBool || rule == DTypeRule::kBits || rule == DTypeRule::kInteger;
+    if (!promoted.ok() || (is_exact && IsInteger(*common) && IsInteger(dtype) && IsFloat(*promoted))) {
       return OperandDTypeError(input,
                                StrCat("dtypes ", ToText(*common), " and ", ToText(dtype), " have no common dtype"));
     }

@@ -59,7 +59,7 @@ absl::StatusOr<DType> PromoteIntegers(DType a, DType b) {
     case DType::kU8: return DType::kI16;
     case DType::kU16: return DType::kI32;
     case DType::kU32: return DType::kI64;
-    default: return NoPromotion(a, b, ": use astype");
+    default: return DType::kF64;  // as NumPy: no integer holds both
   }
 }
 

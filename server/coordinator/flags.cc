@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <tuple>
 
 #include <CLI/CLI.hpp>
@@ -48,6 +49,23 @@ struct Seconds {
   double work_timeout = 60;
   double handshake_timeout = 10;
 };
+
+// What a worker shows that has one address and one secret.
+void AddEnrolOptions(CLI::App& app, EnrolOptions& enrol) {
+  app.add_option("--ca-key", enrol.ca_key,
+                 "key of the CA of --tls-ca, a PEM file: workers with --join get their certificates from here");
+  app.add_option("--leaf-lifetime", enrol.leaf_lifetime_s,
+                 "how long such a certificate is good (12h, 30m, 90s); workers have it renewed before")
+      ->transform(CLI::AsNumberWithUnit(std::map<std::string, double>{{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}))
+      ->check(CLI::Range(2.0, 366.0 * 86400))
+      ->default_str("12h");
+  app.add_option("--join-names", enrol.names,
+                 "a host or a pattern like node* that such a certificate may name; may be given again (none: any)")
+      ->allow_extra_args(false);
+  app.add_option("--max-workers", enrol.max_workers, "numbers that are given to workers with --join")
+      ->check(CLI::Range(1, int{kMaxMeshSize}))
+      ->capture_default_str();
+}
 
 void AddTokenOptions(CLI::App& app, ServerTokens& tokens, std::string& from) {
   app.add_option(
@@ -125,7 +143,7 @@ void AddLimitOptions(CLI::App& app, CoordinatorOptions& options, Seconds& second
 
 }  // namespace
 
-std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options) {
+std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options, EnrolOptions& enrol) {
   CLI::App app{
       "tessera-coordinator: holds meshes, placements and memory of a cluster, plans and issues operations.\n"
       "Example:\n  tessera-coordinator --listen unix:/run/tessera/socket --tokens /etc/tessera/tokens"};
@@ -141,6 +159,7 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options)
   app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
+  AddEnrolOptions(app, enrol);
   AddTokenOptions(app, tokens, tokens_from);
   AddSessionOptions(app, options);
   AddLimitOptions(app, options, seconds);

@@ -25,6 +25,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/flags.h"
 #include "server/coordinator/rpc/audit.h"
+#include "server/coordinator/rpc/enroller.h"
 #include "server/coordinator/rpc/http_loop.h"
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
@@ -80,6 +81,12 @@ kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoCon
       .exclusiveJoin(ReadAtHangUp(io.unixEventPort, watcher));
 }
 
+absl::StatusOr<std::unique_ptr<Enroller>> MakeEnroller(const EnrolOptions& enrol, const CoordinatorOptions& options) {
+  if (enrol.ca_key.empty()) return nullptr;
+  if (!options.listen_workers.empty()) return Enroller::Make(enrol, options.tls);
+  return absl::InvalidArgumentError("--ca-key is for workers of other hosts: --listen-workers says where they join");
+}
+
 // Ends when the process is to stop, and says by what: a signal, which may be followed by another one, or its parent.
 enum class Cause : uint8_t { kSignal, kParent };
 kj::Promise<void> WhenSignalled(kj::UnixEventPort& port) {
@@ -133,13 +140,13 @@ absl::StatusOr<std::unique_ptr<HttpLoop>> StartHttp(const CoordinatorOptions& op
 }
 
 void Run(const CoordinatorOptions& options, const ServerManager& manager, Listeners& listeners, Hub& hub,
-         TenantsWatcher& watcher, kj::AsyncIoContext& io) {
+         Enroller* enroller, TenantsWatcher& watcher, kj::AsyncIoContext& io) {
   auto stop = WhenToStop(io, options.exit_with_parent_fd).then([&](Cause cause) -> kj::Promise<void> {
     manager.Stopping();
     return cause == Cause::kParent ? kj::Promise<void>(kj::READY_NOW) : Stop(hub, io);
   });
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 listeners.Run(hub)
+                 listeners.Run(hub, enroller)
                      .exclusiveJoin(hub.RunTicks())
                      .exclusiveJoin(WatchTenants(options, io, watcher, hub))
                      .exclusiveJoin(kj::mv(stop))
@@ -149,7 +156,7 @@ void Run(const CoordinatorOptions& options, const ServerManager& manager, Listen
   }
 }
 
-int Serve(const CoordinatorOptions& options, const ServerManager& manager) {
+int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const ServerManager& manager) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
   std::optional<StateFolder> state;
   if (!options.state_folder.empty()) {
@@ -163,6 +170,8 @@ int Serve(const CoordinatorOptions& options, const ServerManager& manager) {
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
+  auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   absl::StatusOr<TenantsFile> tenants = TenantsFile{};
   TenantsWatcher watcher(options.tenants_path);
   if (!options.tenants_path.empty()) tenants = ReadTenants(options.tenants_path);
@@ -170,14 +179,18 @@ int Serve(const CoordinatorOptions& options, const ServerManager& manager) {
     SayFatal(std::string(tenants.status().message()));
     return 2;
   }
-  auto io = kj::setupAsyncIo();
-  io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
+  auto enroller = MakeEnroller(enrol, options);
+  if (!enroller.ok()) {
+    SayFatal(std::string(enroller.status().message()));
+    return 2;
+  }
   RaiseDescriptorLimit();
   umask(0077);
   auto opened = Listeners::Open(options, io);
   if (!opened.ok()) return Fail(opened.status());
   Listeners& listeners = **opened;
   KJ_DEFER(if (*opened != nullptr)(*opened)->RemoveSockets());
+  if (*enroller != nullptr) (*enroller)->set_workers_port(listeners.workers_port());
   absl::StatusOr<std::unique_ptr<Audit>> audit = nullptr;
   if (!options.audit_path.empty()) audit = Audit::Open(options.audit_path);
   if (!audit.ok()) return Fail(audit.status());
@@ -197,7 +210,7 @@ int Serve(const CoordinatorOptions& options, const ServerManager& manager) {
   if (!options.tenants_path.empty()) hub.SetTenants(*std::move(tenants));
   std::fflush(stdout);
   manager.Ready(StrCat("serves ", listeners.addresses().front()));
-  Run(options, manager, listeners, hub, watcher, io);
+  Run(options, manager, listeners, hub, enroller->get(), watcher, io);
   http->reset();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   listeners.RemoveSockets();
@@ -215,12 +228,13 @@ int Serve(const CoordinatorOptions& options, const ServerManager& manager) {
 int Main(int argc, char** argv) {
   const ServerManager manager;
   CoordinatorOptions options;
-  if (const std::optional<int> status = ReadFlags(argc, argv, options); status.has_value()) return *status;
+  EnrolOptions enrol;
+  if (const std::optional<int> status = ReadFlags(argc, argv, options, enrol); status.has_value()) return *status;
   if (!options.replay.empty()) return Replay(options.replay);
   // A session's memory lies in fast bins after its end until glibc merges a hundred thousand pieces at once, which
   // holds the loop up for 60 ms.
   mallopt(M_MXFAST, 0);
-  return Serve(options, manager);
+  return Serve(options, enrol, manager);
 }
 
 }  // namespace

@@ -7,24 +7,15 @@
 #include "schemas/codec/host_identity.h"
 #include "schemas/types/limits.h"
 #include "server/process/config_file.h"
+#include "server/process/engine_facts.h"
 #include "server/process/tokens.h"
 #include "server/worker/arena.h"
+#include "server/worker/join_flags.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kMaxThreads = 1024;  // docs/limits.md: threads
-
-void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens, std::string& tokens_from) {
-  app.add_option(
-      "--tokens", tokens_from,
-      "where the workers' token is: a file with a line TESSERA_JOIN_TOKEN=... that its user alone may read, or\n"
-      "fd:N, an inherited descriptor; else TESSERA_JOIN_TOKEN of the environment");
-  app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
-  app.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for a coordinator that listens")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-}
 
 void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
   app.add_option(
@@ -53,13 +44,6 @@ void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
 }
 
 void AddDeviceOptions(CLI::App& app, WorkerOptions& options) {
-  app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
-      ->check(CLI::Range(-1, kMaxWorkers - 1));
-  app.add_option("--memory", options.memory_bytes,
-                 "bytes of the arena (1GiB, 512MiB, 1000000); when not given 1GiB, and of a GPU what is free,\n"
-                 "shared evenly with the host's other workers, less a reserve")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(int64_t{1}, kMaxArenaBytes));
   app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -108,9 +92,6 @@ std::optional<int> ReadFlags(int argc, char** argv, WorkerOptions& options) {
       "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
   ServerTokens tokens;
   std::string tokens_from;
-  app.add_option("--coordinator", options.coordinator,
-                 "address of the coordinator: unix:/path, or tls://host:port of its --listen-workers")
-      ->required();
   app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
@@ -119,6 +100,7 @@ std::optional<int> ReadFlags(int argc, char** argv, WorkerOptions& options) {
   app.add_option("--data-advertise", options.data_advertise,
                  "host[:port] by which they reach it, where that is another");
   AddJoinOptions(app, options, tokens, tokens_from);
+  AddShareOptions(app, options);
   AddDeviceOptions(app, options);
   AddTransportOptions(app, options);
   app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
@@ -135,12 +117,17 @@ std::optional<int> ReadFlags(int argc, char** argv, WorkerOptions& options) {
   ConfigFile config(app, "TESSERA_WORKER");
   if (const std::optional<int> status = config.Parse(argc, argv); status.has_value()) return status;
   SetUpLog("tessera-worker", options.log);
-  if (options.host_id.empty()) options.host_id = HostIdentity();
   HideTokenArguments(argc, argv);
-  if (const absl::Status taken = TakeTokens(tokens_from, tokens); !taken.ok()) {
-    SayFatal(config.Located(std::string(taken.message())));
+  absl::Status usage = TakeTokens(tokens_from, tokens);
+  if (options.coordinator.empty() && options.join.empty()) {
+    usage.Update(absl::InvalidArgumentError("--coordinator or --join is required"));
+  }
+  usage.Update(TakeShare(FindEngineFacts("", ReadVariable), options));
+  if (!usage.ok()) {
+    SayFatal(config.Located(std::string(usage.message())));
     return 2;
   }
+  if (options.host_id.empty()) options.host_id = HostIdentity();
   options.join_token = tokens.join;
   if (config.is_check()) return config.SayGood();
   return std::nullopt;

@@ -2,58 +2,11 @@
 
 // What a worker process is told: by flags, the environment and a config file (server/process/config_file.h).
 
-#include <chrono>
-#include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "schemas/codec/tls_files.h"
-#include "server/device/cpu/cpu_device.h"
-#include "server/process/log.h"
-#include "server/transport/ucx/ucx_transport.h"
-#include "server/worker/files/decoder.h"
-#include "server/worker/files/file_roots.h"
-#include "server/worker/rpc/await_coordinator.h"
-#include "server/worker/rpc/gate_loop.h"
+#include "server/worker/options.h"
 
 namespace tessera {
-
-// Whether there is a network on which messages may go to other hosts: UCX's port does what any sender says.
-enum class TrustedNetwork : uint8_t { kNone, kNetDevices };
-
-struct WorkerOptions {
-  std::string coordinator;  // "unix:/path", "tls://host:port"
-  TlsFiles tls;
-  std::string data_listen;        // "tls://host:port"; empty: clients of this host alone
-  std::string data_advertise;     // the host and port by which clients reach it, where they are others
-  std::string message_listen;     // host, or host:port; empty: no messages over TLS
-  std::string message_advertise;  // by which others reach it; empty: the host of message_listen
-  std::string join_token;
-  double join_timeout_s = kJoinTimeoutS;
-  int index = -1;
-  int64_t memory_bytes = 0;  // 0: as many as its kind of device takes by itself
-  std::string device = "cpu";
-  int gpu = -1;
-  std::string transport = "shm";
-  TrustedNetwork trusted_network = TrustedNetwork::kNone;
-  std::string net_devices = UcxOptions{}.net_devices;
-  std::string socket_dir = "/tmp";
-  std::string host_id;
-  int threads = 0;
-  int batch_nice = kBatchNice;
-  int workers_on_host = 1;
-  std::vector<std::string> files;
-  std::string decoder;
-  int64_t decoder_memory_bytes = kDecoderMemoryBytes;
-  bool may_decode_unconfined = false;
-  double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
-  HostFiles host_files;
-  double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
-  double outlive_s = 0;  // without a coordinator
-  int exit_with_parent_fd = -1;
-  LogOptions log;
-};
 
 // Fills the options, and begins the log. The exit status where nothing is left to do, which was said: 0 for --help and
 // --check-config, 2 where something is refused. Before any thread starts: tokens leave the environment.

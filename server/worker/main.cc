@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,18 +37,17 @@
 #include "server/device/cuda/cuda_platform.h"
 #include "server/process/log.h"
 #include "server/process/server_manager.h"
-#include "server/transport/nccl/nccl_transport.h"
-#include "server/transport/routed/routed_transport.h"
-#include "server/transport/socket/socket_transport.h"
-#include "server/transport/tls/tls_transport.h"
-#include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/executor.h"
 #include "server/worker/files/confinement.h"
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/flags.h"
+#include "server/worker/join_flags.h"
+#include "server/worker/make_messages.h"
+#include "server/worker/options.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/await_coordinator.h"
+#include "server/worker/rpc/enrolment.h"
 #include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
@@ -108,6 +106,26 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// Exit statuses, beside 0, done, and 1.
+constexpr int kWrongUsage = 2, kLostCoordinator = 3, kRefused = 4;
+
+int FailOnce(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  return absl::IsInvalidArgument(why) ? kWrongUsage : 1;
+}
+
+// The status says to an engine whether it helps to start the worker again: 3 when no coordinator was there, 4 when one
+// refused it.
+int FailToJoin(const absl::Status& why) {
+  Fail(std::string(why.message()));
+  if (absl::IsInvalidArgument(why)) return kWrongUsage;
+  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why)) return kLostCoordinator;
+  const bool is_refused = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why) ||
+                          absl::IsFailedPrecondition(why) || absl::IsAlreadyExists(why) ||
+                          absl::IsResourceExhausted(why);
+  return is_refused ? kRefused : 1;
+}
+
 void Warn(const absl::Status& why) { Fail(std::string(why.message())); }
 
 // On any thread: a GPU is lost, or the host has no pages left. Without those a worker would be ended by the kernel in
@@ -133,9 +151,6 @@ struct Parts {
   TicketTable tickets;
   PageToucher pages{EndNow};
 };
-
-bool UsesNccl(const WorkerOptions& options) { return options.transport == "nccl" || options.transport == "shm+nccl"; }
-bool UsesTls(const WorkerOptions& options) { return options.transport == "tls" || options.transport == "shm+tls"; }
 
 MessageNetwork MessagesOf(const WorkerOptions& options) {
   if (options.transport == "shm") return MessageNetwork::kNone;
@@ -180,7 +195,55 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 
 // How far a worker got, should its running throw.
 enum class Stage : uint8_t { kJoining, kJoined, kStopped };
-constexpr int kLostCoordinator = 3;  // exit status
+
+// What the process has before it joins.
+struct Own {
+  Platform& platform;
+  const std::shared_ptr<const SharedArena>& arena;
+  const WorkerMessages& messages;
+  Enrolment* enrolment;  // null: its certificate, if it has one, is in files
+  const ServerManager& manager;
+};
+
+// Ready when no upload or download is under way, or at the end of the grace.
+kj::Promise<void> DrainTransfers(TicketTable& tickets, kj::Timer& timer, kj::TimePoint end) {
+  if (!tickets.has_open() || timer.now() >= end) return kj::READY_NOW;
+  return timer.afterDelay(10 * kj::MILLISECONDS).then([&tickets, &timer, end]() {
+    return DrainTransfers(tickets, timer, end);
+  });
+}
+
+kj::Promise<void> EndTransfers(const WorkerOptions& options, kj::AsyncIoContext& io, Parts& parts) {
+  if (!parts.tickets.has_open()) return kj::READY_NOW;
+  spdlog::info("it is to end: transfers under way have {} s (--grace)", options.grace_s);
+  auto& timer = io.provider->getTimer();
+  return DrainTransfers(parts.tickets, timer,
+                        timer.now() + static_cast<int64_t>(options.grace_s * 1e6) * kj::MICROSECONDS);
+}
+
+// Ready when a signal or the parent has asked the worker to end, and transfers are over.
+kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& io,
+                              const std::unique_ptr<Parts>& parts) {
+  auto& port = io.unixEventPort;
+  const auto signalled = [&port]() {
+    return port.onSignal(SIGTERM).ignoreResult().exclusiveJoin(port.onSignal(SIGINT).ignoreResult());
+  };
+  auto drained = signalled().then([&options, &io, &parts, signalled]() -> kj::Promise<void> {
+    if (parts == nullptr) return kj::READY_NOW;
+    return EndTransfers(options, io, *parts).exclusiveJoin(signalled());
+  });
+  return drained.exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
+}
+
+// From now on the process shows the certificate that the enrolment has at the time.
+void KeepRenewed(const Own& own, GateLoop& gate) {
+  if (own.enrolment == nullptr) return;
+  own.enrolment->KeepRenewed([&gate, tls = own.messages.tls]() {
+    gate.Renew();
+    if (tls == nullptr) return;
+    if (const absl::Status renewed = tls->Renew(); !renewed.ok()) Warn(renewed);
+  });
+}
 
 // Never ends.
 kj::Promise<void> SayAlive(kj::Timer& timer, const ServerManager& manager) {
@@ -191,32 +254,36 @@ kj::Promise<void> SayAlive(kj::Timer& timer, const ServerManager& manager) {
   });
 }
 
+// With the certificate of the moment.
+std::unique_ptr<Dialer> MakeDialer(const WorkerOptions& options, kj::AsyncIoContext& io) {
+  const auto coordinator = ParseAddress("join", options.coordinator);
+  ThrowIfError(coordinator.status());
+  auto made = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
+  ThrowIfError(made.status());
+  return *std::move(made);
+}
+
 // Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
-void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platform& platform,
-               const std::shared_ptr<const SharedArena>& arena, MessageTransport* messages, kj::AsyncIoContext& io,
-               const std::string& data_address, Stage& stage) {
+void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext& io, const std::string& data_address,
+               Stage& stage) {
+  Platform& platform = own.platform;
+  const auto alive = SayAlive(io.provider->getTimer(), own.manager).eagerlyEvaluate(nullptr);
+  const std::shared_ptr<const SharedArena>& arena = own.arena;
+  MessageTransport* const messages = own.messages.transport.get();
   auto& network = io.provider->getNetwork();
-  const auto alive = SayAlive(io.provider->getTimer(), manager).eagerlyEvaluate(nullptr);
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
   const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
                                         options.host_id, &options.host_files, file_timeout, EndNow});
   ThrowIfError(started.status());
   GateLoop& gate = **started;
-  const auto coordinator = ParseAddress("join", options.coordinator);
-  ThrowIfError(coordinator.status());
-  const auto dialer = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
-  ThrowIfError(dialer.status());
+  std::unique_ptr<Dialer> dialer = MakeDialer(options, io);
+  std::unique_ptr<Parts> parts;
   // Also while a coordinator is waited for that says nothing.
-  auto stopped = io.unixEventPort.onSignal(SIGTERM)
-                     .ignoreResult()
-                     .exclusiveJoin(io.unixEventPort.onSignal(SIGINT).ignoreResult())
-                     .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd))
-                     .then([&stage]() { stage = Stage::kStopped; })
-                     .fork();
+  auto stopped = WhenStopped(options, io, parts).then([&stage]() { stage = Stage::kStopped; }).fork();
   auto stream =
-      AwaitUnless(stopped, AwaitCoordinator(**dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
+      AwaitUnless(stopped, AwaitCoordinator(*dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
   if (stream == nullptr) return;
-  auto link = kj::heap<DialedConnection>((*dialer)->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
+  auto link = kj::heap<DialedConnection>(dialer->kind(), kj::mv(KJ_ASSERT_NONNULL(stream)));
   auto server_own = kj::heap<WorkerServer>();
   WorkerServer& server = *server_own;
   // The connection lets go of it when it ends, in the middle of what runs below.
@@ -231,10 +298,10 @@ void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platf
   const WorkerIndex self(joined.getWelcome().getIndex());
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
-  auto parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
+  parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
   // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
-  auto linked = AwaitUnless(stopped, (*dialer)->ConnectLink(joined.getLinkKey()), io.waitScope);
+  auto linked = AwaitUnless(stopped, dialer->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;
   stage = Stage::kJoined;
   const bool is_host_memory = platform.kind() == DeviceKind::kCpu;
@@ -243,9 +310,9 @@ void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platf
     parts->pages.Add(arena);
   }
   gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
-  auto& port = io.unixEventPort;
+  KeepRenewed(own, gate);
   const WorkerParts worker_parts{network,
-                                 port,
+                                 io.unixEventPort,
                                  io.provider->getTimer(),
                                  HomeCore(self.value % options.workers_on_host * options.threads),
                                  parts->executor,
@@ -257,7 +324,13 @@ void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platf
                                  is_host_memory ? &parts->pages : nullptr};
   const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
   const Rejoining rejoining{self, server};
-  manager.Ready(StrCat("worker ", self.value, " of ", options.coordinator));
+  const auto end_if_told = [&]() {
+    if (!server.is_shut_down()) return false;
+    stage = Stage::kStopped;
+    EndTransfers(options, io, *parts).exclusiveJoin(stopped.addBranch()).wait(io.waitScope);
+    return true;
+  };
+  own.manager.Ready(StrCat("worker ", self.value, " of ", options.coordinator));
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
@@ -267,84 +340,23 @@ void RunWorker(const WorkerOptions& options, const ServerManager& manager, Platf
             .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
     if (ends == WorkerServer::Ends::kWithItsCoordinator) {
       running.wait(io.waitScope);
-      if (server.is_shut_down()) stage = Stage::kStopped;
+      end_if_told();
       return;
     }
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
       if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
     }
-    if (server.is_shut_down()) stage = Stage::kStopped;
-    if (is_stopped || server.is_shut_down()) return;
+    if (end_if_told() || is_stopped) return;
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
     const auto join_again = [&](DialedConnection& connection) { return join(connection, &rejoining); };
-    auto again = JoinAgain({**dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
+    dialer = MakeDialer(options, io);
+    auto again = JoinAgain({*dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
     if (again == nullptr) return;
     line = kj::mv(KJ_ASSERT_NONNULL(again));
     spdlog::info("worker {}: it goes on with the coordinator of epoch {}", self.value,
                  line.joined.getWelcome().getEpoch());
   }
-}
-
-absl::StatusOr<std::unique_ptr<MessageTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
-  const auto listen = ParseHostAndPort(options.message_listen);
-  if (!listen.ok()) return absl::InvalidArgumentError(StrCat("--message-listen ", listen.status().message()));
-  TlsOptions tls;
-  std::tie(tls.listen_host, tls.port) = *listen;
-  tls.advertise_host = options.message_advertise;
-  tls.certificate = options.tls.certificate;
-  tls.key = options.tls.key;
-  tls.ca = options.tls.ca;
-  tls.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-  return TlsTransport::Make(self, tls);
-}
-
-// How peers whose memory isn't mapped are reached; null where all are.
-absl::StatusOr<std::unique_ptr<MessageTransport>> MakeMessages(const WorkerOptions& options, const std::string& path) {
-  const bool is_trusted = options.trusted_network != TrustedNetwork::kNone;
-  if (!UsesTls(options) && !options.message_listen.empty()) {
-    return absl::InvalidArgumentError("--message-listen is for messages over TLS: --transport tls or shm+tls");
-  }
-  if (options.transport == "shm") {
-    if (!is_trusted) return nullptr;
-    return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
-  }
-  if ((options.transport == "shm+ucx" || options.transport == "shm+nccl") && !is_trusted) {
-    return absl::InvalidArgumentError(StrCat(
-        "--transport ", options.transport,
-        " sends messages to other hosts, and those are neither encrypted nor authenticated: whoever reaches UCX's port "
-        "on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL want it, say so by "
-        "--trusted-network; else take --transport shm+tls"));
-  }
-  if (UsesNccl(options) && options.device != "cuda") {
-    return absl::InvalidArgumentError(
-        StrCat("--transport ", options.transport, " is for workers with a GPU: --device cuda"));
-  }
-  if (UsesTls(options) && (is_trusted || options.message_listen.empty())) {
-    return absl::InvalidArgumentError(StrCat(
-        "--transport ", options.transport,
-        is_trusted ? " encrypts messages to other hosts: it is for networks that --trusted-network is not said of"
-                   : " needs --message-listen: the host by which others reach this worker"));
-  }
-  if (options.index < 0) {
-    return absl::InvalidArgumentError(
-        StrCat("--transport ", options.transport, " needs --index: the number is part of its messages"));
-  }
-  const WorkerIndex self(options.index);
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> on_host, SocketTransport::Make(self, path));
-  std::unique_ptr<MessageTransport> between_hosts;
-  if (is_trusted) {
-    UcxOptions ucx;
-    ucx.net_devices = options.net_devices;
-    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-    TESSERA_ASSIGN_OR_RETURN(between_hosts, UcxTransport::Make(self, ucx));
-  } else if (UsesTls(options)) {
-    TESSERA_ASSIGN_OR_RETURN(between_hosts, MakeTlsMessages(options, self));
-  }
-  auto routed = std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
-  if (!UsesNccl(options)) return routed;
-  return MakeNcclTransport({.self = self, .gpu = options.gpu, .workers_on_host = options.workers_on_host},
-                           std::move(routed));
 }
 
 // A GPU is of one of its workers by number, where none was named.
@@ -383,10 +395,18 @@ int Serve(WorkerOptions options, const ServerManager& manager) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
+  std::unique_ptr<Enrolment> enrolment;
+  if (!options.join.empty()) {
+    const EndedBySignals no_loop_takes_them;
+    auto enrolled = Enrolment::Make(EnrolmentOf(options));
+    if (!enrolled.ok()) return FailToJoin(enrolled.status());
+    enrolment = *std::move(enrolled);
+    TakeEnrolment(*enrolment, options);
+  }
   if (options.threads <= 0) options.threads = DefaultDeviceThreads(options.workers_on_host);
   SetKernelThreads(options.threads);
   auto made = MakePlatform(options);
-  if (!made.ok()) return Fail(std::string(made.status().message()));
+  if (!made.ok()) return FailOnce(made.status());
   const std::unique_ptr<Platform> platform = *std::move(made);
   auto bytes = options.memory_bytes > 0 ? absl::StatusOr<int64_t>(options.memory_bytes) : platform->DefaultArenaBytes();
   if (!bytes.ok()) return Fail(std::string(bytes.status().message()));
@@ -405,17 +425,17 @@ int Serve(WorkerOptions options, const ServerManager& manager) {
   options.memory_bytes = arena->bytes();
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
   auto messages_made = MakeMessages(options, messages_path);
-  if (!messages_made.ok()) return Fail(std::string(messages_made.status().message()));
-  const std::unique_ptr<MessageTransport> messages = *std::move(messages_made);
+  if (!messages_made.ok()) return FailOnce(messages_made.status());
+  const WorkerMessages messages = *std::move(messages_made);
+  const Own own{*platform, arena, messages, enrolment.get(), manager};
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
   unlink(path.c_str());
   int status = 0;
   Stage stage = Stage::kJoining;
-  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                 RunWorker(options, manager, *platform, arena, messages.get(), io, StrCat("unix:", path), stage);
-               })) {
+  KJ_IF_MAYBE (exception,
+               kj::runCatchingExceptions([&]() { RunWorker(options, own, io, StrCat("unix:", path), stage); })) {
     // The coordinator's end shows in whatever was on its way there.
     if (stage == Stage::kJoined && options.outlive_s > 0) {
       Fail(std::string(FromException(*exception).message()));
@@ -423,11 +443,11 @@ int Serve(WorkerOptions options, const ServerManager& manager) {
     } else if (stage == Stage::kJoining || exception->getType() != kj::Exception::Type::DISCONNECTED) {
       const absl::Status reason = FromException(*exception);
       const bool is_refused = exception->getType() == kj::Exception::Type::DISCONNECTED;
-      status =
-          Fail(is_refused ? StrCat("join: the coordinator at ", options.coordinator, " ended the connection, as its ",
-                                   "log says: over TLS it wants a certificate for a client's use that its --tls-ca ",
-                                   "has signed (", StdView(reason.message()), ")")
-                          : std::string(reason.message()));
+      status = !is_refused ? FailToJoin(reason)
+                           : FailToJoin(absl::PermissionDeniedError(StrCat(
+                                 "join: the coordinator at ", options.coordinator, " ended the connection, as its ",
+                                 "log says: over TLS it wants a certificate for a client's use that its --tls-ca ",
+                                 "has signed (", StdView(reason.message()), ")")));
     }
   }
   if (status == 0 && stage == Stage::kJoined) {

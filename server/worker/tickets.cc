@@ -1,5 +1,6 @@
 #include "server/worker/tickets.h"
 
+#include <algorithm>
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -28,6 +29,12 @@ void TicketTable::Open(Ordinal ordinal) {
   found->second->open = true;
   unopened_.erase(found);
   unopened_count_ = unopened_.size();
+}
+
+bool TicketTable::has_open() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(tickets_.begin(), tickets_.end(),
+                     [](const auto& entry) { return entry.second->open && !entry.second->over; });
 }
 
 void TicketTable::Close(TicketId id) {

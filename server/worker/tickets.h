@@ -64,6 +64,8 @@ class TicketTable {
   // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
   // them until Open.
   bool has_unopened() const { return unopened_count_.load() > 0; }
+  // Whether uploads or downloads are under way: some ticket is open and not over. Any thread may ask.
+  bool has_open();
   // Closed by the coordinator. Answered once no copy runs; an unknown ticket has been answered.
   void Close(TicketId id);
   // Ends a ticket from this side.

@@ -91,7 +91,7 @@ def test_a_cluster_without_a_driver_says_so_at_once(no_driver):
 
 def test_a_gpu_is_not_named_for_a_worker_without_one():
     ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--gpu", "0"], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1 and "--gpu 0 is for workers with a GPU: --device cuda" in ended.stderr
+    assert ended.returncode == 2 and "--gpu 0 is for workers with a GPU: --device cuda" in ended.stderr
 
 
 @needs_emulator

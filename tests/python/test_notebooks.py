@@ -57,6 +57,32 @@ print(any("Session " in data.get("text/html", "") for data in shown))
 """) == "True"
 
 
+def test_a_cell_whose_tensor_is_not_there_yet_is_drawn_again():
+    assert shell("""
+import os, signal, time
+shell.kernel = object()
+updates = []
+def publish(data, **options):
+    (updates if options.get("update") else shown).append(data)
+shell.display_pub.publish = publish
+with ts.local_cluster(workers=2, memory="64MiB") as cluster, cluster.connect() as session:
+    x = ts.ones((4, 4)).wait()
+    shell.user_ns.update(ts=ts, x=x)
+    run("x")
+    assert "values" in shown[-1]["text/html"] and "Tensor(f64[4,4]" in shown[-1]["text/plain"], shown
+    os.kill(cluster.worker_pids[1], signal.SIGSTOP)
+    run("y = x.redistribute([ts.Shard(0)]) + 1")
+    run("y")
+    assert "still being computed" in shown[-1]["text/html"], shown[-1]
+    os.kill(cluster.worker_pids[1], signal.SIGCONT)
+    until = time.monotonic() + 30
+    while not updates and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(updates) == 1 and "values" in updates[0]["text/html"] and "computed" not in updates[0]["text/html"], updates
+print("drawn again")
+""").endswith("drawn again")
+
+
 @pytest.fixture
 def notebooks():
     pytest.importorskip("nbclient")

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -158,6 +160,17 @@ def test_systemd_hears_of_both_programs(tmp_path):
             assert pool.coordinator.wait(timeout=60) == 0
 
 
+def test_the_units_are_what_systemd_takes(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    units = pathlib.Path(__file__).resolve().parents[2] / "deploy/systemd"
+    for name, instance in (("tessera-coordinator.service", "tessera-coordinator.service"), ("tessera-worker@.service", "tessera-worker@3.service")):
+        text = re.sub(r"/usr/bin/tessera-\w+", "/bin/true", (units / name).read_text())  # which need not be installed
+        (tmp_path / instance).write_text(text)
+        verified = subprocess.run(["systemd-analyze", "verify", tmp_path / instance], capture_output=True, text=True, timeout=60)
+        assert verified.returncode == 0 and "tessera" not in verified.stderr, verified.stderr
+
+
 def test_a_stopped_coordinator_ends_what_was_issued_and_tells_all():
     pool = Pool()
     session = pool.connect()
@@ -169,6 +182,12 @@ def test_a_stopped_coordinator_ends_what_was_issued_and_tells_all():
     with pytest.raises(ts.TesseraError) as told:
         (x + 1).wait()
     assert "the coordinator was stopped" in str(told.value)
+
+
+def test_a_coordinator_with_a_tenants_file_ends_well(tmp_path):
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text('[[tenant]]\nname = "a"\n')
+    assert Pool("--tenants", str(tenants)).stop() == [0, 0, 0]
 
 
 def test_a_second_signal_ends_a_stop_at_once():

@@ -302,9 +302,9 @@ def test_numpys_functions_give_tensors(session, mesh22, rng, name):
 def test_numpys_functions_with_more_are_refused(session, mesh4):
     x = ts.ones((4,), device_mesh=mesh4)
     for name in ("sum", "mean", "max", "min", "any", "all"):
-        with pytest.raises(TypeError, match=f"{name}: takes no out=: use the result"):
+        with pytest.raises(TypeError, match=f"{name}: out is ndarray, not a Tensor"):
             getattr(np, name)(x, out=np.zeros(()))
-        with pytest.raises(TypeError, match=f"{name}: unexpected arguments where"):
-            getattr(np, name)(x, where=np.ones(4, bool))
-    with pytest.raises(TypeError, match="argmax: takes no out="):
+        with pytest.raises(TypeError, match=f"{name}: unexpected arguments spam|unexpected keyword argument 'spam'"):
+            getattr(ts, name)(x, spam=np.ones(4, bool))
+    with pytest.raises(TypeError, match="argmax: out is ndarray"):
         x.argmax(out=np.zeros(()))

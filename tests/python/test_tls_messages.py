@@ -134,7 +134,7 @@ def test_plaintext_is_closed_with_a_line_in_the_log_and_ops_go_on(rng):
 def test_options_that_do_not_fit_are_refused_before_it_joins(options, said, tmp_path):
     command = [WORKER, "--coordinator", f"unix:{tmp_path}/none", "--index", 0, "--memory", "1MiB", "--socket-dir", tmp_path, *options]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, env={**os.environ, "TESSERA_JOIN_TOKEN": "b"})
-    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_messages_go_over_tls_between_all_workers_where_none_map_each_other(rng):
@@ -154,7 +154,7 @@ def refused_at_join(cluster, tmp_path, *options):
     command = [WORKER, "--coordinator", cluster.address.partition("#")[0], "--index", 7, "--memory", "1MiB", "--socket-dir", tmp_path, *options]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "TESSERA_JOIN_TOKEN": cluster.join_token})
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 4, done.stderr
     return done.stderr
 
 

@@ -16,9 +16,11 @@ from ._extension import check_python as _check_python
 
 _check_python()
 
+import numpy as _np
+
 from _tessera import Mesh as _Mesh, Session, Tensor, version as _version
 
-from . import fft, linalg
+from . import fft, linalg, random
 from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
@@ -44,13 +46,19 @@ from ._files import FileTensor, load, open, save  # noqa: A004
 from ._mesh import DeviceMesh
 from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
 from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,
-                        masked_select, nonzero, scatter_add, searchsorted, take, topk, unique_all, unique_counts,
+                        masked_select, nonzero, scatter_add, topk, unique_all, unique_counts,
                         unique_inverse, unique_values)
 from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
 from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
                    copy, diff, expand_dims,
                    matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, relabel, repeat, reshape, roll, round,  # noqa: A004
                    split, squeeze, stack, std, swapaxes, transpose, unstack, var)
+from ._numpy_names import (allclose, angle, argpartition, argsort, array, array_equiv, average, bitwise_count, copyto, diag_indices, diag_indices_from,
+                           ediff1d, extract, fill_diagonal, indices, iscomplex, iscomplexobj, isclose, isneginf, isposinf, isreal,
+                           isrealobj, ix_, ldexp, lexsort, logaddexp2, modf, nancumprod, nancumsum, ndim, packbits, partition, place,
+                           polyval, put, putmask, searchsorted, shape, size, sort, sort_complex, take, tril_indices,
+                           tril_indices_from, triu_indices, triu_indices_from, unique, unpackbits, vdot, where)
+from ._numpy_names import ALIASES as _ALIASES
 from ._notebook import load_ipython_extension, unload_ipython_extension
 from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
@@ -58,7 +66,8 @@ from ._random import (bernoulli, choice, dropout, exponential, manual_seed, norm
 from ._plan import Plan, explain
 from ._sets import in1d, intersect1d, setdiff1d, setxor1d, union1d
 from ._session import Cluster, CommDebug, connect, local_cluster
-from ._statistics import (bincount, corrcoef, cov, digitize, histogram, median, nan_to_num, nanargmax, nanargmin, nanpercentile, nanquantile,
+from ._slurm import SlurmCluster
+from ._statistics import (bincount, corrcoef, cov, digitize, histogram, median, nan_to_num, nanargmax, nanargmin, nanmedian, nanpercentile, nanquantile,
                           percentile, quantile)
 from ._array_function import ImplicitDownloadWarning
 from ._tensor import ImplicitRedistributionWarning, wait
@@ -66,6 +75,10 @@ from . import _methods  # noqa: F401 - attaches them
 from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d, max_pool2d
 
 newaxis = None
+bool_, int_, intp, uint, float_, double, single, half = bool, int64, int64, uint64, float64, float64, float32, float16
+dtype, ndarray, issubdtype, isscalar = _np.dtype, Tensor, _np.issubdtype, _np.isscalar
+generic, number, integer, signedinteger, unsignedinteger, inexact, floating, complexfloating = (
+    _np.generic, _np.number, _np.integer, _np.signedinteger, _np.unsignedinteger, _np.inexact, _np.floating, _np.complexfloating)
 __array_api_version__ = "2024.12"
 
 __version__ = _version
@@ -78,7 +91,8 @@ def _finish(names: dict) -> None:
     for prefix, space in (("", names), ("linalg.", vars(linalg)), ("fft.", vars(fft))):
         _help.complete({name: value for name, value in space.items() if isinstance(value, FunctionType) and
                         (name in space.get("__all__", ()) or not prefix and not name.startswith("_"))}, prefix)
-    _names.install((names, vars(linalg), vars(fft)), (Cluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
+    names.update((alias, names[name]) for alias, name in _ALIASES.items())
+    _names.install((names, vars(linalg), vars(fft)), (Cluster, SlurmCluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
     names["__getattr__"] = _names.module_getattr(names)
     names["__dir__"] = lambda: _names.public_names(names)
 

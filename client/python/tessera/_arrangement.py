@@ -13,7 +13,7 @@ from ._creation import arange, eye, full, ones, zeros
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
 from ._indexing import _indices, _places, nonzero, take
 from ._mesh import integers
-from ._ops import (_tensor_of, _tensors_of, astype, broadcast_to, concat, expand_dims, moveaxis, pad, reshape, split,
+from ._ops import (_tensor_of, _tensors_of, astype, broadcast_to, concat, expand_dims, moveaxis, pad, ravel, reshape, split,
                    stack, swapaxes)
 from ._tensor import as_operand, axes_of
 
@@ -224,13 +224,6 @@ def rot90(x, /, k=1, axes=(0, 1)):
     if times == 2:
         return made.flip(x, axis=(first, second))
     return swapaxes(made.flip(x, axis=second), first, second) if times == 1 else made.flip(swapaxes(x, first, second), axis=second)
-
-
-def ravel(x, /):
-    """ravel(x, /)
-
-    All elements in one dim, in row-major order."""
-    return reshape(_tensor_of("ravel", x), (-1,) if x.size else (0,))
 
 
 def resize(x, /, new_shape):

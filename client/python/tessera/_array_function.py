@@ -32,12 +32,15 @@ def _function_of(function):
 
 
 def _takes(function, args, kwargs) -> bool:
-    """`_accepts` of a function: its parameters with those that are NumPy's alone."""
-    try:
-        (vars(function).get("_accepts") or inspect.signature(function)).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
+    """Whether the function has such a call, or NumPy's of its name has and means the same."""
+    numpy = getattr(function, "numpy", None)
+    if numpy is None:
+        try:
+            inspect.signature(function).bind(*args, **kwargs)
+        except TypeError:
+            return False
+        return True
+    return numpy.least <= len(args) and numpy.fits(args, kwargs) or numpy.plan(args, kwargs) is not None
 
 
 def array_function(tensor, function, types, args, kwargs):

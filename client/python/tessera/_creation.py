@@ -13,7 +13,7 @@ from ._dtypes import array_of, buffer_of, check_number, code_of, is_floating, nu
 from ._errors import InvalidArgumentError, named
 from ._mesh import integers
 from _tessera_ops import complex as made_complex, where
-from ._ops import astype
+from ._ops import astype, broadcast_arrays, broadcast_to, reshape
 from ._placements import Partial, Replicate
 from ._progress import bar_of
 from ._session import distribute, mesh_for, session_of
@@ -53,7 +53,19 @@ def full(shape, fill_value, dtype=None, *, device=None, device_mesh=None, placem
     return _full("full", shape, fill_value, dtype, device, device_mesh, placements)
 
 
+def _number_of(value):
+    """The number of a tensor without dims, which is downloaded; else the value itself."""
+    if isinstance(value, (_tessera.Tensor, np.ndarray)) and value.ndim == 0:
+        return value.dtype.type(value.item()) if value.dtype.kind in "biufc" and value.dtype.names is None else value.item()
+    return value
+
+
 def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
+    refuse_masked(fill_value, op)
+    fill_value = _number_of(fill_value)
+    if isinstance(fill_value, (_tessera.Tensor, np.ndarray, list)):
+        own = asarray(fill_value, dtype, device=device, device_mesh=device_mesh)
+        return astype(broadcast_to(own, _shape(op, shape)) if placements is None else broadcast_to(own, _shape(op, shape)).redistribute(placements), own.dtype)
     if isinstance(fill_value, np.generic):
         dtype = fill_value.dtype if dtype is None else dtype
         fill_value = fill_value.item()
@@ -106,7 +118,7 @@ def arange(start, /, stop=None, step=1, dtype=None, *, device=None, device_mesh=
     """Evenly spaced values in [start, stop)."""
     if stop is None:
         start, stop = 0, start
-    numbers = [value.item() if isinstance(value, np.generic) else value for value in (start, stop, step)]
+    numbers = [value.item() if isinstance(value, np.generic) else value for value in map(_number_of, (start, stop, step))]
     for value in numbers:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
             raise InvalidArgumentError(f"arange: {value!r} is no finite number")
@@ -130,12 +142,20 @@ def arange(start, /, stop=None, step=1, dtype=None, *, device=None, device_mesh=
     return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
 
 
-def linspace(start, stop, /, num=50, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True):
-    """`num` evenly spaced numbers from start to stop."""
+def linspace(start, stop, /, num=50, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True, retstep=False):
+    """`num` evenly spaced numbers from start to stop, which are numbers, or arrays that are broadcast, of which each has its numbers
+    along a new first dim. retstep: also the distance of two."""
     (count,) = integers(num, "num", "linspace")
     if count < 0:
         raise InvalidArgumentError(f"linspace: num is {count}")
     refuse_masked((start, stop), "linspace")
+    start, stop = map(_number_of, (start, stop))
+    if retstep:
+        gaps = count - 1 if endpoint else count
+        out = linspace(start, stop, count, dtype=dtype, device=device, device_mesh=device_mesh, placements=placements, endpoint=endpoint)
+        return out, (stop - start) / gaps if gaps > 0 else np.nan
+    if builtins.any(isinstance(end, (list, tuple, np.ndarray, _tessera.Tensor)) for end in (start, stop)):
+        return _linspace_of_arrays(start, stop, count, dtype, device_mesh if device_mesh is not None else device, endpoint)
     try:
         start, stop = (complex(end) if isinstance(end, complex) else float(end) for end in (start, stop))
     except (TypeError, ValueError, OverflowError):
@@ -147,6 +167,17 @@ def linspace(start, stop, /, num=50, *, dtype=None, device=None, device_mesh=Non
                           for a, b in ((start.real, stop.real), (start.imag, stop.imag)))
             return astype(made_complex(real, imag), np.complex128 if dtype is None else dtype)
         return _linspace(start, stop, count, dtype, endpoint, options)
+
+
+def _linspace_of_arrays(start, stop, count: int, dtype, mesh, endpoint):
+    start, stop = (end if isinstance(end, _tessera.Tensor) else asarray(end, device_mesh=mesh) for end in (start, stop))
+    start, stop = broadcast_arrays(*(end if end.dtype.kind in "fc" else astype(end, np.float64) for end in (start, stop)))
+    gaps = count - 1 if endpoint else count
+    places = reshape(arange(count, dtype=np.float64, device_mesh=start.device_mesh), (count,) + (1,) * start.ndim)
+    out = start + places * ((stop - start) / builtins.max(gaps, 1))
+    if endpoint and count > 1:
+        out = where(places == count - 1, stop, out)
+    return out if dtype is None else astype(out, dtype)
 
 
 def _linspace(start: float, stop: float, count: int, dtype, endpoint, options):

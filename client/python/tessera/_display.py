@@ -17,7 +17,7 @@ _WHOLE_ELEMENTS = 1000
 _MAX_CELLS = 256        # docs/limits.md: max_drawn_positions
 _MAX_PANELS = 16        # docs/limits.md: max_drawn_panels
 _EDGES_TIMEOUT = 1.0    # docs/limits.md: edges_timeout
-_PATIENCE = 0.1         # docs/limits.md: picture_patience
+_PATIENCE = 1.0         # docs/limits.md: picture_patience
 
 
 # ---- values -------------------------------------------------------------------------------------

@@ -71,7 +71,15 @@ _ARGUMENTS = {
     "policy": "\"allow\", \"warn\" or \"forbid\".", "function": "what would be called.", "args": "its arguments.", "kwargs": "its arguments.",
     "path": "of a file on the workers' host: below a folder that the cluster serves, absolute or relative to it.",
     "session": "the session; the default is the last one that was opened.", "names": "of the tensors that are wanted.",
-    "metadata": "a dict of strings.", "files": "folders whose files the workers load and save.",
+    "metadata": "a dict of strings.", "equal_nan": "two NaN count as equal.", "kth": "the place, or several.", "to_end": "what stands behind.",
+    "to_begin": "what stands before.", "val": "a number, or several.", "vals": "numbers.", "v": "numbers, or where they go.", "ind": "places in row-major order.",
+    "dimensions": "extents.", "sequences": "vectors of places, or masks.", "bitorder": "'big' where the first bit is the highest, or 'little'.",
+    "return_index": "where each is first, too.", "return_inverse": "which one each element is, too.", "return_counts": "how often each is there, too.",
+    "returned": "the sum of the weights, too.", "deg": "in degrees.", "dst": "a tensor, which is written.", "src": "what is written.", "where": "a mask, or True.",
+    "wrap": "go on at the top.", "sparse": "with extent 1 in the other dims.", "m": "columns; as many as rows by default.", "ndim": "dims.", "ndmin": "dims, at least.",
+    "keys": "vectors; the last one counts first.", "lower": "the lower triangle.", "trans": "0, 1 or 2: as it is, transposed, conjugated and transposed.",
+    "c_and_lower": "what cho_factor gives.", "b": "a tensor.", "compute_uv": "False: the singular values alone.", "retstep": "the distance of two, too.",
+    "order": "'C', or 'F' where the first dim runs fastest.", "end_values": "where a ramp ends.", "stat_length": "of how many elements, at each edge.", "files": "folders whose files the workers load and save.",
     "f": "a function of tensors.", "in_placements": "a list of placements for each tensor.", "out_placements": "the placements of the results.",
 }
 

@@ -5,15 +5,39 @@ from __future__ import annotations
 
 import _tessera
 import _tessera_ops as made
-from . import _calculus, _functional, _indexing, _ops
+from . import _calculus, _functional, _indexing, _numpy_names, _ops
 from ._attach import attach
 from ._errors import ArgumentError
+from ._numpy_calls import written
 from ._ops import reshape
 
 
-def _no_out(name: str, out) -> None:
-    if out is not None:
-        raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
+def _into(name: str, out, result):
+    return result if out is None else written(name, out, result)
+
+
+class _Flat:
+    """x.flat"""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+
+    def __getitem__(self, key):
+        return _ops.flatten(self._tensor)[key]
+
+    def __setitem__(self, key, value):
+        elements = _ops.flatten(self._tensor)
+        elements[key] = value
+        self._tensor[...] = reshape(elements, self._tensor.shape)
+
+    def __len__(self):
+        return self._tensor.size
+
+    def __iter__(self):
+        return iter(_ops.flatten(self._tensor))
+
+    def __array__(self, dtype=None, copy=None):
+        return _ops.flatten(self._tensor).__array__(dtype, copy)
 
 
 @attach(_tessera.Tensor)
@@ -26,14 +50,12 @@ class _NumpyMethods:
 
     def choose(self, choices, out=None, mode="raise"):
         """ts.choose(x, choices): of several tensors the element of the one whose number x has there."""
-        _no_out("choose", out)
-        return _functional.choose(self, choices, mode=mode)
+        return _into("choose", out, _functional.choose(self, choices, mode=mode))
 
     def compress(self, condition, axis=None, out=None):
         """ts.compress(condition, x): the slices along an axis where a condition is true; their shape waits for their
         number."""
-        _no_out("compress", out)
-        return _functional.compress(condition, self, axis=axis)
+        return _into("compress", out, _functional.compress(condition, self, axis=axis))
 
     def conjugate(self):
         """The complex conjugate of each element."""
@@ -41,13 +63,11 @@ class _NumpyMethods:
 
     def cumsum(self, axis=None, dtype=None, out=None):
         """The sums of the elements up to each one along an axis, by default of the flattened tensor."""
-        _no_out("cumsum", out)
-        return _indexing.cumsum(self, axis=axis, dtype=dtype)
+        return _into("cumsum", out, _indexing.cumsum(self, axis=axis, dtype=dtype))
 
     def cumprod(self, axis=None, dtype=None, out=None):
         """The products of the elements up to each one along an axis, by default of the flattened tensor."""
-        _no_out("cumprod", out)
-        return _indexing.cumprod(self, axis=axis, dtype=dtype)
+        return _into("cumprod", out, _indexing.cumprod(self, axis=axis, dtype=dtype))
 
     def __divmod__(self, other):
         return _calculus.divmod(self, other)
@@ -60,8 +80,7 @@ class _NumpyMethods:
 
     def round(self, decimals=0, out=None):
         """ts.round(x, decimals): each element rounded to so many decimals, halves to the even one."""
-        _no_out("round", out)
-        return _ops.round(self, decimals)
+        return _into("round", out, _ops.round(self, decimals))
 
     def diagonal(self, offset=0, axis1=0, axis2=1):
         """The offset-th diagonal of two dims, the first ones, as the last dim. ts.linalg.diagonal takes it of the last two."""
@@ -69,8 +88,7 @@ class _NumpyMethods:
 
     def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
         """The sum of the offset-th diagonal of two dims, the first ones. ts.linalg.trace takes the last two."""
-        _no_out("trace", out)
-        return _calculus.trace(self, offset, axis1, axis2, dtype)
+        return _into("trace", out, _calculus.trace(self, offset, axis1, axis2, dtype))
 
     @property
     def itemsize(self) -> int:
@@ -79,8 +97,7 @@ class _NumpyMethods:
 
     def dot(self, other, out=None):
         """ts.dot(x, other): the product of matrices or of vectors as NumPy's dot has it."""
-        _no_out("dot", out)
-        return _calculus.dot(self, other)
+        return _into("dot", out, _calculus.dot(self, other))
 
     def nonzero(self):
         """The indices of the elements that are not 0, a tensor for each dim; their shape waits for their number."""
@@ -92,7 +109,36 @@ class _NumpyMethods:
 
     def take(self, indices, axis=None, out=None, mode="raise"):
         """The elements along an axis, by default of the flattened tensor, at the indices."""
-        _no_out("take", out)
-        if mode != "raise":
-            raise ArgumentError(f"take: mode is {mode!r}; an index outside is an error, take x.take(indices % n)")
-        return _indexing.take(reshape(self, (-1,)) if axis is None else self, indices, axis=0 if axis is None else axis)
+        return _into("take", out, _numpy_names.take(self, indices, axis=axis, mode=mode))
+
+    def sort(self, axis=-1, kind=None, order=None, *, stable=None):
+        """Sorts the elements along an axis in place, as NumPy's method does; ts.sort gives a new tensor. Gives nothing back."""
+        if order is not None:
+            raise ArgumentError(f"sort: order is {order!r}; a tensor has no fields")
+        self[...] = made.sort(self, axis=axis)
+
+    def partition(self, kth, axis=-1, kind="introselect", order=None):
+        """Puts the elements along an axis into an order with those before place kth no larger and those behind no smaller: all are
+        sorted, in place. Gives nothing back."""
+        self[...] = made.sort(self, axis=axis)
+
+    def argpartition(self, kth, axis=-1, kind="introselect", order=None):
+        """The indices that partition sorts by."""
+        return _numpy_names.argsort(self, axis=axis)
+
+    def put(self, indices, values, mode="raise"):
+        """Writes values at the places of elements, counted in row-major order; ts.put. Gives nothing back."""
+        _numpy_names.put(self, indices, values, mode=mode)
+
+    def fill(self, value):
+        """Writes a number into all elements. Gives nothing back."""
+        self[...] = value
+
+    @property
+    def flat(self):
+        """The elements in row-major order, to be read and written by their numbers: x.flat[3], x.flat[::2] = 0."""
+        return _Flat(self)
+
+    @flat.setter
+    def flat(self, values):
+        _Flat(self)[:] = values

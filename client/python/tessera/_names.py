@@ -6,39 +6,29 @@ told the truth. Completion (dir) shows public names alone.
 
 from __future__ import annotations
 
-import functools
 import types
-
-from ._errors import ArgumentError
 
 # What others call it -> what to write. `x` is the tensor.
 _ELSEWHERE = {
-    "tensor": "ts.asarray(values)", "array": "ts.asarray(values)", "as_tensor": "ts.asarray(values)", "from_numpy": "ts.asarray(values)",
+    "tensor": "ts.asarray(values)", "as_tensor": "ts.asarray(values)", "from_numpy": "ts.asarray(values)",
     "from_array": "ts.distribute_tensor(array, mesh, placements)", "map_blocks": "ts.local_map(f, x)", "cat": "ts.concat(tensors, axis=0)",
-    "mv": "ts.matmul(a, b)", "arcsin": "ts.asin(x)", "arccos": "ts.acos(x)", "arctan": "ts.atan(x)", "arctan2": "ts.atan2(x1, x2)",
-    "arcsinh": "ts.asinh(x)", "arccosh": "ts.acosh(x)", "arctanh": "ts.atanh(x)", "amax": "ts.max(x)", "amin": "ts.min(x)",
-    "bitwise_not": "ts.bitwise_invert(x)", "left_shift": "ts.bitwise_left_shift(x1, x2)", "right_shift": "ts.bitwise_right_shift(x1, x2)",
+    "mv": "ts.matmul(a, b)",
     "clamp": "ts.clip(x, min, max)", "unsqueeze": "ts.expand_dims(x, axis)", "permute": "ts.permute_dims(x, axes)", "view": "ts.reshape(x, shape)",
     "view_as": "ts.reshape(x, y.shape)", "flatten": "x.flatten()",
     "inv": "ts.linalg.inv(x)", "det": "ts.linalg.det(x)", "svd": "ts.linalg.svd(x)", "qr": "ts.linalg.qr(x)", "eigh": "ts.linalg.eigh(x)",
     "solve": "ts.linalg.solve(a, b)", "norm": "ts.linalg.norm(x)", "cholesky": "ts.linalg.cholesky(x)",
     "eig": "ts.linalg.eig(x)", "pinv": "ts.linalg.pinv(x)", "lstsq": "ts.linalg.lstsq(a, b)", "lu": "ts.linalg.lu(x)", "expm": "ts.linalg.matrix_exp(x)",
-    "sigmoid_": "ts.sigmoid(x)", "true_divide": "ts.divide(x1, x2)", "radians": "ts.deg2rad(x)", "degrees": "ts.rad2deg(x)", "nanmedian": "ts.nanquantile(x, 0.5)",
-    "histogram_bin_edges": "ts.histogram(x, bins)[1]", "partition": "ts.sort(x)", "argpartition": "ts.argsort(x)", "lexsort": "ts.argsort(x), stable, by one key after the other",
-    "apply_over_axes": "ts.sum(x, axis=(0, 1), keepdims=True)", "vectorize": "the function itself: ops take whole tensors", "conjugate": "ts.conj(x)",
-    "copyto": "x[...] = values", "place": "x[mask] = values", "put": "x[indices] = values", "putmask": "x[mask] = values",
-    "around": "ts.round(x)", "extract": "x[mask]", "row_stack": "ts.vstack(tensors)", "rollaxis": "ts.moveaxis(x, source, destination)",
-    "ediff1d": "ts.diff(ts.ravel(x))", "vdot": "ts.vecdot(a, b)", "matvec": "ts.matmul(a, b)", "vecmat": "ts.matmul(a, b)", "ndim": "x.ndim", "shape": "x.shape", "size": "x.size",
-    "isposinf": "x == ts.inf", "isneginf": "x == -ts.inf", "isreal": "ts.imag(x) == 0", "iscomplex": "ts.imag(x) != 0", "iscomplexobj": "ts.isdtype(x.dtype, 'complex floating')",
-    "isrealobj": "ts.isdtype(x.dtype, 'real floating')", "issubdtype": "ts.isdtype(dtype, kind)", "promote_types": "ts.result_type(dtype1, dtype2)", "common_type": "ts.result_type(a, b)",
-    "nancumsum": "ts.cumsum(ts.where(ts.isnan(x), 0, x))", "nancumprod": "ts.cumprod(ts.where(ts.isnan(x), 1, x))", "logaddexp2": "ts.log2(ts.exp2(x1) + ts.exp2(x2))",
-    "ldexp": "x1 * ts.exp2(x2)", "modf": "x - ts.trunc(x), ts.trunc(x)", "indices": "ts.fromfunction(lambda *places: ts.stack(places), shape)", "array_equiv": "ts.array_equal(*ts.broadcast_arrays(a, b))",
-    "tril_indices": "ts.nonzero(ts.tri(n))", "triu_indices": "ts.nonzero(ts.triu(ts.ones((n, n))))", "diag_indices": "(ts.arange(n), ts.arange(n))", "ix_": "x[i[:, None], j]",
-    "asanyarray": "ts.asarray(values)", "ascontiguousarray": "x itself", "fill_diagonal": "ts.where(ts.identity(n) != 0, value, x)", "loadtxt": "ts.load(path)", "fromfile": "ts.load(path)",
-    "savez": "ts.save(path, tensors)", "savetxt": "ts.save(path, x)", "polyval": "ts.vander(x, N) @ coefficients", "fabs": "ts.abs(x)", "rint": "ts.round(x)", "fix": "ts.trunc(x)",
-    "chunk": "ts.split(x, count)", "unique": "ts.unique_values(x), ts.unique_counts(x)",
-    "seed": "ts.manual_seed(seed)", "random": "ts.rand(*shape)",
-    "float": "ts.float32", "double": "ts.float64", "half": "ts.float16", "long": "ts.int64", "no_grad": "nothing: tensors carry no gradients; tessera.torch does",
+    "sigmoid_": "ts.sigmoid(x)",
+    "histogram_bin_edges": "ts.histogram(x, bins)[1]",
+    "apply_over_axes": "ts.sum(x, axis=(0, 1), keepdims=True)", "vectorize": "the function itself: ops take whole tensors",
+    "rollaxis": "ts.moveaxis(x, source, destination)",
+    "matvec": "ts.matmul(a, b)", "vecmat": "ts.matmul(a, b)",
+    "common_type": "ts.result_type(a, b)",
+    "loadtxt": "ts.load(path)", "fromfile": "ts.load(path)",
+    "savez": "ts.save(path, tensors)", "savetxt": "ts.save(path, x)",
+    "chunk": "ts.split(x, count)",
+    "seed": "ts.manual_seed(seed)",
+    "float": "ts.float32", "long": "ts.int64", "no_grad": "nothing: tensors carry no gradients; tessera.torch does",
     "arrange": "ts.arange(stop)",
 }
 _OF_TENSORS = {
@@ -52,8 +42,8 @@ _OF_TENSORS = {
     "dim": "x.ndim", "numel": "x.size", "nelement": "x.size", "element_size": "x.itemsize",
     "t": "x.T", "H": "x.conj().mT", "type": "x.astype(dtype)", "float": "x.astype(ts.float32)", "double": "x.astype(ts.float64)",
     "half": "x.astype(ts.float16)", "int": "x.astype(ts.int32)", "long": "x.astype(ts.int64)", "bool": "x.astype(ts.bool)",
-    "is_cuda": "nothing: x.device_mesh says where it lies", "local_tensor": "x.to_local(position)", "fill": "ts.full_like(x, value)",
-    "partition": "ts.sort(x)", "argpartition": "x.argsort()", "put": "x[indices] = values", "resize": "ts.resize(x, shape)", "tobytes": "x.full_tensor().tobytes()",
+    "is_cuda": "nothing: x.device_mesh says where it lies", "local_tensor": "x.to_local(position)",
+    "resize": "ts.resize(x, shape)", "tobytes": "x.full_tensor().tobytes()",
     "tofile": "ts.save(path, x)", "dump": "ts.save(path, x)", "byteswap": "nothing: numbers are in the workers' byte order",
     "permute": "ts.permute_dims(x, axes)", "view": "x.reshape(shape)", "unsqueeze": "x.expand_dims(axis)", "clamp": "x.clip(min, max)",
     "mm": "x @ y", "strides": "nothing: shards are in row-major order", "data": "x.full_tensor()", "values": "x.full_tensor()",
@@ -63,7 +53,7 @@ _OF_SESSIONS = {
     "full": "ts.full(...)", "zeros": "ts.zeros(...)", "ones": "ts.ones(...)", "asarray": "ts.asarray(values)", "array": "ts.asarray(values)",
     "scatter": "session.distribute_tensor(array, mesh, placements)", "put": "session.distribute_tensor(array, mesh, placements)",
     "upload": "session.distribute_tensor(array, mesh, placements)", "gather": "x.full_tensor()", "get": "x.full_tensor()",
-    "device_mesh": "session.init_device_mesh(shape)", "mesh": "session.default_mesh", "workers": "session.status()[\"workers\"]",
+    "device_mesh": "session.init_device_mesh(shape)", "mesh": "session.default_mesh",
     "shutdown": "session.close()", "stop": "session.close()", "wait": "session.sync()", "barrier": "session.sync()",
 }
 
@@ -150,38 +140,21 @@ def suggestion(name: str, known) -> str:
     return f"; did you mean {near}=?" if near else ""
 
 
-@functools.cache        # a function of two names stays one function
-def hinted(function):
-    """The same function; a keyword that it doesn't take is told with the one that was meant."""
-    code = function.__code__
-    if code.co_flags & 0x08:        # takes any
-        return function
-    first = code.co_posonlyargcount
-    known = frozenset(code.co_varnames[first:code.co_argcount + code.co_kwonlyargcount])
-
-    @functools.wraps(function)
-    def public(*args, **kwargs):
-        if kwargs and not kwargs.keys() <= known:
-            name = next(name for name in kwargs if name not in known)
-            raise ArgumentError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{suggestion(name, known)}")
-        return function(*args, **kwargs)
-
-    return public
-
-
 def _hint_methods(target) -> None:
+    from ._numpy_calls import called_as_numpy
     for name, value in list(vars(target).items()):
         if isinstance(value, types.FunctionType) and (not name.startswith("_") or name == "__init__") and value.__code__.co_argcount + value.__code__.co_kwonlyargcount > 1:
-            setattr(target, name, hinted(value))
+            setattr(target, name, called_as_numpy(value))
 
 
 def install(spaces, classes) -> None:
     """For the namespaces of the package, and its classes."""
     import _tessera
+    from ._numpy_calls import called_as_numpy
     for names in spaces:
         for name, value in list(names.items()):
             if isinstance(value, types.FunctionType) and not name.startswith("_") and not hasattr(value, "__wrapped__"):
-                names[name] = hinted(value)
+                names[name] = called_as_numpy(value)
     for target in (_tessera.Tensor, _tessera.Session, *classes):
         _hint_methods(target)
         target.__dir__ = _public_dir

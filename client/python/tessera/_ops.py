@@ -76,7 +76,7 @@ def _spread(name: str):
 std, var, nanstd, nanvar = map(_spread, ("std", "var", "nanstd", "nanvar"))
 
 
-def astype(x, dtype, /, *, copy=True, device=None):
+def astype(x, /, dtype, *, copy=True, device=None):
     x = _tensor_of("astype", x)
     code = code_of(dtype, "astype")
     if device is not None and device != x.device_mesh:
@@ -131,8 +131,13 @@ def relabel(x, /, shape, placements):
 _document(relabel, "relabel")
 
 
-def reshape(x, /, shape, *more, copy=None):
+def reshape(x, /, shape, *more, copy=None, order="C"):
     x = _tensor_of("reshape", x)
+    if order == "F":        # the elements in the order in which the first dim runs fastest
+        turned = transpose(reshape(transpose(x), integers((shape, *more) if more else shape, "shape", "reshape")[::-1]))
+        return turned
+    if order not in ("C", "A", None):
+        raise InvalidArgumentError(f"reshape: order is {order!r}; it is C, F or A")
     extents = integers((shape, *more) if more else shape, "shape", "reshape")
     if extents.count(-1) > 1:
         raise InvalidArgumentError(f"reshape: only one extent may be -1, not {tuple(extents)}")
@@ -267,13 +272,18 @@ def _pairs(name: str, values, ndim: int, kinds: str) -> list:
         raise InvalidArgumentError(f"pad: {name} is {values!r}; it is a number, (before, after), or a pair for each of {ndim} dims") from None
 
 
-def pad(x, pad_width, /, mode="constant", *, constant_values=0):
-    """pad(x, pad_width, /, mode='constant', *, constant_values=0)
+def pad(x, pad_width, /, mode="constant", *, constant_values=0, end_values=0, stat_length=None):
+    """pad(x, pad_width, /, mode='constant', *, constant_values=0, end_values=0, stat_length=None)
 
-    Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis, and so is
-    constant_values. mode is constant, edge, wrap or reflect. A corner has what the later axis adds."""
+    Adds elements before and after each axis: pad_width is a number, (before, after), or a pair for each axis, and so are
+    constant_values, end_values and stat_length. mode is constant, edge, wrap, reflect, symmetric, linear_ramp (to end_values), mean,
+    maximum, minimum or median (of stat_length elements at the edge, by default of all). A corner has what the later axis adds."""
     x = _tensor_of("pad", x)
     widths = _pairs("pad_width", pad_width, x.ndim, "iu")
+    if mode in _MADE_PADS:
+        from ._pads import padded
+        lengths = None if stat_length is None else _pairs("stat_length", stat_length, x.ndim, "iu")
+        return padded(x, widths, mode, _pairs("end_values", end_values, x.ndim, "biufc"), lengths)
     if mode != "constant":
         return _padded(x, widths, mode, [])
     values = _pairs("constant_values", constant_values, x.ndim, "biufc")
@@ -287,6 +297,9 @@ def pad(x, pad_width, /, mode="constant", *, constant_values=0):
                 one[dim][side] = pair[side]
                 x = _padded(x, one, mode, [added[side]])
     return x
+
+
+_MADE_PADS = ("symmetric", "linear_ramp", "mean", "maximum", "minimum", "median")
 
 
 def _padded(x, widths: list, mode: str, scalars: list):
@@ -340,6 +353,12 @@ def broadcast_shapes(*shapes):
         raise InvalidArgumentError(f"broadcast_shapes: {shown} don't broadcast") from None
 
 
+def _slice_along(x, dim: int, part):
+    """A number as a slice of x."""
+    part = _beside("diff", x, part)
+    return broadcast_to(part, [1 if d == dim else n for d, n in enumerate(x.shape)]) if part.ndim == 0 else part
+
+
 def diff(x, /, n=1, axis=-1, prepend=None, append=None):
     """diff(x, /, n=1, axis=-1, prepend=None, append=None)
 
@@ -347,13 +366,12 @@ def diff(x, /, n=1, axis=-1, prepend=None, append=None):
     and behind x along the axis."""
     x = _tensor_of("diff", x)
     (dim,) = axes_of("diff", axis, x.ndim)
-    parts = [as_operand("diff", x, part) if not isinstance(part, _tessera.Tensor) else part
-             for part in (prepend, x, append) if part is not None]
+    parts = [_slice_along(x, dim, part) for part in (prepend, x, append) if part is not None]
     return made.diff(concat(parts, axis=dim) if len(parts) > 1 else x, axis=dim, n=n)
 
 
-def meshgrid(*arrays, indexing="xy"):
-    """Coordinate tensors of coordinate vectors; a list."""
+def meshgrid(*arrays, indexing="xy", sparse=False, copy=True):
+    """Coordinate tensors of coordinate vectors; a list. sparse: with extent 1 in the dims of the others."""
     if indexing not in ("xy", "ij"):
         raise InvalidArgumentError(f"meshgrid: indexing is {indexing!r}; it is 'xy' or 'ij'")
     if not arrays:
@@ -369,7 +387,8 @@ def meshgrid(*arrays, indexing="xy"):
     out = []
     for i, array in enumerate(arrays):
         dim = 1 - i if swap and i < 2 else i
-        out.append(broadcast_to(reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))]), shape)._copy())
+        one = reshape(array, [array.size if d == dim else 1 for d in range(len(arrays))])
+        out.append((one if sparse else broadcast_to(one, shape))._copy())
     return out
 
 
@@ -448,8 +467,8 @@ _METHODS = ("sum mean max min prod any all std var argmin argmax astype reshape 
             "tril triu isnan isinf isfinite conj").split()
 
 
-def _reshape_method(self, *shape, copy=None):
-    return reshape(self, shape[0] if len(shape) == 1 else shape, copy=copy)
+def _reshape_method(self, *shape, copy=None, order="C"):
+    return reshape(self, shape[0] if len(shape) == 1 else shape, copy=copy, order=order)
 
 
 def _transpose_method(self, *axes):
@@ -458,22 +477,25 @@ def _transpose_method(self, *axes):
     return transpose(self, axes or None)
 
 
-def ravel(x, /):
-    """All elements in one dim, in row-major order."""
-    return reshape(x, (-1,))
+def ravel(x, /, order="C"):
+    """ravel(x, /, order='C')
+
+    All elements in one dim, in row-major order, or with order='F' in column-major order."""
+    return reshape(_tensor_of("ravel", x), (-1,) if x.size else (0,), order="C" if order == "K" else order)
 
 
-def flatten(x, /):
-    """All elements in one dim, in row-major order; what is written into it leaves x as it is."""
-    return ravel(x)._copy()
+def flatten(x, /, order="C"):
+    """All elements in one dim, in row-major order, or with order='F' in column-major order; what is written into it leaves x as
+    it is."""
+    return ravel(x, order)._copy()
 
 
-def _ravel_method(self):
-    return ravel(self)
+def _ravel_method(self, order="C"):
+    return ravel(self, order)
 
 
-def _flatten_method(self):
-    return flatten(self)
+def _flatten_method(self, order="C"):
+    return flatten(self, order)
 
 
 def attach_methods() -> None:

@@ -14,6 +14,7 @@ from ._errors import TesseraError
 
 _LOOK = 0.2             # docs/limits.md: progress_look
 _LEAST = 256 << 20      # docs/limits.md: least_progress_bytes
+BAR_AFTER = 2.0         # docs/limits.md: progress_after
 _NO_BAR = contextlib.nullcontext()
 
 
@@ -79,6 +80,10 @@ def _is_shown() -> bool:
     if shell is not None and getattr(shell, "kernel", None) is not None:
         return True
     return sys.stderr is not None and sys.stderr.isatty()
+
+
+def has_bars() -> bool:
+    return _is_shown() and _bar_class() is not None
 
 
 class _Bar:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 
@@ -12,29 +11,22 @@ import _tessera
 from ._dtypes import code_of
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
+from ._numpy_calls import called_as_numpy
 from ._tensor import as_operand, axes_of, no_dim
 
 _KINDS = dict(_tessera.attributes())
+_BOOL = code_of(np.bool_, "bool")
+# As NumPy: arithmetic and order of bools are logic.
+_OF_BOOLS = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or", "minimum": "logical_and", "max": "any", "min": "all"}
+_NUMBERS = {row[1]: row[0] for row in _tessera.catalog()}
 
 
 def function(implementation):
-    """The public function: its signature is the implementation's, and a name that torch or NumPy has for an argument gets
-    an answer that says what to write."""
-    name = implementation.__name__
-    known = set(implementation.__code__.co_varnames[:implementation.__code__.co_argcount + implementation.__code__.co_kwonlyargcount])
-
-    @functools.wraps(implementation)
-    def public(*operands, **arguments):
-        if not arguments.keys() <= known:
-            if arguments.get("out") is not None:
-                raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")
-            # NumPy's functions call methods with what they have themselves: out=None, dtype=None.
-            arguments = {key: value for key, value in arguments.items() if key in known or value is not None}
-            no_dim(name, {key: value for key, value in arguments.items() if key not in known}, known)
-        return implementation(*operands, **arguments)
-
+    """The public function: its signature is the implementation's, and a name that torch has for an argument gets an answer that
+    says what to write."""
+    public = called_as_numpy(implementation, no_dim)
     public.__module__ = "tessera"
-    public.__doc__ = f"{name}{inspect.signature(implementation)}\n\n{implementation.__doc__}"
+    public.__doc__ = f"{implementation.__name__}{inspect.signature(implementation)}\n\n{implementation.__doc__}"
     return public
 
 
@@ -66,6 +58,10 @@ def _attribute(name: str, key: str, attribute: str, value, first):
     return integers(value, key, name)
 
 
+def _is_bool(value) -> bool:
+    return value._dtype == _BOOL if isinstance(value, _tessera.Tensor) else isinstance(value, (bool, np.bool_))
+
+
 def _along_nothing(number: int, name: str, operands: tuple, arguments: dict, first):
     """axis=(): what reduces does so along a dim of extent 1 that is made for it; what keeps the dims has nothing to do."""
     if "keepdims" not in arguments:
@@ -86,6 +82,8 @@ def run(number: int, name: str, operands: tuple, arguments: dict):
     if first is None:
         shown = ", ".join(type(value).__name__ for value in operands) or "nothing"
         raise ArgumentError(f"{name}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
+    if name in _OF_BOOLS and first._dtype == _BOOL and all(_is_bool(value) for value in operands):
+        number, name = _NUMBERS[_OF_BOOLS[name]], _OF_BOOLS[name]
     if any(value is None for value in operands):
         raise InvalidArgumentError(f"{name}: operand {operands.index(None)} is None, and one behind it is given")
     attributes, scalars = {}, []

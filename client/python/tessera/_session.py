@@ -269,6 +269,14 @@ class _SessionMethods:
         """Workers, this session and its tensors, as the coordinator knows them. An admin's session sees all sessions."""
         return self._status()
 
+    def workers(self) -> list[dict]:
+        """The workers that are there at this moment, by number: those that came after the session began, too. Meshes that exist
+        stay as they are; a new one may have any of these.
+
+        >>> mesh = session.init_device_mesh((len(session.workers()),))
+        """
+        return sorted((worker for worker in self._status()["workers"] if worker["state"] == "alive"), key=lambda worker: worker["index"])
+
     @property
     def implicit_redistribution(self):
         """This session's policy outside `with ts.implicit_redistribution`: "allow", "warn" or "forbid".

@@ -89,10 +89,17 @@ def median(x, /, axis=None, *, keepdims=False):
     return reshape(middle, kept) if keepdims else middle
 
 
+def nanmedian(x, /, axis=None, *, keepdims=False):
+    """nanmedian(x, /, axis=None, *, keepdims=False)
+
+    The middle one of the sorted elements that are no NaN along an axis, or several, or the mean of the two."""
+    return nanquantile(x, 0.5, axis=axis, keepdims=keepdims)
+
+
 def _asked(name: str, q, highest: float):
     """The quantiles in [0, 1] as an array of f64, and whether they are Python's numbers, which take x's dtype."""
     if isinstance(q, _tessera.Tensor):
-        raise ArgumentError(f"{name}: q is {q._spec}; give numbers, or q.full_tensor()")
+        q = q.full_tensor()     # which elements are taken depends on it
     array = np.asarray(q)
     if array.ndim > 1 or array.dtype.kind not in "iuf":
         raise InvalidArgumentError(f"{name}: q is {q!r}; it is a number, or a list of them")

@@ -46,6 +46,8 @@ ImplicitRedistributionWarning.__module__ = "tessera"
 def convert_operand(tensor, other):
     """What stands beside `tensor` in an op, or NotImplemented."""
     refuse_masked(other, "operand")
+    if isinstance(other, (list, tuple)):
+        other = array_beside(other)
     if isinstance(other, np.ndarray) and other.ndim == 0:
         other = other[()]
     if isinstance(other, np.generic):
@@ -66,6 +68,15 @@ def convert_operand(tensor, other):
     if isinstance(other, complex):
         return complex(other)
     return NotImplemented
+
+
+def array_beside(values):
+    """A list of numbers as an array, whose dtype is the default one of its kind; what is none stays as it is."""
+    try:
+        array = np.asarray(values)
+    except ValueError:      # ragged
+        return values
+    return array if array.dtype.kind in "biufc" else values
 
 
 def _warn_implicit(text: str) -> None:
@@ -227,10 +238,18 @@ class _TensorMethods:
         """The real parts."""
         return _tessera.call(OPS["real"], (self,))
 
+    @real.setter
+    def real(self, value):
+        self.real[...] = value
+
     @property
     def imag(self):
         """The imaginary parts; zeros of a real tensor."""
         return _tessera.call(OPS["imag"], (self,))
+
+    @imag.setter
+    def imag(self, value):
+        self.imag[...] = value
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -343,17 +362,24 @@ class _TensorMethods:
 
     # ---- reading ----------------------------------------------------------------------------
 
-    def wait(self, timeout=None, *, progress=False):
+    def wait(self, timeout=None, *, progress=None):
         """Blocks until everything that led here has run; returns the tensor, raises the first cause of failure. Ctrl-C
         ends it: what has not been issued is cancelled, but for what leads to names that were updated in place, and the
         session goes on.
 
-        progress: True shows a bar of the session's ops, where tqdm is installed."""
+        progress: True shows a bar of the session's ops, where tqdm is installed, False none. By default there is one after 2 s in a
+        terminal or a notebook."""
+        from ._progress import BAR_AFTER, has_bars, progress_of
         limit = None if timeout is None else seconds(timeout, "wait")
+        if progress is None and (limit is None or limit > BAR_AFTER) and not self.is_ready() and has_bars():
+            try:
+                self._wait(BAR_AFTER)
+                return self
+            except TimeoutError:
+                progress, limit = True, None if limit is None else limit - BAR_AFTER
         if not progress:
             self._wait(limit)
             return self
-        from ._progress import progress_of
         with progress_of(self.session, "wait"):
             self._wait(limit)
         return self
@@ -424,10 +450,14 @@ class _TensorMethods:
     def __iter__(self):
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d tensor")
-        if self.shape[0] > MAX_ITERATION:
-            raise InvalidArgumentError(f"iter: {self._spec} has {self.shape[0]} rows, the limit is {MAX_ITERATION}; "
-                                       "index it, or iterate over x.full_tensor()")
-        return (self[i] for i in range(self.shape[0]))
+        return self._rows()
+
+    def _rows(self):
+        for i in range(self.shape[0]):
+            if i == MAX_ITERATION:
+                raise InvalidArgumentError(f"iter: {self._spec} has {self.shape[0]} rows, the limit is {MAX_ITERATION}; "
+                                           "index it, or iterate over x.full_tensor()")
+            yield self[i]
 
     def __contains__(self, value):
         return value is not None and bool((self == value).any())
@@ -514,6 +544,10 @@ class _TensorMethods:
     def _repr_html_(self):
         from ._display import html
         return html(self)
+
+    def _ipython_display_(self):
+        from ._refresh import show
+        show(self, lambda tensor: {"text/html": tensor._repr_html_(), "text/plain": repr(tensor)})
 
     def __reduce__(self):
         raise UnimplementedError(f"pickle: {self._spec} lives on workers; pickle x.full_tensor()")

@@ -8,8 +8,8 @@ import numpy as np
 
 from _tessera import Tensor
 import _tessera_ops as made     # the functions that are made from the catalog
-from _tessera_ops import (cholesky, cross, det, diagonal, eigvals, eigvalsh, inv, lu_solve, matmul, matrix_exp, matrix_norm,
-                          matrix_power, solve, solve_triangular, svdvals, trace, vector_norm)
+from _tessera_ops import (cholesky, cross, det, diagonal, eigvalsh, inv, lu_solve, matmul, matrix_exp, matrix_norm,
+                          matrix_power, svdvals, trace, vector_norm)
 from ._arrangement import beside
 from ._contraction import einsum, outer, tensordot, vecdot
 from ._errors import DTypeError, InvalidArgumentError, LinAlgError
@@ -17,7 +17,7 @@ from ._names import suggestion
 from ._ops import _tensor_of, astype, matrix_transpose, moveaxis, reshape
 from ._tensor import axes_of
 
-__all__ = ["LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu",
+__all__ = ["LinAlgError", "cho_factor", "cho_solve", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu",
            "lu_factor", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot",
            "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv",
            "tensorsolve", "trace", "vecdot", "vector_norm"]
@@ -87,15 +87,56 @@ def eigh(x, /):
 
 
 def qr(x, /, *, mode="reduced"):
-    return QRResult(*made.qr(x, mode=mode))
+    return made.qr(x, mode="reduced")[1] if mode == "r" else QRResult(*made.qr(x, mode=mode))
 
 
 def slogdet(x, /):
     return SlogdetResult(*made.slogdet(x))
 
 
-def svd(x, /, *, full_matrices=True):
-    return SVDResult(*made.svd(x, full_matrices=full_matrices))
+def svd(x, /, *, full_matrices=True, compute_uv=True):
+    return SVDResult(*made.svd(x, full_matrices=full_matrices)) if compute_uv else svdvals(x)
+
+
+def eigvals(x, /):
+    return made.eigvals(_floating("eigvals", x))
+
+
+def solve(x1, x2, /):
+    return made.solve(_floating("solve", x1), _floating("solve", x2))
+
+
+def solve_triangular(x1, x2, /, *, upper=None, transposed=False, unit_diagonal=False, lower=None, trans=None):
+    """solve_triangular(x1, x2, /, *, upper=False, transposed=False, unit_diagonal=False, lower=None, trans=None)
+
+    Solves x1 @ x = x2 with one triangle of x1, or its transpose. lower and trans are SciPy's words: lower is the opposite of upper, and
+    trans 0 or 'N', 1 or 'T', 2 or 'C' (conjugated). A call that gives neither takes the lower triangle."""
+    if upper is not None and lower is not None and bool(upper) == bool(lower):
+        raise InvalidArgumentError(f"solve_triangular: upper={upper} and lower={lower} contradict each other")
+    upper = bool(upper) if upper is not None else lower is not None and not lower
+    if trans not in (None, 0, 1, 2, "N", "T", "C"):
+        raise InvalidArgumentError(f"solve_triangular: trans is {trans!r}; it is 0, 1, 2, N, T or C")
+    if trans in (2, "C"):
+        x1 = made.conj(x1)
+    return made.solve_triangular(x1, x2, upper=upper, transposed=transposed or trans in (1, 2, "T", "C"), unit_diagonal=unit_diagonal)
+
+
+def cho_factor(x, /, *, lower=False):
+    """cho_factor(x, /, *, lower=False)
+
+    The Cholesky factor of x and whether it is the lower one, for cho_solve; as SciPy's, with zeros in the other triangle."""
+    return made.cholesky(x, upper=not lower), bool(lower)
+
+
+def cho_solve(c_and_lower, b, /):
+    """cho_solve(c_and_lower, b, /)
+
+    Solves x @ y = b by what cho_factor gives for x."""
+    factor, lower = c_and_lower
+    column = b[..., None] if b.ndim == 1 else b
+    half = solve_triangular(factor, column, upper=not lower, trans=0 if lower else 2)
+    found = solve_triangular(factor, half, upper=not lower, trans=2 if lower else 0)
+    return found[..., 0] if b.ndim == 1 else found
 
 
 def lstsq(x1, x2, /, *, rtol=None):
@@ -138,7 +179,7 @@ def matrix_rank(x, /, *, rtol=None):
     return made.sum(_counting("matrix_rank", x, made.svdvals(x), rtol), axis=-1, dtype="i64")
 
 
-for _function in (eig, eigh, lu_factor, qr, slogdet, svd, lstsq, pinv, matrix_rank):
+for _function in (eig, eigh, eigvals, lu_factor, qr, slogdet, svd, lstsq, pinv, matrix_rank, solve):
     _function.__doc__ = getattr(made, _function.__name__).__doc__
 lstsq.__doc__ += """ Where x1 has no more rows than columns there are no distances; those of a matrix that
 has not full rank are NumPy's empty ones, here they are given."""

@@ -1,5 +1,6 @@
 #include "server/coordinator/rpc/gateway.h"
 
+#include <ctime>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -8,6 +9,7 @@
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
+#include "schemas/enroll.capnp.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/describe.h"
@@ -199,12 +201,20 @@ class MembershipServer final : public wire::Membership::Server {
   uint64_t incarnation_;
 };
 
-class GatewayServer final : public wire::Gateway::Server {
+class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment::Server {
  public:
-  GatewayServer(Hub& hub, Door door, PeerName peer, Acceptor::Admission admission)
-      : hub_(hub), door_(door), peer_(std::move(peer)), admission_(std::move(admission)) {}
+  GatewayServer(Hub& hub, Door door, PeerName peer, Acceptor::Admission admission, Enroller* enroller)
+      : hub_(hub), door_(door), peer_(std::move(peer)), admission_(std::move(admission)), enroller_(enroller) {}
   ~GatewayServer() {
     if (!taken_ && !tried_) LogRefusal(peer_.text, "its connection ended without a session");
+  }
+
+  DispatchCallResult dispatchCall(uint64_t interface, uint16_t method,
+                                  capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) override {
+    if (interface == capnp::typeId<wire::Enrolment>()) {
+      return wire::Enrolment::Server::dispatchCall(interface, method, context);
+    }
+    return wire::Gateway::Server::dispatchCall(interface, method, context);
   }
 
   kj::Promise<void> open(OpenContext context) override {
@@ -272,6 +282,7 @@ class GatewayServer final : public wire::Gateway::Server {
                             params.getWorker())
                       : hub_.JoinWorker(*std::move(event), params.getWorker());
     Require(joined.status());
+    if (enroller_ != nullptr) enroller_->Joined(joined->worker);
     Admit();
     hub_.Record(
         {"join", holder_.tenant, holder_.id, 0, StrCat("worker ", joined->worker.value), "allowed", peer_.text});
@@ -285,6 +296,34 @@ class GatewayServer final : public wire::Gateway::Server {
     welcome.setReported(joined->reported);
     results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
     results.setLinkKey(joined->link_key);
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> enroll(EnrollContext context) override {
+    const auto asked = context.getParams().getRequest();
+    verb_ = "enroll";
+    TakeTry();
+    Require(CheckVersion("enroll", asked.getProtocolVersion()));
+    HolderOf("enroll", hub_.tenants_edge().WorkerOf(TextOf(asked.getJoinToken())));
+    if (enroller_ == nullptr) {
+      Require(absl::FailedPreconditionError(
+          "enroll: this coordinator signs no certificates: it needs --ca-key (tessera up --listen tls://... has it); "
+          "else the worker takes --coordinator, --tls-cert, --tls-key and --tls-ca"));
+    }
+    Enroller::Request request{asked.getIndex(), TextOf(asked.getKeyRequest()), {}, asked.getRenews()};
+    for (const auto host : asked.getHosts()) request.hosts.push_back(TextOf(host));
+    auto enrolled = enroller_->Enroll(hub_.machine(), request, MonotonicNs() / 1'000'000);
+    Require(enrolled.status());
+    hub_.Record(
+        {"enroll", holder_.tenant, holder_.id, 0, StrCat("worker ", enrolled->index.value), "allowed", peer_.text});
+    spdlog::info("worker {} {} from {}", enrolled->index.value,
+                 request.renews ? "has a new certificate, asked for" : "enrols", peer_.text);
+    auto answer = context.getResults().initAnswer();
+    answer.setCertificate(enrolled->certificate.c_str());
+    answer.setEndsAtS(enrolled->ends_at);
+    answer.setNowS(std::time(nullptr));
+    answer.setIndex(enrolled->index.value);
+    answer.setWorkersPort(static_cast<uint16_t>(enroller_->workers_port()));
     return kj::READY_NOW;
   }
 
@@ -318,6 +357,7 @@ class GatewayServer final : public wire::Gateway::Server {
   const Door door_;
   const PeerName peer_;
   Acceptor::Admission admission_;
+  Enroller* const enroller_;  // null: nobody enrols
   const char* verb_ = "connect";
   TokenEntry holder_;  // once its token is known
   bool tried_ = false;
@@ -326,8 +366,9 @@ class GatewayServer final : public wire::Gateway::Server {
 
 }  // namespace
 
-wire::Gateway::Client MakeGateway(Hub& hub, Door door, const PeerName& peer, Acceptor::Admission admission) {
-  return kj::heap<GatewayServer>(hub, door, peer, std::move(admission));
+wire::Gateway::Client MakeGateway(Hub& hub, Door door, const PeerName& peer, Acceptor::Admission admission,
+                                  Enroller* enroller) {
+  return wire::Gateway::Client(kj::heap<GatewayServer>(hub, door, peer, std::move(admission), enroller));
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "schemas/types/status_macros.h"
@@ -103,14 +104,14 @@ absl::Status Listeners::Add(const std::string& text, Door door) {
   return absl::OkStatus();
 }
 
-kj::Promise<void> Listeners::Run(Hub& hub) {
+kj::Promise<void> Listeners::Run(Hub& hub, Enroller* enroller) {
   acceptor_ = std::make_unique<Acceptor>(
       io_, AcceptOptions{options_.max_connections, options_.flow_limit_bytes, options_.handshake_timeout_ms},
       [&hub](uint64_t key, kj::Own<LinkStream> stream) { return hub.TakeLink(key, kj::mv(stream)); });
   auto running = kj::heapArrayBuilder<kj::Promise<void>>(listeners_.size());
   for (Listener& listener : listeners_) {
-    auto make_bootstrap = [&hub, door = listener.door](const PeerName& peer, Acceptor::Admission admission) {
-      return MakeGateway(hub, door, peer, std::move(admission));
+    auto make_bootstrap = [&hub, enroller, door = listener.door](const PeerName& peer, Acceptor::Admission admission) {
+      return MakeGateway(hub, door, peer, std::move(admission), enroller);
     };
     listener.port = std::make_unique<Acceptor::Port>(Acceptor::Port{*listener.receiver, make_bootstrap});
     if (listener.tls.get() != nullptr) listener.port->tls = *listener.tls;
@@ -123,6 +124,12 @@ std::vector<std::string> Listeners::addresses() const {
   std::vector<std::string> texts;
   for (const Listener& listener : listeners_) texts.push_back(ToText(listener.address));
   return texts;
+}
+
+int Listeners::workers_port() const {
+  const auto found = std::find_if(listeners_.begin(), listeners_.end(),
+                                  [](const Listener& listener) { return listener.door == Door::kWorkers; });
+  return found == listeners_.end() ? 0 : found->address.port;
 }
 
 void Listeners::RemoveSockets() const {

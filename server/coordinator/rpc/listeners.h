@@ -31,10 +31,12 @@ class Listeners {
   // address, or OpenSSL of a certificate. None is open then.
   static absl::StatusOr<std::unique_ptr<Listeners>> Open(const CoordinatorOptions& options, kj::AsyncIoContext& io);
 
-  // Never ends.
-  kj::Promise<void> Run(Hub& hub);
+  // Never ends. Workers enrol at the enroller by addresses for clients and by unix sockets; null: none do.
+  kj::Promise<void> Run(Hub& hub, Enroller* enroller);
   // Port 0 is the one that the system gave.
   std::vector<std::string> addresses() const;
+  // The first one's where workers of other hosts join; 0: there is none.
+  int workers_port() const;
   // The files of unix sockets, where they are still these; and the folders that they were in, where those are empty.
   void RemoveSockets() const;
   void RemoveFolders() const;

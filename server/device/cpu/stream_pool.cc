@@ -1,25 +1,15 @@
 #include "server/device/cpu/stream_pool.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "kernels/joined_kernels.h"
+#include "server/device/be_nicer.h"
 #include "server/device/cpu/doorbell.h"
 #include "server/device/work.h"
 
 namespace tessera {
 namespace {
-
-// Acts on the calling thread; to be nicer needs no right.
-void BeNicer(int by) {
-  if (by <= 0) return;
-  const auto self = static_cast<id_t>(syscall(SYS_gettid));
-  setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + by));
-}
 
 // A kernel that reads nothing of peers'; null where it is none.
 const KernelCall* OwnKernel(const DeviceWork& work) {

@@ -11,7 +11,9 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include <spdlog/spdlog.h>
@@ -69,7 +71,9 @@ int PortOf(const sockaddr_storage& address) {
 
 class TlsNetwork : public Network {
  public:
-  TlsNetwork(TlsOptions options, TlsContext context, std::shared_ptr<std::atomic<uint64_t>> refused)
+  // What the process shows at this moment. A connection keeps what it began with.
+  using CurrentContext = std::function<std::shared_ptr<SSL_CTX>()>;
+  TlsNetwork(TlsOptions options, CurrentContext context, std::shared_ptr<std::atomic<uint64_t>> refused)
       : options_(std::move(options)), context_(std::move(context)), refused_(std::move(refused)) {}
 
   absl::StatusOr<int> Listen() override {
@@ -114,7 +118,7 @@ class TlsNetwork : public Network {
     socklen_t length = sizeof(address);
     getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length);
     SetUp(fd);
-    return TlsStream::Accepted(context_.get(), fd, NameOf(address));
+    return TlsStream::Accepted(context_().get(), fd, NameOf(address));
   }
 
   Dialed Dial(const std::string& where) override {
@@ -142,7 +146,7 @@ class TlsNetwork : public Network {
       return {nullptr, StrCat(NameOf(address.address), ": ", std::strerror(error)),
               error == ECONNREFUSED ? when_unreachable : Next::kEnded};
     }
-    auto stream = TlsStream::Dialed(context_.get(), fd, NameOf(address.address), host, when_unreachable);
+    auto stream = TlsStream::Dialed(context_().get(), fd, NameOf(address.address), host, when_unreachable);
     if (stream == nullptr) return {nullptr, "no TLS session could be made", Next::kEnded};
     return {std::move(stream), "", Next::kNow};
   }
@@ -179,7 +183,7 @@ class TlsNetwork : public Network {
   }
 
   TlsOptions options_;
-  const TlsContext context_;
+  const CurrentContext context_;
   const std::shared_ptr<std::atomic<uint64_t>> refused_;
   HostAddresses addresses_;
   std::map<std::string, std::vector<SocketAddress>> left_;  // of each place those that were not tried, the next last
@@ -211,6 +215,31 @@ absl::StatusOr<std::pair<std::string, int>> ParseHostAndPort(std::string_view te
   return std::pair(std::string(host), number);
 }
 
+// What this process shows and checks, which may be replaced while connections are made.
+class TlsTransport::Identity {
+ public:
+  explicit Identity(const TlsOptions& options)
+      : certificate_(options.certificate), key_(options.key), ca_(options.ca) {}
+  absl::Status Read() {
+    TESSERA_ASSIGN_OR_RETURN(TlsContext made, MakeTlsContext(certificate_, key_, ca_));
+    std::shared_ptr<SSL_CTX> shared(std::move(made));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    current_.swap(shared);
+    return absl::OkStatus();
+  }
+  std::shared_ptr<SSL_CTX> current() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return current_;
+  }
+
+ private:
+  const std::string certificate_, key_, ca_;
+  std::mutex mutex_;
+  std::shared_ptr<SSL_CTX> current_;
+};
+
+absl::Status TlsTransport::Renew() { return identity_->Read(); }
+
 absl::StatusOr<std::unique_ptr<TlsTransport>> TlsTransport::Make(WorkerIndex self, const TlsOptions& options) {
   TlsOptions own = options;
   if (own.advertise_host.empty()) own.advertise_host = own.listen_host;
@@ -223,10 +252,12 @@ absl::StatusOr<std::unique_ptr<TlsTransport>> TlsTransport::Make(WorkerIndex sel
         StrCat("messages over TLS: --message-listen ", own.listen_host,
                " takes all addresses of this host: --message-advertise says by which one others reach it"));
   }
-  TESSERA_ASSIGN_OR_RETURN(TlsContext context, MakeTlsContext(own.certificate, own.key, own.ca));
   std::unique_ptr<TlsTransport> transport(new TlsTransport);
+  transport->identity_ = std::make_shared<Identity>(own);
+  TESSERA_RETURN_IF_ERROR(transport->identity_->Read());
+  auto context = [identity = transport->identity_]() { return identity->current(); };
   TESSERA_RETURN_IF_ERROR(
-      transport->Start(self, std::make_unique<TlsNetwork>(std::move(own), std::move(context), transport->refused_)));
+      transport->Start(self, std::make_unique<TlsNetwork>(std::move(own), context, transport->refused_)));
   return transport;
 }
 

@@ -42,11 +42,17 @@ class TlsTransport : public StreamTransport {
   // can't listen.
   static absl::StatusOr<std::unique_ptr<TlsTransport>> Make(WorkerIndex self, const TlsOptions& options);
 
+  // The files of certificate and key have changed: connections that are made from now on show the new one. The errors
+  // of Make, and the old ones stay. Any thread's call.
+  absl::Status Renew();
+
   // Connections that ended before they were a peer's, and attempts to reach a peer that failed.
   uint64_t refused() const { return *refused_; }
 
  private:
+  class Identity;
   TlsTransport() = default;
+  std::shared_ptr<Identity> identity_;
   std::shared_ptr<std::atomic<uint64_t>> refused_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -83,11 +83,13 @@ DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeou
       files({.name = "files",
              .threads = kMaxFileThreads,
              .threads_per_lane = kMaxFolderThreads,
+             .nice = kFileNice,
              .limit = file_timeout,
              .limit_name = "file_timeout"},
             &timer),
       // The decoder's own limit comes first.
       decodes({.name = "decodes",
+               .nice = kFileNice,
                .limit = std::chrono::milliseconds(kDecoderTimeoutMs) + file_timeout,
                .limit_name = "decoder_timeout and file_timeout"},
               &timer) {}

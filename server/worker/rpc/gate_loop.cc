@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <kj/async-io.h>
+#include <spdlog/spdlog.h>
 
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
@@ -85,6 +86,18 @@ class GateLoop::Loop {
     accepting_ =
         accepting_.eagerlyEvaluate([this](kj::Exception&& exception) { options_.failed(FromException(exception)); });
   }
+  void Renew() {
+    if (remote_.address.empty()) return;
+    auto made = MakeTls(StrCat("--data-listen ", options_.data_listen), options_.tls, TlsSide::kServer);
+    if (!made.ok()) {
+      spdlog::warn("the new certificate is not taken: {}", std::string(made.status().message()));
+      return;
+    }
+    // Handshakes that are under way end with the one that they began with.
+    former_tls_ = kj::mv(remote_.tls);
+    remote_.tls = *std::move(made);
+    from_elsewhere_->tls = *remote_.tls;
+  }
   Relays& relays() { return *relays_; }
   TicketTable& tickets() { return *tickets_; }
 
@@ -108,6 +121,7 @@ class GateLoop::Loop {
   kj::AsyncIoContext io_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   RemoteDoor remote_;
+  kj::Own<kj::TlsContext> former_tls_;
   Decoder decoder_;
   DataPlaces places_{MaxDescriptors()};  // what the threads still hold has some
   DataThreads threads_;
@@ -145,6 +159,9 @@ void GateLoop::Run(Started started) {
 
 kj::Promise<void> GateLoop::Serve(const Worker& worker) {
   return executor_->executeAsync([this, worker]() { loop_->Serve(worker); });
+}
+void GateLoop::Renew() {
+  executor_->executeSync([this]() { loop_->Renew(); });
 }
 kj::Promise<void> GateLoop::AddPeer(const PeerJoined& peer) {
   return executor_->executeAsync([this, peer]() { loop_->relays().Add(peer); });

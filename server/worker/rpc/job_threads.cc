@@ -9,6 +9,7 @@
 
 #include "schemas/codec/exception.h"
 #include "schemas/types/str_cat.h"
+#include "server/device/be_nicer.h"
 
 namespace tessera {
 namespace {
@@ -99,6 +100,7 @@ void JobThreads::Enqueue(StatePointer state) {
 void JobThreads::StartThread() {
   threads_.emplace_back([this, name = StrCat(options_.name, "-", threads_.size())]() {
     pthread_setname_np(pthread_self(), name.c_str());
+    BeNicer(options_.nice);
     Loop();
   });
 }

@@ -39,9 +39,10 @@ namespace tessera {
 
 using JobClock = std::chrono::steady_clock;
 
-// docs/limits.md: job_slice, file_patience
+// docs/limits.md: job_slice, file_patience, file_nice
 inline constexpr std::chrono::milliseconds kJobSlice{4};
 inline constexpr std::chrono::milliseconds kFilePatience{50};
+inline constexpr int kFileNice = 10;
 
 enum class JobStep : uint8_t { kMore, kDone };
 
@@ -59,6 +60,7 @@ struct JobThreadsOptions {
   std::string name;  // of its threads, at most 12 characters
   size_t threads = 1;
   size_t threads_per_lane = 1;
+  int nice = 0;  // added to that of the process
   std::chrono::milliseconds patience = kFilePatience;
   std::chrono::milliseconds limit{0};  // for a step, and for a wait behind one that hangs; 0: none
   std::string limit_name = {};         // as docs/limits.md has it

@@ -1,0 +1,6 @@
+"""Engines of this machine: each test module starts one of its own."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
