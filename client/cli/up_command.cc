@@ -248,8 +248,9 @@ int Run(const UpOptions& up, const ClusterOptions& options, const std::optional<
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) return Failed(cluster.status());
-  std::printf("%s\n", cluster->address().c_str());
   pid_t srun = -1;
+  // A job's output is often a file that others read: no token goes there.
+  if (!is_in_slurm) std::printf("%s\n", cluster->address().c_str());
   if (is_in_slurm) {
     absl::StatusOr<pid_t> started = StartStep(up, *pool, *cluster);
     if (!started.ok()) return Failed(started.status());
@@ -257,8 +258,14 @@ int Run(const UpOptions& up, const ClusterOptions& options, const std::optional<
   } else if (options.workers > 0) {
     TellLocal(up, options, *cluster);
   }
-  std::printf("admin: %s\n", cluster->admin_address().c_str());
-  if (pool.has_value()) TellPool(*pool);
+  if (is_in_slurm) {
+    std::printf("clients connect to %s with the CA %s/ca.crt; tokens are in %s/tokens\n",
+                ToText(Address{"", pool->host, pool->clients.port, ""}).c_str(), pool->folder.c_str(),
+                pool->folder.c_str());
+  } else {
+    std::printf("admin: %s\n", cluster->admin_address().c_str());
+    if (pool.has_value()) TellPool(*pool);
+  }
   const std::string token = cluster->address().substr(cluster->address().find('#'));
   for (const std::string& address : up.listen) {
     if (address.rfind("tls:", 0) == 0 && !pool.has_value()) {

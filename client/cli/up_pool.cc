@@ -114,7 +114,7 @@ void ServePool(const Pool& pool, ClusterOptions& options) {
   for (const std::string& flag :
        {StrCat("--listen=", ToText(pool.clients)), StrCat("--listen-workers=", ToText(pool.workers)),
         file("--tls-cert", "server.crt"), file("--tls-key", "server.key"), file("--tls-ca", "ca.crt"),
-        file("--ca-key", "ca.key")}) {
+        file("--ca-key", "ca.key"), StrCat("--first-number=", options.workers)}) {
     options.coordinator_flags.push_back(flag);
   }
   const std::string at =

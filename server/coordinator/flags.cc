@@ -62,6 +62,11 @@ void AddEnrolOptions(CLI::App& app, EnrolOptions& enrol) {
   app.add_option("--join-names", enrol.names,
                  "a host or a pattern like node* that such a certificate may name; may be given again (none: any)")
       ->allow_extra_args(false);
+  app.add_option(
+         "--first-number", enrol.first_number,
+         "numbers below it are given to none of them that doesn't ask for one: tessera up's own workers have those")
+      ->check(CLI::Range(0, int{kMaxMeshSize}))
+      ->capture_default_str();
   app.add_option("--max-workers", enrol.max_workers, "numbers that are given to workers with --join")
       ->check(CLI::Range(1, int{kMaxMeshSize}))
       ->capture_default_str();

@@ -1,8 +1,11 @@
 """A pool that a real Slurm places on two nodes: docs/slurm.md. Skipped by name where Slurm isn't installed."""
 
 import os
+import pathlib
+import re
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import tessera as ts
 from engine_checks import figure, hosts, numbers, processes_with, right_product, seconds_until
 from slurm_engine import NotHere, SlurmEngine
+from two_hosts import BINARIES
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,40 @@ def test_a_job_that_is_requeued_makes_the_pool_again_with_the_same_address_and_c
     session.close()
 
 
+def blocks_of_page():
+    """The shell's and Python's blocks of docs/slurm.md by its chapter on batch scripts."""
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/slurm.md").read_text()
+    return [text for _, text in re.findall(r"^```(\w*)\n(.*?)^```", page.partition("## By a batch script")[2], re.S | re.M)][:2]
+
+
+def test_the_batch_script_of_the_page_runs_as_it_stands_there_and_ends_in_order(slurm, tmp_path):
+    (tmp_path / "pool").mkdir(mode=0o700)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/tessera").symlink_to(BINARIES / "client/cli/tessera")
+    script, client = blocks_of_page()
+    assert "exec tessera up" in script
+    script = script.replace("64G", "256M").replace("#SBATCH", f"#SBATCH --output={tmp_path}/log.txt", 1)
+    home = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{slurm.path}", "TESSERA_BIN_DIR": str(BINARIES)}
+    job = slurm.run("env", *(f"{name}={value}" for name, value in home.items()), "sbatch", "--parsable", input=script)
+    log = tmp_path / "log.txt"
+    tell = lambda: log.read_text() if log.exists() else "no log"   # noqa: E731
+    seconds_until((tmp_path / "pool/address.json").exists, "the pool to run", tell=tell)
+    program = client + "\nimport sys, time\nwhile len(session.workers()) < 2: time.sleep(0.05)\nsys.path.insert(0, sys.argv[1])\n" \
+                       "from engine_checks import right_product\nprint(right_product(session))"
+    done = subprocess.run([sys.executable, "-c", program, pathlib.Path(__file__).parent], env={**os.environ, "HOME": str(tmp_path)}, capture_output=True,
+                          text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "[0, 1]\n", done.stderr + tell()
+    assert "from SLURM_MEM_PER_NODE" in tell() or "SLURM_MEM_PER_NODE lets it have 268435456" in tell(), tell()
+    tokens = [line.partition("=")[2] for line in (tmp_path / "pool/tls/tokens").read_text().splitlines()]
+    assert len(tokens) == 3 and not any(token in tell() for token in tokens), "a job's output is for others, too"
+    # What Slurm does a minute before the job's time is over.
+    slurm.run("scancel", "--signal=TERM", "--batch", job)
+    seconds_until(lambda: slurm.run("squeue", "--noheader") == "", "the job to end", tell=tell)
+    assert "JobState=COMPLETED" in slurm.run("scontrol", "show", "job", job), tell()
+    assert not (tmp_path / "pool/address.json").exists()
+    seconds_until(lambda: not processes_with("--index-from=SLURM_PROCID"), "the processes to end")
+
+
 def test_what_cannot_be_submitted_is_said(cluster, monkeypatch, tmp_path):
     with pytest.raises(ts.UnavailableError, match="sbatch"):
         cluster(extra=["--partition=nowhere"])
@@ -111,7 +149,6 @@ def test_what_cannot_be_submitted_is_said(cluster, monkeypatch, tmp_path):
 
 
 def test_up_in_an_allocation_without_srun_says_so(slurm, tmp_path):
-    from two_hosts import BINARIES
     environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "PATH": "/nowhere", "HOME": str(tmp_path)}
     done = subprocess.run([BINARIES / "client/cli/tessera", "up"], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "there is no srun in PATH" in done.stderr and "--here" in done.stderr

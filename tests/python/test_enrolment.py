@@ -75,6 +75,22 @@ def test_a_worker_that_was_killed_is_back_under_its_number_and_its_loss_is_named
             product_is_right(session)
 
 
+def test_workers_outlive_a_coordinator_that_is_started_again_and_join_it_with_the_certificates_of_the_moment(tmp_path):
+    with JoinedPool(tmp_path, f"--state={tmp_path / 'state'}", "--leaf-lifetime=4s") as pool:
+        for index in (0, 1):
+            pool.join(f"--index={index}", f"--host-id=host{index}", "--outlive=60", f"--tls-ca={pool.tls}/ca.crt")
+        with pool.connect(workers=2) as session:
+            x = session.distribute_tensor(np.arange(10.0), session.init_device_mesh((2,)), [ts.Shard(0)]).wait()
+            # Their first certificates are over by the time that they join again.
+            wait_until(lambda: min(pool.log_of(worker).count("is renewed") for worker in (0, 1)) >= 2, "second certificates")
+            pool.coordinator.kill()
+            pool.coordinator.wait()
+            pool.start_coordinator()
+            np.testing.assert_array_equal(x.full_tensor(), np.arange(10.0))
+            product_is_right(session)
+            assert all("goes on with the coordinator of epoch" in pool.log_of(worker) for worker in (0, 1))
+
+
 def test_who_comes_later_is_told_of_and_a_mesh_that_is_there_stays(tmp_path):
     with JoinedPool(tmp_path) as pool:
         pool.join()

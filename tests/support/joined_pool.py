@@ -34,21 +34,25 @@ class JoinedPool:
         make_certificates(self.tls, host)
         self.pin = pin_of(self.tls / "ca.crt")
         self.log = folder / "coordinator.log"
+        self.address = self.workers_address = f"tls://{host}:0"
 
-    def start_coordinator(self, port=0):
-        command = [program("coordinator"), f"--listen=tls://{self.host}:{port}", f"--listen-workers=tls://{self.host}:0", f"--tls-cert={self.tls}/server.crt",
+    def start_coordinator(self):
+        """Again at the ports that it had, where it was started before."""
+        command = [program("coordinator"), f"--listen={self.address}", f"--listen-workers={self.workers_address}", f"--tls-cert={self.tls}/server.crt",
                    f"--tls-key={self.tls}/server.key", f"--tls-ca={self.tls}/ca.crt", f"--ca-key={self.tls}/ca.key", *self.flags]
         with open(self.log, "ab") as log:
             self.coordinator = subprocess.Popen(list(map(str, command)), env={**os.environ, **TOKENS}, stdout=log, stderr=log)
         wait_until(lambda: "listening on" in self.log.read_text() or self.coordinator.poll() is not None, "the coordinator to listen")
-        self.address = re.search(r"listening on (tls://\S+)", self.log.read_text()).group(1)
+        self.address, self.workers_address = re.findall(r"listening on (tls://\S+)", self.log.read_text())[:2]
 
     def __enter__(self):
         self.start_coordinator()
         return self
 
     def command(self, *flags, address=None, pin=None):
-        return list(map(str, [program("worker"), f"--join={address or self.address}", f"--ca-pin={pin or self.pin}", "--memory=64MiB", *flags]))
+        """Flags name a CA by its file where they do, and else by its pin."""
+        pins = [] if any(str(flag).startswith("--tls-ca") for flag in flags) else [f"--ca-pin={pin or self.pin}"]
+        return list(map(str, [program("worker"), f"--join={address or self.address}", *pins, "--memory=64MiB", *flags]))
 
     def join(self, *flags, **options):
         """Starts a worker; its log is that of its number among those that were started."""

@@ -256,7 +256,7 @@ def test_averaged_models_and_schedulers():
 
 # ---- what has no address -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("read", [lambda x: x.data_ptr(), lambda x: x.untyped_storage(), lambda x: x.share_memory_(),
+@pytest.mark.parametrize("read", [lambda x: x.untyped_storage().tolist(), lambda x: x.untyped_storage().clone(), lambda x: x.share_memory_(),
                                   lambda x: x.pin_memory()])
 def test_memory_is_refused_by_name(read):
     with pytest.raises(ts.FailedPreconditionError, match="lives on workers"):

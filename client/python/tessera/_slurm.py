@@ -18,8 +18,8 @@ _OP = "SlurmCluster"
 _POLL_S = 0.1
 _GONE_S = 30
 _LOG_TAIL = 2000
-# Of squeue: the job is over, or about to be.
-_OVER = {"CANCELLED", "COMPLETED", "COMPLETING", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", ""}
+# Of squeue: the job is over. One that is completing may as well be about to begin again.
+_OVER = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", ""}
 
 
 def _run(*words: str, text: str | None = None) -> str:
@@ -181,10 +181,10 @@ class SlurmCluster:
             return
         self._closed = True
         for job, _ in reversed(self._jobs):
-            if self._state(job) not in _OVER:
+            if self._state(job) not in _OVER | {"COMPLETING"}:
                 _run("scancel", job)
         deadline = clock.monotonic() + _GONE_S
-        while any(self._state(job) not in _OVER - {"COMPLETING"} for job, _ in self._jobs) and clock.monotonic() < deadline:
+        while any(self._state(job) not in _OVER for job, _ in self._jobs) and clock.monotonic() < deadline:
             clock.sleep(_POLL_S)
         self._remove_folder()
 

@@ -82,7 +82,7 @@ absl::StatusOr<WorkerIndex> Enroller::TakeIndex(const StateMachine& machine, con
     }
     return wanted;
   }
-  WorkerIndex free(0);
+  WorkerIndex free(options_.first_number);
   while (IsAlive(machine, free) || kept_.contains(free)) ++free.value;
   if (free.value < options_.max_workers) return free;
   return absl::ResourceExhaustedError(StrCat(

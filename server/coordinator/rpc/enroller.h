@@ -30,6 +30,7 @@ struct EnrolOptions {
   double leaf_lifetime_s = 12 * 3600;  // docs/limits.md: leaf_lifetime
   std::vector<std::string> names;      // patterns of the hosts that workers may have; none: all
   int32_t max_workers = kMaxMeshSize;  // numbers that are given
+  int32_t first_number = 0;            // those below are for workers that ask for them
 };
 
 class Enroller {

@@ -24,6 +24,7 @@ class Cell:
     load = None
     reduced = None      # (handle, the same value without pending terms)
     row_sum = None      # of a gradient of log probabilities: its known sum over the classes
+    storage_id = None   # by which code sees who shares it (_storage_id.py)
     eps = None          # of a norm's statistics: the eps that they were made with
     is_unfactored = False       # of pivots: what stands beside them is the matrix (_matrices.py)
 

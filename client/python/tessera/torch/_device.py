@@ -6,6 +6,8 @@ of a generator is the seed and the number of the next call, and the server has n
 
 from __future__ import annotations
 
+import types
+
 import torch
 
 from . import _library  # noqa: F401 - the compiled part comes first
@@ -104,6 +106,22 @@ class DeviceModule:
         pass
 
     @staticmethod
+    def get_device_name(device=None) -> str:
+        return NAME
+
+    @staticmethod
+    def get_device_capability(device=None) -> tuple[int, int]:
+        return (0, 0)       # of CUDA's kind there is none
+
+    @staticmethod
+    def get_device_properties(device=None) -> types.SimpleNamespace:
+        """name, total_memory (bytes of the worker with the least free), multi_processor_count (workers), major, minor."""
+        from .. import _context
+        workers = {(session.address, one["index"]) for session in _context.open_sessions() for one in session.status()["workers"]}
+        memory = _memory.get_memory_info()[1] if workers else 0
+        return types.SimpleNamespace(name=NAME, total_memory=memory, multi_processor_count=len(workers), major=0, minor=0)
+
+    @staticmethod
     def current_stream(device=None) -> _Stream:
         return _Stream()
 
@@ -164,6 +182,8 @@ torch.backends.mha.set_fastpath_enabled(False)
 
 def next_call(generator: torch.Generator | None = None) -> list[int]:
     """[seed, number] of the next random call of a generator, by default torch's."""
+    if generator is not None and generator.device.type == "cpu":       # its next number is the seed of one call
+        return [int(torch.randint(_MASK, (), generator=generator)), 0]
     state = default_generator if generator is None else generator
     number = state.get_offset()
     state.set_offset(number + 1)

@@ -133,10 +133,16 @@ class Tensor(torch.Tensor):
     # ---- values in this process ---------------------------------------------------------------------
 
     def data_ptr(self):
-        raise FailedPreconditionError(f"data_ptr: {self!r} lives on workers and has no address in this process; take x.cpu() first")
+        """No address: a number that tensors of one storage have alike, for code that looks who shares one."""
+        return self.untyped_storage().data_ptr() + self.storage_offset() * self.element_size()
 
     def untyped_storage(self):
-        raise FailedPreconditionError(f"untyped_storage: {self!r} lives on workers and has no storage in this process")
+        """Who shares the elements, and how many bytes they have; nothing of them can be read in this process."""
+        from ._storage_id import StorageId
+        return StorageId(self)
+
+    def is_pinned(self, device=None):
+        return False
 
     def numpy(self, *, force=False):
         if self.requires_grad and not force:

@@ -21,12 +21,18 @@
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/matmul_ops.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
+
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
 
 namespace {
 
@@ -45,6 +51,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return getDefaultStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
@@ -52,6 +59,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
   void synchronizeEvent(void*) const override { WaitForAll(); }
+  bool queryStream(const c10::Stream&) const override { return false; }  // waiting says it, asking costs as much
+  void synchronizeStream(const c10::Stream&) const override { WaitForAll(); }
   void synchronizeDevice(const c10::DeviceIndex) const override { WaitForAll(); }
 
  private:
@@ -76,6 +85,48 @@ struct NoMemory final : c10::Allocator {
 
 NoMemory no_memory;
 REGISTER_ALLOCATOR(kTessera, &no_memory);
+
+// Pinned memory is the process's own: no device reads it by itself. It is known by its addresses, for is_pinned().
+class PinnedMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto own = std::make_unique<c10::DataPtr>(c10::GetCPUAllocator()->allocate(bytes));
+    void* const at = own->get();
+    if (at == nullptr) return std::move(*own);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.insert_or_assign(reinterpret_cast<uintptr_t>(at), Block{bytes, std::move(own)});
+    return c10::DataPtr(at, at, &Free, c10::Device(c10::kCPU));
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &Free; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  bool Has(const void* data) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto behind = blocks_.upper_bound(reinterpret_cast<uintptr_t>(data));
+    if (behind == blocks_.begin()) return false;
+    const auto& [at, block] = *std::prev(behind);
+    return reinterpret_cast<uintptr_t>(data) < at + block.bytes;
+  }
+  static PinnedMemory& Instance() {
+    static auto* memory = new PinnedMemory();  // tensors outlive all that ends before the process
+    return *memory;
+  }
+
+ private:
+  struct Block {
+    size_t bytes = 0;
+    std::unique_ptr<c10::DataPtr> memory;
+  };
+  static void Free(void* at) {
+    std::unique_ptr<c10::DataPtr> memory;  // goes without the lock
+    const std::lock_guard<std::mutex> lock(Instance().mutex_);
+    const auto found = Instance().blocks_.find(reinterpret_cast<uintptr_t>(at));
+    if (found == Instance().blocks_.end()) return;
+    memory = std::move(found->second.memory);
+    Instance().blocks_.erase(found);
+  }
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, Block> blocks_;
+};
 
 // A seed and the number of the next random call, which is its offset.
 struct CallGenerator final : c10::GeneratorImpl {
@@ -129,6 +180,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return *generator;
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<CallGenerator>(); }
+  bool isPinnedPtr(const void* data) const override { return PinnedMemory::Instance().Has(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &PinnedMemory::Instance(); }
 };
 
 const bool kHooksAreRegistered = [] {

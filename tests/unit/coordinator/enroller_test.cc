@@ -1,0 +1,126 @@
+#include "server/coordinator/rpc/enroller.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMinuteMs = 60'000;
+
+class EnrollerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string folder =
+        testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + std::string("/");
+    std::filesystem::create_directories(folder);
+    const SignedKey authority = *MakeAuthority("ca", 1);
+    std::ofstream(folder + "ca.crt") << authority.certificate;
+    std::ofstream(folder + "ca.key") << authority.key;
+    tls_.ca = folder + "ca.crt";
+    options_.ca_key = folder + "ca.key";
+    machine_.Apply(0, StartedEvent{});
+  }
+  void Make() {
+    auto made = Enroller::Make(options_, tls_);
+    ASSERT_TRUE(made.ok()) << made.status();
+    enroller_ = *std::move(made);
+  }
+  absl::StatusOr<Enroller::Enrolled> Enroll(int index, int64_t now_ms, bool renews = false) {
+    return enroller_->Enroll(machine_, {index, request_, {"node7"}, renews}, now_ms);
+  }
+  int IndexOf(const absl::StatusOr<Enroller::Enrolled>& enrolled) { return enrolled.ok() ? enrolled->index.value : -1; }
+  void Join(int index) {
+    WorkerJoinedEvent event;
+    event.worker = WorkerIndex(index);
+    event.incarnation = ++incarnations_;
+    event.memory_bytes = 1 << 20;
+    machine_.Apply(0, event);
+    enroller_->Joined(event.worker);
+  }
+
+  EnrolOptions options_;
+  TlsFiles tls_;
+  const std::string request_ = MakeKeyRequest()->request;
+  StateMachine machine_{CoordinatorConfig{}};
+  std::unique_ptr<Enroller> enroller_;
+  uint64_t incarnations_ = 0;
+};
+
+TEST_F(EnrollerTest, WorkersThatComeAtOnceGetNumbersOfTheirOwn) {
+  Make();
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 0);
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 1);
+  Join(0);
+  EXPECT_EQ(IndexOf(Enroll(-1, kMinuteMs - 1)), 2) << "1 is kept for the one that is to join";
+  EXPECT_EQ(IndexOf(Enroll(-1, kMinuteMs + 1)), 1) << "which never came";
+}
+
+TEST_F(EnrollerTest, AWorkerThatDiedHasItsNumberAgainAtOnce) {
+  Make();
+  EXPECT_EQ(IndexOf(Enroll(3, 0)), 3);
+  EXPECT_EQ(IndexOf(Enroll(3, 1)), 3) << "it ended before it had joined";
+  Join(3);
+  EXPECT_EQ(Enroll(3, 2).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(IndexOf(Enroll(3, 2, /*renews=*/true)), 3);
+  machine_.Apply(0, WorkerLostEvent{WorkerIndex(3), incarnations_, "killed"});
+  EXPECT_EQ(IndexOf(Enroll(3, 3)), 3);
+}
+
+TEST_F(EnrollerTest, NumbersOfOthersAreGivenToNobodyThatAsksForNone) {
+  options_.first_number = 2;
+  Make();
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 2);
+  EXPECT_EQ(IndexOf(Enroll(1, 0)), 1);
+}
+
+TEST_F(EnrollerTest, ThereAreNoMoreNumbersThanItWasTold) {
+  options_.max_workers = 2;
+  Make();
+  EXPECT_EQ(Enroll(2, 0).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 0);
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 1);
+  EXPECT_EQ(Enroll(-1, 0).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(EnrollerTest, NamesThatItMayNotHaveAreRefusedByName) {
+  options_.names = {"node*", "10.0.0.?"};
+  Make();
+  const auto enroll = [this](std::vector<std::string> hosts) {
+    return enroller_->Enroll(machine_, {-1, request_, std::move(hosts), false}, 0).status();
+  };
+  EXPECT_TRUE(enroll({"node1", "10.0.0.7"}).ok());
+  const absl::Status refused = enroll({"node1", "db"});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_NE(refused.message().find("the name db is none"), absl::string_view::npos) << refused;
+  for (const auto& hosts : {std::vector<std::string>{}, {"a b"}, {""}, std::vector<std::string>(17, "node1")}) {
+    EXPECT_EQ(enroll(hosts).code(), absl::StatusCode::kInvalidArgument) << hosts.size();
+  }
+}
+
+TEST_F(EnrollerTest, WhatIsNoRequestIsRefusedAndTakesNoNumber) {
+  Make();
+  for (const std::string& request : {std::string(), std::string("none"), std::string(9000, 'x')}) {
+    EXPECT_EQ(enroller_->Enroll(machine_, {-1, request, {"node7"}, false}, 0).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(Enroll(-1, 0, /*renews=*/true).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 0);
+}
+
+TEST_F(EnrollerTest, ACertificateEndsAfterItsTime) {
+  options_.leaf_lifetime_s = 90;
+  Make();
+  const std::time_t before = std::time(nullptr);
+  const auto enrolled = Enroll(-1, 0);
+  ASSERT_TRUE(enrolled.ok());
+  EXPECT_GE(enrolled->ends_at, before + 90);
+  EXPECT_LE(enrolled->ends_at, std::time(nullptr) + 90);
+}
+
+}  // namespace
+}  // namespace tessera
