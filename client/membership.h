@@ -15,10 +15,11 @@ struct Membership {
   struct Worker {
     bool is_here = false;
     DeviceKind device = DeviceKind::kCpu;
+    bool is_cordoned = false;  // this session may not use it
   };
   std::map<int32_t, Worker> workers;
   int32_t numbers = 0;  // how many the cluster has given out
-  // Those that are there, of the kind.
+  // Those that are there and may be used, of the kind.
   std::vector<WorkerIndex> Present(DeviceKind kind) const;
   // Of the one with the lowest number that is there.
   DeviceKind default_kind() const;

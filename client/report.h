@@ -37,6 +37,8 @@ struct WorkerReport {
   int64_t received_bytes = 0;  // from other workers, since it joined
   int64_t outstanding = 0;     // instructions issued and not yet reported
   uint64_t activity = 0;       // heartbeats that found it at work
+  bool is_cordoned = false;    // sessions that begin may not use it; in a welcome: the session may not
+  bool is_draining = false;    // it is about to be shut down
 };
 
 struct SessionReport {
@@ -67,6 +69,24 @@ struct TenantReport {
   uint64_t queued = 0;        // records
   double device_seconds = 0;  // that its work took, summed over workers, since the coordinator began
   bool is_removed = false;    // the tenants file names it no more
+};
+
+// How far the drain of a worker is (Session::DrainWorker).
+struct DrainStep {
+  enum class Phase : uint8_t { kLooking = 0, kWaiting = 1, kEnding = 2, kDone = 3, kRefused = 4 };
+  struct Loss {
+    uint64_t session = 0;
+    std::string tenant;
+    std::string name;
+    uint64_t tensors = 0;
+    int64_t bytes = 0;
+  };
+  Phase phase = Phase::kLooking;
+  uint64_t tensors = 0;  // that are on that worker alone
+  int64_t bytes = 0;
+  std::vector<Loss> losses;  // by session, those with the most bytes first
+  int64_t outstanding = 0;   // instructions that the worker has not reported
+  std::string why;           // of one that was refused
 };
 
 enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };

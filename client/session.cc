@@ -213,6 +213,38 @@ absl::Status Session::SetLimit(const std::string& tenant, const std::string& key
       "limit", [&](Connection& to, DoneCallback done) { to.SetLimit(tenant, key, value, std::move(done)); });
 }
 
+namespace {
+
+// What an admin's call answers.
+template <typename Answer, typename Ask>
+absl::StatusOr<Answer> AskFor(SessionImpl& session, std::string_view what, const Ask& ask) {
+  auto answered = std::make_shared<Answer>();
+  TESSERA_RETURN_IF_ERROR(session.AskAsAdmin(what, [&](Connection& to, DoneCallback done) {
+    ask(to, [answered, done = std::move(done)](absl::StatusOr<Answer> answer) {
+      if (answer.ok()) *answered = *std::move(answer);
+      done(answer.status());
+    });
+  }));
+  return std::move(*answered);
+}
+
+}  // namespace
+
+absl::StatusOr<uint32_t> Session::EvictTenant(const std::string& tenant, const std::string& reason) const {
+  return AskFor<uint32_t>(*impl_, "evict",
+                          [&](Connection& to, auto done) { to.EvictTenant(tenant, reason, std::move(done)); });
+}
+absl::Status Session::CordonWorker(WorkerIndex worker, Cordon cordon) const {
+  return impl_->AskAsAdmin(cordon == Cordon::kOn ? "cordon" : "uncordon", [&](Connection& to, DoneCallback done) {
+    to.CordonWorker(worker.value, cordon == Cordon::kOn, std::move(done));
+  });
+}
+absl::StatusOr<DrainStep> Session::DrainWorker(WorkerIndex worker, Losses losses) const {
+  return AskFor<DrainStep>(*impl_, "drain", [&](Connection& to, auto done) {
+    to.DrainWorker(worker.value, losses == Losses::kTaken, std::move(done));
+  });
+}
+
 absl::Status Session::KillWorker(WorkerIndex worker, const std::string& reason) const {
   return impl_->AskAsAdmin(
       "kill-worker", [&](Connection& to, DoneCallback done) { to.KillWorker(worker.value, reason, std::move(done)); });

@@ -81,6 +81,15 @@ class Session {
   // Changes a limit of a tenant ("weight", "memory.max", ...) until the coordinator reads its tenants file again.
   // PermissionDenied for who is no admin, NotFound, InvalidArgument.
   absl::Status SetLimit(const std::string& tenant, const std::string& key, const std::string& value) const;
+  // For admins, PermissionDenied for others; NotFound. Ends all sessions of a tenant, of which there were so many.
+  absl::StatusOr<uint32_t> EvictTenant(const std::string& tenant, const std::string& reason) const;
+  // Sessions that begin from now on may not use the worker, or may again.
+  enum class Cordon : uint8_t { kOff, kOn };
+  absl::Status CordonWorker(WorkerIndex worker, Cordon cordon) const;
+  // One step of a drain: asked again until it has ended, it shuts the worker down once nothing that it was told is
+  // under way. What is on that worker alone makes it refuse, unless it may be lost.
+  enum class Losses : uint8_t { kRefused, kTaken };
+  absl::StatusOr<DrainStep> DrainWorker(WorkerIndex worker, Losses losses) const;
   // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
   // NotFound.
   absl::Status KillWorker(WorkerIndex worker, const std::string& reason) const;

@@ -363,7 +363,7 @@ void SessionImpl::KeepUntilClosed(std::shared_ptr<void> needed) {
 Membership SessionImpl::membership() {
   Membership membership;
   for (const WorkerReport& worker : welcome().workers) {
-    membership.workers[worker.index] = {worker.state != WorkerState::kDead, worker.device};
+    membership.workers[worker.index] = {worker.state != WorkerState::kDead, worker.device, worker.is_cordoned};
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -371,6 +371,7 @@ Membership SessionImpl::membership() {
       Membership::Worker& worker = membership.workers.try_emplace(index, moved).first->second;
       worker.is_here = moved.is_here;
       if (moved.is_here) worker.device = moved.device;
+      if (moved.is_here) worker.is_cordoned = false;  // another process
     }
   }
   if (!membership.workers.empty()) membership.numbers = membership.workers.rbegin()->first + 1;
@@ -380,7 +381,7 @@ Membership SessionImpl::membership() {
 std::vector<WorkerIndex> Membership::Present(DeviceKind kind) const {
   std::vector<WorkerIndex> present;
   for (const auto& [index, worker] : workers) {
-    if (worker.is_here && worker.device == kind) present.emplace_back(index);
+    if (worker.is_here && !worker.is_cordoned && worker.device == kind) present.emplace_back(index);
   }
   return present;
 }

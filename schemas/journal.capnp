@@ -46,7 +46,22 @@ struct JournalEvent {
     # All that are listed from then on. Tokens are never here.
     sessionCharged @19 :SessionCharged;
     startedAs @20 :Started;
+    tenantEvicted @21 :Evicted;
+    workerAdmits @22 :WorkerAdmits;
+    workerDrained @23 :WorkerGone;
+    # It is told to end; workerLost follows when it has.
   }
+}
+
+struct Evicted {
+  tenant @0 :Text;
+  reason @1 :Text;
+}
+
+struct WorkerAdmits {
+  index @0 :Int32;
+  admits @1 :UInt8;
+  # everyone formerSessions nobody
 }
 
 struct Started {

@@ -85,6 +85,10 @@ struct WorkerInfo {
   remoteAddress @12 :Text;
   # "tls://host:port": the same for clients of other hosts; empty where there is none.
   enum State { alive @0; suspect @1; dead @2; }
+  cordoned @13 :Bool;
+  # In a welcome: the session may not use it. In a status: sessions that begin may not.
+  draining @14 :Bool;
+  # Nothing is issued to it: it is about to be shut down.
 }
 
 interface Session {
@@ -111,6 +115,37 @@ interface Session {
   setLimit @8 (tenant :Text, key :Text, value :Text) -> ();
   # Changes one limit of a tenant until the tenants file is read again, which doesn't hear of it. For admins;
   # PermissionDenied for others. NotFound where no such tenant is.
+  evictTenant @9 (tenant :Text, reason :Text) -> (sessions :UInt32);
+  # Ends all sessions of a tenant, but those of admins. How many there were. For admins; PermissionDenied for others.
+  # NotFound where no such tenant is.
+  cordonWorker @10 (worker :Int32, cordoned :Bool) -> ();
+  # Sessions that begin from then on may not use the worker, or may again. For admins; PermissionDenied for others.
+  # NotFound where no such worker lives.
+  drainWorker @11 (worker :Int32, lose :Bool) -> (drain :DrainReport);
+  # One step of a drain, or its first: the caller asks again until it has ended. A drain that nobody asks about for some
+  # seconds is given up. For admins; PermissionDenied for others. NotFound where no such worker lives.
+}
+
+struct DrainReport {
+  phase @0 :Phase;
+  tensors @1 :UInt64;
+  # That are on this worker alone, and would be lost.
+  bytes @2 :Int64;
+  losses @3 :List(Loss);
+  # By session, those with the most bytes first; max_drain_owners at most.
+  outstanding @4 :Int64;
+  # Instructions that the worker has not reported.
+  why @5 :Text;
+  # Of a drain that was refused.
+  enum Phase { looking @0; waiting @1; ending @2; done @3; refused @4; }
+  # Tensors are looked through; what was issued ends; the worker was told to end; it is gone.
+  struct Loss {
+    session @0 :UInt64;
+    tenant @1 :Text;
+    name @2 :Text;
+    tensors @3 :UInt64;
+    bytes @4 :Int64;
+  }
 }
 
 struct TenantLimits {

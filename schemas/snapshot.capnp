@@ -119,6 +119,8 @@ struct SnapshotWorker {
   doneUs @12 :Int64;
   joinNumber @13 :UInt64;
   firstOrdinal @14 :UInt64;
+  admits @15 :UInt8;
+  newestAdmitted @16 :UInt64;
 }
 
 struct SnapshotLane {
@@ -225,6 +227,14 @@ struct SnapshotSession {
   groups @20 :List(UInt64);
   parkedWeight @21 :Int64;
   profileNumber @22 :UInt64;
+  usage @23 :SnapshotUsage;
+}
+
+struct SnapshotUsage {
+  deviceNs @0 :Int64;
+  uploadedBytes @1 :Int64;
+  downloadedBytes @2 :Int64;
+  refused @3 :Int64;
 }
 
 struct SnapshotMemoryWait {

@@ -204,7 +204,8 @@ Command AddDoctorCommand(CLI::App& app) {
   options->address.AddTo(*command);
   command->footer(
       "Examples:\n  tessera doctor\n  tessera doctor --ready --workers 4 --address tls://node1:7421#token=HEX\n  "
-      "tessera doctor --json\n  tessera doctor --device cuda\n  tessera doctor --state /var/lib/tessera\nThe exit status is "
+      "tessera doctor --json\n  tessera doctor --device cuda\n  tessera doctor --state /var/lib/tessera\nThe exit "
+      "status is "
       "0 if "
       "all works, else 1.");
   return {command, [options] { return options->asks_ready ? Ready(*options) : Doctor(*options); }};

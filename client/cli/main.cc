@@ -37,12 +37,14 @@ int main(int argc, char** argv) {
       "  tessera plan \"f32[8192,8192] @ mesh(x:4) [S(0)] -> [S(1)]\"\n  tessera run --nproc 4 train.py\n  tessera "
       "demo");
   const std::vector<tessera::Command> commands = {
-      tessera::AddUpCommand(app),        tessera::AddStatusCommand(app),     tessera::AddTensorsCommand(app),
-      tessera::AddCloseCommand(app),     tessera::AddKillWorkerCommand(app), tessera::AddPlanCommand(app),
-      tessera::AddOpsCommand(app),       tessera::AddBenchCommand(app),      tessera::AddDemoCommand(app),
-      tessera::AddDoctorCommand(app),    tessera::AddCertsCommand(app),      tessera::AddRunCommand(app),
-      tessera::AddTenantsCommand(app),   tessera::AddLimitCommand(app),      tessera::AddPublishedCommand(app),
-      tessera::AddUnpublishCommand(app), tessera::AddKeepCommand(app)};
+      tessera::AddUpCommand(app),      tessera::AddStatusCommand(app),     tessera::AddTensorsCommand(app),
+      tessera::AddCloseCommand(app),   tessera::AddKillWorkerCommand(app), tessera::AddPlanCommand(app),
+      tessera::AddOpsCommand(app),     tessera::AddBenchCommand(app),      tessera::AddDemoCommand(app),
+      tessera::AddDoctorCommand(app),  tessera::AddCertsCommand(app),      tessera::AddRunCommand(app),
+      tessera::AddTenantsCommand(app), tessera::AddLimitCommand(app),      tessera::AddEvictCommand(app),
+      tessera::AddCordonCommand(app),  tessera::AddUncordonCommand(app),   tessera::AddDrainCommand(app),
+      tessera::AddAuditCommand(app),   tessera::AddUsageCommand(app),      tessera::AddTopCommand(app),
+      tessera::AddKeepCommand(app),    tessera::AddPublishedCommand(app),  tessera::AddUnpublishCommand(app)};
   if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
     return tessera::Failed(absl::InvalidArgumentError(why));
   }

@@ -192,6 +192,43 @@ void Connection::SetLimit(const std::string& tenant, const std::string& key, con
   });
 }
 
+void Connection::EvictTenant(const std::string& tenant, const std::string& reason,
+                             std::function<void(absl::StatusOr<uint32_t>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [tenant, reason, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [&tenant, &reason, done](wire::Session::Client& own) {
+      auto request = own.evictTenantRequest();
+      request.setTenant(tenant.c_str());
+      request.setReason(reason.c_str());
+      return request.send().then([done](auto&& response) { done(response.getSessions()); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
+void Connection::CordonWorker(int32_t worker, bool cordoned, DoneCallback done) {
+  impl_->queue.Post(Order::kAfterRecords, [worker, cordoned, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [worker, cordoned, done](wire::Session::Client& own) {
+      auto request = own.cordonWorkerRequest();
+      request.setWorker(worker);
+      request.setCordoned(cordoned);
+      return request.send().then([done](auto&&) { done(absl::OkStatus()); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
+void Connection::DrainWorker(int32_t worker, bool lose, std::function<void(absl::StatusOr<DrainStep>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [worker, lose, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [worker, lose, done](wire::Session::Client& own) {
+      auto request = own.drainWorkerRequest();
+      request.setWorker(worker);
+      request.setLose(lose);
+      return request.send().then([done](auto&& response) { done(DecodeDrain(response.getDrain())); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
 void Connection::KillWorker(int32_t worker, const std::string& reason, DoneCallback done) {
   impl_->queue.Post(Order::kAfterRecords, [worker, reason, done = std::move(done)](ConnectionLoop& loop) {
     const auto ask = [&worker, &reason, done](wire::Session::Client& own) {

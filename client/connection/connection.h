@@ -131,6 +131,11 @@ class Connection {
   void GetTenants(std::function<void(absl::StatusOr<std::vector<TenantReport>>)> done);
   // One limit of a tenant, as an admin may.
   void SetLimit(const std::string& tenant, const std::string& key, const std::string& value, DoneCallback done);
+  // As an admin may: all sessions of a tenant, how many there were; a worker for sessions that begin; a worker's drain.
+  void EvictTenant(const std::string& tenant, const std::string& reason,
+                   std::function<void(absl::StatusOr<uint32_t>)> done);
+  void CordonWorker(int32_t worker, bool cordoned, DoneCallback done);
+  void DrainWorker(int32_t worker, bool lose, std::function<void(absl::StatusOr<DrainStep>)> done);
   // A worker, as an admin may.
   void KillWorker(int32_t worker, const std::string& reason, DoneCallback done);
 

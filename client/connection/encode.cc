@@ -181,6 +181,8 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.received_bytes = reader.getReceivedBytes();
   worker.outstanding = reader.getOutstanding();
   worker.activity = reader.getActivity();
+  worker.is_cordoned = reader.getCordoned();
+  worker.is_draining = reader.getDraining();
   return worker;
 }
 
@@ -419,6 +421,20 @@ std::vector<TenantReport> DecodeTenants(capnp::List<wire::TenantInfo>::Reader re
                        .is_removed = item.getRemoved()});
   }
   return tenants;
+}
+
+DrainStep DecodeDrain(wire::DrainReport::Reader reader) {
+  DrainStep step;
+  step.phase = static_cast<DrainStep::Phase>(reader.getPhase());
+  step.tensors = reader.getTensors();
+  step.bytes = reader.getBytes();
+  step.outstanding = reader.getOutstanding();
+  step.why = TextOf(reader.getWhy());
+  for (auto loss : reader.getLosses()) {
+    step.losses.push_back(
+        {loss.getSession(), TextOf(loss.getTenant()), TextOf(loss.getName()), loss.getTensors(), loss.getBytes()});
+  }
+  return step;
 }
 
 FlightReport DecodeFlightRecord(wire::FlightRecord::Reader reader) {

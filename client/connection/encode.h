@@ -19,6 +19,7 @@ void EncodeHeldMemory(const HeldMemory& held, wire::HeldMemory::Builder builder)
 std::optional<ClientEvent> DecodeEvent(wire::Event::Reader reader);
 WelcomeReport DecodeWelcome(wire::Welcome::Reader reader);
 absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader reader);
+DrainStep DecodeDrain(wire::DrainReport::Reader reader);
 std::vector<TenantReport> DecodeTenants(capnp::List<wire::TenantInfo>::Reader reader);
 FlightReport DecodeFlightRecord(wire::FlightRecord::Reader reader);
 ProfileReport DecodeProfile(wire::Profile::Reader reader);

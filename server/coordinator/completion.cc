@@ -202,7 +202,10 @@ void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, 
   const auto at = static_cast<size_t>(worker.value);
   if (const auto owner = sessions_.find(session); bytes > 0 && owner != sessions_.end()) {
     TenantMetrics& metrics = *owner->second.metrics;
-    (direction == TransferDirection::kUpload ? metrics.uploaded_bytes : metrics.downloaded_bytes) += bytes;
+    SessionUsage& usage = owner->second.usage;
+    const bool is_upload = direction == TransferDirection::kUpload;
+    (is_upload ? metrics.uploaded_bytes : metrics.downloaded_bytes) += bytes;
+    (is_upload ? usage.uploaded_bytes : usage.downloaded_bytes) += bytes;
   }
   for (CommScope* scope : ScopesOf(session, scopes)) {
     std::vector<int64_t>& counted =

@@ -119,10 +119,22 @@ struct ToClient {
   SessionEvent event;
 };
 
+// What a session had, for who keeps the books.
+struct SessionUsage {
+  int64_t device_ns = 0;  // summed over workers
+  int64_t uploaded_bytes = 0;
+  int64_t downloaded_bytes = 0;
+  int64_t refused = 0;  // calls
+
+  friend bool operator==(const SessionUsage&, const SessionUsage&) = default;
+};
 // The session is over: its connection, if any, is to be closed.
 struct EndSession {
   SessionId session;
   absl::Status reason;
+  std::string tenant = {};  // of one that had begun, as its name and what it had
+  std::string name = {};
+  SessionUsage usage = {};
 };
 // A silent worker, or one that does no work, whose process is to be ended. Until that is so it may write what it was
 // told to, and counts as there: WorkerLostEvent says that it is gone.

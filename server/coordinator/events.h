@@ -145,6 +145,7 @@ struct BadRecord {
 // Behind the last record of a batch: tells the client that all of it was taken up.
 struct BatchEndRecord {
   uint64_t number = 0;
+  int64_t came_us = 0;  // when the batch did
 };
 using Record =
     std::variant<CallRecord, UploadRecord, DownloadRecord, WatchRecord, DropRecord, CommBeginRecord, CommEndRecord,
@@ -240,6 +241,27 @@ struct WorkerLostEvent {
   uint64_t incarnation = 0;
   std::string reason;
 };
+// Whose work a worker takes.
+enum class Admits : uint8_t {
+  kEveryone = 0,
+  kFormerSessions = 1,  // cordoned: sessions that begin from now on may not use it
+  kNobody = 2,          // about to be drained: what would use it waits
+};
+struct WorkerAdmitsEvent {
+  WorkerIndex worker;
+  Admits admits = Admits::kEveryone;
+};
+// An admin shuts it down. Nothing that it was told to do is under way.
+struct WorkerDrainedEvent {
+  WorkerIndex worker;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+// All sessions of a tenant end, but those of admins.
+struct TenantEvictedEvent {
+  std::string tenant;
+  std::string reason;
+};
 struct WorkerHeardEvent {
   WorkerIndex worker;
   bool is_at_work = false;  // its device computed or copied since it was heard last
@@ -257,6 +279,7 @@ struct ContinuedEvent {};
 
 using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
                            SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
-                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent>;
+                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent,
+                           TenantEvictedEvent, WorkerAdmitsEvent, WorkerDrainedEvent>;
 
 }  // namespace tessera

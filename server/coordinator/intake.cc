@@ -106,6 +106,7 @@ void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, Tenso
 
 void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
   ++session.metrics->refused[status.code()];
+  ++session.usage.refused;
   // The results are never there; their specs are for messages.
   std::vector<OperandSpec> specs;
   bool is_inherited = false;
@@ -470,6 +471,8 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
 }
 
 Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
+  constexpr double kUsToSeconds = 1e-6;
+  session.metrics->wait_seconds.Add(static_cast<double>(now_us_ - record.came_us) * kUsToSeconds);
   Send(session, BatchDoneEvent{record.number});
   return Progress::kDone;
 }

@@ -49,6 +49,7 @@ struct TenantMetrics {
   std::map<absl::StatusCode, uint64_t> failed;             // of them
   std::map<absl::StatusCode, uint64_t> refused;            // calls that were not issued
   SecondsHistogram op_seconds;                             // from issue to the last worker's report
+  SecondsHistogram wait_seconds;                           // from a batch's coming until all of it was taken up
   std::vector<std::array<int64_t, kLaneCount>> device_ns;  // by worker
   int64_t uploaded_bytes = 0;
   int64_t downloaded_bytes = 0;
@@ -72,6 +73,8 @@ class Metrics {
     if (known != tenants_.end()) return known->second;
     return tenants_[tenants_.size() < kMaxMetricTenants ? tenant : "other"];
   }
+  // Under which name the tenant's are kept.
+  std::string NameOf(const std::string& tenant) const { return tenants_.contains(tenant) ? tenant : "other"; }
   const std::map<std::string, TenantMetrics>& tenants() const { return tenants_; }
 
  private:

@@ -159,7 +159,7 @@ void StateMachine::On(BatchEvent& event) {
     }
   }
   Cancel(session, cancels);
-  session.queue.push_back(BatchEndRecord{event.number});
+  session.queue.push_back(BatchEndRecord{event.number, now_us_});
   ++session.queue_weight;
   turns_.SetReady(event.session);
   Pump();
@@ -234,7 +234,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   gone.queue.clear();
   if (!gone.tensors.empty()) long_work_.given_up.push_back(std::move(gone.tensors));
   GoOnWithLongWork();
-  effects_.push_back(EndSession{id, reason});
+  effects_.push_back(EndSession{id, reason, gone.info.tenant, gone.info.name, gone.usage});
   Pump();
 }
 

@@ -273,6 +273,11 @@ absl::Status StateMachine::CheckWorkers(std::string_view op, absl::Span<const Wo
       return absl::UnavailableError(
           StrCat(op, ": worker ", worker.value, " was lost (", found->second.lost_reason, ")"));
     }
+    const SessionId newest = found->second.newest_admitted;
+    if (newest != SessionId() && turn_.value > newest.value) {
+      return absl::UnavailableError(StrCat(op, ": worker ", worker.value, " is cordoned: session ", turn_.value,
+                                           " began after that; take a mesh of other workers"));
+    }
   }
   return absl::OkStatus();
 }

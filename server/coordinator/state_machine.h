@@ -91,6 +91,8 @@ class StateMachine final : private MachineTables {
   void On(const WorkerJoinedEvent& event);
   void On(const WorkerLostEvent& event);
   void On(const WorkerHeardEvent& event);
+  void On(const WorkerAdmitsEvent& event);
+  void On(const WorkerDrainedEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
   // A process that came back under a lost number never ran what was issued before: no wait names it for that.
   void DropRejoined(std::vector<InstanceWait>& waits) const;
@@ -103,7 +105,6 @@ class StateMachine final : private MachineTables {
   std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
   // A call that says where its result is to be goes where a tensor that was there went, if its client had not heard.
   void KeepFromLost(Record& record) const;
-
   // long_work.cc
   bool HasLongWork() const;
   void GoOnWithLongWork();  // for about a millisecond
@@ -112,7 +113,6 @@ class StateMachine final : private MachineTables {
   int64_t Sweep(SessionId session, int64_t max_cost);
   // Goes on where all shards have living copies (schemas/types/living_mesh.h), or fails. False: it loses nothing.
   bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
-
   // turns.cc: whose turn it is, and what it costs.
   void Pump();
   void TakeTurn(SessionEntry& session);
@@ -124,9 +124,9 @@ class StateMachine final : private MachineTables {
   OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane);
   void EndWork(OpEntry& op);
   void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
-
   // tenants.cc
   void On(const TenantsChangedEvent& event);
+  void On(const TenantEvictedEvent& event);
   void On(const SessionChargedEvent& event);
   absl::StatusOr<TenantEntry*> ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers, int64_t bytes,
                                             std::string_view op);

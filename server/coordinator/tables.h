@@ -48,7 +48,9 @@ struct WorkerEntry {
   std::string lost_reason;
   int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
-  Ordinal first_ordinal;     // of this process; 0 for the first one of its number
+  Admits admits = Admits::kEveryone;
+  SessionId newest_admitted;  // of a cordoned one
+  Ordinal first_ordinal;      // of this process; 0 for the first one of its number
 };
 
 using HistoryTable = CountedTable<History>;
@@ -215,6 +217,7 @@ struct SessionEntry {
   uint64_t last_event = 0;
   RecentUse recent_use;
   TenantMetrics* metrics = nullptr;  // of its tenant; lasts
+  SessionUsage usage;
   bool connected = true;
   uint64_t connection = 0;  // the newest one
   int64_t lease_deadline_us = 0;

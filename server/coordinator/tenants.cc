@@ -45,6 +45,14 @@ void StateMachine::On(const TenantsChangedEvent& event) {
   Pump();
 }
 
+void StateMachine::On(const TenantEvictedEvent& event) {
+  std::vector<SessionId> evicted;
+  for (const auto& [id, session] : sessions_) {
+    if (session.info.tenant == event.tenant && session.info.role != Role::kAdmin) evicted.push_back(id);
+  }
+  for (const SessionId session : evicted) CloseSession(session, absl::CancelledError(event.reason));
+}
+
 absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers,
                                                         int64_t bytes, std::string_view op) {
   // Memory that is of no session alone, as what a collective takes while it runs, is of who has the turn.

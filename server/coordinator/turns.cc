@@ -105,7 +105,8 @@ bool StateMachine::IsOpen(WorkerIndex worker, Lane lane) {
   const auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.state == WorkerState::kDead) return true;
   const WorkerEntry& entry = found->second;
-  return entry.state != WorkerState::kSuspect && entry.windows.HasRoom(lane, config_, WindowUs());
+  return entry.state != WorkerState::kSuspect && entry.admits != Admits::kNobody &&
+         entry.windows.HasRoom(lane, config_, WindowUs());
 }
 
 bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
@@ -152,13 +153,21 @@ void StateMachine::EndWork(OpEntry& op) {
   }
   if (op.charge.tenant < 0) return;
   turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
-  for (const ProfiledRun& run : op.runs) tenants_.at(op.charge.tenant).device_ns += DeviceNs(run);
+  int64_t device_ns = 0;
+  for (const ProfiledRun& run : op.runs) device_ns += DeviceNs(run);
+  tenants_.at(op.charge.tenant).device_ns += device_ns;
+  if (auto session = sessions_.find(op.session); session != sessions_.end()) {
+    session->second.usage.device_ns += device_ns;
+  }
   op.charge = {};
 }
 
 void StateMachine::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
   turns_.Pay(session.info.session, TicksOfNs(SlowestOf(runs)));
-  for (const ProfiledRun& run : runs) session.tenant->device_ns += DeviceNs(run);
+  int64_t device_ns = 0;
+  for (const ProfiledRun& run : runs) device_ns += DeviceNs(run);
+  session.tenant->device_ns += device_ns;
+  session.usage.device_ns += device_ns;
 }
 
 }  // namespace tessera

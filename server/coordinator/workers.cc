@@ -82,6 +82,29 @@ void StateMachine::On(const WorkerHeardEvent& event) {
   if (was_suspect) Pump();
 }
 
+void StateMachine::On(const WorkerAdmitsEvent& event) {
+  auto found = workers_.find(event.worker);
+  if (found == workers_.end() || found->second.state == WorkerState::kDead) return;
+  WorkerEntry& entry = found->second;
+  // One that is cordoned when a drain begins, and is refused, is cordoned as it was.
+  if (event.admits == Admits::kFormerSessions && entry.admits == Admits::kEveryone) {
+    entry.newest_admitted = SessionId(given_.session);
+  }
+  if (event.admits == Admits::kEveryone) entry.newest_admitted = SessionId();
+  entry.admits = event.admits;
+  Pump();
+}
+
+void StateMachine::On(const WorkerDrainedEvent& event) {
+  auto found = workers_.find(event.worker);
+  if (found == workers_.end() || found->second.info.incarnation != event.incarnation ||
+      found->second.state == WorkerState::kDead) {
+    return;
+  }
+  found->second.admits = Admits::kNobody;
+  ToGroup(MakeGroup(std::vector<WorkerIndex>{event.worker}), Shutdown{event.reason});
+}
+
 void StateMachine::On(const WorkerLostEvent& event) {
   auto found = workers_.find(event.worker);
   if (found == workers_.end() || found->second.info.incarnation != event.incarnation ||

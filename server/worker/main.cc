@@ -17,9 +17,8 @@
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <kj/timer.h>
 #include <spdlog/spdlog.h>
-#include <CLI/CLI.hpp>
 
 #include "kernels/cpu/blas_core.h"
 #include "kernels/kernel.h"
@@ -36,11 +35,13 @@
 #include "server/device/cpu/cpu_device.h"
 #include "server/device/cpu/cpu_platform.h"
 #include "server/device/cuda/cuda_platform.h"
-#include "server/process/tokens.h"
+#include "server/process/log.h"
+#include "server/process/server_manager.h"
 #include "server/worker/executor.h"
 #include "server/worker/files/confinement.h"
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
+#include "server/worker/flags.h"
 #include "server/worker/join_flags.h"
 #include "server/worker/make_messages.h"
 #include "server/worker/options.h"
@@ -54,7 +55,6 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxThreads = 1024;                   // docs/limits.md: threads
 constexpr std::chrono::seconds kProofDeadline{20};  // milliseconds of work, on a host that is very busy
 
 // On whichever thread the signal found unblocked.
@@ -102,7 +102,7 @@ class EndedBySignals {
 };
 
 int Fail(const std::string& message) {
-  std::fprintf(stderr, "tessera-worker: %s\n", message.c_str());
+  SayFatal(message);
   return 1;
 }
 
@@ -202,6 +202,7 @@ struct Own {
   const std::shared_ptr<const SharedArena>& arena;
   const WorkerMessages& messages;
   Enrolment* enrolment;  // null: its certificate, if it has one, is in files
+  const ServerManager& manager;
 };
 
 // Ready when no upload or download is under way, or at the end of the grace.
@@ -212,6 +213,14 @@ kj::Promise<void> DrainTransfers(TicketTable& tickets, kj::Timer& timer, kj::Tim
   });
 }
 
+kj::Promise<void> EndTransfers(const WorkerOptions& options, kj::AsyncIoContext& io, Parts& parts) {
+  if (!parts.tickets.has_open()) return kj::READY_NOW;
+  spdlog::info("it is to end: transfers under way have {} s (--grace)", options.grace_s);
+  auto& timer = io.provider->getTimer();
+  return DrainTransfers(parts.tickets, timer,
+                        timer.now() + static_cast<int64_t>(options.grace_s * 1e6) * kj::MICROSECONDS);
+}
+
 // Ready when a signal or the parent has asked the worker to end, and transfers are over.
 kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& io,
                               const std::unique_ptr<Parts>& parts) {
@@ -220,11 +229,8 @@ kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& 
     return port.onSignal(SIGTERM).ignoreResult().exclusiveJoin(port.onSignal(SIGINT).ignoreResult());
   };
   auto drained = signalled().then([&options, &io, &parts, signalled]() -> kj::Promise<void> {
-    if (parts == nullptr || !parts->tickets.has_open()) return kj::READY_NOW;
-    spdlog::info("it is to end: transfers under way have {} s (--grace)", options.grace_s);
-    auto& timer = io.provider->getTimer();
-    const auto end = timer.now() + static_cast<int64_t>(options.grace_s * 1e6) * kj::MICROSECONDS;
-    return DrainTransfers(parts->tickets, timer, end).exclusiveJoin(signalled());
+    if (parts == nullptr) return kj::READY_NOW;
+    return EndTransfers(options, io, *parts).exclusiveJoin(signalled());
   });
   return drained.exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
 }
@@ -239,10 +245,29 @@ void KeepRenewed(const Own& own, GateLoop& gate) {
   });
 }
 
+// Never ends.
+kj::Promise<void> SayAlive(kj::Timer& timer, const ServerManager& manager) {
+  if (manager.watchdog_us() == 0) return kj::NEVER_DONE;
+  manager.Alive();
+  return timer.afterDelay(manager.watchdog_us() / 4 * kj::MICROSECONDS).then([&timer, &manager]() {
+    return SayAlive(timer, manager);
+  });
+}
+
+// With the certificate of the moment.
+std::unique_ptr<Dialer> MakeDialer(const WorkerOptions& options, kj::AsyncIoContext& io) {
+  const auto coordinator = ParseAddress("join", options.coordinator);
+  ThrowIfError(coordinator.status());
+  auto made = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
+  ThrowIfError(made.status());
+  return *std::move(made);
+}
+
 // Runs until the coordinator, the parent or a signal ends it: kStopped where it was asked to end.
 void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext& io, const std::string& data_address,
                Stage& stage) {
   Platform& platform = own.platform;
+  const auto alive = SayAlive(io.provider->getTimer(), own.manager).eagerlyEvaluate(nullptr);
   const std::shared_ptr<const SharedArena>& arena = own.arena;
   MessageTransport* const messages = own.messages.transport.get();
   auto& network = io.provider->getNetwork();
@@ -253,15 +278,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   if (absl::IsUnavailable(started.status())) ThrowIfError(absl::InternalError(started.status().message()));
   ThrowIfError(started.status());
   GateLoop& gate = **started;
-  const auto coordinator = ParseAddress("join", options.coordinator);
-  ThrowIfError(coordinator.status());
-  // With the certificate of the moment.
-  const auto make_dialer = [&]() {
-    auto made = Dialer::Make("join", *coordinator, DialedServer::kCoordinator, options.tls, io);
-    ThrowIfError(made.status());
-    return *std::move(made);
-  };
-  std::unique_ptr<Dialer> dialer = make_dialer();
+  std::unique_ptr<Dialer> dialer = MakeDialer(options, io);
   std::unique_ptr<Parts> parts;
   // Also while a coordinator is waited for that says nothing.
   auto stopped = WhenStopped(options, io, parts).then([&stage]() { stage = Stage::kStopped; }).fork();
@@ -296,9 +313,8 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   }
   gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
   KeepRenewed(own, gate);
-  auto& port = io.unixEventPort;
   const WorkerParts worker_parts{network,
-                                 port,
+                                 io.unixEventPort,
                                  io.provider->getTimer(),
                                  HomeCore(self.value % options.workers_on_host * options.threads),
                                  parts->executor,
@@ -310,6 +326,13 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
                                  is_host_memory ? &parts->pages : nullptr};
   const auto ends = options.outlive_s > 0 ? WorkerServer::Ends::kAsTold : WorkerServer::Ends::kWithItsCoordinator;
   const Rejoining rejoining{self, server};
+  const auto end_if_told = [&]() {
+    if (!server.is_shut_down()) return false;
+    stage = Stage::kStopped;
+    EndTransfers(options, io, *parts).exclusiveJoin(stopped.addBranch()).wait(io.waitScope);
+    return true;
+  };
+  own.manager.Ready(StrCat("worker ", self.value, " of ", options.coordinator));
   Line line{kj::mv(link), kj::mv(KJ_ASSERT_NONNULL(answered)), kj::mv(KJ_ASSERT_NONNULL(linked))};
   while (true) {
     bool is_stopped = false;
@@ -317,16 +340,19 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
         server.Run(line.joined.getWelcome(), line.joined.getMembership(), kj::mv(line.stream), worker_parts, ends)
             .exclusiveJoin(line.connection->WhenClosed())
             .exclusiveJoin(stopped.addBranch().then([&is_stopped]() { is_stopped = true; }));
-    if (ends == WorkerServer::Ends::kWithItsCoordinator) return running.wait(io.waitScope);
+    if (ends == WorkerServer::Ends::kWithItsCoordinator) {
+      running.wait(io.waitScope);
+      end_if_told();
+      return;
+    }
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { running.wait(io.waitScope); })) {
       if (exception->getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(*exception));
     }
-    if (server.is_shut_down()) stage = Stage::kStopped;
-    if (is_stopped || server.is_shut_down()) return;
+    if (end_if_told() || is_stopped) return;
     spdlog::warn("worker {}: its coordinator at {} is gone; it goes on with what it was told, and dials for {} s",
                  self.value, options.coordinator, options.outlive_s);
     const auto join_again = [&](DialedConnection& connection) { return join(connection, &rejoining); };
-    dialer = make_dialer();
+    dialer = MakeDialer(options, io);
     auto again = JoinAgain({*dialer, options.coordinator, options.outlive_s, stopped, io, join_again});
     if (again == nullptr) return;
     line = kj::mv(KJ_ASSERT_NONNULL(again));
@@ -367,7 +393,7 @@ DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
   return decoding;
 }
 
-int Serve(WorkerOptions options) {
+int Serve(WorkerOptions options, const ServerManager& manager) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
   CaptureForLoop(SIGINT);
@@ -403,7 +429,7 @@ int Serve(WorkerOptions options) {
   auto messages_made = MakeMessages(options, messages_path);
   if (!messages_made.ok()) return FailOnce(messages_made.status());
   const WorkerMessages messages = *std::move(messages_made);
-  const Own own{*platform, arena, messages, enrolment.get()};
+  const Own own{*platform, arena, messages, enrolment.get(), manager};
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   const std::string path = StrCat(options.socket_dir, "/worker-", getpid(), ".sock");
@@ -430,6 +456,7 @@ int Serve(WorkerOptions options) {
     Fail(StrCat("the coordinator at ", options.coordinator, " is gone"));
     status = kLostCoordinator;
   }
+  manager.Stopping();
   unlink(path.c_str());
   unlink(messages_path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone, and what those
@@ -439,110 +466,11 @@ int Serve(WorkerOptions options) {
   _exit(status);  // without waiting for what runs on the device
 }
 
-void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
-  app.add_option(
-         "--transport", options.transport,
-         "how peers are reached: shm (mapped memory, all on one host), ucx (messages: by unix sockets on the\n"
-         "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
-         "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
-         "ucx and shm+ucx, with the bytes between GPUs by NCCL")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
-      ->capture_default_str();
-  app.add_flag_callback(
-      "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },
-      "workers of other hosts are reached by UCX over --net-devices. Messages are not encrypted, and whoever reaches\n"
-      "the port writes into this process: only where all who do are trusted");
-  app.add_option("--message-listen", options.message_listen,
-                 "host[:port] of this host where workers of other hosts reach it over TLS (no port: any that is free)");
-  app.add_option("--message-advertise", options.message_advertise,
-                 "the host's name or number by which they do, where that is another");
-  app.add_option("--net-devices", options.net_devices,
-                 "network interfaces of messages to other hosts (eth1, or several with commas)")
-      ->capture_default_str();
-  app.add_option("--message-stall-timeout", options.message_stall_timeout_s,
-                 "seconds without a sign of life after which a connection with messages under way counts as broken")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
-}
-
 int Main(int argc, char** argv) {
-  CLI::App app{
-      "tessera-worker: owns one device of a cluster and does what its coordinator says.\n"
-      "Example:\n  tessera-worker --coordinator unix:/run/tessera/socket --memory 4GiB --tokens /etc/tessera/tokens"};
+  const ServerManager manager;
   WorkerOptions options;
-  ServerTokens tokens;
-  std::string tokens_from;
-  app.add_option("--tls-cert", options.tls.certificate, "the worker's certificate, a PEM file (see tessera certs)");
-  app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
-  app.add_option("--tls-ca", options.tls.ca, "who signs the others' certificates, a PEM file");
-  app.add_option("--data-listen", options.data_listen,
-                 "address where clients of other hosts bring and fetch bytes: tls://host:port (0: any free port)");
-  app.add_option("--data-advertise", options.data_advertise,
-                 "host[:port] by which they reach it, where that is another");
-  AddJoinOptions(app, options, tokens, tokens_from);
-  AddShareOptions(app, options);
-  app.add_option("--device", options.device, "what it computes on: cpu, or cuda (a GPU, by libcuda.so.1)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  app.add_option("--gpu", options.gpu, "number of the GPU; when not given those of the host in turn, by --index")
-      ->check(CLI::Range(-1, 1023));
-  AddTransportOptions(app, options);
-  app.add_option("--socket-dir", options.socket_dir, "folder of the worker's own socket")->capture_default_str();
-  app.add_option("--files", options.files,
-                 "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
-      ->allow_extra_args(false);
-  app.add_option("--file-timeout", options.file_timeout_s,
-                 "seconds in which a file system answers nothing, after which a load or save fails by name")
-      ->check(CLI::Range(0.01, 86400.0))
-      ->capture_default_str();
-  app.add_option(
-         "--decoder", options.decoder,
-         "the Python that reads and writes HDF5, Parquet and zarr files for this worker, in a process beside it;\n"
-         "it has the package tessera, and h5py, pyarrow, zarr")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--decoder-memory", options.decoder_memory_bytes, "bytes of address space that it may take")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(kMinDecoderMemoryBytes, kMaxArenaBytes))
-      ->capture_default_str();
-  app.add_flag("--decoder-unconfined", options.may_decode_unconfined,
-               "it runs also where the kernel has no Landlock or no seccomp filters, and then with this user's rights");
-  app.add_option("--host-id", options.host_id, "memory is mapped between workers that give the same");
-  app.add_option("--threads", options.threads, "compute threads; 0: cores / workers, at least 1")
-      ->check(CLI::Range(0, kMaxThreads));
-  app.add_option(
-         "--batch-nice", options.batch_nice,
-         "added to the niceness of the CPU threads that do long work: short ops, and other processes of the host,\n"
-         "go first; 0: none does")
-      ->check(CLI::Range(0, 19))
-      ->capture_default_str();
-  app.add_option("--workers-on-host", options.workers_on_host,
-                 "workers that share the host's cores; for threads and spinning")
-      ->check(CLI::Range(1, kMaxWorkers))
-      ->capture_default_str();
-  app.add_option(
-         "--outlive", options.outlive_s,
-         "seconds for which it goes on when its coordinator is gone, for one that goes on with the same --state;\n"
-         "then it ends with status 3. 0: it ends at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
-  try {
-    app.parse(argc, argv);
-    if (options.coordinator.empty() && options.join.empty()) throw CLI::RequiredError("--coordinator or --join");
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("tessera-worker"));
-  HideTokenArguments(argc, argv);
-  absl::Status usage = TakeTokens(tokens_from, tokens);
-  usage.Update(TakeShare(FindEngineFacts("", ReadVariable), options));
-  if (!usage.ok()) {
-    Warn(usage);
-    return kWrongUsage;
-  }
-  if (options.host_id.empty()) options.host_id = HostIdentity();
-  options.join_token = tokens.join;
-  return Serve(std::move(options));
+  if (const std::optional<int> status = ReadFlags(argc, argv, options); status.has_value()) return *status;
+  return Serve(std::move(options), manager);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "schemas/types/limits.h"
 #include "schemas/types/message_network.h"
 #include "server/device/cpu/cpu_device.h"
+#include "server/process/log.h"
 #include "server/transport/tls/tls_transport.h"
 #include "server/transport/ucx/ucx_transport.h"
 #include "server/worker/files/decoder.h"
@@ -60,6 +61,7 @@ struct WorkerOptions {
   double outlive_s = 0;  // without a coordinator
   double grace_s = 5;    // for transfers that are under way when it is to end; docs/limits.md: grace
   int exit_with_parent_fd = -1;
+  LogOptions log;
 };
 
 inline bool UsesNccl(const WorkerOptions& options) {

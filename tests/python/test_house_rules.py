@@ -60,7 +60,7 @@ OWNERS = {
     r"^cuda\.h$": [r"^server/device/cuda/", r"^kernels/cuda/", r"^tests/emulator/cuda/"],
     r"^cuda_runtime": [],
     r"^nanobind/": [r"^client/python/"],
-    r"^toml": [r"^server/coordinator/tenants/tenants_file"],
+    r"^toml": [r"^server/coordinator/tenants/tenants_file", r"^server/process/config_file"],
     r"^cblas": [r"^kernels/cpu/", r"^tests/bench/"],
 }
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -91,7 +92,7 @@ def test_health_names_a_worker_that_answers_nothing(served):
 
 
 def test_what_is_no_request_of_ours_is_refused(served):
-    assert served.get("/")[0] == 404 and served.get("/metrics/../secret")[0] == 404
+    assert served.get("/nothing")[0] == 404 and served.get("/metrics/../secret")[0] == 404
     for garbage in (b"\xff" * 64 + b"\r\n\r\n", b"GET\r\n\r\n", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
                     b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n"):
         with served.raw() as connection, contextlib.suppress(ConnectionError):
@@ -99,6 +100,65 @@ def test_what_is_no_request_of_ours_is_refused(served):
             answer = connection.recv(1000)
             assert not answer or re.match(rb"HTTP/1.1 [45]\d\d", answer), (garbage[:40], answer)
     assert served.get("/metrics")[0] == 200
+
+
+def test_promtool_finds_nothing_wrong(served):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool of Debian's prometheus is not installed")
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    with served.connect() as session:
+        float(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,))).sum())
+        checked = subprocess.run([promtool, "check", "metrics"], input=served.get("/metrics")[1], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+# ---- the page -------------------------------------------------------------------------------------
+
+
+def events_of(served, count):
+    """The first states that a stream of the page tells."""
+    with served.raw() as connection:
+        connection.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        text = b""
+        while text.count(b"data: ") < count or not text.endswith(b"\n\r\n"):
+            part = connection.recv(1 << 16)
+            assert part, text
+            text += part
+    assert b"text/event-stream" in text
+    return [json.loads(line[6:]) for line in text.decode().splitlines() if line.startswith("data: ")]
+
+
+def test_the_page_tells_who_holds_what_and_names_stay_text(served):
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    name = "<script>alert('x')</script> \"q\"\n\u65e5\u672c"
+    with ts.connect(f"{served.listen}#token={served.environment['TESSERA_TOKEN']}", name=name) as session:
+        kept = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,)))
+        kept.wait()
+        wait_until(lambda: events_of(served, 1)[0]["sessions"])
+        first, second = events_of(served, 2)
+        held, = second["sessions"]
+        assert held["name"].startswith("<script>alert(") and "\n" not in held["name"] and held["tensors"] == 1 and held["bytes"] == 64
+        assert [one["name"] for one in second["tenants"]] == ["default"] and second["workers"][0]["state"] == "alive"
+        assert second["now_s"] > first["now_s"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/", timeout=60) as page:
+        assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+        assert b"innerHTML" not in page.read()
+    status, script = served.get("/page.js")
+    assert status == 200 and "innerHTML" not in script and served.get("/page.css")[0] == 200
+
+
+def test_a_stream_ends_by_itself_and_readers_that_never_read_leave_room(served):
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(served.raw()).sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert served.get("/healthz")[0] == 200
+        assert len(os.listdir(f"/proc/{served.coordinator.pid}/fd")) < 200
+        with served.raw() as connection:
+            connection.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert 1 < text.count(b"data: ") < 12 and text.endswith(b"0\r\n\r\n")
 
 
 def test_a_request_of_a_gigabyte_is_not_read(served):

@@ -89,7 +89,7 @@ struct SimulationResult {
   int64_t changed_limits = 0;
   int64_t attached = 0;      // tensors of publications that clients got
   int64_t publications = 0;  // that are left in the end, when no session is
-  int64_t restarts = 0;  // of the coordinator
+  int64_t restarts = 0;      // of the coordinator
   int64_t torn_events = 0;
   int64_t snapshots = 0;
   int64_t messages_again = 0;  // of workers, from another coordinator

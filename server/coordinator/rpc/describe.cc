@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,8 +30,9 @@ wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   return wire::WorkerInfo::State::DEAD;
 }
 
-// Of their memory, what the tenant has; null: what all have.
-void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire::WorkerInfo>::Builder list) {
+// As sessions that begin see them, or the `asking` one does. Of their memory, what the tenant has; null: what all have.
+void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire::WorkerInfo>::Builder list,
+                     std::optional<SessionId> asking = std::nullopt) {
   const StateMachine& machine = hub.machine();
   unsigned i = 0;
   for (const auto& [index, worker] : machine.workers()) {
@@ -48,6 +50,9 @@ void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire
     info.setOutstanding(worker.windows.outstanding());
     info.setActivity(hub.ActivityOf(index));
     info.setRemoteAddress(worker.info.remote_address.c_str());
+    const bool is_cordoned = worker.newest_admitted != SessionId();
+    info.setCordoned(is_cordoned && (!asking.has_value() || asking->value > worker.newest_admitted.value));
+    info.setDraining(worker.admits == Admits::kNobody);
   }
 }
 
@@ -186,7 +191,8 @@ void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, wire::Welcome::B
   builder.setEpoch(hub.epoch());
   builder.setConnection(opened.connection);
   const SessionEntry& session = hub.machine().sessions().at(opened.session);
-  DescribeWorkers(hub, SeenBy(session), builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())));
+  DescribeWorkers(hub, SeenBy(session), builder.initWorkers(static_cast<unsigned>(hub.machine().workers().size())),
+                  opened.session);
   builder.setLastBatch(session.last_batch);
   builder.setLeaseS(static_cast<double>(session.info.lease_us) * 1e-6);
   builder.setServerVersion(kServerVersion);

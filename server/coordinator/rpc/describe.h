@@ -30,6 +30,7 @@ absl::Status DescribeFlight(const Hub& hub, SessionId session, wire::Session::Gr
                             wire::FlightRecord::Builder builder);
 // The asking session's tenant; all that are here for an admin.
 void DescribeTenants(const Hub& hub, const StatusView& view, wire::Session::TenantsResults::Builder builder);
+void DescribeDrain(const DrainState& state, wire::DrainReport::Builder builder);
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder);
 

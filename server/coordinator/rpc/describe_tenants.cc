@@ -30,4 +30,21 @@ void DescribeTenants(const Hub& hub, const StatusView& view, wire::Session::Tena
   }
 }
 
+void DescribeDrain(const DrainState& state, wire::DrainReport::Builder builder) {
+  builder.setPhase(static_cast<wire::DrainReport::Phase>(state.phase));
+  builder.setTensors(state.tensors);
+  builder.setBytes(state.bytes);
+  builder.setOutstanding(state.outstanding);
+  builder.setWhy(state.why.c_str());
+  auto list = builder.initLosses(static_cast<unsigned>(state.losses.size()));
+  for (unsigned i = 0; i < list.size(); ++i) {
+    const DrainState::Loss& loss = state.losses[i];
+    list[i].setSession(loss.session.value);
+    list[i].setTenant(loss.tenant.c_str());
+    list[i].setName(loss.name.c_str());
+    list[i].setTensors(loss.tensors);
+    list[i].setBytes(loss.bytes);
+  }
+}
+
 }  // namespace tessera

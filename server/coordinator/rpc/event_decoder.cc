@@ -54,6 +54,21 @@ GroupJoinedEvent DecodeGroupJoined(wire::GroupJoined::Reader in) {
   return event;
 }
 
+absl::StatusOr<PublicationsEvent> DecodePublications(wire::Publications::Reader in) {
+  PublicationsEvent event{in.getRequest(), HandleId(in.getFirstResult()), {}, in.getHasMore()};
+  for (const auto item : in.getList()) {
+    PublicationsEvent::Publication one{TextOf(item.getName()), item.getVersion(), {},
+                                       item.getTensorCount(),  item.getBytes(),   {}};
+    for (const auto reader : item.getReaders()) one.readers.push_back(TextOf(reader));
+    for (const auto tensor : item.getTensors()) {
+      TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, DecodeTensorSpec(tensor.getSpec()));
+      one.tensors.push_back({TextOf(tensor.getName()), std::move(spec)});
+    }
+    event.list.push_back(std::move(one));
+  }
+  return event;
+}
+
 absl::StatusOr<SessionEventBody> DecodeBody(wire::Event::Reader in) {
   switch (in.which()) {
     case wire::Event::SETTLED: {
@@ -83,6 +98,10 @@ absl::StatusOr<SessionEventBody> DecodeBody(wire::Event::Reader in) {
     case wire::Event::UPLOAD_DONE: return UploadDoneEvent{in.getUploadDone()};
     case wire::Event::GROUP_JOINED: return DecodeGroupJoined(in.getGroupJoined());
     case wire::Event::MATCHED: return MatchedEvent{in.getMatched().getRequest(), in.getMatched().getSource()};
+    case wire::Event::PUBLICATIONS: {
+      TESSERA_ASSIGN_OR_RETURN(PublicationsEvent event, DecodePublications(in.getPublications()));
+      return event;
+    }
     case wire::Event::SPEC_KNOWN: break;
   }
   return absl::DataLossError(StrCat("an event of an unknown kind, ", static_cast<int>(in.which())));

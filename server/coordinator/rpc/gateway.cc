@@ -35,11 +35,13 @@ class ChargedWork {
 // is made later takes room in the connection's AnswerWindow first, as a worker's does.
 class SessionServer final : public wire::Session::Server {
  public:
-  SessionServer(Hub& hub, const Hub::Opened& opened, Role role, Acceptor::Admission admission, TenantsEdge::Place place)
+  SessionServer(Hub& hub, const Hub::Opened& opened, TokenEntry token, Acceptor::Admission admission,
+                TenantsEdge::Place place)
       : hub_(hub),
         id_(opened.session),
         connection_(opened.connection),
-        role_(role),
+        token_(std::move(token)),
+        role_(token_.role == TokenRole::kAdmin ? Role::kAdmin : Role::kClient),
         admission_(std::move(admission)),
         place_(std::move(place)) {}
   ~SessionServer() {
@@ -84,23 +86,48 @@ class SessionServer final : public wire::Session::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> killWorker(KillWorkerContext context) override {
-    Check();
     const WorkerIndex worker(context.getParams().getWorker());
-    if (role_ != Role::kAdmin) {
-      ThrowIfError(absl::PermissionDeniedError(
-          StrCat("kill-worker: worker ", worker.value, " may be ended with the admin's token alone")));
-    }
-    ThrowIfError(hub_.KillByAdmin(worker, TextOf(context.getParams().getReason()), id_));
+    AsAdmin("kill-worker", StrCat("worker ", worker.value),
+            [&]() { return hub_.KillByAdmin(worker, TextOf(context.getParams().getReason()), id_); });
     return kj::READY_NOW;
   }
   kj::Promise<void> closeOther(CloseOtherContext context) override {
-    Check();
     const SessionId other(context.getParams().getSession());
-    if (role_ != Role::kAdmin) {
-      ThrowIfError(absl::PermissionDeniedError(
-          StrCat("close: session ", other.value, " may be closed with the admin's token alone")));
+    AsAdmin("close", StrCat("session ", other.value), [&]() { return hub_.CloseByAdmin(other, id_); });
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> evictTenant(EvictTenantContext context) override {
+    const std::string tenant = TextOf(context.getParams().getTenant());
+    AsAdmin("evict", StrCat("tenant \"", Printable(tenant), "\""), [&]() {
+      const absl::StatusOr<uint32_t> count = hub_.EvictByAdmin(tenant, TextOf(context.getParams().getReason()), id_);
+      if (count.ok()) context.getResults().setSessions(*count);
+      return count.status();
+    });
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> cordonWorker(CordonWorkerContext context) override {
+    const WorkerIndex worker(context.getParams().getWorker());
+    const bool is_cordon = context.getParams().getCordoned();
+    AsAdmin(is_cordon ? "cordon" : "uncordon", StrCat("worker ", worker.value),
+            [&]() { return hub_.CordonByAdmin(worker, is_cordon ? Admits::kFormerSessions : Admits::kEveryone, id_); });
+    return kj::READY_NOW;
+  }
+  // The audit has its end, not each step.
+  kj::Promise<void> drainWorker(DrainWorkerContext context) override {
+    const WorkerIndex worker(context.getParams().getWorker());
+    const auto losses = context.getParams().getLose() ? Drains::Losses::kTaken : Drains::Losses::kRefused;
+    const std::string object = StrCat("worker ", worker.value);
+    const absl::Status allowed = CheckAdmin("drain", object);
+    const absl::StatusOr<DrainState> state =
+        allowed.ok() ? hub_.DrainByAdmin(worker, losses, id_) : absl::StatusOr<DrainState>(allowed);
+    if (!state.ok()) Audited("drain", object, state.status());
+    if (state->phase == DrainState::Phase::kRefused) {
+      Record("drain", object, "refused",
+             StrCat(state->why, ": ", state->tensors, " tensors, ", state->bytes, " bytes"));
+    } else if (state->phase == DrainState::Phase::kDone) {
+      Record("drain", object, "allowed", losses == Drains::Losses::kTaken ? "what was there alone is lost" : "");
     }
-    ThrowIfError(hub_.CloseByAdmin(other, id_));
+    DescribeDrain(*state, context.getResults().initDrain());
     return kj::READY_NOW;
   }
 
@@ -110,13 +137,11 @@ class SessionServer final : public wire::Session::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> setLimit(SetLimitContext context) override {
-    Check();
     const auto params = context.getParams();
-    if (role_ != Role::kAdmin) {
-      ThrowIfError(absl::PermissionDeniedError("limit: a tenant's limits may be changed with the admin's token alone"));
-    }
-    ThrowIfError(
-        hub_.SetLimitByAdmin(TextOf(params.getTenant()), TextOf(params.getKey()), TextOf(params.getValue()), id_));
+    const std::string tenant = TextOf(params.getTenant()), key = TextOf(params.getKey());
+    const std::string value = TextOf(params.getValue());
+    AsAdmin("limit", StrCat("tenant \"", Printable(tenant), "\": ", Printable(key), " = ", Printable(value)),
+            [&]() { return hub_.SetLimitByAdmin(tenant, key, value, id_); });
     return kj::READY_NOW;
   }
 
@@ -126,10 +151,30 @@ class SessionServer final : public wire::Session::Server {
     if (!hub_.IsCurrent(id_, connection_)) ThrowIfError(absl::FailedPreconditionError("the session is closed"));
   }
 
+  absl::Status CheckAdmin(const char* verb, const std::string& object) {
+    Check();
+    if (role_ == Role::kAdmin) return absl::OkStatus();
+    return absl::PermissionDeniedError(StrCat(verb, ": ", object, ": an admin's token alone may do that"));
+  }
+  void Record(const char* verb, const std::string& object, const char* decision, const std::string& why) {
+    hub_.Record({verb, token_.tenant, token_.id, id_.value, object, decision, why});
+  }
+  void Audited(const char* verb, const std::string& object, const absl::Status& status) {
+    Record(verb, object, status.ok() ? "allowed" : "refused", std::string(status.message()));
+    ThrowIfError(status);
+  }
+  template <typename Act>
+  void AsAdmin(const char* verb, const std::string& object, const Act& act) {
+    absl::Status status = CheckAdmin(verb, object);
+    if (status.ok()) status = act();
+    Audited(verb, object, status);
+  }
+
   Hub& hub_;
   SessionId id_;
   uint64_t connection_;
-  Role role_;
+  const TokenEntry token_;
+  const Role role_;
   Acceptor::Admission admission_;
   TenantsEdge::Place place_;
   absl::Status ended_;
@@ -205,7 +250,9 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
       opened = *std::move(made);
     }
     Admit();
-    auto server = kj::heap<SessionServer>(hub_, opened, role, admission_, *std::move(place));
+    hub_.Record({"connect", token.tenant, token.id, opened.session.value, peer_.text, "allowed",
+                 hello.resume.has_value() ? "went on with its session" : ""});
+    auto server = kj::heap<SessionServer>(hub_, opened, token, admission_, *std::move(place));
     *ended = server.get();
     auto results = context.getResults();
     results.setSession(kj::mv(server));
@@ -217,6 +264,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
   kj::Promise<void> join(JoinContext context) override {
     auto params = context.getParams();
     const auto hello = params.getHello();
+    verb_ = "join";
     TakeTry();
     if (door_ == Door::kClients)
       Forbid("join: this address is for clients; workers have another one (--listen-workers)");
@@ -236,6 +284,8 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     Require(joined.status());
     if (enroller_ != nullptr) enroller_->Joined(joined->worker);
     Admit();
+    hub_.Record(
+        {"join", holder_.tenant, holder_.id, 0, StrCat("worker ", joined->worker.value), "allowed", peer_.text});
     auto results = context.getResults();
     auto welcome = results.initWelcome();
     welcome.setIndex(joined->worker.value);
@@ -251,6 +301,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
 
   kj::Promise<void> enroll(EnrollContext context) override {
     const auto asked = context.getParams().getRequest();
+    verb_ = "enroll";
     TakeTry();
     Require(CheckVersion("enroll", asked.getProtocolVersion()));
     HolderOf("enroll", hub_.tenants_edge().WorkerOf(TextOf(asked.getJoinToken())));
@@ -263,6 +314,8 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     for (const auto host : asked.getHosts()) request.hosts.push_back(TextOf(host));
     auto enrolled = enroller_->Enroll(hub_.machine(), request, MonotonicNs() / 1'000'000);
     Require(enrolled.status());
+    hub_.Record(
+        {"enroll", holder_.tenant, holder_.id, 0, StrCat("worker ", enrolled->index.value), "allowed", peer_.text});
     spdlog::info("worker {} {} from {}", enrolled->index.value,
                  request.renews ? "has a new certificate, asked for" : "enrols", peer_.text);
     auto answer = context.getResults().initAnswer();
@@ -287,13 +340,17 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     admission_();
   }
   void Require(const absl::Status& status) {
-    if (!status.ok()) LogRefusal(peer_.text, StdView(status.message()));
+    if (!status.ok()) {
+      LogRefusal(peer_.text, StdView(status.message()));
+      hub_.Record({verb_, holder_.tenant, holder_.id, 0, peer_.text, "refused", std::string(status.message())});
+    }
     ThrowIfError(status);
   }
   void Forbid(const char* why) { Require(absl::PermissionDeniedError(why)); }
   TokenEntry HolderOf(std::string_view what, absl::StatusOr<TokenEntry> token) {
     if (!token.ok()) Require(WithMessage(token.status(), StrCat(what, ": ", StdView(token.status().message()))));
-    return *std::move(token);
+    holder_ = *token;
+    return holder_;
   }
 
   Hub& hub_;
@@ -301,6 +358,8 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
   const PeerName peer_;
   Acceptor::Admission admission_;
   Enroller* const enroller_;  // null: nobody enrols
+  const char* verb_ = "connect";
+  TokenEntry holder_;  // once its token is known
   bool tried_ = false;
   bool taken_ = false;  // it has a session or a worker
 };

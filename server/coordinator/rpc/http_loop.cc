@@ -15,6 +15,7 @@
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/page.h"
 
 namespace tessera {
 namespace {
@@ -109,7 +110,35 @@ class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::Error
     if (path == "/healthz") {
       return OnCoordinator([]() {}).then([this, &response]() { return Answer(response, kOk, kPlainType, "ok\n"); });
     }
-    return Answer(response, kNotFound, kPlainType, "/metrics, /healthz or /readyz\n");
+    if (path == "/events") return SendEvents(response);
+    const PageFile file = FindPageFile({path.cStr(), path.size()});
+    if (!file.type.empty()) return Answer(response, kOk, std::string(file.type).c_str(), std::string(file.text));
+    return Answer(response, kNotFound, kPlainType, "/, /metrics, /healthz or /readyz\n");
+  }
+
+  // A stream ends before its connection's time is over.
+  kj::Promise<void> SendEvents(Response& response) {
+    kj::HttpHeaders headers(table_);
+    headers.set(kj::HttpHeaderId::CONTENT_TYPE, "text/event-stream");
+    headers.add("Cache-Control", "no-store");
+    auto stream = response.send(kOk, "OK", headers);
+    auto& to = *stream;
+    return Write(to, "retry: 500\n\n")
+        .then([this, &to]() { return SendEvent(to, kPageEvents); })
+        .attach(kj::mv(stream));
+  }
+  kj::Promise<void> SendEvent(kj::AsyncOutputStream& to, int left) {
+    return Snapshot()
+        .then([this, &to]() { return Write(to, PageEvent(snapshot_)); })
+        .then([this, &to, left]() -> kj::Promise<void> {
+          if (left <= 1) return kj::READY_NOW;
+          return timer().afterDelay(kPageEvery).then([this, &to, left]() { return SendEvent(to, left - 1); });
+        });
+  }
+  static kj::Promise<void> Write(kj::AsyncOutputStream& to, std::string text) {
+    auto kept = kj::heap<std::string>(std::move(text));
+    auto written = to.write(kept->data(), kept->size());
+    return written.attach(kj::mv(kept));
   }
 
   // Unavailable where its loop doesn't turn.
@@ -131,11 +160,12 @@ class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::Error
   kj::Promise<void> Answer(Response& response, unsigned status, const char* type, std::string body) {
     kj::HttpHeaders headers(table_);
     headers.set(kj::HttpHeaderId::CONTENT_TYPE, type);
+    headers.add("X-Content-Type-Options", "nosniff");
+    headers.add("Content-Security-Policy", kPagePolicy);
     const char* const text = status == kOk ? "OK" : status == kUnavailable ? "Service Unavailable" : "Error";
     auto stream = response.send(status, text, headers, body.size());
-    auto kept = kj::heap<std::string>(std::move(body));
-    auto written = stream->write(kept->data(), kept->size());
-    return written.attach(kj::mv(stream), kj::mv(kept));
+    auto written = Write(*stream, std::move(body));
+    return written.attach(kj::mv(stream));
   }
 
   void taskFailed(kj::Exception&& exception) override { spdlog::warn("http: {}", exception.getDescription().cStr()); }

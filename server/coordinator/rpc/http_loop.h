@@ -1,12 +1,13 @@
 #pragma once
 
-// HttpLoop: /metrics, /healthz and /readyz of a coordinator, on a thread with an event loop of its own. Nothing that a
-// client of HTTP does is done on the coordinator's loop but the taking of a snapshot, at most one in kSnapshotAge.
+// HttpLoop: /metrics, /healthz, /readyz and the page of a coordinator, on a thread with an event loop of its own.
+// Nothing that a client of HTTP does is done on the coordinator's loop but the taking of a snapshot, at most one in
+// kSnapshotAge.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto http, HttpLoop::Start("127.0.0.1:9464", kj::getCurrentThreadExecutor(), take));
 //
 // Law: it reads, and changes nothing. It listens on loopback alone, and asks nobody who they are: it tells tenants'
-// names and counts, never what tensors hold.
+// names and counts, and what sessions are called, never what tensors hold.
 
 #include <functional>
 #include <future>
@@ -24,8 +25,11 @@ namespace tessera {
 
 inline constexpr size_t kMaxHttpConnections = 64;  // docs/limits.md: max_http_connections, which the oldest leaves
 inline constexpr kj::Duration kHttpConnectionTime = 10 * kj::SECONDS;  // docs/limits.md: http_connection_time
-inline constexpr kj::Duration kSnapshotAge = 100 * kj::MILLISECONDS;   // docs/limits.md: snapshot_age
-inline constexpr kj::Duration kLoopTurnsWithin = 1 * kj::SECONDS;      // docs/limits.md: loop_turns_within
+inline constexpr kj::Duration kPageEvery = 1 * kj::SECONDS;            // docs/limits.md: page_every
+inline constexpr int kPageEvents =
+    8;  // of one stream, which the browser then takes up again: docs/limits.md: page_events
+inline constexpr kj::Duration kSnapshotAge = 100 * kj::MILLISECONDS;  // docs/limits.md: snapshot_age
+inline constexpr kj::Duration kLoopTurnsWithin = 1 * kj::SECONDS;     // docs/limits.md: loop_turns_within
 
 class HttpLoop {
  public:

@@ -46,8 +46,10 @@ uint64_t RandomSecret() {
   return secret;
 }
 
-Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core)
+Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core,
+         const ServerManager& manager)
     : options_(options),
+      manager_(manager),
       timer_(timer),
       linger_(port),
       started_(timer.now()),
@@ -55,6 +57,8 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
       machine_(core_->machine()),
       began_us_(core_->now_us()),
       tenants_edge_(options),
+      drains_(machine_, static_cast<int64_t>(options.stop_timeout_s * 1e6),
+              [this](Event event) { Apply(std::move(event)); }),
       tasks_(*this) {
   const bool is_recovered = core_->is_recovered();
   Apply(StartedEvent{is_recovered ? machine_.given().epoch + 1 : options.epoch,
@@ -62,6 +66,7 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
   if (!is_recovered) return;
   GoOnWithSessions();
   GoOnWithWorkers();
+  drains_.GiveUpFormer();
 }
 
 // All connections went with the former process: leases begin.
@@ -116,6 +121,7 @@ void Hub::AwaitLog(const absl::Status& why) {
     spdlog::error("{}; nothing is admitted until that is mended", std::string(why.message()));
     log_complaint_us_ = now_us;
   }
+  manager_.Alive();
   // KJ's loop doesn't turn meanwhile, and takes no signal.
   sigset_t signals;
   sigemptyset(&signals);
@@ -138,6 +144,10 @@ void Hub::GoOn() {
 
 void Hub::Carry(Core::Consequences consequences) {
   for (const EndSession& end : consequences.ended) {
+    if (audit_ != nullptr && !end.tenant.empty()) {
+      audit_->AddUsage(book_.Last(end));
+      Record({"end", end.tenant, "", end.session.value, end.name, "allowed", std::string(end.reason.message())});
+    }
     FlushSession(end.session);
     EndLink(end.session, end.reason);
     core_->Drop(end.session);
@@ -218,6 +228,7 @@ std::optional<SessionId> Hub::LargestOutbox() const {
 }
 
 bool Hub::HasRoom(SessionId session) const {
+  if (is_stopping_) return false;
   auto found = machine_.sessions().find(session);
   return found == machine_.sessions().end() || found->second.queue_weight < static_cast<int64_t>(kSubmitHighWater);
 }
@@ -293,8 +304,11 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
     }
     return nullptr;
   }
-  const absl::Status status = message.isBatch() ? TakeBatch(session, message.getBatch())
-                                                : absl::InvalidArgumentError("a message of an unknown kind");
+  // A batch that comes while the process stops is not taken: with --state its client sends it to the next one.
+  const bool is_held = is_stopping_ && message.isBatch();
+  const absl::Status status = is_held             ? absl::OkStatus()
+                              : message.isBatch() ? TakeBatch(session, message.getBatch())
+                                                  : absl::InvalidArgumentError("a message of an unknown kind");
   if (!status.ok()) Refuse(session, status);
   auto found = sessions_.find(session);
   if (found == sessions_.end() || HasRoom(session)) return nullptr;
@@ -315,6 +329,7 @@ absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
 }
 
 absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::function<void(absl::Status)> on_end) {
+  if (is_stopping_) return absl::UnavailableError("connect: the coordinator is being stopped");
   event.session = SessionId(machine_.given().session + 1);
   event.secret = RandomSecret();
   absl::Status refused;
@@ -420,6 +435,12 @@ kj::Promise<void> Hub::RunTicks() {
     ticking_ = true;
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this]() {
                    LoseSilent();
+                   drains_.Look(NowUs());
+                   BookUsage();
+                   if (manager_.watchdog_us() > 0 && UptimeUs() - alive_us_ >= manager_.watchdog_us() / 4) {
+                     alive_us_ = UptimeUs();
+                     manager_.Alive();
+                   }
                    MayRest() ? Flush() : Apply(TickEvent{});
                    if (state_ != nullptr) state_->Tick(*core_);
                  })) {

@@ -17,11 +17,15 @@
 #include "schemas/codec/loop_linger.h"
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
+#include "server/coordinator/rpc/audit.h"
 #include "server/coordinator/rpc/clock_offset.h"
 #include "server/coordinator/rpc/core.h"
+#include "server/coordinator/rpc/drains.h"
 #include "server/coordinator/rpc/hello_codec.h"
 #include "server/coordinator/rpc/options.h"
 #include "server/coordinator/rpc/tenants_edge.h"
+#include "server/coordinator/rpc/usage_book.h"
+#include "server/process/server_manager.h"
 
 namespace kj {
 class Timer;
@@ -41,7 +45,8 @@ inline constexpr size_t kMaxLogChars = 500;  // docs/limits.md: max_log_chars
 class Hub final : private kj::TaskSet::ErrorHandler {
  public:
   // A core that was recovered goes on: its sessions' leases begin, and its workers have worker_timeout to join again.
-  Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core);
+  Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core,
+      const ServerManager& manager);
 
   void Apply(Event event, const wire::Batch::Reader* batch = nullptr);
   kj::Promise<void> RunTicks();
@@ -71,6 +76,15 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // Ends a worker's process; what comes of it is a death like any other. NotFound, or FailedPrecondition where its
   // process can't be ended from here and others map its memory.
   absl::Status KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by);
+  // hub_admin.cc. How many sessions were ended; NotFound for a tenant that isn't here.
+  absl::StatusOr<uint32_t> EvictByAdmin(const std::string& tenant, const std::string& reason, SessionId by);
+  absl::Status CordonByAdmin(WorkerIndex worker, Admits admits, SessionId by);
+  absl::StatusOr<DrainState> DrainByAdmin(WorkerIndex worker, Drains::Losses losses, SessionId by);
+  // What is done is told to the audit, and what sessions use, from now on until CloseBook.
+  void KeepBook(Audit& audit);
+  void CloseBook();
+  void Record(AuditEntry entry);
+  uint64_t dropped_audit() const { return audit_ == nullptr ? 0 : audit_->dropped(); }
   // The tenants file, when it has been read: limits are an event, tokens are not.
   void SetTenants(TenantsFile file);
   // Until the file is read again. NotFound, InvalidArgument.
@@ -93,6 +107,14 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Joined> RejoinWorker(const WorkerJoinedEvent& event, const RejoinRequest& again,
                                       wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
+  // Takes no session, no worker and no record any more; what was taken goes on.
+  void BeginStop();
+  bool is_stopping() const { return is_stopping_; }
+  // Whether all that was taken has ended. Of a session that waits for its client's bytes nothing is waited for.
+  bool IsQuiet() const;
+  // Workers and clients are told to end, unless there is a state folder: then they wait for the next coordinator.
+  void TellStopped();
+  bool HasToldAll() const;  // and the workers have gone
   // The process ends: workers that go from now on are not lost to anybody. Connections end before the hub does.
   void Stop();
 
@@ -134,6 +156,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
   };
+  void BookUsage();
   void GoOnWithSessions();
   void GoOnWithWorkers();
   void Disconnect(SessionLink& link);
@@ -180,6 +203,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   std::optional<SessionId> LargestOutbox() const;
 
   CoordinatorOptions options_;
+  const ServerManager& manager_;
   kj::Timer& timer_;
   LoopLinger linger_;
   kj::TimePoint started_;
@@ -192,6 +216,13 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written
   const int64_t began_us_;        // by the machine's clock, which goes on where a former process left it
   TenantsEdge tenants_edge_;
+  Drains drains_;
+  Audit* audit_ = nullptr;
+  UsageBook book_;
+  int64_t booked_us_ = 0;
+  int64_t alive_us_ = 0;  // when the service manager heard last that this process lives
+  bool is_stopping_ = false;
+  bool has_told_ = false;
   std::map<uint64_t, TakeStream> expected_links_;  // by key
   std::map<WorkerIndex, WorkerLink> workers_;
   std::map<WorkerIndex, ClockOffset> clocks_;

@@ -10,6 +10,9 @@ namespace tessera {
 
 void Hub::SetTenants(TenantsFile file) {
   spdlog::info("the tenants file has {} tenants and {} tokens", file.tenants.size(), file.tokens.size());
+  Record({.verb = "tenants-file",
+          .object = StrCat(file.tenants.size(), " tenants, ", file.tokens.size(), " tokens"),
+          .decision = "allowed"});
   tenants_edge_.Change(std::move(file.tokens));
   Apply(TenantsChangedEvent{std::move(file.tenants)});
 }

@@ -190,6 +190,7 @@ uint64_t Hub::NextIncarnation() const {
 }
 
 absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
+  if (is_stopping_) return absl::UnavailableError("join: the coordinator is being stopped");
   if (event.worker.value < 0) {
     event.worker = machine_.FreeWorkerIndex();
     while (workers_.contains(event.worker)) ++event.worker.value;  // joins that are under way
@@ -311,7 +312,7 @@ void Hub::WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string
   Retire(kj::mv(found->second.link));
   expected_links_.erase(found->second.link_key);
   workers_.erase(found);
-  if (!has_joined) return;
+  if (!has_joined || has_told_) return;
   Apply(WorkerLostEvent{worker, incarnation, cause});
 }
 

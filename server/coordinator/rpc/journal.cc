@@ -118,6 +118,22 @@ struct EventWriter {
     charged.setSession(e.session.value);
     charged.setUs(e.us);
   }
+  void operator()(const TenantEvictedEvent& e) {
+    auto evicted = out.initTenantEvicted();
+    evicted.setTenant(e.tenant.c_str());
+    evicted.setReason(e.reason.c_str());
+  }
+  void operator()(const WorkerAdmitsEvent& e) {
+    auto admits = out.initWorkerAdmits();
+    admits.setIndex(e.worker.value);
+    admits.setAdmits(static_cast<uint8_t>(e.admits));
+  }
+  void operator()(const WorkerDrainedEvent& e) {
+    auto drained = out.initWorkerDrained();
+    drained.setIndex(e.worker.value);
+    drained.setIncarnation(e.incarnation);
+    drained.setReason(e.reason.c_str());
+  }
 };
 
 absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
@@ -279,6 +295,22 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
         return absl::InvalidArgumentError(StrCat("journal: a session was charged ", e.getUs(), " us"));
       }
       return SessionChargedEvent{SessionId(e.getSession()), e.getUs()};
+    }
+    case Journal::TENANT_EVICTED: {
+      auto e = reader.getTenantEvicted();
+      return TenantEvictedEvent{TextOf(e.getTenant()), TextOf(e.getReason())};
+    }
+    case Journal::WORKER_ADMITS: {
+      auto e = reader.getWorkerAdmits();
+      if (e.getAdmits() > static_cast<uint8_t>(Admits::kNobody)) {
+        return absl::InvalidArgumentError(
+            StrCat("journal: worker ", e.getIndex(), " admits ", static_cast<int>(e.getAdmits())));
+      }
+      return WorkerAdmitsEvent{WorkerIndex(e.getIndex()), static_cast<Admits>(e.getAdmits())};
+    }
+    case Journal::WORKER_DRAINED: {
+      auto e = reader.getWorkerDrained();
+      return WorkerDrainedEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), TextOf(e.getReason())};
     }
     case Journal::CONNECTION_LOST:
     case Journal::SESSION_RESUMED:

@@ -90,6 +90,11 @@ void AddTenants(const MetricsSnapshot& snapshot, Families& to) {
   for_each([&](const std::string& tenant, const TenantMetrics& metrics) {
     to.Add({{"tenant", tenant}}, metrics.op_seconds);
   });
+  to.Begin("tessera_op_wait_seconds", "From a batch's coming until all of its records were taken up.",
+           MetricType::Histogram);
+  for_each([&](const std::string& tenant, const TenantMetrics& metrics) {
+    to.Add({{"tenant", tenant}}, metrics.wait_seconds);
+  });
   to.Begin("tessera_tenant_device_seconds_total", "Time for which a tenant's ops had a worker's device.",
            MetricType::Counter);
   for_each([&](const std::string& tenant, const TenantMetrics& metrics) {
@@ -105,6 +110,36 @@ void AddTenants(const MetricsSnapshot& snapshot, Families& to) {
     to.Add({{"tenant", tenant}, {"kind", "upload"}}, static_cast<double>(metrics.uploaded_bytes));
     to.Add({{"tenant", tenant}, {"kind", "download"}}, static_cast<double>(metrics.downloaded_bytes));
   });
+}
+
+// A share of 1 is what the weights say; above it is more.
+void AddShares(const MetricsSnapshot& snapshot, Families& to) {
+  double all_weights = 0, all_ns = 0;
+  for (const auto& [tenant, share] : snapshot.shares) {
+    if (share.device_ns == 0) continue;
+    all_weights += static_cast<double>(share.weight);
+    all_ns += static_cast<double>(share.device_ns);
+  }
+  to.Begin("tessera_weighted_share", "A tenant's part of all device time over its part of the weights of who had any.",
+           MetricType::Gauge);
+  for (const auto& [tenant, share] : snapshot.shares) {
+    const double weights = all_weights > 0 ? static_cast<double>(share.weight) / all_weights : 0;
+    const double time = all_ns > 0 ? static_cast<double>(share.device_ns) / all_ns : 0;
+    to.Add({{"tenant", TenantName(tenant)}}, weights > 0 ? time / weights : 0);
+  }
+  to.Begin("tessera_tenant_memory_bytes", "Bytes of a worker that a tenant's tensors have.", MetricType::Gauge);
+  for (const auto& [tenant, share] : snapshot.shares) {
+    for (size_t worker = 0; worker < share.used_bytes.size(); ++worker) {
+      to.Add({{"tenant", TenantName(tenant)}, {"worker", StrCat(worker)}, {"state", "resident"}},
+             static_cast<double>(share.used_bytes[worker]));
+    }
+  }
+  to.Begin("tessera_tenant_quota_bytes", "Bytes of each worker that a tenant was given.", MetricType::Gauge);
+  for (const auto& [tenant, share] : snapshot.shares) {
+    to.Add({{"tenant", TenantName(tenant)}, {"bound", "guaranteed"}}, static_cast<double>(share.guaranteed_bytes));
+    to.Add({{"tenant", TenantName(tenant)}, {"bound", "max"}},
+           share.max_bytes < 0 ? std::numeric_limits<double>::infinity() : static_cast<double>(share.max_bytes));
+  }
 }
 
 void AddSessions(const MetricsSnapshot& snapshot, Families& to) {
@@ -123,11 +158,13 @@ void AddWorkers(const MetricsSnapshot& snapshot, Families& to) {
   const auto number = [](const MetricsSnapshot::Worker& worker) {
     return ClientMetric::Label{"worker", StrCat(worker.index.value)};
   };
-  to.Begin("tessera_worker_state", "1 for the state that a worker is in.", MetricType::Gauge);
+  to.Begin("tessera_worker_state", "1 for each state that a worker is in.", MetricType::Gauge);
   for (const auto& worker : snapshot.workers) {
     for (const WorkerState state : {WorkerState::kAlive, WorkerState::kSuspect, WorkerState::kDead}) {
       to.Add({number(worker), {"state", NameOf(state)}}, worker.state == state ? 1 : 0);
     }
+    to.Add({number(worker), {"state", "cordoned"}}, worker.is_cordoned ? 1 : 0);
+    to.Add({number(worker), {"state", "draining"}}, worker.is_draining ? 1 : 0);
   }
   to.Begin("tessera_worker_memory_bytes", "A worker's arena: bytes that tensors have, and all.", MetricType::Gauge);
   for (const auto& worker : snapshot.workers) {
@@ -146,6 +183,51 @@ void AddWorkers(const MetricsSnapshot& snapshot, Families& to) {
 
 }  // namespace
 
+namespace {
+
+// Beyond the tenants that metrics tell apart all are one.
+std::string ShownName(const Metrics& metrics, const std::string& tenant) {
+  return metrics.tenants().size() < kMaxMetricTenants ? tenant : metrics.NameOf(tenant);
+}
+
+void AddShares(const StateMachine& machine, MetricsSnapshot& snapshot) {
+  for (const TenantEntry* entry : machine.tenants().all()) {
+    if (entry->is_removed && entry->sessions == 0) continue;
+    const TenantLimits& limits = entry->limits;
+    std::string name = ShownName(machine.metrics(), limits.name);
+    if (snapshot.shares.size() >= kMaxMetricTenants && !snapshot.shares.contains(name)) name = "other";
+    const bool is_first = !snapshot.shares.contains(name);
+    MetricsSnapshot::Tenant& share = snapshot.shares[name];
+    share.weight += limits.weight;
+    share.device_ns += entry->device_ns;
+    share.guaranteed_bytes += limits.guaranteed_bytes;
+    const bool is_limited = limits.max_bytes != kUnlimited && (is_first || share.max_bytes >= 0);
+    share.max_bytes = is_limited ? std::max<int64_t>(0, share.max_bytes) + limits.max_bytes : -1;
+    if (share.used_bytes.size() < entry->used_bytes.size()) share.used_bytes.resize(entry->used_bytes.size());
+    for (size_t worker = 0; worker < entry->used_bytes.size(); ++worker) {
+      share.used_bytes[worker] += entry->used_bytes[worker];
+    }
+  }
+}
+
+void AddHolders(const StateMachine& machine, MetricsSnapshot& snapshot) {
+  std::vector<const SessionEntry*> all;
+  for (const auto& [id, session] : machine.sessions()) all.push_back(&session);
+  const size_t shown = std::min(all.size(), kMaxHolders);
+  std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(shown), all.end(),
+                    [](const SessionEntry* a, const SessionEntry* b) {
+                      return a->bytes != b->bytes ? a->bytes > b->bytes : a->info.session < b->info.session;
+                    });
+  for (size_t i = 0; i < shown; ++i) {
+    const SessionEntry& session = *all[i];
+    snapshot.holders.push_back({session.info.session, session.info.tenant, session.info.name, session.info.client,
+                                session.tensors.size(), session.bytes, session.queue_weight, session.connected});
+  }
+  snapshot.session_count = all.size();
+}
+
+}  // namespace
+
 MetricsSnapshot SnapshotOf(const StateMachine& machine) {
   MetricsSnapshot snapshot;
   snapshot.now_us = machine.now_us();
@@ -158,9 +240,13 @@ MetricsSnapshot SnapshotOf(const StateMachine& machine) {
     worker.received_bytes = entry.received_bytes;
     for (size_t lane = 0; lane < kLaneCount; ++lane) worker.outstanding[lane] = entry.windows.lanes[lane].outstanding;
     worker.done_us = entry.done_us;
+    worker.is_cordoned = entry.newest_admitted != SessionId();
+    worker.is_draining = entry.admits == Admits::kNobody;
   }
+  AddShares(machine, snapshot);
+  AddHolders(machine, snapshot);
   for (const auto& [id, session] : machine.sessions()) {
-    MetricsSnapshot::Sessions& sessions = snapshot.sessions[session.info.tenant];
+    MetricsSnapshot::Sessions& sessions = snapshot.sessions[ShownName(machine.metrics(), session.info.tenant)];
     ++(session.connected ? sessions.connected : sessions.detached);
     sessions.pending_records += session.queue_weight;
   }
@@ -188,6 +274,10 @@ std::string MetricsText(const MetricsSnapshot& snapshot) {
   AddWorkers(snapshot, families);
   AddSessions(snapshot, families);
   AddTenants(snapshot, families);
+  AddShares(snapshot, families);
+  families.Begin("tessera_audit_dropped_total", "Entries of the audit that were left out: its disk is full or slow.",
+                 MetricType::Counter);
+  families.Add({}, static_cast<double>(snapshot.dropped_audit));
   return families.Text();
 }
 

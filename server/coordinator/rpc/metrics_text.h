@@ -21,6 +21,8 @@ struct MetricsSnapshot {
     int64_t total_bytes = 0;
     int64_t received_bytes = 0;  // from other workers
     std::array<int64_t, kLaneCount> outstanding = {};
+    bool is_cordoned = false;
+    bool is_draining = false;
     int64_t done_us = 0;  // when it reported something last, by the machine's clock
   };
   // A tenant's sessions that are there, with a client and without.
@@ -29,6 +31,25 @@ struct MetricsSnapshot {
     int64_t detached = 0;
     int64_t pending_records = 0;
   };
+  // A tenant that is here, or several of them as "other".
+  struct Tenant {
+    int64_t weight = 0;
+    std::vector<int64_t> used_bytes;  // by worker
+    int64_t guaranteed_bytes = 0;     // of each worker
+    int64_t max_bytes = -1;           // -1: none
+    int64_t device_ns = 0;
+  };
+  // A session, of those that hold the most.
+  struct Holder {
+    SessionId session;
+    std::string tenant;
+    std::string name;
+    std::string client;
+    uint64_t tensors = 0;
+    int64_t bytes = 0;  // on each worker, at most
+    int64_t queued = 0;
+    bool is_connected = false;
+  };
   int64_t now_us = 0;
   double uptime_s = 0;
   double loop_s = 0;  // that the coordinator's own work took
@@ -36,10 +57,15 @@ struct MetricsSnapshot {
   std::vector<Worker> workers;
   std::map<std::string, Sessions> sessions;  // by tenant
   std::map<std::string, TenantMetrics> tenants;
+  std::map<std::string, Tenant> shares;  // by the names of `tenants`
+  std::vector<Holder> holders;           // kMaxHolders at most, the one with the most bytes first
+  uint64_t session_count = 0;
+  uint64_t dropped_audit = 0;
   uint64_t plans_found = 0;
   uint64_t plans_made = 0;
 };
 
+inline constexpr size_t kMaxHolders = 50;  // docs/limits.md: max_holders
 MetricsSnapshot SnapshotOf(const StateMachine& machine);
 
 // The text format, version 0.0.4. A tenant without a name is "default".

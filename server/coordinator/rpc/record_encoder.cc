@@ -21,6 +21,7 @@ void FillHandles(const Handles& handles, capnp::List<uint64_t>::Builder list) {
 
 struct RecordEncoder {
   wire::Record::Builder out;
+  uint64_t request = 0;  // of a publication's
 
   void operator()(const CallRecord& record) {
     auto call = out.initCall();
@@ -110,6 +111,38 @@ struct RecordEncoder {
     call.setTimeoutUs(record.timeout_us);
     call.setNumber(record.number);
     call.setWaitedUs(record.waited_us);
+  }
+  void operator()(const PublicationRecord& record) {
+    request = record.request;
+    std::visit(*this, record.asked);
+  }
+  void operator()(const Publish& asked) {
+    auto publish = out.initPublish();
+    publish.setRequest(request);
+    publish.setName(Text(asked.name));
+    auto tensors = publish.initTensors(static_cast<unsigned>(asked.tensors.size()));
+    for (unsigned i = 0; i < tensors.size(); ++i) {
+      tensors[i].setName(Text(asked.tensors[i].name));
+      tensors[i].setHandle(asked.tensors[i].handle.value);
+    }
+    auto readers = publish.initReaders(static_cast<unsigned>(asked.readers.size()));
+    for (unsigned i = 0; i < readers.size(); ++i) readers.set(i, Text(asked.readers[i]));
+  }
+  void operator()(const Unpublish& asked) {
+    auto unpublish = out.initUnpublish();
+    unpublish.setRequest(request);
+    unpublish.setName(Text(asked.name));
+  }
+  void operator()(const Attach& asked) {
+    auto attach = out.initAttach();
+    attach.setRequest(request);
+    attach.setName(Text(asked.name));
+    attach.setFirstResult(asked.first_result.value);
+  }
+  void operator()(const ListPublished& asked) {
+    auto list = out.initListPublished();
+    list.setRequest(request);
+    list.setAfter(Text(asked.after));
   }
   void operator()(const BadRecord&) { TESSERA_CHECK(false); }
   void operator()(const BatchEndRecord&) { TESSERA_CHECK(false); }

@@ -188,6 +188,9 @@ absl::Status Snapshot::Decoder::Workers(Rows<wire::SnapshotWorker> rows) {
     worker.done_us = in.getDoneUs();
     worker.join_number = in.getJoinNumber();
     worker.first_ordinal = Ordinal(in.getFirstOrdinal());
+    if (in.getAdmits() > static_cast<uint8_t>(Admits::kNobody)) return NotAsWritten("worker");
+    worker.admits = static_cast<Admits>(in.getAdmits());
+    worker.newest_admitted = SessionId(in.getNewestAdmitted());
     if (worker.state != WorkerState::kDead) machine_->memory_.AddWorker(info->worker, info->memory_bytes);
   }
   return absl::OkStatus();

@@ -61,7 +61,7 @@ CommScope ScopeOf(wire::SnapshotScope::Reader in) {
 absl::StatusOr<Record> ReadQueued(wire::SnapshotQueued::Reader in) {
   switch (in.which()) {
     case wire::SnapshotQueued::RECORD: return DecodeRecord(in.getRecord());
-    case wire::SnapshotQueued::BATCH_END: return BatchEndRecord{in.getBatchEnd()};
+    case wire::SnapshotQueued::BATCH_END: return BatchEndRecord{in.getBatchEnd(), machine_->now_us_};
     case wire::SnapshotQueued::BAD: {
       BadRecord bad;
       bad.status = DecodeStatus(in.getBad().getStatus());
@@ -129,6 +129,8 @@ absl::Status Snapshot::Decoder::ReadSession(wire::SnapshotSession::Reader in, Se
   for (const uint64_t group : in.getGroups()) session.groups.insert(group);
   session.parked_weight = in.getParkedWeight();
   session.profile.next_number_ = in.getProfileNumber();
+  const auto usage = in.getUsage();
+  session.usage = {usage.getDeviceNs(), usage.getUploadedBytes(), usage.getDownloadedBytes(), usage.getRefused()};
   return absl::OkStatus();
 }
 

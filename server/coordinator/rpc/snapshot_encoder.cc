@@ -271,6 +271,8 @@ void Snapshot::Encoder::Workers() {
         out.setDoneUs(worker.done_us);
         out.setJoinNumber(worker.join_number);
         out.setFirstOrdinal(worker.first_ordinal.value);
+        out.setAdmits(static_cast<uint8_t>(worker.admits));
+        out.setNewestAdmitted(worker.newest_admitted.value);
       });
 }
 

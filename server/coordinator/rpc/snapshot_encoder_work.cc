@@ -95,6 +95,11 @@ void Snapshot::Encoder::EncodeSession(const SessionEntry& session, wire::Snapsho
   for (const uint64_t group : session.groups) groups.set(i++, group);
   out.setParkedWeight(session.parked_weight);
   out.setProfileNumber(session.profile.next_number());
+  auto usage = out.initUsage();
+  usage.setDeviceNs(session.usage.device_ns);
+  usage.setUploadedBytes(session.usage.uploaded_bytes);
+  usage.setDownloadedBytes(session.usage.downloaded_bytes);
+  usage.setRefused(session.usage.refused);
 }
 
 void Snapshot::Encoder::Sessions() {
