@@ -57,8 +57,8 @@ void ShowLosses(const DrainStep& step) {
   if (step.losses.empty()) return;
   std::vector<std::vector<std::string>> rows = {{"SESSION", "TENANT", "NAME", "TENSORS", "BYTES"}};
   for (const DrainStep::Loss& loss : step.losses) {
-    rows.push_back({StrCat(loss.session), loss.tenant, loss.name.empty() ? "-" : loss.name, StrCat(loss.tensors),
-                    ShowBytes(loss.bytes)});
+    rows.push_back({loss.session == 0 ? "publication" : StrCat(loss.session), loss.tenant,
+                    loss.name.empty() ? "-" : loss.name, StrCat(loss.tensors), ShowBytes(loss.bytes)});
   }
   std::printf("%s%llu tensors, %s\n", ShowTable(rows).c_str(), static_cast<unsigned long long>(step.tensors),
               ShowBytes(step.bytes).c_str());

@@ -25,7 +25,7 @@ uint64_t Publish(const Session& session, const nb::dict& tensors, const std::str
                  const std::vector<std::string>& readers) {
   std::map<std::string, Tensor> named;
   for (const auto& [key, tensor] : tensors) {
-    named.emplace(nb::cast<std::string>(key), nb::cast<const PyTensor&>(tensor).value);
+    named.emplace(nb::cast<std::string>(key), nb::cast<const PyTensor&>(tensor).value());
   }
   return ValueOrRaise(Released([&] { return session.Publish(named, name, readers); }));
 }

@@ -32,7 +32,8 @@ void Drains::LookThrough(WorkerIndex worker, Drain& drain) {
   size_t left = kTensorsAStep;
   auto session = machine_.sessions().lower_bound(drain.at_session);
   if (session != machine_.sessions().end() && session->first != drain.at_session) drain.at_handle = HandleId();
-  for (; session != machine_.sessions().end(); ++session, drain.at_handle = HandleId()) {
+  for (; !drain.at_publication.has_value() && session != machine_.sessions().end();
+       ++session, drain.at_handle = HandleId()) {
     const SessionEntry& entry = session->second;
     for (auto at = entry.tensors.upper_bound(drain.at_handle); at != entry.tensors.end(); ++at) {
       if (left-- == 0) {
@@ -41,7 +42,7 @@ void Drains::LookThrough(WorkerIndex worker, Drain& drain) {
       }
       drain.at_handle = at->first;
       if (!IsLostWith(*at->second, worker)) continue;
-      DrainState::Loss& loss = drain.losses[session->first];
+      DrainState::Loss& loss = drain.losses[{session->first, ""}];
       loss.session = session->first;
       loss.tenant = entry.info.tenant;
       loss.name = entry.info.name;
@@ -49,12 +50,26 @@ void Drains::LookThrough(WorkerIndex worker, Drain& drain) {
       loss.bytes += at->second->buffer->bytes;
     }
   }
+  const auto& publications = machine_.publications().all();
+  for (auto at = publications.upper_bound(drain.at_publication.value_or("")); at != publications.end(); ++at) {
+    if (left < at->second.tensors.size() && left < kTensorsAStep) return;  // a step looks at one at least
+    left -= std::min(left, at->second.tensors.size());
+    drain.at_publication = at->first;
+    for (const PublishedEntry::Tensor& one : at->second.tensors) {
+      if (!IsLostWith(*one.tensor, worker)) continue;
+      DrainState::Loss& loss = drain.losses[{SessionId(), at->first}];
+      loss.tenant = at->second.tenant->limits.name;
+      loss.name = at->first;
+      ++loss.tensors;
+      loss.bytes += one.tensor->buffer->bytes;
+    }
+  }
   drain.is_looked_through = true;
 }
 
 DrainState Drains::Describe(WorkerIndex worker, const Drain& drain) const {
   DrainState state;
-  for (const auto& [session, loss] : drain.losses) {
+  for (const auto& [owner, loss] : drain.losses) {
     state.losses.push_back(loss);
     state.tensors += loss.tensors;
     state.bytes += loss.bytes;
@@ -116,6 +131,7 @@ absl::StatusOr<DrainState> Drains::Step(WorkerIndex worker, Losses losses, const
       drain.is_looked_through = false;
       drain.at_session = SessionId();
       drain.at_handle = HandleId();
+      drain.at_publication.reset();
       drain.losses.clear();
     } else if (entry->second.windows.outstanding() == 0) {
       drain.is_told = true;

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,7 +32,7 @@ inline constexpr int64_t kForgottenUs = 5'000'000;  // docs/limits.md: drain_for
 struct DrainState {
   enum class Phase : uint8_t { kLooking = 0, kWaiting = 1, kEnding = 2, kDone = 3, kRefused = 4 };
   struct Loss {
-    SessionId session;
+    SessionId session;  // none: a publication, whose name is `name`
     std::string tenant;
     std::string name;
     uint64_t tensors = 0;
@@ -73,7 +75,8 @@ class Drains {
     bool is_told = false;
     SessionId at_session;  // the next tensor to look at is behind this one
     HandleId at_handle;
-    std::map<SessionId, DrainState::Loss> losses;
+    std::optional<std::string> at_publication;  // sessions are done: the next publication is behind this one
+    std::map<std::pair<SessionId, std::string>, DrainState::Loss> losses;  // by session, or by publication
   };
   // All tensors are looked at, or as many as a step has time for.
   void LookThrough(WorkerIndex worker, Drain& drain);

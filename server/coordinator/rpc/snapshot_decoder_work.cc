@@ -58,10 +58,10 @@ CommScope ScopeOf(wire::SnapshotScope::Reader in) {
   return scope;
 }
 
-absl::StatusOr<Record> ReadQueued(wire::SnapshotQueued::Reader in) {
+absl::StatusOr<Record> ReadQueued(wire::SnapshotQueued::Reader in, int64_t now_us) {
   switch (in.which()) {
     case wire::SnapshotQueued::RECORD: return DecodeRecord(in.getRecord());
-    case wire::SnapshotQueued::BATCH_END: return BatchEndRecord{in.getBatchEnd(), machine_->now_us_};
+    case wire::SnapshotQueued::BATCH_END: return BatchEndRecord{static_cast<uint64_t>(in.getBatchEnd()), now_us};
     case wire::SnapshotQueued::BAD: {
       BadRecord bad;
       bad.status = DecodeStatus(in.getBad().getStatus());
@@ -158,7 +158,7 @@ absl::Status Snapshot::Decoder::Held(Rows<wire::SnapshotHeld> rows) {
 
 absl::Status Snapshot::Decoder::Queued(Rows<wire::SnapshotQueued> rows) {
   for (const auto in : rows) {
-    TESSERA_ASSIGN_OR_RETURN(Record record, ReadQueued(in));
+    TESSERA_ASSIGN_OR_RETURN(Record record, ReadQueued(in, machine_->now_us_));
     if (in.getIsUnparked()) {
       machine_->unparked_.emplace_back(SessionId(in.getSession()), std::move(record));
       continue;
