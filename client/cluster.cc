@@ -199,12 +199,6 @@ absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std
                                     "tools/build, or set TESSERA_BIN_DIR to their folder"));
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> FindServerProgram(const std::string& role) { return FindProgram("", role); }
-
-namespace {
-
 // The write ends of the pipes that keep clusters of this process running, and the locks of their folders. A forked
 // child lets go of its copies, so that a cluster ends with the process that started it.
 class KeepAlivePipes {
@@ -600,5 +594,7 @@ std::string LocalCluster::JoinCommand(int worker) const {
   for (const std::string& flag : state_->WorkerFlags(worker)) absl::StrAppend(&command, " ", flag);
   return command;
 }
+
+absl::StatusOr<std::string> FindServerProgram(const std::string& role) { return FindProgram("", role); }
 
 }  // namespace tessera

@@ -20,6 +20,7 @@
 #include "tests/simulation/machine_laws.h"
 #include "tests/simulation/publication_laws.h"
 #include "tests/simulation/schedule.h"
+#include "tests/simulation/simulated_config.h"
 #include "tests/simulation/simulated_coordinator.h"
 #include "tests/simulation/simulated_workers.h"
 #include "tests/simulation/tenant_laws.h"
@@ -37,7 +38,6 @@ constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
 constexpr int64_t kTickUs = 10'000;
 constexpr int64_t kSilenceUs = 40'000;
-constexpr int64_t kWorkTimeoutUs = 60'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 2'000'000;  // a worker that stalls is probed after 100 times what it has to do
 
@@ -90,7 +90,7 @@ class Simulation {
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed),
-        coordinator_(Config(options.seed),
+        coordinator_(SimulatedConfig(options.seed),
                      options.kills_coordinator ? SimulatedCoordinator::Log::kKept : SimulatedCoordinator::Log::kNone),
         workers_(schedule_, random_,
                  {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
@@ -139,18 +139,6 @@ class Simulation {
   }
 
  private:
-  static CoordinatorConfig Config(uint64_t seed) {
-    CoordinatorConfig config;
-    config.debug_fill = seed % 3 == 0 ? 1 : 0;
-    config.max_outstanding_per_worker = 12;
-    config.max_cached_plans = 12;
-    config.max_segment_ops = 6;
-    config.work_timeout_us = kWorkTimeoutUs;
-    config.max_queued_records = 96;  // more than three processes with credit have under way
-    config.max_slice_looks = 20;     // a death and a close go on for some slices
-    return config;
-  }
-
   void Trace(const std::string& text) { result_.trace.push_back(StrCat(schedule_.now_us(), " us: ", text)); }
   void Broken(const absl::Status& status) {
     if (!result_.status.ok() || status.ok()) return;
@@ -766,7 +754,7 @@ class Simulation {
   }
 
   void CheckReplay() {
-    StateMachine again(Config(options_.seed));
+    StateMachine again(SimulatedConfig(options_.seed));
     std::vector<std::string> texts;
     for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
     for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
