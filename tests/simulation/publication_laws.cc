@@ -42,6 +42,20 @@ void PublicationLaws::See(const StateMachine& machine) {
   }
 }
 
+void PublicationLaws::Comes(const StateMachine& machine) {
+  published_.clear();
+  const auto add = [&](const TensorEntry& tensor) {
+    if (!tensor.buffer || tensor.buffer->bytes == 0) return;
+    const BufferEntry& buffer = *tensor.buffer;
+    const Range range{buffer.offset_bytes, buffer.offset_bytes + buffer.bytes, HoldersOf(machine, buffer)};
+    if (std::find(held_.begin(), held_.end(), range) != held_.end()) published_.insert(NumberOf(tensor.buffer));
+  };
+  for (const auto& [id, session] : machine.sessions()) {
+    for (const auto& [handle, tensor] : session.tensors) add(*tensor);
+  }
+  See(machine);
+}
+
 std::vector<PublicationLaws::Range> PublicationLaws::HeldRanges(const StateMachine& machine) const {
   std::vector<Range> held;
   std::set<std::pair<uint32_t, uint32_t>> seen;

@@ -20,6 +20,9 @@ class PublicationLaws {
   // After an event, before its messages to workers are looked at.
   void See(const StateMachine& machine);
   absl::Status Check(const StateMachine& machine, const ToWorkers& told);
+  // A coordinator goes, and another one comes from its log: buffers lie where they lay, under other numbers.
+  void Goes(const StateMachine& machine) { held_ = HeldRanges(machine); }
+  void Comes(const StateMachine& machine);
   // A fault: the result of some op is placed where a published tensor lies, as if that were donated. False: there was
   // neither such an op nor such a tensor.
   bool Misplace(const StateMachine& machine, Generator& random, ToWorkers& told) const;
@@ -31,11 +34,13 @@ class PublicationLaws {
     int64_t start = 0;
     int64_t stop = 0;
     std::vector<WorkerIndex> workers;
+    bool operator==(const Range&) const = default;
   };
   std::vector<Range> HeldRanges(const StateMachine& machine) const;
   std::vector<Range> WrittenBy(const ToWorkers& told) const;
 
   std::map<TemplateId, std::shared_ptr<const Plan>> plans_;
+  std::vector<Range> held_;                            // when the coordinator went
   std::set<std::pair<uint32_t, uint32_t>> published_;  // numbers of buffers that ever were
 };
 

@@ -281,6 +281,7 @@ class Simulation {
     Trace(StrCat("the coordinator is killed ", when));
     is_up_ = false;
     ++coordinators_;
+    publication_laws_.Goes(machine());
     going_on_ = false;
     killed_us_ = schedule_.now_us();
     workers_.LoseCoordinator();
@@ -306,6 +307,7 @@ class Simulation {
     if (options_.fault == Fault::kEffectBeforeLog) coordinator_.LoseTail();
     Broken(coordinator_.Restart());
     if (!result_.status.ok()) return;
+    publication_laws_.Comes(machine());
     ++result_.restarts;
     is_up_ = true;
     paused_us_ += schedule_.now_us() - killed_us_;

@@ -136,7 +136,7 @@ TEST(SimulationTest, ALimitThatTheMachineDoesNotHearOfIsSeen) {
 
 TEST(SimulationTest, LimitsThatAreNoEventAreSeenByAReplay) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kLimitsByTheEdge, found, 20, /*replays=*/true), 10);
+  EXPECT_GT(Breaking(Fault::kLimitsByTheEdge, found, 40, /*replays=*/true), 10);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("a replay's effect")));
 }
 
@@ -160,7 +160,7 @@ TEST(SimulationTest, AnEventThatIsNotSentAgainIsSeen) {
 
 TEST(SimulationTest, AReportThatIsLostIsSeen) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kLoseReport, found), 5);
+  EXPECT_GT(Breaking(Fault::kLoseReport, found, 80), 5);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
 }
 
