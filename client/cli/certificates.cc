@@ -19,6 +19,7 @@
 #include <openssl/x509v3.h>
 
 #include "schemas/codec/certificate_units.h"
+#include "schemas/codec/openssl_pieces.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -27,31 +28,8 @@ namespace {
 
 constexpr int kAuthorityDays = 3650;
 constexpr std::time_t kDaySeconds = 86400;
-constexpr size_t kMaxHostChars = 253;  // of a name in DNS
-
-template <auto kFree>
-struct Freed {
-  template <typename T>
-  void operator()(T* thing) const {
-    kFree(thing);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
-
-std::string TakeText(BIO* bio) {
-  char* data = nullptr;
-  const long bytes = BIO_get_mem_data(bio, &data);
-  return std::string(data, static_cast<size_t>(bytes));
-}
-
-// A key behind a passphrase isn't asked for on the terminal.
-int NoPassphrase(char*, int, int, void*) { return -1; }
 
 Certificate ParseCertificate(BIO* bio) { return Certificate(PEM_read_bio_X509(bio, nullptr, &NoPassphrase, nullptr)); }
-
-Bio Reader(const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
 
 std::time_t TimeOf(const ASN1_TIME* time) {
   std::tm parts{};

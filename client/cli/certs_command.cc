@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/certificates.h"
 #include "client/cli/command.h"
+#include "schemas/codec/authority.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -21,14 +22,6 @@ struct CertsOptions {
   CertificateRequest request;
   std::string show;
 };
-
-std::string DateText(std::time_t time) {
-  std::tm parts{};
-  char text[32] = "";
-  gmtime_r(&time, &parts);
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &parts);
-  return text;
-}
 
 std::string ShowCertificate(const CertificateFacts& facts) {
   const std::time_t now = std::time(nullptr), day = 86400;

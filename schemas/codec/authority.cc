@@ -18,6 +18,7 @@
 #include <openssl/x509v3.h>
 
 #include "absl/strings/str_cat.h"
+#include "schemas/codec/openssl_pieces.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -25,21 +26,10 @@ namespace tessera {
 namespace {
 
 constexpr std::time_t kDaySeconds = 86400;
-constexpr size_t kMaxHostChars = 253;  // of a name in DNS
 
-template <auto kFree>
-struct Freed {
-  template <typename T>
-  void operator()(T* thing) const {
-    kFree(thing);
-  }
-};
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Number = std::unique_ptr<BIGNUM, Freed<BN_free>>;
 using SigningRequest = std::unique_ptr<X509_REQ, Freed<X509_REQ_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
 
 absl::Status LibraryError(std::string_view what) {
   const unsigned long code = ERR_get_error();
@@ -50,18 +40,7 @@ absl::Status LibraryError(std::string_view what) {
 
 // ---- PEM
 
-std::string TakeText(BIO* bio) {
-  char* data = nullptr;
-  const long bytes = BIO_get_mem_data(bio, &data);
-  return std::string(data, static_cast<size_t>(bytes));
-}
-
-// A key behind a passphrase isn't asked for on the terminal.
-int NoPassphrase(char*, int, int, void*) { return -1; }
-
 Certificate ParseCertificate(BIO* bio) { return Certificate(PEM_read_bio_X509(bio, nullptr, &NoPassphrase, nullptr)); }
-
-Bio Reader(const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
 
 absl::StatusOr<SignedKey> ToPem(X509* certificate, EVP_PKEY* key) {
   const Bio certificate_out(BIO_new(BIO_s_mem())), key_out(BIO_new(BIO_s_mem()));
@@ -298,6 +277,14 @@ bool IsPin(std::string_view text) {
   if (text.substr(0, kPinScheme.size()) != kPinScheme) return false;
   text.remove_prefix(kPinScheme.size());
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string DateText(std::time_t time) {
+  std::tm parts{};
+  char text[32] = "";
+  gmtime_r(&time, &parts);
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &parts);
+  return text;
 }
 
 }  // namespace tessera

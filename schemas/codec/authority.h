@@ -68,4 +68,7 @@ std::string PinOf(const x509_st& certificate);
 // Whether the text could be a pin.
 bool IsPin(std::string_view text);
 
+// "2026-11-27 16:58 UTC", for messages about certificates.
+std::string DateText(std::time_t time);
+
 }  // namespace tessera

@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_join.h"
 #include "schemas/codec/authority.h"
+#include "schemas/codec/openssl_pieces.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -29,18 +30,10 @@ namespace {
 
 constexpr size_t kMaxShownBytes = 200;
 
-template <auto kFree>
-struct Freed {
-  template <typename T>
-  void operator()(T* thing) const {
-    kFree(thing);
-  }
-};
 using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
 using Connection = std::unique_ptr<SSL, Freed<SSL_free>>;
 using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
 using Check = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 using Found = std::unique_ptr<addrinfo, Freed<freeaddrinfo>>;
 
 class Socket {
@@ -93,14 +86,6 @@ std::string OwnAddress(int fd) {
       0) {
     return "";
   }
-  return text;
-}
-
-std::string DateText(std::time_t time) {
-  std::tm parts{};
-  char text[32] = "";
-  gmtime_r(&time, &parts);
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M UTC", &parts);
   return text;
 }
 

@@ -55,7 +55,7 @@ LAYERS = {
 OWNERS = {
     r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/codec/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
     r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/", r"^tests/fuzz/ucx_"],
-    r"^openssl/": [r"^client/cli/certificates", r"^schemas/codec/(authority|certificate_units|pinned_server)", r"^server/transport/tls/", r"^server/coordinator/tenants/token_table", r"^tests/"],
+    r"^openssl/": [r"^client/cli/certificates", r"^schemas/codec/(authority|certificate_units|openssl_pieces|pinned_server)", r"^server/transport/tls/", r"^server/coordinator/tenants/token_table", r"^tests/"],
     r"^nccl\.h$": [r"^server/transport/nccl/", r"^tests/emulator/cuda/nccl/"],
     r"^cuda\.h$": [r"^server/device/cuda/", r"^kernels/cuda/", r"^tests/emulator/cuda/"],
     r"^cuda_runtime": [],
