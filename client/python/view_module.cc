@@ -271,9 +271,11 @@ std::optional<Tensor> RootWith(const PyTensor& view, const Tensor& value) {
 }
 
 void DefineViews(nb::class_<PyTensor>& tensor) {
-  tensor.def_prop_ro("_view_steps", &StepsToPython).def("_check_write", [](nb::handle self, const std::string& op) {
-    CheckWritable(self, op, nb::none());
-  });
+  tensor
+      .def_prop_ro("_shares_elements",
+                   [](const PyTensor& t) { return t.shown != nullptr && t.shown->elements.use_count() > 1; })
+      .def_prop_ro("_view_steps", &StepsToPython)
+      .def("_check_write", [](nb::handle self, const std::string& op) { CheckWritable(self, op, nb::none()); });
 }
 
 }  // namespace tessera::python

@@ -204,7 +204,7 @@ def test_a_picture_does_not_wait_for_an_unfinished_op(new_cluster):
     os.kill(cluster.worker_pids[1], signal.SIGSTOP)
     try:
         y = x + 1
-        with in_time.Limit(0.5):
+        with in_time.Limit(2):
             picture = y._repr_html_()
         assert "still being computed" in picture and "worker 1" in picture
         with in_time.Limit(3):

@@ -153,13 +153,13 @@ class Program:
                          and np.promote_types(a.dtype, b.dtype) == a.dtype and a.dtype != np.bool_)
         if other is None:
             return
-        kept, before = x[...], a
+        x = x.copy() if x._shares_elements else x   # the arrays beside the tensors share none
+        kept, before = x[...].copy(), a
         y, b, _ = other
         at = next(i for i, one in enumerate(self.pool) if one[2] == number)
         del self.pool[at]
         after = a + b
         placements = x.placements
-        x = x.copy() if x._view_steps else x    # a view is not written
         x += y
         assert x.placements == placements or any(p.is_partial() for p in placements)
         self.keep(x, after, f"x += {y!r}")

@@ -178,19 +178,20 @@ def views_and_orders():
     x = np.arange(12.0).reshape(3, 4) + rank
     dist.all_reduce(x[:, ::2])
     t = ts.asarray(np.arange(12.0).reshape(3, 4) + rank)
-    turned, stepped = t.T, t[:, ::2]
-    dist.all_reduce(turned)
+    turned, stepped = t.T, t[:, ::2].copy()
+    dist.all_reduce(turned)     # a view: t has it, too
     dist.all_reduce(stepped)
-    return x, np.asarray(turned), np.asarray(stepped)
+    return x, np.asarray(turned), np.asarray(stepped), np.asarray(t)
 
 
 def test_views(ranks):
     whole = np.arange(12.0).reshape(3, 4)
-    for rank, (x, turned, stepped) in enumerate(ranks.run(views_and_orders)):
+    for rank, (x, turned, stepped, t) in enumerate(ranks.run(views_and_orders)):
         wanted = whole + rank
         wanted[:, ::2] = (3 * whole + 3)[:, ::2]
         same(x, wanted)
         same(turned, (3 * whole + 3).T)
+        same(t, 3 * whole + 3)
         same(stepped, (3 * whole + 3)[:, ::2])
 
 

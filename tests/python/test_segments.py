@@ -82,10 +82,10 @@ def test_assignment_writes_in_place_and_leaves_what_was_taken_before(clusters):
     with clusters[0].connect() as session:
         mesh = session.init_device_mesh((4,))
         x = session.distribute_tensor(np.zeros(8), mesh, [ts.Shard(0)])
-        before = x[2:6]
+        before, view = x[2:6].copy(), x[2:6]
         also = x + 0
         for i in range(8):
             x[i] = float(i)
         assert np.array_equal(x.full_tensor(), np.arange(8.0))
-        assert np.array_equal(before.full_tensor(), np.zeros(4))
+        assert np.array_equal(before.full_tensor(), np.zeros(4)) and np.array_equal(view.full_tensor(), np.arange(2.0, 6.0))
         assert np.array_equal(also.full_tensor(), np.zeros(8))

@@ -64,7 +64,7 @@ def test_an_admin_ends_a_worker_and_nobody_else_does(new_cluster):
     rows, copies = (ts.full((8,), 3.0, device_mesh=mesh, placements=[p]).wait() for p in (ts.Shard(0), ts.Replicate()))
     refused = tessera("kill-worker", "1", "--address", cluster.address)
     assert refused.returncode == 1 and "admin" in refused.stderr
-    with pytest.raises(ts.PermissionDeniedError, match="worker 1 may be ended with the admin's token alone"):
+    with pytest.raises(ts.PermissionDeniedError, match="kill-worker: worker 1: an admin's token alone may do that"):
         session.kill_worker(1)
     assert float(rows.sum()) == 24
     ended = tessera("kill-worker", "1", "--reason", "its\nfan broke", "--address", cluster.admin_address)

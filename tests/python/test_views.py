@@ -280,8 +280,8 @@ def test_a_copy_is_written_and_leaves_what_was_copied(session, mesh4, dtype):
         y[...] = True
         np.testing.assert_array_equal(x.full_tensor(), before)
         assert bool(ts.all(y == 1))
-    with pytest.raises(ts.InvalidArgumentError, match="copy: x is int, not a Tensor"):
-        ts.copy(3)
+    with pytest.raises(ts.InvalidArgumentError, match="copy: x is str, not a Tensor"):
+        ts.copy("3")
 
 
 def test_numpy_arrays_of_a_tensor_are_read_only_unless_a_copy_is_asked_for(x):
@@ -304,7 +304,6 @@ def test_grids_of_coordinates_are_written(session):
 
 
 def test_messages_do_not_call_tensors_immutable(x):
-    for act in (lambda: x.__delitem__(0), lambda: np.add(x, 1, out=x), lambda: ts.sum(x, out=x), lambda: x.cumsum(out=x), lambda: ts.exp(x, out=x)):
-        with pytest.raises((TypeError, NotImplementedError)) as error:
-            act()
-        assert "immutable" not in str(error.value) and ("y[...] = result" in str(error.value) or "ts.delete" in str(error.value))
+    with pytest.raises(NotImplementedError) as error:
+        del x[0]
+    assert "immutable" not in str(error.value) and "ts.delete" in str(error.value)

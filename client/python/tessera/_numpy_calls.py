@@ -14,7 +14,7 @@ import numpy as np
 
 import _tessera
 from . import _context
-from ._errors import ArgumentError, DTypeError, FailedPreconditionError, InvalidArgumentError
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError, TesseraError
 from ._names import suggestion
 
 MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
@@ -75,7 +75,7 @@ def _first_tensor(values):
 def _has_session() -> bool:
     try:
         _context.current_session()
-    except FailedPreconditionError:
+    except TesseraError:        # none is open, several are, or the one that was is lost
         return False
     return True
 
@@ -114,7 +114,7 @@ class Numpy:
         self.many = next((p.name for p in own.parameters.values() if p.kind == kinds.VAR_POSITIONAL), None)
         self.most = 1 << 30 if self.many else len(self.only) + len(self.either)
         self.least = sum(p.default is p.empty for p in own.parameters.values() if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD))
-        self.takes_operands = not (_TENSORS | _LISTS).isdisjoint((*self.only, *self.either, self.many))
+        self.takes_operands = _numpy_function(self.name) is not None and not (_TENSORS | _LISTS).isdisjoint((*self.only, *self.either, self.many))
         self.takes_any = any(p.kind == kinds.VAR_KEYWORD for p in own.parameters.values())
 
     def fits(self, args, kwargs) -> bool:
@@ -184,7 +184,7 @@ class Numpy:
     def __call__(self, args: tuple, kwargs: dict):
         """Of a call that isn't the function's own: its result. Where NumPy's function has no such call either, the function
         says what is wrong."""
-        args = self.operands(args)
+        args = self.operands(args) if self.takes_operands else args
         if self.fits(args, kwargs) and kwargs.get("out") is None:
             return self.function(*args, **kwargs)
         plan = self.plan(args, kwargs)
