@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -191,14 +192,15 @@ while True:
 
 def test_a_worker_that_is_told_to_end_lets_a_download_end_and_ends_with_success(tmp_path):
     with JoinedPool(tmp_path) as pool:
-        for attempt in range(8):
+        for attempt in range(30):
             worker = pool.join("--grace=60")
             client = subprocess.Popen([sys.executable, "-c", DOWNLOADS, pool.address, TOKENS["TESSERA_TOKEN"], pool.tls / "ca.crt"], stdout=subprocess.PIPE,
                                       stderr=subprocess.DEVNULL, text=True)
             try:
                 assert client.stdout.readline() == "begins\n"
                 client.stdout.readline()
-                # Most of the client's time is a download; where it is held up in none, another one is tried.
+                # Somewhere in the next download; where it is held up in none, another one is tried, a little later in it.
+                threading.Event().wait(0.003 * (attempt % 10))
                 client.send_signal(signal.SIGSTOP)
                 worker.send_signal(signal.SIGTERM)
                 wait_until(lambda: worker.poll() is not None or "transfers under way" in pool.log_of(attempt), "the worker to end, or to wait")
