@@ -19,7 +19,7 @@ struct Membership {
   };
   std::map<int32_t, Worker> workers;
   int32_t numbers = 0;  // how many the cluster has given out
-  // Those that are there and may be used, of the kind.
+  // The workers of the kind that are there and may be used.
   std::vector<WorkerIndex> Present(DeviceKind kind) const;
   // Of the one with the lowest number that is there.
   DeviceKind default_kind() const;

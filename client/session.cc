@@ -215,7 +215,7 @@ absl::Status Session::SetLimit(const std::string& tenant, const std::string& key
 
 namespace {
 
-// What an admin's call answers.
+// The answer to an admin's call.
 template <typename Answer, typename Ask>
 absl::StatusOr<Answer> AskFor(SessionImpl& session, std::string_view what, const Ask& ask) {
   auto answered = std::make_shared<Answer>();

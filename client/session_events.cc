@@ -1,4 +1,4 @@
-// What a session is told: its events, its line, its end.
+// News of a session: its events, its line, its end.
 
 #include <utility>
 

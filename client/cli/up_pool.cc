@@ -54,7 +54,7 @@ absl::Status WriteOwn(const std::string& file, const std::string& text) {
   return status;
 }
 
-// Those of the file, or new ones.
+// The tokens of the file, or new ones.
 absl::Status TakeTokens(const std::string& file, Pool& pool) {
   const std::pair<std::string, std::string*> named[] = {{"TESSERA_TOKEN=", &pool.token},
                                                         {"TESSERA_JOIN_TOKEN=", &pool.join_token},

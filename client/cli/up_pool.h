@@ -32,7 +32,7 @@ std::string PoolFolder(const std::string& state);
 absl::StatusOr<Pool> MakePool(const std::string& folder, const Address& listen);
 // The flags and tokens of a cluster that serves the pool.
 void ServePool(const Pool& pool, ClusterOptions& options);
-// What a shell of the next machine takes. It carries the workers' token.
+// The line for a shell of the next machine. It carries the workers' token.
 std::string JoinLine(const Pool& pool);
 // {"address": ..., "token": ..., "admin_token": ..., "ca": ..., "join": {"address", "ca_pin", "token"}}, for its user
 // alone; whole or not at all.

@@ -27,7 +27,7 @@ class PyTensor {
   PyTensor& operator=(PyTensor&&) = delete;
   ~PyTensor();
 
-  // What it is now. A view whose elements were written through another tensor takes them anew, which may raise.
+  // The value now. A view whose elements were written through another tensor takes them anew, which may raise.
   const Tensor& value() const {
     if (shown != nullptr) TakeAnew();
     return value_;

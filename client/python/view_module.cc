@@ -51,7 +51,7 @@ std::vector<int64_t> DimsOf(const OpCall& call, size_t rank) {
   return dims;
 }
 
-// What is written and what a step needs of it, in the place where the step began: its inverse.
+// The inverse of a step: the value in the shape and order that its base has.
 Tensor Undo(const OpCall& call, const Tensor& base, const Tensor& value) {
   switch (call.op) {
     case OpId::kTranspose: {

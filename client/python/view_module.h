@@ -47,7 +47,8 @@ struct Shown {
   uint64_t seen = 0;                         // writes that the value has
 };
 
-// Of what `base`, an object of Python's, gives for an index, a shape, or an op whose result NumPy has as a view.
+// `view` is the result of `base`, an object of Python's, for an index, a shape, or an op whose result NumPy has as a
+// view.
 void MarkIndex(PyTensor& base, IndexKeys keys, nb::object key, PyTensor& view);
 void MarkReshape(PyTensor& base, const Shape& shape, PyTensor& view);
 void MarkOp(PyTensor& base, const OpCall& call, size_t number, PyTensor& view);  // number: of the op's results

@@ -1,6 +1,6 @@
 #pragma once
 
-// What sources that use OpenSSL have in common: things that free themselves, and PEM texts.
+// Pieces that sources with OpenSSL share: things that free themselves, and PEM texts.
 //
 //   Bio bio = Reader(pem);
 //   Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, &NoPassphrase, nullptr));

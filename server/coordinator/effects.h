@@ -119,7 +119,7 @@ struct ToClient {
   SessionEvent event;
 };
 
-// What a session had, for who keeps the books.
+// A session's use, for the books.
 struct SessionUsage {
   int64_t device_ns = 0;  // summed over workers
   int64_t uploaded_bytes = 0;

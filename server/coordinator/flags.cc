@@ -50,7 +50,7 @@ struct Seconds {
   double handshake_timeout = 10;
 };
 
-// What a worker shows that has one address and one secret.
+// Flags for workers that have one address and one secret.
 void AddEnrolOptions(CLI::App& app, EnrolOptions& enrol) {
   app.add_option("--ca-key", enrol.ca_key,
                  "key of the CA of --tls-ca, a PEM file: workers with --join get their certificates from here");

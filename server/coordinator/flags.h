@@ -1,6 +1,6 @@
 #pragma once
 
-// What a coordinator process is told: by flags, the environment and a config file (server/process/config_file.h).
+// A coordinator process's options: by flags, the environment and a config file (server/process/config_file.h).
 
 #include <optional>
 

@@ -112,7 +112,7 @@ kj::Promise<void> Await(kj::Timer& timer, kj::TimePoint deadline, std::function<
       [&timer, deadline, is_so = std::move(is_so)]() mutable { return Await(timer, deadline, std::move(is_so)); });
 }
 
-// What was taken ends, then workers and clients hear that this is the end. A second signal cuts that short.
+// Work that was taken ends, then workers and clients hear that this is the end. A second signal cuts that short.
 kj::Promise<void> Stop(Hub& hub, kj::AsyncIoContext& io) {
   auto& timer = io.provider->getTimer();
   const auto patience = static_cast<int64_t>(hub.options().stop_timeout_s * 1e6) * kj::MICROSECONDS;

@@ -1,4 +1,4 @@
-// What the state machine does with publications: publish, attach, take back, list.
+// The state machine's work with publications: publish, attach, take back, list.
 
 #include "server/coordinator/publications.h"
 

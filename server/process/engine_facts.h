@@ -1,6 +1,6 @@
 #pragma once
 
-// What the engine that started a process (Slurm, Kubernetes, a container, a shell) says of its share of the host:
+// A process's share of the host, as the engine says that started it (Slurm, Kubernetes, a container, a shell):
 // memory, processors, a number. Pure: files are read below `root`, variables by `variable`.
 //
 //   const EngineFacts facts = FindEngineFacts("", ReadVariable);

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// Who speaks, and how, in SayFatal.
+// The speaker, and the form, of SayFatal.
 struct Voice {
   std::string program = "tessera";
   LogFormat format = LogFormat::kText;

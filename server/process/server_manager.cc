@@ -49,7 +49,7 @@ ServerManager::~ServerManager() {
   if (fd_ >= 0) close(fd_);
 }
 
-// What finds no room is left out: the next one comes soon.
+// A message that finds no room is left out: the next one comes soon.
 void ServerManager::Tell(const std::string& message) const {
   if (fd_ >= 0) send(fd_, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What systemd hears of a server whose unit has Type=notify: that it is ready, that it is about to stop, and, again and
+// News for systemd of a server whose unit has Type=notify: that it is ready, that it is about to stop, and, again and
 // again, that it is alive. Without NOTIFY_SOCKET in the environment all of it does nothing.
 //
 //   ServerManager manager;                       // before any thread starts: it takes its variables away

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a worker process is told: by flags, the environment and a config file (server/process/config_file.h).
+// A worker process's options: by flags, the environment and a config file (server/process/config_file.h).
 
 #include <optional>
 

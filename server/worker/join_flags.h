@@ -24,8 +24,9 @@ void AddShareOptions(CLI::App& app, WorkerOptions& options);
 // from where. InvalidArgument names the flag.
 absl::Status TakeShare(const EngineFacts& found, WorkerOptions& options);
 
-// What enrolment takes of the flags, and, once the worker is enrolled, what it gives them: the certificate's files, the
-// number, the coordinator's address for workers, and addresses by which others reach the worker where none were said.
+// Enrolment's part of the flags, and, once the worker is enrolled, the values that it gives them: the certificate's
+// files, the number, the coordinator's address for workers, and addresses by which others reach the worker where none
+// were said.
 EnrolmentOptions EnrolmentOf(const WorkerOptions& options);
 void TakeEnrolment(const Enrolment& enrolment, WorkerOptions& options);
 

@@ -196,7 +196,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
 // How far a worker got, should its running throw.
 enum class Stage : uint8_t { kJoining, kJoined, kStopped };
 
-// What the process has before it joins.
+// The process's parts before it joins.
 struct Own {
   Platform& platform;
   const std::shared_ptr<const SharedArena>& arena;

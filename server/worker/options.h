@@ -1,6 +1,6 @@
 #pragma once
 
-// What a worker process is told by its command line, and what is made of that before it joins.
+// A worker process's command line, and the parts that are made of it before the worker joins.
 
 #include <chrono>
 #include <cstdint>

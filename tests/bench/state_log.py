@@ -1,4 +1,4 @@
-"""What a state folder costs: ops a second and the time of an op and its value, with `--state` and without, in turns; and how
+"""The cost of a state folder: ops a second and the time of an op and its value, with `--state` and without, in turns; and how
 long a coordinator that is killed is away.
 
     tools/python tests/bench/state_log.py [--json] [--seconds 3] [--rounds 3] [--tensors 100000]

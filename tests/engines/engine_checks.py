@@ -1,4 +1,4 @@
-"""What each engine's pool is asked for: right products, bytes between its nodes, and nothing left in the end."""
+"""Checks of each engine's pool: right products, bytes between its nodes, and nothing left in the end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What tests/engines/test_ray.py runs in the Python that has Ray: a pool on two nodes of a real cluster."""
+"""The program that tests/engines/test_ray.py runs in the Python that has Ray: a pool on two nodes of a real cluster."""
 
 import os
 import signal

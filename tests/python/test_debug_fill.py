@@ -14,7 +14,7 @@ SECRET = np.frombuffer(b"another tenant's secret value, 32", dtype=np.uint8)[:32
 
 
 def arenas(cluster) -> list[bytes]:
-    """What the workers' memory has, as a worker of the same host sees it."""
+    """The bytes of the workers' memory, as a worker of the same host sees them."""
     found = []
     for pid in cluster.worker_pids:
         for name in os.listdir(f"/proc/{pid}/fd"):

@@ -15,7 +15,7 @@ std::pair<uint32_t, uint32_t> NumberOf(const BufferPointer& buffer) {
   return {number.slot, number.generation};
 }
 
-// Those that have a buffer: one that was lost took its part along, and one that joined since has nothing of it.
+// The workers that have a buffer: one that was lost took its part along, and one that joined since has nothing of it.
 std::vector<WorkerIndex> HoldersOf(const StateMachine& machine, const BufferEntry& buffer) {
   std::vector<WorkerIndex> holders;
   for (const WorkerIndex worker : *buffer.workers) {

@@ -36,7 +36,7 @@ class SimulatedCoordinator {
   void TearNext(uint64_t random) { disk_->torn_by = random; }
   // The core goes, and another one comes from the log. The error says in what it differs from the one that went.
   absl::Status Restart();
-  // What there is now. The next process goes on from the last one and the log behind it, and it is checked that the
+  // The state now. The next process goes on from the last one and the log behind it, and it is checked that the
   // whole log leads to the same.
   absl::Status TakeSnapshot();
   // Faults: the log loses the last event that it had; what is behind a snapshot loses the first.

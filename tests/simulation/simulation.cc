@@ -150,7 +150,7 @@ class Simulation {
   const StateMachine& machine() const { return coordinator_.machine(); }
   uint64_t epoch() const { return machine().given().epoch; }
   SessionOutbox& OutboxOf(const Session& session) { return coordinator_.core().outbox(session.id); }
-  // What the machine takes for the time: a coordinator that was away counts against nobody.
+  // The machine's time: a coordinator that was away counts against nobody.
   int64_t NowUs() const { return schedule_.now_us() - paused_us_; }
   uint64_t NextConnection() {
     const uint64_t next = machine().given().connection + 1;

@@ -30,14 +30,14 @@ _NUMPY_NAMES = {"bitwise_invert": "invert", "bitwise_left_shift": "left_shift", 
 # Parameters that are tensors.
 _TENSORS = frozenset(("x", "x1", "x2", "a", "b", "y", "v", "m", "xp", "fp", "condition", "mask", "weights", "values", "mat1", "mat2", "self"))
 _LISTS = frozenset(("arrays", "tensors", "operands"))
-# What writes into its first operand: an array there would lose it.
+# Functions that write into their first operand: an array there would lose it.
 _IN_PLACE = frozenset(("put", "place", "putmask", "copyto", "fill_diagonal", "put_along_axis", "shuffle"))
-# What takes a number for so many numbers.
+# Functions that take a number n for the numbers below n.
 _COUNTS = frozenset(("permutation", "choice"))
 _RENAMED = {"a_min": "min", "a_max": "max", "rcond": "rtol", "tol": "rtol"}
 # Taken and without meaning: a tensor has no order in memory, and its kernels are chosen by the workers.
 _IGNORED = frozenset("order kind casting subok overwrite_input overwrite_a overwrite_b check_finite like signature lapack_driver method_".split())
-# What a masked-out element is in a sum or product, and the op that adds an initial value.
+# A masked-out element's value in a sum or product, and the op that adds an initial value.
 _NEUTRAL = {"sum": 0, "nansum": 0, "prod": 1, "nanprod": 1, "any": False, "all": True, "count_nonzero": 0}
 _JOIN = {"sum": "add", "nansum": "add", "prod": "multiply", "nanprod": "multiply", "max": "maximum", "min": "minimum", "amax": "maximum",
          "amin": "minimum", "nanmax": "fmax", "nanmin": "fmin"}

@@ -23,7 +23,7 @@ _OVER = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEM
 
 
 def _run(*words: str, text: str | None = None) -> str:
-    """What a command of Slurm prints. NotFoundError where it isn't there, UnavailableError with what it says where it fails."""
+    """The output of a command of Slurm. NotFoundError where it isn't there, UnavailableError with what it says where it fails."""
     import shutil
     import subprocess
     if shutil.which(words[0]) is None:

@@ -78,7 +78,7 @@ def randint(low, high=None, size=None, dtype=np.int64):
 
 
 class Generator:
-    """What default_rng gives: the functions of this module as methods. A seed is one for the whole process, as ts.manual_seed's."""
+    """A random generator, as default_rng gives it: the functions of this module as methods. A seed is one for the whole process, as ts.manual_seed's."""
 
     random = staticmethod(random)
     standard_normal = staticmethod(standard_normal)

@@ -44,7 +44,7 @@ struct AuditEntry {
   std::string why = {};
 };
 
-// What a session used since the row before, and what it has.
+// A session's use since the row before, and its holdings.
 struct UsageRow {
   std::string tenant;
   uint64_t session = 0;

@@ -80,7 +80,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<uint32_t> EvictByAdmin(const std::string& tenant, const std::string& reason, SessionId by);
   absl::Status CordonByAdmin(WorkerIndex worker, Admits admits, SessionId by);
   absl::StatusOr<DrainState> DrainByAdmin(WorkerIndex worker, Drains::Losses losses, SessionId by);
-  // What is done is told to the audit, and what sessions use, from now on until CloseBook.
+  // The audit hears of each act and of the sessions' use, from now on until CloseBook.
   void KeepBook(Audit& audit);
   void CloseBook();
   void Record(AuditEntry entry);

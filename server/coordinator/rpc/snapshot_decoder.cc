@@ -297,7 +297,7 @@ absl::Status Snapshot::Decoder::Tensors(Rows<wire::SnapshotTensor> rows) {
   return absl::OkStatus();
 }
 
-// What of a lost worker's was given back went with it (StateMachine::GiveBack).
+// A lost worker's ranges that were given back went with it (StateMachine::GiveBack).
 void Snapshot::Decoder::RestoreMemory() {
   for (const BufferPointer& buffer : buffers_) {
     std::vector<WorkerIndex> owners = *buffer->workers;
@@ -312,7 +312,7 @@ void Snapshot::Decoder::RestoreMemory() {
 
 absl::Status Snapshot::Decoder::Finish() {
   RestoreMemory();
-  // What holds them is there: the numbers hold them no more.
+  // Their holders are there: the numbers hold them no more.
   tensors_.clear();
   buffers_.clear();
   core_->is_recovered_ = true;

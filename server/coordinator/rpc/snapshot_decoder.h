@@ -19,7 +19,7 @@ namespace tessera {
 class Snapshot::Decoder {
  public:
   Decoder() = default;
-  // What was read of a snapshot that is not whole comes to nobody.
+  // Parts of a snapshot that is not whole come to nobody.
   ~Decoder() {
     if (core_ != nullptr) machine_->is_ending_ = true;
   }

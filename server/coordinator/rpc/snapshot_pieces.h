@@ -1,6 +1,6 @@
 #pragma once
 
-// What both halves of snapshot.h use: lists of numbers and texts.
+// Lists of numbers and texts, which both halves of snapshot.h use.
 
 #include <string>
 

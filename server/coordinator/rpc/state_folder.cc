@@ -82,7 +82,7 @@ absl::Status AdoptSingleLog(const std::string& folder, StateFiles& files) {
   return absl::OkStatus();
 }
 
-// What a process had begun as it was killed.
+// Files that a process had begun as it was killed.
 void RemoveBegun(const std::string& folder) {
   std::error_code ignored;
   std::vector<std::string> begun;

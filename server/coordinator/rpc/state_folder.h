@@ -70,7 +70,7 @@ class StateFolder {
   bool has_complained_ = false;
 };
 
-// What stands in a folder, for people: a line for each file, and what a start would read. It changes nothing, and may
+// A folder's contents, for people: a line for each file, and what a start would read. It changes nothing, and may
 // be asked while a coordinator has the folder. The status says why a start would be refused.
 struct StateReport {
   std::string text;

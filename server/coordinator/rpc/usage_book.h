@@ -13,7 +13,7 @@ namespace tessera {
 
 class UsageBook {
  public:
-  // What sessions of a former process used is in its rows.
+  // A former process's rows have the use of its sessions.
   void Begin(const StateMachine& machine);
   // Of all sessions that used or hold something. Once a minute.
   std::vector<UsageRow> Minute(const StateMachine& machine);

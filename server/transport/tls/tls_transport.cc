@@ -71,7 +71,7 @@ int PortOf(const sockaddr_storage& address) {
 
 class TlsNetwork : public Network {
  public:
-  // What the process shows at this moment. A connection keeps what it began with.
+  // The certificate that the process shows at this moment. A connection keeps the one that it began with.
   using CurrentContext = std::function<std::shared_ptr<SSL_CTX>()>;
   TlsNetwork(TlsOptions options, CurrentContext context, std::shared_ptr<std::atomic<uint64_t>> refused)
       : options_(std::move(options)), context_(std::move(context)), refused_(std::move(refused)) {}
@@ -215,7 +215,7 @@ absl::StatusOr<std::pair<std::string, int>> ParseHostAndPort(std::string_view te
   return std::pair(std::string(host), number);
 }
 
-// What this process shows and checks, which may be replaced while connections are made.
+// This process's certificate and CA, which may be replaced while connections are made.
 class TlsTransport::Identity {
  public:
   explicit Identity(const TlsOptions& options)

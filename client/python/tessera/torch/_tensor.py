@@ -137,7 +137,7 @@ class Tensor(torch.Tensor):
         return self.untyped_storage().data_ptr() + self.storage_offset() * self.element_size()
 
     def untyped_storage(self):
-        """Who shares the elements, and how many bytes they have; nothing of them can be read in this process."""
+        """An id of the elements, which tensors that share them have alike, and their bytes; this process can read none of them."""
         from ._storage_id import StorageId
         return StorageId(self)
 
