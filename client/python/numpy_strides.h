@@ -12,7 +12,7 @@
 
 namespace tessera::python {
 
-// In elements. Of a new array: row-major.
+// Strides count elements; a new array is row-major.
 struct NumPyStrides {
   Shape shape;
   std::vector<int64_t> strides;

@@ -16,7 +16,7 @@
 namespace tessera::python {
 namespace {
 
-// Of names that other tenants gave: bytes that are no text stay different.
+// Other tenants gave the names: bytes that are no text stay different.
 nb::object NameToPython(const std::string& name) {
   return nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "backslashreplace"));
 }

@@ -142,7 +142,7 @@ void Bind(nb::handle self, Tensor value, bool is_put = false) {
 // x op= y: keeps dtype, shape and placements, and rebinds the handle.
 nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   CheckWritable(self, NameOf(op), nb::none());
-  const bool is_put = IsPutByStatement(self, Write::kWhole);
+  const bool is_put = IsPutByStatement(self);
   PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   SpecOf(tensor);  // it is known from here on
   CallOperand operands[2];

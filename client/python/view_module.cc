@@ -243,9 +243,9 @@ bool MakesView(OpId op) {
   }
 }
 
-bool IsPutByStatement(nb::handle self, Write write) {
+bool IsPutByStatement(nb::handle self) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
-  return write == Write::kWhole && tensor.shown != nullptr && tensor.shown->view != nullptr && IsTemporary(self);
+  return tensor.shown != nullptr && tensor.shown->view != nullptr && IsTemporary(self);
 }
 
 void CheckWritable(nb::handle self, std::string_view op, nb::handle key) {

@@ -54,10 +54,9 @@ void MarkReshape(PyTensor& base, const Shape& shape, PyTensor& view);
 void MarkOp(PyTensor& base, const OpCall& call, size_t number, PyTensor& view);  // number: of the op's results
 bool MakesView(OpId op);
 
-// x is written as a whole by an op, or by x[key] = v.
-enum class Write : uint8_t { kWhole = 0, kElement = 1 };
-// Whether the statement that writes puts the result where it belongs: nobody else has the view of `x[0] += 1`.
-bool IsPutByStatement(nb::handle self, Write write);
+// Whether the statement that writes the whole of a view puts the result where it belongs: nobody else has the view of
+// `x[0] += 1`.
+bool IsPutByStatement(nb::handle self);
 // InvalidArgument for a view that is read-only. `key`: of the item that is written, else None.
 void CheckWritable(nb::handle self, std::string_view op, nb::handle key);
 // The value of the tensor whose elements `view` shows, when the view becomes `value`. Nothing: it shows nobody's.

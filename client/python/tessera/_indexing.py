@@ -44,7 +44,7 @@ def _indices(op: str, x, indices):
 def take(x, indices, /, axis=None):
     """take(x, indices, /, axis=None)
 
-    The elements along an axis at the indices, in their order; negative ones count from the end. Of a tensor of indices the
+    The elements along an axis at the indices, in their order; negative ones count from the end. With a tensor of indices the
     result has its dims in place of the axis. An index outside is an error of this op alone."""
     if not isinstance(x, _tessera.Tensor):
         raise ArgumentError(f"take: x is {type(x).__name__}, not a Tensor")

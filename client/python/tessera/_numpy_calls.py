@@ -28,7 +28,7 @@ OWN_NAMES = {
 }
 _NUMPY_NAMES = {"bitwise_invert": "invert", "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift"}
 # Parameters that are tensors.
-_TENSORS = frozenset(("x", "x1", "x2", "a", "b", "y", "v", "m", "xp", "fp", "condition", "mask", "weights", "values", "mat1", "mat2", "self"))
+_TENSORS = frozenset(("x", "x1", "x2", "a", "b", "y", "v", "m", "xp", "fp", "condition", "mask", "weights", "values", "mat1", "mat2"))
 _LISTS = frozenset(("arrays", "tensors", "operands"))
 # Functions that write into their first operand: an array there would lose it.
 _IN_PLACE = frozenset(("put", "place", "putmask", "copyto", "fill_diagonal", "put_along_axis", "shuffle"))
@@ -36,11 +36,11 @@ _IN_PLACE = frozenset(("put", "place", "putmask", "copyto", "fill_diagonal", "pu
 _COUNTS = frozenset(("permutation", "choice"))
 _RENAMED = {"a_min": "min", "a_max": "max", "rcond": "rtol", "tol": "rtol"}
 # Taken and without meaning: a tensor has no order in memory, and its kernels are chosen by the workers.
-_IGNORED = frozenset("order kind casting subok overwrite_input overwrite_a overwrite_b check_finite like signature lapack_driver method_".split())
+_IGNORED = frozenset("order kind casting subok overwrite_input overwrite_a overwrite_b check_finite like signature lapack_driver".split())
 # A masked-out element's value in a sum or product, and the op that adds an initial value.
 _NEUTRAL = {"sum": 0, "nansum": 0, "prod": 1, "nanprod": 1, "any": False, "all": True, "count_nonzero": 0}
-_JOIN = {"sum": "add", "nansum": "add", "prod": "multiply", "nanprod": "multiply", "max": "maximum", "min": "minimum", "amax": "maximum",
-         "amin": "minimum", "nanmax": "fmax", "nanmin": "fmin"}
+_JOIN = {"sum": "add", "nansum": "add", "prod": "multiply", "nanprod": "multiply", "max": "maximum", "min": "minimum",
+         "nanmax": "fmax", "nanmin": "fmin"}
 
 
 def _is_values(value) -> bool:
@@ -51,15 +51,18 @@ def _is_values(value) -> bool:
         return value.dtype.kind in "biufc" and value.nbytes <= MAX_IMPLICIT_ARRAY
     if not isinstance(value, (list, tuple)):
         return False
-    return all(isinstance(one, (bool, int, float, complex, np.generic, np.ndarray)) or _is_values(one) for one in value)
+    return all(_is_number(one) or isinstance(one, np.ndarray) or _is_values(one) for one in value)
 
 
 def _is_number(value) -> bool:
     return isinstance(value, (bool, int, float, complex, np.generic))
 
 
-def _made(value, beside):
+def as_tensor(value, beside=None):
+    """A tensor as it is; numbers, lists and arrays as a tensor on the mesh of the one `beside`, or on the session's own."""
     from ._creation import asarray
+    if isinstance(value, _tessera.Tensor):
+        return value
     return asarray(value, device_mesh=None if beside is None else beside.device_mesh)
 
 
@@ -133,11 +136,11 @@ class Numpy:
             if i == 0 and self.name in _IN_PLACE:
                 continue
             if name in _LISTS and isinstance(value, (list, tuple)):
-                out[i] = [_made(one, beside) if _is_values(one) or beside is None and _is_number(one) else one for one in value]
+                out[i] = [as_tensor(one, beside) if _is_values(one) or beside is None and _is_number(one) else one for one in value]
             elif (name in _TENSORS or name in _LISTS) and _is_values(value):
-                out[i] = _made(value, beside)
+                out[i] = as_tensor(value, beside)
             elif name in ("x", "x1") and i == 0 and self.name not in _COUNTS and beside is None and _is_number(value):
-                out[i] = _made(value, None)
+                out[i] = as_tensor(value)
             beside = beside if beside is not None else out[i] if isinstance(out[i], _tessera.Tensor) else None
         return tuple(out)
 
@@ -168,7 +171,7 @@ class Numpy:
                     keywords[own] = value
             elif name in _IGNORED or _is_default(value, parameter):
                 continue
-            elif name in ("out", "where", "initial", "dtype"):
+            elif name in ("where", "initial", "dtype"):
                 around[name] = value
             else:
                 return None
@@ -225,8 +228,7 @@ class Numpy:
 
 def _mask_like(x, mask):
     import tessera as ts
-    mask = mask if isinstance(mask, _tessera.Tensor) else ts.asarray(mask, device_mesh=x.device_mesh)
-    return ts.broadcast_to(mask, x.shape)
+    return ts.broadcast_to(as_tensor(mask, x), x.shape)
 
 
 def _with_neutral(row: Numpy, values, keywords, mask, initial):

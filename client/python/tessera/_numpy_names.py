@@ -15,13 +15,9 @@ from ._creation import arange, asarray, full, zeros
 from ._errors import ArgumentError, InvalidArgumentError
 from ._indexing import cumprod, cumsum, nonzero as indices_of, searchsorted as search, take as take_at, unique_all
 from ._info import result_type
-from ._numpy_calls import OWN_NAMES
+from ._numpy_calls import OWN_NAMES, as_tensor
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, clip, concat, diff, moveaxis, reshape, stack
 from ._tensor import axes_of
-
-
-def _given(value, op: str):
-    return value if isinstance(value, _tessera.Tensor) else asarray(value)
 
 
 def array(obj, /, dtype=None, *, copy=True, ndmin=0, device=None, device_mesh=None, placements=None):
@@ -79,7 +75,7 @@ def average(x, /, weights=None, axis=None, *, keepdims=False, returned=False):
         out = made.mean(x, axis=axis, keepdims=keepdims)
         count = x.size // builtins.max(out.size, 1)
         return (out, full(out.shape, float(count), device_mesh=x.device_mesh)) if returned else out
-    weights = _given(weights, "average")
+    weights = as_tensor(weights)
     if weights.ndim == 1 and x.ndim > 1 and axis is not None:
         (dim,) = axes_of("average", axis, x.ndim)
         weights = reshape(weights, [x.shape[dim] if d == dim else 1 for d in range(x.ndim)])
@@ -113,7 +109,7 @@ def vdot(a, b, /):
     """vdot(a, b, /)
 
     The sum of the products of all elements, a's conjugated."""
-    return vecdot(ravel(_given(a, "vdot")), ravel(_given(b, "vdot")))
+    return vecdot(ravel(as_tensor(a)), ravel(as_tensor(b)))
 
 
 def searchsorted(x1, x2, /, side="left", sorter=None):
@@ -131,7 +127,7 @@ def take(x, indices, /, axis=None, *, mode="raise"):
     """take(x, indices, /, axis=None, *, mode='raise')
 
     The elements along an axis, by default of the flattened tensor, at the indices, in their order; negative ones count from the
-    end. Of a tensor of indices the result has its dims in place of the axis. An index outside is an error of this op alone, or with
+    end. With a tensor of indices the result has its dims in place of the axis. An index outside is an error of this op alone, or with
     mode 'wrap' counted in a circle, with 'clip' the nearest one."""
     x = _tensor_of("take", x)
     x, axis = (ravel(x), 0) if axis is None else (x, axis)
@@ -141,7 +137,7 @@ def take(x, indices, /, axis=None, *, mode="raise"):
             raise InvalidArgumentError(f"take: mode is {mode!r}; it is raise, wrap or clip")
         indices = indices if isinstance(indices, _tessera.Tensor) else np.asarray(indices)
         extent = x.shape[dim]
-        indices = indices % extent if mode == "wrap" else clip(_given(indices, "take"), 0, extent - 1)
+        indices = indices % extent if mode == "wrap" else clip(as_tensor(indices), 0, extent - 1)
     return take_at(x, indices, axis=axis)
 
 
@@ -152,7 +148,7 @@ def unique(x, /, return_index=False, return_inverse=False, return_counts=False):
 
     The different elements, in order; with them, as asked for: where each is first, which one each element of x is, and how often each
     is there. Returns at once; the shapes wait for their number."""
-    found = unique_all(_given(x, "unique"))
+    found = unique_all(as_tensor(x))
     wanted = [found.values, *(one for one, is_wanted in zip((found.indices, found.inverse_indices, found.counts),
                                                            (return_index, return_inverse, return_counts)) if is_wanted)]
     return wanted[0] if len(wanted) == 1 else tuple(wanted)
@@ -162,7 +158,7 @@ def lexsort(keys, /, axis=-1):
     """lexsort(keys, /, axis=-1)
 
     The indices that sort by several keys, the last one first."""
-    keys = [_given(key, "lexsort") for key in keys]
+    keys = [as_tensor(key) for key in keys]
     if not keys:
         raise InvalidArgumentError("lexsort: there are no keys")
     order = made.argsort(keys[0], axis=axis)
@@ -175,7 +171,7 @@ def sort_complex(x, /):
     """sort_complex(x, /)
 
     The elements of a vector sorted by their real parts, equal ones by their imaginary parts; complex."""
-    x = _given(x, "sort_complex")
+    x = as_tensor(x)
     x = x if x.dtype.kind == "c" else astype(x, np.complex128)
     return take_at(x, lexsort((made.imag(x), made.real(x))), axis=0) if x.ndim == 1 else made.take_along_axis(x, lexsort((x.imag, x.real)), axis=-1)
 
@@ -210,10 +206,6 @@ def _repeated(values, count: int):
     return values if values.size == count else take_at(values, np.arange(count) % values.size, axis=0)
 
 
-def _values(x, values):
-    return asarray(values, device_mesh=x.device_mesh) if not isinstance(values, _tessera.Tensor) else values
-
-
 def put(x, ind, v, /, mode="raise"):
     """put(x, ind, v, /, mode='raise')
 
@@ -225,9 +217,9 @@ def put(x, ind, v, /, mode="raise"):
     if mode == "wrap":
         ind = ind % x.size
     elif mode == "clip":
-        ind = clip(_values(x, ind), 0, x.size - 1)
-    ind = reshape(_values(x, ind), (-1,))
-    values = _repeated(_values(x, v), ind.size)
+        ind = clip(as_tensor(ind, x), 0, x.size - 1)
+    ind = reshape(as_tensor(ind, x), (-1,))
+    values = _repeated(as_tensor(v, x), ind.size)
     if x.ndim < 2:
         x[ind if x.ndim else ...] = values if x.ndim else values[-1]
         return
@@ -245,7 +237,7 @@ def place(x, mask, vals, /):
     Writes values into x where the mask is true, in order; values that are fewer come again. Gives nothing back. Waits for the number of
     places where there are several values."""
     _written("place", x)
-    mask, vals = _values(x, mask), ravel(_values(x, vals))
+    mask, vals = as_tensor(mask, x), ravel(as_tensor(vals, x))
     x[mask] = vals[0] if vals.size == 1 else _repeated(vals, int(made.count_nonzero(mask)))
 
 
@@ -253,9 +245,9 @@ def putmask(x, mask, values, /):
     """putmask(x, mask, values, /)
 
     Writes into x where the mask is true the values of the same places; values that are fewer come again. Gives nothing back."""
-    values = _values(_written("putmask", x), values)
+    values = as_tensor(values, _written("putmask", x))
     values = values if values.ndim == 0 or values.shape == x.shape else reshape(_repeated(values, x.size), x.shape)
-    x[...] = made.where(_values(x, mask), values, x)
+    x[...] = made.where(as_tensor(mask, x), values, x)
 
 
 def copyto(dst, src, /, *, where=True):
@@ -263,10 +255,10 @@ def copyto(dst, src, /, *, where=True):
 
     Writes src into dst, or into where the mask is true. Gives nothing back."""
     _written("copyto", dst)
-    src = _values(dst, src)
+    src = as_tensor(src, dst)
     if not np.can_cast(src.dtype, dst.dtype, "same_kind"):
         raise ArgumentError(f"copyto: {src._spec} can't be written into {dst._spec}; write it as astype(src, {dst.dtype})")
-    dst[...] = src if where is True else made.where(_values(dst, where), src, dst)
+    dst[...] = src if where is True else made.where(as_tensor(where, dst), src, dst)
 
 
 def fill_diagonal(x, val, /, wrap=False):
@@ -285,13 +277,13 @@ def fill_diagonal(x, val, /, wrap=False):
         index = (places // x.shape[1], places % x.shape[1])
     else:
         index = (rows,) * x.ndim
-    val = _values(x, val)
+    val = as_tensor(val, x)
     x[index] = val if val.ndim == 0 else _repeated(val, len(index[0]))
 
 
 # ---- indices -------------------------------------------------------------------------------------
 
-def _triangle(op, n, k, m, upper):
+def _triangle(n, k, m, upper):
     rows, columns = np.triu_indices(n, k, m) if upper else np.tril_indices(n, k, m)
     return asarray(rows.astype(np.int64)), asarray(columns.astype(np.int64))
 
@@ -300,14 +292,14 @@ def tril_indices(n, k=0, m=None):
     """tril_indices(n, k=0, m=None)
 
     The rows and the columns of the elements of an (n, m) matrix on and below the k-th diagonal."""
-    return _triangle("tril_indices", n, k, m, False)
+    return _triangle(n, k, m, False)
 
 
 def triu_indices(n, k=0, m=None):
     """triu_indices(n, k=0, m=None)
 
     The rows and the columns of the elements of an (n, m) matrix on and above the k-th diagonal."""
-    return _triangle("triu_indices", n, k, m, True)
+    return _triangle(n, k, m, True)
 
 
 def _matrix(op: str, x):
@@ -366,7 +358,7 @@ def ix_(*sequences):
     Vectors of indices, or masks, as indices of all their combinations: x[ts.ix_(rows, columns)]."""
     out = []
     for at, one in enumerate(sequences):
-        one = _given(one, "ix_")
+        one = as_tensor(one)
         if one.ndim != 1:
             raise InvalidArgumentError(f"ix_: {one._spec} has {one.ndim} dims, not 1")
         one = indices_of(one)[0] if one.dtype == np.bool_ else one
@@ -378,8 +370,8 @@ def extract(condition, x, /):
     """extract(condition, x, /)
 
     The elements of x where the condition is true, or not 0, in row-major order. Returns at once; their shape waits for their number."""
-    condition = _given(condition, "extract")
-    return ravel(_given(x, "extract"))[ravel(condition if condition.dtype == np.bool_ else condition != 0)]
+    condition = as_tensor(condition)
+    return ravel(as_tensor(x))[ravel(condition if condition.dtype == np.bool_ else condition != 0)]
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -388,7 +380,7 @@ def nancumsum(x, /, axis=None, dtype=None):
     """nancumsum(x, /, axis=None, dtype=None)
 
     The sums of the elements up to each one along an axis, by default of the flattened tensor; NaN counts as 0."""
-    x = _given(x, "nancumsum")
+    x = as_tensor(x)
     return cumsum(made.where(made.isnan(x), 0, x) if x.dtype.kind in "fc" else x, axis=axis, dtype=dtype)
 
 
@@ -396,7 +388,7 @@ def nancumprod(x, /, axis=None, dtype=None):
     """nancumprod(x, /, axis=None, dtype=None)
 
     The products of the elements up to each one along an axis, by default of the flattened tensor; NaN counts as 1."""
-    x = _given(x, "nancumprod")
+    x = as_tensor(x)
     return cumprod(made.where(made.isnan(x), 1, x) if x.dtype.kind in "fc" else x, axis=axis, dtype=dtype)
 
 
@@ -413,14 +405,14 @@ def ldexp(x1, x2, /):
     """ldexp(x1, x2, /)
 
     Calculates x1 * 2**x2."""
-    return made.multiply(x1, 2.0 ** x2 if isinstance(x2, (int, float)) else made.pow(2.0, astype(_given(x2, "ldexp"), np.float64)))
+    return made.multiply(x1, 2.0 ** x2 if isinstance(x2, (int, float)) else made.pow(2.0, astype(as_tensor(x2), np.float64)))
 
 
 def modf(x, /):
     """modf(x, /)
 
     The fractional and the whole part of each element, with its sign."""
-    x = _given(x, "modf")
+    x = as_tensor(x)
     whole = made.trunc(x if x.dtype.kind == "f" else astype(x, np.float64))
     return made.copysign(made.where(made.isinf(whole), 0.0, x - whole), whole), whole
 
@@ -429,8 +421,8 @@ def ediff1d(x, /, to_end=None, to_begin=None):
     """ediff1d(x, /, to_end=None, to_begin=None)
 
     The differences of each element of the flattened tensor and the one before it, between what is given."""
-    x = ravel(_given(x, "ediff1d"))
-    parts = [None if one is None else astype(ravel(_values(x, one)), x.dtype) for one in (to_begin, to_end)]
+    x = ravel(as_tensor(x))
+    parts = [None if one is None else astype(ravel(as_tensor(one, x)), x.dtype) for one in (to_begin, to_end)]
     parts = [one for one in (parts[0], diff(x), parts[1]) if one is not None]
     return concat(parts) if len(parts) > 1 else parts[0]
 
@@ -439,7 +431,7 @@ def polyval(p, x, /):
     """polyval(p, x, /)
 
     The polynomial with coefficients p, the highest power first, at x, by Horner's rule."""
-    x = _given(x, "polyval")
+    x = as_tensor(x)
     coefficients = p.full_tensor() if isinstance(p, _tessera.Tensor) else np.asarray(p)
     out = made.multiply(x, 0) + (coefficients[0].item() if len(coefficients) else 0)
     for one in coefficients[1:]:
@@ -451,7 +443,7 @@ def isreal(x, /):
     """isreal(x, /)
 
     Tests for each element whether its imaginary part is 0."""
-    x = _given(x, "isreal")
+    x = as_tensor(x)
     return made.imag(x) == 0 if x.dtype.kind == "c" else full(x.shape, True, device_mesh=x.device_mesh)
 
 
@@ -480,7 +472,7 @@ def bitwise_count(x, /):
     """bitwise_count(x, /)
 
     The number of bits that are set in the absolute value of each element."""
-    x = _given(x, "bitwise_count")
+    x = as_tensor(x)
     if x.dtype.kind not in "iu":
         raise ArgumentError(f"bitwise_count: needs an integer dtype: x is {x._spec}")
     rest, out = astype(made.abs(x) if x.dtype.kind == "i" else x, np.uint64), None
@@ -495,7 +487,7 @@ def packbits(x, /, axis=None, bitorder="big"):
 
     Eight bools, or numbers that are 0 or not, as the bits of one u8, along an axis, by default of the flattened tensor; what is
     missing at the end counts as 0."""
-    x = _given(x, "packbits")
+    x = as_tensor(x)
     x, axis = (ravel(x), 0) if axis is None else (x, axis)
     (dim,) = axes_of("packbits", axis, x.ndim)
     bits = moveaxis(astype(x != 0, np.uint8), dim, -1)
@@ -512,7 +504,7 @@ def unpackbits(x, /, axis=None, count=None, bitorder="big"):
 
     The bits of each u8, as eight u8, along an axis, by default of the flattened tensor; of them the first count, or all but so many
     of the last where that is negative."""
-    x = _given(x, "unpackbits")
+    x = as_tensor(x)
     if x.dtype != np.uint8:
         raise ArgumentError(f"unpackbits: needs dtype u8: x is {x._spec}")
     x, axis = (ravel(x), 0) if axis is None else (x, axis)
@@ -566,7 +558,7 @@ def array_equiv(x1, x2, /):
 
     Whether all elements are equal when the tensors are broadcast to one shape."""
     try:
-        return array_equal(*broadcast_arrays(_given(x1, "array_equiv"), _given(x2, "array_equiv")))
+        return array_equal(*broadcast_arrays(as_tensor(x1), as_tensor(x2)))
     except (InvalidArgumentError, ValueError):
         return False
 

@@ -12,7 +12,7 @@ import warnings
 import _tessera
 from ._errors import TesseraError
 
-_LOOK = 0.2             # docs/limits.md: progress_look
+LOOK = 0.2              # docs/limits.md: progress_look
 _LEAST = 256 << 20      # docs/limits.md: least_progress_bytes
 BAR_AFTER = 2.0         # docs/limits.md: progress_after
 _NO_BAR = contextlib.nullcontext()
@@ -37,7 +37,7 @@ def _left(session) -> int:
 
 def _watch(session, bar, ended: threading.Event) -> None:
     most = done = 0
-    while not ended.wait(_LOOK):
+    while not ended.wait(LOOK):
         try:
             left = _left(session)
         except TesseraError:        # who waits is told
@@ -95,7 +95,7 @@ class _Bar:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
-        while not self._ended.wait(_LOOK) and self._meter.is_used:
+        while not self._ended.wait(LOOK) and self._meter.is_used:
             self._show()
         self._show()
         self._bar.close()

@@ -11,8 +11,8 @@ import time
 import weakref
 
 from ._errors import TesseraError
+from ._progress import LOOK
 
-_LOOK = 0.2             # docs/limits.md: progress_look
 _MAX_CELLS = 64         # docs/limits.md: max_refreshed_cells
 
 _lock = threading.Lock()
@@ -50,7 +50,7 @@ def show(tensor, draw) -> None:
 def _watch() -> None:
     global _watcher
     while True:
-        time.sleep(_LOOK)
+        time.sleep(LOOK)
         with _lock:
             waiting = [cell for cell in _cells if (tensor := cell[0]()) is not None and not _is_over(tensor)]
             over = [cell for cell in _cells if cell not in waiting]

@@ -288,8 +288,8 @@ class _SessionMethods:
         return attach_of(self, name)
 
     def unpublish(self, name: str) -> None:
-        """Takes a publication of this session's tenant back; an admin's session takes any back. Who has attached it keeps the
-        tensors, and the tenant is charged for them until the last one lets go."""
+        """Takes a publication of this session's tenant back; an admin's session takes any back. Sessions that have
+        attached it keep the tensors, and the tenant is charged for them until the last one lets go."""
         if not isinstance(name, str):
             raise InvalidArgumentError(f"unpublish: name is {name!r}; it must be a str")
         _tessera.unpublish(self, name)

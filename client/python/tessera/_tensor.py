@@ -18,6 +18,7 @@ from ._errors import (BY_CODE, ArgumentError, IndexOutOfRangeError, InvalidArgum
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
 from ._names import suggestion
+from ._numpy_calls import MAX_IMPLICIT_ARRAY
 from ._downloads import check_out, full_to, local_to
 from ._placements import Partial, Placement, Replicate, decode, encode, listed
 from ._progress import bar_of
@@ -25,7 +26,6 @@ from ._session import check_cluster, distribute, seconds, session_of
 from ._ufunc import ArrayUfunc
 from ._views import refuse_write
 
-MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
 MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
 MAX_ITERATION = 4096               # docs/limits.md: max_iteration
 
