@@ -36,6 +36,7 @@ from ._restore import load
 from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
+from . import _adapters
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
@@ -43,3 +44,5 @@ __all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPr
            "ShardedLoader", "Tensor", "blocking", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
            "empty", "from_handle", "from_local", "full", "fully_shard", "linspace", "load", "logspace", "no_sync", "ones",
            "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]
+
+_adapters.install()
