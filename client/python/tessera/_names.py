@@ -45,7 +45,7 @@ _OF_TENSORS = {
     "is_cuda": "nothing: x.device_mesh says where it lies", "local_tensor": "x.to_local(position)",
     "resize": "ts.resize(x, shape)", "tobytes": "x.full_tensor().tobytes()",
     "tofile": "ts.save(path, x)", "dump": "ts.save(path, x)", "byteswap": "nothing: numbers are in the workers' byte order",
-    "permute": "ts.permute_dims(x, axes)", "view": "x.reshape(shape)", "unsqueeze": "x.expand_dims(axis)", "clamp": "x.clip(min, max)",
+    "permute": "ts.permute_dims(x, axes)", "unsqueeze": "x.expand_dims(axis)", "clamp": "x.clip(min, max)",
     "mm": "x @ y", "strides": "nothing: shards are in row-major order", "data": "x.full_tensor()", "values": "x.full_tensor()",
     "get": "x.full_tensor()", "result": "x.full_tensor()", "block_until_ready": "x.wait()", "sharding": "x.placements", "addressable_shards": "x.to_local(position)",
 }
