@@ -22,8 +22,8 @@ absl::StatusOr<std::vector<int64_t>> Bounds(const KernelInput& offsets, int64_t 
     const int64_t end = offsets.dtype == DType::kI64 ? static_cast<const int64_t*>(offsets.data)[g * stride]
                                                      : static_cast<const int32_t*>(offsets.data)[g * stride];
     if (end < bounds.back() || end > whole) {
-      return IndexOutOfRangeError(absl::StrCat("grouped_matmul: offset ", end, " of group ", g, " is not from ",
-                                               bounds.back(), " to ", whole));
+      return IndexOutOfRangeError(
+          absl::StrCat("grouped_matmul: offset ", end, " of group ", g, " is not from ", bounds.back(), " to ", whole));
     }
     bounds.push_back(end);
   }
@@ -84,8 +84,8 @@ class GroupedMatmul {
       if (from == to) continue;
       const std::vector<KernelInput> operands = {Part(call_.inputs[1], 0, from, to - from),
                                                  OneOf(call_.inputs[0], g - own.start)};
-      absl::Status status =
-          Multiply(operands, from * call_.output_strides[0], {to - from, call_.output_extents[1]}, call_.output_strides);
+      absl::Status status = Multiply(operands, from * call_.output_strides[0], {to - from, call_.output_extents[1]},
+                                     call_.output_strides);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();

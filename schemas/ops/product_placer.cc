@@ -16,7 +16,7 @@ bool IsLinear(const Placement& p) {
 }  // namespace
 
 MatmulPlacer::MatmulPlacer(const std::vector<MatmulRule>& rules, const TensorSpec& a, const TensorSpec& b,
-             const TensorSpec& product, PendingPolicy policy)
+                           const TensorSpec& product, PendingPolicy policy)
     : rules_(rules),
       own_b_(b),
       a_(a),

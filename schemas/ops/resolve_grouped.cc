@@ -18,7 +18,10 @@ const Placement kSum = Placement::Partial(ReduceOp::kSum);
 std::vector<MatmulRule> RulesOf(GroupedDim grouped) {
   const Placement first = Placement::Shard(0), second = Placement::Shard(1), third = Placement::Shard(2);
   if (grouped == GroupedDim::kRows) {
-    return {{first, kWhole, first}, {kWhole, first, kSum}, {kWhole, third, second}, {kWhole, kWhole, kWhole},
+    return {{first, kWhole, first},
+            {kWhole, first, kSum},
+            {kWhole, third, second},
+            {kWhole, kWhole, kWhole},
             {second, second, kSum}};
   }
   return {{first, kWhole, second}, {kWhole, second, third}, {kWhole, kWhole, kWhole}, {second, first, kSum}};
@@ -47,8 +50,8 @@ absl::StatusOr<OpResolution> ResolveGrouped(const ResolveInput& input) {
   const TensorSpec &a = *input.tensors[0], &b = *input.tensors[1], &offsets = *input.tensors[2];
   const GroupedDim grouped = b.rank() == 3 ? GroupedDim::kRows : GroupedDim::kInner;
   TensorSpec output = a;
-  output.shape = grouped == GroupedDim::kRows ? Shape{a.shape[0], b.shape[2]}
-                                              : Shape{offsets.shape[0], a.shape[0], b.shape[1]};
+  output.shape =
+      grouped == GroupedDim::kRows ? Shape{a.shape[0], b.shape[2]} : Shape{offsets.shape[0], a.shape[0], b.shape[1]};
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
   output.placements.assign(static_cast<size_t>(a.mesh.ndim()), kWhole);
   const std::vector<MatmulRule> rules = RulesOf(grouped);

@@ -71,9 +71,10 @@ TEST(GroupedMatmul, WrongOffsetsAndOperandsAreErrors) {
                      x = Small(DType::kF32, {6, 3}, Layout::kRowMajor, 2);
   StridedArray out(DType::kF32, {6, 5}, Layout::kRowMajor);
   const Box box = {{0, 2}, {0, 3}, {0, 5}};
-  for (const auto& [ends, text] : std::vector<std::pair<std::vector<int64_t>, std::string>>{
-           {{4, 3}, "offset 3 of group 1 is not from 4 to 6"}, {{-1, 3}, "offset -1 of group 0 is not from 0 to 6"},
-           {{1, 7}, "offset 7 of group 1 is not from 1 to 6"}}) {
+  for (const auto& [ends, text] :
+       std::vector<std::pair<std::vector<int64_t>, std::string>>{{{4, 3}, "offset 3 of group 1 is not from 4 to 6"},
+                                                                 {{-1, 3}, "offset -1 of group 0 is not from 0 to 6"},
+                                                                 {{1, 7}, "offset 7 of group 1 is not from 1 to 6"}}) {
     const StridedArray offsets = Offsets(DType::kI32, ends, Layout::kRowMajor);
     const Results both = ExpectAgreement(GroupedMatmulOp{GroupedDim::kRows, 6}, {&w, &x, &offsets}, out, {}, 0, box);
     EXPECT_NE(std::string(both.kernel.message()).find(text), std::string::npos) << both.kernel;

@@ -122,9 +122,10 @@ TEST(GroupedMatmul, TokensGoToExpertsOrExpertsToTokensWhicheverIsLess) {
 
 TEST(GroupedMatmul, OffsetsOutOfOrderAreAnErrorThatNamesThem) {
   const Placements whole = {Placement::Replicate()};
-  for (const auto& [offsets, text] : std::vector<std::pair<std::vector<double>, std::string>>{
-           {{3, 2}, "offset 2 of group 1 is not from 3 to 5"}, {{3, 6}, "offset 6 of group 1 is not from 3 to 5"},
-           {{-1, 2}, "offset -1 of group 0 is not from 0 to 5"}}) {
+  for (const auto& [offsets, text] :
+       std::vector<std::pair<std::vector<double>, std::string>>{{{3, 2}, "offset 2 of group 1 is not from 3 to 5"},
+                                                                {{3, 6}, "offset 6 of group 1 is not from 3 to 5"},
+                                                                {{-1, 2}, "offset -1 of group 0 is not from 0 to 5"}}) {
     const auto product = Multiply({{5, 3}, {2, 3, 2}, offsets}, MakeMesh({1}), {whole, whole, whole});
     EXPECT_NE(std::string(product.status().message()).find(text), std::string::npos) << product.status();
   }

@@ -38,9 +38,10 @@ from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
 from .._placements import Partial, Placement, Replicate, Shard
-from ._compile import hook as _hook
+from . import _compile, _flex_attention
 
-_hook()
+_compile.hook()
+_flex_attention.hook()
 
 __all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
            "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
