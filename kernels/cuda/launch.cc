@@ -35,6 +35,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }

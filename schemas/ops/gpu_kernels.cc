@@ -54,6 +54,7 @@ struct Visitor {
   }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
   absl::Status operator()(const FourierOp& op) const { return None(op); }
+  absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
   template <typename Op>
@@ -81,6 +82,7 @@ std::string_view PlaceOnGpu(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kComposite: return "as its rows";
     case OpFamily::kFourier:
+    case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
     case OpFamily::kElementwise:

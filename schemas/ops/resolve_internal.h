@@ -32,6 +32,7 @@ absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveGrouped(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveFourier(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveMatrices(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveWindows(const ResolveInput& input);
