@@ -32,6 +32,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const MergeOp& op) const { return LaunchMerge(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const SearchSortedOp& op) const { return LaunchSearchSorted(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const GatherOp& op) const { return LaunchGather(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const FilterOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/ops/check_range.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -61,6 +62,7 @@ absl::StatusOr<Interval> OwnRange(const char* kernel, size_t dim, std::optional<
 }  // namespace
 
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace) {
+  if (absl::Status s = HasGpuKernel(op, call.output_dtype); !s.ok()) return s;
   TESSERA_RETURN_IF_ERROR(Validate(op, call));
   const KernelInput &data = call.inputs[0], &indices = call.inputs[1];
   if (data.dtype != call.output_dtype) {

@@ -52,6 +52,11 @@ struct Visitor {
   absl::Status operator()(const ReduceLocalOp& op) const {
     return op.map.has_value() ? HasGpuKernel(*op.map) : absl::OkStatus();
   }
+  // The planner makes them of kernels that there are.
+  absl::Status operator()(const GatherOp& op) const {
+    return op.from == GatherFrom::kOwn ? absl::OkStatus() : None(op);
+  }
+  absl::Status operator()(const FilterOp& op) const { return None(op); }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
   absl::Status operator()(const FourierOp& op) const { return None(op); }
   absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
