@@ -123,4 +123,10 @@ __device__ inline T ShuffleDown(u32 mask, T value, int distance, int width) {
   }
 }
 
+// Of the lane whose number differs in this bit; all lanes of the warp.
+template <typename T>
+__device__ inline T ShuffleXor(T value, int bit) {
+  return __shfl_xor_sync(0xFFFFFFFFU, value, bit);
+}
+
 }  // namespace tessera::cuda

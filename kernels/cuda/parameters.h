@@ -113,6 +113,11 @@ inline constexpr int kMaxMapInputs = 16;  // docs/limits.md: max_expression_inpu
 inline constexpr int kReduceBlock = 128;  // of the fixed tree
 inline constexpr int kReduceLanes = 16;
 inline constexpr int kChunkLevels = 6;  // a chunk is at most 2^6 blocks
+// By loads of 16 bytes: by row at most 2^7 times the blocks that a warp takes at once, by column 2^5.
+inline constexpr int kVectorLevels = 7;
+inline constexpr int kColumnLevels = 5;
+inline constexpr int kTreeRun = 8;          // partials of a thread
+inline constexpr int kVectorThreads = 256;  // of a block
 // An item is an output and a chunk of its reduced elements. With several chunks results go to `partials`, by output,
 // in the type that is accumulated in; else to the output.
 struct ReduceParameters {
@@ -120,9 +125,10 @@ struct ReduceParameters {
   int input_dtype = 0, output_dtype = 0;
   int dtype = 0;         // of the elements as they are reduced; of narrow integers the kernel's type is wider
   int chunk_levels = 0;  // log2 of the blocks of a chunk
-  int padding = 0;
-  long long count = 0;  // reduced elements
+  int group_levels = 0;  // by vectors along rows: log2 of the blocks that an item's threads take at once
+  long long count = 0;   // reduced elements
   Divisor chunks, outputs;
+  Divisor octets;  // by vectors of columns: 8 of them
   const void* input = nullptr;
   void* output = nullptr;
   void* partials = nullptr;
@@ -133,6 +139,8 @@ struct ReduceParameters {
 struct TreeParameters {
   int op = 0;
   int output_dtype = 0;
+  int group_levels = 0;  // log2 of the threads of an output
+  int padding = 0;
   long long chunks = 0;
   void* partials = nullptr;
   void* output = nullptr;

@@ -95,6 +95,8 @@ const void* DataOf(const KernelInput& input, const Workspace& workspace);
 absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
                                            absl::Span<const int64_t> extents);
 
+// Extremes of complex numbers, and bits of what has none.
+bool IsUndefinedReduce(ReduceOp op, DType dtype);
 inline absl::Status NoKernelFor(const char* kernel, DType dtype) {
   return absl::UnimplementedError(std::string(kernel) + ": no CUDA kernel for " + NameOf(dtype));
 }
