@@ -4,7 +4,7 @@
 
 // Each is a fatbin that the linker took as it is (third_party/cuda/cuda.bzl).
 #define TESSERA_FAMILIES(F)                                                                          \
-  F(attention) F(copy) F(create) F(index) F(matmul) F(order) F(reduce) F(reduce_columns) F(reduce_rows) \
+  F(arg_reduce) F(attention) F(copy) F(create) F(index) F(matmul) F(order) F(reduce) F(reduce_columns) F(reduce_rows) \
   F(terms) F(window)
 
 extern "C" {

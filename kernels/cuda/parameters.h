@@ -172,6 +172,21 @@ struct ArgReduceParameters {
   Nest<4> kept;
   Nest<2> reduced;
 };
+// The first extreme of a chunk of an output's elements: of keys in the order wanted, or none below 0.
+struct ArgPartial {
+  unsigned long long key = 0;
+  long long number = 0;
+};
+// Of the dtypes that have kernels of their own. An item is an output and a chunk; with several chunks results go to
+// `partials`, by output.
+struct ArgChunkParameters {
+  ArgReduceParameters all;
+  ArgPartial* partials = nullptr;
+  Divisor chunks, outputs;
+  long long chunk_elements = 0;  // of all chunks but the last, below 2^31
+  int group_levels = 0;          // along rows: log2 of the threads of an item
+  int is_aligned = 0;            // along rows: each begins at an address that 16 divides
+};
 struct PickParameters {
   const void* input = nullptr;
   const long long* numbers = nullptr;

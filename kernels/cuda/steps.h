@@ -124,6 +124,9 @@ absl::StatusOr<Steps> LaunchEye(const KernelCall& call);
 absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchArgReduce(const ArgReduceOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ArgReduceWorkspaceBytes(const ArgReduceOp& op, const KernelCall& call, int64_t device_items);
+// Of a shard's box in a whole of these extents.
+NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const Box& box);
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const Workspace& workspace);

@@ -23,7 +23,7 @@ struct Types {
 constexpr Types kTypes[] = {
     {DType::kF32, DType::kF32}, {DType::kF16, DType::kF16}, {DType::kBF16, DType::kBF16},
     {DType::kF64, DType::kF64}, {DType::kF16, DType::kF32}, {DType::kBF16, DType::kF32},
-    {DType::kF32, DType::kF16}, {DType::kI64, DType::kI64}, {DType::kI32, DType::kI64},
+    {DType::kF32, DType::kF16}, {DType::kF16, DType::kBF16}, {DType::kBF16, DType::kF16}, {DType::kI64, DType::kI64}, {DType::kI32, DType::kI64},
     {DType::kI32, DType::kI32}, {DType::kI64, DType::kI32}, {DType::kBool, DType::kBool},
 };
 
@@ -141,7 +141,7 @@ TEST(FixedTree, OfColumnsOfEveryNumber) {
   uint32_t seed = 1000;
   for (const Types& types : kTypes) {
     for (const ReduceOp op : kOps) {
-      for (const auto& [count, inner] : {std::pair<int64_t, int64_t>{1, 16}, {7, 16}, {37, 48}, {128, 80}, {300, 16}}) {
+      for (const auto& [count, inner] : {std::pair<int64_t, int64_t>{1, 16}, {7, 16}, {45, 48}, {128, 80}, {300, 16}}) {
         for (const int64_t outer : {1, 2}) {
           ExpectTree(types, op, {.outer = outer, .count = count, .inner = inner, .start = kAligned}, 0, ++seed);
           if (HasFatalFailure()) return;
@@ -229,6 +229,77 @@ TEST(FixedTree, OfAwkwardNumbersAnywhere) {
     const Types types = kTypes[random.Below(static_cast<int64_t>(std::size(kTypes)))];
     ExpectTree(types, kOps[random.Below(4)], c, 1 + random.Below(2000), seed);
     if (HasFatalFailure()) return;
+  }
+}
+
+// ---- the first extreme
+
+// Of few different numbers, so that the first one of equals is asked for; the value with its bits, too.
+void ExpectFirst(DType dtype, Extreme extreme, const Case& c, int64_t rarity, uint32_t seed) {
+  Random random(seed);
+  const int64_t line = c.inner == 1 ? c.count : c.inner, lines = c.inner == 1 ? c.outer : c.outer * c.count;
+  const int64_t stride = c.row_stride > 0 ? c.row_stride : line;
+  StridedArray memory(dtype, {c.start + lines * stride}, Layout::kRowMajor);
+  for (int64_t i = 0; i < memory.size(); ++i) {
+    memory.Set(i, rarity > 0 && random.Below(rarity) == 0 ? Drawn(random, dtype, ReduceOp::kSum, 1)
+                                                          : ValueOf(dtype, static_cast<double>(random.Below(3))));
+  }
+  // All of the highest key: the first one is found.
+  if (rarity == 0 && Kind(dtype) != DTypeKind::kFloat) {
+    const int64_t highest = dtype == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+    for (int64_t i = 0; i < memory.size(); ++i) memory.Set(i, {.dtype = dtype, .i = highest});
+  }
+  const Strides strides = c.inner == 1 ? Strides{stride, 1, 1} : Strides{c.count * stride, stride, 1};
+  const KernelInput operand = {.data = static_cast<const std::byte*>(memory.data()) + c.start * SizeBytes(dtype),
+                               .dtype = dtype,
+                               .extents = {c.outer, c.count, c.inner},
+                               .strides = strides};
+  StridedArray numbers(DType::kI64, {c.outer, 1, c.inner}, Layout::kPadded);
+  StridedArray values(dtype, numbers.extents(), Layout::kStepped);
+  const LocalOp local = ArgReduceOp{extreme, {1}};
+  const KernelOutput second = {values.data(), dtype, values.extents(), values.strides()};
+  SetBackendItems(c.items);
+  const absl::Status status = RunKernel({.op = &local,
+                                         .inputs = {&operand, 1},
+                                         .output = numbers.data(),
+                                         .output_dtype = DType::kI64,
+                                         .output_extents = numbers.extents(),
+                                         .output_strides = numbers.strides(),
+                                         .more_outputs = {&second, 1}});
+  SetBackendItems(int64_t{1} << 14);
+  ASSERT_TRUE(status.ok()) << status << ToText(dtype) << TextOf(c);
+  const ScalarOp better = extreme == Extreme::kMin ? ScalarOp::kLess : ScalarOp::kGreater;
+  for (int64_t o = 0; o < c.outer; ++o) {
+    for (int64_t i = 0; i < c.inner; ++i) {
+      const auto at = [&](int64_t r) { return memory.Get(c.start + o * strides[0] + r * strides[1] + i); };
+      int64_t want = 0;
+      for (int64_t r = 1; r < c.count && !std::isnan(at(want).f); ++r) {
+        if (std::isnan(at(r).f) || EvaluateScalarOp(better, DType::kBool, at(r), at(want), {}).i != 0) want = r;
+      }
+      ASSERT_EQ(numbers.Get(o * c.inner + i).i, want) << ToText(dtype) << TextOf(c) << " at " << o << ", " << i;
+      ASSERT_TRUE(HasSameBits(values.Get(o * c.inner + i), at(want))) << ToText(dtype) << TextOf(c);
+    }
+  }
+  ASSERT_TRUE(numbers.GuardsAreIntact() && values.GuardsAreIntact());
+}
+
+TEST(FirstExtreme, OfRowsAndColumnsHoweverTheyAreCut) {
+  uint32_t seed = 7000;
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
+    for (const Extreme extreme : {Extreme::kMin, Extreme::kMax}) {
+      for (const int64_t rarity : {0, 5, 3000}) {
+        for (const Case& c : {Case{.outer = 3, .count = 40, .row_stride = 48, .start = kAligned},
+                              Case{.outer = 2, .count = 5003, .row_stride = 5008, .start = kAligned, .items = 1},
+                              Case{.outer = 2, .count = 5003, .row_stride = 5008, .start = kAligned},
+                              Case{.outer = 1, .count = 2048 * 33 + 1, .start = kAligned},
+                              Case{.outer = 3, .count = 301, .start = kAligned + 1},
+                              Case{.outer = 1, .count = 133, .inner = 33, .start = kAligned + 1},
+                              Case{.outer = 2, .count = 133, .inner = 33, .start = kAligned, .items = 1}}) {
+          ExpectFirst(dtype, extreme, c, rarity, ++seed);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
   }
 }
 
