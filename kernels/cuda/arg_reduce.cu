@@ -54,7 +54,7 @@ struct First {
   }
 };
 
-template <typename Key>
+template <typename T, typename Key>
 __device__ inline void StoreChunk(const ArgChunkParameters& p, i64 output, i64 chunk, const First<Key>& first,
                                   i64 stride) {
   const i64 number = chunk * p.chunk_elements + first.number;
@@ -62,7 +62,9 @@ __device__ inline void StoreChunk(const ArgChunkParameters& p, i64 output, i64 c
     p.partials[output * p.chunks.value + chunk] = {first.key, number};
   } else {
     const Offsets<4> kept = OffsetsAt(p.all.kept, output);
-    StoreFirst(p.all, kept, number, kept.of[0] + number * stride);
+    p.all.output[kept.of[2]] = InWhole(p.all.whole, number);
+    if (p.all.values == nullptr) return;
+    static_cast<T*>(p.all.values)[kept.of[3]] = static_cast<const T*>(p.all.input)[kept.of[0] + number * stride];
   }
 }
 
@@ -110,7 +112,7 @@ __device__ inline void ArgReduceRows(const ArgChunkParameters& p) {
       const int number = __shfl_down_sync(mask, first.number, width, group);
       first.Take(key, number);
     }
-    if (place == 0) StoreChunk(p, output, chunk, first, 1);
+    if (place == 0) StoreChunk<T>(p, output, chunk, first, 1);
   }
 }
 
@@ -128,6 +130,7 @@ __device__ inline void ArgReduceColumns(const ArgChunkParameters& p) {
     First<Key> first;
     first.number = 0;
     int i = 0;
+#pragma unroll 1
     for (; i + 8 <= count; i += 8) {
       T elements[8];
 #pragma unroll
@@ -137,7 +140,7 @@ __device__ inline void ArgReduceColumns(const ArgChunkParameters& p) {
     }
 #pragma unroll 1
     for (; i < count; ++i) first.See(ToKey(from[i * stride], flip), i);
-    StoreChunk(p, output, chunk, first, stride);
+    StoreChunk<T>(p, output, chunk, first, stride);
   }
 }
 

@@ -124,7 +124,7 @@ int64_t PartialBytes(const ArgCall& r, const ArgWalk& walk) {
 
 bool IsAligned(const ArgCall& r, const KernelInput& input) {
   const int64_t bytes = SizeBytes(input.dtype);
-  const Strides& strides = r.kept[0];
+  const Strides strides = MergedLoops(r.kept_extents, r.kept).strides[0];
   return AddressOf(input.data) % 16 == 0 &&
          std::all_of(strides.begin(), strides.end(), [bytes](int64_t stride) { return stride * bytes % 16 == 0; });
 }

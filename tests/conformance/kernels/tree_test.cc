@@ -303,5 +303,22 @@ TEST(FirstExtreme, OfRowsAndColumnsHoweverTheyAreCut) {
   }
 }
 
+TEST(FirstExtreme, OfAShardWhoseOutputsNoOneStrideWalks) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI32, DType::kI64}) {
+    for (const auto& [extents, dim] :
+         {std::pair<Shape, int64_t>{{2, 3, 100}, 2}, {{2, 2, 5000}, 2}, {{3, 50, 40}, 1}, {{2, 200, 40}, 1}}) {
+      const int64_t count = extents[static_cast<size_t>(dim)];
+      const StridedArray input = Numbers(dtype, extents, Layout::kPadded, 5);
+      Shape kept = extents;
+      kept[static_cast<size_t>(dim)] = 1;
+      StridedArray numbers(DType::kI64, kept, Layout::kPadded);
+      Box box = WholeBox(extents);
+      box[static_cast<size_t>(dim)] = {count, 2 * count};
+      ExpectAgreement(ArgReduceOp{Extreme::kMax, {dim}, {3 * count}}, {&input}, numbers, {}, 0, box);
+      if (HasFailure()) FAIL() << ToText(dtype) << ToText(extents);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
