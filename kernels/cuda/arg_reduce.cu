@@ -144,10 +144,12 @@ __device__ inline void ArgReduceColumns(const ArgChunkParameters& p) {
   }
 }
 
-#define TESSERA_ARG_REDUCE(name, T)                                                                                   \
-  extern "C" __global__ void argreduce_rows_##name(const __grid_constant__ ArgChunkParameters p) { ArgReduceRows<T>(p); } \
-  extern "C" __global__ void argreduce_columns_##name(const __grid_constant__ ArgChunkParameters p) {                 \
-    ArgReduceColumns<T>(p);                                                                                           \
+#define TESSERA_ARG_REDUCE(name, T)                                                                   \
+  extern "C" __global__ void argreduce_rows_##name(const __grid_constant__ ArgChunkParameters p) {    \
+    ArgReduceRows<T>(p);                                                                              \
+  }                                                                                                   \
+  extern "C" __global__ void argreduce_columns_##name(const __grid_constant__ ArgChunkParameters p) { \
+    ArgReduceColumns<T>(p);                                                                           \
   }
 TESSERA_ARG_REDUCE(f32, float)
 TESSERA_ARG_REDUCE(f64, double)

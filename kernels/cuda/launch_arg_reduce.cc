@@ -1,5 +1,5 @@
-// argmin and argmax: by kernels of a dtype where rows are dense or columns lie side by side (arg_reduce.cu), else by one
-// for everything (order.cu).
+// argmin and argmax: by kernels of a dtype where rows are dense or columns lie side by side (arg_reduce.cu), else by
+// one for everything (order.cu).
 
 #include <bit>
 
@@ -30,7 +30,8 @@ bool IsReduced(absl::Span<const int64_t> dims, size_t d) {
 }
 
 absl::Status CheckArgReduce(const ArgReduceOp& op, const KernelCall& call) {
-  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
+  TESSERA_RETURN_IF_ERROR(
+      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
   const KernelInput& input = call.inputs[0];
   const size_t rank = input.extents.size();
   if (op.dims.back() >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {

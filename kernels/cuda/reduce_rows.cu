@@ -1,19 +1,19 @@
-// Reductions of dense rows by loads of 16 bytes, one kernel for each op, type that is accumulated in and type in memory;
-// whether any byte of a row isn't 0, or all aren't.
+// Reductions of dense rows by loads of 16 bytes, one kernel for each op, type that is accumulated in and type in
+// memory; whether any byte of a row isn't 0, or all aren't.
 
 #include "kernels/cuda/vector_reduce.cuh"
 
 namespace tessera::cuda {
 
-#define TESSERA_REDUCE_ROWS(op, kOp, name, T, In)                                                  \
-  extern "C" __global__ void __launch_bounds__(kVectorThreads)                                     \
-      reduce_rows_v_##op##_##name(const __grid_constant__ ReduceParameters p) {                    \
-    ReduceRowsByVector<kOp>(p, VectorsOfRow<T, In>{});                                             \
+#define TESSERA_REDUCE_ROWS(op, kOp, name, T, In)                               \
+  extern "C" __global__ void __launch_bounds__(kVectorThreads)                  \
+      reduce_rows_v_##op##_##name(const __grid_constant__ ReduceParameters p) { \
+    ReduceRowsByVector<kOp>(p, VectorsOfRow<T, In>{});                          \
   }
-#define TESSERA_REDUCE_ROWS_OF(name, T, In)                     \
-  TESSERA_REDUCE_ROWS(sum, kCodeSum, name, T, In)               \
-  TESSERA_REDUCE_ROWS(prod, kCodeProduct, name, T, In)          \
-  TESSERA_REDUCE_ROWS(max, kCodeMax, name, T, In)               \
+#define TESSERA_REDUCE_ROWS_OF(name, T, In)            \
+  TESSERA_REDUCE_ROWS(sum, kCodeSum, name, T, In)      \
+  TESSERA_REDUCE_ROWS(prod, kCodeProduct, name, T, In) \
+  TESSERA_REDUCE_ROWS(max, kCodeMax, name, T, In)      \
   TESSERA_REDUCE_ROWS(min, kCodeMin, name, T, In)
 TESSERA_REDUCE_ROWS_OF(f32, float, float)
 TESSERA_REDUCE_ROWS_OF(f64, double, double)

@@ -129,6 +129,7 @@ int64_t ArgReduceWorkspaceBytes(const ArgReduceOp& op, const KernelCall& call, i
 NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const Box& box);
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ScanWorkspaceBytes(const ScanOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t SortWorkspaceBytes(const SortOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, const Workspace& workspace);

@@ -11,6 +11,7 @@
 #include "schemas/ops/scalar_ops.h"
 #include "tests/conformance/kernels/agreement.h"
 #include "tests/conformance/kernels/backend.h"
+#include "tests/conformance/kernels/drawn_numbers.h"
 
 namespace tessera::testing {
 namespace {
@@ -21,10 +22,11 @@ struct Types {
   DType from, to;
 };
 constexpr Types kTypes[] = {
-    {DType::kF32, DType::kF32}, {DType::kF16, DType::kF16}, {DType::kBF16, DType::kBF16},
-    {DType::kF64, DType::kF64}, {DType::kF16, DType::kF32}, {DType::kBF16, DType::kF32},
-    {DType::kF32, DType::kF16}, {DType::kF16, DType::kBF16}, {DType::kBF16, DType::kF16}, {DType::kI64, DType::kI64}, {DType::kI32, DType::kI64},
-    {DType::kI32, DType::kI32}, {DType::kI64, DType::kI32}, {DType::kBool, DType::kBool},
+    {DType::kF32, DType::kF32}, {DType::kF16, DType::kF16},   {DType::kBF16, DType::kBF16},
+    {DType::kF64, DType::kF64}, {DType::kF16, DType::kF32},   {DType::kBF16, DType::kF32},
+    {DType::kF32, DType::kF16}, {DType::kF16, DType::kBF16},  {DType::kBF16, DType::kF16},
+    {DType::kI64, DType::kI64}, {DType::kI32, DType::kI64},   {DType::kI32, DType::kI32},
+    {DType::kI64, DType::kI32}, {DType::kBool, DType::kBool},
 };
 
 // [outer, count, inner] of which the middle dim is reduced, or the last one where inner is 1. Strides are in elements.
@@ -41,39 +43,6 @@ std::string TextOf(const Case& c) {
   return text + ", items " + std::to_string(c.items) + "}";
 }
 
-class Random {
- public:
-  explicit Random(uint32_t seed) : bits_(seed) {}
-  int64_t Below(int64_t bound) { return static_cast<int64_t>(bits_() % static_cast<uint64_t>(bound)); }
-  // Of many sizes; one in `rarity` is NaN, an infinity, or a zero. Near 1 for products.
-  double Number(bool is_near_one, int64_t rarity) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    if (rarity > 0 && Below(rarity) == 0) {
-      const double numbers[] = {std::nan(""), kInfinity, -kInfinity, 0.0, -0.0, -0.0};
-      return numbers[Below(6)];
-    }
-    const double unit = static_cast<double>(Below(1 << 20)) / (1 << 20);
-    if (is_near_one) return (Below(2) == 0 ? -1 : 1) * (1 + 0.02 * (unit - 0.5));
-    return std::ldexp(unit - 0.5, static_cast<int>(Below(12)) - 6);
-  }
-
- private:
-  std::mt19937 bits_;
-};
-
-ScalarValue Drawn(Random& random, DType dtype, ReduceOp op, int64_t rarity) {
-  if (dtype == DType::kBool) {
-    const bool is_rare = random.Below(rarity > 0 ? rarity : 1000) == 0;
-    return {.dtype = dtype, .i = (op == ReduceOp::kMin || op == ReduceOp::kProduct) != is_rare};
-  }
-  if (Kind(dtype) == DTypeKind::kFloat) return ValueOf(dtype, random.Number(op == ReduceOp::kProduct, rarity));
-  return {.dtype = dtype, .i = random.Below(int64_t{1} << 31) - (int64_t{1} << 30)};
-}
-
-bool HasSameBits(const ScalarValue& a, const ScalarValue& b) {
-  return SameValue(a, b) && (std::isnan(a.f) || std::signbit(a.f) == std::signbit(b.f));
-}
-
 void ExpectTree(const Types& types, ReduceOp op, const Case& c, int64_t rarity, uint32_t seed) {
   Random random(seed);
   const int64_t line = c.inner == 1 ? c.count : c.inner, lines = c.inner == 1 ? c.outer : c.outer * c.count;
@@ -85,11 +54,10 @@ void ExpectTree(const Types& types, ReduceOp op, const Case& c, int64_t rarity, 
     return c.start + o * strides[0] + r * strides[1] + i * strides[2];
   };
   for (int64_t i = 0; i < memory.size(); ++i) memory.Set(i, Drawn(random, types.from, op, rarity));
-  const KernelInput operand = {
-      .data = static_cast<const std::byte*>(memory.data()) + c.start * SizeBytes(types.from),
-      .dtype = types.from,
-      .extents = extents,
-      .strides = strides};
+  const KernelInput operand = {.data = static_cast<const std::byte*>(memory.data()) + c.start * SizeBytes(types.from),
+                               .dtype = types.from,
+                               .extents = extents,
+                               .strides = strides};
   StridedArray output(types.to, {c.outer, 1, c.inner}, Layout::kRowMajor);
   const LocalOp local = ReduceLocalOp{op, {1}};
   SetBackendItems(c.items);
@@ -113,7 +81,8 @@ void ExpectTree(const Types& types, ReduceOp op, const Case& c, int64_t rarity, 
         elements.push_back(EvaluateScalarOp(ScalarOp::kCast, dtype, memory.Get(place(o, r, i)), {}, {}));
       }
       const ScalarValue tree = OfTree(PairwiseOp(op, dtype), dtype, elements.data(), elements.size());
-      const ScalarValue want = EvaluateScalarOp(ScalarOp::kCast, types.to, tree, {}, {}), got = output.Get(o * c.inner + i);
+      const ScalarValue want = EvaluateScalarOp(ScalarOp::kCast, types.to, tree, {}, {}),
+                        got = output.Get(o * c.inner + i);
       ASSERT_TRUE(HasSameBits(got, want)) << of() << " at " << o << ", " << i << ": " << ValueText(got) << ", want "
                                           << ValueText(want) << ", seed " << seed;
     }
@@ -175,7 +144,8 @@ TEST(FixedTree, ByScalars) {
       ExpectTree(types, op, {.outer = 2, .count = 300, .row_stride = 304, .start = kAligned + 1}, 0, ++seed);
       ExpectTree(types, op, {.outer = 1, .count = 63 * 128 - 5, .start = kAligned + 1, .items = 1}, 0, ++seed);
       ExpectTree(types, op, {.outer = 1, .count = 300, .inner = 9, .start = kAligned + 1}, 0, ++seed);
-      ExpectTree(types, op, {.outer = 1, .count = 127 * 128 - 5, .inner = 8, .start = kAligned + 1, .items = 1}, 0, ++seed);
+      ExpectTree(types, op, {.outer = 1, .count = 127 * 128 - 5, .inner = 8, .start = kAligned + 1, .items = 1}, 0,
+                 ++seed);
       if (HasFatalFailure()) return;
     }
   }
@@ -246,7 +216,8 @@ void ExpectFirst(DType dtype, Extreme extreme, const Case& c, int64_t rarity, ui
   }
   // All of the highest key: the first one is found.
   if (rarity == 0 && Kind(dtype) != DTypeKind::kFloat) {
-    const int64_t highest = dtype == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
+    const int64_t highest =
+        dtype == DType::kI32 ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max();
     for (int64_t i = 0; i < memory.size(); ++i) memory.Set(i, {.dtype = dtype, .i = highest});
   }
   const Strides strides = c.inner == 1 ? Strides{stride, 1, 1} : Strides{c.count * stride, stride, 1};
