@@ -64,6 +64,8 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   if (std::holds_alternative<MapOp>(*call.op)) return MapWorkspaceBytes(call);
   if (const auto* reduce = std::get_if<ReduceLocalOp>(call.op))
     return ReduceWorkspaceBytes(*reduce, call, device_items);
+  if (const auto* arg = std::get_if<ArgReduceOp>(call.op)) return ArgReduceWorkspaceBytes(*arg, call, device_items);
+  if (const auto* scan = std::get_if<ScanOp>(call.op)) return ScanWorkspaceBytes(*scan, call);
   if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
   if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
   return 0;
