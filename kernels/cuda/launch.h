@@ -102,6 +102,8 @@ int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents
 // dtypes (schemas/ops/gpu_kernels.h).
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
 
+// Whether a call of the op may leave something in its fault word; else it takes none.
+bool MayFault(const LocalOp& op);
 // The error of the call that left this fault word, as the CPU says it; OK for 0.
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word);
 

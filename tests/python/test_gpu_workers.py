@@ -398,7 +398,7 @@ def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
 @pytest.mark.parametrize("failure, said", [("cuStreamQuery:1:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),  # asked when nothing seems to move
                                            ("cuLaunchKernel:3:719", "CUDA_ERROR_LAUNCH_FAILED (719)"),
                                            ("cuMemcpyAsync:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
-                                           ("cuStreamWaitValue64:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
+                                           ("cuStreamBatchMemOp:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
 def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(gpu, failure, said):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         other = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_EMULATOR_FAIL=failure)

@@ -194,15 +194,18 @@ absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& t
 absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& turn) {
   const int64_t bytes = WorkspaceBytes(kernel.call);
   if (!MayReserve(bytes, turn)) return absl::OkStatus();
-  if (!words_.has_free() && !turn.is_clear) {
+  const bool may_fault = MayFault(*kernel.call.op);
+  if (may_fault && !words_.has_free() && !turn.is_clear) {
     turn.wants = Wants::kClear;
     return absl::OkStatus();
   }
   TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, bytes, turn));
-  TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
-  reserved.fault_word = AddressOf(word);
-  turn.fault.word = reinterpret_cast<int64_t*>(word);
-  turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  if (may_fault) {
+    TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
+    reserved.fault_word = AddressOf(word);
+    turn.fault.word = reinterpret_cast<int64_t*>(word);
+    turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
   TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
   if (!may_run) return Finish(turn.fault);
@@ -347,10 +350,10 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
     shared_bytes_[*kernel] = launch.shared_bytes;
   }
   void* parameters[] = {const_cast<std::byte*>(launch.parameters.data())};
-  return driver.Check(StrCat("cuLaunchKernel ", launch.entry),
-                      driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
-                                          launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
-                                          launch.shared_bytes, stream, parameters, nullptr));
+  const CUresult result = driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
+                                              launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
+                                              launch.shared_bytes, stream, parameters, nullptr);
+  return result == CUDA_SUCCESS ? absl::OkStatus() : driver.Check(StrCat("cuLaunchKernel ", launch.entry), result);
 }
 
 absl::Status Launcher::ReserveForProducts(StreamWorkspace& workspace) {

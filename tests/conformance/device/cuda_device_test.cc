@@ -3,6 +3,7 @@
 #include "server/device/cuda/cuda_device.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -353,6 +354,50 @@ TEST(CudaDevice, StreamsWaitForEachOtherBehindAWait) {
     while (reports.load() < 2) std::this_thread::yield();
     EXPECT_EQ(c.back(), 3);
     EXPECT_EQ(TestDriver::Get().Hazards().size(), before) << seed;
+  }
+}
+
+// A launch, and its words: the counter, and how far the stream has come. Nobody asks the driver for anything else.
+TEST(CudaDevice, AnOpIsOneLaunchAndOneCallForItsWords) {
+  const TestDriver& driver = TestDriver::Get();
+  if (!driver.is_emulated()) GTEST_SKIP() << "the emulated driver counts its calls";
+  constexpr int kOps = 50;
+  CudaGroup group(1);
+  Cells<int64_t> a(group, 4, 3), b(group, 4);
+  uint64_t value = 0;
+  int calls = 0;
+  // A loop that isn't asleep may find an op before all of it is there.
+  for (int tries = 0; tries < 5 && calls != 2 * kOps; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::atomic<int> reports{0};
+    const int before = driver.Calls();
+    group.at(0).Hold();
+    for (int op = 0; op < kOps; ++op) {
+      group.at(0).EnqueueRun(kCompute, op % 2 == 0 ? Copy(a, b) : Copy(b, a));
+      group.at(0).EnqueueSignal(kCompute, ++value);
+      group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++reports; });
+    }
+    group.at(0).Flush();
+    while (reports.load() < kOps) std::this_thread::yield();
+    calls = driver.Calls() - before;
+  }
+  EXPECT_EQ(calls, 2 * kOps);
+  EXPECT_EQ(b.back(), 3);
+}
+
+// Whoever hands something to a loop that lingers makes no system call, and is heard at once.
+TEST(CudaDevice, ALoopThatLingersTakesWhatComes) {
+  CudaGroup group(1);
+  Cells<int64_t> a(group, 4, 3), b(group, 4);
+  for (int op = 0; op < 200; ++op) {
+    std::atomic<bool> done{false};
+    a.back() = op;
+    group.at(0).EnqueueRun(kCompute, Copy(a, b));
+    group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
+    while (!done.load()) std::this_thread::yield();
+    ASSERT_EQ(b.back(), op);
+    // Some find it lingering, some about to sleep, some asleep.
+    if (op % 4 == 3) std::this_thread::sleep_for(std::chrono::microseconds(op * 20));
   }
 }
 

@@ -47,6 +47,7 @@ TestDriver::TestDriver() {
   take("tessera_emulator_hazards", hazards_);
   take("tessera_emulator_fail", fail_);
   take("tessera_emulator_seed", seed_);
+  take("tessera_emulator_calls", calls_);
 }
 
 void TestDriver::Hold() const {
@@ -68,6 +69,7 @@ void TestDriver::AwaitQueued(int least) const {
 void TestDriver::Fail(const char* function, int nth, int result) const {
   if (is_emulated()) fail_(function, nth, result);
 }
+int TestDriver::Calls(const char* function) const { return is_emulated() ? calls_(function) : 0; }
 void TestDriver::Seed(uint32_t seed) const {
   if (is_emulated()) seed_(seed);
 }

@@ -28,6 +28,8 @@ class TestDriver {
   std::vector<std::string> Hazards() const;
   void Fail(const char* function, int nth, int result) const;
   void Seed(uint32_t seed) const;
+  // Calls of the function so far; null: of all.
+  int Calls(const char* function = nullptr) const;
 
  private:
   TestDriver();
@@ -38,6 +40,7 @@ class TestDriver {
   int (*hazards_)(char*, int) = nullptr;
   void (*fail_)(const char*, int, int) = nullptr;
   void (*seed_)(uint32_t) = nullptr;
+  int (*calls_)(const char*) = nullptr;
 };
 
 }  // namespace tessera::testing
