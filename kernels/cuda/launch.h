@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/dnn_graph.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cuda {
@@ -65,7 +66,14 @@ struct Fill {
   uint8_t value = 0;
 };
 
-using Step = std::variant<Launch, MatmulProblem, Fill>;
+// An attention or a convolution as cuDNN takes it, and the same by kernels of the image.
+struct DnnProblem {
+  DnnCall call;
+  int64_t max_workspace_bytes = 0;
+  std::vector<Launch> otherwise = {};
+};
+
+using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem>;
 
 // Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
 // in the end however many there are.

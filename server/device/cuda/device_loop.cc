@@ -110,9 +110,11 @@ bool CudaDevice::Loop::Take() {
   std::vector<NewPeer> peers;
   {
     std::lock_guard lock(mutex_);
+    if (is_held_ && has_nothing_ && new_peers_.empty()) return false;
     std::swap(items, new_items_);
     std::swap(peers, new_peers_);
     taken_ = handed_over_;
+    has_nothing_ = false;
   }
   for (NewPeer& peer : peers) ReplacePeer(std::move(peer));
   for (Given& given : items) streams_[given.stream]->queue.push_back({++next_number_, std::move(given.item)});
@@ -152,6 +154,7 @@ void CudaDevice::Loop::AwaitMore() {
   }
   bool is_idle = true;
   for (const std::unique_ptr<Stream>& stream : streams_) is_idle = is_idle && stream->is_idle();
+  has_nothing_ = is_idle;
   if (!std::exchange(is_lingering_, true)) {
     if (is_idle) {
       std::lock_guard lock(mutex_);
@@ -380,6 +383,7 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
     status = launcher_->Enqueue(stream.get(), work, turn);
   }
   if (turn.replaced != nullptr) LetGoLater(turn.replaced);
+  if (turn.replaced_dnn != nullptr) LetGoLater(turn.replaced_dnn);
   stream.wants_clear = turn.wants == Launcher::Wants::kClear;
   if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
   if (turn.wants != Launcher::Wants::kNothing) return status;
@@ -388,6 +392,8 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
+  WarnOnce(launcher_->dnn_error(),
+           "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }

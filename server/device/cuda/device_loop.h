@@ -144,7 +144,7 @@ class CudaDevice::Loop {
   const std::shared_ptr<StagingPool> staging_;
   PinnedSlots reads_;
   HostThread host_;
-  bool has_warned_of_programs_ = false, has_warned_of_products_ = false;
+  bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
@@ -155,6 +155,7 @@ class CudaDevice::Loop {
   Linger linger_;
   bool is_lingering_ = false;      // since the last news
   int64_t next_loss_look_ns_ = 0;  // at the earliest
+  bool has_nothing_ = false;       // and what is held may come as a whole
   uint64_t taken_ = 0;             // of handed_over_
 
   std::mutex mutex_;

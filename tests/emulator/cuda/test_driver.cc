@@ -12,6 +12,7 @@ namespace {
 
 // In the runfiles.
 constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
+constexpr const char* kEmulatedDnn = "tests/emulator/cuda/libcudnn.so.9";
 constexpr const char* kEmulatedLt = "tests/emulator/cuda/libcublasLt.so.13";
 
 }  // namespace
@@ -36,6 +37,10 @@ TestDriver::TestDriver() {
   }
   if (dlopen(kEmulatedLt, RTLD_NOW) == nullptr) {
     skip_ = std::string("no emulated cuBLASLt: ") + dlerror();
+    return;
+  }
+  if (dlopen(kEmulatedDnn, RTLD_NOW) == nullptr) {
+    skip_ = std::string("no emulated cuDNN: ") + dlerror();
     return;
   }
   const auto take = [&](const char* name, auto& function) {
