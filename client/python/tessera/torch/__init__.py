@@ -30,16 +30,20 @@ from ._fsdp_unit import MixedPrecisionPolicy
 from ._fully_shard import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from ._gradients import no_sync
 from ._loader import ShardedLoader
+from ._meshes import DeviceMesh, init_device_mesh
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
 from ._pipeline import PipelineStage
 from ._restore import load
 from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
+from . import _adapters
 from .._placements import Partial, Placement, Replicate, Shard
 
-__all__ = ["CPUOffloadPolicy", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
+__all__ = ["CPUOffloadPolicy", "DeviceMesh", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
            "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
            "ShardedLoader", "Tensor", "blocking", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
-           "empty", "from_handle", "from_local", "full", "fully_shard", "linspace", "load", "logspace", "no_sync", "ones",
+           "empty", "from_handle", "from_local", "full", "fully_shard", "init_device_mesh", "linspace", "load", "logspace", "no_sync", "ones",
            "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]
+
+_adapters.install()
