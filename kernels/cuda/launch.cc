@@ -88,6 +88,11 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
   return HasGpuKernel(op, output);
 }
 
+bool MayFault(const LocalOp& op) {
+  return std::holds_alternative<GatherOp>(op) || std::holds_alternative<ScatterOp>(op) ||
+         std::holds_alternative<CheckRangeOp>(op);
+}
+
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {
   if (fault_word == 0) return absl::OkStatus();
   if (const auto* check = std::get_if<CheckRangeOp>(call.op)) return NumberFaultOf(*check, call, fault_word);

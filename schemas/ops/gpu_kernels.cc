@@ -90,6 +90,8 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
+    case OpFamily::kAttention: return "kernel, f16 and bf16 by cuDNN where it is";
+    case OpFamily::kWindows: return row.min_operands == 2 ? "kernel, f16, bf16 and f32 by cuDNN where it is" : "kernel";
     case OpFamily::kElementwise:
       return row.scalar_op.has_value() && TakesComplex(*row.scalar_op) && !HasComplexFunction(*row.scalar_op)
                  ? "kernel, complex numbers on the host"
@@ -101,8 +103,6 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kPlace:
     case OpFamily::kAlong:
     case OpFamily::kIndexed:
-    case OpFamily::kAttention:
-    case OpFamily::kWindows:
     case OpFamily::kRedistribute: return "kernel";
   }
   return "kernel";

@@ -172,6 +172,7 @@ def test_the_catalog_is_shown_without_a_server():
     places = {row["name"]: row["computed_by"] for row in rows}
     assert places["add"] == places["sort"] == places["isnan"] == "kernel"
     assert places["matmul"] == "kernel, floats by cuBLASLt where it is"
+    assert places["attention"] == "kernel, f16 and bf16 by cuDNN where it is"
     assert places["sin"] == "kernel, complex numbers on the host"
     assert places["matrix_function"] == places["fft"] == "host" and places["softmax"] == "as its rows"
     assert "COMPUTED BY" in subprocess.run([tool, "ops", "--device", "cuda"], capture_output=True, text=True, check=True).stdout

@@ -108,16 +108,18 @@ TEST(GpuKernels, WhatTheyAreIsWhatIsLaunched) {
 }
 
 TEST(GpuKernels, RowsSayWhereTheyAreComputed) {
-  for (const auto& [name, place] :
-       std::vector<std::pair<std::string_view, std::string_view>>{{"add", "kernel"},
-                                                                  {"matmul", "kernel, floats by cuBLASLt where it is"},
-                                                                  {"isnan", "kernel"},
-                                                                  {"floor_divide", "kernel"},
-                                                                  {"exp", "kernel, complex numbers on the host"},
-                                                                  {"fft", "host"},
-                                                                  {"matrix_function", "host"},
-                                                                  {"grouped_matmul", "host"},
-                                                                  {"softmax", "as its rows"}}) {
+  for (const auto& [name, place] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"add", "kernel"},
+           {"matmul", "kernel, floats by cuBLASLt where it is"},
+           {"attention", "kernel, f16 and bf16 by cuDNN where it is"},
+           {"conv_windows", "kernel, f16, bf16 and f32 by cuDNN where it is"},
+           {"max_pool_windows", "kernel"},
+           {"isnan", "kernel"},
+           {"floor_divide", "kernel"},
+           {"exp", "kernel, complex numbers on the host"},
+           {"fft", "host"},
+           {"matrix_function", "host"},
+           {"softmax", "as its rows"}}) {
     const absl::StatusOr<const OpRow*> row = FindOpByName(name);
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(PlaceOnGpu(**row), place) << name;
