@@ -1,4 +1,4 @@
-"""What a machine has for GPU workers, and where: the driver, and the libraries of CUDA that are too large to be packed."""
+"""The parts of a machine that GPU workers need, and where they are: the driver, and the libraries of CUDA that are too large to be packed."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def driver_folder(environment: dict[str, str]) -> str | None:
 
 
 def describe() -> dict:
-    """Of the first GPU: name, compute_capability, cuda, ...; {"why": ...} where none can be used."""
+    """The first GPU: name, compute_capability, cuda, ...; {"why": ...} where none can be used."""
     said = run(DESCRIBE, "libcuda.so.1")
     lines = said.stdout.strip().splitlines()
     return json.loads(lines[-1]) if said.returncode == 0 and lines else {"why": f"the driver ends its process ({said.returncode}): {said.stderr[-300:]}"}
@@ -152,7 +152,7 @@ def hold_open() -> list[int]:
 
 
 def driver_release() -> str:
-    """Of the kernel's module, like 580.159.04; "" where it doesn't say."""
+    """The version of the kernel's module, like 580.159.04; "" where it doesn't say."""
     try:
         words = pathlib.Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").split()
     except OSError:

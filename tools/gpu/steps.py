@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# What is packed of Bazel's outputs, under the same names.
+# Bazel's outputs that are packed, under the same names.
 PROGRAMS = (
     "client/cli/tessera",
     "server/coordinator/tessera-coordinator",
@@ -23,7 +23,7 @@ PROGRAMS = (
 )
 
 
-# What the start of a cluster, or of a program's devices, may take beside a step's own time: contexts take seconds each where
+# Seconds that the start of a cluster, or of a program's devices, may take beside a step's own time: contexts take seconds each where
 # other processes make some, 10 to 25 s for four workers.
 START_SECONDS = 30
 
