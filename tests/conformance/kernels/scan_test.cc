@@ -141,7 +141,7 @@ class Tiles {
 
 struct Case {
   DType from, to;
-  Shape extents;  // [lines, count], or the other way round by dim
+  Shape extents;  // [..., count], or [count, lines] by dim
   int64_t dim = 1;
   Layout layout = Layout::kRowMajor;
   ScanSpan span = ScanSpan::kInclusive;
@@ -185,7 +185,7 @@ void ExpectScan(const Case& c, ReduceOp op, int64_t rarity, uint32_t seed) {
   for (int64_t l = 0; l < before.size(); ++l) {
     const auto place = [&](int64_t i) {
       const int64_t at = c.direction == ScanDirection::kReverse ? count - 1 - i : i;
-      return c.dim == 1 ? l * count + at : at * c.extents[1] + l;
+      return c.dim > 0 ? l * count + at : at * c.extents[1] + l;
     };
     Values line;
     for (int64_t i = 0; i < count; ++i) {
@@ -235,9 +235,14 @@ TEST(Scan, OfLinesThatLieAnyhow) {
       for (const Layout layout : kLayouts) {
         for (const ScanSpan span : {ScanSpan::kInclusive, ScanSpan::kExclusive}) {
           const bool is_odd = (seed & 1) != 0;
-          ExpectScan({t.from, t.to, {2, 700}, 1, layout, span, is_odd ? ScanDirection::kReverse : ScanDirection::kForward,
-                      (seed & 2) != 0}, op, 0, ++seed);
+          const ScanDirection direction = is_odd ? ScanDirection::kReverse : ScanDirection::kForward;
+          ExpectScan({t.from, t.to, {2, 2, 240}, 2, layout, span, direction, (seed & 2) != 0}, op, 0, ++seed);
+          ExpectScan({t.from, t.to, {2, 2, 240}, 2, layout, span, ScanDirection::kForward, is_odd}, op, 0, ++seed);
           ExpectScan({t.from, t.to, {150, 3}, 0, layout, span, ScanDirection::kForward, is_odd}, op, 0, ++seed);
+          if (HasFatalFailure()) return;
+          if (layout != Layout::kRowMajor && layout != Layout::kPadded) continue;
+          ExpectScan({t.from, t.to, {2, 2, 3008}, 2, layout, span, direction, is_odd}, op, 0, ++seed);
+          ExpectScan({t.from, t.to, {1, 2, 3008}, 2, layout, span}, op, 0, ++seed);
           if (HasFatalFailure()) return;
         }
       }
