@@ -338,7 +338,6 @@ TEST(Edits, ThoseOfANameAreSeen) {
       {"reduce", "reduce_columns_f32", "add.rn.f32", "mul.rn.f32"},
       {"reduce_rows", "reduce_rows_v_sum_f32", "shfl.sync.down", "shfl.sync.up"},
       {"reduce_columns", "reduce_columns_v_sum_f32", "add.rn.f32", "mul.rn.f32"},
-      {"scan", "scan_tiles_f32", "bar.sync 0;", ""},
       {"order", "sort_pass", "setp.lt.u64", "setp.le.u64"},
       {"order", "argreduce", "bar.sync 0;", ""},
       {"index", "gather_4", "setp.ge.s64", "setp.gt.s64"},
@@ -395,8 +394,8 @@ DrawnEdit Drawn(uint32_t seed) {
   return edit;
 }
 
-// Some change nothing here: the sum of a number that is 0, the bound of a tile that is padded with zeros, a comparison of
-// dtypes that aren't there.
+// Some change nothing here: the sum of a number that is 0, the bound of a tile that is padded with zeros, a comparison
+// of dtypes that aren't there.
 TEST(Edits, MostThatASeedDrawsAreSeen) {
   ASSERT_EQ(Exercise().errors(), "");
   constexpr uint32_t kSeeds = 40;
