@@ -32,9 +32,11 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const MergeOp& op) const { return LaunchMerge(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const SearchSortedOp& op) const { return LaunchSearchSorted(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const GatherOp& op) const { return LaunchGather(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const FilterOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
@@ -84,6 +86,11 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
   }
   if (!IsImplemented(output)) return NoKernelFor("kernel", output);
   return HasGpuKernel(op, output);
+}
+
+bool MayFault(const LocalOp& op) {
+  return std::holds_alternative<GatherOp>(op) || std::holds_alternative<ScatterOp>(op) ||
+         std::holds_alternative<CheckRangeOp>(op);
 }
 
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {

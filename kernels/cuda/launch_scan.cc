@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/scan_parameters.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
 

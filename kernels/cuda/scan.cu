@@ -12,6 +12,7 @@
 // Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
 
 #include "kernels/cuda/combine.cuh"
+#include "kernels/cuda/scan_parameters.h"
 #include "kernels/cuda/vector.cuh"
 
 namespace tessera::cuda {

@@ -207,9 +207,37 @@ def test_tensors_lists_what_is_held(session, mesh4):
     assert sorted(repr(t) for t in session.tensors()) == sorted([repr(x), repr(y)])
 
 
-def test_it_is_no_pickle(session, mesh4):
-    with pytest.raises(ts.UnimplementedError, match="full_tensor"):
-        pickle.dumps(ts.zeros((2,), device_mesh=mesh4))
+def test_a_pickle_has_values_and_placements(session, mesh4):
+    x = ts.distribute_tensor(np.arange(24.0).reshape(8, 3), mesh4, [ts.Shard(0)])
+    again = pickle.loads(pickle.dumps(x))
+    assert again.placements == x.placements and np.array_equal(again.full_tensor(), x.full_tensor()) and again.dtype == x.dtype
+    pending = x.sum(axis=0)
+    again = pickle.loads(pickle.dumps({"sum": pending, "half": x.astype(ts.bfloat16)}))
+    assert again["sum"].placements == (ts.Replicate(),) and np.array_equal(again["sum"].full_tensor(), x.full_tensor().sum(0))
+    assert again["half"].dtype == ts.bfloat16
+    uneven = ts.distribute_tensor(np.arange(8.0), mesh4, [ts.Shard(0, [1, 2, 5, 0])])
+    assert pickle.loads(pickle.dumps(uneven)).placements == uneven.placements
+
+
+def test_a_pickle_of_another_mesh_is_replicated(session, mesh4):
+    x = ts.distribute_tensor(np.arange(8.0), session.init_device_mesh((2, 2)), [ts.Shard(0), ts.Replicate()])
+    again = pickle.loads(pickle.dumps(x))
+    assert again.placements == (ts.Replicate(),) and again.device_mesh == session.default_mesh and np.array_equal(again.full_tensor(), np.arange(8.0))
+
+
+def test_a_view_by_dtype(session, mesh4):
+    x = ts.distribute_tensor(np.arange(6.0).reshape(2, 3), mesh4, [ts.Shard(0)])
+    x.view(np.float64)[0, 0] = 7
+    assert x[0, 0].item() == 7 and x.view()[0, 0].item() == 7
+    z = np.arange(6).reshape(2, 3) * (1 - 2j)
+    parts = ts.asarray(z).view(float)
+    assert np.array_equal(parts.full_tensor(), z.view(float))
+    with pytest.raises(ts.InvalidArgumentError, match="read-only"):
+        parts[0, 0] = 1
+    with pytest.raises(ts.UnimplementedError, match="view: float64 as int64; .* x.astype"):
+        x.view(np.int64)
+    with pytest.raises(TypeError, match=r"x.reshape\(shape\) for another shape"):
+        x.view((3, 2))
 
 
 def test_keyword_dim_has_a_hint(session, mesh4):

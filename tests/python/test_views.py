@@ -307,3 +307,12 @@ def test_messages_do_not_call_tensors_immutable(x):
     with pytest.raises(NotImplementedError) as error:
         del x[0]
     assert "immutable" not in str(error.value) and "ts.delete" in str(error.value)
+
+
+def test_arrays_that_were_broadcast_together_are_written_as_numpys_are(mesh4):
+    x, y = ts.distribute_tensor(np.ones((3, 4)), mesh4, [ts.Shard(1)]), ts.asarray(np.arange(4.0))
+    same, wider = ts.broadcast_arrays(x, y)
+    same[0, 0] = 5
+    wider[0] = 7
+    assert x[0, 0].item() == 5 and np.array_equal(wider.full_tensor(), [[7] * 4, range(4), range(4)])
+    assert np.array_equal(y.full_tensor(), np.arange(4.0))

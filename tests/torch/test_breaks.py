@@ -189,6 +189,38 @@ def test_pickle_keeps_placements():
     assert values(p) == [0, 1, 2, 3] and p.placements == (ts.Shard(0),)
 
 
+class Older:
+    """A tensor as torch.save wrote it before files were torch's own."""
+
+    def __reduce_ex__(self, protocol):
+        from tessera.torch._tensor import rebuild
+        return rebuild, (torch.arange(4.0), True, ((1, 0, 0),), True)
+
+
+def test_an_older_file_is_loaded_with_its_placements():
+    file = io.BytesIO()
+    torch.save({"weight": Older()}, file)
+    file.seek(0)
+    p = torch.load(file, weights_only=True)["weight"]
+    assert isinstance(p, nn.Parameter) and values(p) == [0, 1, 2, 3] and p.placements == (ts.Shard(0),)
+
+
+def test_tensors_that_share_a_value_share_a_storage_of_the_file():
+    x, file = tensor(1000), io.BytesIO()
+    torch.save({"x": x, "same": x.detach(), "other": x + 1}, file)
+    assert 8000 < len(file.getvalue()) < 11000
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert values(loaded["same"]) == values(x) and values(loaded["other"]) == values(x + 1)
+
+
+@pytest.mark.parametrize("location", ["tessera:0/S(9)", "tessera:0/S(0),S(0),S(0)", "tessera:0/X", "tessera:0/S(99999999999)", "tessera:0/S(0;1,2)", "tessera:0/"])
+def test_a_file_that_says_other_places_is_loaded_to_the_default_one(location):
+    from tessera.torch._storages import _place_of
+    mesh, placements = _place_of(location, (4,))
+    assert placements == ([(1, 0, 0)] if location == "tessera:0/S(0;1,2)" else [(0, 0, 0)])
+
+
 def test_torch_save_and_load_of_weights_alone():
     m, file = linear(2, 2), io.BytesIO()
     torch.save(m.state_dict(), file)

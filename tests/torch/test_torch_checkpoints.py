@@ -77,3 +77,34 @@ def test_of_another_model_it_is_refused(mesh22, written):
     with pytest.raises(checkpoint.CheckpointException, match="(?i)size"):
         load({"model": {"w": zeros(mesh22, (7, 6), S(0), R)}}, written)
     assert w.sum().item() == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_async_save_writes_the_values_of_the_call(mesh, tmp_path):
+    model = tt.distribute_module(torch.nn.Linear(6, 3), mesh)
+    tt.redistribute(model.weight, placements=[R])
+    before = {name: value.cpu().clone() for name, value in model.state_dict().items()}
+    writing = checkpoint.async_save({"model": model.state_dict()}, checkpoint_id=str(tmp_path / "c"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0)
+    writing.result(timeout=300)
+    state = {"model": {"weight": zeros(mesh, (3, 6), S(1)), "bias": zeros(mesh, (3,), R)}}
+    load(state, str(tmp_path / "c"))
+    assert all(torch.equal(value.cpu(), before[name]) for name, value in state["model"].items())
+
+
+def test_the_only_program_is_rank_0_and_broadcasts_to_nobody(mesh):
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+    model, other = (tt.distribute_module(torch.nn.Linear(6, 3), mesh) for _ in range(2))
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=0.1) for one in (model, other)]
+    model(torch.ones(2, 6, device="tessera")).sum().backward()
+    optimizers[0].step()
+    options = {"full_state_dict": True, "cpu_offload": True}
+    weights, states = get_state_dict(model, optimizers[0], options=StateDictOptions(**options))
+    assert all(value.device.type == "cpu" for value in weights.values())
+    set_state_dict(other, optimizers[1], model_state_dict=weights, optim_state_dict=states,
+                   options=StateDictOptions(**options, broadcast_from_rank0=True))
+    for one, another in zip(model.parameters(), other.parameters()):
+        assert torch.equal(one.cpu(), another.cpu())
+        assert torch.equal(optimizers[0].state[one]["exp_avg"].cpu(), optimizers[1].state[another]["exp_avg"].cpu())

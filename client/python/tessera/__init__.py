@@ -59,6 +59,11 @@ from ._numpy_names import (allclose, angle, argpartition, argsort, array, array_
                            polyval, put, putmask, searchsorted, shape, size, sort, sort_complex, take, tril_indices,
                            tril_indices_from, triu_indices, triu_indices_from, unique, unpackbits, vdot, where)
 from ._numpy_names import ALIASES as _ALIASES
+from ._numpy_more import (apply_over_axes, asarray_chkfinite, einsum_path, frexp, frombuffer, fromfile, fromiter, fromstring, genfromtxt, histogram2d,
+                          histogram_bin_edges, histogramdd, loadtxt, mask_indices, matvec, real_if_close, require, rollaxis, spacing,
+                          trim_zeros, unwrap, vecmat)
+from ._polynomials import poly, polyadd, polyder, polydiv, polyfit, polyint, polymul, polysub, roots
+from ._tapers import bartlett, blackman, hamming, hanning, i0, kaiser
 from ._notebook import load_ipython_extension, unload_ipython_extension
 from ._placements import Partial, Placement, Replicate, Shard
 from ._random import (bernoulli, choice, dropout, exponential, manual_seed, normal, permutation, rand, randint, randn,
@@ -78,6 +83,12 @@ from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d
 newaxis = None
 bool_, int_, intp, uint, float_, double, single, half = bool, int64, int64, uint64, float64, float64, float32, float16
 dtype, ndarray, issubdtype, isscalar = _np.dtype, Tensor, _np.issubdtype, _np.isscalar
+# How numbers are written, and what NumPy does about bad ones in this process.
+base_repr, binary_repr, format_float_positional, format_float_scientific = (
+    _np.base_repr, _np.binary_repr, _np.format_float_positional, _np.format_float_scientific)
+printoptions, get_printoptions, set_printoptions, errstate, geterr, seterr = (
+    _np.printoptions, _np.get_printoptions, _np.set_printoptions, _np.errstate, _np.geterr, _np.seterr)
+iterable, min_scalar_type, typename, mintypecode = _np.iterable, _np.min_scalar_type, _np.typename, _np.mintypecode
 generic, number, integer, signedinteger, unsignedinteger, inexact, floating, complexfloating = (
     _np.generic, _np.number, _np.integer, _np.signedinteger, _np.unsignedinteger, _np.inexact, _np.floating, _np.complexfloating)
 __array_api_version__ = "2024.12"

@@ -3,11 +3,15 @@ np.cumsum(x) is x.cumsum(axis=None, dtype=None, out=None)."""
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
+
 import _tessera
 import _tessera_ops as made
 from . import _calculus, _functional, _indexing, _numpy_names, _ops
 from ._attach import attach
-from ._errors import ArgumentError
+from ._errors import ArgumentError, UnimplementedError
 from ._numpy_calls import written
 from ._ops import reshape
 
@@ -142,3 +146,23 @@ class _NumpyMethods:
     @flat.setter
     def flat(self, values):
         _Flat(self)[:] = values
+
+    def view(self, dtype=None, type=None):
+        """The elements as another dtype reads their bytes. The own dtype: a view, which is written through. The real dtype of complex
+        numbers: real and imaginary parts in turn along the last axis, twice as long; it is read-only. Other dtypes are refused, as is `type`.
+
+        >>> ts.asarray([1 + 2j, 3 + 4j]).view(ts.float64)       # [1, 2, 3, 4]
+        """
+        if type is not None or isinstance(dtype, (tuple, list)) or isinstance(dtype, int) and not isinstance(dtype, bool):
+            raise ArgumentError(f"view: takes a dtype, not {dtype!r}; write x.reshape(shape) for another shape")
+        own, wanted = self.dtype, self.dtype if dtype is None else np.dtype(dtype)
+        if wanted == own:
+            return self[...]
+        if own.kind == "c" and wanted == np.dtype(f"f{own.itemsize // 2}") and self.ndim:
+            shape = (*self.shape[:-1], 2 * self.shape[-1])
+            parts = reshape(_functional.stack([self.real, self.imag], axis=-1), shape)
+            out = _functional.broadcast_to(parts, shape)
+            weakref.finalize(out, id, parts)      # keeps them: a view that is left alone could be written, and x would not see it
+            return out
+        raise UnimplementedError(f"view: {own} as {wanted}; its own dtype and the parts of complex numbers are there, x.astype(dtype) converts values, "
+                                 "and x.full_tensor().view(dtype) reads bytes here")

@@ -338,10 +338,10 @@ def broadcast_to(x, /, shape):
 
 
 def broadcast_arrays(*arrays):
-    """Broadcasts tensors against each other; a list."""
+    """Broadcasts tensors against each other; a list. One of the common shape is itself; any other is a new tensor, which is written alone."""
     arrays = _tensors_of("broadcast_arrays", list(arrays))
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    return [broadcast_to(array, shape) for array in arrays]
+    return [array if array.shape == shape else broadcast_to(array, shape).copy() for array in arrays]
 
 
 def broadcast_shapes(*shapes):

@@ -31,6 +31,17 @@ def manual_seed(seed: int) -> None:
         _state.update(seed=number, stream=0)
 
 
+def state() -> tuple[int, int]:
+    """The seed and the number of the next call, for set_state."""
+    with _lock:
+        return _state["seed"], _state["stream"]
+
+
+def set_state(seed: int, stream: int) -> None:
+    with _lock:
+        _state.update(seed=seed, stream=stream)
+
+
 def _streams(count: int) -> list[int]:
     """The numbers of `count` calls: seed and stream of each."""
     with _lock:

@@ -550,13 +550,23 @@ class _TensorMethods:
         show(self, lambda tensor: {"text/html": tensor._repr_html_(), "text/plain": repr(tensor)})
 
     def __reduce__(self):
-        raise UnimplementedError(f"pickle: {self._spec} lives on workers; pickle x.full_tensor()")
+        """A pickle has the values, which come here for it, and the placements: it becomes a tensor of the current session's default mesh."""
+        return _unpickled, (np.asarray(self.full_tensor()), tuple((0, 0, 0) if one[0] == 2 else tuple(one) for one in self._placements))
 
     def __copy__(self):
         return self._copy()
 
     def __deepcopy__(self, memo):
         return self._copy()
+
+
+def _unpickled(values, placements):
+    """The tensor of a pickle: with its placements, where the default mesh has as many dims and they fit; else replicated."""
+    from ._session import distribute_array
+    mesh = _context.current_session().default_mesh
+    fits = len(placements) == mesh.ndim and all(len(one) == 3 or len(one[3]) == extent and sum(one[3]) == values.shape[one[1]]
+                                                for one, extent in zip(placements, mesh.shape))
+    return distribute_array(mesh._session, values, mesh._raw, list(placements) if fits else [(0, 0, 0)] * mesh.ndim)
 
 
 def wait(*tensors, timeout=None):

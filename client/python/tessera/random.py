@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import _random
+from . import _distributions, _random
 from ._creation import asarray
+from ._distributions import *  # noqa: F403 - NAMES
 from ._random import choice, permutation, rand, randn, shuffle
 
-__all__ = ["Generator", "choice", "default_rng", "exponential", "integers", "normal", "permutation", "rand", "randint", "randn", "random", "random_sample",
-           "seed", "shuffle", "standard_normal", "uniform"]
+__all__ = ["Generator", "RandomState", *_distributions.NAMES, "choice", "default_rng", "exponential", "integers", "normal", "permutation", "rand", "randint", "randn", "get_state", "random",
+           "random_sample", "ranf", "sample", "seed", "set_state", "shuffle", "standard_normal", "uniform"]
 
 
 def seed(seed):
@@ -31,7 +32,21 @@ def random(size=None):
     return rand(*_shape(size))
 
 
-random_sample = random
+random_sample = ranf = sample = random
+
+
+def get_state(legacy=True):
+    """get_state(legacy=True)
+
+    The state of the random calls of this process, for set_state. legacy: taken as NumPy's callers give it."""
+    return ("tessera", *_random.state())
+
+
+def set_state(state):
+    """set_state(state)
+
+    The next random calls of this process go on from a state that get_state gave."""
+    _random.set_state(*state[1:])
 
 
 def standard_normal(size=None):
@@ -92,6 +107,21 @@ class Generator:
     @staticmethod
     def permutation(x, axis=0):
         return permutation(x if isinstance(x, int) or hasattr(x, "_spec_now") else asarray(x))
+
+
+for _name in _distributions.NAMES:
+    setattr(Generator, _name, staticmethod(getattr(_distributions, _name)))
+
+
+class RandomState(Generator):
+    """NumPy's older generator. With a seed the next random calls of this process start over from it."""
+
+    rand, randn, randint, random_sample, ranf, sample = (staticmethod(one) for one in (rand, randn, randint, random, random, random))
+    seed, get_state, set_state = staticmethod(seed), staticmethod(get_state), staticmethod(set_state)
+
+    def __init__(self, seed=None):
+        if seed is not None:
+            _random.manual_seed(seed)
 
 
 def default_rng(seed=None):  # noqa: A002 - NumPy's name

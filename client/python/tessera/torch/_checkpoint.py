@@ -198,6 +198,9 @@ def save(path, state) -> None:
     on this host, or the disk is shared, they write it, each its own shards at the same time. Elsewhere the client writes:
     every distinct shard is fetched once, from one worker that has it; one of them at a time is in its memory.
 
+    A module by itself is saved by its own names, and one of transformers with its config: where the workers write, or nothing is in shards,
+    from_pretrained reads the folder.
+
     FailedPreconditionError: the path exists. NotFoundError: its parent doesn't. InvalidArgumentError: a value that no state
     has, with its path in the state. What workers report is raised as it is, and nothing is left at the path.
 
@@ -228,6 +231,7 @@ def save(path, state) -> None:
             json.dump(index, out, indent=1)
             out.flush()
             os.fsync(out.fileno())
+        _write_config(folder, state)
         _check_free(path)
         try:
             os.rename(folder, path)
@@ -236,6 +240,14 @@ def save(path, state) -> None:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _write_config(folder: pathlib.Path, state) -> None:
+    """The configs of a model of transformers, by which from_pretrained reads the folder."""
+    for name in ("config", "generation_config"):
+        one = getattr(state, name, None) if isinstance(state, torch.nn.Module) else None
+        if hasattr(one, "save_pretrained"):
+            one.save_pretrained(folder)
 
 
 def _check_free(path: pathlib.Path) -> None:

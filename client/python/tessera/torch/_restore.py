@@ -12,7 +12,6 @@ import json
 import math
 import operator
 import pathlib
-import struct
 
 import torch
 
@@ -24,13 +23,13 @@ from .._session import session_of
 from ._checkpoint import DTYPES, INDEX, SAVE, VERSION
 from ._dtypes import array_of, code
 from ._moving import default_mesh, upload
+from ._plain_folder import by_prefix, head_of, index_of, with_tied
 from ._tensor import Tensor, handle_of, wrap
 from ._worker_files import Reader
 
 # Of optimizers: state that has its parameter's shape.
 _LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "acc_delta")
 _SHOWN = 8      # of a long list of differences
-_MAX_HEAD = 100 << 20       # as safetensors has it
 
 
 class _Tensor:
@@ -61,13 +60,7 @@ class _Tensor:
 
 def _save_of(file: pathlib.Path) -> str | None:
     """The number of the save that wrote a safetensors file; None where its head doesn't say one."""
-    try:
-        with open(file, "rb") as opened:
-            size, = struct.unpack("<Q", opened.read(8))
-            head = json.loads(opened.read(min(size, _MAX_HEAD)))
-    except (OSError, ValueError, RecursionError, struct.error) as error:
-        raise InvalidArgumentError(f"load: {file} can't be read, it may be cut: {str(error)[:200]}") from None
-    metadata = head.get("__metadata__") if isinstance(head, dict) else None
+    metadata = head_of(file).get("__metadata__")
     return metadata.get(SAVE) if isinstance(metadata, dict) else None
 
 
@@ -75,19 +68,14 @@ class _Folder:
     """The files of a checkpoint, compared with their index when it is opened."""
 
     def __init__(self, path: pathlib.Path, stack: contextlib.ExitStack):
-        self.path, self.stack, self.open = path, stack, {}
-        self.workers = Reader(path)
+        self.stack, self.open = stack, {}
+        self.path, index, self.is_own = self._index(path)
+        self.workers = Reader(self.path)
+        path = self.path
         try:
-            index = json.loads((path / INDEX).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise NotFoundError(f"load: {path} is no checkpoint: there is no {path / INDEX}") from None
-        except (OSError, ValueError) as error:
-            raise InvalidArgumentError(f"load: {path / INDEX} can't be read, it may be cut: {error}") from None
-        try:
-            version = index["metadata"].get("version")
-            kind = index["metadata"].get("format")
-            if kind != "tessera" or version != VERSION:
-                raise InvalidArgumentError(f"load: {path} has format {kind!r}, version {version!r}; tt.load reads 'tessera', {VERSION}")
+            version = index["metadata"]["version"]
+            if version != VERSION:
+                raise InvalidArgumentError(f"load: {path} is of version {version!r} of tt.save; this one reads {VERSION}")
             for file, expected in index["metadata"]["file_bytes"].items():
                 self._check(file, expected, index["metadata"].get(SAVE))
             self.files = index["weight_map"]
@@ -99,6 +87,20 @@ class _Folder:
             if isinstance(error, TesseraError):
                 raise
             raise InvalidArgumentError(f"load: {path / INDEX} is damaged: {type(error).__name__}: {error}") from None
+
+    @staticmethod
+    def _index(path: pathlib.Path) -> tuple[pathlib.Path, dict, bool]:
+        """The folder, its index, and whether tt.save wrote it."""
+        try:
+            index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return *index_of(path), False
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(f"load: {path / INDEX} can't be read, it may be cut: {error}") from None
+        metadata = index.get("metadata") if isinstance(index, dict) else None
+        if isinstance(metadata, dict) and metadata.get("format") == "tessera" or not isinstance(index, dict) or "weight_map" not in index:
+            return path, index, True
+        return *index_of(path), False
 
     def _check(self, file: str, expected: int, number: str | None) -> None:
         if pathlib.PurePath(file).name != file:
@@ -211,8 +213,8 @@ class _Owned:
 class _Loading:
     """Compares what is loaded with what it goes into, and collects the differences."""
 
-    def __init__(self, folder: _Folder, default_place):
-        self.folder, self.default_place = folder, default_place
+    def __init__(self, folder: _Folder, default_place, strict: bool):
+        self.folder, self.default_place, self.strict = folder, default_place, strict
         self.missing, self.unexpected, self.other = [], [], []
         self.owners: list = []      # (module or optimizer, state): what takes its state in the end
         self.done: dict = {}        # handles and CPU tensors by name and place
@@ -222,8 +224,7 @@ class _Loading:
         if isinstance(into, torch.optim.Optimizer):
             return _Owned(into, self._optimizer(saved, into, path))
         if hasattr(into, "load_state_dict"):
-            is_module = isinstance(into, torch.nn.Module)
-            return _Owned(into, self.match(saved, into.state_dict(), path) if is_module else self.place(saved))
+            return _Owned(into, self._module(saved, into, path) if isinstance(into, torch.nn.Module) else self.place(saved))
         if isinstance(into, torch.Tensor) or isinstance(saved, _Tensor):
             if not isinstance(saved, _Tensor) or not isinstance(into, torch.Tensor):
                 self.other.append(f"{path or 'the state'} is {_kind(saved)} in the checkpoint, {_kind(into)} here")
@@ -242,6 +243,12 @@ class _Loading:
         if isinstance(saved, (dict, list, tuple)) or isinstance(into, (dict, list, tuple)):
             self.other.append(f"{path or 'the state'} is {_kind(saved)} in the checkpoint, {_kind(into)} here")
         return saved
+
+    def _module(self, saved, module, path: str):
+        own = module.state_dict()
+        if isinstance(saved, dict) and not self.folder.is_own:
+            saved = with_tied(by_prefix(saved, own, getattr(module, "base_model_prefix", "")), own)
+        return self.match(saved, own, path)
 
     def _optimizer(self, saved, optimizer, path: str):
         """State of a parameter goes where the parameter is; numbers of a tensor's kind are replicated beside it."""
@@ -290,6 +297,8 @@ class _Loading:
         return saved
 
     def check(self) -> None:
+        if not self.strict:
+            self.missing, self.unexpected = [], []
         parts = [f"{what}: {', '.join(names[:_SHOWN])}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
                  for what, names in (("missing in the checkpoint", self.missing), ("unexpected in it", self.unexpected),
                                      ("different", self.other)) if names]
@@ -359,15 +368,20 @@ def _counted(encoded, ndim: int) -> list:
     return out
 
 
-def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=None):
+def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=None, strict: bool = True):
     """Loads what tt.save wrote; returns the state: the same dicts, lists, tuples and values, with tensors of their saved dtypes.
+
+    path: a folder of tt.save; or one of Hugging Face, with `model.safetensors` or several files and their index, or a safetensors file: its
+    state is a dict of tensors by name, and `into` a module. Names that such a file leaves out since they are tied, and the prefix of a
+    model's base (`base_model_prefix`), are found.
 
     into: a module, an optimizer, or dicts and lists of them and of tensors, as it was given to save. Tensors are brought to
     where those of `into` lie, whatever mesh and placements they were saved from; an optimizer's to where its parameters lie,
     also before its first step. Modules and optimizers in it then take their states by load_state_dict; plain tensors of it
     only say where. Without `into`: device_mesh is the mesh, default default_placement's (and what was a CPU tensor stays
     one); placements is a list for all tensors (a Shard of a dim that a tensor doesn't have is Replicate), or f(name, shape)
-    that gives one; default those that they were saved with on a mesh of as many dims, else Replicate.
+    that gives one; default those that they were saved with on a mesh of as many dims, else Replicate. strict: False loads what has a name in
+    both, and leaves the rest as it is.
 
     Where the workers see the files, as tt.save says, each reads what its shards take of them, all at the same time. What is
     elsewhere, or was written shard by shard, the client reads, one tensor after the other, of each only the boxes that the
@@ -384,13 +398,16 @@ def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=N
         raise InvalidArgumentError("load: device_mesh and placements are for a load without into, whose tensors say where")
     with contextlib.ExitStack() as stack:
         folder = _Folder(pathlib.Path(path), stack)
-        loading = _Loading(folder, _default_place(device_mesh, placements))
+        loading = _Loading(folder, _default_place(device_mesh, placements), strict)
         tree = loading.place(folder.state) if into is None else loading.match(folder.state, into, "")
         loading.check()
         out = loading.bring(tree)
         folder.workers.wait()
         for owner, state in loading.owners:
-            owner.load_state_dict(state)
+            if isinstance(owner, torch.nn.Module):
+                owner.load_state_dict(state, strict=strict)
+            else:
+                owner.load_state_dict(state)
         return out
 
 

@@ -162,6 +162,10 @@ std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
       for (const Launch& plain : product->otherwise) {
         if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
       }
+    } else if (const auto* dnn = std::get_if<cuda::DnnProblem>(&step)) {
+      for (const Launch& plain : dnn->otherwise) {
+        if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
+      }
     } else {
       const auto& fill = std::get<cuda::Fill>(step);
       std::byte* place = memory.Find(fill.address, static_cast<int>(fill.bytes), ptx::AccessKind::kWrite);

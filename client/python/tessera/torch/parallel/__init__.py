@@ -9,11 +9,12 @@ torch gives a rank its local part (use_local_output=True), the same global tenso
 
 from ._experts import ExpertParallel, MixtureOfExperts
 from ._loss import loss_parallel
+from ._model_plan import tp_plan
 from ._plan import parallelize_module
 from ._styles import (ColwiseParallel, ParallelStyle, PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput,
                       RowwiseParallel, SequenceParallel)
 
 __all__ = ["ColwiseParallel", "ExpertParallel", "MixtureOfExperts", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
-           "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module"]
+           "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module", "tp_plan"]
 for _name in __all__:
     globals()[_name].__module__ = "tessera.torch.parallel"

@@ -1,0 +1,78 @@
+"""Hugging Face's transformers: TrainingArguments().device, device_map="auto", tp_plan="auto"."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import torch
+
+from ..._errors import InvalidArgumentError
+from .._device import DEVICE, NAME
+from .._moving import default_mesh
+
+_WHOLE_POOL = ("auto", "balanced", "balanced_low_0", "sequential")      # accelerate's ways to spread a model over several devices
+
+
+def install_training_arguments(module) -> None:
+    """module: transformers.training_args. Trainer's device is what TrainingArguments says."""
+    from . import has_session
+    setup = module.TrainingArguments.__dict__["_setup_devices"].func
+
+    @functools.wraps(setup)
+    def setup_devices(arguments):
+        device = setup(arguments)
+        return DEVICE if device.type == "cpu" and not arguments.use_cpu and arguments.parallel_mode.value == "not_parallel" and has_session() else device
+
+    replaced = functools.cached_property(setup_devices)
+    replaced.__set_name__(module.TrainingArguments, "_setup_devices")
+    module.TrainingArguments._setup_devices = replaced
+
+
+def install_models(module) -> None:
+    """module: transformers.modeling_utils. PreTrainedModel.from_pretrained takes device_map and tp_plan for this device."""
+    from . import has_session
+    load = module.PreTrainedModel.__dict__["from_pretrained"].__func__
+
+    @functools.wraps(load)
+    def from_pretrained(cls, *args, **options):
+        device_map, config = options.get("device_map"), options.get("distributed_config")
+        plan = options.get("tp_plan") if config is None else _get(config, "tp_plan")
+        if not has_session() or torch.distributed.is_initialized() or (device_map is not None and not _is_here(device_map)):
+            return load(cls, *args, **options)
+        if plan is None:
+            if device_map is not None:
+                options["device_map"] = {"": DEVICE}
+            return load(cls, *args, **options)
+        size = options.pop("tp_size", None) if config is None else _get(config, "tp_size")
+        for name in ("tp_plan", "distributed_config", "device_map", "device_mesh"):
+            options.pop(name, None)
+        return _parallel(load(cls, *args, **options), plan, size)
+
+    module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+
+
+def _get(config, name):
+    return config.get(name) if isinstance(config, dict) else getattr(config, name, None)
+
+
+def _is_here(device_map) -> bool:
+    if isinstance(device_map, str):
+        return device_map in _WHOLE_POOL or torch.device(device_map).type == NAME
+    if isinstance(device_map, torch.device):
+        return device_map.type == NAME
+    return False
+
+
+def _parallel(model, plan, size):
+    """A loaded model with the styles of its own plan, or of the one given, on the mesh of default_placement: its dim "tp", or its only one."""
+    from ..parallel import parallelize_module, tp_plan
+    mesh = default_mesh()
+    if "tp" in (mesh.mesh_dim_names or ()):
+        mesh = mesh["tp"]
+    if mesh.ndim != 1:
+        raise InvalidArgumentError(f"from_pretrained: tp_plan needs a mesh of one dim, or one that has a dim 'tp', and {mesh} is "
+                                   "default_placement's; give another by tt.default_placement(mesh)")
+    if size is not None and size != mesh.size():
+        warnings.warn(f"from_pretrained: tp_size={size} is left out: {mesh} has {mesh.size()} workers", stacklevel=4)
+    return parallelize_module(model, mesh, tp_plan(model) if plan == "auto" else tp_plan(model, plan))
