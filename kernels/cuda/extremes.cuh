@@ -2,6 +2,7 @@
 
 // Results of argmin and argmax: numbers in the whole tensor, and the values.
 
+#include "kernels/cuda/extreme_parameters.h"
 #include "kernels/cuda/nest.cuh"
 
 namespace tessera::cuda {

@@ -1,6 +1,7 @@
 // gather, scatter and scan along a dim. An index that is out of range is written to the fault word, and left out.
 
 #include "kernels/cuda/combine.cuh"
+#include "kernels/cuda/scan_parameters.h"
 
 namespace tessera::cuda {
 

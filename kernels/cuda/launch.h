@@ -7,7 +7,8 @@
 //     -> {Launch{.entry = "reduce_sum_f32", .grid = {450, 1, 1}, .block = {128, 1, 1}, ...}}
 //
 // Law: the steps, one after the other in one stream, do what RunKernel of the CPU does (kernels/kernel.h): the same
-// bits, save where a transcendental function or a library rounds.
+// bits, save where a transcendental function or a library rounds, and scans of floats, whose order is scan.cu's: a
+// function of extents and dtypes.
 
 #include <array>
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/extreme_parameters.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
 

@@ -59,6 +59,34 @@ absl::StatusOr<Interval> OwnRange(const char* kernel, size_t dim, std::optional<
       absl::StrCat(kernel, ": a box of ", call.input_box.size(), " dims for ", ToText(extents)));
 }
 
+// Neighbours that one index names as one element, of up to 16 bytes. Operands of the loops are the data, the indices,
+// the output.
+int64_t TakeTogether(int64_t bytes, GatherParameters* p, Loops* loops) {
+  const size_t last = loops->extents.size() - 1;
+  for (; bytes < 16; bytes *= 2) {
+    const auto divides = [bytes](const void* pointer) {
+      return AddressOf(pointer) % static_cast<uint64_t>(2 * bytes) == 0;
+    };
+    bool fits = loops->extents[last] % 2 == 0 && p->stride % 2 == 0 && divides(p->data) && divides(p->output) &&
+                loops->strides[1][last] == 0;
+    for (const size_t operand : {size_t{0}, size_t{2}}) {
+      const Strides& strides = loops->strides[operand];
+      fits = fits && strides[last] == 1;
+      for (size_t d = 0; d < last; ++d) fits = fits && strides[d] % 2 == 0;
+    }
+    if (!fits) break;
+    loops->extents[last] /= 2;
+    loops->size /= 2;
+    p->stride /= 2;
+    for (const size_t operand : {size_t{0}, size_t{2}}) {
+      for (size_t d = 0; d < last; ++d) loops->strides[operand][d] /= 2;
+    }
+    auto* nothing = reinterpret_cast<std::byte*>(&p->nothing);
+    std::copy_n(nothing, bytes, nothing + bytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace) {
@@ -86,8 +114,10 @@ absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, c
   p.own_start = own.start;
   p.own_stop = own.stop;
   strides[dim] = 0;
-  p.nest = MakeNest<3>(call.output_extents, {strides, index_strides, call.output_strides});
-  return Steps{MakeLaunch(absl::StrCat("gather_", SizeBytes(data.dtype)), p, GridOf(p.nest.size))};
+  Loops loops = MergedLoops(call.output_extents, {strides, index_strides, call.output_strides});
+  const int64_t bytes = TakeTogether(SizeBytes(data.dtype), &p, &loops);
+  p.nest = ToNest<3>(loops);
+  return Steps{MakeLaunch(absl::StrCat("gather_", bytes), p, GridOf(p.nest.size))};
 }
 
 absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace) {

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/scan_parameters.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
 
@@ -39,7 +40,8 @@ ScanWalk WalkOf(const ScanOp& op, const KernelCall& call) {
   const int64_t bytes = dtype == DType::kF32 ? 4 : 8, vector = input == DType::kBool ? 8 : 16 / SizeBytes(input);
   const int64_t of_warp = 32 * vector * (kScanThreadBytes / (vector * bytes));
   const int64_t warps = (count + of_warp - 1) / of_warp, most = bytes == 4 ? kScanWarps : kScanWideWarps;
-  walk.warps = static_cast<int>(std::min<int64_t>(most, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(warps)))));
+  walk.warps =
+      static_cast<int>(std::min<int64_t>(most, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(warps)))));
   walk.tiles = (count + walk.warps * of_warp - 1) / (walk.warps * of_warp);
   walk.groups = walk.tiles / kScanGroup;
   walk.lines = NumElements(call.inputs[0].extents) / count;

@@ -158,35 +158,6 @@ struct NumbersInWhole {
   long long starts[kNestRank] = {};
   Divisor strides[kNestRank];
 };
-// Operands of both nests: the input, the numbers; of `kept` also the output and the values.
-struct ArgReduceParameters {
-  const void* input = nullptr;
-  const long long* numbers = nullptr;  // null where they are counted
-  long long* output = nullptr;
-  void* values = nullptr;  // null where they aren't asked for
-  int dtype = 0;
-  int element_bytes = 0;
-  int is_maximum = 0;
-  int padding = 0;
-  NumbersInWhole whole;
-  Nest<4> kept;
-  Nest<2> reduced;
-};
-// The first extreme of a chunk of an output's elements: of keys in the order wanted, or none below 0.
-struct ArgPartial {
-  unsigned long long key = 0;
-  long long number = 0;
-};
-// Of the dtypes that have kernels of their own. An item is an output and a chunk; with several chunks results go to
-// `partials`, by output.
-struct ArgChunkParameters {
-  ArgReduceParameters all;
-  ArgPartial* partials = nullptr;
-  Divisor chunks, outputs;
-  long long chunk_elements = 0;  // of all chunks but the last, below 2^31
-  int group_levels = 0;          // along rows: log2 of the threads of an item
-  int is_aligned = 0;            // along rows: each begins at an address that 16 divides
-};
 struct PickParameters {
   const void* input = nullptr;
   const long long* numbers = nullptr;
@@ -266,41 +237,6 @@ struct CheckRangeParameters {
   unsigned long long* fault = nullptr;
   Element low, high, other;  // in the dtype; `other` is low where there is none
   Nest<2> nest;              // the source, the output
-};
-struct ScanParameters {
-  Element identity;  // in the dtype that is accumulated in
-  const void* input = nullptr;
-  const void* before = nullptr;  // null where nothing stands before a line
-  void* output = nullptr;
-  long long count = 0, input_stride = 0, output_stride = 0;
-  int op = 0;
-  int input_dtype = 0, dtype = 0, output_dtype = 0;
-  int is_exclusive = 0;
-  int padding = 0;
-  Nest<3> lines;  // the input, the output, what stands before
-};
-
-// ---- scan.cu
-
-inline constexpr int kScanWarps = 16;        // of a tile, at most
-inline constexpr int kScanWideWarps = 8;     // where totals have 8 bytes
-inline constexpr int kScanThreadBytes = 64;  // of a thread's elements, in the type that is accumulated in
-inline constexpr int kScanGroup = 64;        // tiles
-// How lines of the output are stored by 16 bytes.
-enum ScanVectors : int { kNoVectors = 0, kVectorsAccumulated = 1, kVectorsOfInput = 2 };
-// Words of tiles and groups are 0 before, 1 of each where a total has 4 bytes and 2 where it has 8; so is the ticket.
-// All three are null where a line has one tile.
-struct ScanTileParameters {
-  ScanParameters all;
-  unsigned* ticket = nullptr;
-  unsigned long long* tiles = nullptr;
-  unsigned long long* groups = nullptr;
-  Divisor line_count;
-  long long tiles_of_line = 1, groups_of_line = 1;
-  int warps = 1;             // of a tile
-  int is_input_vectors = 0;  // lines are dense, and begin at addresses that 16 divides
-  int output_vectors = kNoVectors;
-  int padding = 0;
 };
 
 // ---- matmul.cu

@@ -3,15 +3,16 @@
 // A line is cut in tiles. A thread has kCount elements of each of the tile's rows, those of 16 bytes; 32 lanes make a
 // row, kRows rows a warp's part, p.warps warps a tile. What stands before an element is put together in this order,
 // whatever the layout: (what stands before the tile, (warps before, (rows before, (lanes before, elements before)))),
-// where elements and rows are added one after the other, lanes and warps as shuffles by 1, 2, 4, 8, 16 do. So bits are a
-// function of extents and dtypes.
+// where elements and rows are added one after the other, lanes and warps as shuffles by 1, 2, 4, 8, 16 do. So bits are
+// a function of extents and dtypes.
 //
 // Before a tile stands the chain of groups of 64 tiles, and the tiles before it in its group. A tile publishes its own
-// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: who has one runs
-// to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill and Garland,
-// "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
+// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: who has one
+// runs to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill and
+// Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
 
 #include "kernels/cuda/combine.cuh"
+#include "kernels/cuda/scan_parameters.h"
 #include "kernels/cuda/vector.cuh"
 
 namespace tessera::cuda {
@@ -48,8 +49,10 @@ template <typename T>
 __device__ inline void Publish(u64* slots, i64 at, T value) {
   if constexpr (sizeof(T) == 4) {
     u32 bits;
-    if constexpr (kIsSame<T, float>) bits = BitsOfFloat(value);
-    else bits = static_cast<u32>(value);
+    if constexpr (kIsSame<T, float>)
+      bits = BitsOfFloat(value);
+    else
+      bits = static_cast<u32>(value);
     const u64 word = u64(1) << 32 | bits;
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slots + at), "l"(word) : "memory");
   } else {
@@ -64,8 +67,10 @@ __device__ inline T Await(const u64* slots, i64 at) {
     do {
       asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(slots + at) : "memory");
     } while (word >> 32 == 0);
-    if constexpr (kIsSame<T, float>) return FloatOfBits(static_cast<u32>(word));
-    else return static_cast<T>(word);
+    if constexpr (kIsSame<T, float>)
+      return FloatOfBits(static_cast<u32>(word));
+    else
+      return static_cast<T>(word);
   } else {
     do {
       asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(slots + 2 * at + 1) : "memory");
@@ -119,7 +124,8 @@ struct ScanShape {
 
 // The thread's elements from `at` on, counted from its first one, of which `left` are there.
 template <typename In, int kCount>
-__device__ inline void LoadScanned(const ScanTileParameters& p, const In* from, int at, int left, In (&elements)[kCount]) {
+__device__ inline void LoadScanned(const ScanTileParameters& p, const In* from, int at, int left,
+                                   In (&elements)[kCount]) {
   if (p.is_input_vectors != 0 && at + kCount <= left) {
     LoadVector(from, at, elements);
     return;
@@ -262,12 +268,15 @@ __device__ inline void ScanByOp(const ScanTileParameters& p) {
     default: return Scan<kCodeMin, T, In>::Run(p);
   }
 }
-#define TESSERA_SCAN_KERNEL(name, T) \
-  extern "C" __global__ void __launch_bounds__(32 * (sizeof(T) == 4 ? kScanWarps : kScanWideWarps), sizeof(T) == 4 ? 2 : 3) name
-#define TESSERA_SCAN(name, T, In)                                                                                    \
-  TESSERA_SCAN_KERNEL(scan_tiles_##name, T)(const __grid_constant__ ScanTileParameters p) { ScanByOp<ScanTiles, T, In>(p); } \
-  TESSERA_SCAN_KERNEL(scan_lines_##name, T)(const __grid_constant__ ScanTileParameters p) {                             \
-    ScanByOp<ScanShortLines, T, In>(p);                                                                              \
+#define TESSERA_SCAN_KERNEL(name, T)                                                                \
+  extern "C" __global__ void __launch_bounds__(32 * (sizeof(T) == 4 ? kScanWarps : kScanWideWarps), \
+                                               sizeof(T) == 4 ? 2 : 3) name
+#define TESSERA_SCAN(name, T, In)                                                           \
+  TESSERA_SCAN_KERNEL(scan_tiles_##name, T)(const __grid_constant__ ScanTileParameters p) { \
+    ScanByOp<ScanTiles, T, In>(p);                                                          \
+  }                                                                                         \
+  TESSERA_SCAN_KERNEL(scan_lines_##name, T)(const __grid_constant__ ScanTileParameters p) { \
+    ScanByOp<ScanShortLines, T, In>(p);                                                     \
   }
 TESSERA_SCAN(f32, float, float)
 TESSERA_SCAN(f64, double, double)

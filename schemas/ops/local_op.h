@@ -225,8 +225,8 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
 // "gather(dim=1)", "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add;
-// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner;
-// whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
+// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)",
+// "grouped_matmul(inner; whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

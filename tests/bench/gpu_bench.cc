@@ -279,6 +279,8 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(
         AddProduct("linear_tf32", DType::kF32, sizes_.f32_square, ProductPrecision::kTf32, Bias::kAdded));
     TESSERA_RETURN_IF_ERROR(AddPasses());
+    TESSERA_RETURN_IF_ERROR(AddReductionsAndScans());
+    TESSERA_RETURN_IF_ERROR(AddIndices());
     TESSERA_RETURN_IF_ERROR(AddTransfers());
     TESSERA_RETURN_IF_ERROR(AddCopies());
     TESSERA_RETURN_IF_ERROR(AddTinyOps());
@@ -354,6 +356,54 @@ class Figures {
                                        "half of a device copy", DirectCopy(), 0.5));
     return bench_.Add("softmax", 0.85, sizes_.passes, InARow([&] { return ops::Softmax(x); }), "device copy",
                       DirectCopy());
+  }
+
+  // Each reads everything once; a scan writes it, too.
+  absl::Status AddReductionsAndScans() {
+    const int64_t columns = std::min<int64_t>(4096, sizes_.bytes / 4 / 16);
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Ones(DType::kF32, {sizes_.bytes / 4 / columns, columns}));
+    const auto read = [&](const char* name, std::function<absl::StatusOr<Tensor>()> call) {
+      return bench_.Add(name, 0.9, sizes_.passes, InARow(std::move(call)), "half of a device copy", DirectCopy(), 0.5);
+    };
+    TESSERA_RETURN_IF_ERROR(read("sum_of_rows", [&] { return ops::Sum(x, ops::SumOptions{{{1}}, {}, false}); }));
+    TESSERA_RETURN_IF_ERROR(read("sum_of_columns", [&] { return ops::Sum(x, ops::SumOptions{{{0}}, {}, false}); }));
+    TESSERA_RETURN_IF_ERROR(read("max", [&] { return ops::Max(x); }));
+    TESSERA_RETURN_IF_ERROR(read("argmax_of_rows", [&] { return ops::Argmax(x, {.axis = {{1}}}); }));
+    TESSERA_RETURN_IF_ERROR(read("argmax_of_columns", [&] { return ops::Argmax(x, {.axis = {{0}}}); }));
+    TESSERA_RETURN_IF_ERROR(bench_.Add("cumulative_sum_of_rows", 0.8, sizes_.passes, InARow([&] {
+                                         return ops::CumulativeSum(x, ops::CumulativeSumOptions{{{1}}, {}});
+                                       }),
+                                       "device copy", DirectCopy()));
+    // A quarter of the bytes, in one line.
+    TESSERA_ASSIGN_OR_RETURN(const Tensor line, Ones(DType::kF32, {sizes_.bytes / 16}));
+    return bench_.Add("cumulative_sum_of_a_vector", 0.8, sizes_.passes, InARow([&] {
+                        return ops::CumulativeSum(line, ops::CumulativeSumOptions{{{0}}, {}});
+                      }),
+                      "quarter of a device copy", DirectCopy(), 0.25);
+  }
+
+  // Rows of 1 KiB in an order that is no neighbours': as many as there are to gather, a 16th to scatter.
+  absl::Status AddIndices() {
+    const int64_t columns = 256, rows = std::max<int64_t>(16, sizes_.bytes / 4 / columns);
+    const auto mixed = [&](int64_t count) -> absl::StatusOr<Tensor> {
+      Creation creation;
+      creation.shape = {count};
+      creation.dtype = DType::kI64;
+      creation.mesh = mesh_;
+      creation.placements = Placements{Placement::Replicate()};
+      TESSERA_ASSIGN_OR_RETURN(Tensor numbers, ops::Arange(session_, creation, {Scalar::Int(0), Scalar::Int(7919)}));
+      return ops::Remainder(numbers, rows);
+    };
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Ones(DType::kF32, {rows, columns}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor all, mixed(rows));
+    TESSERA_RETURN_IF_ERROR(bench_.Add("gather_of_rows", 0.9, sizes_.passes,
+                                       InARow([&] { return ops::TakeAlongAxis(x, all, {.axis = {{0}}}); }),
+                                       "device copy", DirectCopy()));
+    const int64_t few_rows = std::max<int64_t>(1, rows / 16);
+    TESSERA_ASSIGN_OR_RETURN(const Tensor few, mixed(few_rows));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor updates, Ones(DType::kF32, {few_rows, columns}));
+    const auto add = [&] { return ops::Scatter(x, few, updates, {.axis = {{0}}, .mode = "add"}); };
+    return bench_.Add("scatter_add_of_rows", 0.7, 1, InARow(add), "device copy", DirectCopy());
   }
 
   absl::Status AddTransfers() {

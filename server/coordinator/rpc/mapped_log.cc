@@ -65,8 +65,7 @@ absl::Status MappedLog::MapRoomFor(size_t size) {
   if (const int why = posix_fallocate(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin)); why != 0) {
     return Failed("write", why);
   }
-  void* const window =
-      mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(begin));
+  void* const window = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(begin));
   if (window == MAP_FAILED) return Failed("map", errno);
   if (window_ != nullptr) munmap(window_, window_end_ - window_begin_);
   window_ = static_cast<std::byte*>(window);

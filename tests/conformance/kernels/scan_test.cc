@@ -127,7 +127,9 @@ class Tiles {
       const Maybe in_tile = pairs_.Join(w > 0 ? Maybe(warps[w - 1]) : std::nullopt, place[v]);
       const Maybe all = pairs_.Join(before, in_tile);
       for (size_t i = 0; i < vector_ && first + v * vector_ + i < line.size(); ++i) {
-        const Maybe until = span_ == ScanSpan::kInclusive ? Maybe(own[v][i]) : i > 0 ? Maybe(own[v][i - 1]) : std::nullopt;
+        const Maybe until = span_ == ScanSpan::kInclusive ? Maybe(own[v][i])
+                            : i > 0                       ? Maybe(own[v][i - 1])
+                                                          : std::nullopt;
         (*sums)[first + v * vector_ + i] = *pairs_.Join(all, until);
       }
     }
@@ -141,7 +143,7 @@ class Tiles {
 
 struct Case {
   DType from, to;
-  Shape extents;  // [lines, count], or the other way round by dim
+  Shape extents;  // [..., count], or [count, lines] by dim
   int64_t dim = 1;
   Layout layout = Layout::kRowMajor;
   ScanSpan span = ScanSpan::kInclusive;
@@ -185,7 +187,7 @@ void ExpectScan(const Case& c, ReduceOp op, int64_t rarity, uint32_t seed) {
   for (int64_t l = 0; l < before.size(); ++l) {
     const auto place = [&](int64_t i) {
       const int64_t at = c.direction == ScanDirection::kReverse ? count - 1 - i : i;
-      return c.dim == 1 ? l * count + at : at * c.extents[1] + l;
+      return c.dim > 0 ? l * count + at : at * c.extents[1] + l;
     };
     Values line;
     for (int64_t i = 0; i < count; ++i) {
@@ -194,8 +196,8 @@ void ExpectScan(const Case& c, ReduceOp op, int64_t rarity, uint32_t seed) {
     Maybe first;
     if (c.is_seeded || is_exclusive) first = c.is_seeded ? before.Get(l) : IdentityOf(op, dtype);
     const bool is_in_order = BackendScansInOrder() || Kind(dtype) != DTypeKind::kFloat;
-    const Values sums = is_in_order ? InOrder(pairs, line, first, c.span)
-                                     : Tiles(pairs, c.from, dtype, count).Of(line, first, c.span);
+    const Values sums =
+        is_in_order ? InOrder(pairs, line, first, c.span) : Tiles(pairs, c.from, dtype, count).Of(line, first, c.span);
     for (int64_t i = 0; i < count; ++i) {
       const ScalarValue& sum = sums[static_cast<size_t>(i)];
       const ScalarValue want = EvaluateScalarOp(ScalarOp::kCast, c.to, sum, {}, {}), got = output.Get(place(i));
@@ -210,11 +212,14 @@ struct Types {
   DType from, to;
 };
 constexpr Types kTypes[] = {
-    {DType::kF32, DType::kF32}, {DType::kF16, DType::kF16}, {DType::kBF16, DType::kBF16}, {DType::kF64, DType::kF64},
-    {DType::kF16, DType::kF32}, {DType::kF32, DType::kBF16}, {DType::kBF16, DType::kF16}, {DType::kI64, DType::kI64},
-    {DType::kI32, DType::kI64}, {DType::kI32, DType::kI32}, {DType::kI64, DType::kI32}, {DType::kBool, DType::kI64},
-    {DType::kU8, DType::kI64},
+    {DType::kF32, DType::kF32},  {DType::kF16, DType::kF16},  {DType::kBF16, DType::kBF16}, {DType::kF64, DType::kF64},
+    {DType::kF16, DType::kF32},  {DType::kF32, DType::kBF16}, {DType::kF32, DType::kF16},   {DType::kBF16, DType::kF16},
+    {DType::kI64, DType::kI64},  {DType::kI32, DType::kI64},  {DType::kI32, DType::kI32},   {DType::kI64, DType::kI32},
+    {DType::kBool, DType::kI64}, {DType::kU8, DType::kI64},
 };
+
+// Nearly all that a warp takes of a line on its own.
+int64_t OfAWarp(const Types& t) { return AccumulatedIn(t.to) == DType::kF32 ? 480 : 240; }
 
 TEST(Scan, OfLinesOfEveryLength) {
   uint32_t seed = 0;
@@ -235,9 +240,15 @@ TEST(Scan, OfLinesThatLieAnyhow) {
       for (const Layout layout : kLayouts) {
         for (const ScanSpan span : {ScanSpan::kInclusive, ScanSpan::kExclusive}) {
           const bool is_odd = (seed & 1) != 0;
-          ExpectScan({t.from, t.to, {2, 700}, 1, layout, span, is_odd ? ScanDirection::kReverse : ScanDirection::kForward,
-                      (seed & 2) != 0}, op, 0, ++seed);
+          const ScanDirection direction = is_odd ? ScanDirection::kReverse : ScanDirection::kForward;
+          ExpectScan({t.from, t.to, {2, 2, OfAWarp(t)}, 2, layout, span, direction, (seed & 2) != 0}, op, 0, ++seed);
+          ExpectScan({t.from, t.to, {2, 2, OfAWarp(t)}, 2, layout, span, ScanDirection::kForward, is_odd}, op, 300,
+                     ++seed);
           ExpectScan({t.from, t.to, {150, 3}, 0, layout, span, ScanDirection::kForward, is_odd}, op, 0, ++seed);
+          if (HasFatalFailure()) return;
+          if (layout != Layout::kRowMajor && layout != Layout::kPadded) continue;
+          ExpectScan({t.from, t.to, {2, 2, 3008}, 2, layout, span, direction, is_odd}, op, 0, ++seed);
+          ExpectScan({t.from, t.to, {1, 2, 3008}, 2, layout, span}, op, 0, ++seed);
           if (HasFatalFailure()) return;
         }
       }
@@ -252,6 +263,7 @@ TEST(Scan, OfAwkwardNumbers) {
     for (const ReduceOp op : kOps) {
       for (const int64_t rarity : {1, 3, 300}) {
         ExpectScan({t.from, t.to, {3, 600}}, op, rarity, ++seed);
+        ExpectScan({t.from, t.to, {3, OfAWarp(t)}}, op, rarity, ++seed);
         if (HasFatalFailure()) return;
       }
     }
@@ -273,8 +285,9 @@ TEST(Scan, OfLongLines) {
       }
       if (HasFatalFailure()) return;
     }
-    ExpectScan({t.from, t.to, {2, group + 99}, 1, Layout::kRowMajor, ScanSpan::kInclusive, ScanDirection::kForward, true},
-               ReduceOp::kMax, 0, ++seed);
+    ExpectScan(
+        {t.from, t.to, {2, group + 99}, 1, Layout::kRowMajor, ScanSpan::kInclusive, ScanDirection::kForward, true},
+        ReduceOp::kMax, 0, ++seed);
     if (HasFatalFailure()) return;
   }
 }

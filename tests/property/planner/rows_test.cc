@@ -1,5 +1,5 @@
-// Rows that a mask keeps, and rows that indices want: on every placement of small worlds the values of the dense answer,
-// results that are cut where the rows were, and no more bytes than rows that change their worker.
+// Rows that a mask keeps, and rows that indices want: on every placement of small worlds the values of the dense
+// answer, results that are cut where the rows were, and no more bytes than rows that change their worker.
 
 #include <numeric>
 
@@ -72,7 +72,8 @@ Numbers64 Taken(const Numbers64& x, int dim, const std::vector<int64_t>& places)
 
 std::vector<Placements> Cuts(const Mesh& mesh, int rank, const std::vector<ReduceOp>& pending) {
   std::vector<Placements> all = AllPlacements(mesh.ndim(), rank, pending);
-  if (mesh.ndim() == 1) all.push_back({Placement::Shard(0, mesh.size() == 2 ? std::vector<int64_t>{6, 1} : std::vector<int64_t>{0, 4, 3})});
+  if (mesh.ndim() == 1)
+    all.push_back({Placement::Shard(0, mesh.size() == 2 ? std::vector<int64_t>{6, 1} : std::vector<int64_t>{0, 4, 3})});
   return all;
 }
 
