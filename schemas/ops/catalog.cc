@@ -266,6 +266,13 @@ constexpr std::array kRows = {
     Plain(OpId::kScatter, "scatter", F::kIndexed, 3, D::kSame, P::kNone,
           "scatter(x, indices, updates, /, axis=-1, *, mode='set')",
           "Gives x with updates at indices along an axis; mode is set (the last of several wins), add, max or min."),
+    OpRow{OpId::kFilter, "filter", F::kIndexed, 1, 2, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
+          "filter(x, mask=None, /, axis=0, *, lengths)",
+          "What x[mask] is made of: along an axis what a mask keeps of each shard, of which lengths says how much that "
+          "is; of a mask alone, the places where it is true."},
+    OpRow{OpId::kShardCounts, "shard_counts", F::kIndexed, 1, 2, "", std::nullopt, std::nullopt, D::kIndex, P::kNone,
+          "shard_counts(mask, x=None, /, axis=0)",
+          "Counts the true elements of each shard of a mask; beside x, of the shards that it has along the axis."},
     Plain(OpId::kCheckRange, "check_range", F::kIndexed, 1, D::kSame, P::kNone,
           "check_range(x, /, low, high, other=None, *, mode='element')",
           "Gives x. An element that isn't from low to high, as a NaN, and isn't other, is an error of what is computed "
@@ -274,6 +281,10 @@ constexpr std::array kRows = {
     OpRow{OpId::kAttention, "attention", F::kAttention, 3, 4, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention is made of: keys by blocks, no scores in memory."},
+    Plain(OpId::kGroupedMatmul, "grouped_matmul", F::kGrouped, 3, D::kSame, P::kNone,
+          "grouped_matmul(x1, x2, offsets, /)",
+          "Multiplies each row of x1 (m,k) by its group's matrix of x2 (g,k,n); offsets say where each group ends, and "
+          "rows behind the last give 0. Of x2 (k,n) the groups are those of k, and the result is (g,m,n)."),
     OpRow{OpId::kMatrixFunction, "matrix_function", F::kMatrices, 1, 2, "", std::nullopt, std::nullopt, D::kSame,
           P::kNone,
           "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",

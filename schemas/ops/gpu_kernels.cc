@@ -52,8 +52,14 @@ struct Visitor {
   absl::Status operator()(const ReduceLocalOp& op) const {
     return op.map.has_value() ? HasGpuKernel(*op.map) : absl::OkStatus();
   }
+  // The planner makes them of kernels that there are.
+  absl::Status operator()(const GatherOp& op) const {
+    return op.from == GatherFrom::kOwn ? absl::OkStatus() : None(op);
+  }
+  absl::Status operator()(const FilterOp& op) const { return None(op); }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
   absl::Status operator()(const FourierOp& op) const { return None(op); }
+  absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
   template <typename Op>
@@ -81,6 +87,7 @@ std::string_view PlaceOnGpu(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kComposite: return "as its rows";
     case OpFamily::kFourier:
+    case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
     case OpFamily::kAttention: return "kernel, f16 and bf16 by cuDNN where it is";

@@ -60,6 +60,8 @@ enum class OpId : uint16_t {
   kSearchSorted = 86,
   kTakeAlongAxis = 87,
   kScatter = 88,
+  kFilter = 89,
+  kShardCounts = 90,
   kLog = 100,
   kLog1p = 101,
   kLog2 = 102,
@@ -243,6 +245,7 @@ enum class OpId : uint16_t {
   kKron = 428,
   kCov = 429,
   kCheckRange = 430,
+  kGroupedMatmul = 431,
 };
 
 }  // namespace tessera

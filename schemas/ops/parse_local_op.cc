@@ -171,10 +171,25 @@ absl::StatusOr<LocalOp> ParsePlace(Scanner& scanner) {
   return op;
 }
 
+absl::StatusOr<LocalOp> ParseFilter(Scanner& scanner) {
+  FilterOp op;
+  if (scanner.TryTake("places")) {
+    op.result = FilterResult::kPlaces;
+    return op;
+  }
+  TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
+  return op;
+}
+
 absl::StatusOr<LocalOp> ParseGather(Scanner& scanner) {
   GatherOp op;
   TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
+  if (scanner.TryTake("; apart")) {
+    op.from = GatherFrom::kApart;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
+  }
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
   return op;
 }
@@ -189,6 +204,18 @@ absl::StatusOr<LocalOp> ParseCheckRange(Scanner& scanner) {
   CheckRangeOp op;
   TESSERA_ASSIGN_OR_RETURN(op.what, scanner.TakeIdentifier());
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 2));
+  return op;
+}
+
+absl::StatusOr<LocalOp> ParseGroupedMatmul(Scanner& scanner) {
+  GroupedMatmulOp op;
+  if (!scanner.TryTake("rows")) {
+    TESSERA_RETURN_IF_ERROR(scanner.Take("inner"));
+    op.grouped = GroupedDim::kInner;
+  }
+  for (const std::string_view token : {";", "whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+  TESSERA_ASSIGN_OR_RETURN(op.whole, scanner.TakeInteger());
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 3, 0));
   return op;
 }
 
@@ -212,9 +239,11 @@ constexpr NamedParser kParsers[] = {
     {"argmerge", [](Scanner& scanner) { return ParseMerge(scanner, SortResult::kPlaces); }},
     {"scatter", ParseScatter},
     {"gather", ParseGather},
+    {"filter", ParseFilter},
     {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},
+    {"grouped_matmul", ParseGroupedMatmul},
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},
     {"fourier", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseFourierOp(scanner); }},
     {"conv", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseConvOp(scanner); }},

@@ -380,9 +380,30 @@ struct Kernels {
     });
   }
 
+  void operator()(const FilterOp& op) const {
+    const auto dim = static_cast<size_t>(op.dim);
+    const StridedNumbers& mask = inputs.back();
+    Shape kept;
+    for (int64_t i = 0; i < mask.extents[0]; ++i) {
+      if (mask.Read({i}).ToInt() != 0) kept.push_back(i);
+    }
+    if (static_cast<int64_t>(kept.size()) != output.extents[dim]) {
+      *failed = FilterMismatch(static_cast<int64_t>(kept.size()), output.extents[dim]);
+      return;
+    }
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      const int64_t from = kept[static_cast<size_t>(index[dim])];
+      output.Write(index, op.result == FilterResult::kPlaces ? Number::Whole(input_box[0].start + from)
+                                                             : inputs[0].Read(At(index, op.dim, from)));
+    });
+  }
+
   // Where the index for the element stands in an extent; what is outside is told, and -1.
   int64_t IndexFor(const Shape& index, int64_t dim, int64_t extent, const char* op) const {
-    const StridedNumbers& indices = inputs[1];
+    return IndexFor(inputs[1], index, dim, extent, op, failed);
+  }
+  static int64_t IndexFor(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent,
+                          const char* op, absl::Status* failed) {
     Shape at;
     if (indices.extents.size() == 1 && index.size() > 1) {
       at = {index[static_cast<size_t>(dim)]};
@@ -437,6 +458,37 @@ struct Kernels {
     });
   }
 
+  void operator()(const GroupedMatmulOp& op) const {
+    const bool is_rows = op.grouped == GroupedDim::kRows;
+    const StridedNumbers &a = inputs[0], &b = inputs[1], &offsets = inputs[2];
+    std::vector<int64_t> ends;
+    for (int64_t g = 0; g < offsets.extents[0]; ++g) {
+      const int64_t end = offsets.Read({g}).ToInt(), before = ends.empty() ? 0 : ends.back();
+      if (end < before || end > op.whole) {
+        *failed = IndexOutOfRangeError(
+            StrCat("grouped_matmul: offset ", end, " of group ", g, " is not from ", before, " to ", op.whole));
+        return;
+      }
+      ends.push_back(end);
+    }
+    const auto group_of = [&](int64_t place) {
+      return std::upper_bound(ends.begin(), ends.end(), place) - ends.begin();
+    };
+    const DType wide = AccumulatedIn(output.dtype);
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      Number sum = CastTo(wide, 0);
+      const int64_t own = is_rows ? group_of(output_box[0].start + index[0]) : output_box[0].start + index[0];
+      if (is_rows && (own < input_box[0].start || own >= input_box[0].stop)) return output.Write(index, sum);
+      for (int64_t k = 0; k < a.extents[1]; ++k) {
+        if (!is_rows && group_of(input_box[1].start + k) != own) continue;
+        const Number left = is_rows ? b.Read({index[0], k}) : a.Read({index[1], k});
+        const Number right = is_rows ? a.Read({own - input_box[0].start, k, index[1]}) : b.Read({k, index[2]});
+        sum = ReduceTwo(ReduceOp::kSum, wide, sum, ReduceTwo(ReduceOp::kProduct, wide, left, right));
+      }
+      output.Write(index, sum);
+    });
+  }
+
   void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
   void operator()(const FourierOp& op) const { InterpretFourier(op, inputs[0], output); }
   void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }
@@ -456,6 +508,11 @@ void StridedNumbers::Write(absl::Span<const int64_t> index, const Number& value)
   int64_t at = offset;
   for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
   data->at(static_cast<size_t>(at)) = CastTo(dtype, value);
+}
+
+int64_t GatheredPlace(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent) {
+  absl::Status failed;
+  return Kernels::IndexFor(indices, index, dim, extent, "gather", &failed);
 }
 
 std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs) {

@@ -134,6 +134,13 @@ struct ExtentsCheck {
     return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GatherOp& op) const { return Indexed(inputs[0], inputs[1], output, op.dim); }
+  absl::Status operator()(const FilterOp& op) const {
+    const auto dim = static_cast<size_t>(op.dim);
+    if (inputs[0].size() != output.size() || dim >= output.size() || output[dim] > inputs[0][dim]) return Mismatch();
+    Shape kept = inputs[0];
+    kept[dim] = output[dim];
+    return kept == output && inputs.back() == Shape{inputs[0][dim]} ? absl::OkStatus() : Mismatch();
+  }
   absl::Status operator()(const CheckRangeOp&) const { return inputs[0] == output ? absl::OkStatus() : Mismatch(); }
   absl::Status operator()(const ScatterOp& op) const {
     if (inputs[0] != output) return Mismatch();
@@ -159,6 +166,18 @@ struct ExtentsCheck {
       if (mask[d] != 1 && mask[d] != scores[rank - mask.size() + d]) return Mismatch();
     }
     return absl::OkStatus();
+  }
+  absl::Status operator()(const GroupedMatmulOp& op) const {
+    const bool is_rows = op.grouped == GroupedDim::kRows;
+    const Shape &a = inputs[0], &b = inputs[1], &offsets = inputs[2];
+    const bool has_ranks =
+        a.size() == (is_rows ? 3U : 2U) && b.size() == 2 && offsets.size() == 1 && output.size() == (is_rows ? 2U : 3U);
+    if (!has_ranks) return Mismatch();
+    const bool fits = is_rows ? b[1] == a[1] && output[0] == b[0] && output[1] == a[2]
+                              : a[1] == b[0] && output[1] == a[0] && output[2] == b[1];
+    const bool is_whole = is_rows ? op.whole == output_whole[0] && offsets[0] == wholes[0][0]
+                                  : op.whole == wholes[0][1] && offsets[0] == output_whole[0];
+    return fits && is_whole ? absl::OkStatus() : Mismatch();
   }
   absl::Status Gives(const absl::StatusOr<Shape>& wanted) const {
     if (!wanted.ok()) return Wrong(StdView(wanted.status().message()));
@@ -221,6 +240,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     const bool adds = step.inputs.size() > 3 && dtype_of(step.inputs[3]) != DType::kBool;
     return adds ? expect(step.inputs[3], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
   }
+  if (std::holds_alternative<GroupedMatmulOp>(step.op)) {
+    for (size_t i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+    return dtype_of(step.inputs[2]) == DType::kI32 ? absl::OkStatus() : expect(step.inputs[2], DType::kI64);
+  }
   if (std::holds_alternative<ScanOp>(step.op) && step.inputs.size() == 2) {
     return expect(step.inputs[1], AccumulatedIn(dtype_of(step.output)));
   }
@@ -243,6 +266,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   if (std::holds_alternative<CheckRangeOp>(step.op)) {
     if (!IsChecked(dtype_of(step.output))) return Wrong("check_range of ", ToText(dtype_of(step.output)));
     return expect(step.inputs[0], dtype_of(step.output));
+  }
+  if (const auto* filter = std::get_if<FilterOp>(&step.op); filter != nullptr) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs.back(), DType::kBool));
+    return expect(step.output, filter->result == FilterResult::kPlaces ? DType::kI64 : dtype_of(step.inputs[0]));
   }
   const bool scatters = std::holds_alternative<ScatterOp>(step.op);
   if (scatters || std::holds_alternative<GatherOp>(step.op)) {
@@ -319,6 +346,7 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
   }
   const bool merges = MergesInPlace(plan, step);
   if (merges) TESSERA_RETURN_IF_ERROR(CheckRuns(plan, step));
+  const auto* apart = GathersInPlace(plan, step) ? &std::get<GatherOp>(step.op) : nullptr;
   std::vector<Shape> extents(step.inputs.size());
   std::vector<Shape> wholes;
   for (const int input : step.inputs) wholes.push_back(plan.values[static_cast<size_t>(input)].spec.shape);
@@ -330,6 +358,11 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
     for (size_t i = 0; i < extents.size(); ++i) {
       extents[i] =
           merges ? wholes[i] : BoxShape(LocalBox(plan.values[static_cast<size_t>(step.inputs[i])].spec, position));
+    }
+    if (apart != nullptr) {
+      const auto dim = static_cast<size_t>(apart->dim);
+      if (dim >= wholes[0].size()) return Wrong("gathers along dim ", dim, " of ", ToText(wholes[0]));
+      extents[0][dim] = wholes[0][dim];
     }
     TESSERA_RETURN_IF_ERROR(
         std::visit(ExtentsCheck{extents, output_extents, wholes, output.shape, output_box}, step.op));

@@ -150,6 +150,7 @@ fft.rfft2: ts.fft.rfft2(ts.ones((2, 2))).shape => (2, 2)
 fft.rfftfreq: ts.fft.rfftfreq(4).tolist() => [0.0, 0.25, 0.5]
 fft.rfftn: ts.fft.rfftn(ts.ones((2, 2))).shape => (2, 2)
 fill_diagonal: [x := ts.zeros((2, 2)), ts.fill_diagonal(x, 5)][0].tolist() => [[5.0, 0.0], [0.0, 5.0]]
+filter: ts.filter(ts.asarray([5, 6, 7]), ts.asarray([True, False, True]), lengths=[2]).tolist() => [5, 7]
 finfo: ts.finfo(ts.float32).bits => 32
 flatnonzero: ts.flatnonzero(ts.asarray([[0, 3], [4, 0]])).tolist() => [1, 2]
 flip: ts.flip(ts.asarray([1, 2, 3])).tolist() => [3, 2, 1]
@@ -179,6 +180,7 @@ gradient: ts.gradient(ts.asarray([1.0, 4.0, 9.0])).tolist() => [3.0, 4.0, 5.0]
 greater: ts.greater(ts.asarray([1, 3]), 2).tolist() => [False, True]
 greater_equal: ts.greater_equal(ts.asarray([1, 2]), 2).tolist() => [False, True]
 group_norm: ts.group_norm(ts.ones((1, 4, 3)), groups=2).shape => (1, 4, 3)
+grouped_matmul: ts.grouped_matmul(ts.ones((3, 2)), ts.asarray([[[1.0], [1.0]], [[5.0], [5.0]]]), ts.asarray([1, 3])).tolist() => [[2.0], [10.0], [10.0]]
 hamming: ts.round(ts.hamming(3) * 100).tolist() => [8.0, 100.0, 8.0]
 hanning: ts.hanning(3).tolist() => [0.0, 1.0, 0.0]
 hardsigmoid: ts.hardsigmoid(ts.asarray([-4.0, 0.0, 4.0])).tolist() => [0.0, 0.5, 1.0]
@@ -394,6 +396,7 @@ setxor1d: ts.setxor1d(ts.asarray([3, 1]), [2, 3]).tolist() => [1, 2]
 sgd_step: ts.sgd_step(ts.asarray([1.0]), ts.asarray([2.0]), 0.25).tolist() => [0.5]
 shape: ts.shape(ts.ones((2, 3))) => (2, 3)
 shuffle: ts.sort(ts.shuffle(ts.asarray([3, 1, 2]))).tolist() => [1, 2, 3]
+shard_counts: ts.shard_counts(ts.asarray([True, False, True])).tolist() => [2]
 sigmoid: ts.sigmoid(ts.asarray([0.0])).tolist() => [0.5]
 sigmoid_backward: ts.sigmoid_backward(ts.ones((2,)), ts.asarray([0.5, 1.0])).tolist() => [0.25, 0.0]
 sign: ts.sign(ts.asarray([-3, 0, 5])).tolist() => [-1, 0, 1]

@@ -41,7 +41,8 @@ def _unary(name: str, op: int):
 def _make_unary() -> None:
     """A row for each overload `name(Tensor self) -> Tensor` of ATen whose name the catalog has for one operand."""
     by_name = {r[1]: r for r in _tessera.catalog()}
-    names = [r[1] for r in by_name.values() if r[3] == 1 and r[2] in (1, 13)] + list(_OTHER_NAMES)
+    families = by_name["exp"][2], by_name["silu"][2]        # of elements, and composites
+    names = [r[1] for r in by_name.values() if r[3] == 1 and r[2] in families] + list(_OTHER_NAMES)
     for name in names:
         packet = getattr(aten, name, None)
         func = getattr(packet, "default", None)

@@ -195,6 +195,9 @@ class Tensor(torch.Tensor):
             watch(out)
         return out
 
+    def __coerce_same_metadata_as_tangent__(self, expected_metadata, expected_type=None):
+        return self         # a gradient of what torch.compile recorded as a plain tensor of this device
+
     def __reduce_ex__(self, protocol):
         from ._storages import reduced
         return reduced(self)

@@ -250,6 +250,7 @@ int BackendUlps(ScalarOp op, DType operand) {
   }
 }
 void SetBackendItems(int64_t items) { on_image::device_items = items; }
+bool BackendScansInOrder() { return false; }
 absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
   return cuda::Implements(op, inputs, output);
 }
