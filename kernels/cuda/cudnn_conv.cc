@@ -61,7 +61,9 @@ std::optional<DnnCall> ConvolutionByDnn(const ConvOp& op, const KernelCall& call
   const std::optional<DnnType> type = TypeOf(call.output_dtype);
   const KernelInput &x = call.inputs[0], &weight = call.inputs[1];
   if (!type.has_value() || op.windows.dims() == 0 || op.windows.dims() > kMaxWindowDims) return std::nullopt;
-  if (x.is_zero || weight.is_zero) return std::nullopt;
+  if (x.is_zero || weight.is_zero || NumElements(x.extents) == 0 || NumElements(weight.extents) == 0) {
+    return std::nullopt;
+  }
   std::optional<DnnTensor> in = TensorOf(*type, x.extents, x.strides, x.data);
   std::optional<DnnTensor> by = TensorOf(*type, weight.extents, weight.strides, weight.data);
   std::optional<DnnTensor> out = TensorOf(*type, call.output_extents, call.output_strides, call.output);

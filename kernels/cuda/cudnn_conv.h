@@ -16,7 +16,7 @@
 namespace tessera::cuda {
 
 // Nothing where the library isn't asked: other dtypes than f16, bf16 and f32, more dims of windows than three, an input
-// of zeros, operands that aren't aligned or have strides that are 0 or negative.
+// of zeros or of no elements, operands that aren't aligned or have strides that are 0 or negative.
 std::optional<DnnCall> ConvolutionByDnn(const ConvOp& op, const KernelCall& call);
 
 }  // namespace tessera::cuda

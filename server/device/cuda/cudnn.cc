@@ -51,6 +51,7 @@ absl::Status Cudnn::Check(std::string_view call, int result) const {
                                      why[0] == 0 ? "" : ": ", std::string_view(why));
   if (result == dnn::kOutOfDeviceMemory) return absl::ResourceExhaustedError(message);
   if (result / kCategory * kCategory == dnn::kNotSupported) return absl::UnimplementedError(message);
+  if (result / kCategory * kCategory == dnn::kBadParameter) return absl::InvalidArgumentError(message);
   return absl::InternalError(message);
 }
 

@@ -31,7 +31,7 @@ struct Cudnn {
   static absl::StatusOr<std::unique_ptr<const Cudnn>> Open();
 
   // OK, or an error that names the call and what the library says: Unimplemented where it doesn't support what is asked
-  // for, ResourceExhausted where memory is short, else Internal.
+  // for, InvalidArgument where it makes no sense to it, ResourceExhausted where memory is short, else Internal.
   absl::Status Check(std::string_view call, int result) const;
 
   size_t (*GetVersion)() = nullptr;

@@ -148,8 +148,8 @@ TEST(DnnCallHalves, AreOfTheBatchAndThenOfTheHeads) {
 }
 
 std::optional<DnnCall> ConvolutionOf(DType dtype, const Shape& x, const Shape& weight, const Windows& windows,
-                                     Strides of_x = {}) {
-  const ConvOp op{.windows = windows, .groups = x[1] / weight[1]};
+                                     Strides of_x = {}, int64_t groups = 0) {
+  const ConvOp op{.windows = windows, .groups = groups != 0 ? groups : x[1] / weight[1]};
   const KernelInput inputs[] = {
       {.data = At(kBase), .dtype = dtype, .extents = x, .strides = of_x.empty() ? RowMajorStrides(x) : of_x},
       {.data = At(2 * kBase), .dtype = dtype, .extents = weight, .strides = RowMajorStrides(weight)}};
@@ -196,6 +196,7 @@ TEST(DnnConvolution, TakesChannelsLastAsTheyLie) {
 TEST(DnnConvolution, IsntAskedForWhatTheLibraryDoesntTake) {
   const Windows windows = {{1, 1}, {1, 1}, {1, 1}};
   EXPECT_FALSE(ConvolutionOf(DType::kF64, {4, 6, 9, 11}, {8, 6, 3, 3}, windows).has_value());
+  EXPECT_FALSE(ConvolutionOf(DType::kF32, {4, 0, 9, 11}, {8, 0, 1, 1}, windows, {}, 1).has_value()) << "no channels";
   EXPECT_FALSE(ConvolutionOf(DType::kI32, {4, 6, 9, 11}, {8, 6, 3, 3}, windows).has_value());
   EXPECT_FALSE(ConvolutionOf(DType::kF32, {4, 6, 9, 11}, {8, 6, 3, 3}, windows, {0, 99, 11, 1}).has_value())
       << "one image for all";

@@ -56,7 +56,7 @@ struct DnnExecution {
   DnnGraph graph;
   int engine = 0;
   std::map<int64_t, uint64_t> addresses;
-  std::map<int64_t, double> numbers;
+  std::map<int64_t, double> numbers = {};
   uint64_t workspace = 0;
   int64_t workspace_bytes = 0;
   uint32_t call = 0;  // which one it is, of all
