@@ -14,17 +14,6 @@
 namespace tessera {
 namespace {
 
-// As many elements of dim 0 as `count`; the other dims whole.
-OpCall FirstOf(const TensorSpec& tensor, int64_t count) {
-  std::vector<IndexItem> index;
-  for (const int64_t extent : tensor.shape) index.push_back({IndexItem::Kind::kSlice, 0, extent, 1});
-  index[0].size = count;
-  OpCall call;
-  call.op = OpId::kSlice;
-  call.attributes.Set(attribute::index, std::move(index));
-  return call;
-}
-
 // What stands for a spec that broadcasts with any.
 TensorSpec OnesOf(const TensorSpec& spec) {
   TensorSpec ones = spec;
@@ -221,27 +210,58 @@ Record DeferredCalls::Ask(Count& count) {
   return record;
 }
 
-absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view what,
-                                                                absl::Span<const HandlePtr> tensors,
-                                                                const HandlePtr& count) {
+absl::StatusOr<HandlePtr> DeferredCalls::NewCounted(const CountedCall& counted, uint64_t number) {
+  absl::InlinedVector<CallOperand, kInlineOperands> operands;
+  std::vector<SpecPtr> specs;
+  for (const HandlePtr& operand : counted.operands) {
+    operands.push_back({&operand, Scalar(), false});
+    specs.push_back(operand->KnownOrStandIn());
+  }
+  const CallCompletion greatest = [&](absl::Span<const SpecPtr> of) { return counted.complete(of, {}); };
+  absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(greatest, operands, specs);
+  const bool is_bound = resolved.ok() && std::all_of(counted.operands.begin(), counted.operands.end(),
+                                                     [](const HandlePtr& operand) { return IsBound(*operand); });
+  if (!resolved.ok()) {
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (!counted.operands[i]->spec_known) specs[i] = session_.specs_.Intern(OnesOf(*specs[i]));
+    }
+    resolved = session_.Resolve(greatest, operands, specs);
+  }
+  if (!resolved.ok()) {
+    TESSERA_RETURN_IF_ERROR(session_.AwaitSpecs(operands));
+    for (size_t i = 0; i < specs.size(); ++i) specs[i] = counted.operands[i]->spec;
+    resolved = session_.Resolve(greatest, operands, specs);
+  }
+  TESSERA_RETURN_IF_ERROR(resolved.status());
+  const HandleState& first = *counted.operands[0];
+  const uint32_t fixed = FixedDimsOf(first) & ~(uint32_t{1} << counted.dim);
+  HandlePtr result = NewHandle({resolved->entry->outputs[0], HasMesh(first), number, is_bound, is_bound ? fixed : 0});
+  result->on_cancel = SessionImpl::SpreadTo(operands);
+  return result;
+}
+
+absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::AddCounted(std::string_view what,
+                                                                 absl::Span<const CountedCall> counted,
+                                                                 const HandlePtr& counts) {
   TESSERA_RETURN_IF_ERROR(session_.AwaitRoom());
   TESSERA_RETURN_IF_ERROR(AwaitRoom());
-  auto wanted = std::make_shared<Count>(Count{count, std::string(what), nullptr});
+  auto wanted = std::make_shared<Count>(Count{counts, std::string(what), nullptr});
+  const OnCancel by_counts = SessionImpl::SpreadTo({{&counts, Scalar(), false}});
   std::vector<std::pair<uint64_t, Call>> calls;
   std::vector<HandlePtr> results;
-  for (const HandlePtr& tensor : tensors) {
-    const SpecPtr& spec = tensor->KnownOrStandIn();
+  for (const CountedCall& one : counted) {
     const uint64_t number = next_call_++;
-    results.push_back(
-        NewHandle({spec, HasMesh(*tensor), number, IsBound(*tensor), FixedDimsOf(*tensor) & ~uint32_t{1}}));
-    results.back()->on_cancel = SessionImpl::SpreadTo({{&tensor, Scalar(), false}, {&count, Scalar(), false}});
+    TESSERA_ASSIGN_OR_RETURN(HandlePtr result, NewCounted(one, number));
+    result->RaiseOnCancel(by_counts);
     Call call;
+    call.complete_counted = one.complete;
     call.count = wanted;
     call.speaker = ThreadSpeaker();
     call.site = SiteOfCall();
     call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
-    call.operands.push_back({tensor, Scalar(), false});
-    call.results.push_back(results.back());
+    for (const HandlePtr& operand : one.operands) call.operands.push_back({operand, Scalar(), false});
+    call.results.push_back(result);
+    results.push_back(std::move(result));
     calls.emplace_back(number, std::move(call));
   }
   std::optional<Record> asked;
@@ -249,8 +269,8 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::TakeFirst(std::string_view
     std::lock_guard<std::mutex> lock(session_.mutex_);
     if (!session_.failure_.ok()) return session_.failure_;
     absl::Status failure;
-    if (!count->spec_known) failure = count->failure;
-    if (failure.ok() && count->spec_known) asked = Ask(*wanted);
+    if (!counts->spec_known) failure = counts->failure;
+    if (failure.ok() && counts->spec_known) asked = Ask(*wanted);
     if (failure.ok()) {
       for (auto& [number, call] : calls) Insert(number, std::move(call));
     } else {
@@ -323,19 +343,16 @@ void DeferredCalls::Run(Ready ready) {
   }
 }
 
-absl::StatusOr<int64_t> DeferredCalls::ValueOf(const Count& count, const TensorSpec& tensor) {
-  int64_t value = 0;
+absl::StatusOr<std::vector<int64_t>> DeferredCalls::ValuesOf(const Count& count) {
   const std::string& bytes = count.request->bytes;
-  if (count.tensor->spec->dtype != DType::kI64 || bytes.size() != sizeof(value)) {
+  const int64_t wanted = NumElements(count.tensor->spec->shape);
+  if (count.tensor->spec->dtype != DType::kI64 || bytes.size() != static_cast<size_t>(wanted) * sizeof(int64_t)) {
     return absl::InternalError(
-        StrCat(count.what, ": the count ", count.tensor->SpecText(), " came as ", bytes.size(), " bytes"));
+        StrCat(count.what, ": the counts ", count.tensor->SpecText(), " came as ", bytes.size(), " bytes"));
   }
-  std::memcpy(&value, bytes.data(), sizeof(value));
-  if (value < 0 || value > tensor.shape[0]) {
-    return absl::InvalidArgumentError(
-        StrCat(count.what, ": ", value, " elements are wanted of dim 0 of ", ToText(tensor)));
-  }
-  return value;
+  std::vector<int64_t> values(static_cast<size_t>(wanted));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
 }
 
 absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>& results) {
@@ -348,8 +365,8 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
   }
   CallCompletion complete = call.complete;
   if (call.count != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t count, ValueOf(*call.count, *specs[0]));
-    complete = [count](absl::Span<const SpecPtr> of) { return FirstOf(*of[0], count); };
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, ValuesOf(*call.count));
+    complete = [counts, &call](absl::Span<const SpecPtr> of) { return call.complete_counted(of, counts); };
   }
   TESSERA_ASSIGN_OR_RETURN(SessionImpl::Resolved resolved, session_.Resolve(complete, operands, specs));
   const SpecEntry& entry = *resolved.entry;

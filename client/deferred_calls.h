@@ -5,9 +5,8 @@
 // its results are handles with a pending spec, too. When the spec is known the call is resolved and queued like any
 // other. The coordinator knows nothing of it: what it gets has specs.
 //
-//   places = argsort(mask == 0)                      sent
-//   count  = count_nonzero(mask)                     sent; its value is asked for
-//   p      = TakeFirst(places, count)                here until the value comes: a slice of so many elements
+//   counts = shard_counts(mask)                      sent; their values are asked for
+//   p      = filter(mask, lengths = counts)          here until the values come
 //   y      = x[p] + 1                                here until p's spec is known
 //
 // Laws
@@ -49,9 +48,9 @@ class DeferredCalls {
 
   // Keeps a call; nothing where it need not wait (any more): its operands' specs are known.
   absl::StatusOr<std::optional<Results>> Add(const CallCompletion& complete, absl::Span<const CallOperand> operands);
-  // What SessionImpl::TakeFirst does; `count` is on every worker of its mesh.
-  absl::StatusOr<std::vector<HandlePtr>> TakeFirst(std::string_view what, absl::Span<const HandlePtr> tensors,
-                                                   const HandlePtr& count);
+  // What SessionImpl::CallCounted does; `counts` are on every worker of their mesh.
+  absl::StatusOr<std::vector<HandlePtr>> AddCounted(std::string_view what, absl::Span<const CountedCall> calls,
+                                                    const HandlePtr& counts);
   // Sends what need not wait any more. On the connection's thread alone.
   void Advance();
   // All that are kept fail.
@@ -82,7 +81,8 @@ class DeferredCalls {
   };
   struct Call {
     CallCompletion complete;
-    std::shared_ptr<Count> count;  // where the call needs its value; `complete` is null
+    CountedCompletion complete_counted;  // where the call needs counts; `complete` is null
+    std::shared_ptr<Count> count;
     Speaker speaker = Speaker::kOp;
     SiteId site = 0;
     ImplicitPolicy policy = ImplicitPolicy::kAllow;
@@ -110,7 +110,9 @@ class DeferredCalls {
   std::optional<Ready> TakeReady(std::vector<Record>* asked);
   void Run(Ready ready);
   absl::Status Send(const Call& call, const std::vector<HandlePtr>& results);
-  static absl::StatusOr<int64_t> ValueOf(const Count& count, const TensorSpec& tensor);
+  static absl::StatusOr<std::vector<int64_t>> ValuesOf(const Count& count);
+  // The handle of a counted call's result.
+  absl::StatusOr<HandlePtr> NewCounted(const CountedCall& counted, uint64_t number);
   absl::Status AwaitRoom();
 
   SessionImpl& session_;

@@ -1,11 +1,13 @@
 #include "client/found.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "client/ops.h"
 #include "client/session_impl.h"
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/filter.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
@@ -73,11 +75,45 @@ absl::StatusOr<Tensor> Head(const Tensor& x) {
   return CallLater(head, {&x, 1});
 }
 
+// As many elements of dim 0 as `count`; the other dims whole.
+absl::StatusOr<OpCall> FirstOf(std::string_view what, const TensorSpec& tensor, int64_t count) {
+  if (count < 0 || count > tensor.shape[0]) {
+    return absl::InvalidArgumentError(StrCat(what, ": ", count, " elements are wanted of dim 0 of ", ToText(tensor)));
+  }
+  std::vector<IndexItem> index;
+  for (const int64_t extent : tensor.shape) index.push_back({IndexItem::Kind::kSlice, 0, extent, 1});
+  index[0].size = count;
+  OpCall call;
+  call.op = OpId::kSlice;
+  call.attributes.Set(attribute::index, std::move(index));
+  return call;
+}
+
 absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<const Tensor> tensors,
                                           const Tensor& count) {
-  std::vector<HandlePtr> states;
-  for (const Tensor& tensor : tensors) states.push_back(tensor.state());
-  TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles, count.session()->TakeFirst(what, states, count.state()));
+  const TensorSpec& counted = *count.state()->KnownOrStandIn();
+  if (counted.rank() != 0 || counted.dtype != DType::kI64) {
+    return absl::InvalidArgumentError(StrCat(what, ": the count is ", count.state()->SpecText(), ", not a 0-d i64"));
+  }
+  std::vector<CountedCall> calls;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.rank() == 0) {
+      return absl::InvalidArgumentError(StrCat(what, ": ", tensor.state()->SpecText(), " has no dims"));
+    }
+    const auto first = [name = std::string(what)](absl::Span<const SpecPtr> specs, absl::Span<const int64_t> counts) {
+      return FirstOf(name, *specs[0], counts.empty() ? specs[0]->shape[0] : counts[0]);
+    };
+    calls.push_back({first, {tensor.state()}});
+  }
+  // Its value is told from every worker's copy of it.
+  const auto replicate = [](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
+    OpCall call{OpId::kRedistribute, {}, {}};
+    call.attributes.Set(attribute::placements, Placements(specs[0]->placements.size(), Placement::Replicate()));
+    return call;
+  };
+  TESSERA_ASSIGN_OR_RETURN(const Tensor replicated, CallLater(replicate, {&count, 1}));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles,
+                           count.session()->CallCounted(what, calls, replicated.state()));
   std::vector<Tensor> out;
   for (HandlePtr& handle : handles) out.emplace_back(std::move(handle));
   return out;
@@ -128,7 +164,29 @@ absl::StatusOr<Tensor> RunsOf(const Tensor& x, const Tensor& starts, const Tenso
   return Reshape(runs, x.shape());
 }
 
+// Whether what each shard counts fits in an event. Of masks that more workers share one number is asked for.
+bool CanBeTold(const Tensor& mask) {
+  const auto shards = static_cast<uint64_t>(mask.state()->KnownOrStandIn()->mesh.size());
+  return shards * sizeof(int64_t) <= mask.session()->welcome().max_inline_bytes;
+}
+
+// Without lengths the greatest that x's shards along the dim can have.
+absl::StatusOr<OpCall> FilterCall(const TensorSpec& x, int dim, absl::Span<const int64_t> lengths) {
+  OpCall call;
+  call.op = OpId::kFilter;
+  call.attributes.Set(attribute::dims, {dim});
+  call.attributes.Set(attribute::lengths,
+                      lengths.empty() ? ShardLengths(x, dim) : std::vector<int64_t>(lengths.begin(), lengths.end()));
+  return call;
+}
+
 std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
+
+absl::StatusOr<Tensor> Counted(CountedCall call, const Tensor& counts) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles,
+                           counts.session()->CallCounted(NameOfCaller(), {&call, 1}, counts.state()));
+  return Tensor(std::move(handles[0]));
+}
 
 // A dim of the mask has the extent of x's or none: it then chooses nothing, as in the array API.
 absl::Status CheckMask(const TensorSpec& x, const TensorSpec& mask) {
@@ -148,9 +206,16 @@ absl::StatusOr<std::vector<Tensor>> TakeFirst(absl::Span<const Tensor> tensors, 
   return First("take_first", tensors, count);
 }
 
-// False elements are sorted behind the true ones, and left out.
 absl::StatusOr<Tensor> FindPlaces(const Tensor& mask) {
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(mask));
+  if (CanBeTold(flat)) {
+    TESSERA_ASSIGN_OR_RETURN(const Tensor counts, Plain(OpId::kShardCounts, {flat}));
+    const auto places = [](absl::Span<const SpecPtr> specs, absl::Span<const int64_t> lengths) {
+      return FilterCall(PlaceFilter(*specs[0], *specs[0], 0).x, 0, lengths);
+    };
+    return Counted({places, {flat.state()}}, counts);
+  }
+  // False elements are sorted behind the true ones, and left out.
   TESSERA_ASSIGN_OR_RETURN(const Tensor count, Along(OpId::kCountNonzero, {flat}));
   TESSERA_ASSIGN_OR_RETURN(const Tensor is_not, Plain(OpId::kLogicalNot, {flat}));
   TESSERA_ASSIGN_OR_RETURN(const Tensor keys, AsType(is_not, DType::kU8));
@@ -181,6 +246,35 @@ absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x) {
   return out;
 }
 
+// The rows along `dim` where a vector is true. `check` is asked again when the specs are known.
+static absl::StatusOr<Tensor> Filter(const Tensor& x, const Tensor& mask, int dim,
+                                     const std::function<absl::Status()>& check) {
+  if (!CanBeTold(x)) {
+    TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(mask));
+    const auto take = [check, dim](absl::Span<const SpecPtr>) -> absl::StatusOr<OpCall> {
+      TESSERA_RETURN_IF_ERROR(check());
+      OpCall call;
+      call.op = OpId::kTakeAlongAxis;
+      call.attributes.Set(attribute::dims, {dim});
+      return call;
+    };
+    return CallLater(take, {x, places});
+  }
+  const auto count = [dim](absl::Span<const SpecPtr>) -> absl::StatusOr<OpCall> {
+    OpCall call;
+    call.op = OpId::kShardCounts;
+    call.attributes.Set(attribute::dims, {dim});
+    return call;
+  };
+  TESSERA_ASSIGN_OR_RETURN(const Tensor counts, CallLater(count, {mask, x}));
+  const auto filter = [check, dim](absl::Span<const SpecPtr> specs,
+                                   absl::Span<const int64_t> lengths) -> absl::StatusOr<OpCall> {
+    TESSERA_RETURN_IF_ERROR(check());
+    return FilterCall(PlaceFilter(*specs[0], *specs[1], dim).x, dim, lengths);
+  };
+  return Counted({filter, {x.state(), mask.state()}, dim}, counts);
+}
+
 absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
   if (!x.spec_pending() && !mask.spec_pending()) TESSERA_RETURN_IF_ERROR(CheckMask(x.spec(), mask.spec()));
   if (mask.rank() == 0 || mask.rank() > x.rank()) {
@@ -188,17 +282,28 @@ absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask) {
     TESSERA_RETURN_IF_ERROR(mask.AwaitSpec());
     return IndexOutOfRangeError(StrCat("index: a mask of shape ", ToText(mask.shape()), " for ", ToText(x.spec())));
   }
-  TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(mask));
   TESSERA_ASSIGN_OR_RETURN(const Tensor merged, MergeFirst(x, mask.rank()));
-  // By when the places are known both shapes are. While they are not, stand-ins stand for them.
-  const auto take = [x, mask](absl::Span<const SpecPtr>) -> absl::StatusOr<OpCall> {
-    if (!x.spec_pending() && !mask.spec_pending()) TESSERA_RETURN_IF_ERROR(CheckMask(x.spec(), mask.spec()));
-    OpCall call;
-    call.op = OpId::kTakeAlongAxis;
-    call.attributes.Set(attribute::dims, {0});
-    return call;
+  TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(mask));
+  // By when the counts are known both shapes are. While they are not, stand-ins stand for them.
+  const auto check = [x, mask] {
+    return x.spec_pending() || mask.spec_pending() ? absl::OkStatus() : CheckMask(x.spec(), mask.spec());
   };
-  return CallLater(take, {merged, places});
+  return Filter(merged, flat, 0, check);
+}
+
+absl::StatusOr<Tensor> FilterAlong(const Tensor& x, const Tensor& mask, int dim) {
+  const auto check = [x, mask, dim]() -> absl::Status {
+    if (x.spec_pending() || mask.spec_pending()) return absl::OkStatus();
+    if (mask.shape()[0] == x.shape()[static_cast<size_t>(dim)] || mask.shape()[0] == 0) return absl::OkStatus();
+    return IndexOutOfRangeError(
+        StrCat(NameOfCaller(), ": a mask of shape ", ToText(mask.shape()), " for dim ", dim, " of ", ToText(x.spec())));
+  };
+  if (mask.rank() != 1 || dim < 0 || dim >= x.rank()) {
+    return IndexOutOfRangeError(
+        StrCat(NameOfCaller(), ": a mask of ", mask.rank(), " dims for dim ", dim, " of ", x.state()->SpecText()));
+  }
+  TESSERA_RETURN_IF_ERROR(check());
+  return Filter(x, mask, dim, check);
 }
 
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted) {
@@ -216,13 +321,13 @@ absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wa
   TESSERA_ASSIGN_OR_RETURN(const Tensor ordered,
                            is_complex ? Along(OpId::kTakeAlongAxis, {flat, *order}) : Along(OpId::kSort, {flat}));
   TESSERA_ASSIGN_OR_RETURN(const Tensor starts, StartsOf(ordered));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(starts));
-  TESSERA_ASSIGN_OR_RETURN(Tensor values, Along(OpId::kTakeAlongAxis, {ordered, places}));
+  TESSERA_ASSIGN_OR_RETURN(Tensor values, FilterAlong(ordered, starts, 0));
   UniqueElements found = {std::move(values), std::nullopt, std::nullopt, std::nullopt};
   if (wanted.indices) {
-    TESSERA_ASSIGN_OR_RETURN(found.indices, Along(OpId::kTakeAlongAxis, {*order, places}));
+    TESSERA_ASSIGN_OR_RETURN(found.indices, FilterAlong(*order, starts, 0));
   }
   if (wanted.counts) {
+    TESSERA_ASSIGN_OR_RETURN(const Tensor places, FindPlaces(starts));
     TESSERA_ASSIGN_OR_RETURN(found.counts, LengthsOf(starts, places));
   }
   if (wanted.inverse) {

@@ -24,6 +24,9 @@ absl::StatusOr<std::vector<Tensor>> TakeFirst(absl::Span<const Tensor> tensors, 
 absl::StatusOr<Tensor> FindPlaces(const Tensor& mask);
 // The indices of the elements that are not 0, a vector for each dim. InvalidArgument for a 0-d tensor.
 absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x);
+// The rows of x along `dim` where the mask, a vector with the dim's extent, is true. They stay in the shards in which
+// they are. IndexOutOfRange for a mask of another extent than that or 0.
+absl::StatusOr<Tensor> FilterAlong(const Tensor& x, const Tensor& mask, int dim);
 // x[mask]: the parts of x where the mask, which has its first dims, is true. IndexOutOfRange for a mask of other
 // extents: at once where both shapes are known.
 absl::StatusOr<Tensor> MaskedSelect(const Tensor& x, const Tensor& mask);

@@ -71,9 +71,9 @@ absl::StatusOr<HandlePtr> SessionImpl::CallLater(const CallCompletion& complete,
   return Call(call, operands);
 }
 
-absl::StatusOr<std::vector<HandlePtr>> SessionImpl::TakeFirst(std::string_view what,
-                                                              absl::Span<const HandlePtr> tensors,
-                                                              const HandlePtr& count) {
+absl::StatusOr<std::vector<HandlePtr>> SessionImpl::CallCounted(std::string_view what,
+                                                                absl::Span<const CountedCall> calls,
+                                                                const HandlePtr& counts) {
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat(what, ": the shape of its result depends on values")));
   if (PlanCapture::Current() != nullptr) {
@@ -81,30 +81,13 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::TakeFirst(std::string_view w
         "explain: ", what, ": the shape of its result depends on values, and what is planned never runs: it has no ",
         "values to read"));
   }
-  const TensorSpec& counted = *count->KnownOrStandIn();
-  if (counted.rank() != 0 || counted.dtype != DType::kI64) {
-    return absl::InvalidArgumentError(StrCat(what, ": the count is ", count->SpecText(), ", not a 0-d i64"));
+  const auto bytes = static_cast<size_t>(NumElements(counts->KnownOrStandIn()->shape)) * sizeof(int64_t);
+  if (welcome().max_inline_bytes < bytes) {
+    return absl::FailedPreconditionError(StrCat(what, ": the number of its elements can't be told in ", bytes,
+                                                " bytes: max_inline_bytes of the ", "coordinator is ",
+                                                welcome().max_inline_bytes));
   }
-  for (const HandlePtr& tensor : tensors) {
-    if (tensor->KnownOrStandIn()->rank() == 0) {
-      return absl::InvalidArgumentError(StrCat(what, ": ", tensor->SpecText(), " has no dims"));
-    }
-  }
-  if (welcome().max_inline_bytes < sizeof(int64_t)) {
-    return absl::FailedPreconditionError(
-        StrCat(what, ": the number of its elements can't be told: max_inline_bytes of the coordinator is ",
-               welcome().max_inline_bytes));
-  }
-  // Its value is told from every worker's copy of it.
-  OpCall whole{OpId::kRedistribute, {}, {}};
-  const CallCompletion replicate = [whole](absl::Span<const SpecPtr> specs) -> absl::StatusOr<OpCall> {
-    OpCall call = whole;
-    call.attributes.Set(attribute::placements, Placements(specs[0]->placements.size(), Placement::Replicate()));
-    return call;
-  };
-  const CallOperand operand{&count, Scalar(), false};
-  TESSERA_ASSIGN_OR_RETURN(const HandlePtr replicated, CallLater(replicate, {&operand, 1}));
-  return deferred_->TakeFirst(what, tensors, replicated);
+  return deferred_->AddCounted(what, calls, counts);
 }
 
 }  // namespace tessera

@@ -67,10 +67,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Whether an op that uses the tensor last may take its memory.
   bool MayDonate(const HandlePtr& handle);
   HandlePtr FindLive(uint64_t id);  // that this process holds, or null
-  // The first elements of each tensor's dim 0: as many as `count` has, a 0-d tensor of integers. Returns at once, with
-  // handles whose spec is pending (deferred_calls.h). `what` opens messages.
-  absl::StatusOr<std::vector<HandlePtr>> TakeFirst(std::string_view what, absl::Span<const HandlePtr> tensors,
-                                                   const HandlePtr& count);
+  // Calls with one result that counts complete: i64, whole on every worker of their mesh. Returns at once, with handles
+  // whose spec is pending (deferred_calls.h). `what` opens messages.
+  absl::StatusOr<std::vector<HandlePtr>> CallCounted(std::string_view what, absl::Span<const CountedCall> calls,
+                                                     const HandlePtr& counts);
   // A call that the specs of its operands complete; at once where they are known (deferred_calls.h).
   absl::StatusOr<HandlePtr> CallLater(const CallCompletion& complete, absl::Span<const CallOperand> operands);
 

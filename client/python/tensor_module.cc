@@ -202,6 +202,9 @@ nb::tuple ToTuple(std::vector<Tensor> tensors) {
 
 void DefineFound(nb::module_& module) {
   module.def("find_places", [](const PyTensor& mask) { return PyTensor{ValueOrRaise(FindPlaces(mask.value()))}; });
+  module.def("filter", [](const PyTensor& x, const PyTensor& mask, int dim) {
+    return PyTensor(ValueOrRaise(FilterAlong(x.value(), mask.value(), dim)));
+  });
   module.def("nonzero", [](const PyTensor& x) { return ToTuple(ValueOrRaise(Nonzero(x.value()))); });
   module.def("masked_select", [](const PyTensor& x, const PyTensor& mask) {
     return PyTensor{ValueOrRaise(MaskedSelect(x.value(), mask.value()))};

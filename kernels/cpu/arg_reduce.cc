@@ -91,6 +91,31 @@ void TakeBlock(const ArgLayout& l, const T* values, int64_t count, int64_t start
   *index = start + first;
 }
 
+// Rows of few elements, one after the other: looked at one by one.
+constexpr int64_t kNarrowRow = 32;
+
+template <typename T>
+void AlongNarrowRows(const ArgLayout& l) {
+  const T* row = static_cast<const T*>(l.input);
+  int64_t* to = l.output;
+  T* value = static_cast<T*>(l.values);
+  for (int64_t k = 0; k < l.kept.size; ++k) {
+    T best = row[0];
+    int64_t index = 0;
+    for (int64_t r = 1; r < l.reduced.size; ++r) {
+      const bool beats = Beats(row[r], best, l.extreme);
+      best = beats ? row[r] : best;
+      index = beats ? r : index;
+    }
+    *to = l.in_whole(index);
+    row += l.kept.strides[0][0];
+    to += l.kept.strides[1][0];
+    if (value == nullptr) continue;
+    *value = best;
+    value += l.kept.strides[2][0];
+  }
+}
+
 template <typename T>
 void AlongRow(const ArgLayout& l) {
   const bool is_dense = l.reduced.extents.size() == 1 && l.reduced.strides[0][0] == 1;
@@ -235,6 +260,9 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
     } else {
       if (layout.numbers != nullptr) {
         ByNumbers<T>(layout);
+      } else if (layout.kept.extents.size() == 1 && layout.reduced.extents.size() == 1 &&
+                 layout.reduced.strides[0][0] == 1 && layout.reduced.size <= kNarrowRow) {
+        AlongNarrowRows<T>(layout);
       } else if (layout.reduced.strides[0].back() == 1 || layout.kept.size < 8) {
         AlongRow<T>(layout);
       } else {

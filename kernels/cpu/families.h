@@ -33,6 +33,7 @@ absl::Status RunScan(const ScanOp& op, const KernelCall& call);
 absl::Status RunMerge(const MergeOp& op, const KernelCall& call);
 absl::Status RunSort(const SortOp& op, const KernelCall& call);
 absl::Status RunSearchSorted(const SearchSortedOp& op, const KernelCall& call);
+absl::Status RunFilter(const FilterOp& op, const KernelCall& call);
 absl::Status RunGather(const GatherOp& op, const KernelCall& call);
 absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
 absl::Status RunCheckRange(const CheckRangeOp& op, const KernelCall& call);

@@ -28,6 +28,7 @@ struct Dispatch {
   absl::Status operator()(const MergeOp& op) const { return cpu::RunMerge(op, call); }
   absl::Status operator()(const SortOp& op) const { return cpu::RunSort(op, call); }
   absl::Status operator()(const SearchSortedOp& op) const { return cpu::RunSearchSorted(op, call); }
+  absl::Status operator()(const FilterOp& op) const { return cpu::RunFilter(op, call); }
   absl::Status operator()(const GatherOp& op) const { return cpu::RunGather(op, call); }
   absl::Status operator()(const CheckRangeOp& op) const { return cpu::RunCheckRange(op, call); }
   absl::Status operator()(const ScatterOp& op) const { return cpu::RunScatter(op, call); }

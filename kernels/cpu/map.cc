@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -226,8 +227,24 @@ Stores StoresOf(const KernelCall& call) {
   return StoresFor(touched);
 }
 
+// Whether it is an input as it is, elsewhere in memory: a copy, as of a broadcast view.
+static bool IsCopy(const MapOp& op, const KernelCall& call) {
+  const std::vector<ExpressionNode>& nodes = op.expression.nodes;
+  if (nodes.size() != 1 || nodes[0].op != ScalarOp::kInput) return false;
+  const KernelInput& input = call.inputs[static_cast<size_t>(nodes[0].a)];
+  return !input.is_zero && input.data != call.output;
+}
+
 absl::Status RunMap(const MapOp& op, const KernelCall& call) {
   if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
+  if (IsCopy(op, call)) {
+    const KernelInput& input = call.inputs[static_cast<size_t>(op.expression.nodes[0].a)];
+    auto strides = BroadcastStrides("map", input, call.output_extents);
+    if (!strides.ok()) return strides.status();
+    CopyStrided(call.output_extents, SizeBytes(call.output_dtype), input.data, *strides, call.output,
+                call.output_strides);
+    return absl::OkStatus();
+  }
   if (IsWideningInPlace(op, call)) {
     WidenInPlace(call);
     return absl::OkStatus();

@@ -13,8 +13,8 @@
 // Sums are in the order of the inner letters, however the operands lie; in f16 and bf16, and in integers, that is all.
 // In f32 and f64 strides have a say in one thing, which kernel multiplies: another one for a matrix whose other dim is
 // the dense one (a transposed view), for an output whose rows are not dense, and for fewer rows where left dims are not
-// one. Those for vectors and for small products add up in another order. To pack a matrix for that would make its
-// product with a vector take thrice the time.
+// one. Those for vectors, for small products and for rows of short ones (row_dots.h) add up in another order. To pack a
+// matrix for that would make its product with a vector take thrice the time.
 
 #include <algorithm>
 #include <array>
@@ -34,6 +34,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/product_cuts.h"
+#include "kernels/cpu/row_dots.h"
 #include "kernels/cpu/sum_of_products.h"
 #include "kernels/cpu/thin_product.h"
 #include "schemas/ops/complex_functions.h"
@@ -498,7 +499,18 @@ void RunProducts(Groups groups, const KernelCall& call, Product product) {
 }
 
 template <typename T>
+bool TakeRowDots(const Groups& groups, const KernelCall& call) {
+  return groups.left.empty() && groups.right.empty() && TakeRowDots<T>(groups.batch, groups.inner, call);
+}
+
+template <typename T>
+void FloatMatmul(const Groups& groups, const KernelCall& call) {
+  if (!TakeRowDots<T>(groups, call)) RunProducts<T>(groups, call, FloatProduct<T>());
+}
+
+template <typename T>
 void IntegerMatmul(const Groups& groups, const KernelCall& call) {
+  if (TakeRowDots<T>(groups, call)) return;
   using Wide = std::common_type_t<T, unsigned>;  // a product of two narrow ones could leave int
   const auto add = [](T sum, T a, T b) { return static_cast<T>(sum + static_cast<Wide>(a) * b); };
   RunProducts<T>(groups, call, BlockedProduct<T, decltype(add)>(add));
@@ -552,8 +564,8 @@ absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
     return absl::OkStatus();
   }
   switch (call.output_dtype) {
-    case DType::kF32: RunProducts<float>(groups, call, FloatProduct<float>()); return absl::OkStatus();
-    case DType::kF64: RunProducts<double>(groups, call, FloatProduct<double>()); return absl::OkStatus();
+    case DType::kF32: FloatMatmul<float>(groups, call); return absl::OkStatus();
+    case DType::kF64: FloatMatmul<double>(groups, call); return absl::OkStatus();
     case DType::kC64:
       RunProducts<std::complex<float>>(groups, call, FloatProduct<std::complex<float>>());
       return absl::OkStatus();

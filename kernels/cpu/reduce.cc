@@ -243,7 +243,11 @@ class ColumnReducer {
     uint64_t blocks = 0;
     for (int64_t r = 0; r < l_.reduced.size; r += kTreeBlock) {
       const int64_t n = std::min(kTreeBlock, l_.reduced.size - r);
-      if (absl::Status s = Lanes(k, width, r, n, 0, 1, 0); !s.ok()) return s;
+      if (n == kTreeBlock && AreRowsTogether(width)) {
+        NarrowBlock(width, r);
+      } else if (absl::Status s = Lanes(k, width, r, n, 0, 1, 0); !s.ok()) {
+        return s;
+      }
       size_t level = 0;
       for (; ((blocks >> level) & 1) != 0; ++level) Combine(Level(level), lanes_, width);
       std::copy_n(lanes_, width * bytes_, Level(level));
@@ -257,6 +261,26 @@ class ColumnReducer {
     }
     StoreResults(l_, k, width, result);
     return absl::OkStatus();
+  }
+
+  // Whether a tile of all outputs has short rows, one behind the other in memory.
+  bool AreRowsTogether(int64_t width) const {
+    return source_.is_direct() && !l_.inputs[0].is_zero && width == l_.kept.size && l_.kept.extents.size() == 1 &&
+           l_.kept.strides[0][0] == 1 && l_.reduced.extents.size() == 1 && l_.reduced.strides[0][0] == width &&
+           width * bytes_ * kReduceLanes <= kTileBytes;
+  }
+
+  // The block of whole lanes from row `r`: 16 rows are a row of all lanes, whose halves are combined.
+  void NarrowBlock(int64_t width, int64_t r) {
+    const int64_t all = kReduceLanes * width;
+    const std::byte* const first = static_cast<const std::byte*>(l_.inputs[0].data) + r * width * bytes_;
+    std::array<const void*, static_cast<size_t>(kRows)> rows;
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = first + static_cast<int64_t>(i) * all * bytes_;
+    CombineRows(l_.op, l_.dtype, rows, all, lanes_);
+    for (int64_t lanes = kReduceLanes / 2; lanes > 0; lanes /= 2) {
+      const std::array<const void*, 2> halves = {lanes_, lanes_ + lanes * width * bytes_};
+      CombineRows(l_.op, l_.dtype, halves, lanes * width, lanes_);
+    }
   }
 
   // The lanes `lane`, `lane + step`, ... of the block of `n` rows from `r`, reduced into the place of `depth`.

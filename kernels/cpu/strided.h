@@ -36,15 +36,48 @@ struct RowPlace {
 };
 RowPlace PlaceOf(const LoopNest& nest, size_t operand, int64_t flat_index);
 
+// The rows of an operand one after the other: no division for each, as PlaceOf takes.
+class RowWalk {
+ public:
+  // At the row that has the flat index.
+  RowWalk(const LoopNest& nest, size_t operand, int64_t flat_index)
+      : extents_(nest.extents), strides_(nest.strides[operand]), index_(nest.extents.size() - 1) {
+    int64_t row = flat_index / nest.extents.back();
+    for (size_t d = index_.size(); d-- > 0;) {
+      index_[d] = row % extents_[d];
+      row /= extents_[d];
+      offset_ += index_[d] * strides_[d];
+    }
+  }
+  int64_t offset() const { return offset_; }  // of the row's first element
+  void Next() {
+    for (size_t d = index_.size(); d-- > 0;) {
+      offset_ += strides_[d];
+      if (++index_[d] < extents_[d]) return;
+      offset_ -= extents_[d] * strides_[d];
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  const Shape& extents_;
+  const Strides& strides_;
+  absl::InlinedVector<int64_t, 6> index_;
+  int64_t offset_ = 0;
+};
+
 // Calls row(offset in elements, elements already seen, elements in this row) for the rows of the flat
 // range [start, start + count).
 template <typename Row>
 void ForEachRow(const LoopNest& nest, size_t operand, int64_t start, int64_t count, Row&& row) {
-  int64_t seen = 0;
-  while (seen < count) {
-    const RowPlace place = PlaceOf(nest, operand, start + seen);
-    const int64_t n = place.left < count - seen ? place.left : count - seen;
-    row(place.offset, seen, n);
+  const RowPlace place = PlaceOf(nest, operand, start);
+  int64_t seen = place.left < count ? place.left : count;
+  row(place.offset, int64_t{0}, seen);
+  if (seen == count) return;
+  const int64_t extent = nest.extents.back();
+  for (RowWalk walk(nest, operand, start + seen); seen < count; walk.Next()) {
+    const int64_t n = extent < count - seen ? extent : count - seen;
+    row(walk.offset(), seen, n);
     seen += n;
   }
 }

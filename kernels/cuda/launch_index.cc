@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/ops/check_range.h"
+#include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -61,6 +62,7 @@ absl::StatusOr<Interval> OwnRange(const char* kernel, size_t dim, std::optional<
 }  // namespace
 
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace) {
+  if (absl::Status s = HasGpuKernel(op, call.output_dtype); !s.ok()) return s;
   TESSERA_RETURN_IF_ERROR(Validate(op, call));
   const KernelInput &data = call.inputs[0], &indices = call.inputs[1];
   if (data.dtype != call.output_dtype) {
@@ -148,52 +150,6 @@ absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall&
   p.other = call.scalars.size() > 2 ? ToElement(call.scalars[2], dtype) : p.low;
   p.nest = MakeNest<2>(call.output_extents, {StridesOf(input), call.output_strides});
   return Steps{MakeLaunch(absl::StrCat("check_range_", NameOf(dtype)), p, GridOf(p.nest.size))};
-}
-
-absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(Validate(op, call));
-  const KernelInput& input = call.inputs[0];
-  const size_t dim = static_cast<size_t>(op.dim), rank = call.output_extents.size();
-  if (input.extents != call.output_extents || dim >= rank || call.output_dtype == DType::kBool) {
-    return absl::InvalidArgumentError(absl::StrCat("scan: along dim ", op.dim, " of ", ToText(input.extents), " to ",
-                                                   NameOf(call.output_dtype), ToText(call.output_extents)));
-  }
-  const bool is_seeded = call.inputs.size() == 2;
-  Shape lines = input.extents;
-  if (NumElements(lines) == 0) return Steps();
-  lines[dim] = 1;
-  const DType dtype = AccumulatedIn(call.output_dtype);
-  if (is_seeded && (call.inputs[1].extents != lines || call.inputs[1].dtype != dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("scan: begins with ", ToText(call.inputs[1].extents), " of ", ToText(input.extents)));
-  }
-  const bool has_order = op.op == ReduceOp::kMin || op.op == ReduceOp::kMax;
-  if (Kind(dtype) == DTypeKind::kComplex && has_order) return NoKernelFor("scan", dtype);
-  const Strides strides = StridesOf(input);
-  ScanParameters p;
-  p.identity = IdentityOf(op.op, dtype);
-  p.count = input.extents[dim];
-  p.input_stride = strides[dim];
-  p.output_stride = call.output_strides[dim];
-  const auto* from = static_cast<const std::byte*>(DataOf(input, workspace));
-  auto* to = static_cast<std::byte*>(call.output);
-  if (op.direction == ScanDirection::kReverse) {
-    from += (p.count - 1) * p.input_stride * SizeBytes(input.dtype);
-    to += (p.count - 1) * p.output_stride * SizeBytes(call.output_dtype);
-    p.input_stride = -p.input_stride;
-    p.output_stride = -p.output_stride;
-  }
-  p.input = from;
-  p.output = to;
-  if (is_seeded) p.before = DataOf(call.inputs[1], workspace);
-  p.op = static_cast<int>(op.op);
-  p.input_dtype = static_cast<int>(input.dtype);
-  p.dtype = static_cast<int>(dtype);
-  p.output_dtype = static_cast<int>(call.output_dtype);
-  p.is_exclusive = op.span == ScanSpan::kExclusive ? 1 : 0;
-  p.lines =
-      MakeNest<3>(lines, {strides, call.output_strides, is_seeded ? StridesOf(call.inputs[1]) : Strides(rank, 0)});
-  return Steps{MakeLaunch("scan", p, GridOf(p.lines.size))};
 }
 
 }  // namespace tessera::cuda

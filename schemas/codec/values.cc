@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -265,10 +266,12 @@ absl::StatusOr<AttributeValue> DecodeAttributeValue(AttributeId id, wire::Attrib
     case AttributeKind::kText:
       if (reader.getText().size() > kMaxNotationChars) return TooMany(name, reader.getText().size(), kMaxNotationChars);
       return AttributeValue(std::string(reader.getText().begin(), reader.getText().size()));
-    case AttributeKind::kIntegers:
-      if (reader.getIntegers().size() > kMaxIndexItems)
-        return TooMany(name, reader.getIntegers().size(), kMaxIndexItems);
+    case AttributeKind::kIntegers: {
+      // Lengths are one for each shard, as a placement's sizes are.
+      const uint32_t most = id == attribute::lengths.id ? kMaxMeshSize : kMaxIndexItems;
+      if (reader.getIntegers().size() > most) return TooMany(name, reader.getIntegers().size(), most);
       return AttributeValue(Copy<std::vector<int64_t>>(reader.getIntegers()));
+    }
     case AttributeKind::kShape: return DecodeShape(name, reader.getIntegers());
     case AttributeKind::kMesh: return DecodeMesh(reader.getMesh());
     case AttributeKind::kPlacements: return DecodePlacements(reader.getPlacements());

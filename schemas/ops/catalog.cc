@@ -266,6 +266,13 @@ constexpr std::array kRows = {
     Plain(OpId::kScatter, "scatter", F::kIndexed, 3, D::kSame, P::kNone,
           "scatter(x, indices, updates, /, axis=-1, *, mode='set')",
           "Gives x with updates at indices along an axis; mode is set (the last of several wins), add, max or min."),
+    OpRow{OpId::kFilter, "filter", F::kIndexed, 1, 2, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
+          "filter(x, mask=None, /, axis=0, *, lengths)",
+          "What x[mask] is made of: along an axis what a mask keeps of each shard, of which lengths says how much that "
+          "is; of a mask alone, the places where it is true."},
+    OpRow{OpId::kShardCounts, "shard_counts", F::kIndexed, 1, 2, "", std::nullopt, std::nullopt, D::kIndex, P::kNone,
+          "shard_counts(mask, x=None, /, axis=0)",
+          "Counts the true elements of each shard of a mask; beside x, of the shards that it has along the axis."},
     Plain(OpId::kCheckRange, "check_range", F::kIndexed, 1, D::kSame, P::kNone,
           "check_range(x, /, low, high, other=None, *, mode='element')",
           "Gives x. An element that isn't from low to high, as a NaN, and isn't other, is an error of what is computed "

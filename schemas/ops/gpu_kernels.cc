@@ -52,6 +52,11 @@ struct Visitor {
   absl::Status operator()(const ReduceLocalOp& op) const {
     return op.map.has_value() ? HasGpuKernel(*op.map) : absl::OkStatus();
   }
+  // The planner makes them of kernels that there are.
+  absl::Status operator()(const GatherOp& op) const {
+    return op.from == GatherFrom::kOwn ? absl::OkStatus() : None(op);
+  }
+  absl::Status operator()(const FilterOp& op) const { return None(op); }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
   absl::Status operator()(const FourierOp& op) const { return None(op); }
   absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
@@ -85,6 +90,8 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
+    case OpFamily::kAttention: return "kernel, f16 and bf16 by cuDNN where it is";
+    case OpFamily::kWindows: return row.min_operands == 2 ? "kernel, f16, bf16 and f32 by cuDNN where it is" : "kernel";
     case OpFamily::kElementwise:
       return row.scalar_op.has_value() && TakesComplex(*row.scalar_op) && !HasComplexFunction(*row.scalar_op)
                  ? "kernel, complex numbers on the host"
@@ -96,8 +103,6 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kPlace:
     case OpFamily::kAlong:
     case OpFamily::kIndexed:
-    case OpFamily::kAttention:
-    case OpFamily::kWindows:
     case OpFamily::kRedistribute: return "kernel";
   }
   return "kernel";

@@ -63,7 +63,12 @@ struct TextVisitor {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
   std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
-  std::string operator()(const GatherOp& op) const { return StrCat("gather(dim=", op.dim, WholeText(op.whole), ")"); }
+  std::string operator()(const GatherOp& op) const {
+    return StrCat("gather(dim=", op.dim, WholeText(op.whole), op.from == GatherFrom::kApart ? "; apart" : "", ")");
+  }
+  std::string operator()(const FilterOp& op) const {
+    return op.result == FilterResult::kPlaces ? "filter(places)" : StrCat("filter(dim=", op.dim, ")");
+  }
   std::string operator()(const CheckRangeOp& op) const { return StrCat("check_range(", op.what, ")"); }
   std::string operator()(const ScatterOp& op) const {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, WholeText(op.whole), ")");
@@ -203,9 +208,25 @@ struct ValidateVisitor {
     return ExpectCounts("attention", inputs, inputs == 4 ? 4 : 3, scalars, 1);
   }
   absl::Status operator()(const GatherOp& op) const {
-    TESSERA_RETURN_IF_ERROR(ExpectCounts("gather", inputs, 2, scalars, 0));
+    // Or each shard is an input of its own.
+    const bool lie_apart = op.from == GatherFrom::kApart && inputs > 2;
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("gather", inputs, lie_apart ? inputs : 2, scalars, 0));
     TESSERA_RETURN_IF_ERROR(ExpectWhole("gather", op.whole));
+    if (static_cast<int>(op.from) > static_cast<int>(GatherFrom::kApart) ||
+        (op.from == GatherFrom::kApart && op.whole.has_value())) {
+      return absl::InvalidArgumentError("gather: of one shard, or of shards that lie apart");
+    }
     return ExpectDims("gather", {op.dim});
+  }
+  absl::Status operator()(const FilterOp& op) const {
+    if (static_cast<int>(op.result) > static_cast<int>(FilterResult::kPlaces)) {
+      return absl::InvalidArgumentError("filter: unknown result");
+    }
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("filter", inputs, op.result == FilterResult::kRows ? 2 : 1, scalars, 0));
+    if (op.result == FilterResult::kPlaces && op.dim != 0) {
+      return absl::InvalidArgumentError(StrCat("filter: places along dim ", op.dim, " of a vector"));
+    }
+    return ExpectDims("filter", {op.dim});
   }
   absl::Status operator()(const ScatterOp& op) const {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("scatter", inputs, 3, scalars, 0));
@@ -242,6 +263,11 @@ Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent) 
   };
   const Interval in = {first_from(box.start), first_from(box.stop)};
   return in.empty() ? Interval{extent, extent} : in;
+}
+
+absl::Status FilterMismatch(int64_t true_elements, int64_t room) {
+  return absl::InvalidArgumentError(
+      StrCat("filter: ", true_elements, " elements of a shard's mask are true, and ", room, " were counted"));
 }
 
 std::string ToText(const LocalOp& op) { return std::visit(TextVisitor{}, op); }

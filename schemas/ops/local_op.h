@@ -143,10 +143,14 @@ struct SearchSortedOp {
 // broadcast to the output, or of one dim, which is `dim`. A negative index counts from the end; one outside is an error
 // of the call. With `whole`, the extent of the dim in the whole tensor, indices are of that, and input 0 is a shard,
 // whose global box the kernel is given: where another one has the element the output is 0 (of floats -0, which a sum
-// keeps).
+// keeps). With kApart the array is a value that is cut along the dim: a kernel's inputs are its shards in their order,
+// in the memory of their holders and with the same strides, and then the indices, which are of all shards together. It
+// says in `more_outputs`, by input, how many elements it has taken (i64).
+enum class GatherFrom : uint8_t { kOwn = 0, kApart = 1 };
 struct GatherOp {
   int64_t dim = 0;
   std::optional<int64_t> whole = std::nullopt;
+  GatherFrom from = GatherFrom::kOwn;
   bool operator==(const GatherOp&) const = default;
 };
 // Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
@@ -160,6 +164,20 @@ struct ScatterOp {
   std::optional<int64_t> whole = std::nullopt;
   bool operator==(const ScatterOp&) const = default;
 };
+
+// Keeps along `dim` what a mask says, a bool vector with the dim's extent in the shard. kRows: inputs are an array and
+// the mask, the output is the array without the rows whose element is false. kPlaces: the mask alone; the output (i64)
+// has the numbers of the true elements in the whole vector: the kernel is given the input's global box. That not as
+// many are true as the output has room for is an error of the call.
+enum class FilterResult : uint8_t { kRows = 0, kPlaces = 1 };
+struct FilterOp {
+  FilterResult result = FilterResult::kRows;
+  int64_t dim = 0;
+  bool operator==(const FilterOp&) const = default;
+};
+
+// InvalidArgument that names both numbers.
+absl::Status FilterMismatch(int64_t true_elements, int64_t room);
 
 // Input 0, i64, f32 or f64, is the output. Scalars {low, high} or {low, high, other}: an element that is not from low
 // to high, as a NaN, and isn't `other`, is an error of the call that says what it should have been (check_range.h).
@@ -194,8 +212,8 @@ struct GroupedMatmulOp {
 };
 
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, PlaceOp, PickOp, AttentionOp,
-                             LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
+                             SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp,
+                             AttentionOp, LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -206,9 +224,9 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
-// "gather(dim=1)", "gather(dim=0; whole=8)", "scatter(add; dim=0)", "scatter(set; dim=0; whole=8)",
-// "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner; whole=8)"; those of linalg_op.h,
-// window_op.h and fourier_op.h. Round-trips.
+// "gather(dim=1)", "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add;
+// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner;
+// whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

@@ -60,6 +60,8 @@ enum class OpId : uint16_t {
   kSearchSorted = 86,
   kTakeAlongAxis = 87,
   kScatter = 88,
+  kFilter = 89,
+  kShardCounts = 90,
   kLog = 100,
   kLog1p = 101,
   kLog2 = 102,

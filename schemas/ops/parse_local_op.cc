@@ -171,10 +171,25 @@ absl::StatusOr<LocalOp> ParsePlace(Scanner& scanner) {
   return op;
 }
 
+absl::StatusOr<LocalOp> ParseFilter(Scanner& scanner) {
+  FilterOp op;
+  if (scanner.TryTake("places")) {
+    op.result = FilterResult::kPlaces;
+    return op;
+  }
+  TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
+  return op;
+}
+
 absl::StatusOr<LocalOp> ParseGather(Scanner& scanner) {
   GatherOp op;
   TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
+  if (scanner.TryTake("; apart")) {
+    op.from = GatherFrom::kApart;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(op.whole, ParseWhole(scanner));
+  }
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 2, 0));
   return op;
 }
@@ -224,6 +239,7 @@ constexpr NamedParser kParsers[] = {
     {"argmerge", [](Scanner& scanner) { return ParseMerge(scanner, SortResult::kPlaces); }},
     {"scatter", ParseScatter},
     {"gather", ParseGather},
+    {"filter", ParseFilter},
     {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},

@@ -13,7 +13,6 @@
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
-namespace {
 
 absl::StatusOr<int> DimOf(const ResolveInput& input) {
   const std::vector<int64_t>& dims = input.call.attributes.Get(attribute::dims);
@@ -23,6 +22,20 @@ absl::StatusOr<int> DimOf(const ResolveInput& input) {
   return IndexOutOfRangeError(
       StrCat(input.row.name, ": axis ", dims[0], " is out of range for rank ", rank, ": ", DescribeOperands(input)));
 }
+
+TensorSpec NothingPending(const TensorSpec& own, int dim) {
+  TensorSpec spec = own;
+  for (int i = 0; i < own.mesh.ndim(); ++i) {
+    if (!own.placements[static_cast<size_t>(i)].is_partial()) continue;
+    const TensorSpec whole_here = WithPlacement(spec, i, Placement::Replicate());
+    Placement chosen = ShardOrReplicate(whole_here, i, dim);
+    if (chosen.is_replicate()) chosen = ShardOrReplicate(whole_here, i, -1);
+    spec.placements[static_cast<size_t>(i)] = chosen;
+  }
+  return spec;
+}
+
+namespace {
 
 bool IsPending(const TensorSpec& spec) {
   return std::any_of(spec.placements.begin(), spec.placements.end(),
@@ -37,19 +50,6 @@ TensorSpec WholeAlong(const TensorSpec& own, int dim) {
     if (placement.is_partial() || placement.is_shard(dim)) {
       spec.placements[static_cast<size_t>(i)] = ShardOrReplicate(spec, i, dim);
     }
-  }
-  return spec;
-}
-
-// Nothing pending; the dim may be cut.
-TensorSpec NothingPending(const TensorSpec& own, int dim) {
-  TensorSpec spec = own;
-  for (int i = 0; i < own.mesh.ndim(); ++i) {
-    if (!own.placements[static_cast<size_t>(i)].is_partial()) continue;
-    const TensorSpec whole_here = WithPlacement(spec, i, Placement::Replicate());
-    Placement chosen = ShardOrReplicate(whole_here, i, dim);
-    if (chosen.is_replicate()) chosen = ShardOrReplicate(whole_here, i, -1);
-    spec.placements[static_cast<size_t>(i)] = chosen;
   }
   return spec;
 }
@@ -139,41 +139,44 @@ absl::StatusOr<Shape> TakenShape(const ResolveInput& input, const TensorSpec& x,
   return shape;
 }
 
-// Where less is taken than there is, each worker takes what its shard has and nothing else, and the sum is pending: no
-// element of a vocabulary that is cut moves for a lookup. A sum of bools is none.
-bool TakesFromShards(const TensorSpec& x, int dim, int64_t taken) {
-  if (x.dtype == DType::kBool || taken >= NumElements(x.shape)) return false;
-  return !ShardingMeshDims(x, dim).empty();
-}
-
-// Where indices are as finely cut as the dim, each worker could take its own from the whole tensor. That is less than
-// to bring all indices everywhere, and to sum up what the shards had for them, where the tensor is small beside both.
-bool IsLessThanIndices(const TensorSpec& x, const TensorSpec& indices, int dim, int64_t taken) {
-  if (!HaveSameArrangement(indices.mesh, x.mesh)) return false;
-  const int along = indices.rank() == 1 ? 0 : dim;
-  for (size_t i = 0; i < x.placements.size(); ++i) {
-    if (x.placements[i].is_shard(dim) && !indices.placements[i].is_shard(along)) return false;
+// Where the whole dim is not more than a worker's share of the result, bringing it takes no more than its rows one by
+// one do, each as often as it is wanted.
+bool IsLessThanTaken(const TensorSpec& x, const TensorSpec& output, int dim) {
+  TensorSpec whole = x;
+  for (Placement& placement : whole.placements) {
+    if (placement.is_shard(dim)) placement = Placement::Replicate();
   }
-  const int64_t bytes = SizeBytes(x.dtype);
-  return NumElements(x.shape) * bytes < NumElements(indices.shape) * SizeBytes(indices.dtype) + taken * bytes;
+  return MaxShardElements(whole) <= MaxShardElements(output);
 }
 
+// A result that is cut where the dim is: as the indices are, else evenly. Each worker takes what its indices want from
+// the workers that have it.
 absl::StatusOr<OpResolution> TakeFromShards(const ResolveInput& input, const TensorSpec& x, int dim, Shape taken) {
   const TensorSpec& indices = *input.tensors[1];
   TensorSpec output = x;
   output.shape = std::move(taken);
-  TensorSpec uncut = output;  // in place of the dim's shards
-  for (size_t i = 0; i < x.placements.size(); ++i) {
-    if (!x.placements[i].is_shard(dim)) continue;
-    output.placements[i] = Placement::Partial(ReduceOp::kSum);
-    uncut.placements[i] = Placement::Replicate();
-  }
   const int along = indices.rank() == 1 ? 0 : dim;
-  for (size_t i = 0; i < output.placements.size() && HaveSameArrangement(indices.mesh, x.mesh); ++i) {
-    if (!x.placements[i].is_replicate() || !indices.placements[i].is_shard(along)) continue;
-    output.placements[i] = uncut.placements[i] = indices.placements[i].OnDim(dim);
+  const bool is_beside = HaveSameArrangement(indices.mesh, x.mesh);
+  for (size_t i = 0; i < x.placements.size(); ++i) {
+    const bool is_cut = x.placements[i].is_shard(dim);
+    if (!is_cut && !x.placements[i].is_replicate()) continue;
+    if (is_beside && indices.placements[i].is_shard(along)) {
+      output.placements[i] = indices.placements[i].OnDim(dim);
+    } else if (is_cut) {
+      output.placements[i] = Placement::Shard(dim);
+    }
   }
-  return Make(input, {x, IndicesBeside(indices, uncut, dim)}, GatherOp{dim, x.shape[static_cast<size_t>(dim)]}, output);
+  DropIdleSizes(output);
+  TensorSpec given = x;
+  GatherOp gather{dim};
+  if (IsLessThanTaken(x, output, dim)) {
+    for (Placement& placement : given.placements) {
+      if (placement.is_shard(dim)) placement = Placement::Replicate();
+    }
+  } else {
+    gather.from = GatherFrom::kApart;
+  }
+  return Make(input, {given, IndicesBeside(indices, output, dim)}, gather, output);
 }
 
 absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
@@ -183,9 +186,7 @@ absl::StatusOr<OpResolution> ResolveTake(const ResolveInput& input) {
   const TensorSpec own = NothingPending(*input.tensors[0], dim);
   TESSERA_ASSIGN_OR_RETURN(const Shape taken, TakenShape(input, own, indices, dim));
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, taken, SizeBytes(own.dtype)));
-  if (TakesFromShards(own, dim, NumElements(taken)) && !IsLessThanIndices(own, indices, dim, NumElements(taken))) {
-    return TakeFromShards(input, own, dim, taken);
-  }
+  if (!ShardingMeshDims(own, dim).empty()) return TakeFromShards(input, own, dim, taken);
   const TensorSpec x = WholeAlong(own, dim);
   TensorSpec output = x;
   output.shape = taken;
@@ -369,6 +370,8 @@ static absl::StatusOr<OpResolution> ResolveCheckRange(const ResolveInput& input)
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input) {
   if (input.call.op == OpId::kCheckRange) return ResolveCheckRange(input);
   switch (input.call.op) {
+    case OpId::kFilter: return ResolveFilter(input);
+    case OpId::kShardCounts: return ResolveShardCounts(input);
     case OpId::kScatter: return ResolveScatter(input);
     case OpId::kSearchSorted: return ResolveSearch(input);
     default: return ResolveTake(input);

@@ -31,6 +31,8 @@ absl::StatusOr<OpResolution> ResolveViewOp(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolvePlace(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveFilter(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveShardCounts(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveGrouped(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveFourier(const ResolveInput& input);
@@ -75,6 +77,11 @@ ResolvedOperand BringTo(const TensorSpec& own, const Mesh& mesh, const Placement
 // mesh dim's size; else the first that is still large enough after the other mesh dims' shards; else
 // Replicate. `excluded_dim` may be -1.
 Placement ShardOrReplicate(const TensorSpec& spec, int mesh_dim, int excluded_dim);
+
+// Pending terms reduced to shards of another dim than `dim` where one is long enough, else of any; shards stay.
+TensorSpec NothingPending(const TensorSpec& own, int dim);
+// The one dim that the call's attributes name; IndexOutOfRange for one that operand 0 hasn't.
+absl::StatusOr<int> DimOf(const ResolveInput& input);
 
 // Total bytes that all workers receive.
 absl::StatusOr<double> RedistributeBytes(const TensorSpec& source, const TensorSpec& destination);

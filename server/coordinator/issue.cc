@@ -35,8 +35,8 @@ bool BeginsCollective(const Exchange& exchange) {
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
 
-// One step, or one operand that a contraction reads in pieces or whose runs are merged, is one collective; a reduction
-// into place and its spreading are two. All rounds of either are one.
+// One step, or one operand that a contraction reads in pieces or whose runs are merged or whose rows are gathered, is
+// one collective; a reduction into place and its spreading are two. All rounds of either are one.
 std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   std::map<std::string, uint64_t> counts;
   for (const Step& step : plan.steps) {
@@ -45,8 +45,8 @@ std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
       ++counts[std::string(ToText(exchange->name))];
     }
     const auto* local = std::get_if<LocalStep>(&step);
-    if (local != nullptr && MergesInPlace(plan, *local)) {
-      counts[std::string(ToText(Collective::kExchange))] += local->inputs.size();
+    if (local != nullptr && InputsAtPeers(plan, *local) > 0) {
+      counts[std::string(ToText(Collective::kExchange))] += InputsAtPeers(plan, *local);
     }
     const auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;

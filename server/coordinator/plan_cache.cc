@@ -84,10 +84,9 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
       First(use(contract->output).first_write, phase);
     } else {
       const LocalStep& local = std::get<LocalStep>(plan.steps[i]);
-      const bool by_peers = MergesInPlace(plan, local);
-      for (int input : local.inputs) {
-        First(use(input).first_read, phase);
-        if (by_peers) First(use(input).first_peer_read, phase);
+      for (size_t input = 0; input < local.inputs.size(); ++input) {
+        First(use(local.inputs[input]).first_read, phase);
+        if (input < InputsAtPeers(plan, local)) First(use(local.inputs[input]).first_peer_read, phase);
       }
       First(use(local.output).first_write, phase);
     }

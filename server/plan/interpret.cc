@@ -214,6 +214,44 @@ class Interpreter {
     }
   }
 
+  // What a position's box takes of others' shards.
+  void CountGathered(const LocalStep& step, WorkerIndex self, const Shape& extents, const StridedNumbers& indices) {
+    const TensorSpec& spec = plan_.values[static_cast<size_t>(step.inputs[0])].spec;
+    const int64_t dim = std::get<GatherOp>(step.op).dim;
+    const std::vector<PlacedRun> shards = ShardsAlong(spec, dim, spec.mesh.PositionAt(*spec.mesh.FindWorker(self)));
+    ForEachIndex(extents, [&](const Shape& index) {
+      const int64_t place = GatheredPlace(indices, index, dim, spec.shape[static_cast<size_t>(dim)]);
+      for (const PlacedRun& shard : shards) {
+        const bool is_there = place >= shard.range.start && place < shard.range.stop;
+        if (is_there && shard.holder != self) CountReceived(self, SizeBytes(spec.dtype));
+      }
+    });
+  }
+
+  // The shards of an array along a dim, as a position reads them, as one.
+  StridedNumbers TogetherAlong(int value, int64_t dim, absl::Span<const int64_t> position, std::vector<Number>& data) {
+    const TensorSpec& spec = plan_.values[static_cast<size_t>(value)].spec;
+    const auto along = static_cast<size_t>(dim);
+    StridedNumbers together;
+    together.extents = BoxShape(LocalBox(spec, position));
+    together.extents[along] = spec.shape[along];
+    together.strides = RowMajorStrides(together.extents);
+    together.dtype = spec.dtype;
+    data.resize(static_cast<size_t>(NumElements(together.extents)));
+    together.data = &data;
+    for (const PlacedRun& run : ShardsAlong(spec, dim, position)) {
+      const StridedNumbers shard = memory_.ShardOf(value, run.holder);
+      Shape extents = together.extents;
+      extents[along] = run.range.size();
+      ForEachIndex(extents, [&](const Shape& index) {
+        Shape at = index;
+        at[along] += run.range.start;
+        together.Write(at, shard.Read(index));
+      });
+    }
+    return together;
+  }
+
   // A vector whose shards are runs, as one.
   StridedNumbers Together(int value, std::vector<Number>& data) {
     const TensorSpec& spec = plan_.values[static_cast<size_t>(value)].spec;
@@ -236,6 +274,7 @@ class Interpreter {
     for (const int index : step.scalars) scalars.push_back(scalars_[static_cast<size_t>(index)]);
     memory_.BeginWrite(step.output);
     const bool merges = MergesInPlace(plan_, step);
+    const auto* apart = GathersInPlace(plan_, step) ? &std::get<GatherOp>(step.op) : nullptr;
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const Position position = mesh.PositionAt(flat);
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
@@ -244,13 +283,17 @@ class Interpreter {
       std::vector<StridedNumbers> inputs;
       std::vector<std::vector<Number>> runs(step.inputs.size());
       for (size_t i = 0; i < step.inputs.size(); ++i) {
+        const int value = step.inputs[i];
         StridedNumbers& input =
-            inputs.emplace_back(merges ? Together(step.inputs[i], runs[i]) : memory_.ShardOf(step.inputs[i], self));
+            inputs.emplace_back(merges                       ? Together(value, runs[i])
+                                : apart != nullptr && i == 0 ? TogetherAlong(value, apart->dim, position, runs[i])
+                                                             : memory_.ShardOf(value, self));
         if (i >= step.counted_once.size()) continue;
         for (const int dim : step.counted_once[i]) {
           input.is_zero = input.is_zero || position[static_cast<size_t>(dim)] != 0;
         }
       }
+      if (apart != nullptr) CountGathered(step, self, BoxShape(box), inputs[1]);
       if (merges) CountMerged(step, self, box[0], inputs[0]);
       const Box input_box =
           step.inputs.empty() ? Box() : LocalBox(plan_.values[static_cast<size_t>(step.inputs[0])].spec, position);

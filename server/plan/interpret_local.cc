@@ -380,9 +380,30 @@ struct Kernels {
     });
   }
 
+  void operator()(const FilterOp& op) const {
+    const auto dim = static_cast<size_t>(op.dim);
+    const StridedNumbers& mask = inputs.back();
+    Shape kept;
+    for (int64_t i = 0; i < mask.extents[0]; ++i) {
+      if (mask.Read({i}).ToInt() != 0) kept.push_back(i);
+    }
+    if (static_cast<int64_t>(kept.size()) != output.extents[dim]) {
+      *failed = FilterMismatch(static_cast<int64_t>(kept.size()), output.extents[dim]);
+      return;
+    }
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      const int64_t from = kept[static_cast<size_t>(index[dim])];
+      output.Write(index, op.result == FilterResult::kPlaces ? Number::Whole(input_box[0].start + from)
+                                                             : inputs[0].Read(At(index, op.dim, from)));
+    });
+  }
+
   // Where the index for the element stands in an extent; what is outside is told, and -1.
   int64_t IndexFor(const Shape& index, int64_t dim, int64_t extent, const char* op) const {
-    const StridedNumbers& indices = inputs[1];
+    return IndexFor(inputs[1], index, dim, extent, op, failed);
+  }
+  static int64_t IndexFor(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent,
+                          const char* op, absl::Status* failed) {
     Shape at;
     if (indices.extents.size() == 1 && index.size() > 1) {
       at = {index[static_cast<size_t>(dim)]};
@@ -487,6 +508,11 @@ void StridedNumbers::Write(absl::Span<const int64_t> index, const Number& value)
   int64_t at = offset;
   for (size_t d = 0; d < index.size(); ++d) at += index[d] * strides[d];
   data->at(static_cast<size_t>(at)) = CastTo(dtype, value);
+}
+
+int64_t GatheredPlace(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent) {
+  absl::Status failed;
+  return Kernels::IndexFor(indices, index, dim, extent, "gather", &failed);
 }
 
 std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs) {

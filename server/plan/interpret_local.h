@@ -45,6 +45,8 @@ void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
 }
 
 // Of a vector of runs: where each element of the whole in order lies in it.
+// Which place along the dim an element of a gather's output has; -1 where its index is out of range.
+int64_t GatheredPlace(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent);
 std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs);
 
 absl::Status InterpretLocalOp(const LocalOp& op, const std::vector<StridedNumbers>& inputs,

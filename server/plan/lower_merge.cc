@@ -125,7 +125,55 @@ class MergeLowering {
   const int64_t sample_step_;
 };
 
+void AddInput(const PlanValue& value, WorkerIndex holder, Shape extents, int64_t received_bytes,
+              KernelInstruction& kernel) {
+  kernel.inputs.push_back(OperandAt(value, holder));
+  kernel.input_extents.push_back(std::move(extents));
+  kernel.input_dtypes.push_back(value.spec.dtype);
+  kernel.input_is_zero.push_back(0);
+  kernel.input_received_bytes.push_back(received_bytes);
+}
+
 }  // namespace
+
+void LowerGather(const Plan& plan, const LocalStep& step, WorkerIndex worker, Phase& phase) {
+  const PlanValue& output = plan.values[static_cast<size_t>(step.output)];
+  const PlanValue& array = plan.values[static_cast<size_t>(step.inputs[0])];
+  const PlanValue& indices = plan.values[static_cast<size_t>(step.inputs[1])];
+  const int64_t dim = std::get<GatherOp>(step.op).dim;
+  const Mesh& mesh = output.spec.mesh;
+  for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+    const Position position = mesh.PositionAt(flat);
+    const Box box = LocalBox(output.spec, position);
+    if (IsEmpty(box)) continue;
+    const WorkerIndex reader = mesh.workers()[static_cast<size_t>(flat)];
+    KernelInstruction kernel;
+    for (const PlacedRun& shard : ShardsAlong(array.spec, dim, position)) {
+      if (reader != worker) {
+        if (shard.holder != worker) continue;
+        phase.read_by.push_back(reader);
+        phase.reads.push_back(array.buffer);
+        continue;
+      }
+      const bool is_peer = shard.holder != worker;
+      Shape extents = BoxShape(LocalBox(array.spec, position));
+      extents[static_cast<size_t>(dim)] = shard.range.size();
+      AddInput(array, shard.holder, std::move(extents), is_peer ? SizeBytes(array.spec.dtype) : 0, kernel);
+      (is_peer ? phase.reads_of_peers : phase.reads).push_back(array.buffer);
+      if (is_peer) phase.reads_from.push_back(shard.holder);
+    }
+    if (reader != worker) continue;
+    AddInput(indices, worker, BoxShape(LocalBox(indices.spec, position)), 0, kernel);
+    kernel.op = step.op;
+    kernel.output = OperandAt(output, worker);
+    kernel.output_extents = BoxShape(box);
+    kernel.output_dtype = output.spec.dtype;
+    kernel.output_box = box;
+    phase.reads.push_back(indices.buffer);
+    phase.writes.push_back(output.buffer);
+    phase.instructions.emplace_back(std::move(kernel));
+  }
+}
 
 void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, PhaseShare share, MessageDrafts* drafts,
                 Phase& phase) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Lowers a merge of runs that lie apart (merged_runs.h): one kernel, with an input for each run.
+// Lowers local steps that read where others hold (merged_runs.h): one kernel, with an input for each run of a merge, or
+// for each shard of a gather.
 
 #include "server/plan/chunks.h"
 #include "server/plan/plan.h"
@@ -13,6 +14,9 @@ namespace tessera {
 // Whether other steps are in its phase. Of a merge that is alone messages bring ranges of the runs, where that is fewer
 // bytes (merge_ranges.h).
 enum class PhaseShare : uint8_t { kAlone = 0, kWithOthers = 1 };
+
+// The same of a gather of shards that lie apart, for workers that map each other: it has no messages.
+void LowerGather(const Plan& plan, const LocalStep& step, WorkerIndex worker, Phase& phase);
 
 void LowerMerge(const Plan& plan, const LocalStep& step, WorkerIndex worker, PhaseShare share, MessageDrafts* drafts,
                 Phase& phase);

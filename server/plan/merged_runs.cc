@@ -16,6 +16,16 @@ bool MergesInPlace(const Plan& plan, const LocalStep& step) {
   return std::any_of(placements.begin(), placements.end(), [](const Placement& p) { return p.is_shard(); });
 }
 
+bool GathersInPlace(const Plan&, const LocalStep& step) {
+  const auto* gather = std::get_if<GatherOp>(&step.op);
+  return gather != nullptr && gather->from == GatherFrom::kApart;
+}
+
+size_t InputsAtPeers(const Plan& plan, const LocalStep& step) {
+  if (MergesInPlace(plan, step)) return step.inputs.size();
+  return GathersInPlace(plan, step) && !step.inputs.empty() ? 1 : 0;
+}
+
 Shape RunStarts(const TensorSpec& vector) {
   Shape starts;
   for (const PlacedRun& run : RunsAt(vector, vector.mesh.PositionAt(0))) starts.push_back(run.range.start);
@@ -24,18 +34,26 @@ Shape RunStarts(const TensorSpec& vector) {
 }
 
 std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t> reader) {
+  return ShardsAlong(vector, 0, reader);
+}
+
+std::vector<PlacedRun> ShardsAlong(const TensorSpec& spec, int64_t dim, absl::Span<const int64_t> reader) {
+  const auto along = static_cast<size_t>(dim);
+  const Box own = LocalBox(spec, reader);
   struct Holder {
     PlacedRun run;
     int64_t distance = 0;
   };
   std::map<int64_t, Holder> by_start;
-  for (int64_t flat = 0; flat < vector.mesh.size(); ++flat) {
-    const Position position = vector.mesh.PositionAt(flat);
-    const Interval range = LocalBox(vector, position)[0];
-    if (range.empty()) continue;
+  for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
+    const Position position = spec.mesh.PositionAt(flat);
+    Box box = LocalBox(spec, position);
+    const Interval range = box[along];
+    box[along] = own[along];
+    if (range.empty() || box != own) continue;
     int64_t distance = 0;
     for (size_t i = 0; i < position.size(); ++i) distance += position[i] != reader[i] ? 1 : 0;
-    const WorkerIndex worker = vector.mesh.workers()[static_cast<size_t>(flat)];
+    const WorkerIndex worker = spec.mesh.workers()[static_cast<size_t>(flat)];
     const auto [at, is_new] = by_start.try_emplace(range.start, Holder{{worker, range}, distance});
     if (!is_new && distance < at->second.distance) at->second = {{worker, range}, distance};
   }
@@ -80,6 +98,20 @@ MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output) {
       most.samples_sent[holder] += SampleCount(size, step);
     }
   }
+  return most;
+}
+
+MostMoved MostGathered(const TensorSpec& output) {
+  const Mesh& mesh = output.mesh;
+  const std::vector<int64_t> none(static_cast<size_t>(mesh.size()));
+  MostMoved most{none, none, none, none};
+  int64_t total = 0;
+  for (int64_t flat = 0; flat < mesh.size(); ++flat) {
+    const size_t self = static_cast<size_t>(flat);
+    most.received[self] = NumElements(LocalBox(output, mesh.PositionAt(flat)));
+    total += most.received[self];
+  }
+  for (size_t self = 0; self < most.sent.size(); ++self) most.sent[self] = total - most.received[self];
   return most;
 }
 

@@ -19,6 +19,13 @@ namespace tessera {
 // False of a step whose values aren't there.
 bool MergesInPlace(const Plan& plan, const LocalStep& step);
 
+// A gather of rows of shards that lie apart is the other step that reads where others hold: a worker takes the rows
+// that its indices want, each as often as they do, and no others. It is planned for workers that map each other alone.
+bool GathersInPlace(const Plan& plan, const LocalStep& step);
+// So many of a local step's inputs, the first ones, are read in the memory of all their holders: of a merge all, of
+// such a gather the array, of other steps none.
+size_t InputsAtPeers(const Plan& plan, const LocalStep& step);
+
 // Where the shards of a vector begin that have elements; {0} if there are none. What MergeOp's `runs` are.
 Shape RunStarts(const TensorSpec& vector);
 
@@ -29,6 +36,10 @@ struct PlacedRun {
 // From one sample to the next of those of which ranges of the runs are found, where messages bring them
 // (merge_ranges.h); 0: whole runs come. It takes that who merges has a run of the same place and size, as a sort does.
 int64_t SampleStepOf(const TensorSpec& vector, const TensorSpec& output);
+
+// The shards along `dim` that have elements and the reader's ranges of the other dims, in their order, as the position
+// `reader` of the tensor's mesh reads them.
+std::vector<PlacedRun> ShardsAlong(const TensorSpec& spec, int64_t dim, absl::Span<const int64_t> reader);
 
 // The runs in their order, as a position of the vector's mesh reads them: of workers who hold the same one, the one
 // whose place in the mesh is most like the reader's.
@@ -42,5 +53,7 @@ struct MostMoved {
   std::vector<int64_t> samples_received, samples_sent;
 };
 MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output);
+// Of a gather: every row may be another worker's, and of the same one.
+MostMoved MostGathered(const TensorSpec& output);
 
 }  // namespace tessera

@@ -21,10 +21,11 @@ class Readers {
   Reading Of(const Step& step) const {
     Reading reading;
     if (const auto* local = std::get_if<LocalStep>(&step)) {
-      const bool at_peers = MergesInPlace(plan_, *local);
-      for (const int input : local->inputs) {
-        if (input == value_ && !at_peers) ++reading.of_value;
-        if ((input != value_ || at_peers) && IsHere(input)) reading.of_others = true;
+      const size_t at_peers = InputsAtPeers(plan_, *local);
+      for (size_t i = 0; i < local->inputs.size(); ++i) {
+        const int input = local->inputs[i];
+        if (input == value_ && i >= at_peers) ++reading.of_value;
+        if ((input != value_ || i < at_peers) && IsHere(input)) reading.of_others = true;
       }
       if (local->store == KernelStore::kAdd && IsHere(local->output)) reading.of_others = true;
       reading.overwrites = IsHere(local->output);

@@ -272,9 +272,10 @@ PlanTraffic TrafficOf(const Plan& plan) {
   };
   const auto add_runs = [&](const LocalStep& merge) {
     const TensorSpec& output = plan.values[static_cast<size_t>(merge.output)].spec;
-    for (const int input : merge.inputs) {
+    for (size_t i = 0; i < InputsAtPeers(plan, merge); ++i) {
+      const int input = merge.inputs[i];
       const TensorSpec& vector = plan.values[static_cast<size_t>(input)].spec;
-      const MostMoved most = MostMovedBy(vector, output);
+      const MostMoved most = MergesInPlace(plan, merge) ? MostMovedBy(vector, output) : MostGathered(output);
       for (size_t flat = 0; flat < most.received.size(); ++flat) {
         const size_t worker = index(output.mesh.workers()[flat]);
         traffic.received_bytes[worker] += most.received[flat] * SizeBytes(vector.dtype);
@@ -288,7 +289,7 @@ PlanTraffic TrafficOf(const Plan& plan) {
   for (const Step& step : plan.steps) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) add(exchange->exchange);
     const auto* local = std::get_if<LocalStep>(&step);
-    if (local != nullptr && MergesInPlace(plan, *local)) add_runs(*local);
+    if (local != nullptr) add_runs(*local);
     const auto* contract = std::get_if<ContractStep>(&step);
     if (contract == nullptr) continue;
     for (const ContractOperand& operand : contract->operands) {

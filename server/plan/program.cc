@@ -343,7 +343,8 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
     return exchange->exchange.delivery == Delivery::kPull && lies_there(exchange->source);
   }
   if (const auto* local = std::get_if<LocalStep>(&step)) {
-    return MergesInPlace(plan, *local) && std::any_of(local->inputs.begin(), local->inputs.end(), lies_there);
+    const auto at_peers = static_cast<ptrdiff_t>(InputsAtPeers(plan, *local));
+    return std::any_of(local->inputs.begin(), local->inputs.begin() + at_peers, lies_there);
   }
   const auto* contract = std::get_if<ContractStep>(&step);
   return contract != nullptr &&
@@ -473,13 +474,18 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
     for (; first_exchange < end; ++first_exchange) {
       const auto* local = std::get_if<LocalStep>(&plan.steps[first_exchange]);
       if (local == nullptr) break;
-      if (!MergesInPlace(plan, *local)) {
+      const size_t at_peers = InputsAtPeers(plan, *local);
+      if (at_peers == 0) {
         LowerLocal(plan, *local, CountOutputReaders(plan, first_exchange), worker, phase);
         continue;
       }
-      LowerMerge(plan, *local, worker, end - i == 1 ? PhaseShare::kAlone : PhaseShare::kWithOthers, drafts, phase);
-      for (const int input : local->inputs) {
-        const int buffer = plan.values[static_cast<size_t>(input)].buffer;
+      if (MergesInPlace(plan, *local)) {
+        LowerMerge(plan, *local, worker, end - i == 1 ? PhaseShare::kAlone : PhaseShare::kWithOthers, drafts, phase);
+      } else {
+        LowerGather(plan, *local, worker, phase);
+      }
+      for (size_t input = 0; input < at_peers; ++input) {
+        const int buffer = plan.values[static_cast<size_t>(local->inputs[input])].buffer;
         phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, first_exchange, buffer));
       }
     }

@@ -274,14 +274,14 @@ class Verifier {
                        [&](const Touch& other) { return other.is_written && other.value == touch.value; });
   }
 
-  bool ReadsPeersToMerge(const Step* step) const {
+  bool ReadsPeers(const Step* step) const {
     const auto* local = step == nullptr ? nullptr : std::get_if<LocalStep>(step);
-    return local != nullptr && MergesInPlace(plan_, *local);
+    return local != nullptr && InputsAtPeers(plan_, *local) > 0;
   }
 
   // Whether a step may be in the phase of the one before.
   absl::Status CheckCompany(const Step* previous, const Step& step) const {
-    if (ReadsPeersToMerge(previous) || ReadsPeersToMerge(&step)) return Wrong("merges in a phase with other steps");
+    if (ReadsPeers(previous) || ReadsPeers(&step)) return Wrong("reads peers in a phase with other local steps");
     const bool follows_local = previous != nullptr && std::holds_alternative<LocalStep>(*previous);
     const auto* const exchange = std::get_if<ExchangeStep>(&step);
     if (exchange == nullptr || follows_local) {
@@ -529,8 +529,10 @@ class Verifier {
   }
 
   absl::Status Check(const LocalStep& step) {
-    const bool by_peers = MergesInPlace(plan_, step);
-    for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(by_peers ? CheckPeerRead(input) : CheckRead(input));
+    const size_t at_peers = InputsAtPeers(plan_, step);
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      TESSERA_RETURN_IF_ERROR(i < at_peers ? CheckPeerRead(step.inputs[i]) : CheckRead(step.inputs[i]));
+    }
     if (step.store == KernelStore::kAdd) {
       if (!std::holds_alternative<MatmulOp>(step.op)) return Wrong("adds what is no product");
       TESSERA_RETURN_IF_ERROR(CheckAdds(step.output, step.inputs));

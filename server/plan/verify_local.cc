@@ -134,6 +134,13 @@ struct ExtentsCheck {
     return inputs[0].size() == 1 && inputs[1] == output ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GatherOp& op) const { return Indexed(inputs[0], inputs[1], output, op.dim); }
+  absl::Status operator()(const FilterOp& op) const {
+    const auto dim = static_cast<size_t>(op.dim);
+    if (inputs[0].size() != output.size() || dim >= output.size() || output[dim] > inputs[0][dim]) return Mismatch();
+    Shape kept = inputs[0];
+    kept[dim] = output[dim];
+    return kept == output && inputs.back() == Shape{inputs[0][dim]} ? absl::OkStatus() : Mismatch();
+  }
   absl::Status operator()(const CheckRangeOp&) const { return inputs[0] == output ? absl::OkStatus() : Mismatch(); }
   absl::Status operator()(const ScatterOp& op) const {
     if (inputs[0] != output) return Mismatch();
@@ -260,6 +267,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     if (!IsChecked(dtype_of(step.output))) return Wrong("check_range of ", ToText(dtype_of(step.output)));
     return expect(step.inputs[0], dtype_of(step.output));
   }
+  if (const auto* filter = std::get_if<FilterOp>(&step.op); filter != nullptr) {
+    TESSERA_RETURN_IF_ERROR(expect(step.inputs.back(), DType::kBool));
+    return expect(step.output, filter->result == FilterResult::kPlaces ? DType::kI64 : dtype_of(step.inputs[0]));
+  }
   const bool scatters = std::holds_alternative<ScatterOp>(step.op);
   if (scatters || std::holds_alternative<GatherOp>(step.op)) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
@@ -335,6 +346,7 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
   }
   const bool merges = MergesInPlace(plan, step);
   if (merges) TESSERA_RETURN_IF_ERROR(CheckRuns(plan, step));
+  const auto* apart = GathersInPlace(plan, step) ? &std::get<GatherOp>(step.op) : nullptr;
   std::vector<Shape> extents(step.inputs.size());
   std::vector<Shape> wholes;
   for (const int input : step.inputs) wholes.push_back(plan.values[static_cast<size_t>(input)].spec.shape);
@@ -346,6 +358,11 @@ absl::Status VerifyLocalStep(const Plan& plan, const LocalStep& step) {
     for (size_t i = 0; i < extents.size(); ++i) {
       extents[i] =
           merges ? wholes[i] : BoxShape(LocalBox(plan.values[static_cast<size_t>(step.inputs[i])].spec, position));
+    }
+    if (apart != nullptr) {
+      const auto dim = static_cast<size_t>(apart->dim);
+      if (dim >= wholes[0].size()) return Wrong("gathers along dim ", dim, " of ", ToText(wholes[0]));
+      extents[0][dim] = wholes[0][dim];
     }
     TESSERA_RETURN_IF_ERROR(
         std::visit(ExtentsCheck{extents, output_extents, wholes, output.shape, output_box}, step.op));

@@ -72,7 +72,8 @@ class Donor {
         for (const ContractOperand& operand : contract->operands) {
           if (IsIn(operand.value, buffer)) return false;
         }
-      } else if (s != writer && (phases_[s] >= phases_[writer] || MergesInPlace(plan_, std::get<LocalStep>(step)))) {
+      } else if (s != writer &&
+                 (phases_[s] >= phases_[writer] || InputsAtPeers(plan_, std::get<LocalStep>(step)) > 0)) {
         const auto& inputs = std::get<LocalStep>(step).inputs;
         if (std::any_of(inputs.begin(), inputs.end(), [&](int value) { return IsIn(value, buffer); })) return false;
       }

@@ -127,6 +127,17 @@ class OpPlanner {
   absl::StatusOr<int> PlanLocal() {
     LocalStep step;
     step.op = *resolution_.local;
+    const auto* gather = std::get_if<GatherOp>(&step.op);
+    if (gather != nullptr && gather->from == GatherFrom::kApart) {
+      TESSERA_ASSIGN_OR_RETURN(const int array,
+                               builder_.AddImplicitRedistribute(inputs_[0], resolution_.operands[0].spec));
+      return AddGatherApart(builder_, *gather, array, inputs_[1], resolution_.operands[1].spec, output_, topology_);
+    }
+    if (std::holds_alternative<ReduceLocalOp>(step.op)) {
+      TESSERA_ASSIGN_OR_RETURN(const int mask,
+                               builder_.AddImplicitRedistribute(inputs_[0], resolution_.operands[0].spec));
+      return AddShardCounts(builder_, mask, output_);
+    }
     TESSERA_RETURN_IF_ERROR(BringOperands(step));
     const auto* grouped = std::get_if<GroupedMatmulOp>(&step.op);
     if (grouped != nullptr && grouped->grouped == GroupedDim::kRows) std::swap(step.inputs[0], step.inputs[1]);
@@ -137,6 +148,10 @@ class OpPlanner {
     const auto* sort = std::get_if<SortOp>(&step.op);
     if (sort != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {sort->dim})) {
       return AddShardedSort(builder_, *sort, step.inputs[0], output_, topology_);
+    }
+    const auto* filter = std::get_if<FilterOp>(&step.op);
+    if (filter != nullptr && topology_.kind != DeviceKind::kCpu) {
+      return AddFilterByOrder(builder_, *filter, step.inputs, output_);
     }
     step.scalars = Range(first_scalar_, resolution_.scalars.size());
     step.output = builder_.AddTemporary(output_);

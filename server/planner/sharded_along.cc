@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/plan/merged_runs.h"
@@ -92,6 +93,61 @@ absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int i
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<int> gathered, builder.AddRedistributes(moves));
   return AddLocal(builder, std::move(merge), std::move(gathered), output);
+}
+
+absl::StatusOr<int> AddShardCounts(PlanBuilder& builder, int mask, const TensorSpec& output) {
+  const std::vector<int64_t> dims = {0};
+  const TensorSpec parts = OnePerShard(builder.value(mask).spec, dims, DType::kI64);
+  const int counts = AddLocal(builder, ReduceLocalOp{ReduceOp::kSum, dims}, {mask}, parts);
+  return builder.AddRedistribute(counts, output);
+}
+
+absl::StatusOr<int> AddGatherApart(PlanBuilder& builder, const GatherOp& op, int array, int indices,
+                                   const TensorSpec& wanted, const TensorSpec& output, const Topology& topology) {
+  const TensorSpec spec = builder.value(array).spec;
+  if (topology.kind == DeviceKind::kCpu && AreOnOneHost({&spec.mesh}, topology)) {
+    TESSERA_ASSIGN_OR_RETURN(const int own, builder.AddImplicitRedistribute(indices, wanted));
+    return AddLocal(builder, op, {array, own}, output);
+  }
+  // Terms of a sum, of bools of an or: nothing where another shard has the row.
+  TensorSpec terms = output, whole = wanted;
+  const ReduceOp joins = output.dtype == DType::kBool ? ReduceOp::kBor : ReduceOp::kSum;
+  for (size_t i = 0; i < spec.placements.size(); ++i) {
+    if (!spec.placements[i].is_shard(static_cast<int>(op.dim))) continue;
+    terms.placements[i] = Placement::Partial(joins);
+    whole.placements[i] = Placement::Replicate();
+  }
+  DropIdleSizes(terms);
+  DropIdleSizes(whole);
+  TESSERA_ASSIGN_OR_RETURN(const int all, builder.AddImplicitRedistribute(indices, whole));
+  const GatherOp of_shard{op.dim, spec.shape[static_cast<size_t>(op.dim)]};
+  return builder.AddRedistribute(AddLocal(builder, of_shard, {array, all}, terms), output);
+}
+
+absl::StatusOr<int> AddFilterByOrder(PlanBuilder& builder, const FilterOp& op, absl::Span<const int> inputs,
+                                     const TensorSpec& output) {
+  const int mask = inputs.back();
+  const TensorSpec of_mask = builder.value(mask).spec;
+  Expression is_left_out;
+  is_left_out.nodes = {{ScalarOp::kInput, DType::kBool, 0, 0, 0},
+                       {ScalarOp::kNot, DType::kBool, 0, 0, 0},
+                       {ScalarOp::kCast, DType::kU8, 1, 0, 0}};
+  const int keys = AddLocal(builder, MapOp{std::move(is_left_out)}, {mask}, WithDType(of_mask, DType::kU8));
+  const int order =
+      AddLocal(builder, SortOp{SortResult::kPlaces, 0, SortOrder::kAscending}, {keys}, WithDType(of_mask, DType::kI64));
+  TensorSpec kept = WithDType(of_mask, DType::kI64);
+  kept.shape = {output.shape[static_cast<size_t>(op.dim)]};
+  for (size_t i = 0; i < kept.placements.size(); ++i) {
+    const Placement& placement = output.placements[i];
+    kept.placements[i] = placement.is_shard(static_cast<int>(op.dim)) ? placement.OnDim(0) : Placement::Replicate();
+  }
+  const int places = builder.AddView(order, kept, 0, builder.value(order).strides);
+  if (op.result == FilterResult::kRows) return AddLocal(builder, GatherOp{op.dim}, {inputs[0], places}, output);
+  // Each shard's places are its own: the whole vector's numbers are gathered by them.
+  Expression number;
+  number.nodes = {{ScalarOp::kIndex, DType::kI64, 0, 0, 0}};
+  const int numbers = AddLocal(builder, MapOp{std::move(number)}, {}, WithDType(of_mask, DType::kI64));
+  return AddLocal(builder, GatherOp{0}, {numbers, places}, output);
 }
 
 absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,

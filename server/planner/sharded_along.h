@@ -17,6 +17,10 @@
 
 namespace tessera {
 
+//   shard_counts of bool[8] @ mesh(2) [S(0)]:  how many are true in each shard, i64[2] [S(0)], gathered.
+//   a gather of rows that lie apart:  each worker reads those that its indices want where they are; where workers don't
+//   map each other, or have GPUs, each gives what it has for all indices, and the sum is brought to who wants it.
+
 // Whether a mesh dim shards one of the dims.
 bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
 
@@ -25,6 +29,14 @@ absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int i
 // Of a vector; the value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output,
                                    const Topology& topology);
+// Of a mask; the value with `output`, whole on each worker.
+absl::StatusOr<int> AddShardCounts(PlanBuilder& builder, int mask, const TensorSpec& output);
+// `indices` as the caller has them, `wanted` as those of the output lie.
+absl::StatusOr<int> AddGatherApart(PlanBuilder& builder, const GatherOp& op, int array, int indices,
+                                   const TensorSpec& wanted, const TensorSpec& output, const Topology& topology);
+// What a mask keeps of each shard, made of kernels that GPUs have: true places first in the order of a sort.
+absl::StatusOr<int> AddFilterByOrder(PlanBuilder& builder, const FilterOp& op, absl::Span<const int> inputs,
+                                     const TensorSpec& output);
 // `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op`
 // has the whole's extents.
 absl::StatusOr<int> AddShardedArgReduce(PlanBuilder& builder, const ArgReduceOp& op, int input,

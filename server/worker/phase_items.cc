@@ -433,13 +433,13 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
                    first, first_destination);
 }
 
-// Where a merge of runs that lie apart says how many elements it took of each; null of any other kernel. (Of places as
-// many are taken as of values.)
+// Where a merge of runs, or a gather of shards, that lie apart says how many elements it took of each; null of any
+// other kernel. (Of places a merge takes as many as of values.)
 int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& record) {
-  const auto* merge = std::get_if<MergeOp>(&kernel.op);
+  const bool may_lie_apart = std::holds_alternative<MergeOp>(kernel.op) || std::holds_alternative<GatherOp>(kernel.op);
   const bool lie_apart =
-      merge != nullptr && std::any_of(kernel.input_received_bytes.begin(), kernel.input_received_bytes.end(),
-                                      [](int64_t bytes) { return bytes > 0; });
+      may_lie_apart && std::any_of(kernel.input_received_bytes.begin(), kernel.input_received_bytes.end(),
+                                   [](int64_t bytes) { return bytes > 0; });
   if (!lie_apart) return nullptr;
   const size_t first = record.taken_elements.size();
   record.taken_elements.resize(first + kernel.inputs.size(), 0);

@@ -142,14 +142,16 @@ class TemplateChecker {
     made_.kernel_input_count += inputs;
     made_.kernel_scalar_count += kernel.scalars.size();
     const bool is_matmul = std::holds_alternative<MatmulOp>(kernel.op);
-    const bool is_merge = std::holds_alternative<MergeOp>(kernel.op);
-    if (is_merge) {
+    const auto* gather = std::get_if<GatherOp>(&kernel.op);
+    const bool reads_peers =
+        std::holds_alternative<MergeOp>(kernel.op) || (gather != nullptr && gather->from == GatherFrom::kApart);
+    if (reads_peers) {
       made_.merge_count += 1;
       made_.kernel_input_count += 1;  // what it may read of the runs
     }
     if (kernel.store == KernelStore::kAdd && !is_matmul) return Bad("a kernel that can't add to its output");
     for (size_t i = 0; i < inputs; ++i) {
-      if (!is_matmul && !is_merge) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
+      if (!is_matmul && !reads_peers) TESSERA_RETURN_IF_ERROR(Own(kernel.inputs[i]));
       TESSERA_RETURN_IF_ERROR(Touch(kernel.inputs[i], kernel.input_extents[i], kernel.input_dtypes[i]));
     }
     for (int scalar : kernel.scalars) {

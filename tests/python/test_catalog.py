@@ -21,9 +21,9 @@ PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], 
               [S(0, sizes=[4, 1]), S(1)], [R(), S(0, sizes=[0, 5])]]
 
 # Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py,
-# test_numpy_names.py.
+# test_numpy_names.py, test_rows_stay.py.
 ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
-             "attention", "relabel",
+             "attention", "relabel", "filter", "shard_counts",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
              "eig", "eigvals", "lu_factor", "lu_unpack", "lu_solve", "matrix_exp",
@@ -172,6 +172,7 @@ def test_the_catalog_is_shown_without_a_server():
     places = {row["name"]: row["computed_by"] for row in rows}
     assert places["add"] == places["sort"] == places["isnan"] == "kernel"
     assert places["matmul"] == "kernel, floats by cuBLASLt where it is"
+    assert places["attention"] == "kernel, f16 and bf16 by cuDNN where it is"
     assert places["sin"] == "kernel, complex numbers on the host"
     assert places["matrix_function"] == places["fft"] == "host" and places["softmax"] == "as its rows"
     assert "COMPUTED BY" in subprocess.run([tool, "ops", "--device", "cuda"], capture_output=True, text=True, check=True).stdout

@@ -208,17 +208,18 @@ def test_an_axis_that_values_decide_is_waited_for_by_unstack(here):
 
 def test_the_policy_of_a_call_is_that_of_the_line_that_asked(pair, here):
     _, x = vector(here, 16)
-    x.wait()
+    total = ts.sum(x)       # pending: each worker has a term
+    ts.wait(x, total)
     with held(pair):
         with ts.implicit_redistribution("forbid"):
-            forbidden = x[x > 0] + 1
+            forbidden = x[x > 0] + total
         with ts.implicit_redistribution("warn"):
-            told = x[x > 0] + 1
-        allowed = x[x > 0] + 1
-    with pytest.warns(ts.ImplicitRedistributionWarning, match="take_along_axis.*is redistributed") as warned:
+            told = x[x > 0] + total
+        allowed = x[x > 0] + total
+    with pytest.warns(ts.ImplicitRedistributionWarning, match="add.*is redistributed") as warned:
         told.shape
     assert len(warned) == 1
-    with pytest.raises(ts.FailedPreconditionError, match="take_along_axis: implicit redistribution is forbidden"):
+    with pytest.raises(ts.FailedPreconditionError, match="add: implicit redistribution is forbidden"):
         forbidden.shape
     assert allowed.shape == told.shape
 

@@ -28,7 +28,7 @@ CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/
 ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:register\n"
                 b"[torch_dynamo_backends]\ntessera = tessera.torch._compile:backend\n")
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-# What a host has: the C and C++ libraries, which a manylinux tag promises.
+# Libraries that a host has: those of C and C++, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}
 # libmvec is the C library's.
 EXCLUDED = ("libmvec.so.1",)

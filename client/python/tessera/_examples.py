@@ -150,6 +150,7 @@ fft.rfft2: ts.fft.rfft2(ts.ones((2, 2))).shape => (2, 2)
 fft.rfftfreq: ts.fft.rfftfreq(4).tolist() => [0.0, 0.25, 0.5]
 fft.rfftn: ts.fft.rfftn(ts.ones((2, 2))).shape => (2, 2)
 fill_diagonal: [x := ts.zeros((2, 2)), ts.fill_diagonal(x, 5)][0].tolist() => [[5.0, 0.0], [0.0, 5.0]]
+filter: ts.filter(ts.asarray([5, 6, 7]), ts.asarray([True, False, True]), lengths=[2]).tolist() => [5, 7]
 finfo: ts.finfo(ts.float32).bits => 32
 flatnonzero: ts.flatnonzero(ts.asarray([[0, 3], [4, 0]])).tolist() => [1, 2]
 flip: ts.flip(ts.asarray([1, 2, 3])).tolist() => [3, 2, 1]
@@ -395,6 +396,7 @@ setxor1d: ts.setxor1d(ts.asarray([3, 1]), [2, 3]).tolist() => [1, 2]
 sgd_step: ts.sgd_step(ts.asarray([1.0]), ts.asarray([2.0]), 0.25).tolist() => [0.5]
 shape: ts.shape(ts.ones((2, 3))) => (2, 3)
 shuffle: ts.sort(ts.shuffle(ts.asarray([3, 1, 2]))).tolist() => [1, 2, 3]
+shard_counts: ts.shard_counts(ts.asarray([True, False, True])).tolist() => [2]
 sigmoid: ts.sigmoid(ts.asarray([0.0])).tolist() => [0.5]
 sigmoid_backward: ts.sigmoid_backward(ts.ones((2,)), ts.asarray([0.5, 1.0])).tolist() => [0.25, 0.0]
 sign: ts.sign(ts.asarray([-3, 0, 5])).tolist() => [-1, 0, 1]

@@ -9,12 +9,12 @@ import numpy as np
 import _tessera
 import _tessera_ops as made
 from ._arrangement import beside, bounded
-from ._creation import arange
-from ._errors import ArgumentError, DTypeError, InvalidArgumentError
+from ._creation import arange, full
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError, named
 from ._indexing import _indices, nonzero, take
 from ._local_map import local_map
 from ._mesh import integers
-from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, moveaxis, reshape, stack
+from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, moveaxis, reshape, stack
 from ._placements import Replicate
 from ._tensor import MAX_ITERATION, axes_of
 
@@ -145,7 +145,14 @@ def compress(condition, x, /, axis=None):
     if condition.ndim != 1:
         raise InvalidArgumentError(f"compress: condition is {condition._spec}, no vector")
     y, dim = (reshape(x, (-1,)), 0) if axis is None else (x, axes_of("compress", axis, x.ndim)[0])
-    return take(y, nonzero(condition)[0], axis=dim)
+    missing = y.shape[dim] - condition.shape[0]
+    if missing < 0 or not y.shape[dim]:     # an index that is outside tells of itself
+        return take(y, nonzero(condition)[0], axis=dim)
+    mask = condition if condition.dtype == np.bool_ else condition != 0
+    if missing:
+        mask = concat([mask, full((missing,), False, dtype=np.bool_, device_mesh=mask.device_mesh)])
+    with named("compress"):
+        return _tessera.filter(y, mask, dim)
 
 
 def adaptive_avg_pool2d(x, /, output_size):

@@ -240,7 +240,29 @@ def get(x, key):
         mask = only if isinstance(only, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(only))
         return _tessera.masked_select(x, mask)
     with named("index"):
+        one = _one_mask(x, key) if isinstance(key, tuple) else None
+        if one is not None:
+            mask, dim, basic = one
+            y = x if all(item == slice(None) for item in basic if item is not Ellipsis) else x[basic]
+            return _tessera.filter(y, mask, dim)
         return _get_by(x, _plan(x, key))
+
+
+def _one_mask(x, key: tuple):
+    """The parts of x[.., mask, ..] with a mask of one dim between slices: the mask, its dim and the slices, whole in its place."""
+    at = [i for i, item in enumerate(key) if is_array(item)]
+    if len(at) != 1 or isinstance(key[at[0]], list) or not _is_mask(key[at[0]]) or key[at[0]].ndim != 1:
+        return None
+    rest = [item for i, item in enumerate(key) if i != at[0]]
+    dots = [i for i, item in enumerate(key) if item is Ellipsis]
+    if len(dots) > 1 or len(key) - len(dots) > x.ndim or not all(isinstance(item, slice) or item is Ellipsis for item in rest):
+        return None
+    dim = at[0] if not dots or at[0] < dots[0] else x.ndim - (len(key) - at[0])
+    mask = key[at[0]]
+    if not mask_fits(mask.shape, x.shape[dim:dim + 1]):
+        return None
+    mask = mask if isinstance(mask, _tessera.Tensor) else as_operand("index", x, np.ascontiguousarray(mask))
+    return mask, dim, key[:at[0]] + (slice(None),) + key[at[0] + 1:]
 
 
 def _get_by(x, plan: _Plan):
@@ -278,7 +300,7 @@ def _without_leading_ones(value, ndim: int):
 
 
 def _value_like(x, value, shape, what: str):
-    """What is written, in x's dtype, as it broadcasts to the shape."""
+    """The values that are written, in x's dtype, as they broadcast to the shape."""
     value = _as_tensor(x, value)
     value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
     value = _without_leading_ones(value, len(shape))

@@ -10,14 +10,14 @@ import numpy as np
 import _tessera
 import _tessera_ops as made
 from ._arrangement import beside, numbers_of, ravel
-from ._creation import zeros
+from ._creation import full, zeros
 from ._dtypes import code_of
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
 from ._info import finfo, result_type
 from ._local_map import local_map
 from ._mesh import integers
-from ._ops import _tensor_of, argmax, argmin, astype, concat, expand_dims, moveaxis, reshape
+from ._ops import _tensor_of, argmax, argmin, astype, broadcast_to, concat, expand_dims, moveaxis, reshape
 from ._placements import Partial, Replicate
 from ._tensor import OPS, axes_of
 
@@ -253,16 +253,24 @@ def nan_to_num(x, /, *, nan=0.0, posinf=None, neginf=None):
 # ---- counted -------------------------------------------------------------------------------------
 
 def _added_up(places, updates, count: int):
-    """Sums of updates by their places, from 0 to count; the last place is for what doesn't count. Each shard has sums of its
+    """Sums of updates, or of ones, by their places, from 0 to count; the last place is for what doesn't count. Each shard has sums of its
     own, which stay pending, so that nothing of the places moves."""
-    def of_shard(places, updates):
-        start = zeros((count + 1,), dtype=updates.dtype, device_mesh=places.device_mesh)
-        return made.scatter(start, ravel(places), ravel(updates), axis=0, mode="add")[:count]
-    mesh = places.device_mesh
+    def of_shard(places, updates=None):
+        mesh, places = places.device_mesh, ravel(places)
+        one = full((), 1, dtype=np.int64, device_mesh=mesh) if updates is None else None
+        updates = ravel(updates) if one is None else broadcast_to(one, places.shape)
+        start = zeros((count + 1,), dtype=updates.dtype, device_mesh=mesh)
+        return made.scatter(start, places, updates, axis=0, mode="add")[:count]
+    if places.ndim == 1 and (updates is None or updates.placements == places.placements):    # one op, whose sum stays pending
+        mesh, kept = places.device_mesh, [p if p.is_shard() else Replicate() for p in places.placements]
+        updates = full(places.shape, 1, dtype=np.int64, device_mesh=mesh, placements=kept) if updates is None else updates
+        start = zeros((count + 1,), dtype=updates.dtype, device_mesh=mesh, placements=[Replicate()] * mesh.ndim)
+        return made.scatter(start, places, updates, axis=0, mode="add")[:count]
+    mesh, given = places.device_mesh, [places] if updates is None else [places, updates]
     kept = [p if p.is_shard() and extent > 1 else Replicate() for p, extent in zip(places.placements, mesh.shape)]
     if not any(p.is_shard() for p in kept):
-        return of_shard(places, updates)
-    return local_map(of_shard, places, updates, in_placements=[kept, kept],
+        return of_shard(*given)
+    return local_map(of_shard, *given, in_placements=[kept] * len(given),
                      out_placements=[Partial("sum") if p.is_shard() else p for p in kept])
 
 
@@ -285,7 +293,7 @@ def bincount(x, /, weights=None, minlength=0):
         count = builtins.max(count, most + 1)
     places = astype(x, np.int64)
     if weights is None:
-        return _added_up(places, places * 0 + 1, count)
+        return _added_up(places, None, count)
     weights = beside("bincount", x, weights)
     if tuple(weights.shape) != tuple(x.shape):
         raise InvalidArgumentError(f"bincount: weights are {weights._spec}, x is {x._spec}")
@@ -310,7 +318,7 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
     is_in = made.logical_and(given >= float(edges[0]), given <= float(edges[-1]))
     places = made.where(is_in, places, count)
     if weights is None:
-        sums = _added_up(places, places * 0 + 1, count)
+        sums = _added_up(places, None, count)
     else:
         weights = beside("histogram", x, weights)
         if tuple(weights.shape) != tuple(x.shape):

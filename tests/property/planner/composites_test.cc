@@ -138,16 +138,16 @@ TEST(AlongShards, WinnersOfShardsAreCompared) {
   }
 }
 
-// What is cut stays: the sum of what each shard has is pending.
-TEST(AlongShards, LookupsMoveNothingOfTheTable) {
+// What is cut stays: each worker reads the rows that its part of the result has.
+TEST(AlongShards, LookupsMoveTheRowsThatTheyTake) {
   const TensorSpec table = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
-  const TensorSpec indices = MakeSpec(DType::kI64, {3}, MakeMesh({2}), {Placement::Replicate()});
+  const TensorSpec indices = MakeSpec(DType::kI64, {3}, MakeMesh({2}), {Placement::Shard(0)});
   const PlanOperand operands[] = {OperandLayout{table, {}}, OperandLayout{indices, {}}};
   const absl::StatusOr<OpPlan> planned = PlanOp(Over(OpId::kTakeAlongAxis, {0}), operands, Topology());
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_EQ(planned->plan.steps.size(), 1u) << ToText(planned->plan);
   EXPECT_EQ(ToText(planned->plan.values[static_cast<size_t>(planned->plan.outputs[0])].spec),
-            "f32[3,6] @ mesh(2) [P(sum)]");
+            "f32[3,6] @ mesh(2) [S(0)]");
 }
 
 TEST(Arrangements, ConcatAndStack) {

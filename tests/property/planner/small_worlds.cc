@@ -144,9 +144,9 @@ absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan
   const std::vector<int64_t> counted = CountedBytes(plan, *result), planned = TrafficOf(plan).received_bytes;
   const auto merges = [&plan](const Step& step) {
     const auto* local = std::get_if<LocalStep>(&step);
-    return local != nullptr && MergesInPlace(plan, *local);
+    return local != nullptr && InputsAtPeers(plan, *local) > 0;
   };
-  // What a merge takes depends on the values; the plan says how much at most.
+  // What a merge or a gather takes depends on the values; the plan says how much at most.
   const bool is_right = std::any_of(plan.steps.begin(), plan.steps.end(), merges)
                             ? std::equal(counted.begin(), counted.end(), planned.begin(), std::less_equal<>())
                             : counted == planned;

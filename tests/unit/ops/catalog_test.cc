@@ -25,6 +25,7 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kContraction: return {2, 2};
     case OpFamily::kIndexed:
       if (row.id == OpId::kCheckRange) return {1, 1};
+      if (row.id == OpId::kFilter || row.id == OpId::kShardCounts) return {1, 2};
       return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
     case OpFamily::kAttention: return {3, 4};
     case OpFamily::kGrouped: return {3, 3};

@@ -51,6 +51,9 @@ std::vector<Sample> Samples() {
       {"merge(runs=[0,4])", {{6}}, {6}},
       {"searchsorted(left)", {{6}, {4}}, {4}, f32, {}, {}, i64},
       {"gather(dim=0)", {{6}, {4}}, {4}, f32, {f32, i64}},
+      {"gather(dim=0; apart)", {{3}, {3}, {4}}, {4}, f32, {f32, f32, i64}},
+      {"filter(dim=0)", {{6}, {6}}, {4}, f32, {f32, DType::kBool}},
+      {"filter(places)", {{6}}, {4}, DType::kBool, {}, {}, i64},
       {"scatter(add; dim=0)", {{6}, {4}, {4}}, {6}, f32, {f32, i64, f32}},
       {"check_range(label)", {{6}}, {6}, f32, {}, {Scalar::Float(0), Scalar::Float(1)}},
       {ToText(LocalOp(PlaceOp{PlaceBase::kNone, {{0}, {2}}, {1}})), {{2}, {4}}, {6}},
@@ -105,16 +108,18 @@ TEST(GpuKernels, WhatTheyAreIsWhatIsLaunched) {
 }
 
 TEST(GpuKernels, RowsSayWhereTheyAreComputed) {
-  for (const auto& [name, place] :
-       std::vector<std::pair<std::string_view, std::string_view>>{{"add", "kernel"},
-                                                                  {"matmul", "kernel, floats by cuBLASLt where it is"},
-                                                                  {"isnan", "kernel"},
-                                                                  {"floor_divide", "kernel"},
-                                                                  {"exp", "kernel, complex numbers on the host"},
-                                                                  {"fft", "host"},
-                                                                  {"matrix_function", "host"},
-                                                                  {"grouped_matmul", "host"},
-                                                                  {"softmax", "as its rows"}}) {
+  for (const auto& [name, place] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"add", "kernel"},
+           {"matmul", "kernel, floats by cuBLASLt where it is"},
+           {"attention", "kernel, f16 and bf16 by cuDNN where it is"},
+           {"conv_windows", "kernel, f16, bf16 and f32 by cuDNN where it is"},
+           {"max_pool_windows", "kernel"},
+           {"isnan", "kernel"},
+           {"floor_divide", "kernel"},
+           {"exp", "kernel, complex numbers on the host"},
+           {"fft", "host"},
+           {"matrix_function", "host"},
+           {"softmax", "as its rows"}}) {
     const absl::StatusOr<const OpRow*> row = FindOpByName(name);
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(PlaceOnGpu(**row), place) << name;

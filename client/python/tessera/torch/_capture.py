@@ -104,7 +104,7 @@ def _living():
 
 
 def _modes(taken: set) -> list:
-    """Of modules that have one of these cells, of those that hold such modules and of all these hold: (weak reference, whether it trains)."""
+    """(weak reference, whether it trains) of modules that have one of these cells, of those that hold such modules, and of all that these hold."""
     modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
     owners = {id(one) for one in modules for tensor in (*one._parameters.values(), *one._buffers.values())
               if isinstance(tensor, Tensor) and id(tensor._cell) in taken}
@@ -121,7 +121,7 @@ def _name_of(handle) -> tuple:
 
 
 def _forget_derived() -> None:
-    """What is remembered of a value is asked for again, in each step alike."""
+    """Forgets results that are remembered of values, so that each step asks for them alike."""
     for one in gc.get_objects():
         if type(one) is Cell:
             one.reduced = one.row_sum = None
@@ -146,7 +146,7 @@ class _Program:
 
     @staticmethod
     def _shown(leaf):
-        """What must be the same of an argument: of a float nothing."""
+        """The part of an argument that must be the same: none of a float."""
         if isinstance(leaf, Tensor):
             return (Tensor, leaf.requires_grad, handle_of(leaf)._spec)
         return (float,) if type(leaf) is float else (type(leaf), leaf)
@@ -175,7 +175,7 @@ class _Program:
         return True
 
     def fill(self, recorder, leaves, cells, gradients, out) -> str | None:
-        """Of the recorder, after the step; cells: those before it. What is wrong, if something is."""
+        """Takes the recorder after the step; cells: those before it. Gives the cause why it can't be repeated, if there is one."""
         recording = self.recording = recorder.recording
         self.recorder = recorder
         groups = {id(group): group for group in recorder.groups.values()}.values()

@@ -34,7 +34,7 @@ def compile_graph(graph_module, example_inputs):
 
 
 def _saved_from() -> int | None:
-    """Of a forward graph: from which result on they are for the backward pass alone."""
+    """The number of the first result of a forward graph that is for the backward pass alone."""
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return None if metadata is None else metadata.num_forward_returns
@@ -264,7 +264,7 @@ class _Program:
 
 
 def _value(one):
-    """What must be the same of an argument that is no tensor of tessera."""
+    """The part that must be the same of an argument that is no tensor of tessera."""
     if isinstance(one, torch.Tensor):
         return (one.dtype, tuple(one.shape), one.tolist() if one.numel() < 64 else object())
     return (type(one), one)

@@ -58,7 +58,7 @@ def _checked(func):
 
 
 def _said(func, flat, tree):
-    """What the fake gives of meta tensors: shapes and dtypes. None: there is none, or it needs values to say it."""
+    """The fake's results for meta tensors: shapes and dtypes. None: there is none, or it needs values to say it."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"):
         return None
     args, kwargs = _pytree.tree_unflatten([

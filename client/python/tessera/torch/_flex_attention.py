@@ -66,7 +66,7 @@ def _check(query, key, value, enable_gqa, block_mask) -> None:
 
 
 def _scores(query, key, value, score_mod, block_mask, scale: float):
-    """What the softmax is of: query @ key.T * scale, as score_mod changes it, and -inf where the mask is false."""
+    """The scores before the softmax: query @ key.T * scale, as score_mod changes it, and -inf where the mask is false."""
     batch, heads, length, features = query.shape
     shared, keys = key.shape[1], key.shape[2]
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
