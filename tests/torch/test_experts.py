@@ -72,6 +72,31 @@ def test_expert_parallel_gives_the_same_outputs_and_gradients(session, shape, na
     assert abs(layer.balance.item() - other.balance.item()) < 1e-5
 
 
+@pytest.mark.parametrize("shape, names", [((4,), ("ep",)), ((2, 2), ("dp", "ep"))])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_without_a_capacity_nothing_is_dropped(session, shape, names, top_k):
+    mesh = session.init_device_mesh(shape, mesh_dim_names=names)
+    layer, other = layers(capacity_factor=None, top_k=top_k)
+    full = layers(capacity_factor=100.0, top_k=top_k)[0]
+    x = torch.randn(8, 6, 8, requires_grad=True)
+    expected, wanted = gradients_of(other, x)
+    dropless, slopes = gradients_of(full, x.detach())
+    torch.testing.assert_close(expected, dropless)
+    for name, one in wanted.items():
+        torch.testing.assert_close(one, slopes[name])
+    parallelize_module(layer, mesh["ep"], ExpertParallel())
+    place = [S(0) for _ in names]
+    there = tt.distribute_tensor(x.detach(), mesh, place).requires_grad_()
+    with session.comm_debug() as comm:
+        got, grads = gradients_of(layer, there)
+    assert got.placements == tuple(place) and sum(comm.bytes_received) > 0
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(there.grad.cpu(), x.grad, rtol=1e-5, atol=1e-5)
+    for name, one in grads.items():
+        torch.testing.assert_close(one.cpu(), wanted[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert abs(layer.balance.item() - other.balance.item()) < 1e-5
+
+
 def test_forward_moves_two_all_to_alls_and_nothing_else(session):
     mesh = session.init_device_mesh((4,), mesh_dim_names=("ep",))
     layer = MixtureOfExperts(8, 16, 8, groups=4)

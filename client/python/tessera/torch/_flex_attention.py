@@ -7,8 +7,6 @@ records it, so whatever tensors they take get their gradients. Shards of batches
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import inspect
 import math
 import sys
@@ -17,6 +15,7 @@ import types
 import torch
 
 from .._errors import InvalidArgumentError
+from ._adapters import _imports
 from ._placing import iota
 from ._tensor import Tensor, handle_of, wrap
 
@@ -105,25 +104,6 @@ def _take_place(module) -> None:
     function.__code__ = made["flex_attention"].__code__
 
 
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls _take_place once the module is there; it takes a second to import, which programs without it don't spend."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-
-        def exec_module(module):
-            run(module)
-            _take_place(module)
-        spec.loader.exec_module = exec_module
-        return spec
-
-
 def hook() -> None:
-    if _MODULE in sys.modules:
-        _take_place(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _WhenImported())
+    """Takes its place once the module is there, which takes a second to import."""
+    _imports.when_imported(_MODULE, _take_place)

@@ -24,18 +24,19 @@ class MixtureOfExperts(nn.Module):
 
     width: of a token; inner: of an expert's hidden layer. Tokens are cut into `groups` in their order, and an expert takes up to
     capacity_factor * top_k * tokens / experts of each group, first choices before second ones, earlier tokens before later ones. What
-    finds no room is dropped: zero is said of it, so in x + layer(x) the token passes as it is. `balance` is then the loss that keeps
+    finds no room is dropped: zero is said of it, so in x + layer(x) the token passes as it is. With capacity_factor=None nothing is
+    dropped: an expert takes all of its tokens, by products of groups (F.grouped_mm). `balance` is then the loss that keeps
     experts evenly busy (of the last forward: experts * sum of the share of tokens times the mean probability).
 
     >>> layer = MixtureOfExperts(64, 256, experts=8, top_k=2, groups=4)
     >>> x = x + layer(x)
     """
 
-    def __init__(self, width: int, inner: int, experts: int, *, top_k: int = 2, capacity_factor: float = 1.25, groups: int = 1):
+    def __init__(self, width: int, inner: int, experts: int, *, top_k: int = 2, capacity_factor: float | None = 1.25, groups: int = 1):
         super().__init__()
         if not 1 <= top_k <= experts:
             raise InvalidArgumentError(f"MixtureOfExperts: top_k is {top_k} of {experts} experts")
-        if not capacity_factor > 0 or groups < 1:
+        if (capacity_factor is not None and not capacity_factor > 0) or groups < 1:
             raise InvalidArgumentError(f"MixtureOfExperts: capacity_factor is {capacity_factor}, groups is {groups}; both are above 0")
         self.experts, self.top_k, self.capacity_factor, self.groups = experts, top_k, capacity_factor, groups
         self.router = nn.Linear(width, experts, bias=False)
@@ -48,17 +49,39 @@ class MixtureOfExperts(nn.Module):
         self._mesh = None       # (mesh, dim) of ExpertParallel
 
     def capacity(self, tokens: int) -> int:
-        """How many of a group's tokens an expert takes."""
+        """How many of a group's tokens an expert takes; all of them without a capacity_factor."""
+        if self.capacity_factor is None:
+            return tokens
         return max(1, math.ceil(self.capacity_factor * self.top_k * tokens / self.experts))
 
     def forward(self, x):
         count = math.prod(x.shape[:-1])
         if count % self.groups:
             raise InvalidArgumentError(f"MixtureOfExperts: {count} tokens don't go into {self.groups} groups")
+        if self.capacity_factor is None:
+            said = self._ask_all(x.reshape(count, x.shape[-1])).reshape(x.shape)
+            if not isinstance(x, Tensor) or any(one.is_partial() for one in x.placements):
+                return said
+            return said.redistribute(placements=list(x.placements))
         tokens = self._placed(x.reshape(self.groups, count // self.groups, x.shape[-1]), Shard(0))
         slots, weights = self._route(tokens)
         said = self._combined(self._ask(self._dispatched(tokens, slots)), slots, weights).reshape(x.shape)
         return said if self._mesh is None else self._as_it_came(said, x)
+
+    def _ask_all(self, tokens):
+        """What all chosen experts say, each token's choices in the order of their experts; then added up again."""
+        probabilities = F.softmax(self.router(tokens), -1)
+        with torch.no_grad():
+            chosen = probabilities.topk(self.top_k, -1).indices
+            experts, order = chosen.reshape(-1).sort(stable=True)
+            counts = torch.bincount(experts, minlength=self.experts)
+            ends = counts.cumsum(0).to(torch.int32)
+            place = torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+        self.balance = self.experts * (counts.to(probabilities.dtype) / len(order) * probabilities.mean(0)).sum()
+        said = _by_groups(F.gelu(_by_groups(tokens[order // self.top_k], self.up, ends)), self.down, ends)
+        weights = probabilities.gather(-1, chosen)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return (said[place].reshape(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
 
     def _route(self, tokens):
         """The slot of each token and choice among those of all experts (the one after the last: none), and its weight."""
@@ -116,11 +139,20 @@ class MixtureOfExperts(nn.Module):
         return f"experts={self.experts}, top_k={self.top_k}, capacity_factor={self.capacity_factor}, groups={self.groups}"
 
 
+def _by_groups(tokens, weights, ends):
+    """Each expert's tokens by its matrix. On the CPU one by one: torch's own product takes rows of multiples of 16 bytes there."""
+    if isinstance(tokens, Tensor):
+        return F.grouped_mm(tokens, weights, offs=ends)
+    starts = [0, *ends.tolist()]
+    return torch.cat([tokens[a:b] @ weight for weight, a, b in zip(weights, starts, starts[1:])])
+
+
 class ExpertParallel(ParallelStyle):
     """Cuts a MixtureOfExperts by its experts: each worker of the mesh dim has some, and a part of the groups of tokens.
 
     Tokens reach their experts by one all-to-all and come back by one, backward too. Its groups are a multiple of the mesh dim's
-    workers (times those of the dims that cut the batch). The output lies as the input does.
+    workers (times those of the dims that cut the batch). The output lies as the input does. Without a capacity_factor tokens or experts
+    are brought to the others, whichever is fewer bytes.
 
     >>> parallelize_module(model, mesh["ep"], {"layers.*.experts": ExpertParallel()})
     """
@@ -130,7 +162,7 @@ class ExpertParallel(ParallelStyle):
         if not isinstance(module, MixtureOfExperts):
             raise InvalidArgumentError(f"ExpertParallel: takes MixtureOfExperts, not {type(module).__name__}")
         size = device_mesh.size()
-        if module.groups % size:
+        if module.groups % size and module.capacity_factor is not None:
             raise InvalidArgumentError(f"ExpertParallel: {module.groups} groups of tokens are not cut by {size} workers of {device_mesh}; give "
                                        f"MixtureOfExperts(groups={math.lcm(module.groups, size)})")
         for name in ("up", "down"):
