@@ -6,8 +6,8 @@
 //   x f64[9,4] @ mesh(2) [R],    mask bool[9] @ mesh(2) [S(0)]:  each worker keeps of its own rows, [S(0)] of x
 //   x f64[9,4] @ mesh(2) [S(1)]:  the whole mask is wanted on each worker
 //
-// How many rows each shard keeps depends on values. Whoever asks for a filter counts them first (shard_counts), and says
-// so in the op's `lengths`: the result has explicit sizes (schemas/types/placement.h).
+// How many rows each shard keeps depends on values. Whoever asks for a filter counts them first (shard_counts), and
+// says so in the op's `lengths`: the result has explicit sizes (schemas/types/placement.h).
 
 #include <vector>
 

@@ -68,8 +68,7 @@ absl::StatusOr<OpResolution> ResolveFilter(const ResolveInput& input) {
   const std::vector<int> cutting = ShardingMeshDims(wanted.x, dim);
   for (const int mesh_dim : cutting) {
     const bool is_last = mesh_dim == cutting.back();
-    output.placements[static_cast<size_t>(mesh_dim)] =
-        is_last ? Placement::Shard(dim, lengths) : Placement::Shard(dim);
+    output.placements[static_cast<size_t>(mesh_dim)] = is_last ? Placement::Shard(dim, lengths) : Placement::Shard(dim);
   }
   DropIdleSizes(output);
   OpResolution resolution;
