@@ -18,7 +18,7 @@ TESTS = "tests/conformance/kernels/image"
 
 
 def read(logs):
-    """Of each kernel (family, name) which instructions were run, and their lines; the PTX of families."""
+    """The instructions that were run of each kernel (family, name), and their lines; the PTX of families."""
     run, lines, texts = {}, {}, {}
     for outputs in sorted((pathlib.Path(logs) / TESTS).glob("**/outputs.zip")):
         with zipfile.ZipFile(outputs) as files:

@@ -108,6 +108,31 @@ __device__ inline T LoadAs(int dtype, int as, const void* base, i64 at) {
   return FromWide<T>(CastWide(dtype, as, LoadWide(dtype, base, at)));
 }
 
+// The result as an element of the output, whose dtype is accumulated in T.
+template <typename T>
+__device__ inline void StoreReduced(int dtype, void* base, i64 at, T value) {
+  if constexpr (kIsSame<T, float>) {
+    switch (dtype) {
+      case kF16Code: static_cast<F16*>(base)[at] = ToF16(value); break;
+      case kBF16Code: static_cast<BF16*>(base)[at] = ToBF16(value); break;
+      default: static_cast<float*>(base)[at] = value; break;
+    }
+  } else if constexpr (kIsSame<T, i64>) {
+    switch (dtype) {
+      case kBoolCode:
+      case kI8Code:
+      case kU8Code: static_cast<u8*>(base)[at] = static_cast<u8>(value); break;
+      case kI16Code:
+      case kU16Code: static_cast<u16*>(base)[at] = static_cast<u16>(value); break;
+      case kI32Code:
+      case kU32Code: static_cast<u32*>(base)[at] = static_cast<u32>(value); break;
+      default: static_cast<i64*>(base)[at] = value; break;
+    }
+  } else {
+    static_cast<T*>(base)[at] = value;
+  }
+}
+
 template <typename T>
 __device__ inline T ShuffleDown(u32 mask, T value, int distance, int width) {
   if constexpr (sizeof(T) == 4) {
@@ -121,6 +146,12 @@ __device__ inline T ShuffleDown(u32 mask, T value, int distance, int width) {
   } else {
     return static_cast<T>(__shfl_down_sync(mask, static_cast<i32>(value), distance, width));
   }
+}
+
+// Of the lane whose number differs in this bit; all lanes of the warp.
+template <typename T>
+__device__ inline T ShuffleXor(T value, int bit) {
+  return __shfl_xor_sync(0xFFFFFFFFU, value, bit);
 }
 
 }  // namespace tessera::cuda

@@ -3,7 +3,10 @@
 #include <array>
 
 // Each is a fatbin that the linker took as it is (third_party/cuda/cuda.bzl).
-#define TESSERA_FAMILIES(F) F(attention) F(copy) F(create) F(index) F(matmul) F(order) F(reduce) F(terms) F(window)
+#define TESSERA_FAMILIES(F) \
+  F(arg_reduce)             \
+  F(attention)              \
+  F(copy) F(create) F(index) F(matmul) F(order) F(reduce) F(reduce_columns) F(reduce_rows) F(scan) F(terms) F(window)
 
 extern "C" {
 #define TESSERA_DECLARE(name) extern const std::byte _binary_##name##_fatbin_start[], _binary_##name##_fatbin_end[];

@@ -36,6 +36,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
@@ -63,6 +64,8 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   if (std::holds_alternative<MapOp>(*call.op)) return MapWorkspaceBytes(call);
   if (const auto* reduce = std::get_if<ReduceLocalOp>(call.op))
     return ReduceWorkspaceBytes(*reduce, call, device_items);
+  if (const auto* arg = std::get_if<ArgReduceOp>(call.op)) return ArgReduceWorkspaceBytes(*arg, call, device_items);
+  if (const auto* scan = std::get_if<ScanOp>(call.op)) return ScanWorkspaceBytes(*scan, call);
   if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
   if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
   return 0;
@@ -83,6 +86,11 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
   }
   if (!IsImplemented(output)) return NoKernelFor("kernel", output);
   return HasGpuKernel(op, output);
+}
+
+bool MayFault(const LocalOp& op) {
+  return std::holds_alternative<GatherOp>(op) || std::holds_alternative<ScatterOp>(op) ||
+         std::holds_alternative<CheckRangeOp>(op);
 }
 
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {

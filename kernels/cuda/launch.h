@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/dnn_graph.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cuda {
@@ -65,7 +66,14 @@ struct Fill {
   uint8_t value = 0;
 };
 
-using Step = std::variant<Launch, MatmulProblem, Fill>;
+// An attention or a convolution as cuDNN takes it, and the same by kernels of the image.
+struct DnnProblem {
+  DnnCall call;
+  int64_t max_workspace_bytes = 0;
+  std::vector<Launch> otherwise = {};
+};
+
+using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem>;
 
 // Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
 // in the end however many there are.
@@ -102,6 +110,8 @@ int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents
 // dtypes (schemas/ops/gpu_kernels.h).
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
 
+// Whether a call of the op may leave something in its fault word; else it takes none.
+bool MayFault(const LocalOp& op);
 // The error of the call that left this fault word, as the CPU says it; OK for 0.
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word);
 

@@ -1,6 +1,7 @@
 // Attention: batches of matrices of any strides.
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
 
@@ -77,10 +78,15 @@ absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& c
   const Shape batch(call.output_extents.begin(), call.output_extents.end() - 2);
   for (Strides& operand : strides) operand.resize(row);
   p.batch = MakeNest<5>(batch, strides);
-  return Steps{MakeLaunch(absl::StrCat("attention_", NameOf(call.output_dtype)), p,
-                          {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
-                           static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
-                          {kTile, kTile, 1})};
+  Launch launch = MakeLaunch(absl::StrCat("attention_", NameOf(call.output_dtype)), p,
+                             {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
+                              static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
+                             {kTile, kTile, 1});
+  std::optional<DnnCall> by_library = AttentionByDnn(op, call);
+  if (!by_library.has_value()) return Steps{std::move(launch)};
+  DnnProblem problem{.call = *std::move(by_library), .max_workspace_bytes = kMaxAttentionWorkspaceBytes};
+  problem.otherwise.push_back(std::move(launch));
+  return Steps{std::move(problem)};
 }
 
 }  // namespace tessera::cuda

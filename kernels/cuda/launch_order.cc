@@ -11,89 +11,8 @@ absl::Status Validate(const LocalOp& op, const KernelCall& call) {
   return ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
 }
 bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
-bool IsReduced(absl::Span<const int64_t> dims, size_t d) {
-  return std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-}
-
-NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const Box& box) {
-  NumbersInWhole numbers;
-  const Strides strides = RowMajorStrides(whole);
-  numbers.dims = static_cast<int>(dims.size());
-  for (size_t i = 0; i < dims.size(); ++i) {
-    const Interval own = box[static_cast<size_t>(dims[i])];
-    numbers.extents[i] = DivisorOf(own.size());
-    numbers.starts[i] = own.start;
-    numbers.strides[i] = DivisorOf(strides[i]);
-    numbers.first += own.start * strides[i];
-  }
-  return numbers;
-}
-
-absl::Status CheckArgReduce(const ArgReduceOp& op, const KernelCall& call) {
-  TESSERA_RETURN_IF_ERROR(Validate(op, call));
-  const KernelInput& input = call.inputs[0];
-  const size_t rank = input.extents.size();
-  if (op.dims.back() >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: dim ", op.dims.back(), " is out of range for rank ", rank));
-  }
-  if (call.output_dtype != DType::kI64) {
-    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: gives i64, not ", NameOf(call.output_dtype)));
-  }
-  if (call.inputs.size() == 2 && (call.inputs[1].dtype != DType::kI64 || call.inputs[1].extents != input.extents)) {
-    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: numbers ", NameOf(call.inputs[1].dtype),
-                                                   ToText(call.inputs[1].extents), " for ", ToText(input.extents)));
-  }
-  if (!op.whole.empty() && call.input_box.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: a box of ", call.input_box.size(), " dims for rank ", rank));
-  }
-  if (call.more_outputs.size() > 1 ||
-      (call.more_outputs.size() == 1 &&
-       (call.more_outputs[0].dtype != input.dtype || call.more_outputs[0].extents != call.output_extents))) {
-    return absl::InvalidArgumentError("argmin, argmax: the second result has the values, as the first has the numbers");
-  }
-  return IsComplex(input.dtype) ? NoKernelFor("argmin, argmax", input.dtype) : absl::OkStatus();
-}
 
 }  // namespace
-
-absl::StatusOr<Steps> LaunchArgReduce(const ArgReduceOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(CheckArgReduce(op, call));
-  const KernelInput& input = call.inputs[0];
-  const bool has_numbers = call.inputs.size() == 2, has_values = !call.more_outputs.empty();
-  const size_t rank = input.extents.size();
-  std::vector<Strides> all(4, Strides(rank, 0));
-  all[0] = StridesOf(input);
-  if (has_numbers) all[1] = StridesOf(call.inputs[1]);
-  all[2] = call.output_strides;
-  if (has_values) all[3] = call.more_outputs[0].strides;
-  Shape kept_extents, reduced_extents;
-  std::vector<Strides> kept(4), reduced(2);
-  for (size_t d = 0; d < rank; ++d) {
-    const bool is_reduced = IsReduced(op.dims, d);
-    (is_reduced ? reduced_extents : kept_extents).push_back(input.extents[d]);
-    for (size_t o = 0; o < (is_reduced ? 2U : 4U); ++o) (is_reduced ? reduced : kept)[o].push_back(all[o][d]);
-  }
-  if (NumElements(kept_extents) == 0) return Steps();
-  if (NumElements(reduced_extents) == 0 && op.whole.empty()) {
-    return absl::InvalidArgumentError("argmin, argmax: of an empty dim");
-  }
-  ArgReduceParameters p;
-  p.input = DataOf(input, workspace);
-  if (has_numbers) p.numbers = static_cast<const long long*>(DataOf(call.inputs[1], workspace));
-  p.output = static_cast<long long*>(call.output);
-  if (has_values) p.values = call.more_outputs[0].data;
-  p.dtype = static_cast<int>(input.dtype);
-  p.element_bytes = static_cast<int>(SizeBytes(input.dtype));
-  p.is_maximum = op.extreme == Extreme::kMax ? 1 : 0;
-  if (!op.whole.empty()) p.whole = WholeOf(op.dims, op.whole, call.input_box);
-  p.kept = MakeNest<4>(kept_extents, kept);
-  p.reduced = MakeNest<2>(reduced_extents, reduced);
-  constexpr uint32_t kArgThreads = 128;
-  return Steps{MakeLaunch("argreduce", p, {static_cast<uint32_t>(std::min<int64_t>(p.kept.size, kMaxBlocks)), 1, 1},
-                          {kArgThreads, 1, 1})};
-}
 
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace) {
   TESSERA_RETURN_IF_ERROR(Validate(op, call));

@@ -1,4 +1,4 @@
-// Reductions: of terms to several places, and over dims by the fixed tree (tree.cuh).
+// Reductions over dims by the fixed tree (tree.cuh).
 
 #include <bit>
 
@@ -12,77 +12,8 @@ namespace {
 
 constexpr uint32_t kRowThreads = 128;
 
-bool IsUndefined(ReduceOp op, DType dtype) {
-  const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  if (IsBitwise(op)) return Kind(dtype) == DTypeKind::kComplex || Kind(dtype) == DTypeKind::kFloat;
-  return is_extreme && Kind(dtype) == DTypeKind::kComplex;
-}
-
-}  // namespace
-
-int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents, absl::Span<const ReduceTerm> terms,
-                                  absl::Span<const ReduceDestination> destinations) {
-  const bool is_one = terms.size() <= kMaxLaunchTerms && destinations.size() <= kMaxLaunchDestinations;
-  return is_one ? 0 : Pieces::Rounded(NumElements(extents) * SizeBytes(AccumulatedIn(dtype)));
-}
-
-absl::StatusOr<Steps> LaunchReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
-                                        absl::Span<const ReduceTerm> terms, int64_t term_count, DType destination_dtype,
-                                        absl::Span<const ReduceDestination> destinations, const Workspace& workspace) {
-  if (!IsImplemented(dtype) || !IsImplemented(destination_dtype) || IsUndefined(op, dtype)) {
-    return NoKernelFor("reduce of terms", dtype);
-  }
-  if (NumElements(extents) == 0 || terms.empty()) return Steps();
-  std::vector<Strides> strides;
-  for (const ReduceTerm& term : terms) strides.push_back(term.strides);
-  for (const ReduceDestination& destination : destinations) strides.push_back(destination.strides);
-  const Loops loops = MergedLoops(extents, std::move(strides));
-  const size_t count = terms.size();
-  Pieces pieces(workspace);
-  void* accumulator = nullptr;
-  if (const int64_t bytes = ReduceTermsWorkspaceBytes(dtype, extents, terms, destinations); bytes > 0) {
-    TESSERA_ASSIGN_OR_RETURN(accumulator, pieces.Take(bytes));
-  }
-  Steps steps;
-  const auto add = [&](size_t first, size_t last, size_t first_destination, size_t last_destination, int use) {
-    TermsParameters p;
-    p.op = static_cast<int>(op);
-    p.destination_dtype = static_cast<int>(destination_dtype);
-    p.terms = static_cast<int>(last - first);
-    p.destinations = static_cast<int>(last_destination - first_destination);
-    p.accumulator_use = use;
-    p.accumulator = accumulator;
-    p.term_count = term_count;
-    p.nest = NestOfExtents<kMaxLaunchTerms + kMaxLaunchDestinations>(loops);
-    const auto put = [&](size_t place, const void* data, size_t operand) {
-      p.places[place] = const_cast<void*>(data);
-      std::copy(loops.strides[operand].begin(), loops.strides[operand].end(), p.nest.strides[place]);
-    };
-    for (size_t t = first; t < last; ++t) put(t - first, terms[t].data, t);
-    for (size_t d = first_destination; d < last_destination; ++d) {
-      put(kMaxLaunchTerms + d - first_destination, destinations[d].data, count + d);
-    }
-    steps.push_back(MakeLaunch("reduce_terms_" + NameOf(dtype), p, GridOf(p.nest.size)));
-  };
-  if (accumulator == nullptr) {
-    add(0, count, 0, destinations.size(), kNoAccumulator);
-    return steps;
-  }
-  for (size_t first = 0; first < count; first += kMaxLaunchTerms) {
-    add(first, std::min<size_t>(first + kMaxLaunchTerms, count), 0, 0,
-        kWriteAccumulator + (first > 0 ? kReadAccumulator : 0));
-  }
-  for (size_t d = 0; d < destinations.size(); d += kMaxLaunchDestinations) {
-    add(0, 0, d, std::min<size_t>(d + kMaxLaunchDestinations, destinations.size()), kReadAccumulator);
-  }
-  return steps;
-}
-
-// ---- over dims
-
-namespace {
-
-enum class Walk : uint8_t { kRows, kColumns };
+// The last two by loads of 16 bytes (vector_tree.cuh).
+enum class Walk : uint8_t { kRows, kColumns, kVectorRows, kVectorColumns };
 
 struct ReduceCall {
   Shape kept_extents, reduced_extents;
@@ -95,6 +26,8 @@ struct ReduceCall {
   Walk walk = Walk::kRows;
   int64_t chunks = 1;
   int chunk_levels = 0;
+  int group_levels = 0;  // by vectors along rows
+  int64_t octets = 1;    // by vectors of columns
 };
 
 // Of bools a sum is a maximum, a product a minimum.
@@ -112,7 +45,7 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
   TESSERA_RETURN_IF_ERROR(
       ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
-  if (IsUndefined(op.op, call.output_dtype)) return NoKernelFor("reduce", call.output_dtype);
+  if (IsUndefinedReduce(op.op, call.output_dtype)) return NoKernelFor("reduce", call.output_dtype);
   const size_t rank = call.output_extents.size();
   Shape extents(rank, 1);
   for (const KernelInput& input : call.inputs) {
@@ -156,8 +89,75 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   return r;
 }
 
+int FloorLog2(int64_t number) { return std::bit_width(static_cast<uint64_t>(number)) - 1; }
+int CeilLog2(int64_t number) { return std::bit_width(static_cast<uint64_t>(number - 1)); }
+
+// "f32_of_bf16" of what is accumulated in f32; empty where there is no kernel by vectors. Any or all of bools has one
+// along rows alone, and integers.
+std::string VectorTypes(const ReduceCall& r, Walk walk) {
+  const bool is_float = AccumulatedIn(r.value_dtype) == r.kernel_dtype && r.dtype == r.kernel_dtype &&
+                        Kind(r.kernel_dtype) == DTypeKind::kFloat;
+  const bool is_integer = walk == Walk::kVectorRows && r.op != ReduceOp::kProduct &&
+                          ((r.value_dtype == DType::kI64 && r.dtype == DType::kI64) ||
+                           (r.value_dtype == DType::kI32 && (r.dtype == DType::kI32 || r.dtype == DType::kI64)));
+  if (!is_float && !is_integer) return "";
+  return NameOf(r.kernel_dtype) + (r.value_dtype == r.kernel_dtype ? "" : "_of_" + NameOf(r.value_dtype));
+}
+bool IsOfTruths(const ReduceCall& r) { return r.dtype == DType::kBool && r.value_dtype == DType::kBool; }
+
+std::string VectorEntry(const ReduceCall& r, Walk walk) {
+  if (IsOfTruths(r)) return walk == Walk::kVectorColumns ? "" : r.op == ReduceOp::kMin ? "all" : "any";
+  const std::string types = VectorTypes(r, walk);
+  if (types.empty()) return "";
+  switch (r.op) {
+    case ReduceOp::kSum: return "sum_" + types;
+    case ReduceOp::kProduct: return "prod_" + types;
+    case ReduceOp::kMax: return "max_" + types;
+    case ReduceOp::kMin: return "min_" + types;
+    default: return "";
+  }
+}
+
+// Whether every row, or every vector of columns, begins at an address that 16 divides where the first one does.
+bool LiesInVectors(const ReduceCall& r, Walk walk) {
+  if (r.reduced.size() != 1 || r.kept.size() != 2) return false;
+  const Loops reduced = MergedLoops(r.reduced_extents, r.reduced), kept = MergedLoops(r.kept_extents, r.kept);
+  if (reduced.extents.size() != 1) return false;
+  const int64_t count = 16 / SizeBytes(r.value_dtype);
+  const auto divides = [&](const Strides& strides, size_t dims) {
+    return std::all_of(strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(dims),
+                       [count](int64_t stride) { return stride % count == 0; });
+  };
+  const size_t rank = kept.extents.size();
+  if (walk == Walk::kVectorRows) {
+    return reduced.strides[0][0] == 1 && r.count >= kReduceLanes && divides(kept.strides[0], rank);
+  }
+  return kept.strides[0].back() == 1 && kept.extents.back() % count == 0 && divides(kept.strides[0], rank - 1) &&
+         divides(reduced.strides[0], 1);
+}
+
+int64_t BlocksOf(const ReduceCall& r) { return (r.count + kReduceBlock - 1) / kReduceBlock; }
+
+void CutTo(int levels, ReduceCall* r) {
+  r->chunk_levels = levels;
+  r->chunks = (BlocksOf(*r) + (int64_t{1} << levels) - 1) >> levels;
+}
+
+// Between the levels, so that there are as many items as are wanted, and one where one is.
+void CutVectors(int64_t wanted, int least, int most, ReduceCall* r) {
+  const int64_t blocks = BlocksOf(*r);
+  const bool is_one = wanted <= 1 && CeilLog2(blocks) <= most;
+  CutTo(is_one ? most : std::clamp(FloorLog2(std::max<int64_t>(1, blocks / std::max<int64_t>(wanted, 1))), least, most),
+        r);
+}
+
+// Blocks that a warp has at once: a load of 16 bytes has so many of a block's 16 lanes.
+int WarpLevels(const ReduceCall& r) {
+  return IsOfTruths(r) ? 5 : 5 - FloorLog2(kReduceLanes * SizeBytes(r.value_dtype) / 16);
+}
+
 // How the work is cut: the tree is the same.
-void Cut(int64_t device_items, ReduceCall* r) {
+void CutAsScalars(int64_t device_items, ReduceCall* r) {
   const Loops reduced = MergedLoops(r->reduced_extents, r->reduced);
   bool is_dense_row = reduced.extents.back() >= kReduceLanes;
   for (const Strides& strides : reduced.strides) is_dense_row = is_dense_row && strides.back() <= 1;
@@ -166,15 +166,32 @@ void Cut(int64_t device_items, ReduceCall* r) {
                          (r->kernel_dtype == DType::kF32 && AccumulatedIn(r->value_dtype) == DType::kF32);
   const bool is_column = !is_dense_row && r->outputs >= 8 && reduced.extents.size() == 1 && is_direct;
   r->walk = is_column ? Walk::kColumns : Walk::kRows;
-  const int64_t blocks = (r->count + kReduceBlock - 1) / kReduceBlock;
-  const int64_t wanted = std::max<int64_t>(1, device_items / std::max<int64_t>(r->outputs, 1));
-  const auto apiece = static_cast<uint64_t>(std::max<int64_t>(1, blocks / wanted));
-  r->chunk_levels = std::min<int>(kChunkLevels, static_cast<int>(std::bit_width(apiece)) - 1);
-  // As many as there are, where one item has them all.
-  if (std::bit_ceil(static_cast<uint64_t>(blocks)) <= uint64_t{1} << kChunkLevels && wanted == 1) {
-    r->chunk_levels = kChunkLevels;
+  // An item of columns is a thread, of rows half a warp.
+  if (is_column) device_items *= kReduceLanes;
+  CutVectors(device_items / std::max<int64_t>(r->outputs, 1), 0, kChunkLevels, r);
+}
+
+void Cut(Walk walk, int64_t device_items, ReduceCall* r) {
+  r->walk = walk;
+  if (walk == Walk::kVectorRows) {
+    r->group_levels = std::min(WarpLevels(*r), CeilLog2(BlocksOf(*r)));
+    CutVectors(device_items / r->outputs, r->group_levels, r->group_levels + kVectorLevels, r);
+  } else if (walk == Walk::kVectorColumns) {
+    const int64_t columns = 8 * 16 / SizeBytes(r->value_dtype);
+    r->octets = (r->outputs + columns - 1) / columns;
+    CutVectors(device_items / r->octets, 0, kColumnLevels, r);
+  } else {
+    CutAsScalars(device_items, r);
   }
-  r->chunks = (blocks + (int64_t{1} << r->chunk_levels) - 1) >> r->chunk_levels;
+}
+
+// By vectors where there is a kernel, as far as strides say.
+Walk WalkOf(const ReduceCall& r, const KernelCall& call) {
+  if (call.inputs.size() != 1 || call.inputs[0].is_zero) return Walk::kRows;
+  for (const Walk walk : {Walk::kVectorRows, Walk::kVectorColumns}) {
+    if (!VectorEntry(r, walk).empty() && LiesInVectors(r, walk)) return walk;
+  }
+  return Walk::kRows;
 }
 
 int64_t PartialBytes(const ReduceCall& r) {
@@ -182,9 +199,25 @@ int64_t PartialBytes(const ReduceCall& r) {
 }
 
 std::string EntryOf(const ReduceCall& r) {
+  if (r.walk == Walk::kVectorRows) return "reduce_rows_v_" + VectorEntry(r, r.walk);
+  if (r.walk == Walk::kVectorColumns) return "reduce_columns_v_" + VectorEntry(r, r.walk);
   if (r.walk == Walk::kRows) return "reduce_rows_" + NameOf(r.kernel_dtype);
   const bool is_half = r.value_dtype != r.kernel_dtype;
   return "reduce_columns_" + NameOf(r.kernel_dtype) + (is_half ? "_of_" + NameOf(r.value_dtype) : "");
+}
+
+struct ItemThreads {
+  int64_t all = 0;
+  uint32_t block = kThreads;
+};
+ItemThreads ItemThreadsOf(const ReduceCall& r) {
+  const int64_t items = r.outputs * r.chunks;
+  switch (r.walk) {
+    case Walk::kColumns: return {items, kThreads};
+    case Walk::kVectorRows: return {items << (5 - WarpLevels(r) + r.group_levels), kVectorThreads};
+    case Walk::kVectorColumns: return {r.octets * r.chunks * 32, kVectorThreads};
+    default: return {items * kReduceLanes, kRowThreads};
+  }
 }
 
 Launch TreeOf(const ReduceCall& r, const KernelCall& call, void* partials) {
@@ -195,8 +228,11 @@ Launch TreeOf(const ReduceCall& r, const KernelCall& call, void* partials) {
   p.partials = partials;
   p.output = call.output;
   p.kept = MakeNest<1>(r.kept_extents, {r.kept.back()});
-  const auto blocks = static_cast<uint32_t>(std::min(r.outputs, kMaxBlocks));
-  return MakeLaunch("reduce_tree_" + NameOf(r.kernel_dtype), p, {blocks, 1, 1});
+  constexpr int kBlockLevels = 10;  // of threads
+  p.group_levels = std::min(CeilLog2((r.chunks + kTreeRun - 1) / kTreeRun), kBlockLevels);
+  const uint32_t threads = p.group_levels > 5 ? uint32_t{1} << p.group_levels : kThreads;
+  return MakeLaunch("reduce_tree_" + NameOf(r.kernel_dtype), p, GridOf(r.outputs << p.group_levels, threads),
+                    {threads, 1, 1});
 }
 
 }  // namespace
@@ -204,8 +240,12 @@ Launch TreeOf(const ReduceCall& r, const KernelCall& call, void* partials) {
 int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call, int64_t device_items) {
   auto r = Analyse(op, call);
   if (!r.ok() || r->count == 0 || r->outputs == 0) return 0;
-  Cut(device_items, &*r);
-  return PartialBytes(*r);
+  Cut(Walk::kRows, device_items, &*r);
+  const int64_t scalars = PartialBytes(*r);
+  const Walk walk = op.map.has_value() ? Walk::kRows : WalkOf(*r, call);
+  if (walk == Walk::kRows) return scalars;
+  Cut(walk, device_items, &*r);
+  return std::max(scalars, PartialBytes(*r));
 }
 
 absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& call, const Workspace& workspace) {
@@ -218,14 +258,17 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
     p.nest = MakeNest<1>(call.output_extents, {call.output_strides});
     return Steps{MakeLaunch(absl::StrCat("fill_", SizeBytes(call.output_dtype)), p, GridOf(p.nest.size))};
   }
-  Cut(workspace.device_items, &r);
+  // By scalars where the first address isn't one that 16 divides.
+  const bool is_by_vectors = !op.map.has_value() && AddressOf(call.inputs[0].data) % 16 == 0;
+  Cut(is_by_vectors ? WalkOf(r, call) : Walk::kRows, workspace.device_items, &r);
   Pieces pieces(workspace);
   void* partials = nullptr;
   if (const int64_t bytes = PartialBytes(r); bytes > 0) {
     TESSERA_ASSIGN_OR_RETURN(partials, pieces.Take(bytes));
   }
-  const uint32_t threads = r.walk == Walk::kRows ? kRowThreads : kThreads;
-  const auto grid = GridOf(r.outputs * r.chunks * (r.walk == Walk::kRows ? kReduceLanes : 1), threads);
+  const ItemThreads items = ItemThreadsOf(r);
+  const uint32_t threads = items.block;
+  const auto grid = GridOf(items.all, threads);
   Steps steps;
   if (op.map.has_value()) {
     const ReduceProgramCall fused = {.op = r.op,
@@ -250,6 +293,8 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
     p.output_dtype = static_cast<int>(call.output_dtype);
     p.dtype = static_cast<int>(r.dtype);
     p.chunk_levels = r.chunk_levels;
+    p.group_levels = r.group_levels;
+    p.octets = DivisorOf(r.octets);
     p.count = r.count;
     p.chunks = DivisorOf(r.chunks);
     p.outputs = DivisorOf(r.outputs);

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cudnn_conv.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/cuda/window_parameters.h"
 #include "schemas/ops/gpu_kernels.h"
@@ -93,7 +94,12 @@ absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const
   const DTypeKind kind = Kind(call.output_dtype);
   const std::string name =
       kind == DTypeKind::kFloat ? NameOf(call.output_dtype) : absl::StrCat(8 * SizeBytes(call.output_dtype));
-  return Steps{MakeLaunch(absl::StrCat("conv_", name), p, GridOf(p.size))};
+  Launch launch = MakeLaunch(absl::StrCat("conv_", name), p, GridOf(p.size));
+  std::optional<DnnCall> by_library = ConvolutionByDnn(op, call);
+  if (!by_library.has_value()) return Steps{std::move(launch)};
+  DnnProblem problem{.call = *std::move(by_library), .max_workspace_bytes = kMaxConvolutionWorkspaceBytes};
+  problem.otherwise.push_back(std::move(launch));
+  return Steps{std::move(problem)};
 }
 
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace) {

@@ -1,7 +1,7 @@
 // What compares: first extremes, sorting, merging, searching. Elements are keys of 64 bits in their order, whatever
 // their dtype.
 
-#include "kernels/cuda/nest.cuh"
+#include "kernels/cuda/extremes.cuh"
 #include "kernels/cuda/wide.cuh"
 
 namespace tessera::cuda {
@@ -32,27 +32,6 @@ __device__ inline Wide FromKey(int dtype, u64 key) {
     w.i = static_cast<i64>(IsUnsignedCode(dtype) ? key : key ^ kSign);
   }
   return w;
-}
-
-__device__ inline i64 InWhole(const NumbersInWhole& whole, i64 number) {
-  if (whole.dims == 0) return number;
-  i64 result = whole.first;
-#pragma unroll 1
-  for (int d = whole.dims - 1; d >= 0; --d) {
-    const i64 quotient = Quotient(number, whole.extents[d]);
-    result += (number - quotient * whole.extents[d].value) * whole.strides[d].value;
-    number = quotient;
-  }
-  return result;
-}
-
-__device__ inline void CopyElement(int bytes, const void* from, i64 from_at, void* to, i64 to_at) {
-  switch (bytes) {
-    case 1: static_cast<u8*>(to)[to_at] = static_cast<const u8*>(from)[from_at]; break;
-    case 2: static_cast<u16*>(to)[to_at] = static_cast<const u16*>(from)[from_at]; break;
-    case 4: static_cast<u32*>(to)[to_at] = static_cast<const u32*>(from)[from_at]; break;
-    default: static_cast<u64*>(to)[to_at] = static_cast<const u64*>(from)[from_at]; break;
-  }
 }
 
 struct Candidate {
@@ -94,15 +73,7 @@ extern "C" __global__ void argreduce(const __grid_constant__ ArgReduceParameters
       __syncthreads();
     }
     if (threadIdx.x == 0) {
-      const Candidate first = best[0];
-      const bool is_counted = p.numbers == nullptr && first.number >= 0;
-      p.output[kept.of[2]] = is_counted ? InWhole(p.whole, first.number) : first.number;
-      const u64 zero = 0;
-      if (p.values != nullptr && first.number >= 0) {
-        CopyElement(p.element_bytes, p.input, first.place, p.values, kept.of[3]);
-      } else if (p.values != nullptr) {
-        CopyElement(p.element_bytes, &zero, 0, p.values, kept.of[3]);
-      }
+      StoreFirst(p, kept, best[0].number, best[0].place);
     }
     __syncthreads();
   }

@@ -113,6 +113,11 @@ inline constexpr int kMaxMapInputs = 16;  // docs/limits.md: max_expression_inpu
 inline constexpr int kReduceBlock = 128;  // of the fixed tree
 inline constexpr int kReduceLanes = 16;
 inline constexpr int kChunkLevels = 6;  // a chunk is at most 2^6 blocks
+// By loads of 16 bytes: by row at most 2^7 times the blocks that a warp takes at once, by column 2^5.
+inline constexpr int kVectorLevels = 7;
+inline constexpr int kColumnLevels = 5;
+inline constexpr int kTreeRun = 8;          // partials of a thread
+inline constexpr int kVectorThreads = 256;  // of a block
 // An item is an output and a chunk of its reduced elements. With several chunks results go to `partials`, by output,
 // in the type that is accumulated in; else to the output.
 struct ReduceParameters {
@@ -120,9 +125,10 @@ struct ReduceParameters {
   int input_dtype = 0, output_dtype = 0;
   int dtype = 0;         // of the elements as they are reduced; of narrow integers the kernel's type is wider
   int chunk_levels = 0;  // log2 of the blocks of a chunk
-  int padding = 0;
-  long long count = 0;  // reduced elements
+  int group_levels = 0;  // by vectors along rows: log2 of the blocks that an item's threads take at once
+  long long count = 0;   // reduced elements
   Divisor chunks, outputs;
+  Divisor octets;  // by vectors of columns: 8 of them
   const void* input = nullptr;
   void* output = nullptr;
   void* partials = nullptr;
@@ -133,6 +139,8 @@ struct ReduceParameters {
 struct TreeParameters {
   int op = 0;
   int output_dtype = 0;
+  int group_levels = 0;  // log2 of the threads of an output
+  int padding = 0;
   long long chunks = 0;
   void* partials = nullptr;
   void* output = nullptr;
@@ -163,6 +171,21 @@ struct ArgReduceParameters {
   NumbersInWhole whole;
   Nest<4> kept;
   Nest<2> reduced;
+};
+// The first extreme of a chunk of an output's elements: of keys in the order wanted, or none below 0.
+struct ArgPartial {
+  unsigned long long key = 0;
+  long long number = 0;
+};
+// Of the dtypes that have kernels of their own. An item is an output and a chunk; with several chunks results go to
+// `partials`, by output.
+struct ArgChunkParameters {
+  ArgReduceParameters all;
+  ArgPartial* partials = nullptr;
+  Divisor chunks, outputs;
+  long long chunk_elements = 0;  // of all chunks but the last, below 2^31
+  int group_levels = 0;          // along rows: log2 of the threads of an item
+  int is_aligned = 0;            // along rows: each begins at an address that 16 divides
 };
 struct PickParameters {
   const void* input = nullptr;
@@ -255,6 +278,29 @@ struct ScanParameters {
   int is_exclusive = 0;
   int padding = 0;
   Nest<3> lines;  // the input, the output, what stands before
+};
+
+// ---- scan.cu
+
+inline constexpr int kScanWarps = 16;        // of a tile, at most
+inline constexpr int kScanWideWarps = 8;     // where totals have 8 bytes
+inline constexpr int kScanThreadBytes = 64;  // of a thread's elements, in the type that is accumulated in
+inline constexpr int kScanGroup = 64;        // tiles
+// How lines of the output are stored by 16 bytes.
+enum ScanVectors : int { kNoVectors = 0, kVectorsAccumulated = 1, kVectorsOfInput = 2 };
+// Words of tiles and groups are 0 before, 1 of each where a total has 4 bytes and 2 where it has 8; so is the ticket.
+// All three are null where a line has one tile.
+struct ScanTileParameters {
+  ScanParameters all;
+  unsigned* ticket = nullptr;
+  unsigned long long* tiles = nullptr;
+  unsigned long long* groups = nullptr;
+  Divisor line_count;
+  long long tiles_of_line = 1, groups_of_line = 1;
+  int warps = 1;             // of a tile
+  int is_input_vectors = 0;  // lines are dense, and begin at addresses that 16 divides
+  int output_vectors = kNoVectors;
+  int padding = 0;
 };
 
 // ---- matmul.cu

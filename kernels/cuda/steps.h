@@ -95,6 +95,8 @@ const void* DataOf(const KernelInput& input, const Workspace& workspace);
 absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
                                            absl::Span<const int64_t> extents);
 
+// Extremes of complex numbers, and bits of what has none.
+bool IsUndefinedReduce(ReduceOp op, DType dtype);
 inline absl::Status NoKernelFor(const char* kernel, DType dtype) {
   return absl::UnimplementedError(std::string(kernel) + ": no CUDA kernel for " + NameOf(dtype));
 }
@@ -122,8 +124,12 @@ absl::StatusOr<Steps> LaunchEye(const KernelCall& call);
 absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchArgReduce(const ArgReduceOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ArgReduceWorkspaceBytes(const ArgReduceOp& op, const KernelCall& call, int64_t device_items);
+// Of a shard's box in a whole of these extents.
+NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const Box& box);
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ScanWorkspaceBytes(const ScanOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t SortWorkspaceBytes(const SortOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, const Workspace& workspace);

@@ -13,15 +13,15 @@
 namespace tessera::cuda {
 
 // Results of 2^k blocks in the k-th place, as the bits of `blocks` say. All indexes are known at compile time.
-template <typename T>
+template <typename T, int kLevels = kChunkLevels>
 struct Counter {
-  T levels[kChunkLevels + 1] = {};
+  T levels[kLevels + 1] = {};
   u32 blocks = 0;
 
   __device__ inline void Push(int op, T value) {
     bool is_placed = false;
 #pragma unroll
-    for (int level = 0; level < kChunkLevels; ++level) {
+    for (int level = 0; level < kLevels; ++level) {
       if (is_placed) continue;
       if ((blocks >> level & 1) != 0) {
         value = Combine(op, levels[level], value);
@@ -30,15 +30,15 @@ struct Counter {
         is_placed = true;
       }
     }
-    if (!is_placed) levels[kChunkLevels] = value;
+    if (!is_placed) levels[kLevels] = value;
     ++blocks;
   }
   // Of as many blocks as a chunk has at most the last place alone.
   __device__ inline T Finish(int op) const {
-    T result = levels[kChunkLevels];
+    T result = levels[kLevels];
     bool is_first = true;
 #pragma unroll
-    for (int level = 0; level < kChunkLevels; ++level) {
+    for (int level = 0; level < kLevels; ++level) {
       if ((blocks >> level & 1) == 0) continue;
       result = is_first ? levels[level] : Combine(op, levels[level], result);
       is_first = false;
@@ -46,31 +46,6 @@ struct Counter {
     return result;
   }
 };
-
-// The result as an element of the output, whose dtype is accumulated in T.
-template <typename T>
-__device__ inline void StoreReduced(int dtype, void* base, i64 at, T value) {
-  if constexpr (kIsSame<T, float>) {
-    switch (dtype) {
-      case kF16Code: static_cast<F16*>(base)[at] = ToF16(value); break;
-      case kBF16Code: static_cast<BF16*>(base)[at] = ToBF16(value); break;
-      default: static_cast<float*>(base)[at] = value; break;
-    }
-  } else if constexpr (kIsSame<T, i64>) {
-    switch (dtype) {
-      case kBoolCode:
-      case kI8Code:
-      case kU8Code: static_cast<u8*>(base)[at] = static_cast<u8>(value); break;
-      case kI16Code:
-      case kU16Code: static_cast<u16*>(base)[at] = static_cast<u16>(value); break;
-      case kI32Code:
-      case kU32Code: static_cast<u32*>(base)[at] = static_cast<u32>(value); break;
-      default: static_cast<i64*>(base)[at] = value; break;
-    }
-  } else {
-    static_cast<T*>(base)[at] = value;
-  }
-}
 
 template <typename P, typename T>
 __device__ inline void StoreResult(const P& p, i64 output, i64 chunk, i64 place, T value) {
@@ -154,18 +129,62 @@ __device__ inline void ReduceColumns(const P& p, Source source) {
   }
 }
 
-// A block an output: its partials pairwise, in place.
+// 2^p.group_levels threads an output, part of a warp or the whole block: each takes kTreeRun partials side by side, then threads and
+// warps go pairwise. Of more partials than that their results go to the first ones, and so on.
 template <typename T>
 __device__ inline void CombineChunks(const TreeParameters& p) {
-  for (i64 output = blockIdx.x; output < p.kept.size; output += gridDim.x) {
-    T* partials = static_cast<T*>(p.partials) + output * p.chunks;
-    for (i64 step = 1; step < p.chunks; step *= 2) {
-      for (i64 i = threadIdx.x * 2 * step; i + step < p.chunks; i += blockDim.x * 2 * step) {
-        partials[i] = Combine(p.op, partials[i], partials[i + step]);
-      }
-      __syncthreads();
+  __shared__ T of_warps[32];
+  const int group = 1 << p.group_levels, place = threadIdx.x & (group - 1), lanes = group < 32 ? group : 32;
+  const u32 mask = (0xFFFFFFFFU >> (32 - lanes)) << (threadIdx.x & 31 & ~(lanes - 1));
+  const i64 tile = static_cast<i64>(kTreeRun) << p.group_levels, outputs = ThreadCount() >> p.group_levels;
+  const auto pairwise = [&](T value, i64 left, i64 run, int threads) {
+#pragma unroll 1
+    for (int width = 1; width < threads; width *= 2) {
+      const T other = ShuffleDown(mask, value, width, lanes);
+      if (left > width * run) value = Combine(p.op, value, other);
     }
-    if (threadIdx.x == 0) StoreReduced(p.output_dtype, p.output, OffsetsAt(p.kept, output).of[0], partials[0]);
+    return value;
+  };
+  for (i64 output = ThreadNumber() >> p.group_levels; output < p.kept.size; output += outputs) {
+    T* partials = static_cast<T*>(p.partials) + output * p.chunks;
+    for (i64 count = p.chunks; count > 0; count = count > tile ? (count + tile - 1) / tile : 0) {
+#pragma unroll 1
+      for (i64 first = 0; first < count; first += tile) {
+        const i64 at = first + place * kTreeRun, left = count - at;
+        T run[kTreeRun];
+#pragma unroll
+        for (int i = 0; i < kTreeRun; ++i) {
+          run[i] = {};
+          if (i < left) run[i] = partials[at + i];
+        }
+#pragma unroll
+        for (int width = 1; width < kTreeRun; width *= 2) {
+#pragma unroll
+          for (int i = 0; i < kTreeRun; i += 2 * width) {
+            if (i + width < left) run[i] = Combine(p.op, run[i], run[i + width]);
+          }
+        }
+        T value = pairwise(run[0], left, kTreeRun, lanes);
+        if (group > 32) {
+          const int warp = threadIdx.x / 32;
+          if ((threadIdx.x & 31) == 0) of_warps[warp] = value;
+          __syncthreads();
+          if (warp == 0) {
+            const int warps = group / 32;
+            value = threadIdx.x < warps ? of_warps[threadIdx.x] : T{};
+            value = pairwise(value, count - first - static_cast<i64>(threadIdx.x) * 32 * kTreeRun, 32 * kTreeRun, warps);
+          }
+          __syncthreads();
+        }
+        if (place != 0) continue;
+        if (count <= tile) {
+          StoreReduced(p.output_dtype, p.output, OffsetsAt(p.kept, output).of[0], value);
+        } else {
+          partials[first / tile] = value;
+        }
+      }
+      if (group > 32) __syncthreads();
+    }
   }
 }
 

@@ -281,6 +281,10 @@ constexpr std::array kRows = {
     OpRow{OpId::kAttention, "attention", F::kAttention, 3, 4, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention is made of: keys by blocks, no scores in memory."},
+    Plain(OpId::kGroupedMatmul, "grouped_matmul", F::kGrouped, 3, D::kSame, P::kNone,
+          "grouped_matmul(x1, x2, offsets, /)",
+          "Multiplies each row of x1 (m,k) by its group's matrix of x2 (g,k,n); offsets say where each group ends, and "
+          "rows behind the last give 0. Of x2 (k,n) the groups are those of k, and the result is (g,m,n)."),
     OpRow{OpId::kMatrixFunction, "matrix_function", F::kMatrices, 1, 2, "", std::nullopt, std::nullopt, D::kSame,
           P::kNone,
           "matrix_function(*matrices, mode, upper=False, full_matrices=False, transposed=False, unit_diagonal=False)",

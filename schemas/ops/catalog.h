@@ -25,6 +25,7 @@ enum class OpFamily : uint8_t {
   kAlong,         // along one dim, which is whole on every worker: scans and sorts
   kIndexed,       // reads or writes one dim, which is whole on every worker, at indices
   kAttention,     // of queries on whole keys
+  kGrouped,       // products by groups, whose sizes are values
   kFourier,       // transforms along one dim, which is whole on every worker (fourier_op.h)
   kMatrices,      // of whole matrices, the last two dims (linalg_op.h)
   kWindows,       // over windows of the last dims (window_op.h)

@@ -59,6 +59,7 @@ struct Visitor {
   absl::Status operator()(const FilterOp& op) const { return None(op); }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
   absl::Status operator()(const FourierOp& op) const { return None(op); }
+  absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
   template <typename Op>
@@ -86,8 +87,11 @@ std::string_view PlaceOnGpu(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kComposite: return "as its rows";
     case OpFamily::kFourier:
+    case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
+    case OpFamily::kAttention: return "kernel, f16 and bf16 by cuDNN where it is";
+    case OpFamily::kWindows: return row.min_operands == 2 ? "kernel, f16, bf16 and f32 by cuDNN where it is" : "kernel";
     case OpFamily::kElementwise:
       return row.scalar_op.has_value() && TakesComplex(*row.scalar_op) && !HasComplexFunction(*row.scalar_op)
                  ? "kernel, complex numbers on the host"
@@ -99,8 +103,6 @@ std::string_view PlaceOnGpu(const OpRow& row) {
     case OpFamily::kPlace:
     case OpFamily::kAlong:
     case OpFamily::kIndexed:
-    case OpFamily::kAttention:
-    case OpFamily::kWindows:
     case OpFamily::kRedistribute: return "kernel";
   }
   return "kernel";

@@ -73,6 +73,9 @@ struct TextVisitor {
   std::string operator()(const ScatterOp& op) const {
     return StrCat("scatter(", kScatterModes[static_cast<size_t>(op.mode)], "; dim=", op.dim, WholeText(op.whole), ")");
   }
+  std::string operator()(const GroupedMatmulOp& op) const {
+    return StrCat("grouped_matmul(", op.grouped == GroupedDim::kRows ? "rows" : "inner", "; whole=", op.whole, ")");
+  }
   std::string operator()(const LinalgOp& op) const { return ToText(op); }
   std::string operator()(const FourierOp& op) const { return ToText(op); }
   std::string operator()(const ConvOp& op) const { return ToText(op); }
@@ -239,6 +242,11 @@ struct ValidateVisitor {
         std::all_of(op.what.begin(), op.what.end(), [](char c) { return c == '_' || ('a' <= c && c <= 'z'); });
     if (!is_name) return absl::InvalidArgumentError("check_range: what is checked is a word of a to z and _");
     return ExpectCounts("check_range", inputs, 1, scalars, scalars == 3 ? 3 : 2);
+  }
+  absl::Status operator()(const GroupedMatmulOp& op) const {
+    if (static_cast<int>(op.grouped) > 1) return absl::InvalidArgumentError("grouped_matmul: unknown dim");
+    TESSERA_RETURN_IF_ERROR(ExpectWhole("grouped_matmul", op.whole));
+    return ExpectCounts("grouped_matmul", inputs, 3, scalars, 0);
   }
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
   absl::Status operator()(const FourierOp& op) const { return ValidateFourierOp(op, inputs, scalars); }

@@ -196,9 +196,24 @@ struct AttentionOp {
   bool operator==(const AttentionOp&) const = default;
 };
 
+// Products of the parts of tensors that belong to a group. Offsets say where each group ends along the grouped dim, of
+// `whole` elements in the whole tensor: i32 or i64, in order; one that isn't from the one before to `whole` is an error
+// of the call. A shard has its own part of the groups, or of the grouped dim: the kernel is given the global boxes of
+// the output and the first input.
+//   kRows   inputs [g, k, n], [m, k], offsets; output [m, n]. A row is multiplied by its group's matrix; a row of a
+//   group
+//           that is elsewhere, or behind the last group, is 0.
+//   kInner  inputs [m, k], [k, n], offsets; output [g, m, n], the sum over the group's part of k.
+enum class GroupedDim : uint8_t { kRows = 0, kInner = 1 };
+struct GroupedMatmulOp {
+  GroupedDim grouped = GroupedDim::kRows;
+  int64_t whole = 0;
+  bool operator==(const GroupedMatmulOp&) const = default;
+};
+
 using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
                              SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp,
-                             AttentionOp, LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp>;
+                             AttentionOp, LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
 
 // What a kernel does with its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -210,8 +225,8 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
 // "gather(dim=1)", "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add;
-// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)"; those of linalg_op.h, window_op.h and fourier_op.h.
-// Round-trips.
+// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner;
+// whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

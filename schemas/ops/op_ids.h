@@ -245,6 +245,7 @@ enum class OpId : uint16_t {
   kKron = 428,
   kCov = 429,
   kCheckRange = 430,
+  kGroupedMatmul = 431,
 };
 
 }  // namespace tessera

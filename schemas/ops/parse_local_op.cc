@@ -207,6 +207,18 @@ absl::StatusOr<LocalOp> ParseCheckRange(Scanner& scanner) {
   return op;
 }
 
+absl::StatusOr<LocalOp> ParseGroupedMatmul(Scanner& scanner) {
+  GroupedMatmulOp op;
+  if (!scanner.TryTake("rows")) {
+    TESSERA_RETURN_IF_ERROR(scanner.Take("inner"));
+    op.grouped = GroupedDim::kInner;
+  }
+  for (const std::string_view token : {";", "whole", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+  TESSERA_ASSIGN_OR_RETURN(op.whole, scanner.TakeInteger());
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 3, 0));
+  return op;
+}
+
 struct NamedParser {
   std::string_view name;
   absl::StatusOr<LocalOp> (*parse)(Scanner& scanner);  // what stands between the parentheses
@@ -231,6 +243,7 @@ constexpr NamedParser kParsers[] = {
     {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},
+    {"grouped_matmul", ParseGroupedMatmul},
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},
     {"fourier", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseFourierOp(scanner); }},
     {"conv", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseConvOp(scanner); }},

@@ -40,6 +40,7 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
     case OpFamily::kAlong: return ResolveAlong(input);
     case OpFamily::kIndexed: return ResolveIndexed(input);
     case OpFamily::kAttention: return ResolveAttention(input);
+    case OpFamily::kGrouped: return ResolveGrouped(input);
     case OpFamily::kFourier: return ResolveFourier(input);
     case OpFamily::kMatrices: return ResolveMatrices(input);
     case OpFamily::kWindows: return ResolveWindows(input);

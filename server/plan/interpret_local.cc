@@ -458,6 +458,37 @@ struct Kernels {
     });
   }
 
+  void operator()(const GroupedMatmulOp& op) const {
+    const bool is_rows = op.grouped == GroupedDim::kRows;
+    const StridedNumbers &a = inputs[0], &b = inputs[1], &offsets = inputs[2];
+    std::vector<int64_t> ends;
+    for (int64_t g = 0; g < offsets.extents[0]; ++g) {
+      const int64_t end = offsets.Read({g}).ToInt(), before = ends.empty() ? 0 : ends.back();
+      if (end < before || end > op.whole) {
+        *failed = IndexOutOfRangeError(
+            StrCat("grouped_matmul: offset ", end, " of group ", g, " is not from ", before, " to ", op.whole));
+        return;
+      }
+      ends.push_back(end);
+    }
+    const auto group_of = [&](int64_t place) {
+      return std::upper_bound(ends.begin(), ends.end(), place) - ends.begin();
+    };
+    const DType wide = AccumulatedIn(output.dtype);
+    ForEachIndex(output.extents, [&](const Shape& index) {
+      Number sum = CastTo(wide, 0);
+      const int64_t own = is_rows ? group_of(output_box[0].start + index[0]) : output_box[0].start + index[0];
+      if (is_rows && (own < input_box[0].start || own >= input_box[0].stop)) return output.Write(index, sum);
+      for (int64_t k = 0; k < a.extents[1]; ++k) {
+        if (!is_rows && group_of(input_box[1].start + k) != own) continue;
+        const Number left = is_rows ? b.Read({index[0], k}) : a.Read({index[1], k});
+        const Number right = is_rows ? a.Read({own - input_box[0].start, k, index[1]}) : b.Read({k, index[2]});
+        sum = ReduceTwo(ReduceOp::kSum, wide, sum, ReduceTwo(ReduceOp::kProduct, wide, left, right));
+      }
+      output.Write(index, sum);
+    });
+  }
+
   void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
   void operator()(const FourierOp& op) const { InterpretFourier(op, inputs[0], output); }
   void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }

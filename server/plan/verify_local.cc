@@ -167,6 +167,18 @@ struct ExtentsCheck {
     }
     return absl::OkStatus();
   }
+  absl::Status operator()(const GroupedMatmulOp& op) const {
+    const bool is_rows = op.grouped == GroupedDim::kRows;
+    const Shape &a = inputs[0], &b = inputs[1], &offsets = inputs[2];
+    const bool has_ranks =
+        a.size() == (is_rows ? 3U : 2U) && b.size() == 2 && offsets.size() == 1 && output.size() == (is_rows ? 2U : 3U);
+    if (!has_ranks) return Mismatch();
+    const bool fits = is_rows ? b[1] == a[1] && output[0] == b[0] && output[1] == a[2]
+                              : a[1] == b[0] && output[1] == a[0] && output[2] == b[1];
+    const bool is_whole = is_rows ? op.whole == output_whole[0] && offsets[0] == wholes[0][0]
+                                  : op.whole == wholes[0][1] && offsets[0] == output_whole[0];
+    return fits && is_whole ? absl::OkStatus() : Mismatch();
+  }
   absl::Status Gives(const absl::StatusOr<Shape>& wanted) const {
     if (!wanted.ok()) return Wrong(StdView(wanted.status().message()));
     return *wanted == output ? absl::OkStatus() : Mismatch();
@@ -227,6 +239,10 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     for (size_t i = 0; i < 3; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
     const bool adds = step.inputs.size() > 3 && dtype_of(step.inputs[3]) != DType::kBool;
     return adds ? expect(step.inputs[3], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
+  }
+  if (std::holds_alternative<GroupedMatmulOp>(step.op)) {
+    for (size_t i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+    return dtype_of(step.inputs[2]) == DType::kI32 ? absl::OkStatus() : expect(step.inputs[2], DType::kI64);
   }
   if (std::holds_alternative<ScanOp>(step.op) && step.inputs.size() == 2) {
     return expect(step.inputs[1], AccumulatedIn(dtype_of(step.output)));

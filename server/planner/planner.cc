@@ -92,6 +92,7 @@ class OpPlanner {
       case OpFamily::kIndexed:
       case OpFamily::kAttention:
       case OpFamily::kFourier:
+      case OpFamily::kGrouped:
       case OpFamily::kMatrices:
       case OpFamily::kWindows: return PlanLocal();
       case OpFamily::kComposite:            // its nodes are planned
@@ -138,6 +139,8 @@ class OpPlanner {
       return AddShardCounts(builder_, mask, output_);
     }
     TESSERA_RETURN_IF_ERROR(BringOperands(step));
+    const auto* grouped = std::get_if<GroupedMatmulOp>(&step.op);
+    if (grouped != nullptr && grouped->grouped == GroupedDim::kRows) std::swap(step.inputs[0], step.inputs[1]);
     const auto* scan = std::get_if<ScanOp>(&step.op);
     if (scan != nullptr && IsCutAlong(builder_.value(step.inputs[0]).spec, {scan->dim})) {
       return AddShardedScan(builder_, *scan, step.inputs[0], output_);

@@ -133,6 +133,7 @@ SegmentRole MakeRole(const OpRow& row) {
     case OpFamily::kIndexed:
     case OpFamily::kAttention:
     case OpFamily::kFourier:
+    case OpFamily::kGrouped:
     case OpFamily::kMatrices:
     case OpFamily::kWindows:
     case OpFamily::kRedistribute: return SegmentRole::kAlone;

@@ -26,11 +26,14 @@
 #include "client/catalog_ops.h"
 #include "client/cluster.h"
 #include "client/host_memory.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/cudnn_conv.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/cuda/cuda_device.h"
 #include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
 
 namespace tessera::bench {
@@ -41,12 +44,16 @@ using Clock = std::chrono::steady_clock;
 struct Sizes {
   int64_t bytes = int64_t{1} << 30;  // of what is passed over
   int64_t square = 8192, f32_square = 4096;
+  int64_t rows = 4096, images = 32, pixels = 56;  // of an attention; of a convolution, and in a line of one
   int64_t worker_bytes = int64_t{16} << 30;
   int products = 20, passes = 10, tiny_ops = 5000, rounds = 7;
 };
 constexpr Sizes kQuick = {.bytes = 1 << 16,
                           .square = 32,
                           .f32_square = 16,
+                          .rows = 48,
+                          .images = 1,
+                          .pixels = 6,
                           .worker_bytes = 16 << 20,
                           .products = 2,
                           .passes = 2,
@@ -120,6 +127,17 @@ class Direct {
                                          .bias = bias == Bias::kAdded ? cuda::AddressOf(second()) : 0};
     return products_->Enqueue(stream_, cuda::LtProblemsOf(problem), cuda::AddressOf(workspace_->data()));
   }
+  // By a plan of cuDNN. Its operands are in the memory's halves.
+  absl::Status RunByDnn(const cuda::DnnCall& call) {
+    if (dnn_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(dnn_, cuda::DnnPlans::Open(gpu_));
+      TESSERA_ASSIGN_OR_RETURN(dnn_workspace_,
+                               cuda::MakeMemory(gpu_, cuda::kMaxConvolutionWorkspaceBytes, cuda::Sharing::kPrivate));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const cuda::DnnPlans::Parts parts,
+                             dnn_->Prepare(call, cuda::kMaxConvolutionWorkspaceBytes));
+    return dnn_->Enqueue(stream_, parts, cuda::AddressOf(dnn_workspace_->data()));
+  }
   absl::Status Await() { return Check("cuStreamSynchronize", gpu_.driver->StreamSynchronize(stream_)); }
 
  private:
@@ -134,6 +152,8 @@ class Direct {
   void* pinned_ = nullptr;
   std::unique_ptr<DeviceMemory> workspace_;
   std::unique_ptr<cuda::Products> products_;
+  std::unique_ptr<DeviceMemory> dnn_workspace_;
+  std::unique_ptr<cuda::DnnPlans> dnn_;
 };
 
 // A worker's Device in this process.
@@ -261,7 +281,14 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(AddPasses());
     TESSERA_RETURN_IF_ERROR(AddTransfers());
     TESSERA_RETURN_IF_ERROR(AddCopies());
-    return AddTinyOps();
+    TESSERA_RETURN_IF_ERROR(AddTinyOps());
+    TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16", false));
+    TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16_causal", true));
+    const int64_t wide = std::max<int64_t>(sizes_.rows / 64, 8);
+    const int64_t line = sizes_.pixels;
+    TESSERA_RETURN_IF_ERROR(
+        AddConvolution("conv_bf16", DType::kBF16, {sizes_.images, 4 * wide, line, line}, {4 * wide, 4 * wide, 3, 3}));
+    return AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3});
   }
 
  private:
@@ -414,6 +441,77 @@ class Figures {
     });
   }
 
+  // Numbers in [0, 1), since a GPU computes with ones faster than with others.
+  absl::StatusOr<Tensor> Numbers(DType dtype, const Shape& shape, int64_t seed) const {
+    Creation creation;
+    creation.shape = shape;
+    creation.dtype = DType::kF32;
+    creation.mesh = mesh_;
+    creation.placements = Placements{Placement::Replicate()};
+    TESSERA_ASSIGN_OR_RETURN(const Tensor numbers, ops::Rand(session_, creation, {Scalar::Int(seed), Scalar::Int(0)}));
+    return ops::Astype(numbers, dtype);
+  }
+  // The call on memory of this process: inputs in the first half, the result in the second.
+  absl::Status AddByDnn(const std::string& name, const std::function<absl::StatusOr<Tensor>()>& own,
+                        const std::optional<cuda::DnnCall>& call) {
+    absl::Status status = call.has_value() ? direct_.RunByDnn(*call) : absl::UnimplementedError("cuDNN isn't asked");
+    if (!status.ok()) {
+      bench_.Skip(name, status);
+      return absl::OkStatus();
+    }
+    const auto direct = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.RunByDnn(*call));
+      return direct_.Await();
+    };
+    return bench_.Add(name, 0.95, sizes_.products, InARow(own), "cuDNN itself", direct);
+  }
+  static KernelInput InputAt(std::byte* at, DType dtype, const Shape& shape) {
+    return {.data = at, .dtype = dtype, .extents = shape, .strides = RowMajorStrides(shape)};
+  }
+  KernelCall CallTo(const Shape& shape, DType dtype) const {
+    KernelCall call{.output = direct_.second(), .output_dtype = dtype, .output_extents = shape};
+    call.output_strides = RowMajorStrides(shape);
+    for (const int64_t extent : shape) call.output_box.push_back({0, extent});
+    return call;
+  }
+
+  absl::Status AddAttention(const std::string& name, bool is_causal) {
+    const Shape shape = {4, 16, sizes_.rows, 64};
+    TESSERA_ASSIGN_OR_RETURN(const Tensor q, Numbers(DType::kBF16, shape, 1));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor k, Numbers(DType::kBF16, shape, 2));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor v, Numbers(DType::kBF16, shape, 3));
+    const int64_t bytes = NumElements(shape) * 2;
+    std::vector<KernelInput> inputs;
+    for (int i = 0; i < 3; ++i) inputs.push_back(InputAt(direct_.first() + i * bytes, DType::kBF16, shape));
+    const Scalar scale[] = {Scalar::Float(0.125)};
+    KernelCall call = CallTo(shape, DType::kBF16);
+    call.inputs = inputs;
+    call.scalars = scale;
+    ops::ScaledDotProductAttentionOptions options;
+    options.is_causal = is_causal;
+    return AddByDnn(
+        name, [&] { return ops::ScaledDotProductAttention(q, k, v, std::nullopt, options); },
+        cuda::AttentionByDnn({.is_causal = is_causal}, call));
+  }
+
+  absl::Status AddConvolution(const std::string& name, DType dtype, const Shape& x, const Shape& weight) {
+    TESSERA_ASSIGN_OR_RETURN(const Tensor images, Numbers(dtype, x, 4));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor by, Numbers(dtype, weight, 5));
+    const int64_t bytes = (NumElements(x) * SizeBytes(dtype) + 255) / 256 * 256;
+    const std::vector<KernelInput> inputs = {InputAt(direct_.first(), dtype, x),
+                                             InputAt(direct_.first() + bytes, dtype, weight)};
+    const ConvOp op{.windows = {.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}}};
+    TESSERA_ASSIGN_OR_RETURN(const Shape result, ConvOutput(op, x, weight));
+    KernelCall call = CallTo(result, dtype);
+    call.inputs = inputs;
+    return AddByDnn(
+        name,
+        [&] {
+          return ops::ConvWindows(images, by, {1, 1}, {1, 1}, {1, 1});
+        },
+        cuda::ConvolutionByDnn(op, call));
+  }
+
   const Sizes& sizes_;
   Direct& direct_;
   const Session& session_;
@@ -423,7 +521,9 @@ class Figures {
 
 absl::Status Main(const Sizes& sizes) {
   const int64_t matrices = std::max(sizes.square * sizes.square * 2, sizes.f32_square * sizes.f32_square * 4) * 3;
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Direct> direct, Direct::Open(std::max(sizes.bytes, matrices)));
+  const int64_t attention = int64_t{4} * 16 * sizes.rows * 64 * 2 * 3;
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Direct> direct,
+                           Direct::Open(std::max({sizes.bytes, matrices, attention, int64_t{2} << 20})));
   ClusterOptions options;
   options.device = DeviceKind::kCuda;
   options.memory_bytes = sizes.worker_bytes;

@@ -116,7 +116,8 @@ OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled
           "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step",
           "silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward",
           "layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward", "nll_loss_and_weight",
-          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward", "check_range"}
+          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward", "check_range",
+          "grouped_matmul"}
 NUMPYS = {"trace", "diagonal",      # the rows are functions of linalg; ts has NumPy's
           "isclose", "allclose", "angle", "average"}       # with NumPy's keywords
 DRAWN = {"normal", "uniform", "exponential", "dropout"}     # tests/python/test_random.py
@@ -171,6 +172,7 @@ def test_the_catalog_is_shown_without_a_server():
     places = {row["name"]: row["computed_by"] for row in rows}
     assert places["add"] == places["sort"] == places["isnan"] == "kernel"
     assert places["matmul"] == "kernel, floats by cuBLASLt where it is"
+    assert places["attention"] == "kernel, f16 and bf16 by cuDNN where it is"
     assert places["sin"] == "kernel, complex numbers on the host"
     assert places["matrix_function"] == places["fft"] == "host" and places["softmax"] == "as its rows"
     assert "COMPUTED BY" in subprocess.run([tool, "ops", "--device", "cuda"], capture_output=True, text=True, check=True).stdout
@@ -571,6 +573,33 @@ def test_numbers_are_checked_where_they_lie(session, mesh22, rng, placements):
         ts.check_range(ts.asarray([1], dtype=ts.int32), 0, 7)
     with pytest.raises(ts.InvalidArgumentError, match="check_range: what is checked is a word"):
         ts.check_range(ts.asarray([1]), 0, 7, mode="A label")
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS, ids=str)
+def test_products_by_groups(session, mesh22, rng, placements):
+    """Wherever rows and experts lie: NumPy's product of each group; what lies behind the last one is 0, or is left out."""
+    x, w, y = (rng.standard_normal(shape) for shape in ((5, 6), (4, 6, 3), (6, 7)))
+    for ends, columns in (([0, 3, 3, 5], [2, 2, 3, 6]), ([1, 2, 2, 4], [0, 0, 0, 4])):
+        rows, inner = np.zeros((5, 3)), np.zeros((4, 5, 7))
+        for g in range(4):
+            own = slice(ends[g - 1] if g else 0, ends[g])
+            rows[own] = x[own] @ w[g]
+            own = slice(columns[g - 1] if g else 0, columns[g])
+            inner[g] = x[:, own] @ y[own]
+        a = session.distribute_tensor(x, mesh22, placements)
+        for of_w in ([R(), R()], [S(0), R()], [R(), S(0)], [S(0), S(0)], [S(2), S(1)]):
+            b = session.distribute_tensor(w, mesh22, of_w)
+            for dtype in (ts.int32, ts.int64):
+                close(ts.grouped_matmul(a, b, ts.asarray(ends, dtype=dtype)), rows, np.float64)
+        for of_y in ([R(), R()], [S(0), R()], [S(0), S(1)]):
+            close(ts.grouped_matmul(a, session.distribute_tensor(y, mesh22, of_y), ts.asarray(columns)), inner, np.float64)
+    with pytest.raises(ts.IndexOutOfRangeError, match="grouped_matmul: offset 7 of group 3 is not from 2 to 5"):
+        ts.grouped_matmul(a, b, ts.asarray([0, 1, 2, 7])).wait()
+    for wrong, text in (((a, ts.ones((4, 5, 3)), ts.asarray([1] * 4)), "inner dims differ"), ((a, b, ts.asarray([1])), "a number for each group"),
+                        ((a, b, ts.asarray([1.0] * 4)), "offsets must be i32 or i64"), ((a, b.astype(ts.float32), ts.asarray([1] * 4)), "dtypes differ"),
+                        ((b, b, ts.asarray([1] * 4)), "x1 must be a matrix")):
+        with pytest.raises(ts.InvalidArgumentError, match=f"grouped_matmul: .*{text}"):
+            ts.grouped_matmul(*wrong)
 
 
 def test_bad_input_is_said_by_the_function(session, mesh22, rng):

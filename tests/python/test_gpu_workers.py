@@ -94,26 +94,30 @@ def test_a_gpu_is_not_named_for_a_worker_without_one():
     assert ended.returncode == 2 and "--gpu 0 is for workers with a GPU: --device cuda" in ended.stderr
 
 
-@needs_emulator
+@needs_emulator("counts GPUs as the emulated driver has them")
 def test_a_gpu_that_is_not_there_is_named(gpu):
     ended = subprocess.run([WORKER, "--coordinator", "unix:/nowhere", "--device", "cuda", "--gpu", "99"], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1 and "cuda: no GPU 99: the driver counts 1, from 0 on" in ended.stderr
 
 
-@needs_emulator
+@needs_emulator("another library in place of the machine's")
 @pytest.mark.parametrize("variable, library, said", [
     ("TESSERA_CUBLASLT", "/etc/passwd", "products are computed by the image's own kernels: no cuBLASLt: /etc/passwd: invalid ELF header"),
     ("TESSERA_CUBLASLT", "libm.so.6", "products are computed by the image's own kernels: no cuBLASLt: libm.so.6 has no cublasLtCreate"),
+    ("TESSERA_CUDNN", "libm.so.6", "are computed by the image's own kernels: cuDNN has no cudnnGetVersion"),
     ("TESSERA_NVRTC", "/etc/passwd", "is computed on the host: maps: no NVRTC: /etc/passwd: invalid ELF header"),
     ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
 def test_a_library_that_is_another_thing_is_named_and_done_without(gpu, monkeypatch, new_cluster, variable, library, said):
     monkeypatch.setenv(variable, library)
+    monkeypatch.setenv("TESSERA_CUDNN_LEAST", "0")
     cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
     session = cluster.connect()
     a = np.arange(64.0).reshape(8, 8)
     x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))
     np.testing.assert_array_equal((x @ x).full_tensor(), a @ a)
     np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
+    images = ts.astype(x, np.float32).reshape((1, 1, 8, 8))
+    np.testing.assert_array_equal(ts.conv2d(images, images).full_tensor(), [[[[np.sum(a * a)]]]])
     assert said in cluster.log_tail(0)
 
 
@@ -132,7 +136,7 @@ def test_the_figures_of_a_gpu_are_all_measured(gpu):
     assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "linear_f32_16", "linear_tf32_16",
                              "chain_of_6_maps", "sum", "softmax", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
-                             "tiny_op_of_the_device_host_time"]
+                             "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "conv_bf16", "conv_f32"]
     for name, figure in figures.items():
         assert 0 < figure["seconds"] <= figure["median_seconds"], (name, figure)
         assert isinstance(figure["reached"], bool) and f"{name} " in done.stderr
@@ -151,7 +155,43 @@ def test_products_in_tf32_round_their_factors_and_no_others_do(gpu, new_cluster)
     assert np.all(ts.einsum("mk,nk->mn", x, y, precision="tf32").full_tensor() == n)
 
 
-@needs_emulator
+def attention(q, k, v, is_causal):
+    scores = np.einsum("...ld,...sd->...ls", q, k) / np.sqrt(q.shape[-1])
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("...ls,...sv->...lv", weights / weights.sum(-1, keepdims=True), v)
+
+
+@needs_gpu
+@pytest.mark.parametrize("is_there", [True, False])
+def test_attentions_and_convolutions_are_cudnns_where_it_is(gpu, monkeypatch, new_cluster, rng, is_there):
+    """Heads and rows are sharded, and images: each worker has calls of its own. The worker says where it does without."""
+    if is_there:
+        needs_library("libcudnn.so.9", "TESSERA_CUDNN")
+    else:
+        monkeypatch.setenv("TESSERA_CUDNN", "/nowhere/libcudnn.so.9")
+    monkeypatch.setenv("TESSERA_CUDNN_LEAST", "0")
+    cluster = new_cluster(workers=2, memory="32MiB", device="cuda")
+    session = cluster.connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    arrays = [rng.standard_normal((2, 4, 48, 16)).astype(np.float16) for _ in range(3)]
+    for placement in (ts.Shard(1), ts.Shard(2)):
+        q, k, v = (session.distribute_tensor(a, mesh, [placement]) for a in arrays)
+        for is_causal in (False, True):
+            got = ts.scaled_dot_product_attention(q, k, v, is_causal=is_causal).full_tensor()
+            np.testing.assert_allclose(got, attention(*(a.astype(np.float64) for a in arrays), is_causal), atol=2**-8)
+    x, w = rng.standard_normal((4, 3, 8, 9)).astype(np.float32), rng.standard_normal((5, 3, 3, 3)).astype(np.float32)
+    images = session.distribute_tensor(x, mesh, [ts.Shard(0)])
+    by = session.distribute_tensor(w, mesh, [ts.Replicate()])
+    padded = np.lib.stride_tricks.sliding_window_view(np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    got = ts.conv2d(images, by, padding=1).full_tensor()
+    np.testing.assert_allclose(got, np.einsum("nchwij,ocij->nohw", padded, w.astype(np.float64)), atol=1e-4)
+    said = "attentions and convolutions are computed by the image's own kernels: no libcudnn.so.9: /nowhere/libcudnn.so.9"
+    assert all((said in cluster.log_tail(worker)) != is_there for worker in range(2))
+
+
+@needs_emulator("an NVRTC that compiles nothing")
 def test_a_layer_is_one_call_with_its_bias(gpu, monkeypatch, new_cluster, rng):
     """A map of its own the worker would have its host compute, and say so: it has an NVRTC that compiles nothing."""
     monkeypatch.setenv("TESSERA_NVRTC", str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
@@ -379,7 +419,7 @@ def test_a_worker_that_cant_start_says_which_call_failed(gpu, monkeypatch, failu
         ts.local_cluster(workers=1, memory="16MiB", device="cuda")
 
 
-@needs_emulator
+@needs_emulator("calls of a real NCCL don't fail on demand")
 def test_a_worker_that_cant_have_nccl_says_so_as_it_starts(gpu, monkeypatch):
     monkeypatch.setenv("TESSERA_NCCL_FAIL", "ncclCommInitRankConfig:1")
     with pytest.raises(ts.TesseraError, match="ncclCommInitRankConfig"):
@@ -398,7 +438,7 @@ def test_a_driver_that_is_too_old_is_named_with_what_it_lacks(monkeypatch):
 @pytest.mark.parametrize("failure, said", [("cuStreamQuery:1:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),  # asked when nothing seems to move
                                            ("cuLaunchKernel:3:719", "CUDA_ERROR_LAUNCH_FAILED (719)"),
                                            ("cuMemcpyAsync:2:700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
-                                           ("cuStreamWaitValue64:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
+                                           ("cuStreamBatchMemOp:2:719", "CUDA_ERROR_LAUNCH_FAILED (719)")])
 def test_a_gpu_that_is_lost_takes_its_worker_along_and_nobody_else(gpu, failure, said):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
         other = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_EMULATOR_FAIL=failure)

@@ -134,9 +134,9 @@ absl::Status SimulatedCoordinator::Restart() {
   absl::StatusOr<Core::Recovered> recovered = Recover();
   if (!recovered.ok()) return recovered.status();
   const size_t torn_bytes = disk_->bytes.size() - disk_->ends.back();
-  if (recovered->torn_bytes != torn_bytes) {
+  if (recovered->end.torn_bytes != torn_bytes) {
     return absl::InternalError(
-        StrCat(torn_bytes, " bytes of the log are torn, and ", recovered->torn_bytes, " were found so"));
+        StrCat(torn_bytes, " bytes of the log are torn, and ", recovered->end.torn_bytes, " were found so"));
   }
   const uint64_t peer_key = core_->peer_key();
   core_ = std::move(recovered->core);

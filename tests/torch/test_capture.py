@@ -282,3 +282,21 @@ def test_a_lost_result_does_not_pile_up_memory(mesh22, session):
     for _ in range(50):
         step(x).item()
     assert len(session.tensors()) <= before + 1
+
+
+def test_train_and_eval_are_seen(mesh):
+    model = mlp(dropout=0.5).to("tessera")
+    wrapper = nn.Sequential(model, nn.Dropout(0.5))
+    x = torch.ones(4, 8).to("tessera")
+    step = tt.capture(lambda x: wrapper(x).detach())
+    for _ in range(4):
+        step(x)
+    assert step.replays == 2
+    model.eval()
+    wrapper[1].eval()
+    quiet = [step(x) for _ in range(4)]
+    assert step.replays == 4 and all(torch.equal(one.cpu(), wrapper(x).detach().cpu()) for one in quiet)
+    model.train()
+    assert not torch.equal(step(x).cpu(), step(x).cpu())        # dropout goes on, of this mode
+    wrapper.train()
+    assert not torch.equal(step(x).cpu(), step(x).cpu()) and step.replays >= 6

@@ -1,4 +1,4 @@
-"""What a machine has for GPU workers, and where: the driver, and the libraries of CUDA that are too large to be packed."""
+"""The parts of a machine that GPU workers need, and where they are: the driver, and the libraries of CUDA that are too large to be packed."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Library(NamedTuple):
 
 LIBRARIES = (
     Library("cuBLASLt", "TESSERA_CUBLASLT", ("libcublasLt.so.13",), "dotted(library.cublasLtGetVersion())"),
+    Library("cuDNN", "TESSERA_CUDNN", ("libcudnn.so.9",), "dotted(library.cudnnGetVersion())"),
     Library("NCCL", "TESSERA_NCCL", ("libnccl.so.2",), "dotted(numbers(library.ncclGetVersion, 1)[0])"),
     Library("NVRTC", "TESSERA_NVRTC", ("libnvrtc.so.13", "libnvrtc.so.12"), "'.'.join(map(str, numbers(library.nvrtcVersion, 2)))"),
 )
@@ -134,7 +135,7 @@ def driver_folder(environment: dict[str, str]) -> str | None:
 
 
 def describe() -> dict:
-    """Of the first GPU: name, compute_capability, cuda, ...; {"why": ...} where none can be used."""
+    """The first GPU: name, compute_capability, cuda, ...; {"why": ...} where none can be used."""
     said = run(DESCRIBE, "libcuda.so.1")
     lines = said.stdout.strip().splitlines()
     return json.loads(lines[-1]) if said.returncode == 0 and lines else {"why": f"the driver ends its process ({said.returncode}): {said.stderr[-300:]}"}
@@ -151,7 +152,7 @@ def hold_open() -> list[int]:
 
 
 def driver_release() -> str:
-    """Of the kernel's module, like 580.159.04; "" where it doesn't say."""
+    """The version of the kernel's module, like 580.159.04; "" where it doesn't say."""
     try:
         words = pathlib.Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").split()
     except OSError:

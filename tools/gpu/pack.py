@@ -31,7 +31,7 @@ CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/
 # The C library's own: they have to be those of the machine's loader.
 OF_THE_C_LIBRARY = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util|anl|nss_\w+|thread_db|BrokenLocale))\.so")
 PACKAGES = ("numpy", "ml_dtypes", "pytest", "iniconfig", "packaging", "pluggy", "Pygments")
-# Of the standard library: what needs a display, a terminal or a compiler, and what nobody imports.
+# Parts of the standard library that need a display, a terminal or a compiler, or that nobody imports.
 IDLE = {"config-3.11-x86_64-linux-gnu", "dbm", "distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sitecustomize.py", "sqlite3", "test",
         "tkinter", "turtle.py", "turtledemo", "venv", "wsgiref", "xmlrpc"}
 IDLE_MODULES = re.compile(r"(_curses|_curses_panel|_dbm|_gdbm|_sqlite3|_test\w*|_xx\w+|xx\w+|_ctypes_test|_tkinter|audioop|nis|ossaudiodev|readline|"
@@ -53,7 +53,7 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def libraries(program: pathlib.Path) -> dict[str, pathlib.Path]:
-    """What it is loaded with, by name, save the C library."""
+    """The libraries that it is loaded with, by name, save the C library."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     if missing := re.findall(r"^\s*(\S+) => not found", listed, re.MULTILINE):
         sys.exit(f"tools/gpu_test: {program} is linked with {', '.join(missing)}, which are not here")

@@ -23,7 +23,7 @@ TO_END_SECONDS = 10
 
 
 class Report:
-    """What goes into docs/gpu.md, on stdout and in a file: line by line, so that what is known is there if the run is cut."""
+    """The lines for docs/gpu.md, on stdout and in a file, one by one, so that they are there if the run is cut."""
 
     def __init__(self, results: str | None, log: str | None):
         self.files = [open(results, "w", encoding="utf-8")] if results else []
@@ -52,7 +52,7 @@ class Runner:
         self.sanitizer = machine.sanitizer()
         (work / "here").mkdir()     # tests leave nothing where they run
         self.environment = {**os.environ, "TESSERA_BIN_DIR": str(folder / "bin"), "TESSERA_TEST_GPU": "real", "TMPDIR": str(work),
-                            # What is compiled here is kept for the steps of this run, and no earlier run's is taken.
+                            # Programs that are compiled here are kept for the steps of this run, and no earlier run's are taken.
                             "XDG_CACHE_HOME": str(work / "cache"), "CUDA_CACHE_PATH": str(work / "cache/cuda"), "UCX_LOG_LEVEL": "error",
                             "PYTHONPATH": str(folder / "site"), "PYTHONNOUSERSITE": "1", "PYTHONUNBUFFERED": "1"}
         self.environment.setdefault("HOME", str(work))

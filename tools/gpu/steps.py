@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# What is packed of Bazel's outputs, under the same names.
+# Bazel's outputs that are packed, under the same names.
 PROGRAMS = (
     "client/cli/tessera",
     "server/coordinator/tessera-coordinator",
@@ -13,6 +13,7 @@ PROGRAMS = (
     "tests/conformance/cuda_driver/driver_test",
     "tests/conformance/cuda_driver/products_test",
     "tests/conformance/device/cuda_device_test",
+    "tests/conformance/device/cuda_dnn_test",
     "tests/conformance/device/cuda_host_steps_test",
     "tests/conformance/device/cuda_products_test",
     "tests/conformance/device/kernels_on_device_test",
@@ -22,7 +23,7 @@ PROGRAMS = (
 )
 
 
-# What the start of a cluster, or of a program's devices, may take beside a step's own time: contexts take seconds each where
+# Seconds that the start of a cluster, or of a program's devices, may take beside a step's own time: contexts take seconds each where
 # other processes make some, 10 to 25 s for four workers.
 START_SECONDS = 30
 
@@ -65,6 +66,8 @@ STEPS = (
     Step("products", "products", f"{DEVICE_TESTS}/cuda_products_test", ("--gtest_filter=*Without*:*OfStreams*:CudaBiases.*-*Doesnt*:*AFailure*",)),
     Step("layouts", "products of every layout", f"{DEVICE_TESTS}/products_on_device_test",
          ("--gtest_filter=MatmulKernel.Agrees*:MatmulKernel.Empty*",), 240),
+    # Each plan has the same bits each time, also where another process computes beside it.
+    Step("dnn", "attentions and convolutions by cuDNN", f"{DEVICE_TESTS}/cuda_dnn_test", (), 120, needs="cuDNN", prints=True),
     Step("device", "device conformance", f"{DEVICE_TESTS}/cuda_device_test", ("--gtest_filter=*:-CudaDeviceHazards.*",)),
     Step("host_steps", "steps on the host", f"{DEVICE_TESTS}/cuda_host_steps_test", ("--gtest_filter=*:-Nvrtc/*Fails",)),
     Step("kernels", "kernels", f"{DEVICE_TESTS}/kernels_on_device_test", (f"--gtest_filter={NOT_OF_THE_KERNELS}",), 300),

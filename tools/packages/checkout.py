@@ -1,4 +1,4 @@
-"""What both packages are made of: the checkout, its version, and what Bazel has built."""
+"""The parts of both packages: the checkout, its version, and what Bazel has built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAMS = ("client/cli/tessera", "server/coordinator/tessera-coordinator", "ser
 
 
 def version() -> str:
-    """Of schemas/types/version.h."""
+    """The version in schemas/types/version.h."""
     header = (ROOT / "schemas/types/version.h").read_text(encoding="utf-8")
     return re.search(r'kVersion\[\] = "([^"]+)"', header)[1]
 

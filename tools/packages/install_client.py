@@ -22,7 +22,7 @@ import sys
 from checkout import PROGRAMS, ROOT, built, copy, version
 
 LIBRARY = "client/libtessera_client.so"
-# What a service names; what they include goes with them.
+# Headers that a service names; those that they include go with them.
 HEADERS = ("client/session.h", "client/tensor.h", "client/cluster.h", "client/ops.h", "client/contraction.h", "client/wait.h",
            "client/found.h", "client/catalog_ops.h", "schemas/types/status_macros.h")
 MADE = ("client/catalog_ops.h",)     # by the build
@@ -45,7 +45,7 @@ def public_headers(bin_dir: pathlib.Path) -> list[str]:
 
 
 def abseil_release() -> str:
-    """Of libabsl-dev: another release has other types."""
+    """The version of libabsl-dev: another release has other types."""
     config = pathlib.Path("/usr/include/absl/base/config.h").read_text(encoding="utf-8")
     return re.search(r"ABSL_LTS_RELEASE_VERSION (\d+)", config)[1]
 

@@ -25,7 +25,7 @@ PORTABLE_HEADERS = ("absl", "capnp", "kj", "openssl", "spdlog", "fmt", "nlohmann
 
 
 def sources() -> list[str]:
-    """What the Python extension is made of, but for the part that needs the headers of a Python."""
+    """The sources of the Python extension, but for the part that needs the headers of a Python."""
     query = 'kind("source file", deps(//client/python:bindings))'
     listed = subprocess.run(["bazel", "--nohome_rc", "query", query], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     named = [label[2:].replace(":", "/") for label in listed.split() if label.startswith("//") and "//client/python" not in label]

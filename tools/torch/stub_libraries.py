@@ -32,7 +32,7 @@ def needed_by(library: pathlib.Path) -> list[str]:
 
 
 def versions_of(library: pathlib.Path) -> dict[str, str]:
-    """Of each symbol version that a library asks for, the library which has it."""
+    """The library that has it, by each symbol version that a library asks for."""
     out, file = {}, ""
     for line in lines_of("readelf", "-V", "--wide", str(library)):
         if (m := re.search(r"File: (\S+)", line)):

@@ -20,7 +20,7 @@ _MAX_CANDIDATES = 32            # docs/limits.md: advise_candidates
 
 
 class Finding(NamedTuple):
-    """What advise found: its name, and a sentence with the numbers and what to write."""
+    """A finding of advise: its name, and a sentence with the numbers and what to write."""
 
     name: str
     text: str
@@ -114,7 +114,7 @@ def _about_ops(x, functions):
 
 
 def advise(x, /, *functions) -> list[Finding]:
-    """What about a tensor's placement costs time or memory: a list of findings, each with a name and a sentence that says
+    """Findings about a tensor's placement that cost time or memory: a list, each with a name and a sentence that says
     what to write instead; nothing runs, and an empty list is good news.
 
     x: a tensor.

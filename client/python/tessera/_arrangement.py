@@ -36,7 +36,7 @@ def along(dim: int, item) -> tuple:
 
 
 def numbers_of(*tensors) -> list:
-    """What must be known of tensors of one number each: one download."""
+    """The numbers of tensors of one element each, by one download."""
     return stack([reshape(x, ()) for x in tensors]).full_tensor().tolist()
 
 

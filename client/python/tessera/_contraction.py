@@ -85,7 +85,7 @@ class _Notation:
 
 
 def _common_dtype(operands):
-    """What all operands become before anything is multiplied or added up: each integer is promoted with the floats, not with
+    """The dtypes of all operands before anything is multiplied or added up: each integer is promoted with the floats, not with
     another integer first (i8 and u8 are i16, which beside bf16 is f32; each of the two beside bf16 is bf16)."""
     try:
         return numpy_of(reduce(_tessera.promote, sorted((x._dtype for x in operands), key=lambda d: numpy_of(d).kind in "biu")))

@@ -288,7 +288,7 @@ def mesh_html(mesh) -> str:
 # ---- text ---------------------------------------------------------------------------------------
 
 def sharding_text(tensor) -> str:
-    """Who has what, as a text: a grid of the shards where at most two dims are cut, else a line for each position."""
+    """The shards and their workers as a text: a grid of the shards where at most two dims are cut, else a line for each position."""
     boxes = boxes_of(tensor)
     owners = _owners(boxes, tensor._mesh.workers)
     pending = _pending(tensor)

@@ -35,7 +35,7 @@ def _place_of(beside, shape) -> dict:
 
 
 class _Draw:
-    """What one call draws: the shape and place of its samples, and its parameters as f64 tensors."""
+    """The samples of one call: the shape and place of its samples, and its parameters as f64 tensors."""
 
     def __init__(self, op: str, size, **parameters):
         self.op, given = op, {}
@@ -98,7 +98,7 @@ class _Draw:
         return randn(self.shape, **self._place)
 
     def exponential(self):
-        """Of mean 1, above 0: the logarithm of what is left of a number below 1."""
+        """Exponential numbers of mean 1, above 0: the logarithm of 1 less a uniform number, with its sign turned."""
         return -made.log1p(-made.maximum(self.uniform(), 2.0 ** -54))
 
     def gamma(self, alpha):

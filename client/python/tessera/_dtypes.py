@@ -43,7 +43,7 @@ def supported() -> str:
     return ", ".join(name for name, implemented in _ROWS if implemented)
 
 
-# What the notation and NumPy both have a meaning for.
+# Names for which the notation and NumPy have different meanings.
 _AMBIGUOUS = {"i8": ("int8", "int64"), "u8": ("uint8", "uint64")}
 
 
@@ -72,7 +72,7 @@ def code_of(dtype, op: str) -> int:
 
 
 def is_floating(dtype, op: str) -> bool:
-    """Of real numbers."""
+    """Whether a dtype is one of real numbers."""
     return NAMES[code_of(dtype, op)].lstrip("b").startswith("f")
 
 
@@ -88,12 +88,12 @@ ReservedDTypeError.__module__ = "tessera"
 
 
 def buffer_of(array: np.ndarray) -> np.ndarray:
-    """What has a buffer of Python, which bf16 hasn't: its bits."""
+    """An array that has a buffer of Python; bf16 has none, so its bits."""
     return array.view(np.uint16) if bfloat16 is not None and array.dtype == bfloat16 else array
 
 
 def refuse_masked(value, op: str) -> None:
-    """Of a masked array, also one in a list, only the data would arrive, where it is masked too."""
+    """Refuses a masked array, also one in a list: its data alone would arrive, where it is masked, too."""
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{op}: a tensor has no mask, and the values under it would count; call .filled(value) of the "
                             "masked array first")

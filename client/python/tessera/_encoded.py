@@ -33,7 +33,7 @@ def _library(name: str, path: str):
 
 @contextlib.contextmanager
 def _told(path: str):
-    """What a library says, as the other formats say it."""
+    """The error of a library, as the other formats say it."""
     try:
         yield
     except (TesseraError, KeyboardInterrupt):
@@ -94,7 +94,7 @@ def _hdf5_places(library, made, tensors, metadata, block) -> list:
 
 
 def zarr_arrays(tensors, metadata) -> tuple[str, list]:
-    """What the workers' decoder is to make, and (name, tensor) as they write them: a chunk is some rows, of about
+    """The file that the workers' decoder is to make, and (name, tensor) as they write them: a chunk is some rows, of about
     encoded_bytes, and each lies on one worker."""
     import json     # not before a file is written
     arrays, places = {}, []
@@ -142,7 +142,7 @@ def table_columns(path, tensors) -> list:
 
 
 def table_parts(path, tensors, metadata, parts) -> tuple[str, list]:
-    """What the workers' decoder is to make, and (name, tensor) as they write them: each worker's rows are whole parts."""
+    """The file that the workers' decoder is to make, and (name, tensor) as they write them: each worker's rows are whole parts."""
     import json     # not before a file is written
     from ._stored import part_start
     columns = table_columns(path, tensors)

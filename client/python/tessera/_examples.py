@@ -180,6 +180,7 @@ gradient: ts.gradient(ts.asarray([1.0, 4.0, 9.0])).tolist() => [3.0, 4.0, 5.0]
 greater: ts.greater(ts.asarray([1, 3]), 2).tolist() => [False, True]
 greater_equal: ts.greater_equal(ts.asarray([1, 2]), 2).tolist() => [False, True]
 group_norm: ts.group_norm(ts.ones((1, 4, 3)), groups=2).shape => (1, 4, 3)
+grouped_matmul: ts.grouped_matmul(ts.ones((3, 2)), ts.asarray([[[1.0], [1.0]], [[5.0], [5.0]]]), ts.asarray([1, 3])).tolist() => [[2.0], [10.0], [10.0]]
 hamming: ts.round(ts.hamming(3) * 100).tolist() => [8.0, 100.0, 8.0]
 hanning: ts.hanning(3).tolist() => [0.0, 1.0, 0.0]
 hardsigmoid: ts.hardsigmoid(ts.asarray([-4.0, 0.0, 4.0])).tolist() => [0.0, 0.5, 1.0]

@@ -41,7 +41,7 @@ class _File:
         return self
 
     def describe(self) -> dict:
-        """What the workers' decoder says of it."""
+        """The answer of the workers' decoder."""
         import json     # not before a file is read
         self.bytes, self.modified_ns, said = self.door.describe(self.path)
         try:
@@ -75,7 +75,7 @@ class _File:
             placed = mesh._placements(chosen, self.op)
             if any(isinstance(p, Partial) for p in listed(chosen, self.op)):
                 raise self.refuse(f"nothing is read as Partial: placements are {chosen!r}; load it sharded or replicated")
-            # What a file has in a bool may be anything.
+            # A bool in a file may have any bits.
             code = code_of(np.uint8 if tensor.dtype == np.bool_ else tensor.dtype, self.op)
             is_reversed = tensor._stored != tensor.dtype and not tensor._is_decoded
             item = tensor.dtype.itemsize
@@ -162,7 +162,7 @@ def _whole(number) -> int:
 
 
 def _decoded(file):
-    """What lies plainly in the file is read as .npy is; the rest the decoder reads."""
+    """Parts that lie plainly in the file are read as .npy is; the decoder reads the rest."""
     found, said = {}, file.describe()
     try:
         for name, one in said.items():

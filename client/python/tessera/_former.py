@@ -33,7 +33,7 @@ def remember(session) -> None:
 
 
 def forget(session) -> None:
-    """Of a session that is closed."""
+    """The error of a session that is closed."""
     path, session._remembered = getattr(session, "_remembered", None), None
     if path is not None:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What help() says of a function: its signature, what it does, each argument, what it gives, an example and its errors.
+"""The text of help() for a function: its signature, what it does, each argument, what it gives, an example and its errors.
 
 What a function does stands in its row of the catalog or its own documentation. What arguments, shapes and errors of many
 functions have in common stands here, once.

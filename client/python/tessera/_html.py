@@ -1,4 +1,4 @@
-"""What pictures share: colours, bytes as people read them, and the frame around a picture.
+"""Parts that pictures share: colours, bytes as people read them, and the frame around a picture.
 
 Every picture is one <div> with inline styles and inline SVG: no script, no style sheet and no file beside it, so it shows
 in a notebook that isn't trusted, in a page and in a mail. Text takes the colour of the page, dark or light.

@@ -249,7 +249,7 @@ def get(x, key):
 
 
 def _one_mask(x, key: tuple):
-    """Of x[.., mask, ..] with a mask of one dim between slices: the mask, its dim and the slices, whole in its place."""
+    """The parts of x[.., mask, ..] with a mask of one dim between slices: the mask, its dim and the slices, whole in its place."""
     at = [i for i, item in enumerate(key) if is_array(item)]
     if len(at) != 1 or isinstance(key[at[0]], list) or not _is_mask(key[at[0]]) or key[at[0]].ndim != 1:
         return None
@@ -300,7 +300,7 @@ def _without_leading_ones(value, ndim: int):
 
 
 def _value_like(x, value, shape, what: str):
-    """What is written, in x's dtype, as it broadcasts to the shape."""
+    """The values that are written, in x's dtype, as they broadcast to the shape."""
     value = _as_tensor(x, value)
     value = value if value._dtype == x._dtype else _tessera.call(OPS["astype"], (value,), dtype=x._dtype)
     value = _without_leading_ones(value, len(shape))

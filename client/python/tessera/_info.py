@@ -1,4 +1,4 @@
-"""What the array API says of dtypes and of the namespace. Nothing here asks a server."""
+"""The array API's questions about dtypes and the namespace. Nothing here asks a server."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class DeviceMesh:
 
     @property
     def device_type(self) -> str:
-        """Of the workers: "cpu" or "cuda"."""
+        """The kind of the workers: "cpu" or "cuda"."""
         return self._session._device_type(self._raw)
 
     @property

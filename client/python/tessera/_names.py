@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 
-# What others call it -> what to write. `x` is the tensor.
+# A name of other libraries -> the words to write here. `x` is the tensor.
 _ELSEWHERE = {
     "tensor": "ts.asarray(values)", "as_tensor": "ts.asarray(values)", "from_numpy": "ts.asarray(values)",
     "from_array": "ts.distribute_tensor(array, mesh, placements)", "map_blocks": "ts.local_map(f, x)", "cat": "ts.concat(tensors, axis=0)",
@@ -124,7 +124,7 @@ def _plain_getattr(self, name: str):
 
 # ---- keyword arguments --------------------------------------------------------------------------
 
-# What torch and NumPy call an argument.
+# Names of arguments in torch and NumPy.
 _ARGUMENTS = {"dim": "axis", "dims": "axes", "keepdim": "keepdims", "size": "shape", "mesh": "device_mesh", "placement": "placements",
               "input": "x", "other": "x2", "n_workers": "workers", "num_workers": "workers", "memory_limit": "memory"}
 

@@ -185,7 +185,7 @@ class Numpy:
         return isinstance(_numpy_function(self.name), np.ufunc)
 
     def __call__(self, args: tuple, kwargs: dict):
-        """Of a call that isn't the function's own: its result. Where NumPy's function has no such call either, the function
+        """The result of a call that isn't the function's own. Where NumPy's function has no such call either, the function
         says what is wrong."""
         args = self.operands(args) if self.takes_operands else args
         if self.fits(args, kwargs) and kwargs.get("out") is None:

@@ -33,7 +33,7 @@ def _tensor_of(name: str, x):
 
 
 def _check_reduction(name: str, x, out, unknown: dict):
-    """Of a reduction: its tensor. NumPy's functions call the method of that name, with out=None: np.sum(x) is x.sum()."""
+    """The tensor of a reduction. NumPy's functions call the method of that name, with out=None: np.sum(x) is x.sum()."""
     no_dim(name, unknown, ("axis", "keepdims"))
     if out is not None:
         raise ArgumentError(f"{name}: takes no out=: use the result, or write it into a tensor: y[...] = result")

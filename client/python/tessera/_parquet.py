@@ -90,7 +90,7 @@ class _Rows:
         return _Column(self, name, dtype, extents)
 
     def chunks(self, first, last, name):
-        """Of a column, of some groups."""
+        """The statistics of a column, of some groups."""
         out = []
         for part in dict.fromkeys(part for part, _ in self._groups[first:last]):
             wanted = [i for one, i in self._groups[first:last] if one is part]

@@ -10,7 +10,7 @@ from ._placements import decode
 
 
 class Plan:
-    """What one op, or a function of several, would do.
+    """The steps that one op, or a function of several, would take.
 
     Lists go by position in row-major order (by worker when the meshes of source and destination, or of the ops, differ).
     Of an op with several results, `placements` is a list with those of each, and `output` names all.

@@ -1,4 +1,4 @@
-"""What ran when, and where: `session.profile()`, measured by the workers."""
+"""Ops as they ran, when and where: `session.profile()`, measured by the workers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _op(raw, first_ns: int) -> ProfiledOp:
 
 
 class Profile:
-    """What the workers did for a session, and when: `ops`, a table, a timeline, a trace for Perfetto.
+    """The work of the workers for a session, with times: `ops`, a table, a timeline, a trace for Perfetto.
 
     >>> with session.profile() as profile:
     ...     y = ts.softmax(x @ w).wait()

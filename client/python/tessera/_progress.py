@@ -125,7 +125,7 @@ class _BackgroundBar(_Bar):
 
 
 def bar_of(what: str, nbytes: int, kind=_Bar):
-    """What shows a bar of the bytes that are moved in the block, where they are many."""
+    """A context that shows a bar of the bytes that are moved in the block, where they are many."""
     if nbytes < _LEAST or not _is_shown():
         return _NO_BAR
     bar_class = _bar_class()

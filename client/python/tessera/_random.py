@@ -80,7 +80,7 @@ def _drawn(name: str, shape, dtype, numbers: list, streams: int, device, device_
 
 
 def _extents(name: str, shape: tuple, unknown: dict):
-    """Of f(3, 4) and of f((3, 4))."""
+    """The extents of f(3, 4) and of f((3, 4))."""
     _no_size(name, unknown)
     return shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
 

@@ -77,7 +77,7 @@ def _configured():
 
 
 def _configured_value(name: str) -> str:
-    """Of the config file; "" where there is none."""
+    """A value of the config file; "" where there is none."""
     try:
         with open(os.path.expanduser(_CONFIG), encoding="utf-8") as file:
             import json
@@ -233,7 +233,7 @@ class _SessionMethods:
         return CommDebug(self)
 
     def profile(self):
-        """What ran when, and where, as the workers measured it: of the ops of a `with` block, or of the last ones.
+        """The ops of a `with` block, or the last ones, with the times and places that the workers measured.
 
         >>> with session.profile() as profile:
         ...     y = (x @ w).wait()
@@ -409,7 +409,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """What another process gives to ts.connect. It carries the token."""
+        """The text that another process gives to ts.connect. It carries the token."""
         return self._raw.address
 
     @property

@@ -18,7 +18,7 @@ _OP = "SlurmCluster"
 _POLL_S = 0.1
 _GONE_S = 30
 _LOG_TAIL = 2000
-# Of squeue: the job is over. One that is completing may as well be about to begin again.
+# States of squeue that say that the job is over. One that is completing may as well be about to begin again.
 _OVER = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", ""}
 
 

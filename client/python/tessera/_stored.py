@@ -1,4 +1,4 @@
-"""What a decoder knows of a tensor in a file, and how it refuses one."""
+"""A tensor in a file, as a decoder knows it, and how it refuses one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_PLAN = 1 << 20
 
 
 class Refusal(Exception):
-    """What is wrong, with the name of its code."""
+    """The cause of a refusal, with the name of its code."""
 
     def __init__(self, code, text):
         super().__init__(text)
@@ -53,7 +53,7 @@ class Stored:
 
 
 def part_start(number: int, rows: int, count: int) -> int:
-    """Of a table in `count` parts, the first row of one."""
+    """The first row of one of `count` parts of a table."""
     return rows * number // count
 
 
@@ -68,7 +68,7 @@ def plan_of(folder: int) -> str | None:
 
 
 def parts_stamp(folder: int) -> str:
-    """Of the files of a folder of Parquet: another one when one of them changes, which the folder's own time doesn't tell."""
+    """A number for the files of a folder of Parquet: another one when one of them changes, which the folder's own time doesn't tell."""
     seen = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -79,7 +79,7 @@ def parts_stamp(folder: int) -> str:
 
 
 def metadata_stamp(folder: int, name: str) -> str:
-    """Of what a zarr folder says of an array; not of its chunks."""
+    """A number for the metadata of an array in a zarr folder; not for its chunks."""
     seen = []
     for file in ("zarr.json", ".zarray"):
         try:

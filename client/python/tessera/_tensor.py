@@ -44,7 +44,7 @@ ImplicitRedistributionWarning.__module__ = "tessera"
 # ---- what the extension module calls ------------------------------------------------------------
 
 def convert_operand(tensor, other):
-    """What stands beside `tensor` in an op, or NotImplemented."""
+    """The operand beside `tensor` in an op, or NotImplemented."""
     refuse_masked(other, "operand")
     if isinstance(other, (list, tuple)):
         other = array_beside(other)
@@ -97,7 +97,7 @@ _tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand, ref
 # ---- calls --------------------------------------------------------------------------------------
 
 def as_operand(op: str, tensor, value):
-    """What the extension module takes as an operand beside `tensor`: a tensor, a number, or (dtype number, number)."""
+    """An operand beside `tensor` as the extension module takes it: a tensor, a number, or (dtype number, number)."""
     if isinstance(value, (_tessera.Tensor, bool, int, float, complex)) and not isinstance(value, np.generic):
         return value
     out = convert_operand(tensor, value)

@@ -230,7 +230,7 @@ class Decoder:
         return out
 
     def forget(self):
-        """What is open, and what was decoded of it."""
+        """The file that is open, and the parts of it that were decoded."""
         if self._file >= 0:
             os.close(self._file)
         self._key, self._found, self._readers, self._file, self._look = None, {}, {}, -1, None
@@ -314,7 +314,7 @@ class Decoder:
         return 0
 
     def _table_of(self, folder):
-        """Of a folder that is to be one of Parquet."""
+        """The tensors of a folder that is to be one of Parquet."""
         info = os.fstat(folder)
         key = (info.st_dev, info.st_ino)
         if key not in self._tables or not self._tables[key].is_of(folder):

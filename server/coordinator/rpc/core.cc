@@ -28,7 +28,7 @@ class Recoverer final : public JournalVisitor {
 absl::StatusOr<Core::Recovered> Core::Recover(const std::string& path) {
   Recoverer recoverer(nullptr);
   TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(path, recoverer));
-  Recovered recovered{recoverer.Take(), end.events, end.torn_bytes};
+  Recovered recovered{recoverer.Take(), end};
   recovered.core->is_recovered_ = true;
   TESSERA_ASSIGN_OR_RETURN(recovered.core->journal_, JournalWriter::Continue(path, end.whole_bytes));
   return recovered;
@@ -37,7 +37,7 @@ absl::StatusOr<Core::Recovered> Core::Recover(const std::string& path) {
 absl::StatusOr<Core::Recovered> Core::RecoverFrom(absl::Span<const std::byte> log, std::unique_ptr<Core> before) {
   Recoverer recoverer(std::move(before));
   TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(log, recoverer));
-  Recovered recovered{recoverer.Take(), end.events, end.torn_bytes};
+  Recovered recovered{recoverer.Take(), end};
   recovered.core->is_recovered_ = true;
   return recovered;
 }

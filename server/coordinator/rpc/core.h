@@ -49,8 +49,7 @@ class Core {
   // ReadJournal's and JournalWriter::Continue's.
   struct Recovered {
     std::unique_ptr<Core> core;
-    uint64_t events = 0;
-    uint64_t torn_bytes = 0;
+    JournalEnd end;
   };
   static absl::StatusOr<Recovered> Recover(const std::string& path);
   // The same of a log in memory, aligned to 8 bytes. It goes on without one until it is given another (LogTo).

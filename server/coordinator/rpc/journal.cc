@@ -24,6 +24,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/hello_codec.h"
+#include "server/coordinator/rpc/mapped_log.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/rpc/tenants_codec.h"
 #include "server/coordinator/state_machine.h"
@@ -34,6 +35,7 @@ namespace {
 
 using Journal = wire::JournalEvent;
 
+constexpr size_t kScratchWords = 1024;
 constexpr int64_t kMaxTimeUs = int64_t{1} << 60;  // sums of two don't overflow
 
 struct EventWriter {
@@ -171,6 +173,19 @@ class JournalReader {
     return status;
   }
 
+  // Whether the messages have ended, and zeros follow: a file's reserve.
+  bool IsAtReserve() const {
+    const auto words = WordsFrom(at_);
+    return words.size() > 0 && IsZero(words[0]);
+  }
+  // The bytes up to the last word that isn't zero.
+  size_t LeftBeforeReserve() const {
+    const auto words = WordsFrom(at_);
+    size_t count = words.size();
+    while (count > 0 && IsZero(words[count - 1])) --count;
+    return count * sizeof(capnp::word);
+  }
+
   // Whether some whole message begins behind the place where the next one should.
   bool HasLaterMessage() const {
     for (size_t at = at_ + sizeof(capnp::word); at < bytes_.size(); at += sizeof(capnp::word)) {
@@ -188,6 +203,11 @@ class JournalReader {
  private:
   kj::ArrayPtr<const capnp::word> WordsFrom(size_t at) const {
     return kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes_.begin() + at), (bytes_.size() - at) / 8);
+  }
+  static bool IsZero(const capnp::word& word) {
+    uint64_t value = 0;
+    std::memcpy(&value, &word, sizeof(value));
+    return value == 0;
   }
   static bool IsAsWritten(kj::ArrayPtr<const capnp::word> words, size_t size) {
     uint64_t checksum = 0;
@@ -325,8 +345,7 @@ namespace {
 
 class JournalFile final : public JournalOutput {
  public:
-  JournalFile(kj::AutoCloseFd fd, std::string path, uint64_t bytes)
-      : fd_(kj::mv(fd)), path_(std::move(path)), bytes_(bytes) {}
+  JournalFile(kj::AutoCloseFd fd, std::string path) : fd_(kj::mv(fd)), path_(std::move(path)) {}
   ~JournalFile() noexcept override {}
 
   // In one write, so that only the end of the process tears a message. Of one that the disk has no room for nothing
@@ -346,16 +365,13 @@ class JournalFile final : public JournalOutput {
  private:
   kj::AutoCloseFd fd_;
   std::string path_;
-  uint64_t bytes_;  // whole messages
+  uint64_t bytes_ = 0;  // whole messages
 };
 
-absl::StatusOr<std::unique_ptr<JournalOutput>> OpenOutput(const std::string& path, int flags, uint64_t bytes) {
-  kj::AutoCloseFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0600));
-  const auto end = static_cast<off_t>(bytes);
-  if (fd.get() < 0 || (bytes > 0 && (ftruncate(fd, end) != 0 || lseek(fd, end, SEEK_SET) < 0))) {
-    return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
-  }
-  return std::make_unique<JournalFile>(kj::mv(fd), path, bytes);
+absl::StatusOr<std::unique_ptr<JournalOutput>> NewFile(const std::string& path) {
+  kj::AutoCloseFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_TRUNC, 0600));
+  if (fd.get() < 0) return absl::UnavailableError(StrCat("journal: can't write ", path, ": ", std::strerror(errno)));
+  return std::make_unique<JournalFile>(kj::mv(fd), path);
 }
 
 }  // namespace
@@ -381,7 +397,7 @@ std::unique_ptr<JournalWriter> JournalWriter::GoOn(std::unique_ptr<JournalOutput
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::string& path,
                                                                      const CoordinatorConfig& config,
                                                                      JournalDigest digest, const JournalPlace& place) {
-  TESSERA_ASSIGN_OR_RETURN(auto output, OpenOutput(path, O_CREAT | O_TRUNC, 0));
+  TESSERA_ASSIGN_OR_RETURN(auto output, NewFile(path));
   TESSERA_ASSIGN_OR_RETURN(auto writer, Begin(std::move(output), config, place));
   if (digest == JournalDigest::kWritten) {
     writer->digest_ = std::make_unique<EffectsDigest>();
@@ -391,8 +407,13 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(const std::
 }
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Continue(const std::string& path, uint64_t bytes) {
-  TESSERA_ASSIGN_OR_RETURN(auto output, OpenOutput(path, 0, bytes));
+  TESSERA_ASSIGN_OR_RETURN(auto output, MappedLog::Open(path, bytes));
   return GoOn(std::move(output));
+}
+
+JournalWriter::JournalWriter(std::unique_ptr<JournalOutput> output)
+    : output_(std::move(output)), scratch_(kj::heapArray<capnp::word>(kScratchWords)) {
+  std::memset(scratch_.begin(), 0, scratch_.size() * sizeof(capnp::word));
 }
 
 JournalWriter::~JournalWriter() {
@@ -403,23 +424,35 @@ void JournalWriter::AddToDigest(const Effects& effects) {
   if (digest_ != nullptr) digest_->Add(effects);
 }
 
+// As capnp::messageToFlatArray has it, with the checksum behind it, in memory that is used again.
 absl::Status JournalWriter::Write(capnp::MessageBuilder& message) {
-  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
-  const auto bytes = words.asBytes();
-  const uint64_t checksum = XXH3_64bits(bytes.begin(), bytes.size());
-  const kj::ArrayPtr<const kj::byte> pieces[] = {
-      bytes, kj::arrayPtr(reinterpret_cast<const kj::byte*>(&checksum), sizeof(checksum))};
-  return output_->Write(pieces);
+  const auto segments = message.getSegmentsForOutput();
+  flat_.resize(segments.size() / 2 + 1);
+  const auto put = [this](size_t index, size_t value) {
+    const auto number = static_cast<uint32_t>(value);
+    std::memcpy(reinterpret_cast<char*>(flat_.data()) + index * sizeof(number), &number, sizeof(number));
+  };
+  if (segments.size() % 2 == 0) put(segments.size() + 1, 0);
+  put(0, segments.size() - 1);
+  for (size_t i = 0; i < segments.size(); ++i) put(i + 1, segments[i].size());
+  for (const auto& segment : segments) {
+    const auto* const words = reinterpret_cast<const uint64_t*>(segment.begin());
+    flat_.insert(flat_.end(), words, words + segment.size());
+  }
+  flat_.push_back(XXH3_64bits(flat_.data(), flat_.size() * sizeof(uint64_t)));
+  const kj::ArrayPtr<const kj::byte> piece(reinterpret_cast<const kj::byte*>(flat_.data()),
+                                           flat_.size() * sizeof(uint64_t));
+  return output_->Write(kj::arrayPtr(&piece, 1));
 }
 
 absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
-  capnp::MallocMessageBuilder message;
+  capnp::MallocMessageBuilder message(scratch_);  // which leaves it as it was: zeros
   EncodeEvent(now_us, event, batch, message.initRoot<Journal>());
   return Write(message);
 }
 
 absl::Status JournalWriter::AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event) {
-  capnp::MallocMessageBuilder message;
+  capnp::MallocMessageBuilder message(scratch_);
   auto record = message.initRoot<Journal>();
   record.setNowUs(now_us);
   auto acknowledged = record.initAcknowledged();
@@ -466,11 +499,12 @@ absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, Jour
     return absl::OkStatus();
   };
   while (!in.is_at_end()) {
-    const absl::Status status = in.Next(take);
+    const bool is_at_reserve = in.IsAtReserve();
+    const absl::Status status = is_at_reserve ? absl::OutOfRangeError("") : in.Next(take);
     if (absl::IsOutOfRange(status)) {
       // The end of a process tears the last message alone: with a whole one behind it, this one's size is wrong.
       if (in.HasLaterMessage()) return in.Broken();
-      end.torn_bytes = in.left();
+      end.torn_bytes = is_at_reserve ? in.LeftBeforeReserve() : in.left();
       break;
     }
     if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", end.events));

@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <capnp/message.h>
+#include <kj/array.h>
 #include <kj/common.h>
 
 #include "absl/status/statusor.h"
@@ -81,9 +83,11 @@ class JournalWriter {
   void AddToDigest(const Effects& effects);
 
  private:
-  explicit JournalWriter(std::unique_ptr<JournalOutput> output) : output_(std::move(output)) {}
+  explicit JournalWriter(std::unique_ptr<JournalOutput> output);
   absl::Status Write(capnp::MessageBuilder& message);
   std::unique_ptr<JournalOutput> output_;
+  kj::Array<capnp::word> scratch_;  // of a message that is made, zeros between two
+  std::vector<uint64_t> flat_;      // one message as it is written
   std::string digest_path_;
   std::unique_ptr<EffectsDigest> digest_;
 };

@@ -139,9 +139,9 @@ absl::StatusOr<JournalEnd> ReadSegments(const StateFiles& files, Loaded& loaded)
     absl::StatusOr<Core::Recovered> recovered = Core::RecoverFrom(file.bytes(), std::move(loaded.core));
     if (!recovered.ok()) return in_file(recovered.status());
     loaded.core = std::move(recovered->core);
-    end.events += recovered->events;
-    end.torn_bytes = recovered->torn_bytes;
-    end.whole_bytes = file.bytes().size() - recovered->torn_bytes;
+    end.events += recovered->end.events;
+    end.torn_bytes = recovered->end.torn_bytes;
+    end.whole_bytes = recovered->end.whole_bytes;
     if (end.torn_bytes > 0 && number != files.last_segment()) {
       return absl::DataLossError(
           StrCat(found->second, ": at byte ", end.whole_bytes, " an event ends early, and another segment follows"));

@@ -83,6 +83,12 @@ std::string TransportOf(const Step& step, const Topology& topology, absl::Functi
   return ways.Text(", pieces ");
 }
 
+bool IsForCudnn(const LocalOp& op, DType dtype) {
+  const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
+  return (std::holds_alternative<AttentionOp>(op) && is_half) ||
+         (std::holds_alternative<ConvOp>(op) && (is_half || dtype == DType::kF32));
+}
+
 }  // namespace
 
 std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
@@ -99,6 +105,8 @@ std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef
       is_product = std::holds_alternative<MatmulOp>(local->op) && Kind(dtype_of(local->output)) == DTypeKind::kFloat;
     }
     if (is_product) lines[s] += ", by cuBLASLt where it is";
+    // From some size on, and in layouts that it takes: the worker says where it does without.
+    if (local != nullptr && IsForCudnn(local->op, dtype_of(local->output))) lines[s] += ", by cuDNN where it is";
     lines[s] += TransportOf(plan.steps[s], topology, has_nccl);
     if (!calls[s].empty()) lines[s] += StrCat("'s ", calls[s]);
   }

@@ -1,7 +1,8 @@
 #pragma once
 
 // CudaDevice: a GPU's streams behind the Device interface. A wait is a cuStreamWaitValue64 on a counter page that is
-// registered with the driver, a signal a cuStreamWriteValue64, work a few launches (launcher.h).
+// registered with the driver, a signal a cuStreamWriteValue64, work a few launches (launcher.h). Operations on words
+// that follow each other are one cuStreamBatchMemOp.
 //
 // One thread, the loop, makes every call that enqueues something on the GPU. It submits what each stream was given, up
 // to a number of operations that the GPU's queues hold without blocking, and looks at the progress words that the

@@ -1,5 +1,7 @@
 #include "server/device/cuda/device_loop.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,10 +14,12 @@
 namespace tessera::cuda {
 namespace {
 
-// How long the loop sleeps between two looks at the progress of what is under way.
+// How long the loop lingers while something is under way and nothing passes. docs/limits.md: gpu_linger
+constexpr int64_t kUnderWayLingerNs = 20'000'000;
+// How long it sleeps then between two looks at the progress of what is under way. docs/limits.md: gpu_poll
 constexpr std::chrono::microseconds kPoll(20);
-// So many looks without progress, and the driver is asked whether the device still works.
-constexpr int kLooksBeforeAsking = 500;
+// How often the driver is asked whether the device still works, while nothing passes.
+constexpr int64_t kAskNs = 10'000'000;
 // As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
 constexpr uint64_t kMostOperations = 4;
 // Behind work: that of a read or a transfer, and one that comes by their number.
@@ -71,13 +75,15 @@ CudaDevice::Loop::~Loop() {
 void CudaDevice::Loop::Push(size_t stream, StreamItem item) {
   std::lock_guard lock(mutex_);
   new_items_.push_back({stream, std::move(item)});
+  ++handed_over_;
   is_idle_ = false;
-  if (!is_held_) given_.notify_one();
+  if (is_asleep_ && !is_held_) given_.notify_one();
 }
 
 void CudaDevice::Loop::SetPeer(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   std::lock_guard lock(mutex_);
   new_peers_.push_back({worker, std::move(page)});
+  ++handed_over_;
   is_idle_ = false;
   given_.notify_one();
 }
@@ -90,7 +96,7 @@ void CudaDevice::Loop::Hold() {
 void CudaDevice::Loop::Flush() {
   std::lock_guard lock(mutex_);
   is_held_ = false;
-  if (!new_items_.empty()) given_.notify_one();
+  if (is_asleep_ && !new_items_.empty()) given_.notify_one();
 }
 
 void CudaDevice::Loop::Drain() {
@@ -99,12 +105,16 @@ void CudaDevice::Loop::Drain() {
 }
 
 bool CudaDevice::Loop::Take() {
+  if (handed_over_ == taken_) return false;
   std::vector<Given> items;
   std::vector<NewPeer> peers;
   {
     std::lock_guard lock(mutex_);
+    if (is_held_ && has_nothing_ && new_peers_.empty()) return false;
     std::swap(items, new_items_);
     std::swap(peers, new_peers_);
+    taken_ = handed_over_;
+    has_nothing_ = false;
   }
   for (NewPeer& peer : peers) ReplacePeer(std::move(peer));
   for (Given& given : items) streams_[given.stream]->queue.push_back({++next_number_, std::move(given.item)});
@@ -115,26 +125,45 @@ bool CudaDevice::Loop::Take() {
 
 void CudaDevice::Loop::Run() {
   gpu_.Enter().IgnoreError();
-  int looks = 0;
-  for (;;) {
-    {
-      std::lock_guard lock(mutex_);
-      if (is_stopping_) break;
-    }
+  prctl(PR_SET_TIMERSLACK, 1UL);  // sleeps of kPoll are that long
+  while (!is_stopping_) {
     const bool was_given = Take();
     const bool has_registered = DoWhenClear();
     const bool has_submitted = SubmitSome() || has_registered;
+    // Of what was handed over meanwhile more may fit the same calls.
+    if (handed_over_ == taken_) FlushAll();
     const bool has_passed = Poll();
     if (is_lost_) break;
     if (was_given || has_submitted || has_passed) {
-      looks = 0;
-      continue;
+      if (std::exchange(is_lingering_, false)) linger_.Arrived();
+      next_loss_look_ns_ = 0;
+    } else {
+      AwaitMore();
     }
-    if (++looks % kLooksBeforeAsking == 0) LookForLoss();
-    if (is_lost_) break;
-    Sleep();
   }
   End();
+}
+
+void CudaDevice::Loop::AwaitMore() {
+  const int64_t now_ns = MonotonicNs();
+  if (next_loss_look_ns_ == 0) next_loss_look_ns_ = now_ns + kAskNs;
+  if (now_ns >= next_loss_look_ns_) {
+    next_loss_look_ns_ = now_ns + kAskNs;
+    LookForLoss();
+    if (is_lost_) return;
+  }
+  bool is_idle = true;
+  for (const std::unique_ptr<Stream>& stream : streams_) is_idle = is_idle && stream->is_idle();
+  has_nothing_ = is_idle;
+  if (!std::exchange(is_lingering_, true)) {
+    if (is_idle) {
+      std::lock_guard lock(mutex_);
+      is_idle_ = new_items_.empty() && new_peers_.empty();
+      if (is_idle_) idle_.notify_all();
+    }
+    linger_.Begin(is_idle ? kLingerNs : kUnderWayLingerNs);
+  }
+  if (!linger_.Yield()) Sleep(is_idle);
 }
 
 bool CudaDevice::Loop::NoneStandsStill() {
@@ -187,9 +216,12 @@ bool CudaDevice::Loop::MayStandStill(const StreamItem& item) {
 
 bool CudaDevice::Loop::SubmitSome() {
   bool any = false;
+  Stream* before = nullptr;
   for (std::optional<size_t> next = NextStream(); next.has_value(); next = NextStream()) {
-    any = true;
     Stream& stream = *streams_[*next];
+    if (before != nullptr && before != &stream) Fail(*before, before->Flush());
+    before = &stream;
+    any = true;
     QueuedItem queued = std::move(stream.queue.front());
     stream.queue.pop_front();
     stream.wants_clear = false;
@@ -258,18 +290,25 @@ bool CudaDevice::Loop::Poll() {
   return any;
 }
 
-void CudaDevice::Loop::Sleep() {
-  bool is_idle = true;
-  for (const std::unique_ptr<Stream>& stream : streams_) is_idle = is_idle && stream->is_idle();
+void CudaDevice::Loop::FlushAll() {
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    absl::Status status = stream->Flush();
+    if (status.ok()) continue;
+    Fail(*stream, std::move(status));
+    LookForLoss();
+  }
+}
+
+void CudaDevice::Loop::Sleep(bool is_idle) {
   std::unique_lock lock(mutex_);
   const auto has_more = [&] { return is_stopping_ || !new_peers_.empty() || (!is_held_ && !new_items_.empty()); };
-  if (!is_idle) {
+  is_asleep_ = true;
+  if (is_idle) {
+    given_.wait(lock, has_more);
+  } else {
     given_.wait_for(lock, kPoll, has_more);
-    return;
   }
-  is_idle_ = new_items_.empty() && new_peers_.empty();
-  if (is_idle_) idle_.notify_all();
-  given_.wait(lock, has_more);
+  is_asleep_ = false;
 }
 
 // A stream of a context that is of no use any more answers with its error.
@@ -335,6 +374,7 @@ absl::Status CudaDevice::Loop::SubmitWait(size_t number, const CounterWait& wait
 }
 
 absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number) {
+  TESSERA_RETURN_IF_ERROR(stream.Flush());
   const uint64_t room = stream.Room();
   Launcher::Turn turn{.workspace = stream.workspace, .is_clear = is_clear_, .room = room - std::min(room, kMarks)};
   const absl::StatusOr<bool> with_next = SubmitWithNext(stream, work, turn);
@@ -343,6 +383,7 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
     status = launcher_->Enqueue(stream.get(), work, turn);
   }
   if (turn.replaced != nullptr) LetGoLater(turn.replaced);
+  if (turn.replaced_dnn != nullptr) LetGoLater(turn.replaced_dnn);
   stream.wants_clear = turn.wants == Launcher::Wants::kClear;
   if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
   if (turn.wants != Launcher::Wants::kNothing) return status;
@@ -351,6 +392,8 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
+  WarnOnce(launcher_->dnn_error(),
+           "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }

@@ -19,6 +19,10 @@
 //    submitted when they are met, and none stands still on the GPU.
 //
 // Transfers are in no order with streams, and wait for nothing.
+//
+// The loop lingers (linger.h): while something is under way, and for a while after, it polls and gives its core away in
+// between; who hands it something then wakes nobody. When others need the core, or nothing has passed for
+// kUnderWayLingerNs, it sleeps between two looks.
 
 #include <array>
 #include <atomic>
@@ -30,6 +34,7 @@
 #include <thread>
 #include <vector>
 
+#include "schemas/codec/linger.h"
 #include "server/device/cuda/cuda_device.h"
 #include "server/device/cuda/staging_pool.h"
 #include "server/device/cuda/stream.h"
@@ -101,7 +106,10 @@ class CudaDevice::Loop {
   // Makes what is made when the worker is clear, beside items; says whether there was anything.
   bool DoWhenClear();
   bool Poll();
-  void Sleep();
+  void FlushAll();
+  // Nothing has come or passed since the last look.
+  void AwaitMore();
+  void Sleep(bool is_idle);
   void LookForLoss();
   void End();
 
@@ -136,7 +144,7 @@ class CudaDevice::Loop {
   const std::shared_ptr<StagingPool> staging_;
   PinnedSlots reads_;
   HostThread host_;
-  bool has_warned_of_programs_ = false, has_warned_of_products_ = false;
+  bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
@@ -144,12 +152,20 @@ class CudaDevice::Loop {
   uint64_t next_number_ = 0;  // of an item
   bool is_clear_ = false;     // while an item is submitted, for all of that
   std::vector<Leaving> leaving_;
+  Linger linger_;
+  bool is_lingering_ = false;      // since the last news
+  int64_t next_loss_look_ns_ = 0;  // at the earliest
+  bool has_nothing_ = false;       // and what is held may come as a whole
+  uint64_t taken_ = 0;             // of handed_over_
 
   std::mutex mutex_;
+  std::atomic<uint64_t> handed_over_ = 0;  // items and peers so far; written under mutex_
+  bool is_asleep_ = false;                 // guarded by mutex_: it is to be woken
   std::condition_variable given_, idle_;
   std::vector<Given> new_items_;    // guarded by mutex_
   std::vector<NewPeer> new_peers_;  // likewise
-  bool is_held_ = false, is_stopping_ = false, is_idle_ = true;
+  bool is_held_ = false, is_idle_ = true;
+  std::atomic<bool> is_stopping_ = false;  // written under mutex_
   std::thread thread_;
 
   std::mutex transfer_mutex_;     // one at a time

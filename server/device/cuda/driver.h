@@ -50,6 +50,7 @@ namespace tessera::cuda {
   X(StreamSynchronize)            \
   X(StreamWaitValue64)            \
   X(StreamWriteValue64)           \
+  X(StreamBatchMemOp)             \
   X(StreamWaitEvent)              \
   X(EventCreate)                  \
   X(EventDestroy)                 \

@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kZeroBytes = 256;                       // at the start of a workspace, for what counts as zeros
 constexpr int64_t kMinWorkspaceBytes = int64_t{2} << 20;  // docs/limits.md: gpu_workspace_bytes
 constexpr uint32_t kDefaultSharedBytes = 48 << 10;        // more is asked for by an attribute of the kernel
+constexpr uint64_t kOperationsOfDnnCall = 4;              // a call may be several kernels and fills
 
 // Both sides in one piece: the driver's own copy is the fastest.
 bool IsContiguous(const CopyWork& copy) {
@@ -89,6 +90,9 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
   launcher->map_cache_ = MapCache::Open(std::move(maps));
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
+  if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
+    launcher->least_dnn_multiplications_ = std::atof(least);
+  }
   return launcher;
 }
 
@@ -150,7 +154,7 @@ absl::Status Launcher::Copy(CUstream stream, const CopyWork& copy, Turn& turn) {
                                         copy.destination, copy.destination_strides));
     TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
     if (!may_run) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
+    TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn));
   }
   Count(copy);
   return absl::OkStatus();
@@ -186,7 +190,7 @@ absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& t
                                              reduce.destination_dtype, reduce.destinations, reserved));
   TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
   if (!may_run) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn));
   Count(reduce);
   return absl::OkStatus();
 }
@@ -194,19 +198,22 @@ absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& t
 absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& turn) {
   const int64_t bytes = WorkspaceBytes(kernel.call);
   if (!MayReserve(bytes, turn)) return absl::OkStatus();
-  if (!words_.has_free() && !turn.is_clear) {
+  const bool may_fault = MayFault(*kernel.call.op);
+  if (may_fault && !words_.has_free() && !turn.is_clear) {
     turn.wants = Wants::kClear;
     return absl::OkStatus();
   }
   TESSERA_ASSIGN_OR_RETURN(Workspace reserved, Reserve(stream, bytes, turn));
-  TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
-  reserved.fault_word = AddressOf(word);
-  turn.fault.word = reinterpret_cast<int64_t*>(word);
-  turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  if (may_fault) {
+    TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
+    reserved.fault_word = AddressOf(word);
+    turn.fault.word = reinterpret_cast<int64_t*>(word);
+    turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
   TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
   if (!may_run) return Finish(turn.fault);
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn.workspace));
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn));
   Count(kernel);
   return absl::OkStatus();
 }
@@ -228,7 +235,7 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   if (problem == nullptr || !(*products_)->AddsBias(LtProblemsOf(*problem)[0].shape)) return false;
   TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(*steps, turn));
   if (!may_run) return false;
-  absl::Status status = Run(stream, *steps, turn.workspace);
+  absl::Status status = Run(stream, *steps, turn);
   if (absl::IsUnimplemented(status)) return false;
   TESSERA_RETURN_IF_ERROR(status);
   Count(product);
@@ -243,16 +250,19 @@ absl::Status Launcher::Finish(Fault& fault) {
   return value == 0 ? absl::OkStatus() : fault.status_of(value);
 }
 
-absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace) {
+absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn& turn) {
   struct Runner {
     Launcher& launcher;
     CUstream stream;
-    StreamWorkspace& workspace;
+    Turn& turn;
     absl::Status operator()(const Launch& launch) const { return launcher.Run(stream, launch); }
-    absl::Status operator()(const MatmulProblem& problem) const { return launcher.Run(stream, problem, workspace); }
+    absl::Status operator()(const MatmulProblem& problem) const {
+      return launcher.Run(stream, problem, turn.workspace);
+    }
     absl::Status operator()(const Fill& fill) const { return launcher.Run(stream, fill); }
+    absl::Status operator()(const DnnProblem& problem) const { return launcher.Run(stream, problem, turn); }
   };
-  for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, workspace}, step));
+  for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, turn}, step));
   return absl::OkStatus();
 }
 
@@ -306,6 +316,14 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
       }
       const auto is_loaded = [this](const Launch& launch) { return IsLoaded(launch); };
       needs_clear = !std::all_of(product->otherwise.begin(), product->otherwise.end(), is_loaded) || needs_clear;
+    } else if (const auto* dnn = std::get_if<DnnProblem>(&step); dnn != nullptr) {
+      of_step = dnn->otherwise.size();
+      if (IsForDnn(*dnn) && !turn.is_clear) needs_clear = true;
+      if (IsForDnn(*dnn) && turn.is_clear) {
+        const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(*dnn);
+        if (!parts.ok() && !absl::IsUnimplemented(parts.status())) return parts.status();
+        if (parts.ok()) of_step = kOperationsOfDnnCall * parts->calls.size();
+      }
     }
     operations += of_step;
   }
@@ -347,10 +365,10 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
     shared_bytes_[*kernel] = launch.shared_bytes;
   }
   void* parameters[] = {const_cast<std::byte*>(launch.parameters.data())};
-  return driver.Check(StrCat("cuLaunchKernel ", launch.entry),
-                      driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
-                                          launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
-                                          launch.shared_bytes, stream, parameters, nullptr));
+  const CUresult result = driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
+                                              launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
+                                              launch.shared_bytes, stream, parameters, nullptr);
+  return result == CUDA_SUCCESS ? absl::OkStatus() : driver.Check(StrCat("cuLaunchKernel ", launch.entry), result);
 }
 
 absl::Status Launcher::ReserveForProducts(StreamWorkspace& workspace) {
@@ -371,6 +389,36 @@ absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem, Stream
   }
   if (problem.bias != 0) return refused;
   if (product_error_.ok()) product_error_ = refused;
+  for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
+  return absl::OkStatus();
+}
+
+bool Launcher::IsForDnn(const DnnProblem& problem) {
+  return problem.call.multiplications >= least_dnn_multiplications_ && !(dnn_.has_value() && !dnn_->ok());
+}
+
+absl::StatusOr<DnnPlans::Parts> Launcher::PrepareByDnn(const DnnProblem& problem) {
+  if (!dnn_.has_value()) dnn_ = DnnPlans::Open(gpu_);
+  if (dnn_->ok()) return (**dnn_)->Prepare(problem.call, problem.max_workspace_bytes);
+  if (dnn_error_.ok()) dnn_error_ = dnn_->status();
+  return absl::UnimplementedError(dnn_->status().message());
+}
+
+absl::Status Launcher::Run(CUstream stream, const DnnProblem& problem, Turn& turn) {
+  if (IsForDnn(problem)) {
+    const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(problem);
+    if (parts.ok()) {
+      std::shared_ptr<DeviceMemory>& memory = turn.workspace.dnn;
+      if (parts->workspace_bytes > (memory == nullptr ? 0 : memory->bytes())) {
+        TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger,
+                                 MakeMemory(gpu_, parts->workspace_bytes, Sharing::kPrivate));
+        turn.replaced_dnn = std::exchange(memory, std::move(larger));
+      }
+      return (**dnn_)->Enqueue(stream, *parts, memory == nullptr ? 0 : AddressOf(memory->data()));
+    }
+    if (!absl::IsUnimplemented(parts.status())) return parts.status();
+    if (dnn_error_.ok()) dnn_error_ = parts.status();
+  }
   for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
   return absl::OkStatus();
 }

@@ -4,13 +4,14 @@
 //
 // Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
 // TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
-// TESSERA_CUBLASLT=PATH), else the image's.
+// TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of some size are cuDNN's where it is there and
+// takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
 // the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
-// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's, and those that
-// take memory. In another turn there are launches of what is loaded, fills, and copies with the GPU's memory on one
-// side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
+// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's and cuDNN's, and
+// those that take memory. In another turn there are launches of what is loaded, fills, and copies with the GPU's memory
+// on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
 #include <cstdint>
 #include <functional>
@@ -26,6 +27,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "server/device/cuda/cuda_memory.h"
+#include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
 #include "server/device/device.h"
 
@@ -35,7 +37,12 @@ namespace tessera::cuda {
 struct StreamWorkspace {
   std::shared_ptr<DeviceMemory> memory;
   std::shared_ptr<DeviceMemory> products;  // of kProductWorkspaceBytes
+  std::shared_ptr<DeviceMemory> dnn;       // as much as a call of cuDNN wanted so far
 };
+
+// Fewer products of two numbers than these are computed by the image's kernels: to make a plan takes the library up to
+// a second, once for each shape. TESSERA_CUDNN_LEAST sets another number. docs/limits.md: min_cudnn_multiplications
+inline constexpr double kLeastDnnMultiplications = 1 << 24;
 
 class Launcher {
  public:
@@ -58,8 +65,8 @@ class Launcher {
     // Not kNothing: the work was not enqueued, and wants a turn that is clear, or has room for `operations`.
     Wants wants = Wants::kNothing;
     uint64_t operations = 0;  // that were enqueued
-    // A workspace that was too small, to be let go of behind the work.
-    std::shared_ptr<DeviceMemory> replaced = nullptr;
+    // Workspaces that were too small, to be let go of behind the work.
+    std::shared_ptr<DeviceMemory> replaced = nullptr, replaced_dnn = nullptr;
     Fault fault = {};
   };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
@@ -76,6 +83,8 @@ class Launcher {
   const absl::Status& program_error() const { return program_error_; }
   // Why the first product that the image's kernels had to compute was none of cuBLASLt's.
   const absl::Status& product_error() const { return product_error_; }
+  // Likewise of attentions and convolutions, and cuDNN.
+  const absl::Status& dnn_error() const { return dnn_error_; }
 
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
@@ -86,7 +95,7 @@ class Launcher {
   // Whether the workspace is there, or may be taken now.
   static bool MayReserve(int64_t bytes, Turn& turn);
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
-  absl::Status Run(CUstream stream, const std::vector<Step>& steps, StreamWorkspace& workspace);
+  absl::Status Run(CUstream stream, const std::vector<Step>& steps, Turn& turn);
   absl::Status Run(CUstream stream, const Launch& launch);
   // Whether the turn takes the steps; else it says what they want. Kernels that they launch are compiled now, if they
   // aren't yet.
@@ -97,6 +106,11 @@ class Launcher {
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Fill& fill);
+  absl::Status Run(CUstream stream, const DnnProblem& problem, Turn& turn);
+  // Whether cuDNN is asked for it.
+  bool IsForDnn(const DnnProblem& problem);
+  // In a turn that is clear.
+  absl::StatusOr<DnnPlans::Parts> PrepareByDnn(const DnnProblem& problem);
 
   const Gpu gpu_;
   PinnedSlots words_;
@@ -116,6 +130,10 @@ class Launcher {
   absl::Status program_error_;
   absl::StatusOr<std::unique_ptr<Products>> products_ = absl::UnavailableError("");
   absl::Status product_error_;
+  // Nothing: it wasn't asked for yet.
+  std::optional<absl::StatusOr<std::unique_ptr<DnnPlans>>> dnn_;
+  double least_dnn_multiplications_ = kLeastDnnMultiplications;
+  absl::Status dnn_error_;
 };
 
 }  // namespace tessera::cuda

@@ -241,6 +241,7 @@ absl::Status Products::Multiply(CUstream stream, const LtProblem& problem, Prepa
       handle_, has_bias ? with.with_bias : with.description, alpha, At(problem.a), with.layouts[0], At(problem.b),
       with.layouts[1], beta, At(problem.d), with.layouts[2], At(problem.d), with.layouts[2], &with.algorithm,
       At(workspace), static_cast<size_t>(kProductWorkspaceBytes), stream);
+  if (answer == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   absl::Status status = library_->Check(StrCat("cublasLtMatmul of ", TextOf(problem.shape)), answer);
   // The check doesn't promise that the algorithm runs.
   if (has_bias && IsRefusal(answer)) {

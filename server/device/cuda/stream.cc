@@ -59,8 +59,7 @@ Stream::~Stream() {
 
 absl::Status Stream::Mark(absl::AnyInvocable<void()> run) {
   const uint64_t number = ++last_mark_;
-  TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
-      "cuStreamWriteValue64", gpu_.driver->StreamWriteValue64(stream_, AddressOf(&words_->progress), number, 0)));
+  TESSERA_RETURN_IF_ERROR(GatherWrite(AddressOf(&words_->progress), number));
   ++submitted_;
   submitted_at_mark_ = submitted_;
   marks_.push_back({number, submitted_, std::move(run), {}});
@@ -72,20 +71,46 @@ absl::Status Stream::Wait(const Awaited& awaited, CUdeviceptr address) {
   marks_.back().awaited = awaited;
   ++submitted_;
   waits_.push_back({.awaited = awaited, .submitted = submitted_});
-  return gpu_.driver->Check("cuStreamWaitValue64",
-                            gpu_.driver->StreamWaitValue64(stream_, address, awaited.value, CU_STREAM_WAIT_VALUE_GEQ));
+  CUstreamBatchMemOpParams wait = {};
+  wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  wait.waitValue.address = address;
+  wait.waitValue.value64 = awaited.value;
+  wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  return Gather(wait);
+}
+
+absl::Status Stream::GatherWrite(CUdeviceptr address, uint64_t value) {
+  CUstreamBatchMemOpParams write = {};
+  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+  write.writeValue.address = address;
+  write.writeValue.value64 = value;
+  return Gather(write);
+}
+
+absl::Status Stream::Gather(const CUstreamBatchMemOpParams& operation) {
+  if (gathered_.size() == kMostGathered) TESSERA_RETURN_IF_ERROR(Flush());
+  gathered_.push_back(operation);
+  return absl::OkStatus();
+}
+
+absl::Status Stream::Flush() {
+  if (gathered_.empty()) return absl::OkStatus();
+  const CUresult result =
+      gpu_.driver->StreamBatchMemOp(stream_, static_cast<unsigned>(gathered_.size()), gathered_.data(), 0);
+  gathered_.clear();
+  return gpu_.driver->Check("cuStreamBatchMemOp", result);
 }
 
 void Stream::Hold(const Awaited& awaited, absl::AnyInvocable<void()> then) { held_ = {awaited, std::move(then)}; }
 
 absl::Status Stream::Record(CUevent event) {
+  TESSERA_RETURN_IF_ERROR(Flush());
   TESSERA_RETURN_IF_ERROR(gpu_.driver->Check("cuEventRecord", gpu_.driver->EventRecord(event, stream_)));
   return Submitted(1);
 }
 
 absl::Status Stream::Signal(const Awaited& counter, CUdeviceptr address) {
-  TESSERA_RETURN_IF_ERROR(
-      gpu_.driver->Check("cuStreamWriteValue64", gpu_.driver->StreamWriteValue64(stream_, address, counter.value, 0)));
+  TESSERA_RETURN_IF_ERROR(GatherWrite(address, counter.value));
   ++submitted_;
   signalled_ = counter.value;
   while (!signals_.empty() && Awaited{counter.counter, signals_.front().value}.met()) signals_.pop_front();
@@ -114,6 +139,7 @@ absl::Status Stream::WaitFor(Stream& other, const Awaited& signal) {
   marks_.back().awaited = signal;
   ++submitted_;
   if (is_parked) waits_.push_back({.awaited = signal, .submitted = submitted_, .is_for_own = true});
+  TESSERA_RETURN_IF_ERROR(Flush());
   return gpu_.driver->Check("cuStreamWaitEvent", gpu_.driver->StreamWaitEvent(stream_, event, 0));
 }
 

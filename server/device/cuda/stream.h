@@ -5,6 +5,10 @@
 // Progress is a number that the stream writes when it comes to a mark; a mark carries what the host does then, or the
 // wait that follows it. Used by the loop's thread alone.
 //
+// Operations on words (marks, signals, waits) that follow each other are one call of the driver: they are gathered, and
+// Flush enqueues them. The stream flushes before its own events; work is enqueued behind a Flush, and the loop flushes
+// when it has nothing more for the stream.
+//
 // A stream is parked while a wait that was submitted isn't met, as the host reads its word, or is for a stream that was
 // parked as it signalled. Behind the first such wait it takes kParkedOperations more: a driver may block a call on a
 // queue that is full, and nothing would empty this one.
@@ -16,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -32,6 +37,8 @@ inline constexpr uint64_t kMaxSubmitted = 256;
 inline constexpr uint64_t kParkedOperations = 32;
 // A mark at least so often.
 inline constexpr uint64_t kOperationsPerMark = 64;
+// Operations on words of one call; the driver takes 255.
+inline constexpr size_t kMostGathered = 64;
 
 struct ReadItem {
   CopyWork work;
@@ -93,6 +100,8 @@ class Stream {
   absl::Status WaitFor(Stream& other, const Awaited& signal);
   // After operations of another kind.
   absl::Status Submitted(uint64_t operations);
+  // Enqueues what was gathered.
+  absl::Status Flush();
 
   // Runs what is due. Whether there was anything.
   bool Poll();
@@ -154,11 +163,14 @@ class Stream {
   // As many as signals fit behind a wait.
   static constexpr size_t kEvents = kParkedOperations / 2;
   absl::Status Record(CUevent event);
+  absl::Status Gather(const CUstreamBatchMemOpParams& operation);
+  absl::Status GatherWrite(CUdeviceptr address, uint64_t value);
   explicit Stream(const Gpu& gpu) : host_memory(gpu), gpu_(gpu) {}
 
   const Gpu gpu_;
   CUstream stream_ = nullptr;
   std::shared_ptr<StreamWords> words_;
+  std::vector<CUstreamBatchMemOpParams> gathered_;
   std::deque<MarkEntry> marks_;
   uint64_t last_mark_ = 0;
   uint64_t submitted_ = 0, submitted_at_mark_ = 0, passed_ = 0;

@@ -148,6 +148,27 @@ TEST_F(CudaDriver, AStreamWaitsForAnotherByAWord) {
   EXPECT_EQ(pinned_[64], std::byte{9});
 }
 
+TEST_F(CudaDriver, OperationsOnWordsOfOneCallRunInTheirOrder) {
+  CUstreamBatchMemOpParams operations[4] = {};
+  for (size_t i : {0, 1, 3}) {
+    operations[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    operations[i].writeValue.address = AddressOf(&Word(i));
+    operations[i].writeValue.value64 = 7;
+  }
+  operations[2].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  operations[2].waitValue.address = AddressOf(&Word(2));
+  operations[2].waitValue.value64 = 5;
+  operations[2].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  Expect(driver_->StreamBatchMemOp(streams_[0], 4, operations, 0));
+  Await(Word(1), 7);
+  EXPECT_EQ(Word(0).load(), 7u);
+  EXPECT_EQ(Word(3).load(), 0u);
+  EXPECT_EQ(driver_->StreamQuery(streams_[0]), CUDA_ERROR_NOT_READY);
+  Word(2) = 5;
+  Await(Word(3), 7);
+  EXPECT_EQ(driver_->StreamBatchMemOp(streams_[0], 0, operations, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(CudaDriver, SharedMemoryOfTheHostIsRegisteredWhereverItIsMapped) {
   const int fd = memfd_create("page", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(fd, 4096), 0);

@@ -356,6 +356,50 @@ TEST(CudaDevice, StreamsWaitForEachOtherBehindAWait) {
   }
 }
 
+// A launch, and its words: the counter, and how far the stream has come. Nobody asks the driver for anything else.
+TEST(CudaDevice, AnOpIsOneLaunchAndOneCallForItsWords) {
+  const TestDriver& driver = TestDriver::Get();
+  if (!driver.is_emulated()) GTEST_SKIP() << "the emulated driver counts its calls";
+  constexpr int kOps = 50;
+  CudaGroup group(1);
+  Cells<int64_t> a(group, 4, 3), b(group, 4);
+  uint64_t value = 0;
+  for (int time = 0; time < 5; ++time) {
+    group.at(0).Drain();
+    std::atomic<int> reports{0};
+    // While nothing passes for long, the loop asks whether the device still works.
+    const auto calls = [&] { return driver.Calls() - driver.Calls("cuStreamQuery"); };
+    const int before = calls();
+    group.at(0).Hold();
+    for (int op = 0; op < kOps; ++op) {
+      group.at(0).EnqueueRun(kCompute, op % 2 == 0 ? Copy(a, b) : Copy(b, a));
+      group.at(0).EnqueueSignal(kCompute, ++value);
+      group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { ++reports; });
+    }
+    group.at(0).Flush();
+    while (reports.load() < kOps) std::this_thread::yield();
+    if (time == 0) continue;  // the loop begins with a call of its own
+    EXPECT_EQ(calls() - before, 2 * kOps);
+  }
+  EXPECT_EQ(b.back(), 3);
+}
+
+// Whoever hands something to a loop that lingers makes no system call, and is heard at once.
+TEST(CudaDevice, ALoopThatLingersTakesWhatComes) {
+  CudaGroup group(1);
+  Cells<int64_t> a(group, 4, 3), b(group, 4);
+  for (int op = 0; op < 200; ++op) {
+    std::atomic<bool> done{false};
+    a.back() = op;
+    group.at(0).EnqueueRun(kCompute, Copy(a, b));
+    group.at(0).EnqueueReport(kCompute, [&](absl::Status, const RunTimes&) { done = true; });
+    while (!done.load()) std::this_thread::yield();
+    ASSERT_EQ(b.back(), op);
+    // Some find it lingering, some about to sleep, some asleep.
+    for (int pause = 0; op % 4 == 3 && pause < 100 * op; ++pause) std::this_thread::yield();
+  }
+}
+
 // Also where the two are given to the GPU by one queue of it, the wait first.
 TEST(CudaDevice, WhatAWaitIsForComesByWhateverStreams) {
   CudaGroup group(2);

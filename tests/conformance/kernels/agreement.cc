@@ -5,9 +5,26 @@
 
 #include "gtest/gtest.h"
 
+#include "schemas/ops/scalar_ops.h"
 #include "server/plan/interpret_local.h"
 
 namespace tessera::testing {
+namespace {
+
+ScalarValue OfBlock(ScalarOp op, DType dtype, const ScalarValue* elements, size_t count) {
+  std::vector<ScalarValue> lanes(elements, elements + std::min<size_t>(count, 16));
+  const auto combine = [&](ScalarValue& into, const ScalarValue& other) {
+    into = EvaluateScalarOp(op, dtype, into, other, {});
+  };
+  for (size_t i = 16; i < count; ++i) combine(lanes[i % 16], elements[i]);
+  for (size_t width = 8; width > 0; width /= 2) {
+    for (size_t lane = 0; lane < width && lane + width < lanes.size(); ++lane)
+      combine(lanes[lane], lanes[lane + width]);
+  }
+  return lanes[0];
+}
+
+}  // namespace
 
 StridedArray Numbers(DType dtype, const Shape& extents, Layout layout, uint32_t seed) {
   StridedArray array(dtype, extents, layout);
@@ -61,6 +78,28 @@ Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*
   }
   EXPECT_TRUE(output.GuardsAreIntact()) << ToText(op);
   return both;
+}
+
+ScalarOp PairwiseOp(ReduceOp op, DType dtype) {
+  const bool is_bool = dtype == DType::kBool;
+  switch (op) {
+    case ReduceOp::kProduct: return is_bool ? ScalarOp::kAnd : ScalarOp::kMul;
+    case ReduceOp::kMin: return is_bool ? ScalarOp::kAnd : ScalarOp::kMinimum;
+    case ReduceOp::kMax: return is_bool ? ScalarOp::kOr : ScalarOp::kMaximum;
+    case ReduceOp::kBand: return ScalarOp::kAnd;
+    case ReduceOp::kBor: return ScalarOp::kOr;
+    case ReduceOp::kBxor: return ScalarOp::kXor;
+    default: return is_bool ? ScalarOp::kOr : ScalarOp::kAdd;
+  }
+}
+
+ScalarValue OfTree(ScalarOp op, DType dtype, const ScalarValue* elements, size_t count) {
+  constexpr size_t kBlock = 128;
+  if (count <= kBlock) return OfBlock(op, dtype, elements, count);
+  size_t first = kBlock;
+  while (2 * first < count) first *= 2;
+  return EvaluateScalarOp(op, dtype, OfTree(op, dtype, elements, first),
+                          OfTree(op, dtype, elements + first, count - first), {});
 }
 
 LocalOp Parsed(const std::string& text) {

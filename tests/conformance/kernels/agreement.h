@@ -27,6 +27,12 @@ Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*
                         const std::vector<Scalar>& scalars = {}, int64_t box_start = 0, const Box& input_box = {},
                         double tolerance = 0);
 
+// The op of two elements that a reduction is made of.
+ScalarOp PairwiseOp(ReduceOp op, DType dtype);
+// Elements in the dtype that is accumulated in, by the tree that reductions have: blocks of 128, in which 16 lanes take
+// every sixteenth element and are then folded in halves; blocks pairwise, by the largest power of 2 below their number.
+ScalarValue OfTree(ScalarOp op, DType dtype, const ScalarValue* elements, size_t count);
+
 // The op that the text says; a failure of the test where there is none.
 LocalOp Parsed(const std::string& text);
 

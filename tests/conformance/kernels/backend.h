@@ -14,6 +14,8 @@ namespace tessera::testing {
 int BackendUlps(ScalarOp op, DType operand);
 // As if so many threads filled the device: reductions are cut otherwise, and have the same bits.
 void SetBackendItems(int64_t items);
+// Whether scans of floats add one element after the other; else in the order of kernels/cuda/scan.cu.
+bool BackendScansInOrder();
 // Unimplemented where the backend has no kernel, and says so.
 absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output);
 

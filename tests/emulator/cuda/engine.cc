@@ -78,6 +78,7 @@ Engine::Engine()
 
 CUresult Engine::Enter(const char* function) {
   std::lock_guard lock(mutex_);
+  ++calls_[function];
   if (sticky_ != CUDA_SUCCESS) return sticky_;
   for (Injection& injection : injections_) {
     if (injection.function != function || --injection.calls_left != 0) continue;
@@ -111,6 +112,13 @@ int Engine::Queued() {
   size_t queued = 0;
   for (const auto& stream : streams_) queued += stream->queue.size();
   return static_cast<int>(queued);
+}
+
+int Engine::Calls(const char* function) {
+  std::lock_guard lock(mutex_);
+  int calls = 0;
+  for (const auto& [name, count] : calls_) calls += function == nullptr || name == function ? count : 0;
+  return calls;
 }
 
 void Engine::SetSeed(uint32_t seed) {

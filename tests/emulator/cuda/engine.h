@@ -130,6 +130,8 @@ class Engine {
   void Fail(std::string function, int nth, CUresult result);
   std::string Hazards();
   void SetSeed(uint32_t seed);
+  // Calls of the function so far; null: of all.
+  int Calls(const char* function);
 
  private:
   struct Operation {
@@ -196,6 +198,7 @@ class Engine {
   std::map<std::string, ptx::Module*> module_of_text_;  // parsed once, however often it is loaded
   std::set<const ptx::Kernel*> loaded_;
   std::vector<Injection> injections_;
+  std::map<std::string, int, std::less<>> calls_;
   std::map<std::pair<uint64_t, uint64_t>, std::vector<Written>> written_;  // by word
   Clock host_;
   HazardFinder hazards_;  // of the thread that runs operations; read while nothing runs

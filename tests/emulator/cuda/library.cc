@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <cuda.h>
 
@@ -283,6 +285,31 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
   if (address % 8 != 0 || mapped->Host(address, 8) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return PushOn("cuStreamWriteValue64", stream, tessera::emulator::WriteOperation{address, value});
 }
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  constexpr unsigned kMost = 255;
+  if (count == 0 || count > kMost || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto mapped = Emulated().memory().Mapped();
+  std::vector<tessera::emulator::OperationKind> kinds;
+  for (unsigned i = 0; i < count; ++i) {
+    const CUstreamBatchMemOpParams& one = operations[i];
+    const bool is_wait = one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    if (!is_wait && one.operation != CU_STREAM_MEM_OP_WRITE_VALUE_64) return CUDA_ERROR_INVALID_VALUE;
+    const CUdeviceptr address = is_wait ? one.waitValue.address : one.writeValue.address;
+    if (address % 8 != 0 || mapped->Host(address, 8) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (is_wait && one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+    if (is_wait) {
+      kinds.push_back(tessera::emulator::WaitOperation{address, one.waitValue.value64});
+    } else {
+      kinds.push_back(tessera::emulator::WriteOperation{address, one.writeValue.value64});
+    }
+  }
+  return Entered("cuStreamBatchMemOp", [&] {
+    for (tessera::emulator::OperationKind& kind : kinds) {
+      if (const CUresult result = Emulated().Push(stream, std::move(kind)); result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  });
+}
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return Entered("cuEventCreate", [&] { return Emulated().MakeEvent(event); });
 }
@@ -411,5 +438,6 @@ int tessera_emulator_hazards(char* text, int bytes) {
 void tessera_emulator_fail(const char* function, int nth, int result) {
   Emulated().Fail(function, nth, static_cast<CUresult>(result));
 }
+int tessera_emulator_calls(const char* function) { return Emulated().Calls(function); }
 void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }
 }

@@ -12,6 +12,7 @@ namespace {
 
 // In the runfiles.
 constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
+constexpr const char* kEmulatedDnn = "tests/emulator/cuda/libcudnn.so.9";
 constexpr const char* kEmulatedLt = "tests/emulator/cuda/libcublasLt.so.13";
 
 }  // namespace
@@ -38,6 +39,10 @@ TestDriver::TestDriver() {
     skip_ = std::string("no emulated cuBLASLt: ") + dlerror();
     return;
   }
+  if (dlopen(kEmulatedDnn, RTLD_NOW) == nullptr) {
+    skip_ = std::string("no emulated cuDNN: ") + dlerror();
+    return;
+  }
   const auto take = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
   };
@@ -47,6 +52,7 @@ TestDriver::TestDriver() {
   take("tessera_emulator_hazards", hazards_);
   take("tessera_emulator_fail", fail_);
   take("tessera_emulator_seed", seed_);
+  take("tessera_emulator_calls", calls_);
 }
 
 void TestDriver::Hold() const {
@@ -68,6 +74,7 @@ void TestDriver::AwaitQueued(int least) const {
 void TestDriver::Fail(const char* function, int nth, int result) const {
   if (is_emulated()) fail_(function, nth, result);
 }
+int TestDriver::Calls(const char* function) const { return is_emulated() ? calls_(function) : 0; }
 void TestDriver::Seed(uint32_t seed) const {
   if (is_emulated()) seed_(seed);
 }

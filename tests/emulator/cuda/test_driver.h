@@ -2,7 +2,7 @@
 
 // Which libcuda.so.1 a test runs on: the emulated one, which is found beside the test, or with TESSERA_TEST_GPU=real
 // the machine's own. A library that is loaded by path first is the one that the name then means. With the emulated
-// driver comes the emulated libcublasLt.so.13; with a real one, the machine's.
+// driver come the emulated libcublasLt.so.13 and libcudnn.so.9; with a real one, the machine's.
 
 #include <cstdint>
 #include <string>
@@ -28,6 +28,8 @@ class TestDriver {
   std::vector<std::string> Hazards() const;
   void Fail(const char* function, int nth, int result) const;
   void Seed(uint32_t seed) const;
+  // Calls of the function so far; null: of all.
+  int Calls(const char* function = nullptr) const;
 
  private:
   TestDriver();
@@ -38,6 +40,7 @@ class TestDriver {
   int (*hazards_)(char*, int) = nullptr;
   void (*fail_)(const char*, int, int) = nullptr;
   void (*seed_)(uint32_t) = nullptr;
+  int (*calls_)(const char*) = nullptr;
 };
 
 }  // namespace tessera::testing

@@ -25,6 +25,15 @@ LANGUAGE = {
     "Mamba": {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "Mamba2": {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1},
 }
+EXPERTS = {
+    "Mixtral": {**_SMALL, "num_local_experts": 4}, "GptOss": {**_SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "Qwen3Moe": {**_SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8},
+    "DeepseekV3": {**_BASE, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+                   "moe_intermediate_size": 16, "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
+                   "first_k_dense_replace": 1, "n_shared_experts": 1},
+    "Jamba": {**_SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1, "num_experts": 4,
+              "mamba_d_state": 4},
+}
 MASKED = {
     "Bert": _BASE, "Roberta": _BASE, "DistilBert": {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
     "Electra": {**_BASE, "embedding_size": 32}, "Albert": {**_BASE, "embedding_size": 16}, "Longformer": {**_BASE, "attention_window": 8},
@@ -41,7 +50,7 @@ IMAGES = {
     "ResNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
     "ConvNext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
 }
-_ENDS = {**dict.fromkeys(LANGUAGE, "ForCausalLM"), **dict.fromkeys(MASKED, "ForMaskedLM"),
+_ENDS = {**dict.fromkeys((*LANGUAGE, *EXPERTS), "ForCausalLM"), **dict.fromkeys(MASKED, "ForMaskedLM"),
          **dict.fromkeys(SEQUENCE_TO_SEQUENCE, "ForConditionalGeneration"), **dict.fromkeys(IMAGES, "ForImageClassification"),
          "GPT2": "LMHeadModel", "XLNet": "LMHeadModel", "Wav2Vec2": "ForCTC", "CLIP": "Model"}
 _OTHERS = {
@@ -51,7 +60,7 @@ _OTHERS = {
     "CLIP": {"text_config": {**_TOWER, "vocab_size": 64, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2},
              "vision_config": {**_TOWER, "image_size": 32, "patch_size": 8}, "projection_dim": 16},
 }
-KINDS = {**LANGUAGE, **MASKED, **SEQUENCE_TO_SEQUENCE, **IMAGES, **_OTHERS}
+KINDS = {**LANGUAGE, **EXPERTS, **MASKED, **SEQUENCE_TO_SEQUENCE, **IMAGES, **_OTHERS}
 
 
 def make(kind: str) -> torch.nn.Module:

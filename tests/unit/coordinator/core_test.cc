@@ -90,7 +90,7 @@ TEST(CoreTest, AfterEachEventTheLogHasAllThatThereIs) {
       auto recovered = RecoverFrom(path, told.log.substr(0, told.ends[i]));
       ASSERT_TRUE(recovered.ok()) << recovered.status();
       ASSERT_EQ(Describe(*recovered->core), told.seen[i]) << "seed " << seed << ", event " << i;
-      EXPECT_EQ(recovered->torn_bytes, 0u);
+      EXPECT_EQ(recovered->end.torn_bytes, 0u);
     }
   }
   unlink(path.c_str());
@@ -106,7 +106,7 @@ TEST(CoreTest, AnEndInTheMiddleOfAnEventLosesThatEventAlone) {
     auto recovered = RecoverFrom(path, told.log.substr(0, bytes));
     ASSERT_TRUE(recovered.ok()) << recovered.status();
     ASSERT_EQ(Describe(*recovered->core), told.seen[i]) << "at byte " << bytes;
-    ASSERT_EQ(recovered->torn_bytes, bytes - told.ends[i]);
+    ASSERT_EQ(recovered->end.torn_bytes, bytes - told.ends[i]);
     recovered->core = nullptr;
     ASSERT_EQ(TextOf(path).size(), told.ends[i]) << "the torn end is cut off";
   }
@@ -138,7 +138,8 @@ TEST(CoreTest, AFlippedBitAnywhereIsToldAndNothingBegins) {
     log[byte] = static_cast<char>(log[byte] ^ 4);
     const auto recovered = RecoverFrom(path, log);
     // In a length that says more than there is, too: it looks like a torn end, but for what follows.
-    ASSERT_FALSE(recovered.ok()) << "byte " << byte << " was taken, with " << recovered->torn_bytes << " torn bytes";
+    ASSERT_FALSE(recovered.ok()) << "byte " << byte << " was taken, with " << recovered->end.torn_bytes
+                                 << " torn bytes";
     ASSERT_TRUE(absl::IsDataLoss(recovered.status()) || absl::IsInvalidArgument(recovered.status()))
         << recovered.status();
   }

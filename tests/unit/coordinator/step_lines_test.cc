@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "schemas/types/str_cat.h"
 #include "server/planner/contraction.h"
 #include "tests/support/plan_redistribute.h"
 
@@ -63,6 +64,28 @@ TEST(StepLinesTest, AStepWithinHostsIsNot) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], EndsWith("by NCCL between hosts"));
   EXPECT_THAT(lines[1], Not(EndsWith("hosts")));
+}
+
+TEST(StepLinesTest, AConvolutionSaysWhoseItIs) {
+  for (const auto& [dtype, end] : {std::pair("f32", ", by cuDNN where it is"), std::pair("f64", "%2 [R]")}) {
+    PlanBuilder builder;
+    const auto spec = [dtype = dtype](const char* extents) {
+      return *ParseTensorSpec(StrCat(dtype, extents, " @ mesh(1) [R]"));
+    };
+    const int x = builder.AddInput({spec("[2,3,8,8]"), {}}), w = builder.AddInput({spec("[4,3,3,3]"), {}});
+    const ConvOp conv{.windows = {.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}}};
+    const int y = builder.AddTemporary(spec("[2,4,8,8]"));
+    LocalStep step;
+    step.op = conv;
+    step.inputs = {x, w};
+    step.output = y;
+    builder.AddLocal(std::move(step));
+    builder.AddOutput(y);
+    const Plan plan = std::move(builder).Finish(OnHosts({0}));
+    const Lines lines = StepLinesOn(
+        OnHosts({0}), [](WorkerIndex) { return true; }, plan);
+    EXPECT_THAT(lines.back(), EndsWith(end));
+  }
 }
 
 TEST(StepLinesTest, SoDoThePiecesOfAProduct) {

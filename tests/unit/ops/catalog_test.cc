@@ -28,6 +28,7 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
       if (row.id == OpId::kFilter || row.id == OpId::kShardCounts) return {1, 2};
       return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
     case OpFamily::kAttention: return {3, 4};
+    case OpFamily::kGrouped: return {3, 3};
     case OpFamily::kMatrices: return {1, 2};
     case OpFamily::kWindows: return row.id == OpId::kConvWindows ? std::pair(2, 2) : std::pair(1, 1);
     case OpFamily::kComposite: return {row.min_operands, row.max_operands};  // as its graph takes them

@@ -58,6 +58,7 @@ std::vector<Sample> Samples() {
       {"check_range(label)", {{6}}, {6}, f32, {}, {Scalar::Float(0), Scalar::Float(1)}},
       {ToText(LocalOp(PlaceOp{PlaceBase::kNone, {{0}, {2}}, {1}})), {{2}, {4}}, {6}},
       {"attention()", {{4, 8}, {4, 8}, {4, 8}}, {4, 8}, f32, {}, {Scalar::Float(1)}},
+      {"grouped_matmul(rows; whole=4)", {{2, 3, 5}, {4, 3}, {2}}, {4, 5}, f32, {f32, f32, i64}},
       {"linalg(inv)", {{3, 3}}, {3, 3}},
       {"fourier(forward; dim=0; length=6)", {{6}}, {6}, c64, {}, {}, c64},
       {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {{1, 1, 5}, {1, 1, 2}}, {1, 1, 4}},
@@ -107,15 +108,18 @@ TEST(GpuKernels, WhatTheyAreIsWhatIsLaunched) {
 }
 
 TEST(GpuKernels, RowsSayWhereTheyAreComputed) {
-  for (const auto& [name, place] :
-       std::vector<std::pair<std::string_view, std::string_view>>{{"add", "kernel"},
-                                                                  {"matmul", "kernel, floats by cuBLASLt where it is"},
-                                                                  {"isnan", "kernel"},
-                                                                  {"floor_divide", "kernel"},
-                                                                  {"exp", "kernel, complex numbers on the host"},
-                                                                  {"fft", "host"},
-                                                                  {"matrix_function", "host"},
-                                                                  {"softmax", "as its rows"}}) {
+  for (const auto& [name, place] : std::vector<std::pair<std::string_view, std::string_view>>{
+           {"add", "kernel"},
+           {"matmul", "kernel, floats by cuBLASLt where it is"},
+           {"attention", "kernel, f16 and bf16 by cuDNN where it is"},
+           {"conv_windows", "kernel, f16, bf16 and f32 by cuDNN where it is"},
+           {"max_pool_windows", "kernel"},
+           {"isnan", "kernel"},
+           {"floor_divide", "kernel"},
+           {"exp", "kernel, complex numbers on the host"},
+           {"fft", "host"},
+           {"matrix_function", "host"},
+           {"softmax", "as its rows"}}) {
     const absl::StatusOr<const OpRow*> row = FindOpByName(name);
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(PlaceOnGpu(**row), place) << name;

@@ -45,7 +45,7 @@ for _name in _KINDS:
 
 
 def reduce_op_of(function: str, op, dtype) -> ReduceOp:
-    """What was given, also torch's ReduceOp or a name, if it is defined for the dtype."""
+    """The given ReduceOp, also torch's or a name, if it is defined for the dtype."""
     known = op
     if not isinstance(op, ReduceOp):
         name = (op if isinstance(op, str) else str(op).rpartition(".")[2]).upper()

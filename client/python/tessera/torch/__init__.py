@@ -19,7 +19,7 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
 from . import (_elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists, _matrices,  # noqa: F401
-               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _batched, _lost, _meeting, _optimizers)
+               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _grouped, _custom_ops, _batched, _lost, _meeting, _optimizers)
 from .._context import blocking
 from ._capture import capture
 from ._checkpoint import save
@@ -30,6 +30,7 @@ from ._fsdp_unit import MixedPrecisionPolicy
 from ._fully_shard import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from ._gradients import no_sync
 from ._loader import ShardedLoader
+from ._local_map import local_map
 from ._meshes import DeviceMesh, init_device_mesh
 from ._moving import (default_placement, distribute_module, distribute_tensor, from_handle, from_local, redistribute, to_handle)
 from ._pipeline import PipelineStage
@@ -37,13 +38,15 @@ from ._restore import load
 from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
-from . import _adapters
+from . import _adapters, _compile, _flex_attention
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["CPUOffloadPolicy", "DeviceMesh", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
            "PipelineStage", "Placement", "Replicate", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "Shard",
            "ShardedLoader", "Tensor", "blocking", "capture", "coverage", "default_placement", "distribute_module", "distribute_tensor",
-           "empty", "from_handle", "from_local", "full", "fully_shard", "init_device_mesh", "linspace", "load", "logspace", "no_sync", "ones",
-           "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]
+           "empty", "from_handle", "from_local", "full", "fully_shard", "init_device_mesh", "linspace", "load", "local_map", "logspace",
+           "no_sync", "ones", "parallel", "rand", "randn", "redistribute", "register_fsdp_forward_method", "save", "to_handle", "zeros"]
 
 _adapters.install()
+_compile.hook()
+_flex_attention.hook()

@@ -103,7 +103,7 @@ def _by_rows(grad, like, reduction):
 
 @row("multi_margin_loss_backward.default", how="composed")
 def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reduction=1):
-    """Of w[y] / classes * sum over j != y of max(0, margin - x[y] + x[j]) ** p."""
+    """The gradient of w[y] / classes * sum over j != y of max(0, margin - x[y] + x[j]) ** p."""
     h = _rows_of(x)
     classes = h.shape[1]
     labels = reshape(settled(operand("multi_margin_loss", target, x)), (h.shape[0], 1))
@@ -118,7 +118,7 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
 
 @row("multilabel_margin_loss_backward.default", how="composed")
 def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
-    """Of sum over labels t before the first -1 and j that are none of max(0, 1 - x[t] + x[j]), divided by the classes."""
+    """The gradient of the sum over labels t before the first -1 and j that are none of max(0, 1 - x[t] + x[j]), divided by the classes."""
     h = _rows_of(x)
     rows, classes = h.shape
     labels = reshape(settled(operand("multilabel_margin_loss", target, x)), (rows, classes))
@@ -136,7 +136,7 @@ def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
 
 def _replication_pad_backward(dims: int):
     def function(grad, x, padding):
-        """What was copied from an element is added up there."""
+        """Copies of an element are added up there."""
         g = settled(grad)
         for k in range(dims):
             dim, n = x.ndim - 1 - k, x.shape[x.ndim - 1 - k]

@@ -37,7 +37,7 @@ def _beside(values, column):
 
 
 def _is_counted(numbers, padding_idx: int, weight_rows: int):
-    """Of each index whether it counts; None where all do."""
+    """Whether each index counts; None where all do."""
     if padding_idx < 0:
         return None
     return made.not_equal(numbers, padding_idx % weight_rows)
@@ -107,7 +107,7 @@ def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM,
 
 
 def _maxima(rows, numbers, bag, counted, size):
-    """Of each bag the largest elements of its rows, 0 of an empty one; and the row of the weight that each is of, -1 of none."""
+    """The largest elements of each bag's rows, 0 of an empty one; and the row of the weight that each is of, -1 of none."""
     shape, infinite = (size.shape[0], rows.shape[1]), float("-inf")
     if counted is not None:
         rows = made.where(_beside(counted, True), rows, infinite)

@@ -103,12 +103,25 @@ def _living():
     return cells, leaves
 
 
+def _modes(taken: set) -> list:
+    """(weak reference, whether it trains) of modules that have one of these cells, of those that hold such modules, and of all that these hold."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    owners = {id(one) for one in modules for tensor in (*one._parameters.values(), *one._buffers.values())
+              if isinstance(tensor, Tensor) and id(tensor._cell) in taken}
+    met: dict = {}
+    for one in modules:
+        held = list(one.modules())
+        if any(id(part) in owners for part in held):
+            met.update((id(part), (weakref.ref(part), part.training)) for part in held)
+    return list(met.values())
+
+
 def _name_of(handle) -> tuple:
     return handle._session_key, handle._handle
 
 
 def _forget_derived() -> None:
-    """What is remembered of a value is asked for again, in each step alike."""
+    """Forgets results that are remembered of values, so that each step asks for them alike."""
     for one in gc.get_objects():
         if type(one) is Cell:
             one.reduced = one.row_sum = None
@@ -128,11 +141,12 @@ class _Program:
     def __init__(self, leaves, tree, gradients_before):
         self.leaves = [self._shown(one) for one in leaves]
         self.tree = tree
+        self.modes: list = []               # [(weak reference to a module, whether it trains)]
         self.before = gradients_before      # [(leaf, whether it has a gradient)], of all there are; later of those it takes
 
     @staticmethod
     def _shown(leaf):
-        """What must be the same of an argument: of a float nothing."""
+        """The part of an argument that must be the same: none of a float."""
         if isinstance(leaf, Tensor):
             return (Tensor, leaf.requires_grad, handle_of(leaf)._spec)
         return (float,) if type(leaf) is float else (type(leaf), leaf)
@@ -154,10 +168,14 @@ class _Program:
         for leaf, had in self.before:
             if (leaf.grad is not None) != had:
                 return False
+        for module, trains in self.modes:
+            one = module()
+            if one is not None and one.training != trains:
+                return False
         return True
 
     def fill(self, recorder, leaves, cells, gradients, out) -> str | None:
-        """Of the recorder, after the step; cells: those before it. What is wrong, if something is."""
+        """Takes the recorder after the step; cells: those before it. Gives the cause why it can't be repeated, if there is one."""
         recording = self.recording = recorder.recording
         self.recorder = recorder
         groups = {id(group): group for group in recorder.groups.values()}.values()
@@ -208,6 +226,7 @@ class _Program:
         self.given_up = [(one in bound) if isinstance(one, int) else id(one) in bound for one in self.sources]
         taken = {id(one) for one in self.sources if isinstance(one, Cell)}
         taken |= {id(one) for several in cells.values() for one in several if id(one) in bound}
+        self.modes = _modes(taken)
         self.before = [(leaf, had is not None) for leaf, had in gradients if id(leaf._cell) in taken]
         return None
 
@@ -332,6 +351,8 @@ class Captured:
         if before is None or before.leaves != program.leaves or before.tree != tree or not hasattr(before, "sources"):
             self._differences = 0
             return
+        if {id(one()): trains for one, trains in before.modes} != {id(one()): trains for one, trains in program.modes}:
+            return
         if [one[1:] for one in before.settings] != [one[1:] for one in program.settings] or len(before.before) != len(program.before) or any(
                 a[1] != b[1] for a, b in zip(before.before, program.before)):
             return
@@ -371,7 +392,8 @@ def capture(step) -> Captured:
     that they would have without.
 
     A float among the arguments is a tensor without dims in the step, and may be another one in each call. A tensor of another
-    dtype, shape or placement, another argument that is no float, or another setting of an optimizer are captured beside.
+    dtype, shape or placement, another argument that is no float, another setting of an optimizer, or train() and eval() of a module
+    whose parameters the step takes are captured beside.
     FailedPrecondition, at the line of the step: a value is read or brought (x.item(), `if x > 0`, a CPU tensor), a number or
     an op is another one in each call.
 

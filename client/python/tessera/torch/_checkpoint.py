@@ -50,7 +50,7 @@ class _Piece:
 
 
 class _Plan:
-    """What goes into which file; made before anything is fetched, of handles that no later step changes."""
+    """The files and their tensors; made before anything is fetched, of handles that no later step changes."""
 
     def __init__(self):
         self.tensors: dict = {}

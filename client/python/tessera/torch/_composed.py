@@ -1,4 +1,4 @@
-"""What the catalog has no row for yet, composed of rows that it has: statistics of norms, attention with dropout, embedding.
+"""Ops that the catalog has no row for yet, composed of rows that it has: statistics of norms, attention with dropout, embedding.
 
 Functions of handles. Each says its formula; a row of the catalog with the same meaning can take its place without a change
 elsewhere. Operands come without pending terms unless a function says otherwise.

@@ -98,7 +98,7 @@ for _name, _notation in (("addmm", "mk,kn->mn"), ("baddbmm", "bmk,bkn->bmn"), ("
 
 
 def _letters(a: int, b: int) -> tuple[str, str, str]:
-    """Of matmul of operands with so many dims: theirs and the result's."""
+    """The letters of a matmul of operands with so many dims: theirs and the result's."""
     n = max(a, b) - 2
     lead = _LEAD[:max(n, 0)]
     left = lead[n - (a - 2):] if a > 2 else ""
@@ -125,7 +125,7 @@ def _unbroadcast(handle, shape):
 
 
 def _gradient(notation_out: str, own: str, other: str, grad, factor, shape):
-    """Of one operand: the letters that the other and the result have; those that are broadcast are summed over."""
+    """The gradient of one operand, by the letters that the other and the result have; those that are broadcast are summed over."""
     letters = "".join(one for one in notation_out if one in own or one in other)
     lead = "".join(one for one in notation_out if one in _LEAD)
     target = lead + "".join(one for one in own if one not in _LEAD)

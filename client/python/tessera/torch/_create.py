@@ -96,7 +96,7 @@ row("randn_like.default")(_random_like("normal"))
 
 @row("randint_like.default", "randint_like.low_dtype", "randint_like.generator", "randint_like.low_generator_dtype")
 def randint_like(x, *bounds, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, generator=None):
-    """Of a tensor's shape and placements: by a random number of each element, as rand_like has it."""
+    """A tensor with another one's shape and placements, by a random number of each element, as rand_like has it."""
     low, high = (0, *bounds)[-2:]
     out = run("empty_like.default")(x, dtype=dtype or x.dtype)
     return run("random_.from")(out, low, high, generator=generator)

@@ -87,7 +87,7 @@ class DistributedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def join(self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False):
-        """Of ranks with batches of other numbers: here a batch is one tensor, and a block needs nothing."""
+        """For ranks with batches of other numbers; here a batch is one tensor, and a block needs nothing."""
         yield
 
     def register_comm_hook(self, state, hook) -> None:

@@ -34,7 +34,7 @@ class _Switch:
 
 
 class _Stream:
-    """What code for several streams asks of a device that orders all by itself."""
+    """A stream for code that has several; the device orders all by itself."""
 
     def __init__(self, *args, **options):
         self.device = DEVICE

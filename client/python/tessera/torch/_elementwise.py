@@ -21,7 +21,7 @@ _call = _tessera.call
 ADD, SUB, MUL, DIV, NEG, WHERE, EXPAND, REL = (
     OPS[name] for name in ("add", "subtract", "multiply", "divide", "negative", "where", "broadcast_to", "redistribute"))
 
-# Of integers these are integers (or bools); the others are floats of torch's default dtype.
+# These give integers (or bools) for integers; the others give floats of torch's default dtype.
 _KEEP = frozenset("abs sign floor ceil trunc round relu relu6 square positive isnan isinf isfinite signbit logical_not neg "
                   "bitwise_not sgn conj_physical".split())
 _OTHER_NAMES = {"neg": "negative", "bitwise_not": "bitwise_invert", "sgn": "sign", "conj_physical": "conj"}
@@ -41,7 +41,8 @@ def _unary(name: str, op: int):
 def _make_unary() -> None:
     """A row for each overload `name(Tensor self) -> Tensor` of ATen whose name the catalog has for one operand."""
     by_name = {r[1]: r for r in _tessera.catalog()}
-    names = [r[1] for r in by_name.values() if r[3] == 1 and r[2] in (1, 13)] + list(_OTHER_NAMES)
+    families = by_name["exp"][2], by_name["silu"][2]        # of elements, and composites
+    names = [r[1] for r in by_name.values() if r[3] == 1 and r[2] in families] + list(_OTHER_NAMES)
     for name in names:
         packet = getattr(aten, name, None)
         func = getattr(packet, "default", None)
@@ -262,7 +263,7 @@ def fmod(a, b):
 
 
 def _without_nan(op: int):
-    """Of each two the one that is a number."""
+    """The one of each two that is a number."""
     def function(a, b):
         x, y = (settled(one) for one in promoted("fmax", a, b))
         if x._dtype == BOOL:
@@ -356,7 +357,7 @@ def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blo
 
 
 def convert_element_type(x, dtype):
-    """What torch's own decompositions ask for, too. Of a complex number the real part, with torch's warning; but bools."""
+    """A conversion, which torch's own decompositions ask for, too. Complex numbers give their real parts, with torch's warning, but for bools."""
     h = handle_of(x)
     if x.dtype.is_complex and not dtype.is_complex:
         if dtype == torch.bool:

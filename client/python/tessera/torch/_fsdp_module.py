@@ -8,14 +8,14 @@ from .._errors import FailedPreconditionError, InvalidArgumentError, Unimplement
 
 
 class _Gathered:
-    """What unshard(async_op=True) gives: the gathering is on its way, and what needs it waits for it there."""
+    """The result of unshard(async_op=True): the gathering is on its way, and ops that need it wait for it on the workers."""
 
     def wait(self) -> None:
         pass
 
 
 class FSDPModule:
-    """What a module has after fully_shard, by torch's names. Its parameters are global tensors at any time: what these say is
+    """The methods of a module after fully_shard, by torch's names. Its parameters are global tensors at any time: what these say is
     only when they are gathered and when their gradients are reduced."""
 
     def __deepcopy__(self, memo):

@@ -91,7 +91,7 @@ def masked_scatter(x, mask, source):
 
 @row("masked_scatter_backward.default", how="composed")
 def masked_scatter_backward(grad, mask, sizes):
-    """Of the source."""
+    """The gradient of the source."""
     g, count = settled(grad), math.prod(sizes)
     m = _call(OPS["broadcast_to"], (cast(settled(mask), BOOL),), shape=list(g.shape))
     flat, m = (_call(OPS["reshape"], (one,), shape=[g.size]) for one in (g, m))
@@ -137,7 +137,7 @@ def index_put(x, indices, values, accumulate=False):
         return wrap(_call(OPS["where"], (mask, value, h)))
     key = _key("index_put", x, indices)
     value = cast(handle("index_put", values, x), h._dtype)
-    # What goes to one place is added up, if asked for.
+    # Elements that go to one place are added up, if asked for.
     return wrap(_indexing.put(h, key, value, **({"mode": "add"} if accumulate else {})))
 
 
@@ -211,7 +211,7 @@ _REDUCE = {"sum": "add", "amax": "max", "amin": "min", "add": "add", "mean": "ad
 
 
 def _lowest(h):
-    """What a maximum of anything and it is the other one."""
+    """The number whose maximum with any other is the other one."""
     dtype = h.dtype
     if dtype.kind in "iu":
         import numpy as np

@@ -87,7 +87,7 @@ class _Taps:
 
 
 def _outer(factors, taps):
-    """Of one factor (N, taps, Q) for each dim the products, (N, all taps, Q)."""
+    """The products (N, all taps, Q) of a factor (N, taps, Q) for each dim."""
     dims, out = len(taps), None
     for d, factor in enumerate(factors):
         n, count, places = factor.shape

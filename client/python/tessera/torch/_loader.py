@@ -45,7 +45,7 @@ class ShardedLoader:
         return min(len(one) for one in self.loaders)
 
     def set_epoch(self, epoch: int) -> None:
-        """Of the samplers that have it: shuffles anew, as DistributedSampler does by epoch."""
+        """Has the samplers that can shuffle anew, as DistributedSampler does by epoch."""
         for one in self.loaders:
             if hasattr(one.sampler, "set_epoch"):
                 one.sampler.set_epoch(epoch)

@@ -87,7 +87,7 @@ def _turned_to_left(solve, b, left: bool, adjoint: bool, is_complex: bool):
     transposed = adjoint
     if not left:
         b, transposed = matrix_transpose(b), not transposed
-    # Of an adjoint the conjugate: conj(a)^T x = b is a^T conj(x) = conj(b).
+    # An adjoint is solved by conjugates: conj(a)^T x = b is a^T conj(x) = conj(b).
     turns = adjoint and is_complex
     x = solve(conj(b) if turns else b, transposed)
     x = conj(x) if turns else x

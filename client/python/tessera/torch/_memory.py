@@ -15,7 +15,7 @@ from .._errors import FailedPreconditionError, UnimplementedError
 
 
 def _clusters(op: str) -> list[dict]:
-    """What the coordinators of the open sessions say, each once, with what those sessions have there."""
+    """The status of the open sessions' coordinators, each once, with the bytes that those sessions have there."""
     found: dict = {}
     for session in _context.open_sessions():
         status = session.status()
@@ -55,7 +55,7 @@ def get_memory_info(device=None, /) -> tuple[int, int]:
 
 
 def memory_stats(device=None, /) -> collections.OrderedDict:
-    """What is known of torch's keys, and `workers`: what is taken on each one, by everybody."""
+    """The values of torch's keys that are known, and `workers`: the bytes that everybody has on each one."""
     clusters = _clusters("memory_stats")
     workers = [one for status in clusters for one in _workers(status)]
     reserved = max((one["memory_bytes"] for one in workers), default=0)

@@ -1,4 +1,4 @@
-"""What may stand in an op: tensors of one mesh's session, numbers, CPU tensors without dims; and torch's promotion."""
+"""Operands of an op: tensors of one mesh's session, numbers, CPU tensors without dims; and torch's promotion."""
 
 from __future__ import annotations
 

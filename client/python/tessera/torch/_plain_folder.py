@@ -1,4 +1,4 @@
-"""What tt.load knows of safetensors files that others wrote: Hugging Face's folders, adapters, a file by itself.
+"""Safetensors files that others wrote, as tt.load reads them: Hugging Face's folders, adapters, a file by itself.
 
 Such a folder has one safetensors file, or several and an index `NAME.safetensors.index.json` with `weight_map`. Its state is flat, a
 dict of tensors by name. An index as tt.save writes it is made of the heads of the files, so that one way reads both.

@@ -1,4 +1,4 @@
-"""What a capture is told while it records: numbers that are read anew each time that a step is asked for again.
+"""Messages to a capture while it records: numbers that are read anew each time that a step is asked for again.
 
 Who makes such a number says where it comes from, before the call that takes it: the optimizers' rows of the learning rate, the
 generator of its next call's number. Outside of a capture that costs a look at `current`.

@@ -101,7 +101,7 @@ def _arg(name: str):
 
 
 def _countable(h):
-    """Of bool as u8, which has an order for the catalog."""
+    """A reduction of bool as u8, which has an order for the catalog."""
     return cast(h, U8) if h._dtype == BOOL else h
 
 

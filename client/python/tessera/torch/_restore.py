@@ -27,7 +27,7 @@ from ._plain_folder import by_prefix, head_of, index_of, with_tied
 from ._tensor import Tensor, handle_of, wrap
 from ._worker_files import Reader
 
-# Of optimizers: state that has its parameter's shape.
+# An optimizer's state that has its parameter's shape.
 _LIKE_PARAMETER = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "acc_delta")
 _SHOWN = 8      # of a long list of differences
 

@@ -62,7 +62,7 @@ def layer_norm_backward(grad, x, shape, mean, rstd, weight, bias, wanted):
 
 
 def _norm_backward(op: int, g, h, weight, dims, mean, rstd, wanted):
-    """Of x, the weight and the bias, as far as they are wanted. The row computes the statistics anew, with the eps of the forward
+    """The gradients of x, the weight and the bias, as far as they are wanted. The row computes the statistics anew, with the eps of the forward
     pass; those that come from elsewhere (a hook that kept them on the CPU) are taken as they are."""
     eps, w = rstd._cell.eps, () if weight is None else (handle_of(weight),)
     if eps is None or (weight is None and len(wanted) > 2 and wanted[2]):

@@ -60,7 +60,7 @@ _BETA = ((((1.003668233, -0.01061107488, -0.0657888334, 0.01201642863), (0.63368
 
 
 def _number_or(is_it, x, other: float):
-    """What a piece is computed of: where it isn't taken, a number that does no harm."""
+    """The argument of a piece: where it isn't taken, a number that does no harm."""
     return made.where(is_it, x, other)
 
 

@@ -90,7 +90,7 @@ def merged(ranks: list[list[Action]], stages: int) -> list[Action]:
 
 
 class _Schedule:
-    """What the schedules share: the microbatches of a batch, and one step by the order."""
+    """The parts that the schedules share: the microbatches of a batch, and one step by the order."""
 
     def __init__(self, stages, n_microbatches: int, loss_fn=None, args_chunk_spec=None, kwargs_chunk_spec=None,
                  output_merge_spec=None, scale_grads: bool = True):
@@ -199,7 +199,7 @@ class _Schedule:
 
 
 class _Step:
-    """What lives during one step: of each stage and microbatch, from its forward to its backward, inputs and outputs."""
+    """The inputs and outputs of each stage and microbatch, from its forward to its backward."""
 
     def __init__(self, stages, loss_fn, scale: float, count: int, has_target: bool, keeps_results: bool):
         self.stages, self.loss_fn, self.scale, self.has_target, self.keeps_results = stages, loss_fn, scale, has_target, keeps_results

@@ -1,4 +1,4 @@
-"""What is found by order: medians and k-th values, running extremes, places in a sorted vector, different values, counts."""
+"""Results that are found by order: medians and k-th values, running extremes, places in a sorted vector, different values, counts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def nanmedian(x):
 
 @row("nanmedian.dim")
 def nanmedian_along(x, dim, keepdim=False):
-    """Of what isn't NaN, which is last in order; NaN where there is nothing else."""
+    """The result for elements that aren't NaN, which is last in order; NaN where there is nothing else."""
     h = settled(x)
     if not x.ndim or h._dtype not in FLOATS:
         return median_along(x, dim, keepdim)
@@ -117,7 +117,7 @@ row("cummin.default")(_running(_calculus.cummin))
 
 
 def _counted_before(rows, values, right: bool):
-    """Of each row's values how many of its elements are before them (or equal, on the right): NaN is behind all."""
+    """How many elements of its row are before each value (or equal, on the right); NaN is behind all."""
     row, value = rows[..., None, :], values[..., :, None]
     is_before = made.less_equal(row, value) if right else made.less(row, value)
     if rows._dtype in FLOATS:
@@ -158,7 +158,7 @@ def unique_pair(x, sorted=True, return_inverse=False):  # noqa: A002 - ATen's na
 
 @row("unique_consecutive.default", how="composed")
 def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
-    """Of runs of equal elements the first ones; their number depends on the values, as that of `unique`."""
+    """The first elements of runs of equal ones; their number depends on the values, as that of `unique`."""
     if dim is not None and x.ndim != 1:
         raise NotImplementedError(f"unique_consecutive: along a dim of {x!r} has no row in Tessera; of all elements it has")
     h = reshape(settled(x), (-1,))
@@ -256,7 +256,7 @@ def histogram_of_edges(x, bins, *, weight=None, density=False):
 
 
 def _edges(op: str, h, bins: int, bounds):
-    """Of equal parts of a range, or of what the elements reach."""
+    """The edges of equal parts of a range, or of the elements' own."""
     if bounds is None and h.size:
         low, high = made.min(h), made.max(h)
         is_one = made.equal(low, high)

@@ -63,7 +63,7 @@ def _brought(values, like):
 
 
 class _Labels:
-    """What a batch's labels are as a scan sees them."""
+    """A batch's labels as a scan sees them."""
 
     def __init__(self, scores, targets, input_lengths, target_lengths, blank: int):
         steps, count, classes = scores.shape
@@ -151,7 +151,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     alpha = _forward(labels)
     at = broadcast_to(made.maximum(labels.steps - 1, 0)[None, :, None], (1, *alpha.shape[1:]))
     out = labels.last(_taken(alpha, at, 0)[0])
-    # Of no time at all: only a label without classes.
+    # Without any time there is only a label without classes.
     out = made.where(labels.steps > 0, out, made.where(made.equal(labels.lengths, 0), 0.0, _NONE))
     return wrap(cast(-out, scores._dtype)), wrap(alpha)
 

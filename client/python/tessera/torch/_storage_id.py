@@ -62,7 +62,7 @@ class StorageId:
         return f"<storage of {self._tensor!r}: {self.nbytes()} bytes on workers>"
 
     def __getattr__(self, name):
-        if name.startswith("__"):
+        if name.startswith("_"):        # that torch asks whether there is one
             raise AttributeError(name)
         raise FailedPreconditionError(f"untyped_storage().{name}: {self._tensor!r} lives on workers and has no storage in this process; "
                                       "take x.cpu() first")

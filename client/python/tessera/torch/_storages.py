@@ -37,7 +37,7 @@ class _Marked(torch.UntypedStorage):
 
 
 def _marked(storage, location: str):
-    """What torch.serialization asks of each device: the storage there, or None where the place is another one."""
+    """A storage on this device, as torch.serialization asks for it; None where the place is another one."""
     if not re.match(rf"{NAME}(?![^:/])", location):
         return None
     device, _, _ = location.partition("/")
@@ -79,7 +79,7 @@ def _place_of(location: str, shape) -> tuple:
 
 
 def reduced(tensor: Tensor) -> tuple:
-    """What pickle keeps of a tensor. Tensors with one value share its storage in a file."""
+    """The pickle of a tensor. Tensors with one value share its storage in a file."""
     handle = handle_of(tensor)
     storage = _written.get(id(handle))
     if storage is None:

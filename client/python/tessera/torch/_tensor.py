@@ -195,6 +195,9 @@ class Tensor(torch.Tensor):
             watch(out)
         return out
 
+    def __coerce_same_metadata_as_tangent__(self, expected_metadata, expected_type=None):
+        return self         # a gradient of what torch.compile recorded as a plain tensor of this device
+
     def __reduce_ex__(self, protocol):
         from ._storages import reduced
         return reduced(self)
@@ -311,7 +314,7 @@ def _restore_location(values: torch.Tensor) -> torch.device:
 
 
 def rebuild(values: torch.Tensor, requires_grad: bool, placements: tuple, is_parameter: bool):
-    """What torch.load makes of tensors in older files, from before _storages.py wrote them as torch does: on the default mesh; with these placements, where it has as many dims. Elsewhere where
+    """Tensors of older files, from before _storages.py wrote them as torch does: on the default mesh; with these placements, where it has as many dims. Elsewhere where
     torch.load has a map_location that says so."""
     from ._moving import default_mesh, upload
     place = _restore_location(values)

@@ -93,7 +93,7 @@ def _apart(grad, strides, extents):
 def _of_input(grad, sizes, w, stride, padding, dilation, groups):
     """The gradient of an image of those sizes."""
     reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
-    # What windows reached outside of the image is left out at the end.
+    # Elements that windows reached outside of the image are left out at the end.
     apart = _apart(grad, stride, [n + 2 * p - r for n, p, r in zip(sizes, padding, reach)])
     beyond = [max(0, p - r) for p, r in zip(padding, reach)]
     out = _conv(apart, _turned(w, groups), [1] * len(stride), [r - p + b for p, r, b in zip(padding, reach, beyond)], dilation, groups)
@@ -294,7 +294,7 @@ def _shares(x, n, m):
 
 
 def _by_shares(x, shares, sides):
-    """Of the last dims one after the other the sums by shares: of elements to windows ("oi"), or back ("io")."""
+    """Sums by shares along the last dims, one after the other: of elements to windows ("oi"), or back ("io")."""
     letters = "abcde"[:x.ndim]
     for d, share in enumerate(shares, start=x.ndim - len(shares)):
         target = letters[:d] + "o" + letters[d + 1:]

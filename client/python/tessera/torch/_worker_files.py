@@ -78,7 +78,7 @@ class Reader:
         return handle
 
     def _look(self, file: str, session):
-        """What is in a file, by name; None where it isn't the client's file that the workers see."""
+        """The tensors of a file, by name; None where the workers see another file than the client."""
         try:
             found = open_file(os.fspath(self.path / file), session=session)
         except _NOT_SEEN:

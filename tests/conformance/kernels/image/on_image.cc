@@ -162,6 +162,10 @@ std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
       for (const Launch& plain : product->otherwise) {
         if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
       }
+    } else if (const auto* dnn = std::get_if<cuda::DnnProblem>(&step)) {
+      for (const Launch& plain : dnn->otherwise) {
+        if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
+      }
     } else {
       const auto& fill = std::get<cuda::Fill>(step);
       std::byte* place = memory.Find(fill.address, static_cast<int>(fill.bytes), ptx::AccessKind::kWrite);
@@ -246,6 +250,7 @@ int BackendUlps(ScalarOp op, DType operand) {
   }
 }
 void SetBackendItems(int64_t items) { on_image::device_items = items; }
+bool BackendScansInOrder() { return false; }
 absl::Status BackendImplements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
   return cuda::Implements(op, inputs, output);
 }

@@ -48,6 +48,7 @@ struct Instruction {
   Operation operation = nullptr;
   int32_t guard = kNoRegister;
   bool is_guard_negated = false;
+  bool is_synchronizing = false;  // on a word that other blocks may look at
   std::array<int32_t, 4> to = {kNoRegister, kNoRegister, kNoRegister, kNoRegister};
   std::array<int32_t, 5> from = {kNoRegister, kNoRegister, kNoRegister, kNoRegister, kNoRegister};
   // Of computations: a comparison, a mode of rounding, a combination, by the operation.
@@ -80,6 +81,7 @@ struct Code {
   std::vector<std::vector<int32_t>> tables;
   std::vector<std::shared_ptr<Variable>> variables;  // of the module
   int64_t local_bytes = 0;
+  bool is_synchronizing = false;  // some instruction is
 };
 
 // Addresses with these first bytes are no global memory.

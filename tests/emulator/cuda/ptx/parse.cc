@@ -398,6 +398,10 @@ class KernelParser {
                : Has(parts, "const")  ? Space::kConstant
                : Has(parts, "param")  ? Space::kParameter
                                       : Space::kGeneric;
+    const bool is_strong =
+        is_atomic || Has(parts, "acquire") || Has(parts, "release") || Has(parts, "relaxed") || Has(parts, "volatile");
+    i->is_synchronizing = is_strong && (i->space == Space::kGlobal || i->space == Space::kGeneric);
+    code_->is_synchronizing = code_->is_synchronizing || i->is_synchronizing;
     if (is_load) {
       i->kind = InstructionKind::kLoad;
       i->count = Registers(operands[0], scope, &i->to);

@@ -307,5 +307,35 @@ TEST(PtxChecks, OrderOfWarpsIsTheSeeds) {
   EXPECT_TRUE(seen[0] && seen[1]);
 }
 
+// ---- blocks that look at each other
+
+// A chain of blocks: each adds 1 to what the one before wrote. %r5 is its place in the chain.
+std::string Chain(std::string_view place) {
+  return Text(StrCat(place, R"(
+mul.wide.u32 %rd3, %r5, 8; add.s64 %rd2, %rd1, %rd3;
+setp.eq.u32 %p1, %r5, 0; mov.u64 %rd4, 1; @%p1 bra FIRST;
+WAIT: ld.acquire.gpu.global.u64 %rd4, [%rd2]; setp.eq.u64 %p2, %rd4, 0; @%p2 bra WAIT;
+FIRST: add.u64 %rd5, %rd4, 1; st.release.gpu.global.u64 [%rd2+8], %rd5;)"));
+}
+
+TEST(Blocks, ATicketOrdersThemHoweverTheyStart) {
+  std::vector<uint64_t> memory(102);
+  const Outcome outcome = RunBody(Chain("atom.global.add.u32 %r5, [%rd1+808], 1;"), &memory, 0, {1, 1, 1}, {100, 1, 1});
+  EXPECT_EQ(outcome.wrong, "");
+  EXPECT_EQ(memory[100], 101u);
+}
+
+TEST(Blocks, TheOrderOfTheirNumbersIsNoneThatTheyStartIn) {
+  std::vector<uint64_t> memory(102);
+  const Outcome outcome = RunBody(Chain("mov.u32 %r5, %ctaid.x;"), &memory, 0, {1, 1, 1}, {100, 1, 1});
+  EXPECT_THAT(outcome.wrong, ::testing::HasSubstr("resident blocks wait for blocks that never start"));
+}
+
+TEST(Blocks, AWordThatNobodyWrites) {
+  std::vector<uint64_t> memory(4);
+  const Outcome outcome = RunBody(Chain("mov.u32 %r5, 1;"), &memory, 0, {1, 1, 1}, {2, 1, 1});
+  EXPECT_THAT(outcome.wrong, ::testing::HasSubstr("2 resident blocks wait for each other"));
+}
+
 }  // namespace
 }  // namespace tessera::ptx

@@ -1,9 +1,11 @@
-// A block at a time, its warps in an order of the seed, each thread as far as it gets without others. What can be seen
-// of the order is what a kernel may not depend on: the checks say where it does.
+// A block at a time, its warps in an order of the seed, each thread as far as it gets without others. Of a kernel whose
+// blocks look at each other's words several are resident, and take turns at every such instruction; they start in an
+// order of the seed. What can be seen of the order is what a kernel may not depend on: the checks say where it does.
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "schemas/types/str_cat.h"
@@ -57,19 +59,33 @@ class Block {
     for (uint32_t w = 0; w < threads; w += kWarp) warp_order_.push_back(w);
   }
 
-  // Empty, or what was wrong.
-  const std::string& Run(std::array<uint32_t, 3> id) {
+  // Begins the block.
+  void Start(std::array<uint32_t, 3> id) {
     Begin(id);
-    std::mt19937 random(launch_.seed * 7919 + id[0] + 31 * id[1]);
-    while (error_.empty()) {
-      std::shuffle(warp_order_.begin(), warp_order_.end(), random);
-      bool has_moved = false;
-      for (const size_t warp : warp_order_) has_moved = RunWarp(warp) || has_moved;
-      if (!error_.empty() || AreAll(ThreadState::kEnded)) break;
-      if (EndBarrier()) continue;
-      if (!has_moved) Stuck();
-    }
-    return error_;
+    random_.seed(launch_.seed * 7919 + id[0] + 31 * id[1]);
+    is_done_ = false;
+  }
+  // Each thread as far as it gets, or to the next word that other blocks may look at.
+  void Step() {
+    std::shuffle(warp_order_.begin(), warp_order_.end(), random_);
+    bool has_moved = false;
+    for (const size_t warp : warp_order_) has_moved = RunWarp(warp) || has_moved;
+    is_done_ = !error_.empty() || AreAll(ThreadState::kEnded);
+    if (is_done_ || EndBarrier() || has_moved) return;
+    Stuck();
+    is_done_ = true;
+  }
+  bool is_done() const { return is_done_; }
+  // What was wrong, or empty.
+  const std::string& error() const { return error_; }
+  // Changes of memory, and barriers, so far: none are made by who waits in a loop.
+  uint64_t progress() const { return progress_; }
+  // Of a thread that waits in a loop.
+  std::string WaitText() const {
+    const auto t =
+        std::find_if(threads_.begin(), threads_.end(), [](auto& t) { return t.state == ThreadState::kRuns; });
+    return StrCat("block ", id_[0],
+                  t == threads_.end() ? "" : StrCat(" thread ", t->number, " line ", InstructionOf(*t).line));
   }
 
  private:
@@ -150,15 +166,15 @@ class Block {
       ++t.at;
     }
     ++epoch_;
+    ++progress_;
     return true;
   }
 
   void Stuck() {
-    for (const Thread& t : threads_) {
-      if (t.state == ThreadState::kInWarp) Fail(t, InstructionOf(t), "waits for lanes that never come");
-    }
-    for (const Thread& t : threads_) {
-      if (t.state == ThreadState::kAtBarrier) Fail(t, InstructionOf(t), "waits for threads that never come");
+    for (const auto& [state, what] : {std::pair(ThreadState::kInWarp, "lanes"), {ThreadState::kAtBarrier, "threads"}}) {
+      for (const Thread& t : threads_) {
+        if (t.state == state) Fail(t, InstructionOf(t), StrCat("waits for ", what, " that never come"));
+      }
     }
   }
 
@@ -180,7 +196,10 @@ class Block {
           break;
         case InstructionKind::kBranch: t.at = static_cast<size_t>(i.target); break;
         case InstructionKind::kBranchTable: BranchByTable(t, i); break;
-        case InstructionKind::kReturn: t.state = ThreadState::kEnded; break;
+        case InstructionKind::kReturn:
+          t.state = ThreadState::kEnded;
+          ++progress_;
+          break;
         case InstructionKind::kTrap: Fail(t, i, "trap"); break;
         case InstructionKind::kBarrier: t.state = ThreadState::kAtBarrier; break;
         case InstructionKind::kWarpBarrier:
@@ -192,6 +211,7 @@ class Block {
         case InstructionKind::kAtomic:
           AccessMemory(t, i);
           ++t.at;
+          if (i.is_synchronizing) return;
           break;
       }
     }
@@ -421,6 +441,7 @@ class Block {
     if (place == nullptr) return;
     const size_t bytes = i.bytes;
     if (kind == AccessKind::kAtomic) return Atomic(t, i, place);
+    if (kind == AccessKind::kWrite) ++progress_;
     for (size_t k = 0; k < i.count; ++k) {
       if (kind == AccessKind::kWrite) {
         std::memcpy(place + k * bytes, &t.registers[i.from[k]], bytes);
@@ -466,6 +487,7 @@ class Block {
       case AtomicOp::kAnd: value = old & operand; break;
       case AtomicOp::kXor: value = old ^ operand; break;
     }
+    if (std::memcmp(place, &value, i.bytes) != 0) ++progress_;
     std::memcpy(place, &value, i.bytes);
     if (i.to[0] != kNoRegister) t.registers[i.to[0]] = old;
   }
@@ -486,6 +508,9 @@ class Block {
   std::vector<size_t> warp_order_;  // first threads
   std::vector<uint32_t> warp_epochs_;
   uint32_t epoch_ = 1;
+  uint64_t progress_ = 0;
+  std::mt19937 random_;
+  bool is_done_ = true;
   std::string error_;
 };
 
@@ -507,6 +532,44 @@ std::string CheckLaunch(const Kernel& kernel, absl::Span<const std::byte> parame
   return "";
 }
 
+// Blocks in this order, as many side by side as the seed says where they look at each other's words.
+std::string RunResident(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch,
+                        absl::Span<const uint64_t> order, uint64_t* counts) {
+  constexpr uint64_t kIdleSteps = 64;  // of each block, until it is seen that none gets on
+  const size_t places = kernel.code->is_synchronizing ? 2 + launch.seed % 7 : 1;
+  std::mt19937 random(launch.seed * 31 + 7);
+  std::vector<std::unique_ptr<Block>> resident;
+  size_t started = 0;
+  const auto start = [&](Block& block) {
+    const uint64_t b = order[started++];
+    block.Start({static_cast<uint32_t>(b % launch.grid[0]), static_cast<uint32_t>(b / launch.grid[0] % launch.grid[1]),
+                 static_cast<uint32_t>(b / launch.grid[0] / launch.grid[1])});
+  };
+  while (resident.size() < std::min(places, order.size())) {
+    resident.push_back(std::make_unique<Block>(kernel, parameters, launch, counts));
+    start(*resident.back());
+  }
+  for (uint64_t idle = 0; !resident.empty();) {
+    const size_t turn = random() % resident.size();
+    Block& block = *resident[turn];
+    const uint64_t before = block.progress();
+    block.Step();
+    if (!block.error().empty()) return block.error();
+    idle = block.progress() == before ? idle + 1 : 0;
+    if (idle > kIdleSteps * resident.size()) {
+      return StrCat(kernel.name, ": ", block.WaitText(), ": ", resident.size(), " resident blocks wait for ",
+                    started < order.size() ? "blocks that never start" : "each other");
+    }
+    if (!block.is_done()) continue;
+    if (started < order.size()) {
+      start(block);
+    } else {
+      resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(turn));
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 // The last one is the end of the body, behind its ret.
@@ -521,19 +584,11 @@ std::string Run(const Kernel& kernel, absl::Span<const std::byte> parameters, co
   if (std::string wrong = CheckLaunch(kernel, parameters, launch); !wrong.empty()) return wrong;
   const std::vector<Instruction>& instructions = kernel.code->instructions;
   std::vector<uint64_t> counts(instructions.size());
-  Block block(kernel, parameters, launch, counts.data());
   std::vector<uint64_t> order(uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2]);
   for (size_t b = 0; b < order.size(); ++b) order[b] = b;
   std::mt19937 random(launch.seed);
   std::shuffle(order.begin(), order.end(), random);
-  std::string wrong;
-  for (const uint64_t b : order) {
-    const auto x = static_cast<uint32_t>(b % launch.grid[0]);
-    const auto y = static_cast<uint32_t>(b / launch.grid[0] % launch.grid[1]);
-    const auto z = static_cast<uint32_t>(b / launch.grid[0] / launch.grid[1]);
-    wrong = block.Run({x, y, z});
-    if (!wrong.empty()) break;
-  }
+  const std::string wrong = RunResident(kernel, parameters, launch, order, counts.data());
   if (launch.coverage != nullptr) {
     launch.coverage->run_count.resize(instructions.size());
     for (size_t i = 0; i < instructions.size(); ++i) {

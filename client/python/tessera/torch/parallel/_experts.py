@@ -20,7 +20,7 @@ from ._styles import ParallelStyle
 
 
 class MixtureOfExperts(nn.Module):
-    """What the experts of each token say of it, weighted: gelu MLPs of which a router picks top_k for each token.
+    """The weighted outputs of the experts of each token: gelu MLPs of which a router picks top_k for each token.
 
     width: of a token; inner: of an expert's hidden layer. Tokens are cut into `groups` in their order, and an expert takes up to
     capacity_factor * top_k * tokens / experts of each group, first choices before second ones, earlier tokens before later ones. What
@@ -61,7 +61,7 @@ class MixtureOfExperts(nn.Module):
         return said if self._mesh is None else self._as_it_came(said, x)
 
     def _route(self, tokens):
-        """Of each token and choice: the slot that it has among those of all experts (the one after the last: none), and its weight."""
+        """The slot of each token and choice among those of all experts (the one after the last: none), and its weight."""
         groups, length, _ = tokens.shape
         probabilities = F.softmax(self.router(tokens), -1)
         with torch.no_grad():
@@ -90,7 +90,7 @@ class MixtureOfExperts(nn.Module):
         return taken.reshape(groups, self.experts, count // self.experts, width)
 
     def _ask(self, dispatched):
-        """What the experts say of their slots. With expert parallelism slots go to their experts, and come back."""
+        """The experts' outputs for their slots. With expert parallelism slots go to their experts, and come back."""
         groups, experts, room, width = dispatched.shape
         there = self._placed(dispatched, Shard(1)).transpose(0, 1).reshape(experts, groups * room, width)
         said = F.gelu(there @ self.up) @ self.down

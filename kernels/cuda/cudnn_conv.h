@@ -1,0 +1,22 @@
+#pragma once
+
+// A convolution as cuDNN takes it: x [N, C, ...], weight [O, C / groups, ...] and output [N, O, ...], of two or three
+// dims of windows and any strides. Pure: no library, no device; addresses are never followed.
+//
+//   conv of bf16[32,256,56,56] with bf16[256,256,3,3], padding 1  ->  conv(t0, t1) of tensors with these extents
+//   conv of f32[8,3,100] with f32[4,3,5]                          ->  a dim of windows of one element before the dim
+//
+// Sums are in f32. Of f32 all bits are read: plans that use tensor cores are none of them.
+
+#include <optional>
+
+#include "kernels/cuda/dnn_graph.h"
+#include "kernels/kernel.h"
+
+namespace tessera::cuda {
+
+// Nothing where the library isn't asked: other dtypes than f16, bf16 and f32, more dims of windows than three, an input
+// of zeros, operands that aren't aligned or have strides that are 0 or negative.
+std::optional<DnnCall> ConvolutionByDnn(const ConvOp& op, const KernelCall& call);
+
+}  // namespace tessera::cuda

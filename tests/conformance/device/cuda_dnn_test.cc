@@ -1,0 +1,460 @@
+// Attentions and convolutions on a CUDA device: by cuDNN where it is and takes them, else by the image's kernels, and
+// in order with all else.
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/kernel.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/types/half.h"
+#include "tests/conformance/device/device_arrays.h"
+#include "tests/emulator/cuda/test_driver.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
+constexpr int kNotSupported = 3000, kExecutionFailed = 5000;  // of cudnnStatus_t
+
+// Read when a device is made, and as it opens the library.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Setting() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+struct Warnings {
+  cuda::CudaDeviceOptions Options() {
+    return {.warn = [this](const absl::Status& why) { texts.emplace_back(why.message()); }};
+  }
+  std::vector<std::string> texts;
+};
+
+template <typename T>
+std::vector<T> Normal(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> number;
+  std::vector<T> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<T>(number(random)));
+  return values;
+}
+
+template <typename T>
+constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kF32
+                           : std::is_same_v<T, F16> ? DType::kF16
+                                                    : DType::kBF16;
+
+// A call whose operands are on the host, and as the device has them.
+template <typename T>
+class Case {
+ public:
+  void Add(const Shape& extents, uint32_t seed) {
+    values_.push_back(Normal<T>(NumElements(extents), seed));
+    AddInput(values_.back().data(), kDTypeOf<T>, extents);
+  }
+  void AddMask(const Shape& extents) {
+    mask_ = Normal<float>(NumElements(extents), 9);
+    AddInput(mask_.data(), DType::kF32, extents);
+  }
+  void SetResult(LocalOp op, const Shape& extents, int64_t first_row = 0) {
+    op_ = std::move(op);
+    result_.resize(static_cast<size_t>(NumElements(extents)));
+    call_ = {.op = &op_,
+             .inputs = inputs_,
+             .output = result_.data(),
+             .output_dtype = kDTypeOf<T>,
+             .output_extents = extents,
+             .output_strides = RowMajorStrides(extents)};
+    for (const int64_t extent : extents) call_.output_box.push_back({0, extent});
+    call_.output_box[extents.size() - 2].start += first_row;
+    call_.output_box[extents.size() - 2].stop += first_row;
+    if (std::holds_alternative<AttentionOp>(op_)) call_.scalars = scale_;
+  }
+  // By the CPU.
+  std::vector<T> Want() {
+    EXPECT_EQ(RunKernel(call_), absl::OkStatus());
+    return result_;
+  }
+  // The call with memory of the device, which has the operands from here on.
+  KernelCall& On(OneGpu& gpu) {
+    gpu.Reset();
+    on_device_ = inputs_;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (i < values_.size()) {
+        on_device_[i].data = gpu.Put(values_[i]);
+      } else {
+        on_device_[i].data = gpu.Put(mask_);
+      }
+    }
+    there_ = call_;
+    there_.inputs = on_device_;
+    there_.output = gpu.Put(std::vector<T>(result_.size(), T(777)));
+    return there_;
+  }
+  absl::StatusOr<std::vector<T>> Run(OneGpu& gpu) {
+    KernelCall& there = On(gpu);
+    gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+    if (absl::Status status = gpu.Report(kCompute); !status.ok()) return status;
+    return gpu.Get(static_cast<const T*>(there.output), result_.size());
+  }
+
+ private:
+  void AddInput(const void* data, DType dtype, const Shape& extents) {
+    inputs_.push_back({.data = data, .dtype = dtype, .extents = extents, .strides = RowMajorStrides(extents)});
+  }
+  LocalOp op_;
+  std::vector<std::vector<T>> values_;
+  std::vector<float> mask_;
+  std::vector<KernelInput> inputs_, on_device_;
+  std::vector<T> result_;
+  const std::vector<Scalar> scale_ = {Scalar::Float(0.25)};
+  KernelCall call_, there_;
+};
+
+struct Attention {
+  int64_t batch = 2, heads = 3, rows = 20, keys = 24, features = 16, values = 8;
+  bool is_causal = false, has_mask = false;
+  int64_t first_row = 0;
+};
+template <typename T>
+std::unique_ptr<Case<T>> MakeCase(const Attention& of) {
+  auto made = std::make_unique<Case<T>>();
+  made->Add({of.batch, of.heads, of.rows, of.features}, 1);
+  made->Add({of.batch, of.heads, of.keys, of.features}, 2);
+  made->Add({of.batch, of.heads, of.keys, of.values}, 3);
+  if (of.has_mask) made->AddMask({of.batch, 1, of.rows, of.keys});
+  made->SetResult(AttentionOp{.is_causal = of.is_causal}, {of.batch, of.heads, of.rows, of.values}, of.first_row);
+  return made;
+}
+
+struct Convolution {
+  Shape x = {4, 6, 9, 11}, weight = {8, 6, 3, 3};
+  std::vector<int64_t> stride = {1, 1}, padding = {1, 1}, dilation = {1, 1};
+  int64_t groups = 1;
+};
+template <typename T>
+std::unique_ptr<Case<T>> MakeCase(const Convolution& of) {
+  auto made = std::make_unique<Case<T>>();
+  made->Add(of.x, 1);
+  made->Add(of.weight, 2);
+  const ConvOp op{.windows = {.stride = of.stride, .padding = of.padding, .dilation = of.dilation},
+                  .groups = of.groups};
+  made->SetResult(op, ConvOutput(op, of.x, of.weight).value());
+  return made;
+}
+
+// Results are rounded once or twice to their dtype, and their sums begin anywhere.
+template <typename T>
+void ExpectNear(const std::vector<T>& got, const std::vector<T>& want, double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  double most = 0;
+  for (const T& one : want) most = std::max(most, std::abs(static_cast<double>(static_cast<float>(one))));
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(static_cast<float>(got[i]), static_cast<float>(want[i]), tolerance * most) << i;
+  }
+}
+template <typename T>
+constexpr double kTolerance = std::is_same_v<T, BF16>  ? 0x1p-6
+                              : std::is_same_v<T, F16> ? 0x1p-9
+                                                       : 0x1p-20;
+
+// How many executions of the library a body makes; nothing can be said of a real one.
+template <typename Body>
+int ExecutionsOf(Body body) {
+  const int before = TestDriver::Get().Calls("cudnnBackendExecute");
+  body();
+  return TestDriver::Get().Calls("cudnnBackendExecute") - before;
+}
+bool IsEmulated() { return TestDriver::Get().is_emulated(); }
+
+// A real library may have no plan for shapes as small as these: it is said which.
+void ExpectNoneButOfARealLibrary(const Warnings& warnings) {
+  for (const std::string& text : warnings.texts) std::fprintf(stderr, "%s\n", text.c_str());
+  if (!IsEmulated()) return;
+  EXPECT_THAT(warnings.texts, IsEmpty());
+}
+
+class CudaDnn : public ::testing::Test {
+ protected:
+  const Setting least_{"TESSERA_CUDNN_LEAST", "0"};
+};
+
+template <typename T, typename Of>
+void ExpectByLibrary(OneGpu& gpu, const Of& of, const char* what) {
+  const auto one = MakeCase<T>(of);
+  absl::StatusOr<std::vector<T>> got = absl::UnknownError("");
+  const int executions = ExecutionsOf([&] { got = one->Run(gpu); });
+  ASSERT_TRUE(got.ok()) << what << ": " << got.status();
+  if (IsEmulated()) {
+    EXPECT_EQ(executions, 1) << what;
+  }
+  ExpectNear<T>(*got, one->Want(), kTolerance<T>);
+}
+
+TEST_F(CudaDnn, AttentionsAreTheLibrarys) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  ExpectByLibrary<BF16>(gpu, Attention{}, "plain");
+  ExpectByLibrary<F16>(gpu, Attention{}, "f16");
+  ExpectByLibrary<BF16>(gpu, Attention{.rows = 24, .is_causal = true}, "causal");
+  ExpectByLibrary<BF16>(gpu, Attention{.is_causal = true, .first_row = 4}, "rows in the middle");
+  ExpectByLibrary<BF16>(gpu, Attention{.has_mask = true}, "with a mask");
+  ExpectByLibrary<F16>(gpu, Attention{.rows = 24, .is_causal = true, .has_mask = true}, "causal with a mask");
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, ConvolutionsAreTheLibrarysAndOfF32WithAllBits) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  ExpectByLibrary<BF16>(gpu, Convolution{}, "plain");
+  ExpectByLibrary<F16>(gpu, Convolution{.stride = {2, 1}, .padding = {0, 2}, .dilation = {1, 2}}, "windows");
+  ExpectByLibrary<float>(gpu, Convolution{}, "f32");
+  ExpectByLibrary<float>(gpu, Convolution{.weight = {9, 2, 3, 3}, .groups = 3}, "groups");
+  ExpectByLibrary<float>(
+      gpu, Convolution{.x = {2, 4, 30}, .weight = {3, 4, 5}, .stride = {2}, .padding = {1}, .dilation = {1}}, "1-D");
+  ExpectByLibrary<BF16>(gpu,
+                        Convolution{.x = {1, 2, 5, 6, 7},
+                                    .weight = {3, 2, 2, 3, 2},
+                                    .stride = {1, 1, 1},
+                                    .padding = {0, 1, 0},
+                                    .dilation = {1, 1, 1}},
+                        "3-D");
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, ACallHasTheSameBitsEachTimeAndOnePlan) {
+  OneGpu gpu;
+  // Of a real GPU all of it has work.
+  const Attention large{.heads = 16, .rows = 1024, .keys = 1024, .features = 64, .values = 64, .is_causal = true};
+  const auto one = MakeCase<BF16>(IsEmulated() ? Attention{.rows = 40} : large);
+  const auto bits = [&] {
+    const std::vector<BF16> values = *one->Run(gpu);
+    std::vector<uint16_t> of;
+    for (const BF16& value : values) of.push_back(std::bit_cast<uint16_t>(value));
+    return of;
+  };
+  const std::vector<uint16_t> first = bits();
+  const int made = TestDriver::Get().Calls("cudnnBackendCreateDescriptor");
+  const int created = TestDriver::Get().Calls("cudnnCreate");
+  const int repeats = IsEmulated() ? 10 : 200;
+  for (int i = 0; i < repeats; ++i) ASSERT_EQ(bits(), first);
+  if (!IsEmulated()) return;
+  EXPECT_EQ(TestDriver::Get().Calls("cudnnBackendCreateDescriptor") - made, 10) << "the pack of each call alone";
+  EXPECT_EQ(TestDriver::Get().Calls("cudnnCreate"), created);
+}
+
+TEST_F(CudaDnn, WhatTheLibraryIsntAskedForIsTheImages) {
+  OneGpu gpu;
+  const auto executions = [&](auto of, auto type) {
+    using T = decltype(type);
+    return ExecutionsOf([&] {
+      const auto one = MakeCase<T>(of);
+      const absl::StatusOr<std::vector<T>> got = one->Run(gpu);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ExpectNear<T>(*got, one->Want(), kTolerance<T>);
+    });
+  };
+  EXPECT_EQ(executions(Attention{}, float{}), 0);
+  EXPECT_EQ(executions(Attention{.features = 20}, BF16{}), 0);
+  EXPECT_EQ(executions(Attention{.rows = 3}, BF16{}), 0) << "few rows, whose keys grow with each call";
+}
+
+TEST(CudaDnnSize, SmallCallsAreTheImages) {
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{});
+  EXPECT_EQ(ExecutionsOf([&] { EXPECT_TRUE(one->Run(gpu).ok()); }), 0);
+}
+
+TEST_F(CudaDnn, WithoutTheLibraryTheImagesKernelsComputeAndItIsSaidOnce) {
+  const Setting library("TESSERA_CUDNN", "/nowhere/libcudnn.so.9");
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    for (int i = 0; i < 2; ++i) {
+      const auto one = MakeCase<BF16>(Attention{});
+      ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>);
+      const auto other = MakeCase<float>(Convolution{});
+      ExpectNear<float>(*other->Run(gpu), other->Want(), kTolerance<float>);
+    }
+  }
+  EXPECT_THAT(warnings.texts,
+              ElementsAre(HasSubstr("attentions and convolutions are computed by the image's own kernels: "
+                                    "no libcudnn.so.9: /nowhere/libcudnn.so.9")));
+}
+
+TEST_F(CudaDnn, ALibraryOfAnotherMajorVersionIsNamedWithIt) {
+  if (!IsEmulated()) GTEST_SKIP() << "has the version that it has";
+  const Setting version("TESSERA_EMULATOR_CUDNN_VERSION", "80907");
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    const auto one = MakeCase<BF16>(Attention{});
+    ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>);
+  }
+  EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("cuDNN is of version 80907, and one of 9.* is needed")));
+}
+
+TEST_F(CudaDnn, AGraphThatTheLibraryRefusesIsTheImages) {
+  if (!IsEmulated()) GTEST_SKIP() << "refuses what it is told to";
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    ASSERT_TRUE(MakeCase<BF16>(Attention{})->Run(gpu).ok());
+    // The graph's tensors, operations and itself are finalized before its heuristics are.
+    const auto one = MakeCase<BF16>(Convolution{});
+    for (int i = 0; i < 2; ++i) TestDriver::Get().Fail("cudnnBackendFinalize", 7, kNotSupported);
+    EXPECT_EQ(ExecutionsOf([&] { ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>); }), 0);
+    // It stays so.
+    EXPECT_EQ(ExecutionsOf([&] { ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>); }), 0);
+  }
+  EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("cuDNN has no plan that is exact enough for t0 = bf16[4,6,9,11]")));
+}
+
+TEST_F(CudaDnn, AFailureIsReportedOnceAndWhatFollowsRuns) {
+  if (!IsEmulated()) GTEST_SKIP() << "fails when it is told to";
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{});
+  ASSERT_TRUE(one->Run(gpu).ok());
+  TestDriver::Get().Fail("cudnnBackendExecute", 1, kExecutionFailed);
+  EXPECT_THAT(std::string(one->Run(gpu).status().message()), HasSubstr("cudnnBackendExecute"));
+  ExpectByLibrary<BF16>(gpu, Attention{}, "afterwards");
+}
+
+// 64 MiB may be had: of two heads of two batches each wants 33, so each call has one.
+TEST_F(CudaDnn, ACallThatWantsMoreMemoryThanItMayHaveIsCut) {
+  if (!IsEmulated()) GTEST_SKIP() << "wants what it is told to";
+  const Setting workspace("TESSERA_EMULATOR_CUDNN_WORKSPACE", "34603008");
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{.heads = 2, .has_mask = true});
+  absl::StatusOr<std::vector<BF16>> got = absl::UnknownError("");
+  EXPECT_EQ(ExecutionsOf([&] { got = one->Run(gpu); }), 4);
+  ASSERT_TRUE(got.ok()) << got.status();
+  ExpectNear<BF16>(*got, one->Want(), kTolerance<BF16>);
+}
+
+TEST_F(CudaDnn, ACallThatCantBeCutSoFarIsTheImages) {
+  if (!IsEmulated()) GTEST_SKIP() << "wants what it is told to";
+  const Setting workspace("TESSERA_EMULATOR_CUDNN_WORKSPACE", "73400320");  // 70 MiB a head
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    const auto one = MakeCase<BF16>(Attention{});
+    EXPECT_EQ(ExecutionsOf([&] { ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>); }), 0);
+  }
+  EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("cuDNN wants 73400320 bytes of memory, and may have 67108864")));
+}
+
+// A driver may wait for all streams in a call of the library, and what another stream stands at may need the loop.
+TEST_F(CudaDnn, CallsAreEnqueuedWhenNoStreamStandsStill) {
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{.rows = 32});
+  for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
+    const KernelCall& there = one->On(gpu);
+    std::promise<Device::Done> started;
+    gpu.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
+    Device::Done done = started.get_future().get();
+    gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+    std::promise<absl::Status> reported;
+    gpu.device().EnqueueReport(kCompute,
+                               [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
+    std::future<absl::Status> report = reported.get_future();
+    EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+    done(absl::OkStatus());
+    EXPECT_EQ(report.get(), absl::OkStatus());
+  }
+}
+
+// ---- hazards
+
+enum class LeftOut { kNothing, kAttentionsWait, kWritersWait };
+
+// One stream writes the queries, another attends, and the first writes them again. All is enqueued before anything
+// runs.
+std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
+  const TestDriver& driver = TestDriver::Get();
+  driver.Seed(seed);
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{});
+  const KernelCall& there = one->On(gpu);
+  const auto elements = NumElements(there.inputs[0].extents);
+  const std::vector<BF16> other = Normal<BF16>(elements, 5);
+  const BF16* from = gpu.Put(other);
+  const CopyWork copy{.extents = {elements},
+                      .element_bytes = 2,
+                      .source = from,
+                      .source_strides = {1},
+                      .destination = const_cast<void*>(there.inputs[0].data),
+                      .destination_strides = {1}};
+  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});  // what is made once is made
+  EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
+  gpu.device().Drain();
+  const size_t before = driver.Hazards().size();
+  driver.Hold();
+  gpu.device().Hold();
+  gpu.device().EnqueueRun(kExchange, copy);
+  gpu.device().EnqueueSignal(kExchange, 1);
+  if (left_out != LeftOut::kAttentionsWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
+  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+  gpu.device().EnqueueSignal(kCompute, 1);
+  if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
+  gpu.device().EnqueueRun(kExchange, copy);
+  std::promise<void> done[2];
+  size_t reported = 0;
+  for (const StreamId stream : {kCompute, kExchange}) {
+    gpu.device().EnqueueReport(stream, [&done, n = reported++](absl::Status status, const RunTimes&) {
+      EXPECT_EQ(status, absl::OkStatus());
+      done[n].set_value();
+    });
+  }
+  gpu.device().Flush();
+  // Two copies, the attention, two signals and two reports; and three to a wait, as the other stream records an event,
+  // and the host looks before it.
+  const int queued = left_out == LeftOut::kNothing ? 13 : 10;
+  while (driver.Queued() < queued) std::this_thread::yield();
+  driver.Release();
+  for (std::promise<void>& one_done : done) one_done.get_future().get();
+  std::vector<std::string> hazards = driver.Hazards();
+  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
+  return hazards;
+}
+
+TEST_F(CudaDnn, AnOrderedAttentionHasNoHazards) {
+  if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
+  }
+}
+
+TEST_F(CudaDnn, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
+  if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    for (const LeftOut left_out : {LeftOut::kAttentionsWait, LeftOut::kWritersWait}) {
+      EXPECT_THAT(FindHazards(seed, left_out), Contains(HasSubstr("cudnn"))) << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
