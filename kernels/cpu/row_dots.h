@@ -62,8 +62,8 @@ bool TakeRowDots(const DimGroup& batch, const DimGroup& inner, const KernelCall&
   Walk(absl::MakeConstSpan(batch).first(batch.size() - 1), {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
     for (int64_t i = 0; i < rows.extent; ++i) {
       T& to = output[at[2] + i * rows.strides[2]];
-      const T sum = RowDot(left + at[0] + i * rows.strides[0], inner[0].strides[0],
-                           right + at[1] + i * rows.strides[1], inner[0].strides[1], inner[0].extent);
+      const T sum = RowDot(left + at[0] + i * rows.strides[0], inner[0].strides[0], right + at[1] + i * rows.strides[1],
+                           inner[0].strides[1], inner[0].extent);
       to = call.store == KernelStore::kAdd ? static_cast<T>(to + sum) : sum;
     }
   });

@@ -70,10 +70,14 @@ Numbers64 Taken(const Numbers64& x, int dim, const std::vector<int64_t>& places)
   return taken;
 }
 
-std::vector<Placements> Cuts(const Mesh& mesh, int rank, const std::vector<ReduceOp>& pending) {
+// All, and explicit sizes of dim 0, which has `extent`.
+std::vector<Placements> Cuts(const Mesh& mesh, int rank, const std::vector<ReduceOp>& pending, int64_t extent) {
   std::vector<Placements> all = AllPlacements(mesh.ndim(), rank, pending);
-  if (mesh.ndim() == 1)
-    all.push_back({Placement::Shard(0, mesh.size() == 2 ? std::vector<int64_t>{6, 1} : std::vector<int64_t>{0, 4, 3})});
+  if (mesh.ndim() > 1) return all;
+  std::vector<int64_t> sizes(static_cast<size_t>(mesh.size()));
+  sizes.back() = 1;
+  sizes[sizes.size() - 2] = extent - 1;
+  all.push_back({Placement::Shard(0, std::move(sizes))});
   return all;
 }
 
@@ -108,12 +112,11 @@ TEST(Rows, AMaskMovesNoneOfThem) {
     const Mesh mesh = MakeMesh(shape);
     for (const int dim : {0, 1}) {
       size_t number = 0;
-      for (const Placements& of_x : Cuts(mesh, 2, {ReduceOp::kSum})) {
-        for (const Placements& of_mask : Cuts(mesh, 1, {})) {
+      for (const Placements& of_x : Cuts(mesh, 2, {ReduceOp::kSum}, kRows)) {
+        for (const Placements& of_mask : Cuts(mesh, 1, {}, dim == 0 ? kRows : kColumns)) {
           if (mesh.ndim() == 2 && ++number % 3 != 0) continue;
           const TensorSpec x = MakeSpec(DType::kF64, {kRows, kColumns}, mesh, of_x);
-          TensorSpec mask = MakeSpec(DType::kBool, {dim == 0 ? kRows : kColumns}, mesh, of_mask);
-          DropIdleSizes(mask);
+          const TensorSpec mask = MakeSpec(DType::kBool, {dim == 0 ? kRows : kColumns}, mesh, of_mask);
           for (const Topology& topology : Topologies()) CheckFilter(x, mask, dim, topology);
           if (::testing::Test::HasFailure()) return;
         }
@@ -125,7 +128,7 @@ TEST(Rows, AMaskMovesNoneOfThem) {
 TEST(Rows, PlacesAreThoseOfTheWholeMask) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3}, {2, 2}}) {
     const Mesh mesh = MakeMesh(shape);
-    for (const Placements& placements : Cuts(mesh, 1, {})) {
+    for (const Placements& placements : Cuts(mesh, 1, {}, kRows)) {
       const TensorSpec mask = MakeSpec(DType::kBool, {kRows}, mesh, placements);
       const Numbers64 flags = {0, 1, 1, 0, 0, 0, 1};
       for (const Topology& topology : Topologies()) {
@@ -187,13 +190,12 @@ TEST(Rows, GathersAreCutWhereTheDimIs) {
     const Mesh mesh = MakeMesh(shape);
     for (const int dim : {0, 1}) {
       size_t number = 0;
-      for (const Placements& of_x : Cuts(mesh, 2, {ReduceOp::kSum})) {
-        for (const Placements& of_indices : Cuts(mesh, 1, {})) {
-          for (const int64_t count : {int64_t{7}, int64_t{3}, int64_t{40}}) {
+      for (const Placements& of_x : Cuts(mesh, 2, {ReduceOp::kSum}, kRows)) {
+        for (const int64_t count : {int64_t{7}, int64_t{3}, int64_t{40}}) {
+          for (const Placements& of_indices : Cuts(mesh, 1, {}, count)) {
             if (mesh.ndim() == 2 && ++number % 3 != 0) continue;
             const TensorSpec x = MakeSpec(DType::kF64, {kRows, kColumns}, mesh, of_x);
-            TensorSpec indices = MakeSpec(DType::kI64, {count}, mesh, of_indices);
-            DropIdleSizes(indices);
+            const TensorSpec indices = MakeSpec(DType::kI64, {count}, mesh, of_indices);
             for (const Topology& topology : Topologies()) CheckGather(x, indices, dim, topology);
             if (::testing::Test::HasFailure()) return;
           }
