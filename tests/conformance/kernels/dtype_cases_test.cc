@@ -243,8 +243,12 @@ TEST(DTypeCases, ScansToEveryDType) {
       if (!MayCast(from, to) || to == DType::kBool) continue;
       for (const ReduceOp op : kOps) {
         if (!HasOp(op, to)) continue;
-        const StridedArray input =
+        StridedArray input =
             IsComplex(to) ? Small(from, {6, 7}, Layout::kPadded, 3) : Numbers(from, {6, 7}, Layout::kPadded, 3);
+        // Sums and products of floats that are exact in every order (scan_test.cc has all numbers).
+        if (Kind(to) == DTypeKind::kFloat && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
+          for (int64_t i = 0; i < input.size(); ++i) input.Set(i, ValueOf(from, i % 5 == 0 ? 2 : 1));
+        }
         StridedArray output(to, {6, 7}, Layout::kReversed);
         ExpectAgreement(ScanOp{op, 1}, {&input}, output);
         ExpectAgreement(ScanOp{op, 0, ScanSpan::kExclusive, ScanDirection::kReverse}, {&input}, output);

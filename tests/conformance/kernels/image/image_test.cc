@@ -340,7 +340,7 @@ TEST(Edits, ThoseOfANameAreSeen) {
       {"reduce_columns", "reduce_columns_v_sum_f32", "add.rn.f32", "mul.rn.f32"},
       {"order", "sort_pass", "setp.lt.u64", "setp.le.u64"},
       {"order", "argreduce", "bar.sync 0;", ""},
-      {"index", "gather_4", "setp.ge.s64", "setp.gt.s64"},
+      {"index", "gather_8", "setp.ge.s64", "setp.gt.s64"},
       {"matmul", "matmul_f32", "bar.sync 0;", ""},
       {"matmul", "matmul_f32", "mul.rn.f32", "add.rn.f32"},
       {"create", "rand_uniform", "xor.b32", "or.b32"},
