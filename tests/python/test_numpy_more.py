@@ -29,7 +29,9 @@ CALLS = {
     "unwrap": lambda m: [m.unwrap(m.asarray([0, 0.78, 5.49, 6.28, -3, 3.3, 9])), m.unwrap(m.asarray([0, 1, 2, -1, 0]), period=4),
                          m.unwrap(m.asarray(10 * X.reshape(2, 4)), axis=0), m.unwrap(m.asarray(10 * X), discont=4.0)],
     "rollaxis": lambda m: [m.rollaxis(m.ones((3, 4, 5)), axis, start) for axis, start in ((2, 0), (0, 3), (1, -1))],
-    "trim_zeros": lambda m: [m.trim_zeros(m.asarray([0, 0, 1, 2, 0, 3, 0]), how) for how in ("fb", "f", "b")] + [m.trim_zeros(m.asarray([0, 0]))],
+    "trim_zeros": lambda m: [m.trim_zeros(m.asarray([0, 0, 1, 2, 0, 3, 0]), how) for how in ("fb", "f", "b")] +
+                            [m.trim_zeros(m.asarray([0, 0])), m.trim_zeros(m.asarray([[0, 0, 0], [0, 1, 0], [0, 2, 0]])),
+                             m.trim_zeros(m.asarray([[0, 0, 0], [0, 1, 0]]), axis=0), m.trim_zeros(m.zeros((2, 2)))],
     "apply_over_axes": lambda m: m.apply_over_axes(m.sum, m.asarray(np.arange(24.0).reshape(2, 3, 4)), [0, 2]),
     "mask_indices": lambda m: m.mask_indices(4, m.triu, 1),
     "real_if_close": lambda m: [m.real_if_close(m.asarray([1 + 1e-15j, 2])), m.real_if_close(m.asarray([1 + 1e-3j, 2]))],
@@ -90,7 +92,7 @@ def test_roots_are_the_zeros(session):
 @pytest.mark.parametrize("call, said", [
     (lambda: ts.polyder([1, 2], -1), "m is -1, below 0"), (lambda: ts.polyint([1, 2], 2, k=[1, 2, 3]), "k has 3 constants for m=2"),
     (lambda: ts.polyfit([1.0, 2], [1.0], 1), "y has a row for each"), (lambda: ts.poly(ts.ones((2, 3))), "no vector of zeros and no square matrix"),
-    (lambda: ts.trim_zeros(ts.ones((2, 2))), "has 2 dims, not 1"), (lambda: ts.rollaxis(ts.ones((2, 2)), 0, 5), "start is 5"),
+    (lambda: ts.trim_zeros(ts.ones((2,)), "x"), "trim is 'x'"), (lambda: ts.rollaxis(ts.ones((2, 2)), 0, 5), "start is 5"),
     (lambda: ts.asarray_chkfinite([1.0, np.nan]), "has infinities or NaNs"), (lambda: ts.histogramdd(ts.ones((3, 2)), bins=[1, 2, 3]), "points of 2"),
     (lambda: ts.apply_over_axes(lambda x, axis: x.sum(), ts.ones((2, 3, 4)), [0]), "func makes")])
 def test_what_does_not_go_is_said(session, call, said):

@@ -126,19 +126,24 @@ def rollaxis(a, axis, start=0):
     return moveaxis(a, axis, start - 1 if axis < start else start)
 
 
-def trim_zeros(filt, /, trim="fb"):
-    """trim_zeros(filt, /, trim='fb')
+def trim_zeros(filt, /, trim="fb", axis=None):
+    """trim_zeros(filt, /, trim='fb', axis=None)
 
-    The vector filt without the zeros at its front (trim has 'f'), its back ('b') or both. Waits for how many there are."""
+    The tensor filt without the zeros at its front (trim has 'f'), its back ('b') or both, along an axis, several or by default all. Waits
+    for where the elements that aren't zero are."""
     filt = as_tensor(filt)
-    if filt.ndim != 1:
-        raise InvalidArgumentError(f"trim_zeros: {filt._spec} has {filt.ndim} dims, not 1")
     if not set(trim.lower()) <= {"f", "b"}:
         raise InvalidArgumentError(f"trim_zeros: trim is {trim!r}; it has f, b or both")
-    places = indices_of(filt)[0].full_tensor()
-    if places.size == 0:
-        return filt[:0] if trim else filt
-    return filt[places[0] if "f" in trim.lower() else 0:places[-1] + 1 if "b" in trim.lower() else filt.size]
+    axes = range(filt.ndim) if axis is None else axes_of("trim_zeros", axis, filt.ndim)
+    key = [slice(None)] * filt.ndim
+    for d, places in enumerate(one.full_tensor() for one in indices_of(filt)):
+        if d not in axes:
+            continue
+        if places.size == 0:
+            key[d] = slice(0, 0) if trim else slice(None)
+        else:
+            key[d] = slice(places.min() if "f" in trim.lower() else 0, places.max() + 1 if "b" in trim.lower() else filt.shape[d])
+    return filt[tuple(key)]
 
 
 def apply_over_axes(func, a, axes):
