@@ -134,7 +134,8 @@ def test_the_figures_of_a_gpu_are_all_measured(gpu):
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)["figures"]
     assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "linear_f32_16", "linear_tf32_16",
-                             "chain_of_6_maps", "sum", "softmax", "upload", "download",
+                             "chain_of_6_maps", "sum", "softmax", "sum_of_rows", "sum_of_columns", "max", "argmax_of_rows", "argmax_of_columns",
+                             "cumulative_sum_of_rows", "cumulative_sum_of_a_vector", "gather_of_rows", "scatter_add_of_rows", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
                              "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "conv_bf16", "conv_f32"]
     for name, figure in figures.items():
