@@ -43,6 +43,20 @@ def mesh22(session):
         yield mesh
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder for the files of a cluster that serves it."""
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture
+def folder(served, request):
+    """A folder of the test's own among those that are served."""
+    path = served / request.node.name.replace("[", "-").strip("]")
+    path.mkdir()
+    return path
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

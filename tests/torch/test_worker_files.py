@@ -19,21 +19,9 @@ from tessera.torch import _checkpoint, _restore, _worker_files
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    return tmp_path_factory.mktemp("served")
-
-
-@pytest.fixture(scope="module")
 def cluster(served):
     with ts.local_cluster(workers=4, memory="256MiB", files=served) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def folder(served, request):
-    path = served / request.node.name.replace("[", "-").strip("]")
-    path.mkdir()
-    return path
 
 
 @pytest.fixture

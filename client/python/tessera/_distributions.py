@@ -84,11 +84,10 @@ class _Draw:
 
     def full(self, name: str):
         """A parameter for each sample."""
-        value = self.values[name]
-        return self._filled(value) if isinstance(value, float) else broadcast_to(value, self.shape)
+        return self._each(self.values[name])
 
-    def _filled(self, value: float):
-        return full(self.shape, value, dtype=np.float64, **self._place)
+    def _each(self, value):
+        return full(self.shape, value, dtype=np.float64, **self._place) if isinstance(value, float) else broadcast_to(value, self.shape)
 
     def uniform(self):
         """In [0, 1)."""
@@ -102,8 +101,7 @@ class _Draw:
         return -made.log1p(-made.maximum(self.uniform(), 2.0 ** -54))
 
     def gamma(self, alpha):
-        alpha = self._filled(alpha) if isinstance(alpha, float) else broadcast_to(alpha, self.shape)
-        return _samplers.gamma(alpha, self.uniform, self.normal)
+        return _samplers.gamma(self._each(alpha), self.uniform, self.normal)
 
     def poisson(self, mean):
         return _samplers.poisson(broadcast_to(mean, self.shape), self.uniform)
@@ -120,14 +118,14 @@ def standard_exponential(size=None):
     """standard_exponential(size=None)
 
     Exponential numbers of mean 1, of shape size."""
-    return _Draw("standard_exponential", () if size is None else size).exponential()
+    return _Draw("standard_exponential", size).exponential()
 
 
 def standard_cauchy(size=None):
     """standard_cauchy(size=None)
 
     Numbers of Cauchy's distribution around 0, of shape size."""
-    draw = _Draw("standard_cauchy", () if size is None else size)
+    draw = _Draw("standard_cauchy", size)
     return draw.normal() / draw.normal()
 
 
@@ -384,7 +382,7 @@ def hypergeometric(ngood, nbad, nsample, size=None):
 
     logs = log_choose(good, k) + log_choose(bad, taken - k)
     sums = np.cumsum(np.exp(logs - logs.max()))
-    draw = _Draw("hypergeometric", () if size is None else size)
+    draw = _Draw("hypergeometric", size)
     place = searchsorted(asarray(sums[:-1] / sums[-1]), draw.uniform(), side="right")
     return astype(place, np.int64) + least
 

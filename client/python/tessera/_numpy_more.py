@@ -15,7 +15,7 @@ from ._mesh import integers
 from ._numpy_calls import as_tensor
 from ._numpy_names import diff
 from ._ops import astype, concat, moveaxis, reshape, stack
-from ._statistics import _added_up, _edges, _real, beside
+from ._statistics import _added_up, _edges, _real, beside, bins_of
 from ._tensor import axes_of
 
 # ---- products ------------------------------------------------------------------------------------
@@ -227,11 +227,8 @@ def histogramdd(sample, /, bins=10, range=None, density=False, weights=None):  #
     for d, (of_bins, of_range) in enumerate(zip(bins, ranges)):
         line = astype(sample[:, d], np.float64)
         ends = _edges(line, of_bins, of_range).astype(np.float64)
-        count = ends.size - 1
-        place = made.searchsorted(beside("histogramdd", line, ends), line, side="right") - 1
-        place = made.where(line == float(ends[-1]), count - 1, place)
-        inside = made.logical_and(line >= float(ends[0]), line <= float(ends[-1]))
-        flat = place if flat is None else flat * count + place
+        place, inside = bins_of("histogramdd", line, ends)
+        flat = place if flat is None else flat * (ends.size - 1) + place
         is_in = inside if is_in is None else made.logical_and(is_in, inside)
         edges.append(ends)
     shape = tuple(one.size - 1 for one in edges)

@@ -311,11 +311,8 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
     x = _real("histogram", x)
     edges = _edges(x, bins, range)
     dtype = result_type(x, edges) if x.dtype != np.bool_ else np.float64
-    given, known = astype(x, dtype), beside("histogram", x, edges.astype(dtype))
     count = edges.size - 1
-    places = made.searchsorted(known, given, side="right") - 1
-    places = made.where(given == float(edges[-1]), count - 1, places)
-    is_in = made.logical_and(given >= float(edges[0]), given <= float(edges[-1]))
+    places, is_in = bins_of("histogram", astype(x, dtype), edges)
     places = made.where(is_in, places, count)
     if weights is None:
         sums = _added_up(places, None, count)
@@ -328,6 +325,13 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
     if density:
         sums = sums / beside("histogram", x, np.diff(edges).astype(np.float64)) / made.sum(sums)
     return sums, shown
+
+
+def bins_of(op: str, x, edges: np.ndarray):
+    """The number of each element's bin, of which the last has its right edge; and whether it is in one at all."""
+    places = made.searchsorted(beside(op, x, edges.astype(x.dtype)), x, side="right") - 1
+    places = made.where(x == float(edges[-1]), edges.size - 2, places)
+    return places, made.logical_and(x >= float(edges[0]), x <= float(edges[-1]))
 
 
 def _edges(x, bins, given) -> np.ndarray:

@@ -132,14 +132,14 @@ class _Graph:
             return self._record(args)
 
     def _record(self, args):
-        generators = [(one, one.get_offset()) for one in (_device_generator(),)]
+        generator = _device_generator()
+        offset = generator.get_offset()
         try:
             program = _Program(self, args)
             out = program.record(args)
         except FailedPreconditionError:         # it reads values
             self.is_repeatable = False
-            for generator, offset in generators:
-                generator.set_offset(offset)
+            generator.set_offset(offset)
             return self.function(*args)
         if program.is_whole:
             self.programs.insert(0, program)
@@ -147,7 +147,7 @@ class _Graph:
         return out
 
 
-_new_graph = _Graph
+_new_graph = _Graph      # tests watch the graphs that are made
 
 
 def _device_generator():
@@ -268,5 +268,3 @@ def _value(one):
     if isinstance(one, torch.Tensor):
         return (one.dtype, tuple(one.shape), one.tolist() if one.numel() < 64 else object())
     return (type(one), one)
-
-

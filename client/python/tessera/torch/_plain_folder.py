@@ -18,8 +18,8 @@ _INDEX_ENDS = ".safetensors.index.json"
 MAX_HEAD = 100 << 20        # as safetensors has it
 
 
-def head_of(file: pathlib.Path) -> dict:
-    """The head of a safetensors file; InvalidArgumentError where it has none."""
+def head_of(file: pathlib.Path) -> tuple[dict, int]:
+    """The head of a safetensors file, and the byte where its tensors begin; InvalidArgumentError where it has none."""
     try:
         with open(file, "rb") as opened:
             size, = struct.unpack("<Q", opened.read(8))
@@ -28,7 +28,7 @@ def head_of(file: pathlib.Path) -> dict:
         raise InvalidArgumentError(f"load: {file} can't be read, it may be cut: {str(error)[:200]}") from None
     if not isinstance(head, dict):
         raise InvalidArgumentError(f"load: {file} can't be read: its head is {type(head).__name__}, not a dict")
-    return head
+    return head, 8 + size
 
 
 def _files_of(path: pathlib.Path) -> tuple[pathlib.Path, dict | None, list[str]]:
@@ -67,12 +67,10 @@ def index_of(path: pathlib.Path) -> tuple[pathlib.Path, dict]:
             raise InvalidArgumentError(f"load: the index of {folder} names the file {file!r}, which is not in its folder")
         if not (folder / file).is_file():
             raise NotFoundError(f"load: {folder} is cut: the file {file} is missing")
-        head = head_of(folder / file)
+        head, begin = head_of(folder / file)
         head.pop("__metadata__", None)
         for name, entry in head.items():
             tensors[name], where[name] = _entry(folder / file, name, entry), file
-        with open(folder / file, "rb") as opened:
-            begin = 8 + struct.unpack("<Q", opened.read(8))[0]
         sizes[file] = begin + max((entry["data_offsets"][1] for entry in head.values()), default=0)
     if weights is not None:
         absent = [f"{name} of {file}" for name, file in weights.items() if where.get(name) != file]

@@ -60,7 +60,7 @@ class _Tensor:
 
 def _save_of(file: pathlib.Path) -> str | None:
     """The number of the save that wrote a safetensors file; None where its head doesn't say one."""
-    metadata = head_of(file).get("__metadata__")
+    metadata = head_of(file)[0].get("__metadata__")
     return metadata.get(SAVE) if isinstance(metadata, dict) else None
 
 

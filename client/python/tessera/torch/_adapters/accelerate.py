@@ -7,11 +7,11 @@ on to processes that have no such device; so the property that chooses is replac
 from __future__ import annotations
 
 from .._device import DEVICE
+from ._choice import has_session, warn_of_cpu
 
 
 def install(module) -> None:
     """module: accelerate.state"""
-    from . import has_session, warn_of_cpu
     chosen_by_accelerate = module.PartialState.default_device.fget
 
     def default_device(state):

@@ -7,11 +7,12 @@ import importlib
 
 import torch
 
+from ..._placements import Replicate, Shard
 from .. import _memory
-from .._data_parallel import Shard
 from .._device import DEVICE, NAME
 from .._fully_shard import fully_shard
 from .._moving import default_mesh, default_placement
+from ._choice import has_session, warn_of_cpu
 
 
 def _accelerator_of(base, errors):
@@ -46,7 +47,6 @@ def _accelerator_of(base, errors):
 
         @staticmethod
         def is_available() -> bool:
-            from . import has_session
             return has_session()
 
         @staticmethod
@@ -82,7 +82,6 @@ def _strategy_of(base):
             names = list(self.mesh.mesh_dim_names or ())
             dims = self._batch_dims if self._batch_dims is not None else ["dp"] if "dp" in names else range(self.mesh.ndim)
             dims = [names.index(one) if isinstance(one, str) else one for one in ([dims] if isinstance(dims, (str, int)) else dims)]
-            from ..._placements import Replicate
             return [Shard(0) if k in dims else Replicate() for k in range(self.mesh.ndim)]
 
         def model_to_device(self) -> None:
@@ -119,7 +118,7 @@ def _is_chosen(connector) -> bool:
 
 def _install(connector, precision_of, strategy) -> None:
     """connector: the class by which a Trainer, or Fabric, chooses accelerator, strategy and precision. strategy: makes the default one."""
-    from . import has_session, warn_of_cpu
+    module = importlib.import_module(connector.__module__)
     auto, choose, precision = connector._choose_auto_accelerator, connector._choose_strategy, connector._check_and_init_precision
 
     def choose_auto_accelerator() -> str:
@@ -138,10 +137,9 @@ def _install(connector, precision_of, strategy) -> None:
     def check_and_init_precision(self):
         kind, given = precision_of(self)
         if _is_chosen(self) and given is None and kind in ("16-mixed", "bf16-mixed"):
-            return self_module.MixedPrecision(kind, NAME)
+            return module.MixedPrecision(kind, NAME)
         return precision(self)
 
-    self_module = importlib.import_module(connector.__module__)
     connector._choose_auto_accelerator = staticmethod(choose_auto_accelerator)
     connector._choose_strategy = choose_strategy
     connector._check_and_init_precision = check_and_init_precision

@@ -10,13 +10,13 @@ import torch
 from ..._errors import InvalidArgumentError
 from .._device import DEVICE, NAME
 from .._moving import default_mesh
+from ._choice import has_session
 
 _WHOLE_POOL = ("auto", "balanced", "balanced_low_0", "sequential")      # accelerate's ways to spread a model over several devices
 
 
 def install_training_arguments(module) -> None:
     """module: transformers.training_args. Trainer's device is what TrainingArguments says."""
-    from . import has_session
     setup = module.TrainingArguments.__dict__["_setup_devices"].func
 
     @functools.wraps(setup)
@@ -31,7 +31,6 @@ def install_training_arguments(module) -> None:
 
 def install_models(module) -> None:
     """module: transformers.modeling_utils. PreTrainedModel.from_pretrained takes device_map and tp_plan for this device."""
-    from . import has_session
     load = module.PreTrainedModel.__dict__["from_pretrained"].__func__
 
     @functools.wraps(load)
