@@ -14,7 +14,7 @@ READS_ROWS = DEVICE == "cpu" and TRANSPORT == "shm"
 
 
 def moved_of(session, act):
-    """What it gives, and the bytes that each worker received for it."""
+    """The result, and the bytes that each worker received for it."""
     with session.comm_debug() as comm:
         y = act()
         y.wait()

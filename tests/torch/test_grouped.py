@@ -93,7 +93,7 @@ class Experts(nn.Module):
 
 
 class Block(nn.Module):
-    """Of a Mixtral (weights that add up to one) or a Qwen3 with experts (an expert beside the routed ones)."""
+    """The experts of a Mixtral (weights that add up to one) or a Qwen3 with experts (an expert beside the routed ones)."""
 
     def __init__(self, kind):
         super().__init__()

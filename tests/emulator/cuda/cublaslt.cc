@@ -1,8 +1,6 @@
 // The calls of cuBLASLt that a worker makes, as libcublasLt.so.13 exports them, on the emulated driver. A wrong call
 // says why on stderr and returns what the real one's header promises. A product is an operation of its stream.
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +11,7 @@
 
 #include <cublasLt.h>
 
+#include "tests/emulator/cuda/driver_of_library.h"
 #include "tests/emulator/cuda/libraries.h"
 #include "tests/emulator/cuda/lt_product.h"
 
@@ -26,30 +25,6 @@ namespace {
 
 constexpr int kVersion = 130100;
 constexpr int kFirstDriverError = 100;  // of those that a context keeps
-
-// The emulated driver's own functions; of a real driver there are none.
-struct Driver {
-  decltype(&::tessera_emulator_enter) enter = nullptr;
-  decltype(&::tessera_emulator_push) push = nullptr;
-  decltype(&::tessera_emulator_may_wait_for_all) may_wait_for_all = nullptr;
-  decltype(&::cuCtxGetCurrent) current = nullptr;
-};
-const Driver& TheDriver() {
-  static const Driver driver = [] {
-    Driver found;
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (library == nullptr) return found;
-    const auto take = [&](const char* name, auto& function) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    };
-    take("tessera_emulator_enter", found.enter);
-    take("tessera_emulator_push", found.push);
-    take("tessera_emulator_may_wait_for_all", found.may_wait_for_all);
-    take("cuCtxGetCurrent", found.current);
-    return found;
-  }();
-  return driver;
-}
 
 cublasStatus_t Enter(const char* function) {
   if (TheDriver().enter == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;

@@ -1,7 +1,7 @@
 """torch.nn.attention.flex_attention on this device: scores and masks by functions of the caller, as ops on whole tensors.
 
 score_mod and mask_mod are written for one score. They get all of them here: the scores (batch, heads, length of queries, of keys), and
-the four indices as tensors that broadcast to them, (batch,1,1,1) to (1,1,1,keys). What they say of numbers they say of tensors. Autograd
+the four indices as tensors that broadcast to them, (batch,1,1,1) to (1,1,1,keys). A function of four numbers gives the same of tensors. Autograd
 records it, so whatever tensors they take get their gradients. Shards of batches and heads stay.
 """
 

@@ -108,7 +108,7 @@ class _Shards(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):
         places = ctx.given
-        if places is None:      # a whole argument of several shards: each has a term. Of a term of a sum the gradient is the sum's.
+        if places is None:      # a whole argument of several shards: each has a term. The gradient of a sum's term is the sum's.
             places = [Partial("sum") if one.is_replicate() and m in ctx.cut else Replicate() if one.is_partial() else one
                       for m, one in enumerate(ctx.placements)]
         own = dict(zip(ctx.positions, grads))

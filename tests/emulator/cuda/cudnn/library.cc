@@ -4,8 +4,6 @@
 //   TESSERA_EMULATOR_CUDNN_VERSION=80900     what cudnnGetVersion says
 //   TESSERA_EMULATOR_CUDNN_WORKSPACE=1000    bytes of workspace for each part of a call
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -19,6 +17,7 @@
 
 #include "server/device/cuda/cudnn_constants.h"
 #include "tests/emulator/cuda/cudnn/graph.h"
+#include "tests/emulator/cuda/driver_of_library.h"
 #include "tests/emulator/cuda/libraries.h"
 
 using namespace tessera::emulator;  // NOLINT: these functions' names are the library's, in the global namespace
@@ -29,29 +28,6 @@ namespace {
 constexpr size_t kVersion = 91900;
 constexpr int kFirstStatus = 1000;  // below are the driver's errors
 constexpr int64_t kMaxNotes = 10;
-
-struct Driver {
-  decltype(&::tessera_emulator_enter) enter = nullptr;
-  decltype(&::tessera_emulator_push) push = nullptr;
-  decltype(&::tessera_emulator_may_wait_for_all) may_wait_for_all = nullptr;
-  decltype(&::cuCtxGetCurrent) current = nullptr;
-};
-const Driver& TheDriver() {
-  static const Driver driver = [] {
-    Driver found;
-    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    if (library == nullptr) return found;
-    const auto take = [&](const char* name, auto& function) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    };
-    take("tessera_emulator_enter", found.enter);
-    take("tessera_emulator_push", found.push);
-    take("tessera_emulator_may_wait_for_all", found.may_wait_for_all);
-    take("cuCtxGetCurrent", found.current);
-    return found;
-  }();
-  return driver;
-}
 
 thread_local std::string last_error;
 
@@ -353,7 +329,7 @@ const char* RunState(void* opaque, const TesseraEmulatorMemory* memory) {
   return state.wrong.empty() ? nullptr : state.wrong.c_str();
 }
 
-// The pack's pointers, by identity. What is a number is read now.
+// The pack's pointers, by identity. A number is read now.
 int TakePack(const Descriptor& pack, DnnExecution* execution) {
   const std::vector<int64_t> ids = pack.Get<int64_t>(dnn::kVariantPackUniqueIds);
   const std::vector<void*> pointers = pack.Get<void*>(dnn::kVariantPackDataPointers);

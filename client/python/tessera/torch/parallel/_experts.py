@@ -69,7 +69,7 @@ class MixtureOfExperts(nn.Module):
         return said if self._mesh is None else self._as_it_came(said, x)
 
     def _ask_all(self, tokens):
-        """What all chosen experts say, each token's choices in the order of their experts; then added up again."""
+        """The outputs of all chosen experts, each token's choices in the order of their experts; then added up again."""
         probabilities = F.softmax(self.router(tokens), -1)
         with torch.no_grad():
             chosen = probabilities.topk(self.top_k, -1).indices
