@@ -31,13 +31,6 @@ bool StateMachine::IsComplete(Ordinal ordinal) const {
   return found == ops_.end() || found->second->missing.empty();
 }
 
-WorkerIndex StateMachine::FreeWorkerIndex() const {
-  for (int32_t index = 0;; ++index) {
-    auto found = workers_.find(WorkerIndex(index));
-    if (found == workers_.end() || found->second.state == WorkerState::kDead) return WorkerIndex(index);
-  }
-}
-
 absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& call,
                                              const std::vector<std::variant<HandleId, Scalar, OperandLayout>>& operands,
                                              const std::vector<MemoryMap::Request>& held) const {

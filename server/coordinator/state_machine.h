@@ -57,7 +57,6 @@ class StateMachine final : private MachineTables {
   const GivenNumbers& given() const { return given_; }
   int64_t unsettled_ops() const { return static_cast<int64_t>(ops_.size()); }
   bool IsMappedByPeers(WorkerIndex worker) const;  // whether it and another one that is there map each other's memory
-  WorkerIndex FreeWorkerIndex() const;             // the lowest number that a joining worker may take
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
   bool AwaitsRanks(SessionId session) const;             // whether some collective of it waits for other ranks

@@ -46,6 +46,15 @@ def test_workers_of_two_hosts_join_by_an_address_and_a_token_and_exchange_messag
         assert "the address that reaches the coordinator" in pool.log_of(0)
 
 
+def test_workers_that_start_at_once_get_a_number_each(tmp_path):
+    """A number is kept between the answer to `join` and the worker's link, too."""
+    with JoinedPool(tmp_path) as pool:
+        for _ in range(8):
+            pool.join()
+        with pool.connect(workers=8) as session:
+            assert [worker["index"] for worker in session.workers()] == list(range(8))
+
+
 def test_certificates_are_renewed_while_ops_run_and_connections_that_are_made_later_see_the_new_ones(tmp_path):
     with JoinedPool(tmp_path, "--leaf-lifetime=3s") as pool:
         for host in ("one", "two"):

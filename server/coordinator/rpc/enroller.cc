@@ -27,11 +27,6 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& file) 
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-bool IsAlive(const StateMachine& machine, WorkerIndex index) {
-  const auto found = machine.workers().find(index);
-  return found != machine.workers().end() && found->second.state != WorkerState::kDead;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Enroller>> Enroller::Make(const EnrolOptions& options, const TlsFiles& tls) {
@@ -67,8 +62,8 @@ absl::Status Enroller::CheckHosts(const std::vector<std::string>& hosts) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<WorkerIndex> Enroller::TakeIndex(const StateMachine& machine, const Request& request, int64_t now_ms) {
-  std::erase_if(kept_, [&](const auto& kept) { return kept.second < now_ms || IsAlive(machine, kept.first); });
+absl::StatusOr<WorkerIndex> Enroller::TakeIndex(IsHere is_here, const Request& request, int64_t now_ms) {
+  std::erase_if(kept_, [&](const auto& kept) { return kept.second < now_ms || is_here(kept.first); });
   if (request.index >= options_.max_workers) {
     return absl::ResourceExhaustedError(StrCat("enroll: worker ", request.index, " is more than --max-workers ",
                                                options_.max_workers, " of the coordinator: 0 to ",
@@ -76,21 +71,20 @@ absl::StatusOr<WorkerIndex> Enroller::TakeIndex(const StateMachine& machine, con
   }
   if (request.index >= 0) {
     const WorkerIndex wanted(request.index);
-    if (!request.renews && IsAlive(machine, wanted)) {
+    if (!request.renews && is_here(wanted)) {
       return absl::AlreadyExistsError(StrCat("enroll: worker ", request.index, " is here already; two processes claim ",
                                              "the number: give each its own --index, or none"));
     }
     return wanted;
   }
   WorkerIndex free(options_.first_number);
-  while (IsAlive(machine, free) || kept_.contains(free)) ++free.value;
+  while (is_here(free) || kept_.contains(free)) ++free.value;
   if (free.value < options_.max_workers) return free;
   return absl::ResourceExhaustedError(StrCat(
       "enroll: the coordinator has all the workers that it may have (--max-workers ", options_.max_workers, ")"));
 }
 
-absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(const StateMachine& machine, const Request& request,
-                                                    int64_t now_ms) {
+absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(IsHere is_here, const Request& request, int64_t now_ms) {
   TESSERA_RETURN_IF_ERROR(CheckHosts(request.hosts));
   if (request.key_request.size() > kMaxKeyRequest) {
     return absl::InvalidArgumentError(StrCat("enroll: a key's request of ", request.key_request.size(), " bytes"));
@@ -98,7 +92,7 @@ absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(const StateMachine& machine,
   if (request.renews && request.index < 0) {
     return absl::InvalidArgumentError("enroll: a worker that renews its certificate says its number");
   }
-  TESSERA_ASSIGN_OR_RETURN(const WorkerIndex index, TakeIndex(machine, request, now_ms));
+  TESSERA_ASSIGN_OR_RETURN(const WorkerIndex index, TakeIndex(is_here, request, now_ms));
   const std::time_t now = std::time(nullptr);
   const std::time_t ends_at = now + static_cast<std::time_t>(options_.leaf_lifetime_s);
   auto certificate = SignKeyRequest(

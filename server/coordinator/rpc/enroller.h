@@ -4,7 +4,8 @@
 // joins. Not the joining itself (hub.h), and not the checks of tokens (tenants_edge.h).
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto enroller, Enroller::Make({.ca_key = "ca.key"}, tls));
-//   enroller->Enroll(hub.machine(), {-1, key_request, {"10.0.0.7", "node7"}, false}, now_ms)   // certificate, number 3
+//   const auto is_here = [&hub](WorkerIndex index) { return hub.IsHere(index); };
+//   enroller->Enroll(is_here, {-1, key_request, {"10.0.0.7", "node7"}, false}, now_ms)   // certificate, number 3
 //
 // A certificate is of the unit "tessera-worker" and ends after leaf_lifetime, so the worker asks again before that. It
 // is for the hosts that the worker names, if --join-names lets it have them all.
@@ -16,12 +17,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/codec/authority.h"
 #include "schemas/codec/tls_files.h"
 #include "schemas/types/mesh.h"
-#include "server/coordinator/state_machine.h"
 
 namespace tessera {
 
@@ -51,10 +52,12 @@ class Enroller {
   static absl::StatusOr<std::unique_ptr<Enroller>> Make(const EnrolOptions& options, const TlsFiles& tls);
 
   // InvalidArgument for a wrong request, PermissionDenied for a name that it may not have, AlreadyExists for a number
-  // that a living worker has, ResourceExhausted where there is none left. `now_ms` is of a clock that never goes back.
-  absl::StatusOr<Enrolled> Enroll(const StateMachine& machine, const Request& request, int64_t now_ms);
+  // that a living worker has, ResourceExhausted where there is none left. `is_here` tells of a number whether a worker
+  // that lives, or is joining, has it. `now_ms` is of a clock that never goes back.
+  using IsHere = absl::FunctionRef<bool(WorkerIndex)>;
+  absl::StatusOr<Enrolled> Enroll(IsHere is_here, const Request& request, int64_t now_ms);
 
-  // A worker has joined under the number, which is kept for nobody any more.
+  // A worker has begun to join under the number (is_here() says so): it is kept for nobody any more.
   void Joined(WorkerIndex index) { kept_.erase(index); }
 
   // Where workers join.
@@ -65,7 +68,7 @@ class Enroller {
   Enroller(EnrolOptions options, SignedKey authority)
       : options_(std::move(options)), authority_(std::move(authority)) {}
   absl::Status CheckHosts(const std::vector<std::string>& hosts) const;
-  absl::StatusOr<WorkerIndex> TakeIndex(const StateMachine& machine, const Request& request, int64_t now_ms);
+  absl::StatusOr<WorkerIndex> TakeIndex(IsHere is_here, const Request& request, int64_t now_ms);
 
   const EnrolOptions options_;
   const SignedKey authority_;

@@ -312,7 +312,8 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     }
     Enroller::Request request{asked.getIndex(), TextOf(asked.getKeyRequest()), {}, asked.getRenews()};
     for (const auto host : asked.getHosts()) request.hosts.push_back(TextOf(host));
-    auto enrolled = enroller_->Enroll(hub_.machine(), request, MonotonicNs() / 1'000'000);
+    auto enrolled =
+        enroller_->Enroll([this](WorkerIndex index) { return hub_.IsHere(index); }, request, MonotonicNs() / 1'000'000);
     Require(enrolled.status());
     hub_.Record(
         {"enroll", holder_.tenant, holder_.id, 0, StrCat("worker ", enrolled->index.value), "allowed", peer_.text});

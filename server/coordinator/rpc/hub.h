@@ -100,6 +100,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     uint64_t link_key = 0;  // its link begins with it
     uint64_t reported = 0;  // reports of it that are here
   };
+  // A worker that lives, or has begun to join, has the number.
+  bool IsHere(WorkerIndex worker) const;
   // It takes part when its link is there.
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
   // A worker whose coordinator was another process goes on with this one. FailedPrecondition where that worker is not

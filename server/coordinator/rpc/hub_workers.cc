@@ -189,15 +189,18 @@ uint64_t Hub::NextIncarnation() const {
   return newest + 1;
 }
 
+bool Hub::IsHere(WorkerIndex worker) const {
+  const auto known = machine_.workers().find(worker);
+  return workers_.contains(worker) || (known != machine_.workers().end() && known->second.state != WorkerState::kDead);
+}
+
 absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
   if (is_stopping_) return absl::UnavailableError("join: the coordinator is being stopped");
   if (event.worker.value < 0) {
-    event.worker = machine_.FreeWorkerIndex();
-    while (workers_.contains(event.worker)) ++event.worker.value;  // joins that are under way
+    event.worker = WorkerIndex(0);
+    while (IsHere(event.worker)) ++event.worker.value;
   }
-  auto known = machine_.workers().find(event.worker);
-  if (workers_.contains(event.worker) ||
-      (known != machine_.workers().end() && known->second.state != WorkerState::kDead)) {
+  if (IsHere(event.worker)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
   // Those whose links are on their way, too.

@@ -2,7 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -23,7 +25,6 @@ class EnrollerTest : public testing::Test {
     std::ofstream(folder + "ca.key") << authority.key;
     tls_.ca = folder + "ca.crt";
     options_.ca_key = folder + "ca.key";
-    machine_.Apply(0, StartedEvent{});
   }
   void Make() {
     auto made = Enroller::Make(options_, tls_);
@@ -31,24 +32,20 @@ class EnrollerTest : public testing::Test {
     enroller_ = *std::move(made);
   }
   absl::StatusOr<Enroller::Enrolled> Enroll(int index, int64_t now_ms, bool renews = false) {
-    return enroller_->Enroll(machine_, {index, request_, {"node7"}, renews}, now_ms);
+    return enroller_->Enroll(is_here_, {index, request_, {"node7"}, renews}, now_ms);
   }
   int IndexOf(const absl::StatusOr<Enroller::Enrolled>& enrolled) { return enrolled.ok() ? enrolled->index.value : -1; }
   void Join(int index) {
-    WorkerJoinedEvent event;
-    event.worker = WorkerIndex(index);
-    event.incarnation = ++incarnations_;
-    event.memory_bytes = 1 << 20;
-    machine_.Apply(0, event);
-    enroller_->Joined(event.worker);
+    here_.insert(WorkerIndex(index));
+    enroller_->Joined(WorkerIndex(index));
   }
 
   EnrolOptions options_;
   TlsFiles tls_;
   const std::string request_ = MakeKeyRequest()->request;
-  StateMachine machine_{CoordinatorConfig{}};
+  std::set<WorkerIndex> here_;
+  const std::function<bool(WorkerIndex)> is_here_ = [this](WorkerIndex index) { return here_.contains(index); };
   std::unique_ptr<Enroller> enroller_;
-  uint64_t incarnations_ = 0;
 };
 
 TEST_F(EnrollerTest, WorkersThatComeAtOnceGetNumbersOfTheirOwn) {
@@ -67,7 +64,7 @@ TEST_F(EnrollerTest, AWorkerThatDiedHasItsNumberAgainAtOnce) {
   Join(3);
   EXPECT_EQ(Enroll(3, 2).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(IndexOf(Enroll(3, 2, /*renews=*/true)), 3);
-  machine_.Apply(0, WorkerLostEvent{WorkerIndex(3), incarnations_, "killed"});
+  here_.erase(WorkerIndex(3));
   EXPECT_EQ(IndexOf(Enroll(3, 3)), 3);
 }
 
@@ -91,7 +88,7 @@ TEST_F(EnrollerTest, NamesThatItMayNotHaveAreRefusedByName) {
   options_.names = {"node*", "10.0.0.?"};
   Make();
   const auto enroll = [this](std::vector<std::string> hosts) {
-    return enroller_->Enroll(machine_, {-1, request_, std::move(hosts), false}, 0).status();
+    return enroller_->Enroll(is_here_, {-1, request_, std::move(hosts), false}, 0).status();
   };
   EXPECT_TRUE(enroll({"node1", "10.0.0.7"}).ok());
   const absl::Status refused = enroll({"node1", "db"});
@@ -105,7 +102,7 @@ TEST_F(EnrollerTest, NamesThatItMayNotHaveAreRefusedByName) {
 TEST_F(EnrollerTest, WhatIsNoRequestIsRefusedAndTakesNoNumber) {
   Make();
   for (const std::string& request : {std::string(), std::string("none"), std::string(9000, 'x')}) {
-    EXPECT_EQ(enroller_->Enroll(machine_, {-1, request, {"node7"}, false}, 0).status().code(),
+    EXPECT_EQ(enroller_->Enroll(is_here_, {-1, request, {"node7"}, false}, 0).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(Enroll(-1, 0, /*renews=*/true).status().code(), absl::StatusCode::kInvalidArgument);
