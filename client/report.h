@@ -31,6 +31,8 @@ struct WorkerReport {
   std::string remote_address;  // for clients of other hosts; may be empty
   int64_t memory_bytes = 0;
   int64_t used_bytes = 0;
+  int64_t spilled_bytes = 0;  // in files of it
+  int64_t spill_bytes = 0;    // that it may have there; 0: it has no folder for them
   WorkerState state = WorkerState::kAlive;
   int32_t pid = 0;
   DeviceKind device = DeviceKind::kCpu;
@@ -52,6 +54,7 @@ struct SessionReport {
   bool connected = false;
   bool awaits_client = false;  // of the asking session: nothing of it goes on before its client has brought bytes
   bool awaits_ranks = false;   // of the asking session: some collective of it waits for other ranks
+  int64_t spilled_bytes = 0;   // in files of each worker, at most
 };
 
 // A tenant: what it was given, and what it has. Bytes are of each worker; -1: no limit.
@@ -63,7 +66,9 @@ struct TenantReport {
   int64_t max_sessions = -1;
   int64_t max_connections = -1;
   int64_t max_queued_records = -1;
-  int64_t used_bytes = 0;  // on the worker where it has the most
+  int64_t max_spilled_bytes = -1;
+  int64_t used_bytes = 0;     // on the worker where it has the most
+  int64_t spilled_bytes = 0;  // in files of a worker, at most
   uint64_t sessions = 0;
   uint64_t connections = 0;
   uint64_t queued = 0;        // records
@@ -89,7 +94,7 @@ struct DrainStep {
   std::string why;           // of one that was refused
 };
 
-enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4 };
+enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4, kSpilled = 5 };
 std::string_view ToText(TensorState state);
 
 struct TensorReport {

@@ -89,6 +89,9 @@ struct WorkerInfo {
   # In a welcome: the session may not use it. In a status: sessions that begin may not.
   draining @14 :Bool;
   # Nothing is issued to it: it is about to be shut down.
+  spilledBytes @15 :Int64;
+  # In its files, of all tenants; spillBytes is what it may have there.
+  spillBytes @16 :Int64;
 }
 
 interface Session {
@@ -158,6 +161,7 @@ struct TenantLimits {
   maxSessions @4 :Int64 = -1;
   maxConnections @5 :Int64 = -1;
   maxQueuedRecords @6 :Int64 = -1;
+  maxSpilledBytes @7 :Int64 = -1;
 }
 
 struct TenantInfo {
@@ -172,6 +176,8 @@ struct TenantInfo {
   # That its work took, summed over workers, since the coordinator began.
   removed @6 :Bool;
   # The tenants file names it no more.
+  spilledBytes @7 :Int64;
+  # In files of a worker, at most.
 }
 
 struct FlightRecord {
@@ -660,6 +666,8 @@ struct SessionInfo {
   name @8 :Text;
   awaitsRanks @9 :Bool;
   # Some collective of the asking session waits for other ranks.
+  spilledBytes @10 :Int64;
+  # In files of each worker, at most; `bytes` are those in memory.
 }
 
 struct TensorInfo {
@@ -669,5 +677,6 @@ struct TensorInfo {
   state @3 :State;
   status @4 :V.Status;
   name @5 :Text;
-  enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; }
+  enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; spilled @5; }
+  # spilled: ready, and in files of its workers.
 }

@@ -92,6 +92,8 @@ struct SnapshotNumbers {
   peerKey @17 :UInt64;
   planHits @18 :UInt64;
   planMisses @19 :UInt64;
+  nextSpillFile @20 :UInt64;
+  spillTurn @21 :UInt64;
 }
 
 struct SnapshotTenant {
@@ -101,6 +103,7 @@ struct SnapshotTenant {
   sessions @2 :Int64;
   deviceNs @3 :Int64;
   usedBytes @4 :List(Int64);
+  spilledBytes @5 :Int64;
 }
 
 struct SnapshotWorker {
@@ -121,6 +124,8 @@ struct SnapshotWorker {
   firstOrdinal @14 :UInt64;
   admits @15 :UInt8;
   newestAdmitted @16 :UInt64;
+  spilledBytes @17 :Int64;
+  spillFailedUs @18 :Int64;
 }
 
 struct SnapshotLane {
@@ -161,6 +166,16 @@ struct SnapshotBuffer {
   born @5 :UInt64;
   history @6 :SnapshotHistory;
   isPublished @7 :Bool;
+  spill @8 :SnapshotSpill;
+  # Null: it never leaves.
+}
+
+struct SnapshotSpill {
+  place @0 :UInt8;
+  file @1 :UInt64;
+  lastUse @2 :UInt64;
+  wantedBy @3 :UInt64;
+  failure @4 :V.Status;
 }
 
 struct SnapshotFormer {
@@ -228,6 +243,8 @@ struct SnapshotSession {
   parkedWeight @21 :Int64;
   profileNumber @22 :UInt64;
   usage @23 :SnapshotUsage;
+  wantsSpilled @24 :Bool;
+  spilledBytes @25 :Int64;
 }
 
 struct SnapshotUsage {

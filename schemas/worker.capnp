@@ -38,6 +38,8 @@ struct WorkerHello {
   # Of a worker with a GPU: bytes of messages with others of which it is so go by NCCL.
   again @15 :Again;
   # Null: the process joins for the first time. Else it has lost its coordinator and asks to go on.
+  spillBytes @16 :Int64;
+  # That buffers may take in files of its folder for them (--spill). 0: it has none.
 
   struct Again {
     incarnation @0 :UInt64;
@@ -93,6 +95,8 @@ struct WorkerMessages {
       shutdown @8 :Text;
       # The worker ends, with success; the reason. Reserved: no coordinator sends it yet.
       inlineWrite @9 :InlineWrite;
+      forgetSpilled @10 :UInt64;
+      # The number of a file that a window wrote, or was to write: nobody will read it any more.
     }
   }
 }
@@ -150,6 +154,9 @@ struct Window {
   # Whose ticket it is: sessions take turns in a worker, and have a share of its places each.
   stream @10 :UInt8 = 3;
   # A stream of schemas/types/streams.h: that of transfers in either lane.
+  spillFile @11 :UInt64;
+  # Not 0: no client's. The worker writes the range to its file of this number (download), or reads it back (upload), and
+  # answers by a TransferDone. Such a ticket is nobody's to redeem.
 }
 
 struct WindowRange {

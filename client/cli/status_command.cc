@@ -40,6 +40,7 @@ nlohmann::json SessionsJson(const ClusterReport& report) {
                    {"client", session.client},
                    {"tensors", session.tensors},
                    {"bytes", session.bytes},
+                   {"spilled_bytes", session.spilled_bytes},
                    {"queued", session.queued},
                    {"connected", session.connected}});
   }
@@ -48,10 +49,11 @@ nlohmann::json SessionsJson(const ClusterReport& report) {
 
 std::string SessionsText(const ClusterReport& report) {
   std::vector<std::vector<std::string>> rows = {
-      {"SESSION", "TENANT", "CLIENT", "TENSORS", "BYTES/WORKER", "QUEUED", "CONNECTED"}};
+      {"SESSION", "TENANT", "CLIENT", "TENSORS", "BYTES/WORKER", "IN FILES", "QUEUED", "CONNECTED"}};
   for (const SessionReport& session : report.sessions) {
     rows.push_back({StrCat(session.id), session.tenant, session.client, StrCat(session.tensors),
-                    ShowBytes(session.bytes), StrCat(session.queued), session.connected ? "yes" : "no"});
+                    ShowBytes(session.bytes), ShowBytes(session.spilled_bytes), StrCat(session.queued),
+                    session.connected ? "yes" : "no"});
   }
   return ShowTable(rows);
 }

@@ -32,6 +32,8 @@ std::string TenantsJson(const std::vector<TenantReport>& tenants) {
     out.push_back({{"name", tenant.name},
                    {"weight", tenant.weight},
                    {"used_bytes", tenant.used_bytes},
+                   {"spilled_bytes", tenant.spilled_bytes},
+                   {"max_spilled_bytes", LimitJson(tenant.max_spilled_bytes)},
                    {"memory_guaranteed", tenant.guaranteed_bytes},
                    {"memory_max", LimitJson(tenant.max_bytes)},
                    {"sessions", tenant.sessions},
@@ -50,7 +52,8 @@ std::string TenantsJson(const std::vector<TenantReport>& tenants) {
 
 std::string TenantsText(const std::vector<TenantReport>& tenants) {
   std::vector<std::vector<std::string>> rows = {{"TENANT", "WEIGHT", "USED/WORKER", "MAX/WORKER", "GUARANTEED",
-                                                 "SESSIONS", "CONNECTIONS", "QUEUED", "DEVICE-SECONDS", "SHARE"}};
+                                                 "IN FILES", "SESSIONS", "CONNECTIONS", "QUEUED", "DEVICE-SECONDS",
+                                                 "SHARE"}};
   const double all = AllDeviceSeconds(tenants);
   const auto of = [](uint64_t count, int64_t limit) {
     return limit < 0 ? StrCat(count) : StrCat(count, " of ", LimitText(limit));
@@ -59,8 +62,9 @@ std::string TenantsText(const std::vector<TenantReport>& tenants) {
     rows.push_back({tenant.is_removed ? StrCat(tenant.name, " (removed)") : tenant.name, StrCat(tenant.weight),
                     ShowBytes(tenant.used_bytes), tenant.max_bytes < 0 ? "-" : ShowBytes(tenant.max_bytes),
                     tenant.guaranteed_bytes == 0 ? "-" : ShowBytes(tenant.guaranteed_bytes),
-                    of(tenant.sessions, tenant.max_sessions), of(tenant.connections, tenant.max_connections),
-                    of(tenant.queued, tenant.max_queued_records), absl::StrFormat("%.3f", tenant.device_seconds),
+                    ShowBytes(tenant.spilled_bytes), of(tenant.sessions, tenant.max_sessions),
+                    of(tenant.connections, tenant.max_connections), of(tenant.queued, tenant.max_queued_records),
+                    absl::StrFormat("%.3f", tenant.device_seconds),
                     all > 0 ? absl::StrFormat("%.1f %%", 100 * tenant.device_seconds / all) : "-"});
   }
   return ShowTable(rows);

@@ -31,6 +31,7 @@ struct UpOptions {
   std::string decoder;
   std::string decoder_memory;  // empty: decoder_memory
   bool may_decode_unconfined = false;
+  std::string spill;
   std::string transport = "shm";
   std::vector<std::string> listen;
   TlsFiles tls;
@@ -83,6 +84,7 @@ absl::Status AddListening(const UpOptions& up, ClusterOptions& options, std::opt
 // Passed on to the workers. Each has a decoder from its first file on that needs one.
 absl::Status AddDecoders(const UpOptions& up, ClusterOptions& options) {
   options.files = up.files;
+  if (!up.spill.empty()) options.worker_flags.push_back("--spill=" + up.spill);
   options.decoder = up.decoder;
   if (up.may_decode_unconfined) options.worker_flags.push_back("--decoder-unconfined");
   int64_t bytes = kDecoderMemoryBytes;
@@ -216,6 +218,7 @@ absl::StatusOr<pid_t> StartStep(const UpOptions& up, const Pool& pool, const Loc
       std::max(0, up.workers), up.device, OwnProgram(), cluster.Program("worker"), "", pool.pin, up.memory, {}};
   request.address = ToText(Address{"", pool.host, pool.clients.port, ""});
   for (const std::string& files : up.files) request.worker_flags.push_back("--files=" + files);
+  if (!up.spill.empty()) request.worker_flags.push_back("--spill=" + up.spill);
   if (!up.decoder.empty()) request.worker_flags.push_back("--decoder=" + up.decoder);
   TESSERA_ASSIGN_OR_RETURN(const SlurmStep step, PlanSlurmStep(ReadEnvironment, request));
   TESSERA_ASSIGN_OR_RETURN(const pid_t srun, StartSlurmStep(step, pool.join_token));
@@ -325,6 +328,8 @@ Command AddUpCommand(CLI::App& app) {
       ->add_option("--files", options->files,
                    "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
+  command->add_option("--spill", options->spill,
+                      "a folder on a local disk for tensors that nobody used lately, when others want their memory");
   // tools/tessera and the wheel's command say which Python has the package.
   if (const char* python = std::getenv("TESSERA_PYTHON"); python != nullptr) options->decoder = python;
   command

@@ -175,6 +175,8 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.remote_address = TextOf(reader.getRemoteAddress());
   worker.memory_bytes = reader.getMemoryBytes();
   worker.used_bytes = reader.getUsedBytes();
+  worker.spilled_bytes = reader.getSpilledBytes();
+  worker.spill_bytes = reader.getSpillBytes();
   worker.state = static_cast<WorkerState>(reader.getState());
   worker.pid = reader.getPid();
   worker.device = ParseDeviceKind(TextOf(reader.getDevice())).value_or(DeviceKind::kCpu);
@@ -213,6 +215,7 @@ std::string_view ToText(TensorState state) {
     case TensorState::kReady: return "ready";
     case TensorState::kFailed: return "failed";
     case TensorState::kUploading: return "uploading";
+    case TensorState::kSpilled: return "spilled";
   }
   return "unknown";
 }
@@ -380,7 +383,8 @@ absl::StatusOr<ClusterReport> DecodeClusterStatus(wire::ClusterStatus::Reader re
   for (auto session : reader.getSessions()) {
     report.sessions.push_back({session.getId(), TextOf(session.getTenant()), TextOf(session.getClient()),
                                TextOf(session.getName()), session.getTensors(), session.getBytes(), session.getQueued(),
-                               session.getConnected(), session.getAwaitsClient(), session.getAwaitsRanks()});
+                               session.getConnected(), session.getAwaitsClient(), session.getAwaitsRanks(),
+                               session.getSpilledBytes()});
   }
   for (auto tensor : reader.getTensors()) {
     TensorReport out;
@@ -413,7 +417,9 @@ std::vector<TenantReport> DecodeTenants(capnp::List<wire::TenantInfo>::Reader re
                        .max_sessions = limits.getMaxSessions(),
                        .max_connections = limits.getMaxConnections(),
                        .max_queued_records = limits.getMaxQueuedRecords(),
+                       .max_spilled_bytes = limits.getMaxSpilledBytes(),
                        .used_bytes = item.getUsedBytes(),
+                       .spilled_bytes = item.getSpilledBytes(),
                        .sessions = item.getSessions(),
                        .connections = item.getConnections(),
                        .queued = item.getQueued(),

@@ -220,6 +220,7 @@ nb::object ClusterToPython(const ClusterReport& report) {
     one["name"] = session.name;
     one["tensors"] = session.tensors;
     one["bytes"] = session.bytes;
+    one["spilled_bytes"] = session.spilled_bytes;
     one["queued"] = session.queued;
     one["connected"] = session.connected;
     sessions.append(one);

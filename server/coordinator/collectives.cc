@@ -11,7 +11,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -94,6 +94,14 @@ Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& recor
   if (const auto operand = session.tensors.find(record.operand);
       operand != session.tensors.end() && operand->second->status.ok() && operand->second->is_awaited()) {
     return BlockedBy(*operand->second);
+  } else if (operand != session.tensors.end() && operand->second->status.ok()) {
+    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, {operand->second});
+    if (back.ok() && *back != Progress::kDone) return *back;
+    if (!back.ok()) {
+      RefuseCollective(session, record, back.status());
+      return Progress::kDone;
+    }
+    SpillDesk(*this).Use({operand->second});
   }
   ProcessGroupEntry* const group = process_groups_.Find(record.group);
   const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(session.info.session);

@@ -9,7 +9,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -300,6 +300,7 @@ void StateMachine::Settled(const OpPointer& op) {
   if (op->kind != OpEntry::Kind::kRun) AnswerRequest(*op);
   op->tensor = nullptr;
   ops_.erase(op->ordinal);
+  if (spills_.size() > 0) ++closed_windows_;  // what it was about may leave now
 }
 
 void StateMachine::AnswerRequest(OpEntry& op) {
@@ -307,6 +308,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
   if (op.kind == OpEntry::Kind::kWindow) {
     auto ticket = tickets_.find(op.ticket);
     if (ticket == tickets_.end()) return;
+    if (status.ok() && ticket->second.is_spill()) return;
     if (status.ok() && op.request != 0) {
       SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec()});
       return;
@@ -349,6 +351,7 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
   if (report.times.has_run()) {
     ticket.runs.push_back({.worker = worker, .times = report.times, .transferred_bytes = report.bytes});
   }
+  if (!report.status.ok() && ticket.is_spill()) SpillDesk(*this).Failed(worker);
   if (!report.status.ok() && ticket.status.ok()) {
     ticket.status = report.status;
     // A broken upload is over everywhere.
@@ -362,6 +365,7 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
   tickets_.erase(id);
   closing_.erase(id);
   ++closed_windows_;
+  if (gone.is_spill()) return SpillDesk(*this).Ended(gone);
   const bool is_upload = gone.direction == TransferDirection::kUpload;
   if (auto session = sessions_.find(gone.session); session != sessions_.end()) {
     --session->second.tickets;

@@ -48,6 +48,8 @@ void VisitFields(Config& config, Visit visit) {
   visit("idle_check_us", config.idle_check_us);
   visit("max_intake_us", config.max_intake_us);
   visit("debug_fill", config.debug_fill);
+  visit("min_spill_bytes", config.min_spill_bytes);
+  visit("spill_retry_us", config.spill_retry_us);
   visit("max_slice_looks", config.max_slice_looks);
 }
 

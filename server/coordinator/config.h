@@ -47,6 +47,8 @@ struct CoordinatorConfig {
   int64_t idle_check_us = 0;               // of an idle worker, after which it is asked for a byte; 0: never
   int64_t max_intake_us = 2'000;           // of own work in answer to one event
   int64_t debug_fill = 0;                  // 1: memory that is given back is filled (debug_fill.cc)
+  int64_t min_spill_bytes = 1 << 20;       // of a buffer that may leave for files of its workers
+  int64_t spill_retry_us = 10'000'000;     // a worker that could not write one is left alone for so long
   int64_t max_slice_looks = 8'000;         // at tensors, a slice of long work: about a millisecond (long_work.cc)
 
   bool operator==(const CoordinatorConfig&) const = default;

@@ -43,6 +43,7 @@ struct MessageText {
     for (const TransferRange& range : m.ranges) {
       StrAppend(&text, " ", ToText(range.spec), " at ", range.offset_bytes, " ", TextOf(range.strides));
     }
+    if (m.spill_file != 0) StrAppend(&text, " file ", m.spill_file);
     return StrCat(text, " ", TextOf(m.waits));
   }
   std::string operator()(const InlineRead& m) const {
@@ -62,6 +63,7 @@ struct MessageText {
   std::string operator()(const PeerDied& m) const {
     return StrCat("died ", m.worker.value, "/", m.incarnation, " ", m.reason);
   }
+  std::string operator()(const ForgetSpilled& m) const { return StrCat("forget file ", m.file); }
   std::string operator()(const Shutdown& m) const { return StrCat("shutdown ", m.reason); }
 };
 

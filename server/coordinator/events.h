@@ -234,7 +234,8 @@ struct WorkerJoinedEvent {
   int32_t pid = 0;  // as the kernel says; 0: of another PID namespace
   bool map_peers = true;
   MessageNetwork messages = MessageNetwork::kNone;
-  bool has_nccl = false;  // messages with others that have it go by NCCL
+  int64_t spill_bytes = 0;  // that it may have in files (--spill); 0: it writes none
+  bool has_nccl = false;    // messages with others that have it go by NCCL
 };
 struct WorkerLostEvent {
   WorkerIndex worker;

@@ -47,6 +47,7 @@ absl::Status CheckUsage(const CoordinatorOptions& options) {
 struct Seconds {
   double worker_timeout = 10;
   double work_timeout = 60;
+  double spill_retry = 10;
   double handshake_timeout = 10;
 };
 
@@ -119,6 +120,10 @@ void AddLimitOptions(CLI::App& app, CoordinatorOptions& options, Seconds& second
          "seconds after which a worker that answers, has work and makes no progress is probed; one whose device\n"
          "then does nothing is killed")
       ->check(CLI::Range(0.1, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--spill-retry", seconds.spill_retry,
+                 "seconds for which a worker that could not write a file for a tensor is asked for no other one")
+      ->check(CLI::Range(0.001, 86'400.0))
       ->capture_default_str();
   app.add_option("--max-connections", options.max_connections, "open connections")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
@@ -214,6 +219,7 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
   options.long_lease_s = std::min(options.long_lease_s, options.max_lease_s);
   options.handshake_timeout_ms = static_cast<int64_t>(seconds.handshake_timeout * 1e3);
   options.config.worker_timeout_us = static_cast<int64_t>(seconds.worker_timeout * 1e6);
+  options.config.spill_retry_us = static_cast<int64_t>(seconds.spill_retry * 1e6);
   options.config.work_timeout_us = static_cast<int64_t>(seconds.work_timeout * 1e6);
   options.epoch = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())

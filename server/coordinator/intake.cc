@@ -12,7 +12,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +24,14 @@ std::vector<HandleId> LastUsesOf(const CallRecord& record) {
     if (handle != nullptr && operand.last_use) handles.push_back(*handle);
   }
   return handles;
+}
+
+std::vector<MemoryMap::Request> RequestsOf(const UploadRecord& record, absl::Span<const WorkerIndex> workers) {
+  std::vector<MemoryMap::Request> requests;
+  for (const UploadedTensor& one : record.tensors) {
+    requests.push_back({workers, MaxShardElements(one.spec) * SizeBytes(one.spec.dtype)});
+  }
+  return requests;
 }
 
 // Of sorted lists.
@@ -142,10 +150,12 @@ void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
 
 absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
   std::vector<Scalar> scalars;
+  TESSERA_RETURN_IF_ERROR(SpillDesk(*this).BringBack(session, unit.tensors).status());  // all are here
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
   unit.lane = LaneFor(session, *plan, unit.tensors);
   if (!HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
+  SpillDesk(*this).Use(unit.tensors);
   FinishUnit(session, unit);
   return Progress::kDone;
 }
@@ -165,17 +175,24 @@ Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size
     for (const TensorPointer& tensor : unit->tensors) {
       if (tensor->is_awaited()) return BlockedBy(*tensor);
     }
+    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, unit->tensors);
+    if (back.ok() && *back != Progress::kDone) return *back;
     AddDropsBehind(session, *unit);
     std::vector<Scalar> scalars;
-    absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, *unit, scalars);
+    absl::StatusOr<PlanTemplate*> plan = absl::UnknownError("");
+    if (!back.ok()) plan = back.status();
+    if (back.ok()) plan = TemplateOf(session, *unit, scalars);
     status = plan.status();
     if (plan.ok()) {
-      const WorkerGroup workers = (*plan)->workers;
+      const PlanTemplate& whole = **plan;
       unit->lane = LaneFor(session, **plan, unit->tensors);
       if (!HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
       plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
-      if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
+      if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(whole))) {
+        return Progress::kBlocked;
+      }
+      if (plan.ok()) SpillDesk(*this).Use(unit->tensors);
       if (plan.ok()) FinishUnit(session, *unit);
     }
   }
@@ -215,6 +232,7 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
     if (!buffer.ok()) return buffer.status();
     tensor->buffer = *std::move(buffer);
     tensor->offset_bytes = tensor->buffer->offset_bytes;
+    SpillDesk(*this).Track(tensor);
     made.push_back(std::move(tensor));
   }
   for (size_t i = 0; i < made.size(); ++i) {
@@ -252,7 +270,9 @@ Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
   if (status.ok()) {
     auto placed = PlaceUploads(session, record, workers);
     status = placed.status();
-    if (absl::IsResourceExhausted(status) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
+    if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, RequestsOf(record, *workers))) {
+      return Progress::kBlocked;
+    }
     if (placed.ok() && is_inline) {
       WriteInline(session, placed->front(), std::move(record.bytes));
     } else if (placed.ok()) {
@@ -275,6 +295,11 @@ Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record)
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
   if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
   if (tensor.ok()) {
+    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, {*tensor});
+    if (back.ok() && *back != Progress::kDone) return *back;
+    if (!back.ok()) tensor = back.status();
+  }
+  if (tensor.ok()) {
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
   if (tensor.ok()) {
@@ -285,6 +310,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record)
     Send(session, SettledEvent{record.request, tensor.status()});
     return Progress::kDone;
   }
+  SpillDesk(*this).Use({*tensor});
   const TensorSpec& spec = (*tensor)->spec();
   const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
   if (record.allow_inline && bytes <= config_.max_inline_bytes && !spec.has_partial()) {

@@ -9,7 +9,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 #include "server/plan/collective_calls.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
@@ -341,6 +341,10 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
         StrCat(name, ": ", unit.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));
   }
   TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
+  for (const TensorPointer& tensor : unit.tensors) {
+    if (!IsInMemory(PlaceOf(*tensor)))
+      return absl::InternalError(StrCat(name, ": an operand is in files, and was not awaited"));
+  }
   Instance instance;
   instance.plan = plan.id;
   instance.scalars = std::move(scalars);
@@ -380,6 +384,7 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
     tensor->handle = unit.results[i];
     tensor->layout = plan.results[i];
     tensor->buffer = buffers[static_cast<size_t>(value.buffer)];
+    SpillDesk(*this).Track(tensor);
     const int64_t element_bytes = SizeBytes(value.spec.dtype);
     tensor->offset_bytes = tensor->buffer->offset_bytes + value.offset * element_bytes;
     if (op != nullptr) tensor->producer = op->ordinal;

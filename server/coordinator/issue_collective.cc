@@ -11,7 +11,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -100,10 +100,10 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   std::vector<Scalar> scalars;
   absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, unit, scalars);
   if (!plan.ok()) return SaidBy(name, NameOf(record.call.op), plan.status());
-  const WorkerGroup workers = (*plan)->workers;
   if (!HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
   const absl::Status run = RunCollective(name, group, givers, takers, **plan);
-  if (absl::IsResourceExhausted(run) && AwaitsWindows(session, *workers)) return Progress::kBlocked;
+  if (absl::IsResourceExhausted(run) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(**plan)))
+    return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(run);
   return tell();
 }
@@ -172,6 +172,7 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
     const TensorPointer& result = takers[t]->result;
     result->buffer = results[t].first;
     result->offset_bytes = results[t].second;
+    SpillDesk(*this).Track(result);
     result->unmatched = false;
     if (op == nullptr) {
       const auto own = std::find(givers.begin(), givers.end(), takers[t]);

@@ -24,6 +24,7 @@
 #include "server/coordinator/plan_cache.h"
 #include "server/coordinator/process_groups.h"
 #include "server/coordinator/publications.h"
+#include "server/coordinator/spill_table.h"
 #include "server/coordinator/tables.h"
 #include "server/coordinator/tenants/tenant_table.h"
 #include "server/planner/planner.h"
@@ -71,9 +72,10 @@ class MachineTables {
   ProcessGroups process_groups_;
   PublicationTable publications_;
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues
-  std::vector<FreedRange> freed_;                       // given back, and perhaps still touched by what was issued
-  std::vector<BufferPointer> unfilled_;                 // given back, and not filled (debug_fill.cc)
-  SessionEntry nobody_;                                 // whose fills are
+  SpillTable spills_;
+  std::vector<FreedRange> freed_;        // given back, and perhaps still touched by what was issued
+  std::vector<BufferPointer> unfilled_;  // given back, and not filled (debug_fill.cc)
+  SessionEntry nobody_;                  // whose fills are
   uint64_t next_ordinal_ = 1;
   uint64_t next_template_ = 1;
   uint64_t next_ticket_ = 1;

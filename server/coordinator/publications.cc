@@ -10,7 +10,7 @@
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -177,6 +177,9 @@ class StateMachine::PublicationDesk {
       if (progress != Progress::kDone) return absl::OkStatus();
       tensors.push_back(*std::move(tensor));
     }
+    TESSERA_ASSIGN_OR_RETURN(progress, SpillDesk(machine_).BringBack(session_, tensors));
+    if (progress != Progress::kDone) return absl::OkStatus();
+    SpillDesk(machine_).Use(tensors);
     TESSERA_RETURN_IF_ERROR(CheckTensors(asked, tensors));
     Put(asked, tensors);
     return absl::OkStatus();

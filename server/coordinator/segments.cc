@@ -66,7 +66,8 @@ void TellSigns(PlanKey& key, absl::Span<const CallRecord* const> records) {
 // Takes up one record after the other, as long as they may be of the segment.
 class StateMachine::SegmentGatherer {
  public:
-  SegmentGatherer(const SessionEntry& session, uint64_t topology_version) : session_(session) {
+  SegmentGatherer(const StateMachine& machine, const SessionEntry& session, uint64_t topology_version)
+      : machine_(machine), session_(session) {
     unit_.key.topology_version = topology_version;
   }
 
@@ -178,13 +179,16 @@ class StateMachine::SegmentGatherer {
       return static_cast<int32_t>(at - handles_.begin());
     }
     const auto found = session_.tensors.find(handle);
-    if (found == session_.tensors.end() || !found->second->status.ok() || found->second->is_awaited())
+    if (found == session_.tensors.end() || !found->second->status.ok() || found->second->is_awaited() ||
+        !IsInMemory(machine_.PlaceOf(*found->second))) {
       return std::nullopt;
+    }
     tensors.push_back(found->second);
     handles_.push_back(handle);
     return static_cast<int32_t>(handles_.size()) - 1;
   }
 
+  const StateMachine& machine_;
   const SessionEntry& session_;
   Unit unit_;
   absl::InlinedVector<Made, 8> made_;         // by call
@@ -196,7 +200,7 @@ std::optional<Unit> StateMachine::FindSegment(SessionEntry& session) const {
   const auto max_calls = static_cast<size_t>(config_.max_segment_ops);
   if (max_calls < 2 || session.queue.size() < 3) return std::nullopt;
   for (size_t limit = max_calls;;) {
-    SegmentGatherer gatherer(session, topologies_[0].version);
+    SegmentGatherer gatherer(*this, session, topologies_[0].version);
     size_t records = 0;
     bool is_cut = false;
     for (; records < session.queue.size(); ++records) {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -226,6 +226,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   for (auto& [ticket_id, ticket] : tickets_) {
     if (ticket.session == id) CloseTicketOf(ticket_id, ticket);
   }
+  SpillDesk(*this).Wait(id);
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
   turns_.RemoveSession(id);

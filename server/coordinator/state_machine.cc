@@ -1,4 +1,4 @@
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 #include <algorithm>
 #include <utility>
@@ -120,6 +120,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
   buffer->tenant = tenant;
   buffer->owner = owner;
   buffer->born = joins_;
+  SpillDesk(*this).Watch(buffer);
   // What was issued for the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
@@ -142,7 +143,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
 }
 
 void StateMachine::GiveBack(BufferEntry& buffer) {
-  if (is_ending_) return;
+  if (is_ending_ || SpillDesk(*this).LetGo(buffer)) return;
   if (config_.debug_fill > 0 && !buffer.is_filled && buffer.bytes > 0) {
     BufferPointer kept = buffers_.Add();
     *kept = std::move(buffer);

@@ -60,6 +60,7 @@ class StateMachine final : private MachineTables {
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
   bool AwaitsRanks(SessionId session) const;             // whether some collective of it waits for other ranks
+  SpillPlace PlaceOf(const TensorEntry& tensor) const;   // kHere, unless its buffer may leave for files
   OpEntry* ProducerOf(const TensorEntry& tensor) const;  // the op that it waits for; null once that is settled
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;
@@ -160,6 +161,7 @@ class StateMachine final : private MachineTables {
   Progress TakeRecord(SessionEntry& session, CollectiveRecord& record);
   Progress TakeRecord(SessionEntry& session, PublicationRecord& record);
   class PublicationDesk;  // publications.cc
+  class SpillDesk;        // spill_desk.h
   Progress TakeRecord(SessionEntry& session, BadRecord& record);
   Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
@@ -266,7 +268,6 @@ class StateMachine final : private MachineTables {
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
-
   bool IsWrittenIn(Lane lane, const BufferPointer& buffer) const;  // by what is under way
   Lane LaneFor(SessionEntry& session, const PlanTemplate& plan, absl::Span<const TensorPointer> inputs) const;
   Lane UsualLane(SessionEntry& session) const;  // by what it had of late

@@ -49,8 +49,10 @@ struct WorkerEntry {
   int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
   Admits admits = Admits::kEveryone;
-  SessionId newest_admitted;  // of a cordoned one
-  Ordinal first_ordinal;      // of this process; 0 for the first one of its number
+  SessionId newest_admitted;    // of a cordoned one
+  Ordinal first_ordinal;        // of this process; 0 for the first one of its number
+  int64_t spilled_bytes = 0;    // in files of it, written or being written
+  int64_t spill_failed_us = 0;  // when it could not write one, last; 0: it always could
 };
 
 using HistoryTable = CountedTable<History>;
@@ -65,6 +67,7 @@ struct BufferEntry {
   uint64_t born = 0;              // how many workers had joined by then
   bool is_published = false;      // for good: nothing writes to it any more
   bool is_filled = false;         // nobody's, and a debug fill of it is issued
+  uint32_t spill_slot = 0;        // of the SpillTable; 0: it never leaves
   HistoryTable::Pointer history;  // null: nobody touches it
 };
 using BufferTable = CountedTable<BufferEntry>;
@@ -164,7 +167,9 @@ struct OpEntry {
   ProfiledRuns runs;  // of the workers that have reported
 };
 
+// Of a session's transfer, or of nobody's: of a buffer that is written to files, or read back (spill_desk.h).
 struct TicketEntry {
+  bool is_spill() const { return session == SessionId(); }
   SessionId session;
   uint64_t secret = 0;
   uint64_t request = 0;  // 0: answered
@@ -210,9 +215,11 @@ struct SessionEntry {
   std::deque<Record> queue;
   int64_t queue_weight = 0;    // WeightOf them all
   size_t lone_calls = 0;       // the next calls, which no segment has: nothing is gained, or it can't be issued
-  int64_t bytes = 0;           // of its buffers, on each of their workers
+  int64_t bytes = 0;           // of its buffers in memory, on each of their workers
+  int64_t spilled_bytes = 0;   // of those in files, or on their way
   bool awaits_upload = false;  // the first of the queue waits for bytes that the client is to bring
   std::optional<MemoryWait> memory_wait;
+  bool wants_spilled = false;  // the first of the queue waits for what lies in files
   uint64_t last_batch = 0;
   uint64_t last_event = 0;
   RecentUse recent_use;

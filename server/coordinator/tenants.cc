@@ -68,13 +68,21 @@ absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::S
 
 absl::Status StateMachine::Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers,
                                     int64_t bytes, const absl::Status& why) {
+  std::string failed;
+  for (const WorkerIndex worker : workers) {
+    const auto found = workers_.find(worker);
+    if (found == workers_.end() || found->second.spill_failed_us == 0 || !failed.empty()) continue;
+    if (now_us_ - found->second.spill_failed_us >= config_.spill_retry_us) continue;
+    failed =
+        StrCat("; worker ", worker.value, " could not write a file for others' tensors (--spill), as its log says");
+  }
   if (tenant == nullptr) return why;
   tenants_.Return(*tenant, workers, bytes, memory_);
   if (!absl::IsResourceExhausted(why)) return why;
   const auto session = sessions_.find(owner);
   const std::string own =
       session == sessions_.end() ? "" : StrCat("; this session has ", session->second.bytes, " bytes");
-  return WithMessage(why, StrCat(StdView(why.message()), own, HoldersOf(sessions_, publications_, *tenant)));
+  return WithMessage(why, StrCat(StdView(why.message()), failed, own, HoldersOf(sessions_, publications_, *tenant)));
 }
 
 int64_t StateMachine::QueuedBy(const TenantEntry& tenant) const {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/spill_desk.h"
 
 namespace tessera {
 namespace {
@@ -70,7 +70,11 @@ void StateMachine::TakeTurn(SessionEntry& session) {
   int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
   const Progress progress = Take(session, taken);
   session.awaits_upload = progress == Progress::kAwaitsUpload;
-  if (progress != Progress::kDone) return turns_.SetBlocked(turn_, gate_);
+  if (progress != Progress::kDone) {
+    if (gate_ != FairTurns::kAnyChange || session.awaits_upload) SpillDesk(*this).Wait(turn_);
+    return turns_.SetBlocked(turn_, gate_);
+  }
+  SpillDesk(*this).Taken(session);
   int64_t taken_weight = 0;
   for (; taken > 0; --taken) {
     taken_weight += weight;

@@ -90,6 +90,8 @@ struct TransferWindow {
   uint64_t secret = 0;                // known to the coordinator, the workers and the session that owns the ticket
   std::vector<TransferRange> ranges;  // of the ticket's tensors, by their number: one at least, of one direction
   std::vector<InstanceWait> waits;
+  uint64_t spill_file =
+      0;  // not a client's, but between the range and this file of the worker (--spill); 0: a client's
   TransferDirection direction() const { return ranges.front().direction; }
   bool operator==(const TransferWindow&) const = default;
 };

@@ -26,6 +26,10 @@ struct ForgetTemplate {
 struct CloseTicket {
   TicketId ticket;
 };
+// A file of a spilled buffer that nobody will want any more.
+struct ForgetSpilled {
+  uint64_t file = 0;
+};
 struct PeerJoined {
   WorkerIndex worker;
   uint64_t incarnation = 0;
@@ -45,6 +49,6 @@ struct Shutdown {
   std::string reason;
 };
 using WorkerMessage = std::variant<DefineTemplate, ForgetTemplate, Instance, TransferWindow, InlineRead, InlineWrite,
-                                   CloseTicket, PeerJoined, PeerDied, Shutdown>;
+                                   CloseTicket, PeerJoined, PeerDied, Shutdown, ForgetSpilled>;
 
 }  // namespace tessera

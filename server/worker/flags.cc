@@ -67,6 +67,12 @@ void AddFileOptions(CLI::App& app, WorkerOptions& options) {
   app.add_option("--files", options.files,
                  "a folder whose files clients may load from and save to (FOLDER:ro: load from); may be given again")
       ->allow_extra_args(false);
+  app.add_option("--spill", options.spill,
+                 "a folder for tensors that nobody used lately, when others want their memory; its files have no\n"
+                 "names, and go with the process. A local disk, best a fast one");
+  app.add_option("--spill-max", options.spill_bytes, "bytes that they may take there (default: 0.8 of what is free)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{0}, kMaxArenaBytes));
   app.add_option("--file-timeout", options.file_timeout_s,
                  "seconds in which a file system answers nothing, after which a load or save fails by name")
       ->check(CLI::Range(0.01, 86400.0))

@@ -185,6 +185,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setMapPeers(options.transport.starts_with("shm"));
   hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
   hello.setNccl(UsesNccl(options));
+  hello.setSpillBytes(options.spill_bytes);
   if (rejoining != nullptr) {
     hello.setIndex(rejoining->self.value);
     rejoining->server.Describe(hello.initAgain());
@@ -393,6 +394,18 @@ DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
   return decoding;
 }
 
+// The folder of files for buffers, which the coordinator is told how much of it may use.
+absl::Status TakeSpill(WorkerOptions& options) {
+  if (options.spill.empty()) {
+    if (options.spill_bytes == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("--spill-max says how much may be in the folder of --spill, which is missing");
+  }
+  TESSERA_ASSIGN_OR_RETURN(options.host_files.spill, SpillFiles::Make(options.spill, options.spill_bytes));
+  options.spill_bytes = options.host_files.spill->bytes();
+  spdlog::info("tensors that nobody used lately may take {} bytes in {} (--spill)", options.spill_bytes, options.spill);
+  return absl::OkStatus();
+}
+
 int Serve(WorkerOptions options, const ServerManager& manager) {
   RaiseDescriptorLimit();
   CaptureForLoop(SIGTERM);
@@ -424,6 +437,7 @@ int Serve(WorkerOptions options, const ServerManager& manager) {
   auto roots = FileRoots::Make(options.files, users_umask);
   if (!roots.ok()) return Fail(StrCat("--files: ", roots.status().message()));
   options.host_files = {*std::move(roots), platform->kind(), Decoding(options, users_umask)};
+  if (absl::Status spill = TakeSpill(options); !spill.ok()) return FailOnce(spill);
   options.memory_bytes = arena->bytes();
   const std::string messages_path = StrCat(options.socket_dir, "/worker-", getpid(), "-messages.sock");
   auto messages_made = MakeMessages(options, messages_path);

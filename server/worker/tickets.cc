@@ -22,13 +22,22 @@ absl::Status TicketTable::Expect(const TransferWindow& window) {
   return absl::OkStatus();
 }
 
-void TicketTable::Open(Ordinal ordinal) {
+std::optional<TicketId> TicketTable::Open(Ordinal ordinal) {
   std::lock_guard lock(mutex_);
   auto found = unopened_.find(ordinal);
-  if (found == unopened_.end()) return;
+  if (found == unopened_.end()) return std::nullopt;
   found->second->open = true;
+  std::optional<TicketId> spill;
+  if (found->second->window.spill_file != 0) spill = found->second->window.ticket;
   unopened_.erase(found);
   unopened_count_ = unopened_.size();
+  return spill;
+}
+
+TicketTable::TicketPointer TicketTable::FindSpill(TicketId id) {
+  std::lock_guard lock(mutex_);
+  const auto found = tickets_.find(id);
+  return found == tickets_.end() || found->second->over ? nullptr : found->second;
 }
 
 bool TicketTable::has_open() {
@@ -90,7 +99,8 @@ absl::StatusOr<TicketTable::TicketPointer> TicketTable::FindOpen(TicketId id, ui
   std::lock_guard lock(mutex_);
   auto found = tickets_.find(id);
   // One answer, whether a ticket of another session has the number or none has.
-  if (found == tickets_.end() || !found->second->open || found->second->window.secret != secret) {
+  if (found == tickets_.end() || !found->second->open || found->second->window.secret != secret ||
+      found->second->window.spill_file != 0) {
     return absl::NotFoundError(
         StrCat("transfer: there is no ticket ", id.value, " with this secret; it may have been closed"));
   }

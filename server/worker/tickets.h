@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,11 @@ class TicketTable {
 
   // InvalidArgument when a range of the window lies outside the arena; there is no such ticket then.
   absl::Status Expect(const TransferWindow& window);
-  // The window of this ordinal is open; nothing for ordinals that are no window's.
-  void Open(Ordinal ordinal);
+  // The window of this ordinal is open; nothing for ordinals that are no window's. The ticket of one that is between
+  // the shard and a file of this worker, which nobody redeems (WorkerServer has the gate begin with it); else nullopt.
+  std::optional<TicketId> Open(Ordinal ordinal);
+  // Of such a ticket that isn't over; null: it is, or there is none.
+  TicketPointer FindSpill(TicketId id);
   // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
   // them until Open.
   bool has_unopened() const { return unopened_count_.load() > 0; }
@@ -74,7 +78,7 @@ class TicketTable {
   static void CopyBegins(const TicketPointer& ticket);
   void CopyEnded(const TicketPointer& ticket, int64_t bytes);
 
-  // NotFound, also for a wrong secret, or FailedPrecondition (redeemed before).
+  // NotFound, also for a wrong secret and for one of a spilled buffer, or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
   // By a client whose connection broke, be it before the ticket was redeemed or after: who redeemed it holds it no
   // more. FailedPrecondition when it is over.

@@ -13,6 +13,7 @@ absl::Status CheckBuffers(const StateMachine& machine) {
   absl::Status status;
   const auto add = [&](const TensorEntry& tensor) {
     if (!tensor.status.ok() || !tensor.buffer || tensor.buffer->bytes == 0) return;
+    if (machine.PlaceOf(tensor) == SpillPlace::kAway) return;
     for (int64_t i = 0; i < tensor.spec().mesh.size(); ++i) {
       const Position position = tensor.spec().mesh.PositionAt(i);
       if (IsEmpty(LocalBox(tensor.spec(), position))) continue;

@@ -16,7 +16,9 @@ inline CoordinatorConfig SimulatedConfig(uint64_t seed) {
   config.max_segment_ops = 6;
   config.work_timeout_us = 60'000;
   config.max_queued_records = 96;  // more than three processes with credit have under way
-  config.max_slice_looks = 20;     // a death and a close go on for some slices
+  config.min_spill_bytes = 512;
+  config.spill_retry_us = 5'000;
+  config.max_slice_looks = 20;  // a death and a close go on for some slices
   return config;
 }
 

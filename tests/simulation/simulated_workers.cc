@@ -24,8 +24,8 @@ void VisitOrdinal(const WorkerMessage& message, Visit visit) {
 
 }  // namespace
 
-SimulatedWorkers::SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count)
-    : schedule_(schedule), random_(random), calls_(std::move(calls)) {
+SimulatedWorkers::SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count, int64_t spill_bytes)
+    : schedule_(schedule), random_(random), calls_(std::move(calls)), spill_bytes_(spill_bytes) {
   for (int i = 0; i < count; ++i) workers_[WorkerIndex(i)];
 }
 
@@ -57,6 +57,7 @@ void SimulatedWorkers::Join(WorkerIndex index) {
   event.incarnation = worker.incarnation;
   event.host = "host";
   event.memory_bytes = kArenaBytes;
+  event.spill_bytes = spill_bytes_;
   calls_.apply(event);
 }
 
@@ -257,9 +258,12 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
   } else if (const auto* window = std::get_if<TransferWindow>(&message)) {
     if (!MayRun(index, window->waits, window->ordinal)) return false;
     worker.tickets.insert(window->ticket);
+    if (window->spill_file != 0) worker.spills[window->ticket] = *window;
     CompletionReport open;
     open.ordinal = window->ordinal;
     Run(index, worker, std::move(open));
+  } else if (const auto* forget = std::get_if<ForgetSpilled>(&message)) {
+    worker.files.erase(forget->file);
   } else if (const auto* close = std::get_if<CloseTicket>(&message)) {
     EndTicket(index, worker, {close->ticket, absl::OkStatus()});
   } else if (const auto* read = std::get_if<InlineRead>(&message)) {
@@ -290,6 +294,7 @@ void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport d
     runner.runs = false;
     running_.at(done.ordinal).erase(index);
     Report(index, runner, done);
+    Spill(index, runner, done.ordinal);
     MoveAll();
     Move(index);
   });
@@ -298,6 +303,27 @@ void SimulatedWorkers::Run(WorkerIndex index, Worker& worker, CompletionReport d
 void SimulatedWorkers::Report(WorkerIndex index, Worker& worker, CompletionReport done) {
   if (std::exchange(lose_report_, false)) return;
   Send(index, worker, {index, worker.incarnation, {std::move(done)}, {}});
+}
+
+void SimulatedWorkers::Spill(WorkerIndex index, Worker& worker, Ordinal ordinal) {
+  const auto found = std::find_if(worker.spills.begin(), worker.spills.end(),
+                                  [&](const auto& spill) { return spill.second.ordinal == ordinal; });
+  if (found == worker.spills.end()) return;
+  const TransferWindow window = found->second;
+  worker.spills.erase(found);
+  ++spills_;
+  schedule_.In(random_.Between(10, 3000), [this, index, incarnation = worker.incarnation, window]() {
+    Worker& spilling = workers_.at(index);
+    if (spilling.incarnation != incarnation || !spilling.lives || !spilling.tickets.contains(window.ticket)) return;
+    const bool leaves = window.direction() == TransferDirection::kDownload;
+    if (!leaves && !spilling.files.contains(window.spill_file)) {
+      calls_.broken(absl::InternalError(StrCat("worker ", index.value, " has no file ", window.spill_file)));
+    }
+    absl::Status status;
+    if (random_.OneIn(20)) status = absl::ResourceExhaustedError("the disk is full");
+    if (leaves && status.ok() && !lose_files_) spilling.files.insert(window.spill_file);
+    EndTicket(index, spilling, {window.ticket, status});
+  });
 }
 
 // One that it doesn't know was answered.

@@ -48,7 +48,8 @@ class SimulatedWorkers {
     // A report that came. The coordinator takes each once, by its number.
     std::function<void(uint64_t number, WorkerReportEvent)> report;
   };
-  SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count);
+  // `spill_bytes`: that each worker may have in files.
+  SimulatedWorkers(Schedule& schedule, Generator& random, Calls calls, int count, int64_t spill_bytes);
 
   void JoinAll();
   // It is issued from now on, and others wait for it; its bytes come by Tell.
@@ -77,6 +78,10 @@ class SimulatedWorkers {
   void ForgetTaken() { forget_taken_ = true; }
   // A fault: those that stall answer probes.
   void AnswerProbes() { stalled_answer_ = true; }
+  // Of windows that wrote buffers to files, or read them back.
+  int64_t spills() const { return spills_; }
+  // A fault: files of spilled buffers are gone when they are to be read.
+  void LoseFiles() { lose_files_ = true; }
   // A fault: the next upload that has all its bytes says nothing of it.
   void ForgetUpload() { forget_upload_ = true; }
 
@@ -98,8 +103,10 @@ class SimulatedWorkers {
     bool is_stalled = false;
     std::deque<Message> inbox = {};
     std::set<TemplateId> templates = {};
-    std::set<TicketId> tickets = {};  // that it was told, and has not answered
-    int64_t last_arrival_us = 0;      // of what it was told
+    std::set<TicketId> tickets = {};                 // that it was told, and has not answered
+    std::map<TicketId, TransferWindow> spills = {};  // of them: between a buffer and a file
+    std::set<uint64_t> files = {};                   // of spilled buffers
+    int64_t last_arrival_us = 0;                     // of what it was told
     int64_t last_report_us = 0;
   };
   void Join(WorkerIndex index);
@@ -118,6 +125,8 @@ class SimulatedWorkers {
   bool MayRun(WorkerIndex index, const std::vector<InstanceWait>& waits, Ordinal ordinal);
   void Run(WorkerIndex index, Worker& worker, CompletionReport done);
   void Report(WorkerIndex index, Worker& worker, CompletionReport done);
+  // The window is open: its bytes go, which takes a while and may fail.
+  void Spill(WorkerIndex index, Worker& worker, Ordinal ordinal);
   void EndTicket(WorkerIndex index, Worker& worker, TransferReport over);
   void Send(WorkerIndex index, Worker& worker, WorkerReportEvent report);
 
@@ -128,11 +137,14 @@ class SimulatedWorkers {
   std::map<Ordinal, std::set<WorkerIndex>> running_;  // told and not done
   uint64_t newest_incarnation_ = 0;
   std::set<Ordinal> ordinals_;  // that were issued
+  const int64_t spill_bytes_;
   int64_t instances_ = 0;
+  int64_t spills_ = 0;
   bool lose_report_ = false;
   bool forget_upload_ = false;
   bool stalled_answer_ = false;
   bool forget_taken_ = false;
+  bool lose_files_ = false;
 };
 
 }  // namespace tessera

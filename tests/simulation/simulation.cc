@@ -33,6 +33,7 @@ constexpr uint64_t kFirstEpoch = 7;
 constexpr uint64_t kPeerKey = 99;
 constexpr int64_t kTearOneIn = 150;  // of events that may be torn
 constexpr int kWorkers = 3;
+constexpr int64_t kSpillBytes = 128 << 10;  // somewhat more than an arena
 constexpr int kSessions = 3;
 constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
@@ -98,13 +99,14 @@ class Simulation {
                   [this]() { return machine().given().incarnation + 1; },
                   [this](const SimulatedWorkers::Rejoin& worker) { return Rejoin(worker); },
                   [this](uint64_t number, WorkerReportEvent report) { TakeReport(number, std::move(report)); }},
-                 kWorkers) {
+                 kWorkers, options.seed % 2 == 0 ? kSpillBytes : 0) {
     coordinator_.Observe([this](const Effects& effects) { See(effects); });
   }
 
   SimulationResult Run() {
     if (options_.fault == Fault::kAnswerProbes) workers_.AnswerProbes();
     if (options_.fault == Fault::kForgetTaken) workers_.ForgetTaken();
+    if (options_.fault == Fault::kLoseSpilled) workers_.LoseFiles();
     if (options_.fault == Fault::kSkipBehindSnapshot) coordinator_.LoseFirstBehindSnapshot();
     Apply(StartedEvent{kFirstEpoch, kPeerKey});
     workers_.JoinAll();
@@ -132,6 +134,7 @@ class Simulation {
     if (result_.status.ok() && options_.replays) CheckReplay();
     if (result_.status.ok() && options_.torn_records > 0) Broken(coordinator_.CheckEveryEnd(options_.torn_records));
     result_.instances = workers_.instances();
+    result_.spills = workers_.spills();
     for (const Session& session : sessions_) result_.collectives += session.client.matched_calls();
     for (const Session& session : sessions_) result_.attached += session.client.attached();
     result_.publications = static_cast<int64_t>(machine().publications().all().size());
@@ -236,6 +239,11 @@ class Simulation {
         }
       } else if (const auto* to_client = std::get_if<ToClient>(&effect)) {
         Session& session = At(static_cast<int>(to_client->session.value) - 1);
+        const auto* failed = std::get_if<FailedHandleEvent>(&to_client->event.body);
+        if (failed != nullptr && absl::IsInternal(failed->status) &&
+            StdView(failed->status.message()).find("was not awaited") != std::string_view::npos) {
+          Broken(failed->status);
+        }
         if (std::string text = TextOf(to_client->event); !text.empty()) {
           session.sent.push_back({to_client->event.number, std::move(text)});
         }

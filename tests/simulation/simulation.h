@@ -52,6 +52,7 @@ enum class Fault : uint8_t {
   kWritePublished,   // some op's result is placed where a published tensor lies
   // Of a coordinator that is killed:
   kEffectBeforeLog,     // what an event leads to is seen, and the event is lost
+  kLoseSpilled,         // a worker has lost the files of spilled buffers
   kForgetTaken,         // a worker that joins again takes all its messages again
   kForgetReports,       // the next one says to workers that it has none of their reports
   kKeepEpoch,           // the next one has the epoch of the one before
@@ -88,6 +89,7 @@ struct SimulationResult {
   int64_t new_processes = 0;
   int64_t changed_limits = 0;
   int64_t attached = 0;      // tensors of publications that clients got
+  int64_t spills = 0;        // buffers that went to files of a worker, or came back
   int64_t publications = 0;  // that are left in the end, when no session is
   int64_t restarts = 0;      // of the coordinator
   int64_t torn_events = 0;

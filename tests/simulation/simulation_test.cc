@@ -40,6 +40,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
     sum.changed_limits += result.changed_limits;
     sum.attached += result.attached;
     sum.publications += result.publications;
+    sum.spills += result.spills;
   }
   // Each of them happens.
   EXPECT_GT(sum.batches, 50'000);
@@ -59,6 +60,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.changed_limits, 10'000);
   EXPECT_GT(sum.attached, 500);
   EXPECT_GT(sum.publications, 500);
+  EXPECT_GT(sum.spills, 1000);
 }
 
 TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorIsKilled) {
@@ -78,7 +80,9 @@ TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorIsKilled) {
     sum.resent_batches += result.resent_batches;
     sum.instances += result.instances;
     sum.collectives += result.collectives;
+    sum.spills += result.spills;
   }
+  EXPECT_GT(sum.spills, 100);
   EXPECT_GT(sum.restarts, 600);
   EXPECT_GT(sum.torn_events, 100);
   EXPECT_GT(sum.snapshots, 500);
@@ -126,6 +130,12 @@ TEST(SimulationTest, AnOpThatWritesToWhatIsPublishedIsSeen) {
   std::set<std::string> found;
   EXPECT_GT(Breaking(Fault::kWritePublished, found, 40), 8);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("are of a published tensor")));
+}
+
+TEST(SimulationTest, AFileOfASpilledBufferThatIsGoneIsSeen) {
+  std::set<std::string> found;
+  EXPECT_GT(Breaking(Fault::kLoseSpilled, found, 100), 0);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("has no file")));
 }
 
 TEST(SimulationTest, ALimitThatTheMachineDoesNotHearOfIsSeen) {

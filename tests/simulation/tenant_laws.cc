@@ -21,6 +21,7 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
   std::set<std::pair<const BufferEntry*, WorkerIndex>> seen;
   const auto add = [&](const TensorEntry& tensor, const std::string& tenant) {
     if (tensor.buffer == nullptr || !tensor.status.ok()) return;
+    if (machine.PlaceOf(tensor) == SpillPlace::kAway) return;  // in files, where no limit of memory counts it
     for (const WorkerIndex worker : *tensor.buffer->workers) {
       // A worker that was lost took its part along, and one that joined since has nothing of it.
       const WorkerEntry& entry = machine.workers().at(worker);

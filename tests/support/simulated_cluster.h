@@ -30,7 +30,7 @@ class SimulatedCluster {
   }
 
   explicit SimulatedCluster(int workers, int64_t memory_bytes = 1 << 20,
-                            const CoordinatorConfig& config = RoomyConfig(), int hosts = 1)
+                            const CoordinatorConfig& config = RoomyConfig(), int hosts = 1, int64_t spill_bytes = 0)
       : machine_(config) {
     for (int i = 0; i < workers; ++i) {
       WorkerJoinedEvent event;
@@ -38,6 +38,7 @@ class SimulatedCluster {
       event.incarnation = static_cast<uint64_t>(i) + 1;
       event.host = hosts == 1 ? "host" : "host " + std::to_string(i * hosts / workers);
       event.memory_bytes = memory_bytes;
+      event.spill_bytes = spill_bytes;
       Apply(event);
     }
   }
@@ -58,6 +59,8 @@ class SimulatedCluster {
       log_.push_back(ToText(effect));
       if (const auto* to = std::get_if<ToWorkers>(&effect)) {
         for (WorkerIndex worker : *to->workers) pending_[worker].push_back(to->message);
+        const auto* window = std::get_if<TransferWindow>(&to->message);
+        if (window != nullptr && window->spill_file != 0) spills_.push_back(*window);
       } else if (const auto* client = std::get_if<ToClient>(&effect)) {
         events_[client->session].push_back(client->event);
       } else if (const auto* end = std::get_if<EndSession>(&effect)) {
@@ -164,6 +167,8 @@ class SimulatedCluster {
     return found;
   }
   const std::vector<std::string>& log() const { return log_; }
+  // All windows between buffers and files of the workers, in their order.
+  const std::vector<TransferWindow>& spills() const { return spills_; }
   const std::map<SessionId, absl::Status>& ended() const { return ended_; }
   int64_t now_us() const { return now_us_; }
 
@@ -177,6 +182,7 @@ class SimulatedCluster {
   std::map<SessionId, std::vector<SessionEvent>> events_;
   std::map<SessionId, absl::Status> ended_;
   std::vector<std::string> log_;
+  std::vector<TransferWindow> spills_;
 };
 
 // Records as a client makes them.

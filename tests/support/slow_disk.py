@@ -1,4 +1,4 @@
-"""A folder on a disk that is slow, or away, when a test says so (tests/system/hostile/slow_disk.c).
+"""A folder on a disk that is slow, away or broken, when a test says so (tests/system/hostile/slow_disk.c).
 
     disk = Disk(tmp_path)
     with disk.cluster() as cluster, disk.away("pread"):
@@ -22,24 +22,32 @@ class Disk:
     def __init__(self, folder):
         self.folder = folder / "slow"
         self.folder.mkdir()
-        self.log, self.hang = folder / "log", folder / "hang"
+        self.log, self.hang, self.fail = folder / "log", folder / "hang", folder / "fail"
         self.log.touch()
 
-    @contextlib.contextmanager
     def away(self, *calls):
-        self.hang.with_suffix(".new").write_text(" ".join(calls))
-        self.hang.with_suffix(".new").rename(self.hang)
+        return self._with(self.hang, calls)
+
+    def broken(self, *calls):
+        """Of pread, pwrite and fallocate: they fail."""
+        return self._with(self.fail, calls)
+
+    @contextlib.contextmanager
+    def _with(self, file, calls):
+        file.with_suffix(".new").write_text(" ".join(calls))
+        file.with_suffix(".new").rename(file)
         try:
             yield
         finally:
-            self.hang.unlink()
+            file.unlink()
 
     def calls(self):
         return [line.split(" ", 2) for line in self.log.read_text().splitlines()]
 
     @contextlib.contextmanager
     def cluster(self, *other_folders, count=2, **options):
-        environment = {"LD_PRELOAD": SLOW_DISK, "SLOW_DISK_PREFIX": self.folder, "SLOW_DISK_LOG": self.log, "SLOW_DISK_HANG": self.hang}
+        environment = {"LD_PRELOAD": SLOW_DISK, "SLOW_DISK_PREFIX": self.folder, "SLOW_DISK_LOG": self.log, "SLOW_DISK_HANG": self.hang,
+                       "SLOW_DISK_FAIL": self.fail}
         with unittest.mock.patch.dict(os.environ, {name: str(value) for name, value in environment.items()}):
             started = ts.local_cluster(count, memory="64MiB", files=[self.folder, *other_folders], **options)
         with started as cluster:

@@ -472,10 +472,11 @@ class Cluster:
 
 
 def local_cluster(workers=None, memory=None, device="cpu", *, transport=None, address=None, timeout=60,
-                  coordinator_flags=(), worker_flags=(), files=None) -> Cluster:
+                  coordinator_flags=(), worker_flags=(), files=None, spill=None) -> Cluster:
     """Starts a coordinator and workers on this host; memory is per worker: by default 1 GiB, and of a GPU an equal share
     of what is free, less a reserve. device is "cpu" or "cuda". files: folders whose
-    files the workers load and save ("folder:ro": load); the current one if it is not given.
+    files the workers load and save ("folder:ro": load); the current one if it is not given. spill: a folder on a local disk to which
+    tensors that nobody used lately go when others want their memory, and from which they come back; without one they stay.
 
     >>> with ts.local_cluster(workers=4, memory="1GiB") as cluster:
     ...     session = cluster.connect()
@@ -495,7 +496,7 @@ def local_cluster(workers=None, memory=None, device="cpu", *, transport=None, ad
     roots = [os.getcwd()] if files is None else [files] if isinstance(files, (str, os.PathLike)) else files
     raw = _tessera.LocalCluster._start(count, 0 if memory is None else parse_bytes(memory, op), device, str(transport), path, seconds(timeout, op),
                                        list(coordinator_flags), [os.fspath(folder) for folder in roots], sys.executable or "",
-                                       list(worker_flags))
+                                       [*([f"--spill={os.fspath(spill)}"] if spill is not None else []), *worker_flags])
     return Cluster(raw)
 
 

@@ -53,6 +53,9 @@ void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire
     const bool is_cordoned = worker.newest_admitted != SessionId();
     info.setCordoned(is_cordoned && (!asking.has_value() || asking->value > worker.newest_admitted.value));
     info.setDraining(worker.admits == Admits::kNobody);
+    info.setSpilledBytes(tenant == nullptr ? worker.spilled_bytes
+                                           : std::min(worker.spilled_bytes, tenant->spilled_bytes));
+    info.setSpillBytes(worker.info.spill_bytes);
   }
 }
 
@@ -65,6 +68,7 @@ wire::TensorInfo::State StateOf(const StateMachine& machine, const TensorEntry& 
   if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
   if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
   if (tensor.unmatched) return wire::TensorInfo::State::QUEUED;
+  if (!IsInMemory(machine.PlaceOf(tensor))) return wire::TensorInfo::State::SPILLED;
   return machine.ProducerOf(tensor) != nullptr ? wire::TensorInfo::State::ISSUED : wire::TensorInfo::State::READY;
 }
 
@@ -86,6 +90,7 @@ void DescribeSession(SessionId id, const SessionEntry& session, wire::SessionInf
   info.setQueued(session.queue.size());
   info.setConnected(session.connected);
   info.setName(session.info.name.c_str());
+  info.setSpilledBytes(session.spilled_bytes);
 }
 
 // By their handles. What was refused has no spec here and nothing on the workers.

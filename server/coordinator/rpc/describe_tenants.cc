@@ -22,6 +22,7 @@ void DescribeTenants(const Hub& hub, const StatusView& view, wire::Session::Tena
     EncodeTenantLimits(tenant.limits, info.initLimits());
     const auto most = std::max_element(tenant.used_bytes.begin(), tenant.used_bytes.end());
     info.setUsedBytes(most == tenant.used_bytes.end() ? 0 : *most);
+    info.setSpilledBytes(tenant.spilled_bytes);
     info.setSessions(static_cast<uint64_t>(tenant.sessions));
     info.setConnections(static_cast<uint64_t>(hub.tenants_edge().ConnectionsOf(tenant.limits.name)));
     info.setQueued(static_cast<uint64_t>(machine.QueuedBy(tenant)));

@@ -87,6 +87,12 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   if (event.has_nccl && event.device != DeviceKind::kCuda) {
     return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " has messages by NCCL, and no GPU"));
   }
+  event.spill_bytes = reader.getSpillBytes();
+  if (event.spill_bytes < 0 || event.spill_bytes > kMaxArenaBytes) {
+    return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " has ", event.spill_bytes,
+                                             " bytes for files of buffers; they are 0 to max_arena_bytes, ",
+                                             kMaxArenaBytes));
+  }
   if (event.memory_bytes < 0 || event.memory_bytes > kMaxArenaBytes || event.worker.value >= kMaxMeshSize) {
     return absl::InvalidArgumentError(StrCat("join: worker ", event.worker.value, " with ", event.memory_bytes,
                                              " bytes; numbers are below max_workers, ", kMaxMeshSize,

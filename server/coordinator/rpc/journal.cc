@@ -92,6 +92,7 @@ struct EventWriter {
     hello.setMapPeers(e.map_peers);
     hello.setMessages(static_cast<uint8_t>(e.messages));
     hello.setNccl(e.has_nccl);
+    hello.setSpillBytes(e.spill_bytes);
   }
   void operator()(const WorkerLostEvent& e) {
     auto lost = out.initWorkerLost();

@@ -134,6 +134,10 @@ void AddShares(const MetricsSnapshot& snapshot, Families& to) {
              static_cast<double>(share.used_bytes[worker]));
     }
   }
+  to.Begin("tessera_spilled_bytes", "Bytes of a tenant in files of a worker, at most.", MetricType::Gauge);
+  for (const auto& [tenant, share] : snapshot.shares) {
+    to.Add({{"tenant", TenantName(tenant)}}, static_cast<double>(share.spilled_bytes));
+  }
   to.Begin("tessera_tenant_quota_bytes", "Bytes of each worker that a tenant was given.", MetricType::Gauge);
   for (const auto& [tenant, share] : snapshot.shares) {
     to.Add({{"tenant", TenantName(tenant)}, {"bound", "guaranteed"}}, static_cast<double>(share.guaranteed_bytes));
@@ -170,6 +174,7 @@ void AddWorkers(const MetricsSnapshot& snapshot, Families& to) {
   for (const auto& worker : snapshot.workers) {
     to.Add({number(worker), {"state", "used"}}, static_cast<double>(worker.used_bytes));
     to.Add({number(worker), {"state", "total"}}, static_cast<double>(worker.total_bytes));
+    to.Add({number(worker), {"state", "spilled"}}, static_cast<double>(worker.spilled_bytes));
   }
   to.Begin("tessera_worker_outstanding", "Instructions issued to a worker and not reported.", MetricType::Gauge);
   for (const auto& worker : snapshot.workers) {
@@ -200,6 +205,7 @@ void AddShares(const StateMachine& machine, MetricsSnapshot& snapshot) {
     MetricsSnapshot::Tenant& share = snapshot.shares[name];
     share.weight += limits.weight;
     share.device_ns += entry->device_ns;
+    share.spilled_bytes += entry->spilled_bytes;
     share.guaranteed_bytes += limits.guaranteed_bytes;
     const bool is_limited = limits.max_bytes != kUnlimited && (is_first || share.max_bytes >= 0);
     share.max_bytes = is_limited ? std::max<int64_t>(0, share.max_bytes) + limits.max_bytes : -1;
@@ -238,6 +244,7 @@ MetricsSnapshot SnapshotOf(const StateMachine& machine) {
     worker.used_bytes = machine.memory().UsedBytes(index);
     worker.total_bytes = machine.memory().TotalBytes(index);
     worker.received_bytes = entry.received_bytes;
+    worker.spilled_bytes = entry.spilled_bytes;
     for (size_t lane = 0; lane < kLaneCount; ++lane) worker.outstanding[lane] = entry.windows.lanes[lane].outstanding;
     worker.done_us = entry.done_us;
     worker.is_cordoned = entry.newest_admitted != SessionId();

@@ -18,6 +18,7 @@ struct MetricsSnapshot {
     WorkerIndex index;
     WorkerState state = WorkerState::kAlive;
     int64_t used_bytes = 0;
+    int64_t spilled_bytes = 0;
     int64_t total_bytes = 0;
     int64_t received_bytes = 0;  // from other workers
     std::array<int64_t, kLaneCount> outstanding = {};
@@ -35,8 +36,9 @@ struct MetricsSnapshot {
   struct Tenant {
     int64_t weight = 0;
     std::vector<int64_t> used_bytes;  // by worker
-    int64_t guaranteed_bytes = 0;     // of each worker
-    int64_t max_bytes = -1;           // -1: none
+    int64_t spilled_bytes = 0;
+    int64_t guaranteed_bytes = 0;  // of each worker
+    int64_t max_bytes = -1;        // -1: none
     int64_t device_ns = 0;
   };
   // A session, of those that hold the most.

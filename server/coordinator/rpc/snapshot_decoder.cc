@@ -146,6 +146,8 @@ absl::Status Snapshot::Decoder::Numbers(wire::SnapshotNumbers::Reader in) {
   core_->peer_key_ = in.getPeerKey();
   m.plans_.hits_ = in.getPlanHits();
   m.plans_.misses_ = in.getPlanMisses();
+  m.spills_.next_file = in.getNextSpillFile();
+  m.spills_.turn = SessionId(in.getSpillTurn());
   return absl::OkStatus();
 }
 
@@ -156,6 +158,7 @@ absl::Status Snapshot::Decoder::Tenants(Rows<wire::SnapshotTenant> rows) {
     tenant.is_removed = in.getIsRemoved();
     tenant.sessions = in.getSessions();
     tenant.device_ns = in.getDeviceNs();
+    tenant.spilled_bytes = in.getSpilledBytes();
     ReadList(in.getUsedBytes(), tenant.used_bytes);
   }
   return absl::OkStatus();
@@ -191,6 +194,8 @@ absl::Status Snapshot::Decoder::Workers(Rows<wire::SnapshotWorker> rows) {
     if (in.getAdmits() > static_cast<uint8_t>(Admits::kNobody)) return NotAsWritten("worker");
     worker.admits = static_cast<Admits>(in.getAdmits());
     worker.newest_admitted = SessionId(in.getNewestAdmitted());
+    worker.spilled_bytes = in.getSpilledBytes();
+    worker.spill_failed_us = in.getSpillFailedUs();
     if (worker.state != WorkerState::kDead) machine_->memory_.AddWorker(info->worker, info->memory_bytes);
   }
   return absl::OkStatus();
@@ -260,8 +265,21 @@ absl::Status Snapshot::Decoder::Buffers(Rows<wire::SnapshotBuffer> rows) {
       buffer->history = m.histories_.Add();
       TESSERA_RETURN_IF_ERROR(ReadHistory(in.getHistory(), *buffer->history));
     }
+    if (in.hasSpill()) TESSERA_RETURN_IF_ERROR(ReadSpill(in.getSpill(), buffer));
     buffers_.push_back(std::move(buffer));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Snapshot::Decoder::ReadSpill(wire::SnapshotSpill::Reader in, const BufferPointer& buffer) {
+  if (in.getPlace() > static_cast<uint8_t>(SpillPlace::kComing)) return NotAsWritten("place");
+  buffer->spill_slot = machine_->spills_.Add(buffer.number());
+  SpillEntry& entry = machine_->spills_.at(buffer->spill_slot);
+  entry.place = static_cast<SpillPlace>(in.getPlace());
+  entry.file = in.getFile();
+  entry.last_use = in.getLastUse();
+  entry.wanted_by = SessionId(in.getWantedBy());
+  if (in.hasFailure()) entry.failure = DecodeStatus(in.getFailure());
   return absl::OkStatus();
 }
 
@@ -284,6 +302,10 @@ absl::Status Snapshot::Decoder::Tensors(Rows<wire::SnapshotTensor> rows) {
     tensor->producer = Ordinal(in.getProducer());
     tensor->uploading = in.getIsUploading();
     tensor->unmatched = in.getIsUnmatched();
+    // Those of no session are of a window, or published.
+    if (tensor->session != SessionId() && tensor->buffer && tensor->buffer->spill_slot != 0) {
+      machine_->spills_.at(tensor->buffer->spill_slot).tensors.push_back(tensor.number());
+    }
     if (in.hasStatus()) tensor->status = DecodeStatus(in.getStatus());
     if (in.hasFormer()) {
       TESSERA_ASSIGN_OR_RETURN(Mesh mesh, DecodeMesh(in.getFormer().getMesh()));
@@ -300,6 +322,8 @@ absl::Status Snapshot::Decoder::Tensors(Rows<wire::SnapshotTensor> rows) {
 // A lost worker's ranges that were given back went with it (StateMachine::GiveBack).
 void Snapshot::Decoder::RestoreMemory() {
   for (const BufferPointer& buffer : buffers_) {
+    const uint32_t slot = buffer->spill_slot;
+    if (slot != 0 && machine_->spills_.at(slot).place == SpillPlace::kAway) continue;
     std::vector<WorkerIndex> owners = *buffer->workers;
     std::erase_if(owners, [&](WorkerIndex worker) {
       const auto found = machine_->workers_.find(worker);

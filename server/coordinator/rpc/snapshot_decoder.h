@@ -70,6 +70,7 @@ class Snapshot::Decoder {
   absl::StatusOr<PlanKey> ReadKey(wire::SnapshotPlan::Reader in) const;
   absl::StatusOr<ArrivedCall> ReadArrived(wire::SnapshotArrived::Reader in) const;
   absl::Status ReadGroup(wire::SnapshotGroup::Reader in, ProcessGroupEntry& group) const;
+  absl::Status ReadSpill(wire::SnapshotSpill::Reader in, const BufferPointer& buffer);
   absl::Status ReadHistory(wire::SnapshotHistory::Reader in, History& history) const;
   void RestoreMemory();
 

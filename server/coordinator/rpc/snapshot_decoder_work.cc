@@ -115,6 +115,8 @@ absl::Status Snapshot::Decoder::ReadSession(wire::SnapshotSession::Reader in, Se
   if (in.hasMemoryWait()) {
     session.memory_wait = MemoryWait{TicketId(in.getMemoryWait().getBefore()), in.getMemoryWait().getClosedWindows()};
   }
+  session.wants_spilled = in.getWantsSpilled();
+  session.spilled_bytes = in.getSpilledBytes();
   session.last_batch = in.getLastBatch();
   session.last_event = in.getLastEvent();
   session.recent_use.level_us_ = in.getRecentUs();

@@ -226,6 +226,8 @@ void Snapshot::Encoder::Numbers() {
     out.setPeerKey(core_.peer_key_);
     out.setPlanHits(machine_.plans_.hits_);
     out.setPlanMisses(machine_.plans_.misses_);
+    out.setNextSpillFile(machine_.spills_.next_file);
+    out.setSpillTurn(machine_.spills_.turn.value);
   });
 }
 
@@ -237,6 +239,7 @@ void Snapshot::Encoder::Tenants() {
         out.setIsRemoved(tenant->is_removed);
         out.setSessions(tenant->sessions);
         out.setDeviceNs(tenant->device_ns);
+        out.setSpilledBytes(tenant->spilled_bytes);
         FillList(tenant->used_bytes, [&](unsigned n) { return out.initUsedBytes(n); });
       });
   One([this](Part::Builder part) {
@@ -273,6 +276,8 @@ void Snapshot::Encoder::Workers() {
         out.setFirstOrdinal(worker.first_ordinal.value);
         out.setAdmits(static_cast<uint8_t>(worker.admits));
         out.setNewestAdmitted(worker.newest_admitted.value);
+        out.setSpilledBytes(worker.spilled_bytes);
+        out.setSpillFailedUs(worker.spill_failed_us);
       });
 }
 
@@ -322,6 +327,14 @@ void Snapshot::Encoder::Buffers() {
         out.setBorn(buffer->born);
         out.setIsPublished(buffer->is_published);
         if (buffer->history) EncodeHistory(*buffer->history, out.initHistory());
+        if (buffer->spill_slot == 0) return;
+        const SpillEntry& entry = machine_.spills_.at(buffer->spill_slot);
+        auto spill = out.initSpill();
+        spill.setPlace(static_cast<uint8_t>(entry.place));
+        spill.setFile(entry.file);
+        spill.setLastUse(entry.last_use);
+        spill.setWantedBy(entry.wanted_by.value);
+        if (!entry.failure.ok()) EncodeStatus(entry.failure, spill.initFailure());
       });
   One([this](Part::Builder part) {
     auto list = part.initTouched(static_cast<unsigned>(machine_.touched_.size()));

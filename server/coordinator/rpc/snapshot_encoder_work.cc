@@ -77,6 +77,8 @@ void Snapshot::Encoder::EncodeSession(const SessionEntry& session, wire::Snapsho
     wait.setBefore(session.memory_wait->before.value);
     wait.setClosedWindows(session.memory_wait->closed_windows);
   }
+  out.setWantsSpilled(session.wants_spilled);
+  out.setSpilledBytes(session.spilled_bytes);
   out.setLastBatch(session.last_batch);
   out.setLastEvent(session.last_event);
   out.setRecentUs(session.recent_use.level_us_);

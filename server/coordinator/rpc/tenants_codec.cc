@@ -19,6 +19,7 @@ void EncodeTenantLimits(const TenantLimits& limits, wire::TenantLimits::Builder 
   builder.setMaxBytes(ToWire(limits.max_bytes));
   builder.setMaxSessions(ToWire(limits.max_sessions));
   builder.setMaxConnections(ToWire(limits.max_connections));
+  builder.setMaxSpilledBytes(ToWire(limits.max_spilled_bytes));
   builder.setMaxQueuedRecords(ToWire(limits.max_queued_records));
 }
 
@@ -29,6 +30,7 @@ TenantLimits DecodeTenantLimits(wire::TenantLimits::Reader reader) {
           .max_bytes = FromWire(reader.getMaxBytes()),
           .max_sessions = FromWire(reader.getMaxSessions()),
           .max_connections = FromWire(reader.getMaxConnections()),
+          .max_spilled_bytes = FromWire(reader.getMaxSpilledBytes()),
           .max_queued_records = FromWire(reader.getMaxQueuedRecords())};
 }
 

@@ -27,6 +27,7 @@ constexpr Field kFields[] = {
     {"weight", &TenantLimits::weight, Unit::kCount, 1, kMaxTenantWeight, false},
     {"memory.guaranteed", &TenantLimits::guaranteed_bytes, Unit::kBytes, 0, kMaxArenaBytes, false},
     {"memory.max", &TenantLimits::max_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
+    {"memory.spilled", &TenantLimits::max_spilled_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
     {"sessions", &TenantLimits::max_sessions, Unit::kCount, 0, int64_t{1} << 20, true},
     {"connections", &TenantLimits::max_connections, Unit::kCount, 0, int64_t{1} << 20, true},
     {"queued", &TenantLimits::max_queued_records, Unit::kCount, 1, int64_t{1} << 40, true},

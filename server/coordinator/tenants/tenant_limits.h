@@ -31,6 +31,7 @@ struct TenantLimits {
   int64_t max_bytes = kUnlimited;  // of each worker
   int64_t max_sessions = kUnlimited;
   int64_t max_connections = kUnlimited;
+  int64_t max_spilled_bytes = kUnlimited;   // in files of each worker
   int64_t max_queued_records = kUnlimited;  // of all its sessions, as max_queued_records counts them
 
   bool operator==(const TenantLimits&) const = default;

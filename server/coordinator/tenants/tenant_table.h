@@ -32,6 +32,7 @@ struct TenantEntry {
   // The file named it, and names it no more: its sessions go on until they end, and take no new memory.
   bool is_removed = false;
   int64_t sessions = 0;
+  int64_t spilled_bytes = 0;        // in files, on each worker at most
   int64_t device_ns = 0;            // that its work took, summed over workers
   std::vector<int64_t> used_bytes;  // by worker; shorter where the rest is 0
 

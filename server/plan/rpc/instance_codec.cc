@@ -130,6 +130,7 @@ struct MessageEncoder {
     window.setSecret(m.secret);
     window.setSession(m.session.value);
     window.setStream(m.stream);
+    window.setSpillFile(m.spill_file);
     window.setDirection(static_cast<uint8_t>(m.direction()));
     EncodeRange(m.ranges[0], window);
     auto others = window.initOthers(static_cast<unsigned>(m.ranges.size() - 1));
@@ -163,6 +164,7 @@ struct MessageEncoder {
     died.setReason(Text(m.reason));
   }
   void operator()(const Shutdown& m) { out.setShutdown(Text(m.reason)); }
+  void operator()(const ForgetSpilled& m) { out.setForgetSpilled(m.file); }
 };
 
 // Of the window itself, or of one of its others.
@@ -183,6 +185,7 @@ absl::StatusOr<WorkerMessage> DecodeWindow(wire::Window::Reader window) {
   m.secret = window.getSecret();
   m.session = SessionId(window.getSession());
   m.stream = window.getStream();
+  m.spill_file = window.getSpillFile();
   if (window.getDirection() > static_cast<uint8_t>(TransferDirection::kDownload)) {
     return absl::InvalidArgumentError(StrCat("unknown transfer direction ", static_cast<int>(window.getDirection())));
   }
@@ -328,6 +331,7 @@ absl::StatusOr<WorkerMessage> DecodeWorkerMessage(Message::Reader reader) {
       auto died = reader.getPeerDied();
       return PeerDied{WorkerIndex(died.getIndex()), died.getIncarnation(), TextOf(died.getReason())};
     }
+    case Message::FORGET_SPILLED: return ForgetSpilled{reader.getForgetSpilled()};
     case Message::SHUTDOWN: return Shutdown{TextOf(reader.getShutdown())};
   }
   return absl::InvalidArgumentError(StrCat("unknown worker message ", static_cast<int>(reader.which())));

@@ -23,6 +23,7 @@
 #include "server/worker/files/decoder.h"
 #include "server/worker/files/file_roots.h"
 #include "server/worker/files/shard_file.h"
+#include "server/worker/files/spill_files.h"
 #include "server/worker/rpc/data_connection.h"
 #include "server/worker/rpc/file_limits.h"
 #include "server/worker/rpc/job_threads.h"
@@ -39,6 +40,7 @@ struct HostFiles {
   FileRoots roots;
   DeviceKind memory = DeviceKind::kCpu;
   DecoderOptions decoder;
+  std::shared_ptr<SpillFiles> spill = nullptr;  // null: the coordinator is told that there is no folder
 };
 
 // The threads of a data gate: for memory, for files, and for what asks the decoder. Each folder that is served is a

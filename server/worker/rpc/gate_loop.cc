@@ -13,6 +13,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/spill_jobs.h"
 
 namespace tessera {
 namespace {
@@ -76,6 +77,7 @@ class GateLoop::Loop {
     relays_.emplace(io_, options_.tls, options_.host_id, worker.peer_key);
     parts_.emplace(GateParts{worker.tickets, worker.device, threads_, places_, decoder_, attached_, *options_.files,
                              worker.peer_key, &*relays_});
+    spills_.emplace(*parts_);
     acceptor_.emplace(io_, AcceptOptions{});
     on_host_.emplace(Acceptor::Port{*receiver_, GateFor(ClientHost::kOwn)});
     accepting_ = acceptor_->Run(*on_host_);
@@ -100,6 +102,7 @@ class GateLoop::Loop {
   }
   Relays& relays() { return *relays_; }
   TicketTable& tickets() { return *tickets_; }
+  SpillJobs& spills() { return *spills_; }
 
   void RunForever() {
     io_.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
@@ -129,6 +132,7 @@ class GateLoop::Loop {
   TicketTable* tickets_ = nullptr;  // from Serve on, as all that follows
   std::optional<Relays> relays_;
   std::optional<GateParts> parts_;
+  std::optional<SpillJobs> spills_;
   std::optional<Acceptor> acceptor_;
   std::optional<Acceptor::Port> on_host_, from_elsewhere_;
   kj::Promise<void> accepting_ = nullptr;
@@ -168,6 +172,12 @@ kj::Promise<void> GateLoop::AddPeer(const PeerJoined& peer) {
 }
 kj::Promise<void> GateLoop::RemovePeer(WorkerIndex peer) {
   return executor_->executeAsync([this, peer]() { loop_->relays().Remove(peer); });
+}
+kj::Promise<void> GateLoop::Spill(TicketId ticket) {
+  return executor_->executeAsync([this, ticket]() { loop_->spills().Begin(ticket); });
+}
+kj::Promise<void> GateLoop::ForgetSpilled(uint64_t file) {
+  return executor_->executeAsync([this, file]() { loop_->spills().Forget(file); });
 }
 kj::Promise<void> GateLoop::CloseTicket(TicketId ticket) {
   return executor_->executeAsync([this, ticket]() { loop_->tickets().Close(ticket); });

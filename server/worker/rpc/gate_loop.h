@@ -54,6 +54,9 @@ class GateLoop {
   kj::Promise<void> AddPeer(const PeerJoined& peer);
   kj::Promise<void> RemovePeer(WorkerIndex peer);
   kj::Promise<void> CloseTicket(TicketId ticket);
+  // The window of a spilled buffer is open: its bytes go to a file of this worker, or come from it.
+  kj::Promise<void> Spill(TicketId ticket);
+  kj::Promise<void> ForgetSpilled(uint64_t file);
   // The files of TLS have changed: connections that come from now on see the new certificate. Any thread's call, once
   // the gate serves; what is wrong with the files is said in the log, and the old ones stay.
   void Renew();

@@ -134,6 +134,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
       self.tasks_.add(self.parts_->gate.RemovePeer(m.worker));
       self.parts_->executor.MarkDead(m.worker);
     }
+    void operator()(const ForgetSpilled& m) { self.tasks_.add(self.parts_->gate.ForgetSpilled(m.file)); }
     void operator()(const Shutdown& m) {
       spdlog::info("worker {}: ending: {}", self.self_.value, m.reason);
       self.is_shut_down_ = true;
@@ -248,7 +249,9 @@ void WorkerServer::SendReports() {
   linger_->Begin();
   const auto send = [this](const ReportBatch& batch) {
     for (const CompletionReport& completion : batch.completions()) {
-      if (completion.status.ok()) parts_->tickets.Open(completion.ordinal);
+      if (!completion.status.ok()) continue;
+      const std::optional<TicketId> spill = parts_->tickets.Open(completion.ordinal);
+      if (spill.has_value()) tasks_.add(parts_->gate.Spill(*spill));
     }
     capnp::MallocMessageBuilder message(FirstWords(batch));
     Encode(batch, message);

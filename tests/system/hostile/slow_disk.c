@@ -1,6 +1,7 @@
 // A disk that is slow, or away: preloaded into a worker (LD_PRELOAD), it stands before the C library's calls about files.
 // A call on a path at or below SLOW_DISK_PREFIX is written to the file SLOW_DISK_LOG, a line "thread call path", and then
-// waits for as long as the file SLOW_DISK_HANG is there and names it ("pread fsync"), or is empty. Other calls pass.
+// waits for as long as the file SLOW_DISK_HANG is there and names it ("pread fsync"), or is empty. A pread, pwrite or
+// fallocate that the file SLOW_DISK_FAIL names in the same way fails, as those of a broken or a full disk. Others pass.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -28,9 +29,9 @@ static int is_below(const char* path) {
 
 static long raw(long number, long a, long b, long c, long d) { return REAL(syscall)(number, a, b, c, d); }
 
-static int hangs(const char* call) {
+static int is_named(const char* variable, const char* call) {
   char names[256];
-  const char* const path = getenv("SLOW_DISK_HANG");
+  const char* const path = getenv(variable);
   const int fd = path == NULL ? -1 : (int)raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0);
   if (fd < 0) return 0;
   const ssize_t length = raw(SYS_read, fd, (long)names, sizeof(names) - 1, 0);
@@ -53,7 +54,7 @@ static void wait_and_log(const char* call, const char* path) {
     }
   }
   const struct timespec pause = {0, 5 * 1000 * 1000};
-  while (hangs(call)) nanosleep(&pause, NULL);
+  while (is_named("SLOW_DISK_HANG", call)) nanosleep(&pause, NULL);
   errno = before;
 }
 
@@ -72,13 +73,20 @@ static void meet_path(const char* call, int folder, const char* path) {
   if (is_below(whole)) wait_and_log(call, whole);
 }
 
-static void meet_fd(const char* call, int fd) {
+// Whether the call is to fail.
+static int meet_fd(const char* call, int fd) {
   char link[64], path[PATH_MAX];
   snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   const ssize_t length = raw(SYS_readlink, (long)link, (long)path, sizeof(path) - 1, 0);
-  if (length < 0) return;
+  if (length < 0) return 0;
   path[length] = '\0';
-  if (is_below(path)) wait_and_log(call, path);
+  if (!is_below(path)) return 0;
+  wait_and_log(call, path);
+  return is_named("SLOW_DISK_FAIL", call);
+}
+static int fail(int error) {
+  errno = error;
+  return -1;
 }
 
 // openat2 has no wrapper; the worker calls it by its number.
@@ -129,19 +137,19 @@ int fstatat(int folder, const char* path, struct stat* info, int flags) {
   return REAL(fstatat)(folder, path, info, flags);
 }
 ssize_t pread(int fd, void* to, size_t size, off_t offset) {
-  meet_fd("pread", fd);
+  if (meet_fd("pread", fd)) return fail(EIO);
   return REAL(pread)(fd, to, size, offset);
 }
 ssize_t pread64(int fd, void* to, size_t size, off64_t offset) {
-  meet_fd("pread", fd);
+  if (meet_fd("pread", fd)) return fail(EIO);
   return REAL(pread64)(fd, to, size, offset);
 }
 ssize_t pwrite(int fd, const void* from, size_t size, off_t offset) {
-  meet_fd("pwrite", fd);
+  if (meet_fd("pwrite", fd)) return fail(ENOSPC);
   return REAL(pwrite)(fd, from, size, offset);
 }
 ssize_t pwrite64(int fd, const void* from, size_t size, off64_t offset) {
-  meet_fd("pwrite", fd);
+  if (meet_fd("pwrite", fd)) return fail(ENOSPC);
   return REAL(pwrite64)(fd, from, size, offset);
 }
 int fsync(int fd) {
@@ -157,7 +165,7 @@ int syncfs(int fd) {
   return REAL(syncfs)(fd);
 }
 int fallocate(int fd, int mode, off_t offset, off_t size) {
-  meet_fd("fallocate", fd);
+  if (meet_fd("fallocate", fd)) return fail(ENOSPC);
   return REAL(fallocate)(fd, mode, offset, size);
 }
 int ftruncate(int fd, off_t size) {

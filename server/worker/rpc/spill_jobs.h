@@ -1,0 +1,32 @@
+#pragma once
+
+// SpillJobs: buffers between a worker's arena and its files (spill_files.h): jobs of the threads for files, so that a
+// slow disk holds up nobody but who waits for it. Lives on the data gate's thread.
+//
+//   SpillJobs jobs(parts);
+//   jobs.Begin(ticket);   // its window is open; the ticket is reported when the bytes are there, or why they are not
+
+#include <cstdint>
+
+#include <kj/async.h>
+
+#include "server/worker/rpc/gate_parts.h"
+
+namespace tessera {
+
+class SpillJobs final : private kj::TaskSet::ErrorHandler {
+ public:
+  // All of the parts outlives this.
+  explicit SpillJobs(const GateParts& parts) : parts_(parts), tasks_(*this) {}
+
+  void Begin(TicketId id);
+  void Forget(uint64_t file);
+
+ private:
+  void taskFailed(kj::Exception&& exception) override;
+
+  const GateParts& parts_;
+  kj::TaskSet tasks_;
+};
+
+}  // namespace tessera
