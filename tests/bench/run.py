@@ -24,7 +24,7 @@ FAMILIES = (redistribution, collectives, products, hosts, catalog)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
 FIGURES |= catalog.OTHERS | narrow.FIGURES
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "chained_maps": service.chained_maps,
-            "live_tensors": service.live_tensors, "load_npy": files.load_npy,
+            "live_tensors": service.live_tensors, "load_npy": files.load_npy, "spill": files.spill,
             "far_up_and_down": far.far_up_and_down, "far_tiny_ops": far.far_tiny_ops, "crowd": far.crowd,
             "kernels": programs.kernels, "planner": programs.planner, "messages": programs.messages}
 
