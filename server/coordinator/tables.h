@@ -194,7 +194,7 @@ struct CommScope {
 };
 
 // The first record of a session's queue got no memory, and may get it when windows that are being closed are closed.
-// Those opened since don't count: there is an end to it whatever other sessions do.
+// Windows opened since don't count: the wait ends whatever other sessions do.
 struct MemoryWait {
   TicketId before;              // the first ticket that doesn't count
   uint64_t closed_windows = 0;  // of the cluster, when it was tried last

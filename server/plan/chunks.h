@@ -39,7 +39,7 @@ struct DraftPart {
   Shape extents;
   CutRule rule = {};
   bool is_alone = false;  // shares no chunk with other parts
-  // Of the sender; not used on the other side.
+  // The sender's; not used on the other side.
   absl::InlinedVector<Operand, 1> sources = {};
   DType source_dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;

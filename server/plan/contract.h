@@ -1,7 +1,7 @@
 #pragma once
 
-// What one position of a contraction step multiplies: products of pieces of the operands, each piece in the
-// shard of one worker. LowerPlan makes an instruction of each; Interpret has its own, naive way.
+// The products of one position of a contraction step: of pieces of the operands, each piece in the shard of one worker.
+// LowerPlan makes an instruction of each; Interpret has its own, naive way.
 //
 //   [S(0)] @ [S(0)] on two workers, f64[4,4]: position 0 has rows 0 and 1 of the left operand in place and
 //   reads the right one in two pieces: left[0:2,0:2] * right[0:2] writes, left[0:2,2:4] * right[2:4]

@@ -118,7 +118,7 @@ struct InlineWrite {
   bool operator==(const InlineWrite&) const = default;
 };
 
-// What one worker says of a finished ordinal.
+// One worker's report of a finished ordinal.
 struct CompletionReport {
   Ordinal ordinal;
   absl::Status status;
@@ -131,7 +131,7 @@ struct CompletionReport {
   RunTimes times = {};
 };
 
-// What one worker says of a ticket that it is finished with.
+// One worker's report of a ticket that it is finished with.
 struct TransferReport {
   TicketId ticket;
   absl::Status status;

@@ -8,8 +8,8 @@
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
 // (buffer_contents.h), or hold a narrower value before, which is widened there (widening.h); a product may be added to
-// one that is there. What is reduced for others alone may pass on, in their memory, and have none (kPassing). Each step
-// is a phase of the programs; steps that touch nothing that the others write may share one
+// one that is there. A reducer that keeps no copy of its result may write it straight into the memory of those who want
+// it (kPassing). Each step is a phase of the programs; steps that touch nothing that the others write may share one
 // (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with the
 // local work before them, whose messages are under way while that runs.
 //
@@ -154,9 +154,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Of a contraction: kNewPhase.
+// A contraction's is kNewPhase.
 StepStart StartOf(const Step& step);
-// What a step's line begins with: "with " of one in the phase of the step before, else "".
+// The begin of a step's line: "with " for one in the phase of the step before, else "".
 std::string_view ToText(StepStart start);
 // "->" or "+->".
 std::string_view ToText(KernelStore store);

@@ -29,7 +29,7 @@ struct ValueMove {
   int value = 0;
   TensorSpec destination;
   std::optional<int> place = {};  // the value that it is brought to, where it has to move; none: a new temporary
-  // Of pending terms: where each element is reduced, in the destination's dtype, and stored from to the destination.
+  // Where each element of pending terms is reduced, in the destination's dtype, and stored from to the destination.
   std::optional<TensorSpec> reduced_at = {};
 };
 
@@ -92,11 +92,11 @@ class PlanBuilder {
   // The steps that bring a slice of a value to another value; at least one.
   absl::StatusOr<std::vector<ExchangeStep>> MakeStepsTo(int value, absl::Span<const int64_t> source_start,
                                                         absl::Span<const int64_t> source_step, int destination) const;
-  // Of a value with pending terms that is reduced elsewhere.
+  // Steps for a value with pending terms that is reduced elsewhere.
   absl::StatusOr<std::vector<ExchangeStep>> MakePassingSteps(const ValueMove& move, int destination);
   void AddInPhases(std::vector<ExchangeStep> steps, StepStart start);
   WorkerHosts HostsOn(const Topology& topology) const;
-  // What several workers of a host want from far crosses once: adds the steps that share it.
+  // Lets a cell that several workers of a host want from far cross once: adds the steps that share it.
   void AddShares();
   bool IsPushedAgain(int value) const;
 

@@ -26,15 +26,15 @@ bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
 
 // The value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int input, const TensorSpec& output);
-// Of a vector; the value with `output`, whose placements are the input's.
+// Sorts a vector; the value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output,
                                    const Topology& topology);
-// Of a mask; the value with `output`, whole on each worker.
+// Counts a mask; the value with `output`, whole on each worker.
 absl::StatusOr<int> AddShardCounts(PlanBuilder& builder, int mask, const TensorSpec& output);
 // `indices` as the caller has them, `wanted` as those of the output lie.
 absl::StatusOr<int> AddGatherApart(PlanBuilder& builder, const GatherOp& op, int array, int indices,
                                    const TensorSpec& wanted, const TensorSpec& output, const Topology& topology);
-// What a mask keeps of each shard, made of kernels that GPUs have: true places first in the order of a sort.
+// Filters each shard by a mask, with kernels that GPUs have: true places first in the order of a sort.
 absl::StatusOr<int> AddFilterByOrder(PlanBuilder& builder, const FilterOp& op, absl::Span<const int> inputs,
                                      const TensorSpec& output);
 // `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op`

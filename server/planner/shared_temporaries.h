@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Of a finished plan; buffers are numbered anew.
+// Takes a finished plan; buffers are numbered anew.
 void ShareTemporaries(Plan& plan);
 
 }  // namespace tessera

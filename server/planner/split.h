@@ -14,8 +14,8 @@
 //   and 1, those of 4 to 7 on workers 2 and 3.
 //
 // Law: a split changes no sum. The grid is chosen before, for the whole; each part adds up the same pieces of the
-// inner letters in the same order, and its reducers the same terms. What is left, of floats, is how a kernel adds up
-// within a piece, which may differ in the last places:
+// inner letters in the same order, and its reducers the same terms. One difference is left for floats: how a kernel
+// adds up within a piece, which may differ in the last places:
 //
 //   at the edges of BLAS's tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along
 //   the rows; along the columns some kernels still round a product of fewer columns differently. (Where the output cuts
@@ -44,7 +44,8 @@ inline constexpr int64_t kMaxOverlappedPositions = 256;         // docs/limits.m
 
 // Parts, or panels of an inner letter (inner_panels.h), that come while others are multiplied.
 struct OverlapLimits {
-  // Of a letter in one: products of fewer rows or columns are slower. docs/limits.md: min_overlapped_extent
+  // Least extent of the letter in one part: products of fewer rows or columns are slower.
+  // docs/limits.md: min_overlapped_extent
   int64_t least_extent = 2 * kPartGrain;
   int64_t least_parts = 2;
   int64_t most_parts = 16;   // docs/limits.md: max_overlapped_parts
@@ -83,7 +84,7 @@ int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRang
 // ResourceExhausted when none fits or all would change a sum, with what would fit.
 absl::StatusOr<Split> ChooseSplit(const SplitProblem& problem, int64_t limit_bytes);
 
-// Those that overlap: parts of a letter that nothing cuts, their number doubled from one to the next, which receive
+// Splits that overlap: parts of a letter that nothing cuts, their number doubled from one to the next, which receive
 // nothing twice. None where nothing that has the letter is gathered from other hosts.
 std::vector<Split> OverlappedSplits(const SplitProblem& problem, const OverlapLimits& limits);
 

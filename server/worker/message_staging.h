@@ -28,7 +28,7 @@ class MessageStaging {
   absl::StatusOr<std::byte*> Reserve(StagingPlace place, StreamId stream, int64_t bytes, RunRecord& record);
 
  private:
-  // What the stream's phases share while any of them is under way, and what stays.
+  // Memory that the stream's phases share while any of them is under way, and memory that stays.
   struct OfStream {
     std::weak_ptr<StagingMemory> shared;
     std::shared_ptr<StagingMemory> kept;

@@ -108,7 +108,7 @@ struct JournalEnd {
 // NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
 // it is not as it was written.
 absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
-// Of one that is in memory, aligned to 8 bytes.
+// Reads a journal that is in memory, aligned to 8 bytes.
 absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor);
 
 // InvalidArgument for one that does not begin as a journal.
@@ -123,7 +123,7 @@ struct ReplayResult {
 };
 // InvalidArgument for a file that isn't a journal, DataLoss where it is not as it was written.
 absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path);
-// Of one that is in memory, aligned to 8 bytes.
+// Replays a journal that is in memory, aligned to 8 bytes.
 absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal);
 
 // Pieces, for tests.

@@ -50,7 +50,7 @@ class Snapshot::Encoder {
   }
   void Put(capnp::MessageBuilder& message);
 
-  // What is numbered.
+  // Number what a snapshot's parts refer to.
   void Number();
   void NumberTensor(const TensorPointer& tensor);
   void NumberHistory(const History& history);

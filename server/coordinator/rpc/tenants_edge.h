@@ -27,7 +27,8 @@ class TenantsEdge {
 
   // The tokens of a file, in place of those of the one before.
   void Change(std::vector<TokenEntry> tokens);
-  // Whose token it is. Unauthenticated, with one text, for a token that is nobody's and for one of another role.
+  // The entry of the client, or worker, whose token this is. Unauthenticated, with one text, for a token that is
+  // nobody's and for one of another role.
   absl::StatusOr<TokenEntry> ClientOf(const std::string& token) const;
   absl::StatusOr<TokenEntry> WorkerOf(const std::string& token) const;
 

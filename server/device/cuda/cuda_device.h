@@ -10,7 +10,7 @@
 //
 // Law: the loop waits for nothing but progress. A stream that is parked on the GPU holds up itself alone.
 //
-// What there is no kernel for, the host computes (host_steps.h).
+// The host computes steps that have no kernel here (host_steps.h).
 //
 // An error that leaves the context unusable (an illegal address) ends all: `lost` is called, once, from the loop, and
 // nothing is reported any more.
@@ -41,7 +41,7 @@ class CudaDevice : public Device {
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Prepare(const Gpu& gpu);
   // Before anything is enqueued.
   absl::Status Begin(const CudaDeviceOptions& options);
-  // Ends the loop; what is still enqueued is dropped. What the GPU runs then may still touch the arena.
+  // Ends the loop; what is still enqueued is dropped. Work that the GPU runs then may still touch the arena.
   ~CudaDevice() override;
 
   void Hold() override;

@@ -21,7 +21,7 @@ struct LibraryName {
 };
 // In the order in which they are tried.
 std::vector<std::string> PlacesOf(const LibraryName& name);
-// NotFound says of each place why not. What is opened stays so.
+// NotFound says of each place why not. An opened library stays open.
 absl::StatusOr<void*> OpenLibrary(const LibraryName& name);
 
 }  // namespace tessera::cuda

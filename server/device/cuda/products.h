@@ -24,7 +24,7 @@
 
 namespace tessera::cuda {
 
-// Of each stream that has products, aligned to 256. docs/limits.md: gpu_product_workspace_bytes
+// Workspace of each stream that has products, aligned to 256. docs/limits.md: gpu_product_workspace_bytes
 inline constexpr int64_t kProductWorkspaceBytes = int64_t{32} << 20;
 // All are forgotten when there are so many, and found again. docs/limits.md: max_prepared_products
 inline constexpr size_t kMaxPreparedProducts = 4096;

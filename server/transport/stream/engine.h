@@ -81,7 +81,7 @@ class StreamEngine {
     bool is_announced = false;
     std::vector<std::byte> copy;
   };
-  // What is written next: a greeting or a frame, and the bytes behind it.
+  // The next bytes to write: a greeting or a frame, and the bytes behind it.
   struct Out {
     std::array<std::byte, sizeof(StreamFrame)> head = {};
     absl::Span<const std::byte> bytes;

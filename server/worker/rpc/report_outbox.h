@@ -20,7 +20,7 @@
 
 namespace tessera {
 
-// What was taken at once. Reused for the next taking.
+// Reports that were taken at once. Reused for the next taking.
 class ReportBatch {
  public:
   absl::Span<const CompletionReport> completions() const {
@@ -50,8 +50,8 @@ class ReportOutbox {
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
 
-  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time. Who adds a report
-  // meanwhile waits for it.
+  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time. A thread that adds a
+  // report meanwhile waits for it.
   using PassAtOnce = std::function<bool(const ReportBatch&)>;
   // Null, in the end: no call is made any more, and none is under way.
   void SetPassAtOnce(PassAtOnce pass);

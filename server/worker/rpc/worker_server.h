@@ -64,7 +64,7 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   kj::Promise<void> ping(PingContext context) override;
 
  private:
-  // What the link brought. The rest of it, and what follows, waits for a peer that is being mapped.
+  // Takes the messages that the link brought. The rest of it, and what follows, waits for a peer that is being mapped.
   kj::Maybe<kj::Promise<void>> Take(wire::WorkerMessages::Reader messages);
   kj::Promise<void> TakeRest(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at);
   void TakeNow(const WorkerMessage& message);
