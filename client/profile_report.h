@@ -1,6 +1,6 @@
 #pragma once
 
-// What ran of a session's ops, when and where, as the workers measured it. Plain values.
+// ProfileReport: which of a session's ops ran, when and where, as the workers measured it. Plain values.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Of a session's ops, numbered as they were issued: [first_op, end_op).
+// A range of a session's ops, numbered as they were issued: [first_op, end_op).
 struct OpRange {
   uint64_t first_op = 0;
   uint64_t end_op = UINT64_MAX;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a client is told of the cluster, of a plan, and of the bytes that its ops moved. Plain values.
+// Reports to a client: of the cluster, of a plan, and of the bytes that its ops moved. Plain values.
 
 #include <cstdint>
 #include <map>
@@ -122,7 +122,7 @@ struct ClusterReport {
   uint64_t tensor_count = 0;
 };
 
-// What a session learns when it opens.
+// The coordinator's answer when a session opens.
 struct WelcomeReport {
   uint64_t session_id = 0;
   uint64_t secret = 0;

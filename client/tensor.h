@@ -60,7 +60,7 @@ class Tensor {
   absl::StatusOr<Tensor> Redistribute(const Placements& placements, const RedistributeOptions& options = {}) const;
   absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements,
                                       const RedistributeOptions& options = {}) const;
-  // What that would do; blocks for the coordinator's answer and runs nothing.
+  // The plan of that; blocks for the coordinator's answer and runs nothing.
   absl::StatusOr<PlanReport> ExplainRedistribute(const Mesh& mesh, const Placements& placements,
                                                  const RedistributeOptions& options = {}) const;
 
@@ -75,7 +75,7 @@ class Tensor {
   // The shard at a position; of a Partial the position's term.
   absl::StatusOr<HostArray> ToLocal(absl::Span<const int64_t> position) const;
   // The same, or some rows of dim 0 of the whole, into memory of the caller, of the same dtype and shape. Where it lies
-  // in shared memory (HostMemory::MakeShared) workers write it themselves. What it has after a failure is left open.
+  // in shared memory (HostMemory::MakeShared) workers write it themselves. Its bytes after a failure are left open.
   absl::Status FullTensorTo(const HostTarget& out, std::optional<Interval> rows = std::nullopt) const;
   absl::Status ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the calls of a thread are told with: who speaks when one fails, and what is said of implicit redistributions,
-// and what counts their bytes.
+// ThreadContext: who speaks when a call of the thread fails, who is told of implicit redistributions, and who counts
+// the calls' bytes.
 
 #include <atomic>
 #include <cstdint>
@@ -56,7 +56,7 @@ struct TransferMeter {
   std::atomic<int64_t> moved_bytes{0};
 };
 
-// What the transfers that the calling thread begins are counted by; null: by nobody.
+// The meter of transfers that the calling thread begins; null: none.
 void SetThreadMeter(std::shared_ptr<TransferMeter> meter);
 const std::shared_ptr<TransferMeter>& ThreadMeter();
 

@@ -65,7 +65,7 @@ struct SnapshotHeader {
   config @1 :Text;
   # The state machine's, as JSON.
   segment @2 :UInt64;
-  # Of the log, which begins where this state is.
+  # The log's, which begins where this state is.
   events @3 :UInt64;
   # That led to it.
 }
@@ -515,7 +515,7 @@ struct SnapshotPublication {
   tenant @1 :Int32;
   version @2 :UInt64;
   names @3 :List(Text);
-  # Of its tensors.
+  # The names of its tensors.
   tensors @4 :List(UInt32);
   readers @5 :List(Text);
   bytes @6 :Int64;

@@ -65,7 +65,7 @@ std::string CheckBytes(const std::string& text);
 std::string ShowBytes(int64_t bytes);
 // Prints "tessera: MESSAGE" to stderr; returns 2 for InvalidArgument, else 1.
 int Failed(const absl::Status& status);
-// Rows as columns, the first row is the head. What people named shows as printable text of one line.
+// Rows as columns, the first row is the head. Names that people gave are shown as printable text of one line.
 std::string ShowTable(std::vector<std::vector<std::string>> rows);
 
 }  // namespace tessera

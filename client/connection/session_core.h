@@ -1,7 +1,7 @@
 #pragma once
 
 // SessionCore: a session's end of the protocol, without sockets, threads or clocks: records and messages in, messages
-// and events out. What drives it says when a connection is there and when it is lost.
+// and events out. Its driver says when a connection is there and when it is lost.
 //
 //   core.Connected({epoch, connection, last_batch});
 //   core.Add(records);
@@ -44,7 +44,8 @@ class SessionCore {
   void Connected(const Numbers& numbers);
   void Lost() { is_connected_ = false; }
   bool is_connected() const { return is_connected_; }
-  // Of a session that another process had: its events up to here are known. That process may have taken more of them.
+  // Goes on with a session that another process had: its events up to here are known. That process may have taken more
+  // of them.
   void StartBehind(uint64_t last_event);
 
   // ---- to the coordinator ----

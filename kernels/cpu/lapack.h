@@ -2,7 +2,7 @@
 
 // LAPACK's routines by the type of their elements: Fortran's, which OpenBLAS has. All arrays are in column-major order
 // and dense. `info` is as LAPACK gives it: 0, or above 0 where there is no answer. Workspace is asked for and held
-// here. Of complex numbers Orgqr and Syevd are what LAPACK calls ungqr and heevd.
+// here. For complex numbers Orgqr and Syevd are LAPACK's ungqr and heevd.
 
 #include <algorithm>
 #include <complex>
@@ -31,7 +31,7 @@ LapackInt WithWorkspace(Call&& call) {
   return info;
 }
 
-// What has the same parameters for all of s, d, c and z.
+// Routines that have the same parameters for all of s, d, c and z.
 #define TESSERA_LAPACK_DECLARE(T, p, orgqr)                                                                       \
   extern "C" {                                                                                                    \
   void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                   \

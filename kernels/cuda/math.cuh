@@ -1,7 +1,7 @@
 #pragma once
 
-// The functions of map expressions beside those of elements.cuh, each by the name of its ScalarOp (map_source.cc). Of
-// halves they are called with float. It includes elements.cuh alone.
+// The functions of map expressions beside those of elements.cuh, each by the name of its ScalarOp (map_source.cc).
+// Halves are passed to them as float. It includes elements.cuh alone.
 
 #include "kernels/cuda/elements.cuh"
 

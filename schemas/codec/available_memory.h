@@ -1,7 +1,7 @@
 #pragma once
 
-// What this host can still give to a process. Asked before anything large is reserved, because the kernel would rather
-// end a process than refuse.
+// Memory that this host can still give to a process. Asked before anything large is reserved, because the kernel would
+// rather end a process than refuse.
 
 #include <cstdint>
 #include <string>

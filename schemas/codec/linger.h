@@ -2,10 +2,10 @@
 
 // Linger: how a thread waits that will soon be told something. It stays runnable and gives its core away, over and over
 // (sched_yield), for kLingerNs; then it is time to sleep. To wake a thread that sleeps on a halted core takes 40 us in
-// a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. Whoever has work loses
-// next to nothing to it. A yield that comes back late ends it: somebody needs the core. If news was there by then, it
-// may have waited for that long, and the thread doesn't linger for a while: it sleeps, and is preferred when it wakes.
-// The while grows fourfold each time, until lingering has gone well again.
+// a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. A thread that has work
+// loses next to nothing to it. A yield that comes back late ends it: somebody needs the core. If news was there by
+// then, it may have waited for that long, and the thread doesn't linger for a while: it sleeps, and is preferred when
+// it wakes. The while grows fourfold each time, until lingering has gone well again.
 //
 //   for (linger.Begin(); !arrived() && linger.Yield();) {}
 //   if (arrived()) linger.Arrived(); else sleep();

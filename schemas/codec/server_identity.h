@@ -1,7 +1,7 @@
 #pragma once
 
-// Who serves a unix socket. A path can be somebody else's: whoever made a socket there first is shown what the next
-// one says.
+// ServerIdentity: the user that serves a unix socket. A path can be somebody else's: whoever made a socket there first
+// is shown what the next one says.
 
 #include <string_view>
 

@@ -106,7 +106,7 @@ absl::StatusOr<Shape> LinalgOutput(const LinalgOp& op, absl::Span<const Shape> i
 
 // "linalg(qr; full)".
 std::string ToText(const LinalgOp& op);
-// What stands between the parentheses.
+// Parses the text between the parentheses.
 absl::StatusOr<LinalgOp> ParseLinalgOp(Scanner& scanner);
 absl::Status ValidateLinalgOp(const LinalgOp& op, int inputs, int scalars);
 

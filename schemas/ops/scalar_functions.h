@@ -65,8 +65,8 @@ inline T Minimum(T a, T b) {
   return a < b ? a : b;
 }
 
-// Rounded towards minus infinity. Of floats as Python does it: the quotient without its remainder is close to a whole
-// number, and that is taken.
+// Rounded towards minus infinity. Floats are divided as Python does it: the quotient without its remainder is close to
+// a whole number, and that is taken.
 template <typename T>
 inline T FloorDivide(T a, T b) {
   if constexpr (kIsFloat<T>) {

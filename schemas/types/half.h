@@ -5,7 +5,7 @@
 //
 //   F16(0.1f).bits == 0x2E66;  float(BF16(0.1f)) == 0.10009765625f;  float(F16(65520.0)) is infinite
 //
-// Without branches, so that loops over them are vectorised. Of f16: Giesen, "Float->half variants" (2012).
+// Without branches, so that loops over them are vectorised. Source for f16: Giesen, "Float->half variants" (2012).
 
 #include <bit>
 #include <cmath>

@@ -27,7 +27,7 @@ inline constexpr int kLaneCount = 2;
 constexpr uint8_t NumberOf(StreamId stream) { return static_cast<uint8_t>(stream); }
 
 constexpr Lane LaneOf(StreamId stream) { return stream < StreamId::kComputeLight ? Lane::kBatch : Lane::kLight; }
-// Whose threads run it: kIo has few bytes to copy, and stands behind no kernel.
+// The lane whose threads run it: kIo has few bytes to copy, and stands behind no kernel.
 constexpr Lane ThreadsOf(StreamId stream) { return stream == StreamId::kIo ? Lane::kLight : LaneOf(stream); }
 
 // The stream for the same in another lane: of kCompute, kExchange and kIo.
