@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What the operands and the output are on one mesh dim.
+// The placements of the operands and the output on one mesh dim.
 struct ConvRule {
   Placement x, weight, output;
 };

@@ -120,7 +120,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
   buffer->tenant = tenant;
   buffer->owner = owner;
   buffer->born = joins_;
-  // What was issued for the range's former owners may still run: the new owner's history begins there.
+  // Instructions of the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
     if (range.start >= offset + bytes || offset >= range.stop) {

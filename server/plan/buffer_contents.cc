@@ -120,7 +120,7 @@ bool BufferContents::IsCovered(int value, int by) const {
 
 absl::Status BufferContents::Read(int value) {
   const State& state = states_[BufferOf(value)];
-  // Of what has no elements nothing is written.
+  // A value without elements is never written.
   if (NumElements(Value(value).spec.shape) == 0 && state.generation == 0) return absl::OkStatus();
   if (!state.is_complete) return Wrong("%", value, " is read before it is written");
   int& seen = seen_generations_[static_cast<size_t>(value)];

@@ -182,7 +182,7 @@ void ExchangeRounds::VisitTaken(
       const OwnedPiece& first = pieces[i];
       const Sources sources = SourcesOf(first, self, group);
       int64_t high = first.high;
-      // What comes next to it from the same is taken together.
+      // The next piece is taken with it, if it follows it and has the same sources.
       for (++i; i < pieces.size() && pieces[i].cell.number == first.cell.number && pieces[i].low == high &&
                 IsTaken(pieces[i], self) && SourcesOf(pieces[i], self, group) == sources;
            ++i) {

@@ -23,7 +23,7 @@ bool IsPlainReduction(const FusedNode& node) {
          node.resolution.operands[0].counted_once.empty() && node.resolution.scalars.empty();
 }
 
-// What is computed of each element before it is stored, or reduced.
+// The expression that is computed of each element before it is stored, or reduced.
 Expression ExpressionOf(const FusedNode& node) {
   if (const auto* map = std::get_if<MapOp>(&*node.resolution.local)) return map->expression;
   const auto& reduction = std::get<ReduceLocalOp>(*node.resolution.local);
@@ -106,7 +106,7 @@ class Fuser {
     }
   }
 
-  // What the node takes twice, as t * t does, is one input.
+  // A value that the node takes twice, as t * t does, becomes one input.
   void MergeEqualInputs(FusedNode& node) {
     Joined joined;
     std::vector<int32_t> numbers;

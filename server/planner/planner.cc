@@ -298,8 +298,8 @@ class OpPlanner {
     return moved;
   }
 
-  // All tensors move together. What moves in a dtype of fewer bytes than its result has comes to the end of the
-  // result's memory.
+  // All tensors move together. A tensor that moves in a dtype of fewer bytes than its result has comes to the end of
+  // the result's memory.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<Moved> all;
     std::vector<std::optional<int>> results(inputs_.size());

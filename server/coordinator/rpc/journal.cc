@@ -348,8 +348,8 @@ class JournalFile final : public JournalOutput {
   JournalFile(kj::AutoCloseFd fd, std::string path) : fd_(kj::mv(fd)), path_(std::move(path)) {}
   ~JournalFile() noexcept override {}
 
-  // In one write, so that only the end of the process tears a message. Of one that the disk has no room for nothing
-  // stays.
+  // In one write, so that only the end of the process tears a message. A message that the disk has no room for is taken
+  // back whole.
   absl::Status Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
     kj::FdOutputStream out(fd_.get());
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {

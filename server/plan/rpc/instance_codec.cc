@@ -165,7 +165,7 @@ struct MessageEncoder {
   void operator()(const Shutdown& m) { out.setShutdown(Text(m.reason)); }
 };
 
-// Of the window itself, or of one of its others.
+// The range of the window itself, or of one of its others.
 template <typename Reader>
 absl::StatusOr<TransferRange> DecodeRange(TransferDirection direction, Reader reader) {
   TransferRange range;

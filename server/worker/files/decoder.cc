@@ -30,7 +30,7 @@ constexpr int kLineFd = 3, kBufferFd = 4;
 constexpr std::string_view kOwnVariables = "TESSERA_";  // tokens are among them
 constexpr size_t kMaxShownPath = 200;
 
-// Of the last name: the folders on the way may have dots, too.
+// The ending of the last name: the folders on the way may have dots, too.
 std::string_view EndingOf(std::string_view path) {
   if (const size_t slash = path.rfind('/'); slash != std::string_view::npos) path.remove_prefix(slash + 1);
   const size_t dot = path.rfind('.');
