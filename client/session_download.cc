@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What is fewer than this comes to memory that workers map: a ring pays from then on.
+// Fewer bytes than this come to memory that workers map: a ring pays from then on.
 constexpr int64_t kLeastRingBytes = 8 << 20;
 constexpr int64_t kSlotAlignment = 4096;
 
@@ -31,7 +31,7 @@ std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
   return out;
 }
 
-// Of a ring for the slabs.
+// Bytes of a slot, in a ring for the slabs.
 template <typename Slabs>
 int64_t SlotBytes(const Slabs& slabs) {
   int64_t most = 0;
@@ -170,7 +170,7 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
     workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
     holders.emplace_back(workers.back(), std::move(own));
   }
-  // What the workers write to: the array, or a ring.
+  // Memory that the workers write to: the array, or a ring.
   const bool in_place = landing.memory != nullptr && landing.memory->fd() >= 0;
   const std::vector<Slab> slabs =
       in_place ? std::vector<Slab>() : InTurns(Slab::Cut(box, element_bytes, kSlabBytes), holders);

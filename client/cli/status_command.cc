@@ -61,7 +61,7 @@ std::string JsonText(const nlohmann::json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
-// Who sees its own session alone is told how many there are.
+// A client that sees its own session alone is told how many there are.
 std::string TotalsText(const ClusterReport& report) {
   return StrCat(report.session_count, " sessions hold ", report.tensor_count, " tensors",
                 report.sessions.size() < report.session_count ? "; an admin's token shows them all" : "", "\n");

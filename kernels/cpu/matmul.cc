@@ -13,8 +13,8 @@
 // Sums are in the order of the inner letters, however the operands lie; in f16 and bf16, and in integers, that is all.
 // In f32 and f64 strides have a say in one thing, which kernel multiplies: another one for a matrix whose other dim is
 // the dense one (a transposed view), for an output whose rows are not dense, and for fewer rows where left dims are not
-// one. Those for vectors, for small products and for rows of short ones (row_dots.h) add up in another order. To pack a
-// matrix for that would make its product with a vector take thrice the time.
+// one. Kernels for vectors, for small products and for rows of short ones (row_dots.h) add up in another order. To pack
+// a matrix for that would make its product with a vector take thrice the time.
 
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ namespace {
 constexpr int64_t kMaxBlasExtent = int64_t{1} << 30;
 // docs/limits.md: max_inner_piece
 constexpr int64_t kMaxInnerPiece = int64_t{1} << 18;
-// docs/limits.md: max_packed_bytes. Of an output, so many rows and columns.
+// docs/limits.md: max_packed_bytes. An output of so many rows and columns is packed at most.
 constexpr int64_t kMaxPackedBytes = int64_t{64} << 20;
 constexpr int64_t kMaxPackedSide = 2048;
 
@@ -418,7 +418,7 @@ class HalfProduct {
   Packed<Half> packed_{0};
 };
 
-// Integers wrap (unsigned arithmetic). Of c a block stays in cache while the inner dim runs; blocks of b and c whose
+// Integers wrap (unsigned arithmetic). A block of c stays in cache while the inner dim runs; blocks of b and c whose
 // rows are not dense are packed.
 template <typename T, typename MultiplyAdd>
 class BlockedProduct {

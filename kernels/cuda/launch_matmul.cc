@@ -151,7 +151,7 @@ char LetterToCut(const Contraction& n, const KernelCall& call) {
   return letter;
 }
 
-// Of an operand with the letter: so many of its indexes, from `start` on.
+// Narrows an operand with the letter to so many of its indexes, from `start` on.
 template <typename Pointer>
 void Narrow(std::string_view letters, char letter, int64_t start, int64_t count, int64_t element_bytes,
             const Strides& strides, Shape* extents, Pointer* data) {

@@ -60,7 +60,7 @@ uint64_t Fnv(std::string_view text, uint64_t hash = 0xCBF29CE484222325) {
   return hash;
 }
 
-// What Write wrote; nothing of a file that is cut off or changed.
+// Reads a file that Write wrote; nothing of one that is cut off or changed.
 absl::StatusOr<std::string> Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream all;
