@@ -1,5 +1,5 @@
-// What GPU workers reach, beside what the GPU does when it is asked directly, in turns in one run: gpu_bench [--quick].
-// One JSON object on stdout, a table on stderr. --quick takes sizes that an emulated driver manages too; its times say
+// GPU workers' speed, beside the GPU's own when it is asked directly, in turns in one run: gpu_bench [--quick]. One
+// JSON object on stdout, a table on stderr. --quick takes sizes that an emulated driver manages too; its times say
 // nothing.
 //
 // Each figure is a speed: the limit's time over ours. Limits are copies and products that this process gives the driver

@@ -66,7 +66,7 @@ class SimulatedWorkers {
   void Stall(WorkerIndex worker);
   // A client brings an upload's bytes to all workers that know the ticket, which takes a while.
   void Bring(TicketId ticket);
-  // Those that live are heard.
+  // Workers that live are heard.
   void Beat();
   bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
   bool is_stalled(WorkerIndex worker) const { return workers_.at(worker).is_stalled; }

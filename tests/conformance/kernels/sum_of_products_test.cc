@@ -81,7 +81,7 @@ TEST(SumOfProducts, BlocksHaveEachElementOnce) {
     });
     for (const int8_t count : c) EXPECT_EQ(count, 1);
   }
-  // Of more rows than BLAS takes.
+  // This sum has more rows than BLAS takes.
   const SumOfProducts<int8_t> long_sum{.a = &kOrigin, .b = &kOrigin, .m = {.extent = (int64_t{1} << 31) + 1}};
   std::vector<int64_t> rows;
   cpu::ForEachBlock(long_sum, int64_t{1} << 30, 1,

@@ -1,4 +1,4 @@
-// What the emulated cuBLASLt computes, against plain loops, and what it refuses.
+// The emulated cuBLASLt's products, against plain loops, and its refusals.
 
 #include "tests/emulator/cuda/lt_product.h"
 

@@ -56,7 +56,7 @@ Numbers64 Result(const OpCall& call, const std::vector<TensorSpec>& operands, co
 
 const TensorSpec& OutputOf(const Plan& plan) { return plan.values[static_cast<size_t>(plan.outputs[0])].spec; }
 
-// Of a row-major array [kRows, kColumns] the rows or columns at places.
+// The rows or columns at these places of a row-major array [kRows, kColumns].
 Numbers64 Taken(const Numbers64& x, int dim, const std::vector<int64_t>& places) {
   const auto count = static_cast<int64_t>(places.size());
   Numbers64 taken;

@@ -554,7 +554,7 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
     CompletionReport report;
     report.ordinal = ordinal;
     report.received_bytes = {{WorkerIndex(1 - w), 60 + w}};
-    // What worker 0 stored to worker 1 counts for that one, as if it had taken it.
+    // Bytes that worker 0 stored to worker 1 count for that one, as if it had taken them.
     if (w == 0) report.pushed_bytes = {{WorkerIndex(1), 1000}, {WorkerIndex(9), 5}};
     cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {report}, {}});
   }

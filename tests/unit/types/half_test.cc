@@ -91,7 +91,7 @@ TYPED_TEST(HalfTest, WhatIsTooLargeIsInfinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(TypeParam(std::nan("")))));
 }
 
-// What NumPy and ml_dtypes give.
+// NumPy's and ml_dtypes' values.
 TEST(Half, KnownValues) {
   EXPECT_EQ(F16(0.1).bits, 0x2E66);
   EXPECT_EQ(F16(65519.0).bits, 0x7BFF);

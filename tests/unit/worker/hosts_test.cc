@@ -174,7 +174,8 @@ TEST(HostPlans, APeerOfAnotherHostThatIsMappedIsNamed) {
   EXPECT_NE(got.status.message().find("worker 2: its memory is mapped"), std::string::npos) << got.status;
 }
 
-// Who shares what a mate took waits until it has it; who writes the result again waits for those who read it.
+// A worker that shares what a mate took waits until the mate has it; one that writes the result again waits for its
+// readers.
 TEST(HostHazards, WhoSharesWaitsForTheTaker) {
   const Hosts hosts = {0, 0, 1, 1};
   // Columns: what comes in messages is copied to its place, where the recorder sees it.

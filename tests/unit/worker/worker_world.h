@@ -40,7 +40,7 @@ struct WorldOptions {
   std::function<bool(int worker, int number)> goes_on = {};
   // Exchanges are calls of the transport's collectives where they can be.
   bool makes_calls = false;
-  // What stands between a worker and its transport; null: nothing.
+  // The layer between a worker and its transport; null: none.
   std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
   std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor
 };

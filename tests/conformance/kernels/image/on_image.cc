@@ -29,7 +29,7 @@ struct Region {
   std::vector<uint8_t>* written = nullptr;  // by byte, where a read needs a write before
 };
 
-// What a call's kernels may touch.
+// The memory that a call's kernels may touch.
 class Memory {
  public:
   void Add(const void* data, absl::Span<const int64_t> extents, absl::Span<const int64_t> strides, int64_t bytes,

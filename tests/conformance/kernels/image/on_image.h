@@ -16,7 +16,7 @@
 
 namespace tessera::on_image {
 
-// Of the kernels of the image, by name, what has been run so far in this process.
+// By a kernel of the image: the instructions that have run so far in this process.
 struct KernelCoverage {
   std::string family;
   ptx::Coverage coverage;
