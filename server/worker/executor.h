@@ -90,6 +90,7 @@ class Executor {
   void EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record);
   // Enqueue a phase's waits: for what touched this worker's memory before the program, and for what peers must have
   // written before they are read, be ready for before they are written, or have read before it is overwritten here.
+  // kAllPhases: of every phase.
   static constexpr int kAllPhases = 0;
   void EnqueueOwnWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number);
   void EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number,

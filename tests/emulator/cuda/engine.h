@@ -75,7 +75,7 @@ struct AwaitOperation {
   std::shared_ptr<EventRecord> record;
 };
 // An operation of another library (libraries.h). While `is_ready`, if there is one, says no, the stream waits. `run`
-// returns its error, else empty. What `run` returns is what is wrong with it, else empty.
+// returns its error, else empty.
 using TouchMemory = std::function<std::byte*(uint64_t address, int64_t bytes, Access access)>;
 struct LibraryOperation {
   std::string name;
