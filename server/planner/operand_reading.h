@@ -34,7 +34,7 @@ struct OperandReading {
   DType dtype = DType::kF32;  // that is multiplied
   Way way = Way::kOwnShard;
   // Converted by a step of its own, into another temporary. A gathered operand is converted on the way, unless it is
-  // passed on: then fewer bytes move first.
+  // passed on: fewer bytes pass on unconverted.
   bool is_cast = false;
   Exchange pieces;                          // kPieces: the whole operand's
   Collective name = Collective::kExchange;  // of what moves

@@ -9,7 +9,8 @@
 namespace tessera {
 
 struct PlanLimits {
-  // Bound of a contraction's temporary buffers, on each worker together; none: as many as the fewest moved bytes take.
+  // Bound of a contraction's temporary buffers, on each worker together; none: as many as the way that moves the fewest
+  // bytes takes.
   std::optional<int64_t> temporary_bytes;
 };
 
