@@ -21,7 +21,7 @@ namespace tessera {
 struct IndexKey {
   enum class Kind : uint8_t { kSlice, kInteger, kNewAxis, kEllipsis };
   Kind kind = Kind::kSlice;
-  // kInteger: start alone, negative ones count from the end. kSlice: as Python's; what lies beyond an end is the end.
+  // kInteger: start alone, negative ones count from the end. kSlice: as Python's; a place beyond an end is the end.
   int64_t start = 0;
   int64_t stop = 0;
   int64_t step = 1;  // not 0

@@ -42,7 +42,7 @@ struct ClusterOptions {
   // Tokens of clients, workers and admins, all three or none: then they are made here.
   std::string token, join_token, admin_token;
   auto tokens() const { return std::tie(token, join_token, admin_token); }
-  // None here: all workers are of other machines, and Start waits for none.
+  // No worker is started here: all are of other machines, and Start waits for none.
   bool has_workers_elsewhere = false;
 };
 

@@ -20,7 +20,7 @@
 //   fits (they broadcast in no way), the caller waits for the specs themselves.
 // - A call whose results nobody holds any more is not made. A call that fails before its spec is known fails every call
 //   that waits for it, with that cause.
-// - At most kMaxDeferredCalls are kept; who asks for more waits.
+// - At most kMaxDeferredCalls are kept; a caller that asks for more waits.
 //
 // Any thread adds; Advance runs on the connection's thread and waits for nothing.
 

@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<cons
   return out;
 }
 
-// The stable order of a vector's elements; of complex ones by their real parts, then by their imaginary ones.
+// The stable order of a vector's elements; complex ones lie by their real parts, then by their imaginary ones.
 absl::StatusOr<Tensor> OrderOf(const Tensor& x) {
   if (Kind(x.dtype()) != DTypeKind::kComplex) return Along(OpId::kArgSort, {x});
   TESSERA_ASSIGN_OR_RETURN(const Tensor imaginary, Plain(OpId::kImag, {x}));

@@ -30,7 +30,7 @@ using SpecPtr = std::shared_ptr<const TensorSpec>;
 enum class Keeper : uint8_t { kHandle, kSession };
 
 // A tensor's spec. When a worker of its mesh is lost and copies of all shards live on, another mesh takes its place
-// (schemas/types/living_mesh.h). Any thread may read; what it has read stays there as long as the handle.
+// (schemas/types/living_mesh.h). Any thread may read; a spec that it has read stays there as long as the handle.
 class CurrentSpec {
  public:
   const SpecPtr& get() const {

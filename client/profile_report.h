@@ -17,7 +17,7 @@ struct OpRange {
 // One worker's part of an op. Times are of one monotonic clock, of the coordinator's host.
 struct ProfiledRun {
   int32_t worker = 0;
-  int64_t started_ns = 0;  // its first work began; what it waited for before is not in it
+  int64_t started_ns = 0;  // its first work began; earlier waits are not in it
   int64_t ended_ns = 0;
   int64_t work_ns = 0;            // of the time between; the rest it waited, for peers or for messages
   int64_t received_bytes = 0;     // from other workers

@@ -357,7 +357,7 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
   const absl::Status copied = CopyInPlace("upload", number, runs, progress);
   FinishUpload(number, ticket, handle, progress, nullptr);
   TESSERA_RETURN_IF_ERROR(AsTheCoordinatorSays(copied, *handle));
-  // Only then has the source been read; what went wrong has poisoned the handle.
+  // Only then has the source been read; an error has poisoned the handle.
   return WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
 }
 

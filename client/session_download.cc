@@ -255,7 +255,7 @@ void SessionImpl::SlabProgress::TakeBack(HostMemory& memory) const {
 std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t element_bytes, int64_t most_bytes) {
   const int64_t bytes = NumElements(box) * element_bytes;
   if (box.empty() || bytes <= most_bytes) return {{box, 0, bytes, bytes}};
-  // The first dim is cut whose indices have at most `most_bytes` each; of those before it a slab has one index.
+  // The first dim is cut whose indices have at most `most_bytes` each; a slab has one index of each dim before it.
   size_t cut = 0;
   int64_t index_bytes = bytes / box[0].size();
   while (index_bytes > most_bytes && cut + 1 < box.size()) index_bytes /= box[++cut].size();

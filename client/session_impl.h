@@ -104,7 +104,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // No Partial unless a position is given.
   absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
   // The same into the caller's memory, without a copy between where that is shared. `what` opens messages. When it
-  // fails, what the memory has is left open, and nobody writes to it any more.
+  // fails, the memory's content is left open, and nobody writes to it any more.
   absl::Status DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
                           const HostTarget& out);
 
@@ -245,7 +245,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Why a download's line to a worker broke: what the coordinator says of it, if it does.
   absl::Status WhyBroken(const absl::Status& status, const HandlePtr& handle);
   static std::vector<Slab> InTurns(std::vector<Slab> slabs, const Holders& holders);
-  // The box by a ring; what goes wrong is in `progress`, or returned.
+  // The box by a ring; an error is in `progress`, or returned.
   absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,
                           const SlabProgressPtr& progress, char* destination);
   // Workers copy between their shards and the memory itself; the runs beside each other.

@@ -39,8 +39,8 @@ class Tensor {
   explicit Tensor(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
 
   // The spec of a result whose shape depends on values (found.h) is pending until these are there. dtype and rank are
-  // known at once; what else is asked of the spec waits for it. Where that fails there is a stand-in, whose extents
-  // mean nothing; AwaitSpec tells the cause.
+  // known at once; other questions about the spec wait for it. Where that fails there is a stand-in, whose extents mean
+  // nothing; AwaitSpec tells the cause.
   bool spec_pending() const;
   absl::Status AwaitSpec(std::optional<double> timeout_s = std::nullopt) const;
   const TensorSpec& spec() const;
@@ -72,7 +72,7 @@ class Tensor {
   bool IsReady() const;
   // The whole tensor; pending terms are reduced first.
   absl::StatusOr<HostArray> FullTensor() const;
-  // The shard at a position; of a Partial the position's term.
+  // The shard at a position, or its term of a Partial.
   absl::StatusOr<HostArray> ToLocal(absl::Span<const int64_t> position) const;
   // The same, or some rows of dim 0 of the whole, into memory of the caller, of the same dtype and shape. Where it lies
   // in shared memory (HostMemory::MakeShared) workers write it themselves. Its bytes after a failure are left open.

@@ -129,7 +129,7 @@ interface Session {
 struct DrainReport {
   phase @0 :Phase;
   tensors @1 :UInt64;
-  # That are on this worker alone, and would be lost.
+  # Tensors that are on this worker alone, and would be lost.
   bytes @2 :Int64;
   losses @3 :List(Loss);
   # By session, those with the most bytes first; max_drain_owners at most.
@@ -138,7 +138,7 @@ struct DrainReport {
   why @5 :Text;
   # Why a drain was refused.
   enum Phase { looking @0; waiting @1; ending @2; done @3; refused @4; }
-  # Tensors are looked through; what was issued ends; the worker was told to end; it is gone.
+  # Tensors are looked through; issued instructions end; the worker was told to end; it is gone.
   struct Loss {
     session @0 :UInt64;
     tenant @1 :Text;
@@ -169,7 +169,7 @@ struct TenantInfo {
   connections @3 :UInt64;
   queued @4 :UInt64;
   deviceSeconds @5 :Float64;
-  # That its work took, summed over workers, since the coordinator began.
+  # Time that its work took, summed over workers, since the coordinator began.
   removed @6 :Bool;
   # The tenants file names it no more.
 }

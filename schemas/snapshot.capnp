@@ -67,7 +67,7 @@ struct SnapshotHeader {
   segment @2 :UInt64;
   # The log's, which begins where this state is.
   events @3 :UInt64;
-  # That led to it.
+  # The number of events that led to it.
 }
 
 struct SnapshotNumbers {

@@ -120,7 +120,8 @@ struct Instance {
   scalars @4 :List(V.Scalar);
   waits @5 :List(Wait);
   writesAreFree @6 :Bool;
-  # Nothing that was issued before is still about what it writes: who stores to peers in its first phase need not wait.
+  # Nothing that was issued before is still about what it writes: an instruction that stores to peers in its first phase
+  # need not wait.
   makesCalls @7 :Bool;
   # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/collective_calls.h).
   placedApart @8 :List(PlacedBuffer);
@@ -234,7 +235,7 @@ struct Completion {
 struct RunTimes {
   # By the worker's monotonic clock.
   startedNs @0 :Int64;
-  # The first of its work began; what it waited for before is not in it.
+  # The first of its work began; earlier waits are not in it.
   endedNs @1 :Int64;
   workNs @2 :Int64;
   # The part of the time between in which it worked; the rest waited, for peers or for messages.
@@ -255,7 +256,7 @@ struct TransferDone {
   times @2 :RunTimes;
   # From the first copy to the last; null where there was none.
   bytes @3 :Int64;
-  # That were copied between the shard and the client or a file.
+  # Bytes that were copied between the shard and the client or a file.
 }
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------
@@ -295,8 +296,8 @@ interface Transfer {
   # FailedPrecondition when an upload has not covered the shard, of each of its tensors.
   put @3 (first :UInt64, bytes :Data) -> (count :UInt64);
   # In place of attach and copy, for clients of other hosts: elements of the worker's own box in row-major order, from
-  # `first` on. They come in order; those that came before may come again. How many elements the shard has now. For
-  # tickets of one tensor.
+  # `first` on. They come in order; earlier ones may come again. How many elements the shard has now. For tickets of one
+  # tensor.
   get @4 (first :UInt64, count :UInt32) -> (bytes :Data);
   # Elements of the worker's own box, up to max_transfer_part.
 
@@ -312,8 +313,8 @@ interface Transfer {
   # Beside `path`, a file of this name with all its bytes reserved (ResourceExhausted where the disk is full) that begins
   # with `head`. It goes when the transfer is dropped, unless it was committed.
   commitFile @8 () -> ();
-  # The file or folder that createFile or createFolder made becomes `path`, whole and on the disk; what was there is
-  # replaced.
+  # The file or folder that createFile or createFolder made becomes `path`, whole and on the disk; a file that was there
+  # is replaced.
   describeFile @9 (path :Text) -> (bytes :UInt64, modifiedNs :Int64, json :Data);
   # A file or folder in a format that the worker's decoder reads: its size and time, and its tensors, as
   # client/python/tessera/decoder.py says. FailedPrecondition: the worker has no decoder, or that lacks a package.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The commands of `tessera`. Each adds itself to the application; what it returns is the exit status:
-// 0 done, 1 failed, 2 wrong usage: a value that can't be taken. Words and flags that don't exist are main's.
+// The commands of `tessera`. Each adds itself to the application; it returns the exit status: 0 done, 1 failed, 2 wrong
+// usage: a value that can't be taken. Words and flags that don't exist are main's.
 
 #include <cstdint>
 #include <functional>

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kMemoryBytes = 16 << 20;  // the text says it too
 
-// One thing that was tried; what comes behind one that failed isn't tried.
+// One thing that was tried; the things behind one that failed aren't tried.
 struct Finding {
   const char* check;
   absl::Status status;

@@ -94,7 +94,7 @@ class Connection {
   ~Connection();
   // Whether the caller is the connection's thread, which can't shut it down.
   bool IsOwnThread() const;
-  // Ends the thread and closes the sockets. No callback runs after it; what is enqueued then is lost.
+  // Ends the thread and closes the sockets. No callback runs after it; records enqueued then are lost.
   void Shutdown();
 
   const WelcomeReport& welcome() const;

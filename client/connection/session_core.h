@@ -12,7 +12,8 @@
 // events come out once and in order. Why: batches are dense, and each is kept here until the coordinator has said that
 // it was taken up; a new connection begins with the number of the last one that the coordinator has, and those behind
 // it are sent again; it drops what it has. The other way the coordinator keeps each event until its number is
-// acknowledged, which is sent when it has come out here, and sends the rest again; what has come out is dropped.
+// acknowledged, which is sent when it has come out here, and sends the rest again; events that have come out are
+// dropped.
 
 #include <cstdint>
 #include <deque>

@@ -259,7 +259,7 @@ PythonOperands OperandsFromPython(const nb::tuple& objects) {
   return operands;
 }
 
-// A tensor; of an op with several results, or none, a tuple.
+// A tensor; a tuple for an op with several results, or none.
 nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);

@@ -291,7 +291,7 @@ void AddAhead(const Turns& turns, int64_t row, int64_t count, FetchAhead& ahead)
   }
 }
 
-// That a block of all members takes.
+// The loops that a block of all members takes.
 int64_t LoopsOf(const std::deque<Member>& members) {
   int64_t loops = 0;
   for (const Member& member : members) {

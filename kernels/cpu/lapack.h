@@ -24,7 +24,7 @@ LapackInt WithWorkspace(Call&& call) {
   T best{};
   call(&best, -1, &info);
   if (info != 0) return info;
-  // A float has not every integer; what it has is no less than half a percent below.
+  // A float has not every integer; the nearest one that it has is no less than half a percent below.
   const auto size = static_cast<LapackInt>(std::real(best) * 1.01) + 1;
   std::vector<T> work(static_cast<std::size_t>(size));
   call(work.data(), size, &info);

@@ -1,7 +1,7 @@
 // Matmul: OpenBLAS for floats and complex numbers, where strides become transposition flags and leading dimensions;
-// what BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once;
-// bf16 isn't widened where the CPU has dot products of it (bf16_product.h), whose sums are f32 and rounded once, too.
-// Integers and bool by blocked loops (bool: or of ands).
+// operands that BLAS can't express are packed first. f16 and bf16 are widened block by block, multiplied in f32 and
+// rounded once; bf16 isn't widened where the CPU has dot products of it (bf16_product.h), whose sums are f32 and
+// rounded once, too. Integers and bool by blocked loops (bool: or of ands).
 //
 // The letters of a notation are grouped by role. Batch, left and right dims that lie one in the other are merged; the
 // largest of the left and of the right ones are the rows and columns of a sum of products of matrices

@@ -73,7 +73,7 @@ absl::StatusOr<std::string> Read(const std::string& path) {
   if (Fnv(bytes) != hash) return absl::DataLossError(path);
   return bytes;
 }
-// Under another name first: readers see all of it or nothing. That it can't be kept is no error.
+// Under another name first: readers see all of it or nothing. A file that can't be kept is no error.
 void Write(const std::string& path, const std::string& bytes) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

@@ -79,7 +79,7 @@ class MessageLink {
   kj::Promise<void> ReadMore();
   kj::Promise<void> TakeAndReadOn(Stream stream);
   kj::Promise<void> ReadWhenReadable();
-  // Gives `take` what is whole in the buffer; what it wants to wait for, if so.
+  // Gives `take` the whole messages in the buffer; returns the promise that it wants to wait for, if any.
   kj::Maybe<kj::Promise<void>> TakeBuffered();
   void MakeRoom(size_t words);
   kj::Promise<void> WriteMore();

@@ -120,7 +120,7 @@ kj::Promise<void> Acceptor::Run(const Port& port) {
 
 namespace {
 
-// Whether anything has come from the other side, as the kernel says it; of a unix socket nobody knows.
+// Whether anything has come from the other side, as the kernel says it; nobody knows it of a unix socket.
 bool HasSpoken(int descriptor) {
   tcp_info info{};
   socklen_t length = sizeof(info);

@@ -167,8 +167,8 @@ struct ScatterOp {
 
 // Keeps along `dim` what a mask says, a bool vector with the dim's extent in the shard. kRows: inputs are an array and
 // the mask, the output is the array without the rows whose element is false. kPlaces: the mask alone; the output (i64)
-// has the numbers of the true elements in the whole vector: the kernel is given the input's global box. That not as
-// many are true as the output has room for is an error of the call.
+// has the numbers of the true elements in the whole vector: the kernel is given the input's global box. A mask with
+// another number of true places than the output has room for is an error of the call.
 enum class FilterResult : uint8_t { kRows = 0, kPlaces = 1 };
 struct FilterOp {
   FilterResult result = FilterResult::kRows;

@@ -17,7 +17,7 @@ namespace tessera::scalar {
 
 template <typename T>
 inline constexpr bool kIsFloat = std::is_floating_point_v<T>;
-// Arithmetic that wraps; of narrow integers not in int, which a product of two can leave.
+// Arithmetic that wraps; narrow integers don't use int, which a product of two can leave.
 template <typename T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 

@@ -50,7 +50,7 @@ absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& ca
   TESSERA_ASSIGN_OR_RETURN(const Topology* topology, CheckMeshes(call, plan_operands));
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, *topology));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
-  // As it would be issued now; what fits nowhere is shown as it would be with more memory.
+  // As it would be issued now; a plan that fits nowhere is shown as it would be with more memory.
   if (FitsNow(whole.plan, held)) return whole;
   for (const PlanLimits& limits : LimitsFor(whole.plan, held)) {
     absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, *topology, limits);

@@ -236,7 +236,7 @@ class StateMachine final : private MachineTables {
   // For an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
   absl::Status CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const;
-  // That all workers which the op names are there, and of one kind: their topology.
+  // Checks that all workers which the op names are there, and of one kind; returns their topology.
   absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands,
                                               Meshes meshes = Meshes::kChecked) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.

@@ -151,7 +151,7 @@ struct OpEntry {
   absl::InlinedVector<EntryNumber, 1> outputs;  // tensors, and views of them
   absl::InlinedVector<Waiter, 1> waiters;
   ScopeNumbers comm_scopes;
-  // All but kRun: the tensor that is read or written; of several the first.
+  // All but kRun: the tensor that is read or written; the first of several.
   uint64_t request = 0;
   TicketId ticket;
   TensorPointer tensor;

@@ -66,7 +66,7 @@ std::optional<Shape> StartIn(const PlanValue& value, Wide offset) {
   return offset == 0 ? std::optional(std::move(start)) : std::nullopt;
 }
 
-// Elements of a worker's shard; of what is repeated by a stride of 0, one.
+// Elements of a worker's shard; one for all that a stride of 0 repeats.
 int64_t PlacesOn(const PlanValue& value, WorkerIndex worker) {
   const Mesh& mesh = value.spec.mesh;
   const Shape extents = BoxShape(LocalBox(value.spec, mesh.PositionAt(*mesh.FindWorker(worker))));

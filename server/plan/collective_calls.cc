@@ -156,7 +156,7 @@ class GroupCall {
     call.count = count_;
     return call;
   }
-  // That values by rank are `at + by_rank * rank`, with a step that is none or one piece.
+  // Finds whether values by rank are `at + by_rank * rank`, with a step that is none or one piece.
   std::optional<CallMemory> Places(const std::vector<int64_t>& by_rank) const {
     const int64_t step = by_rank[1] - by_rank[0];
     if (step != 0 && step != count_) return std::nullopt;

@@ -8,7 +8,7 @@
 //   (worker 1's shard) is added.
 //
 // Law: the output boxes of the products that write are disjoint and cover the position's shard (of a step that adds,
-// all products add); those that add follow in the order of the inner letters' indexes, and run in this order. Each
+// all products add); products that add follow in the order of the inner letters' indexes, and run in this order. Each
 // element of a piece that a position needs is counted once.
 
 #include <array>

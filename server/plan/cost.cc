@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Meshes up to this size are looked at position by position; of larger ones the first position, which
+// Meshes up to this size are looked at position by position; on larger ones the first position, which
 // has the largest shard, and the last stand for all.
 constexpr int64_t kPricedPositions = 64;
 
@@ -49,7 +49,7 @@ class PhasePrice {
 
   // Local work before what has come is put into its place; that of several steps is on different workers.
   void AddWork(double seconds) { work_s_ = std::max(work_s_, seconds); }
-  // That adds to what the step before wrote, on the same workers.
+  // Work that adds to what the step before wrote, on the same workers.
   void AddMoreWork(double seconds) { work_s_ += seconds; }
 
   // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.

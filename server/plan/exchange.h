@@ -9,9 +9,8 @@
 //     dim 1: [0:2) -> destination shard 0, [2:4) -> destination shard 1   source is not cut here
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
-// one of the destination. Where source and destination differ in dtype, what is taken is converted as it is written, or
-// before it is given (Delivery::kPush).
-// Law: over the cells that a position receives, every element of its box is
+// one of the destination. If source and destination differ in dtype, elements are converted as they are written, or
+// before they are given (Delivery::kPush). Law: over the cells that a position receives, every element of its box is
 // written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
@@ -138,20 +137,20 @@ struct Transfer {
 // coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut. Holders
 // that give in other exchanges too (given_besides) have shorter parts.
 //
-// With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
-// that, and what no host has for itself is shared so that the busiest holder has least. Under FarTakers::kOne what
-// several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of which
-// each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the workers of
-// all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on (the scatter
-// and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication library", 1994).
-// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
+// With several hosts: a worker that wants a cell takes it from holders on its own host if there are some; these share
+// that, and cells that no host has for itself are shared so that the busiest holder has least. Under FarTakers::kOne
+// what several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of
+// which each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the
+// workers of all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on
+// (the scatter and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication
+// library", 1994). Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
 //
 // Reducers: the destinations of a cell that hold a term of it, or all of them where none does. Cells of one destination
 // shard with the same candidates are laid on a line, of which each reduces an equal length. A reducer takes its own
 // term from itself; the others it takes from one replica, as under kMove.
 //
 // With several hosts: those on the hosts to which the fewest others have to send. A term comes from the reducer's host
-// if it is there; of another host comes one sum of its terms, which its workers share in adding up (host_sums.h). The
+// if it is there; another host sends one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
 //
 // Under kReduceEach every destination of a cell is a reducer of all of it.

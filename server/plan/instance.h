@@ -47,8 +47,8 @@ struct Instance {
   std::vector<PlacedBuffer> placed_apart = {};  // of these buffer_offsets has 0
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;
-  // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait
-  // until they are there.
+  // Nothing that was issued before is still about what this writes: in its first phase an instruction that stores to
+  // peers doesn't wait until they are there.
   bool writes_are_free = false;
   // Its workers reach each other by a library that has collectives, and in no other way: what the plan has of them
   // (collective_calls.h) is called.
@@ -81,7 +81,7 @@ struct TransferRange {
   bool operator==(const TransferRange&) const = default;
 };
 
-// The worker opens the ranges for their ticket when the waits are met; what it does then is between it and the client.
+// The worker opens the ranges for their ticket when the waits are met; further calls are between it and the client.
 struct TransferWindow {
   Ordinal ordinal;
   uint8_t stream = 3;  // StreamId: kIo or kIoLight

@@ -163,7 +163,7 @@ std::string_view ToText(KernelStore store);
 // Whether the value lies in a kPassing buffer; false of one that isn't there.
 bool IsPassing(const Plan& plan, int value);
 // The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
-// before its own, in which it is there; of what passes on, that is the one in which it is reduced.
+// before its own, in which it is there; if it passes on, that is the one in which it is reduced.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.
 size_t EndOfPhase(const std::vector<int>& phases, size_t step);
@@ -188,7 +188,7 @@ struct PlanTraffic {
 PlanTraffic TrafficOf(const Plan& plan);
 // Bytes of the plan's buffers on each worker while it runs, inputs included, what passes on not; indexed as TrafficOf.
 std::vector<int64_t> PeakBytes(const Plan& plan);
-// In-memory size of the plan's description; what the coordinator's cache counts.
+// In-memory size of the plan's description, which the coordinator's cache counts.
 int64_t DescriptionBytes(const Plan& plan);
 
 }  // namespace tessera

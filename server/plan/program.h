@@ -64,7 +64,7 @@ struct ReduceInstruction {
   bool operator==(const ReduceInstruction&) const = default;
 };
 
-// A kernel. The inputs of a matmul may be peers'. That of a cast may lie in its output's memory (widening.h).
+// A kernel. The inputs of a matmul may be peers'. The input of a cast may lie in its output's memory (widening.h).
 struct KernelInstruction {
   LocalOp op;
   std::vector<Operand> inputs;
@@ -143,9 +143,9 @@ struct StagedOperand {
   Strides strides;  // in elements, in the message
   bool operator==(const StagedOperand&) const = default;
 };
-// One of the pieces that replace an instruction when an operand of it comes in a message; of a contraction, all its
-// products when some operand comes so. Operands of mapped peers are read in place. Bytes that several products multiply
-// come once and are operands of each.
+// One of the pieces that replace an instruction when an operand of it comes in a message; a contraction's pieces
+// replace all its products when some operand comes so. Operands of mapped peers are read in place. Bytes that several
+// products multiply come once and are operands of each.
 struct InstructionPiece {
   int instruction = 0;  // index into the phase's `instructions`
   Instruction work;

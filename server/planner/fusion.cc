@@ -140,7 +140,7 @@ class Fuser {
     const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
     if (!IsPlainMap(before)) return std::nullopt;
     if (uses_[static_cast<size_t>(value)] != 1 && (!IsAsCheapAsRead(before) || Moves(before))) return std::nullopt;
-    // As many elements as the map has that takes them in; of a reduction, as what it reduces has.
+    // As many elements as the map has that takes them in; for a reduction, as many as it reduces.
     const TensorSpec& output = node.mapped.has_value() ? *node.mapped : node.resolution.outputs[0];
     const TensorSpec& between = before.resolution.outputs[0];
     const bool is_reduced = node.family == OpFamily::kReduction && !node.mapped.has_value();

@@ -426,7 +426,7 @@ PlanScalars ScalarsOf(const std::vector<FusedNode>& nodes, const std::vector<Sca
       scalars.recipes.Append(recipes[origin.node].recipes()[origin.scalar]);
     }
   }
-  // Also of what is not computed: it may be refused.
+  // Calls that are not computed have requirements, too, by which they may be refused.
   for (const ScalarRecipes& required : recipes) scalars.recipes.AppendRequirements(required);
   return scalars;
 }

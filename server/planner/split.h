@@ -75,8 +75,8 @@ struct SplitProblem {
 
 // Bytes of the temporaries on each worker when nothing is split.
 int64_t TemporaryBytes(const SplitProblem& problem);
-// When it is worked off by these ranges, of any letter, one after the other; overlapped: what is gathered for the next
-// one comes meanwhile.
+// When it is worked off by these ranges, of any letter, one after the other; overlapped: operands that are gathered for
+// the next one come meanwhile.
 int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRange>& ranges, bool is_overlapped);
 
 // The split whose temporaries fit into `limit_bytes`: one that receives nothing twice if there is one, then the one

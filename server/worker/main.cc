@@ -280,7 +280,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   GateLoop& gate = **started;
   std::unique_ptr<Dialer> dialer = MakeDialer(options, io);
   std::unique_ptr<Parts> parts;
-  // Also while a coordinator is waited for that says nothing.
+  // The worker can be stopped while it waits for a silent coordinator, too.
   auto stopped = WhenStopped(options, io, parts).then([&stage]() { stage = Stage::kStopped; }).fork();
   auto stream =
       AwaitUnless(stopped, AwaitCoordinator(*dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);

@@ -56,8 +56,8 @@ class MergeMessages {
   // Memory for what comes of all inputs.
   static int64_t MemoryBytes(const KernelInstruction& kernel, int64_t step);
 
-  // InvalidArgument where samples make no sense. Where any are missing, what should travel is empty: the other ends
-  // find it of the wrong size, and nobody waits for what never comes. (Why they are missing is the transfer's to say.)
+  // InvalidArgument where samples make no sense. If any are missing, the messages are empty: the other ends find them
+  // of the wrong size, and nobody waits for messages that never come. (Why they are missing is the transfer's to say.)
   absl::Status Choose();
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
 
 // MessageStaging: memory for the messages of streams, outside the arena, in the host's memory or in the device's. It
-// belongs to a stream and is used again by every phase; what is larger than kMaxStagingBytes goes when what was
-// enqueued with it has run.
+// belongs to a stream and is used again by every phase; a block larger than kMaxStagingBytes goes when the items
+// enqueued with it have run.
 //
 // Where the device has no room for it, it is the host's: a transport that takes the one takes the other.
 

@@ -254,7 +254,7 @@ class Bench {
   nlohmann::ordered_json out_;
 };
 
-// The last of several calls in a row, waited for; those before are let go of as they are made.
+// The last of several calls in a row, waited for; earlier ones are let go of as they are made.
 Run InARow(std::function<absl::StatusOr<Tensor>()> call) {
   return [call = std::move(call)](int count) -> absl::Status {
     std::optional<Tensor> last;

@@ -57,7 +57,7 @@ class SimulatedWorkers {
   void Tell(WorkerIndex index, uint64_t number, const std::shared_ptr<const WorkerMessage>& message, uint64_t reports);
   // Whether it has a link to the coordinator that is there.
   bool is_connected(WorkerIndex worker) const;
-  // All links end; what was on its way to a worker comes up to some place.
+  // All links end; messages on their way to a worker come up to some place.
   void LoseCoordinator();
   // Another coordinator is there: they join it again, each after a while.
   void FindCoordinator();

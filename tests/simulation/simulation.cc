@@ -716,7 +716,7 @@ class Simulation {
     schedule_.In(1000, [this, &session]() { Close(session); });
   }
 
-  // Nothing new happens; what is under way comes to its end.
+  // Nothing new happens; work under way comes to its end.
   void Settle() {
     Trace("nothing new from here on");
     is_settling_ = true;

@@ -87,7 +87,7 @@ void Lstsq(G& g) {
   g.Return({s.is_vector ? g.DropDims(x, {x.rank() - 1}) : x, distance, rank, values});
 }
 
-// By repeated squaring; of a negative power of the inverse.
+// By repeated squaring; a negative power squares the inverse.
 void MatrixPower(G& g) {
   const V x = g.operand(0);
   if (x.rank() < 2 || Rows(x) != Columns(x)) return g.Refuse("needs square matrices");

@@ -240,7 +240,7 @@ void MseLoss(G& g) {
   g.Return(Reduced(g, difference * difference));
 }
 
-// The loss of log probabilities x, classes last, against labels; of a label that is ignore_index it is 0.
+// The loss of log probabilities x, classes last, against labels; a label that is ignore_index has loss 0.
 void NllLoss(G& g) {
   const V x = Wide(g, g.operand(0));
   const V& labels = g.operand(1);

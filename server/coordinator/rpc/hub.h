@@ -73,8 +73,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, const Holder& holder,
                                        std::function<void(absl::Status)> on_end);
   absl::Status CloseByAdmin(SessionId session, SessionId by);
-  // Ends a worker's process; what comes of it is a death like any other. NotFound, or FailedPrecondition where its
-  // process can't be ended from here and others map its memory.
+  // Ends a worker's process: a death like any other. NotFound, or FailedPrecondition where its process can't be ended
+  // from here and others map its memory.
   absl::Status KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by);
   // hub_admin.cc. How many sessions were ended; NotFound for a tenant that isn't here.
   absl::StatusOr<uint32_t> EvictByAdmin(const std::string& tenant, const std::string& reason, SessionId by);
@@ -109,7 +109,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Joined> RejoinWorker(const WorkerJoinedEvent& event, const RejoinRequest& again,
                                       wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
-  // Takes no session, no worker and no record any more; what was taken goes on.
+  // Takes no session, no worker and no record any more; those that were taken go on.
   void BeginStop();
   bool is_stopping() const { return is_stopping_; }
   // Whether all that was taken has ended. A session that waits for its client's bytes counts as ended.

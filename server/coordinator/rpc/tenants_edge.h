@@ -2,7 +2,7 @@
 
 // TenantsEdge: what the gateway knows of tenants and the state machine doesn't: tokens, and who is connected.
 //
-// The tokens of the process (TESSERA_TOKEN and the other two) are of the tenant "default" and never expire; those of
+// The tokens of the process (TESSERA_TOKEN and the other two) are of the tenant "default" and never expire; tokens of
 // the tenants file come and go with it. A token that is taken away, or expires, lets nobody in from then on. Sessions
 // that are connected go on.
 

@@ -43,7 +43,7 @@ int DefaultSpinPauses(int workers_on_host);
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options);
-  // Ends the threads after their current items; what is still enqueued is dropped, not run.
+  // Ends the threads after their current items; items still enqueued are dropped, not run.
   ~CpuDevice() override;
 
   void Hold() override;

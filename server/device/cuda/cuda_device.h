@@ -41,7 +41,7 @@ class CudaDevice : public Device {
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Prepare(const Gpu& gpu);
   // Before anything is enqueued.
   absl::Status Begin(const CudaDeviceOptions& options);
-  // Ends the loop; what is still enqueued is dropped. Work that the GPU runs then may still touch the arena.
+  // Ends the loop; items still enqueued are dropped. Work that the GPU runs then may still touch the arena.
   ~CudaDevice() override;
 
   void Hold() override;

@@ -21,7 +21,7 @@
 // Transfers are in no order with streams, and wait for nothing.
 //
 // The loop lingers (linger.h): while something is under way, and for a while after, it polls and gives its core away in
-// between; who hands it something then wakes nobody. When others need the core, or nothing has passed for
+// between; a thread that hands it something then wakes nobody. When others need the core, or nothing has passed for
 // kUnderWayLingerNs, it sleeps between two looks.
 
 #include <array>
@@ -127,7 +127,7 @@ class CudaDevice::Loop {
   absl::Status SubmitReport(Stream& stream, Device::Report report);
   absl::Status SubmitTransfer(Stream& stream, TransferItem& transfer);
   void Fail(Stream& stream, absl::Status status);
-  // That something isn't computed as it should be; once of each kind.
+  // Warns that something isn't computed as it should be; once of each kind.
   void WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned);
   void ReplacePeer(NewPeer peer);
 

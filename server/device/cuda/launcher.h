@@ -84,7 +84,7 @@ class Launcher {
   const absl::Status& program_error() const { return program_error_; }
   // Why the first product that the image's kernels had to compute was none of cuBLASLt's.
   const absl::Status& product_error() const { return product_error_; }
-  // Likewise of attentions and convolutions, and cuDNN.
+  // Likewise for attentions and convolutions, and cuDNN.
   const absl::Status& dnn_error() const { return dnn_error_; }
 
  private:

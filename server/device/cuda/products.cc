@@ -34,7 +34,8 @@ uint64_t ImplementationsFor(const LtShape& shape) {
   return ~refused;
 }
 
-// That there is no algorithm, which stays so; what else goes wrong (memory that is short) is no answer.
+// Whether the library says that there is no algorithm, which stays so; another error (memory that
+// is short) is no answer.
 bool IsRefusal(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;

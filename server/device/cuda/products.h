@@ -31,8 +31,8 @@ inline constexpr size_t kMaxPreparedProducts = 4096;
 
 class Products {
  public:
-  // With the GPU's context current, as for every call. NotFound where there is no library; what the library says where
-  // it doesn't start.
+  // With the GPU's context current, as for every call. NotFound where there is no library; the library's own error
+  // where it doesn't start.
   static absl::StatusOr<std::unique_ptr<Products>> Open(const Gpu& gpu, const std::vector<std::string>& libraries);
   ~Products();
   Products(const Products&) = delete;

@@ -243,7 +243,7 @@ void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
                   }))) {
     return Fail(status);
   }
-  // Also where it is no news: what is told again is of an ordinal that this side has given up, too.
+  // This is done without news, too: a post that is told again may be of an ordinal that this side has given up.
   std::vector<NcclPost> ended;
   for (auto it = posts_.begin(); it != posts_.end() && std::get<0>(it->first) <= ordinal;) {
     ended.push_back(std::move(it->second));

@@ -44,7 +44,7 @@ bool ParseNumber(std::string_view text, int base, T& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Also of what others say: no spaces, no control characters.
+// A host may be a word of others: no spaces, no control characters.
 bool IsHost(std::string_view host) {
   return !host.empty() && host.size() <= kMaxHostChars && std::all_of(host.begin(), host.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||

@@ -43,7 +43,7 @@ void AppendList(std::string* line, std::string_view name, const std::vector<int6
   line->append("]");
 }
 
-// A line of JSON; what comes from strangers, a name or JSON, follows it as it is.
+// A line of JSON; text from strangers, a name or JSON, follows it as it is.
 std::string RequestText(std::string_view what, std::string_view ending, const DecodedPart* part,
                         std::string_view text) {
   std::string request = StrCat("{\"do\":\"", what, "\",\"format\":\"");

@@ -55,7 +55,7 @@ class GateLoop {
   kj::Promise<void> RemovePeer(WorkerIndex peer);
   kj::Promise<void> CloseTicket(TicketId ticket);
   // The files of TLS have changed: connections that come from now on see the new certificate. Any thread's call, once
-  // the gate serves; what is wrong with the files is said in the log, and the old ones stay.
+  // the gate serves; errors of the files are said in the log, and the old ones stay.
   void Renew();
 
  private:

@@ -81,7 +81,7 @@ class TransferServer final : public wire::Transfer::Server {
   // Check a call that has its turn.
   absl::Status CheckHeld(std::string_view call) const;
   absl::Status CheckTensor(std::string_view call, uint32_t tensor) const;
-  // That elements [first, first + count) lie in the own box, and are no more than a part.
+  // Checks that elements [first, first + count) lie in the own box, and are no more than a part.
   absl::Status CheckPart(std::string_view call, uint64_t first, uint64_t count) const;
   // The shard of a ticket of one tensor.
   TicketTable::Ticket::Shard& shard() const { return ticket_->shards[0]; }

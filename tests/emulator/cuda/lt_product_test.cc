@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kBase = 1 << 20;  // of memory, as the product has it
 
-// Memory by address; what was read and written, by byte.
+// Memory by address; the bytes that were read and written.
 struct Memory {
   explicit Memory(size_t bytes) : bytes(bytes) {}
   LtTouch Touch() {

@@ -339,7 +339,7 @@ TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
   EXPECT_EQ(ToText((*grids)[0].product), "f64[2048,2048] @ mesh(4,2,1) [S(1), S(0), R]");
 }
 
-// Grids that can't be among the best are not priced; those that are come out the same.
+// Grids that can't be among the best are not priced; the priced ones come out the same.
 TEST(Grids, TheBestAreTheFirstOfAll) {
   std::mt19937 random(11);
   const std::vector<World> worlds = {{{2, 3}, {}},    {{8}, {}},

@@ -284,7 +284,7 @@ TEST(Shares, CrossOnceForAHost) {
   }
 }
 
-// A term that has replicas comes from where it is; what is left from as few hosts as can be.
+// A term that has replicas comes from where it is; the other terms come from as few hosts as can be.
 TEST(Sums, ComeFromTheFewestHosts) {
   // Terms by coordinate of y, each on two workers. On hosts 1 and 2, 2 and 0, 3 and 2: host 2 has what 0, which
   // reduces, lacks. On hosts 0 and 3, 1 and 1, 2 and 3, reduced on 1: host 3.

@@ -19,7 +19,7 @@ using Numbers64 = std::vector<double>;
 
 constexpr int64_t kRows = 7, kColumns = 3;
 
-// Workers that map each other; those of a host each, which do not; and GPUs.
+// Workers that map each other; workers of a host each, which do not; and GPUs.
 std::vector<Topology> Topologies() {
   Topology apart;
   apart.host_of_worker = {0, 1, 2, 3};

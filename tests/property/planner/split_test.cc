@@ -31,7 +31,7 @@ namespace {
 using Case = ContractionCase;
 
 // For each worker and element of the product: the ranges of the inner letters that are added up, in order. Elements are
-// numbered as in the whole product's shard; what a worker multiplies of it follows along the one dim that is cut.
+// numbered as in the whole product's shard; a worker's part of it follows along the one dim that is cut.
 using Sums = std::map<std::pair<WorkerIndex, Shape>, std::vector<Box>>;
 
 template <typename Visitor>

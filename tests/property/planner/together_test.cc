@@ -268,7 +268,7 @@ void GoElsewhere(ConvertedList& list, RandomDraws& draws) {
   }
 }
 
-// They are converted on the way, or where they are; what is reduced for others alone passes on.
+// They are converted on the way, or where they are; values that are reduced for others alone pass on.
 TEST(ConvertedLists, TakeNoTemporary) {
   RandomDraws draws(12);
   std::vector<Topology> topologies(3);  // one host; two and three

@@ -90,7 +90,7 @@ TEST(SilentWorkersTest, GoOnWhenTheyAreHeardAgain) {
   EXPECT_EQ(cluster.EventsOf<WorkerLostNotice>(session)[0].reason, "killed");
 }
 
-// Reports the probes that came to the worker; those that it reported before count for nothing.
+// Reports the probes that came to the worker; probes that it reported before count for nothing.
 bool AnswerProbe(SimulatedCluster& cluster, WorkerIndex worker) {
   bool is_there = false;
   for (const WorkerMessage& message : cluster.MessagesAt(worker)) {

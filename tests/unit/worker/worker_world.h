@@ -58,7 +58,7 @@ class WorkerWorld {
 
   // Memory at the same offset of every arena.
   int64_t Allocate(int64_t bytes);
-  // All of it may be allocated again; what lies there is overwritten. Nothing is under way.
+  // All of it may be allocated again; old contents are overwritten. Nothing is under way.
   void FreeAll();
   // `worker` reaches `peer` by messages from now on.
   void Unmap(int worker, int peer);

@@ -232,7 +232,7 @@ TEST(MapPrograms, WhatDoesNotCompileSaysWhy) {
 
 // ---- edits
 
-// Some work of a family, or of all, as the bytes that it gives; what the interpreter finds wrong is part of them.
+// Some work of a family, or of all, as the bytes that it gives; the interpreter's errors are part of them.
 class Exercise {
  public:
   explicit Exercise(std::string family = "") : family_(std::move(family)) {

@@ -237,7 +237,7 @@ std::string TextOf(const std::string& family) {
 
 namespace tessera::testing {
 
-// As the CUDA math library's documentation says of its functions, and the C library's beside it; what is made of
+// As the CUDA math library's documentation says of its functions, and the C library's beside it; a composition of
 // several functions has their errors.
 int BackendUlps(ScalarOp op, DType operand) {
   // The size of a complex number is hypot's.
