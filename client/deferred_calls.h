@@ -3,7 +3,7 @@
 // DeferredCalls: the calls of a session that wait for a spec. The shape of nonzero's result depends on values; its
 // handle is there at once, its spec is *pending*. A call on such a handle can't be resolved yet: it is kept here, and
 // its results are handles with a pending spec, too. When the spec is known the call is resolved and queued like any
-// other. The coordinator knows nothing of it: what it gets has specs.
+// other. The coordinator knows nothing of it: the calls that it gets have specs.
 //
 //   counts = shard_counts(mask)                      sent; their values are asked for
 //   p      = filter(mask, lengths = counts)          here until the values come

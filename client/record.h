@@ -1,6 +1,6 @@
 #pragma once
 
-// Records: what a session asks of the coordinator, in order. Events: what it is told. Both are the
+// Records: a session's requests to the coordinator, in order. Events: what it is told. Both are the
 // records of schemas/session.capnp as plain values, so that only client/connection knows the wire.
 
 #include <cstdint>

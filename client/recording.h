@@ -8,7 +8,7 @@
 //   recording.End();                 inputs x, b; results t, y; kept y
 //   session.Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
 //
-// Law: what is recorded has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
+// Law: a recorded call has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
 // first use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. A call that
 // reads values, or brings them, is refused while a recording is open: it would not be said again.
 //

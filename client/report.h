@@ -54,7 +54,7 @@ struct SessionReport {
   bool awaits_ranks = false;   // of the asking session: some collective of it waits for other ranks
 };
 
-// A tenant: what it was given, and what it has. Bytes are of each worker; -1: no limit.
+// A tenant: its limits, and its use. Bytes are of each worker; -1: no limit.
 struct TenantReport {
   std::string name;
   int64_t weight = 1;

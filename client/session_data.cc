@@ -313,7 +313,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
     }
   }
   FinishUpload(number, ticket, handle, progress, ring);
-  // The source has been read: what goes wrong from here on poisons the handle.
+  // The source has been read: an error from here on poisons the handle.
   return AsTheCoordinatorSays(status, *handle);
 }
 

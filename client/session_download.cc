@@ -281,7 +281,7 @@ std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t el
   }
 }
 
-// The slabs of holders take turns: what one copies, another one doesn't wait for.
+// The slabs of holders take turns: no slab waits for another holder's copy.
 std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, const Holders& holders) {
   std::vector<std::vector<Slab>> of_holder(holders.size());
   size_t most = 0;

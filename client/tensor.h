@@ -90,7 +90,7 @@ class Tensor {
 // is for all together. The first cause, in this order, when something failed.
 absl::Status WaitAll(absl::Span<const Tensor> tensors, std::optional<double> timeout_s = std::nullopt);
 
-// The placements without pending terms that FullTensor reduces to: what was Partial is sharded over
+// The placements without pending terms that FullTensor reduces to: a Partial one is sharded over
 // the largest dim that is left, or replicated.
 Placements ReducedPlacements(const TensorSpec& spec);
 

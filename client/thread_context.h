@@ -15,7 +15,7 @@ namespace tessera {
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
-// While it lives, what fails of the calling thread's calls is said by a speaker, now and later. The outermost counts.
+// While it lives, errors of the calling thread's calls are said by a speaker, now and later. The outermost counts.
 class SpeakAs {
  public:
   explicit SpeakAs(Speaker speaker);

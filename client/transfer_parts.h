@@ -27,7 +27,7 @@ struct UploadPiece {
   Shape origin;
 };
 
-// The part of a tensor that is downloaded: the whole, what lies at a flat position, or some rows of dim 0 of the whole.
+// The part of a tensor that is downloaded: the whole, a flat position's shard, or some rows of dim 0 of the whole.
 struct DownloadPart {
   std::optional<int64_t> flat_position;
   std::optional<Interval> rows;

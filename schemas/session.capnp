@@ -97,7 +97,7 @@ interface Session {
   status @0 (maxTensors :UInt32, afterHandle :UInt64) -> (status :ClusterStatus);
   # With so many of this session's tensors, in the order of their handles, from the first handle after that one.
   explain @1 (call :V.OpCall, operands :List(ExplainOperand), held :List(HeldMemory)) -> (plan :PlanText);
-  # Plans and runs nothing. `held`: what results of earlier calls would have, that were planned only.
+  # Plans and runs nothing. `held`: memory that results of earlier calls would have, which were planned only.
   close @2 ();
   # Drops everything the session has.
   closeOther @3 (session :UInt64);

@@ -1,6 +1,7 @@
 @0xe1b7d2f46a0c9583;
-# A coordinator's state at one moment: what its log led to up to there. A file of parts, each a SnapshotPart with its size
-# and its checksum before it (server/coordinator/rpc/snapshot.h); rows of one table may come in several parts.
+# A coordinator's state at one moment: the one to which its log led up to there. A file of parts, each a SnapshotPart
+# with its size and its checksum before it (server/coordinator/rpc/snapshot.h); rows of one table may come in several
+# parts.
 #
 # Layouts, groups, measured costs, buffers and tensors are named by their place in their table, from 1; 0 is none.
 

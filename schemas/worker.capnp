@@ -287,7 +287,7 @@ struct Box {
 
 interface Transfer {
   # Bytes between the worker's shard and a box of the global tensor that the client's memory holds
-  # row-major from `offset`: what lies in both is copied. Uploads come as slabs along dim 0, in order.
+  # row-major from `offset`: elements in both are copied. Uploads come as slabs along dim 0, in order.
   attach @0 (memory :SharedMemory) -> ();
   # Maps the client's memory until the transfer is dropped. InvalidArgument when it isn't sealed.
   copy @1 (box :Box, offset :UInt64, tensor :UInt32) -> (bytes :UInt64);

@@ -89,7 +89,7 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
               SessionsText(report).c_str(), TotalsText(report).c_str());
 }
 
-// By session: what a session has is told to that session alone.
+// By session: a session's tensors are told to that session alone.
 void PrintTensors(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
     std::printf("%s\n", JsonText({{"sessions", SessionsJson(report)}}).c_str());

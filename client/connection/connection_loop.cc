@@ -323,7 +323,7 @@ size_t ConnectionLoop::NextBatch() const {
 void ConnectionLoop::SendAhead(const Record& record) {
   if (!failure_.ok()) return;
   core_.Add({&record, 1});
-  // Though the line may not be clear: what acts as it arrives waits for nothing.
+  // Though the line may not be clear: a record that acts as it arrives waits for nothing.
   while (line_.get() != nullptr) {
     capnp::MessageBuilder* const message = core_.NextMessage();
     if (message == nullptr) return;

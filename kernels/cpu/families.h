@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalO
 bool IsWideningInPlace(const MapOp& op, const KernelCall& call);
 void WidenInPlace(const KernelCall& call);
 
-// CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: what is dense is read once
+// CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: a dense source is read once
 // for all of them, in bands that stay in the cache.
 void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
                 absl::Span<const ReduceDestination> destinations);

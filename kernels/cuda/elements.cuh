@@ -144,7 +144,7 @@ __device__ inline BF16 ToBF16(float value) {
   return {static_cast<u16>((all + 0x7FFF + ((all >> 16) & 1)) >> 16)};
 }
 
-// As a cast of the catalog: what is out of an integer's range saturates, NaN is 0; complex numbers become complex
+// As a cast of the catalog: a number out of an integer's range saturates, NaN is 0; complex numbers become complex
 // numbers and truth values alone.
 template <typename To, typename From>
 __device__ inline To Convert(From v) {

@@ -7,9 +7,9 @@
 // a function of extents and dtypes.
 //
 // Before a tile stands the chain of groups of 64 tiles, and the tiles before it in its group. A tile publishes its own
-// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: who has one
-// runs to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill and
-// Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
+// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: a block that
+// has one runs to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill
+// and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
 
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/scan_parameters.h"

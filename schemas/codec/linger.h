@@ -26,7 +26,8 @@ int HomeCore(int slot);
 class Linger {
  public:
   // With a home, the thread goes there when it begins to linger: those who yield stay where they are, and two workers
-  // on one core would take turns while another one has nothing to do. It isn't bound: what runs long, the kernel moves.
+  // on one core would take turns while another one has nothing to do. It isn't bound: the kernel moves a thread that
+  // runs long.
   explicit Linger(int home_core = kNoHome) : home_core_(home_core) {}
 
   // From now on, for so long.

@@ -65,8 +65,8 @@ class MessageLink {
   // side that is gone does nothing.
   void Send(capnp::MessageBuilder& message);
   bool is_clear() const { return unsent_.empty(); }
-  // From any thread: what the stream takes at once as a whole. False: it was not sent, it is too large for that, or the
-  // stream is full, or one for its loop's thread alone.
+  // From any thread: sends a message that the stream takes at once as a whole. False: it was not sent, it is too large
+  // for that, or the stream is full, or one for its loop's thread alone.
   bool TrySend(capnp::MessageBuilder& message);
   // No call is made any more. For who lets go of a link that may be in the middle of one: Stop, then destroy it in a
   // later turn of the loop.

@@ -1,7 +1,7 @@
 #pragma once
 
-// Two ends of a Cap'n Proto connection over a guarded stream: what dials, what is dialed, and who accepts. On a unix
-// socket descriptors may travel with messages. A connection may begin as a link instead (dialer.h).
+// Two ends of a Cap'n Proto connection over a guarded stream: the dialing side, the dialed one, and the acceptor. On a
+// unix socket descriptors may travel with messages. A connection may begin as a link instead (dialer.h).
 
 #include <sys/types.h>
 

@@ -156,7 +156,7 @@ struct GatherOp {
 // Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
 // update at its index along `dim`, set or combined with what is there, in row-major order of the updates: the last one
 // set wins. With `whole`, the extent of the dim in the whole tensor, indices are of that, and the array is a shard,
-// whose global box the kernel is given: what goes to another one is left out.
+// whose global box the kernel is given: rows that go to another one are left out.
 enum class ScatterMode : uint8_t { kSet = 0, kAdd = 1, kMax = 2, kMin = 3 };
 struct ScatterOp {
   ScatterMode mode = ScatterMode::kSet;

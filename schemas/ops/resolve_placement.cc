@@ -1,11 +1,10 @@
 // Where the result of an elementwise op lies, and how its operands get there.
 //
-// Per mesh dim, left to right: what the operands agree on is kept; pending terms stay pending where
-// the row's partial rule allows it; else the operands' own placements (as dims of the output, left to
-// right) and then Replicate are priced by the bytes that must be received, ties to the earlier.
-// Operands on several meshes: the result is placed so on each of them, and the mesh on which all
-// operands together receive the fewest bytes is taken, ties to the earlier operand's.
-// A call that says where its result is to be (an in-place op) decides the mesh, or all of it.
+// Per mesh dim, left to right: a placement on which the operands agree is kept; pending terms stay pending where the
+// row's partial rule allows it; else the operands' own placements (as dims of the output, left to right) and then
+// Replicate are priced by the bytes that must be received, ties to the earlier. Operands on several meshes: the result
+// is placed so on each of them, and the mesh on which all operands together receive the fewest bytes is taken, ties to
+// the earlier operand's. A call that says where its result is to be (an in-place op) decides the mesh, or all of it.
 
 #include <algorithm>
 
@@ -194,7 +193,8 @@ class ElementwisePlacer {
     return scalar == nullptr || scalar->IsSpecialAs(compute_dtype_) ? 0 : scalar->As(compute_dtype_).AsDouble();
   }
 
-  // A row keeps terms pending where what is reduced later is what the reduced value gives, whatever the operands have.
+  // A row keeps terms pending where reducing them later gives the same as the reduced value, whatever the operands
+  // have.
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
     const bool is_extreme = IsExtreme(kind);

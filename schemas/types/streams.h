@@ -1,6 +1,6 @@
 #pragma once
 
-// The streams of a worker's device, and its lanes: what the coordinator and the workers call them.
+// The streams of a worker's device, and its lanes, as the coordinator and the workers call them.
 //
 // A worker has two lanes, so that short work stands behind no long kernel. The order between them is what waits between
 // streams say. A stream of the light lane never waits for one of the batch lane.
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Nothing on kProbe waits for anything: what ends there shows that the device works.
+// Nothing on kProbe waits for anything: an item that ends there shows that the device works.
 enum class StreamId : uint8_t {
   kCompute = 0,
   kExchange = 1,

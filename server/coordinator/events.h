@@ -245,7 +245,7 @@ struct WorkerLostEvent {
 enum class Admits : uint8_t {
   kEveryone = 0,
   kFormerSessions = 1,  // cordoned: sessions that begin from now on may not use it
-  kNobody = 2,          // about to be drained: what would use it waits
+  kNobody = 2,          // about to be drained: calls that would use it wait
 };
 struct WorkerAdmitsEvent {
   WorkerIndex worker;

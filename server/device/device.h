@@ -102,11 +102,12 @@ class Device {
   // worked since then (EnqueueRun, EnqueueAsync), by the host's monotonic clock.
   virtual void EnqueueReport(StreamId stream, Report report) = 0;
 
-  // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: who calls
-  // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.
+  // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: the
+  // caller knows that the bytes it reads are there, and that nobody uses those that it writes. From any thread that
+  // isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
 
-  // Memory that items may point at: what messages are packed into and received to. It may outlive the device.
+  // Memory that items may point at: messages are packed into it and received to it. It may outlive the device.
   // ResourceExhausted where there is none. From any thread. Where the device's memory is the host's, both are that.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place);
   // Whether the device's memory is the host's, and messages can be sent from it and received to it.

@@ -26,7 +26,7 @@
 
 namespace tessera {
 
-// Pieces of an exchange that are looked at, of all its workers together: what has more goes by messages.
+// Pieces of an exchange that are looked at, of all its workers together: an exchange with more goes by messages.
 inline constexpr size_t kMaxCollectivePieces = 1 << 16;  // docs/limits.md: max_collective_pieces
 
 enum class CallKind : uint8_t {

@@ -154,7 +154,7 @@ class PhasePrice {
 
   const Topology& topology_;
   double work_s_ = 0;
-  bool is_stored_before_ = false;  // pushed moves: who stores waits, too
+  bool is_stored_before_ = false;  // pushed moves: the workers that store wait, too
   std::map<WorkerIndex, Paid> workers_;
   std::map<int32_t, LinkBytes> links_;  // by host
 };

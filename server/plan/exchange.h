@@ -94,7 +94,7 @@ struct Exchange {
   std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
   bool is_pushed_move() const { return role == ExchangeRole::kMove && delivery == Delivery::kPush; }
-  // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
+  // Adds to what an earlier exchange wrote: the cells that it takes lie in the value that it writes.
   bool is_in_place() const {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
     return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;

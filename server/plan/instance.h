@@ -50,8 +50,8 @@ struct Instance {
   // Nothing that was issued before is still about what this writes: in its first phase an instruction that stores to
   // peers doesn't wait until they are there.
   bool writes_are_free = false;
-  // Its workers reach each other by a library that has collectives, and in no other way: what the plan has of them
-  // (collective_calls.h) is called.
+  // Its workers reach each other by a library that has collectives, and in no other way: the plan's calls of it
+  // (collective_calls.h) are made.
   bool makes_calls = false;
 
   // Where a buffer begins in a worker's arena.

@@ -321,7 +321,7 @@ int LastWriter(const Plan& plan, const std::vector<int>& phases, size_t index, i
   return 0;
 }
 
-// The last phase before that of step `index` that writes its buffer on all workers that it writes on: who does, has
+// The last phase before that of step `index` that writes its buffer on all workers that it writes on: its writers have
 // waited for the readers before. 0 when none does.
 int LastWriterOnAll(const Plan& plan, const std::vector<int>& phases, size_t index) {
   const PlanValue& written = WrittenBy(plan, plan.steps[index]);

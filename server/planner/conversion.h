@@ -4,7 +4,7 @@
 // many are priced.
 //
 //   f64[8,4] @ mesh(4) [S(0)] -> [R], workers 0 and 1 on one host, 2 and 3 on the other:
-//   each worker receives 192 bytes, each host 128: what both workers want of the other host crosses once.
+//   each worker receives 192 bytes, each host 128: elements that both workers want of the other host cross once.
 
 #include <cstddef>
 #include <cstdint>

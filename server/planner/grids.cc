@@ -195,7 +195,7 @@ class GridPricer {
     return output_.mesh.shape()[j] == 1 || (kind != DTypeKind::kFloat && kind != DTypeKind::kComplex);
   }
 
-  // Roles that can lead to the output on mesh dim `j`: what is pending there must come out of the product.
+  // Roles that can lead to the output on mesh dim `j`: a pending sum there must come out of the product.
   std::vector<Role> RolesOf(size_t j) const {
     const Placement& wanted = output_.placements[j];
     std::vector<Role> roles;

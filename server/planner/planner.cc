@@ -52,7 +52,7 @@ Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, d
 // Adds one op's steps to a plan, family by family.
 class OpPlanner {
  public:
-  // `inputs`: the values of its tensor operands. `mapped`: of a reduction with a map, what that gives.
+  // `inputs`: the values of its tensor operands. `mapped`: the map's result, for a reduction with a map.
   OpPlanner(PlanBuilder& builder, const OpCall& call, const OpResolution& resolution, std::optional<TensorSpec> mapped,
             std::vector<int> inputs, const Topology& topology, const PlanLimits& limits)
       : builder_(builder),

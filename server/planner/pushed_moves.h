@@ -1,6 +1,6 @@
 #pragma once
 
-// Pushed moves: what is moved is stored to those who want it by those who hold it, in place of being read by each.
+// Pushed moves: the holders of a tensor store it to the workers that want it, in place of being read by each.
 //
 // A holder converts what becomes narrower, so that the narrow bytes move and no temporary has them.
 //

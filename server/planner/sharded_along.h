@@ -1,7 +1,7 @@
 #pragma once
 
-// Ops along a dim that is cut into shards, without bringing the dim together: what each shard gives by itself is small,
-// is gathered, and tells each shard the rest.
+// Ops along a dim that is cut into shards, without bringing the dim together: each shard's own result is small, is
+// gathered, and tells each shard the rest.
 //
 //   cumulative_sum of f32[8] @ mesh(2) [S(0)]:  the sum of each shard, f32[2] [S(0)], is gathered; each worker adds up
 //   those before its own, and its scan begins there. Two reads and a write of the shard, and 4 bytes from each worker.

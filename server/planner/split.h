@@ -3,8 +3,8 @@
 // Split: a contraction is worked off in parts of the output, one after another in the same memory: where its
 // temporaries don't fit, and where it saves time that a part of an operand comes from other hosts while the part before
 // is multiplied. A part is a range of one outer letter (left, right or batch) that lies in one shard of the product on
-// the grid, and in one of the output: what the mesh cuts is worked off shard by shard, on the workers that have it
-// (part_range.h). Parts on different workers run side by side.
+// the grid, and in one of the output: a letter that the mesh cuts is worked off shard by shard, on the workers that
+// have it (part_range.h). Parts on different workers run side by side.
 //
 //   f64[1024,8192] @ mesh(2) [S(1)] times f64[8192,1024] @ mesh(2) [S(0)] to [S(0)], on grid (1,1,2): the product is
 //   8 MiB of pending sums on each worker; in 4 parts over n it is 2 MiB.

@@ -301,7 +301,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
   parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
-  // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
+  // In the end nobody waits for the threads: their work is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, dialer->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;

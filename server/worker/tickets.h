@@ -76,8 +76,8 @@ class TicketTable {
 
   // NotFound, also for a wrong secret, or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
-  // By a client whose connection broke, be it before the ticket was redeemed or after: who redeemed it holds it no
-  // more. FailedPrecondition when it is over.
+  // By a client whose connection broke, be it before the ticket was redeemed or after: the client that redeemed it
+  // holds it no more. FailedPrecondition when it is over.
   absl::StatusOr<TicketPointer> Resume(TicketId id, uint64_t secret);
 
   WorkerIndex self() const { return self_; }

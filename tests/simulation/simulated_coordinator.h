@@ -43,8 +43,8 @@ class SimulatedCoordinator {
   void LoseTail();
   void LoseFirstBehindSnapshot() { loses_first_ = true; }
 
-  // Kills at every record, and in it after every byte, of the log as it is: what comes back is what there was after the
-  // events that are whole. `every`: of so many records one is torn at each byte.
+  // Kills at every record, and in it after every byte, of the log as it is: the state comes back that there was after
+  // the events that are whole. `every`: of so many records one is torn at each byte.
   absl::Status CheckEveryEnd(size_t every) const;
 
  private:

@@ -75,7 +75,7 @@ class SimulatedWorkers {
   void LoseReport() { lose_report_ = true; }
   // A fault: one that joins again says that it has taken nothing, and takes all again.
   void ForgetTaken() { forget_taken_ = true; }
-  // A fault: those that stall answer probes.
+  // A fault: stalled workers answer probes.
   void AnswerProbes() { stalled_answer_ = true; }
   // A fault: the next upload that has all its bytes says nothing of it.
   void ForgetUpload() { forget_upload_ = true; }

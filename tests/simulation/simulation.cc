@@ -474,7 +474,7 @@ class Simulation {
         session.client.GiveUp(ticket);
         continue;
       }
-      // Some take long: what needs them waits.
+      // Some take long: calls that need them wait.
       const int64_t after_us = random_.Between(10, random_.OneIn(3) ? 60'000 : 2000);
       schedule_.In(after_us, [this, index, ticket, process = session.process]() {
         const Session& bringing = At(index);

@@ -1,7 +1,7 @@
 #pragma once
 
 // The host's memory that a test's process has, for tests of memory that is given back. A sanitizer keeps freed memory
-// for a while: what it has says nothing there.
+// for a while: its size says nothing there.
 
 #include <unistd.h>
 

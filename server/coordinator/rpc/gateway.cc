@@ -329,7 +329,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
   }
 
  private:
-  // A connection has one: who guesses tokens connects for each.
+  // A connection has one: a stranger who guesses tokens connects for each.
   void TakeTry() {
     if (taken_) Require(absl::FailedPreconditionError("this connection has a session or a worker already"));
     if (tried_) Require(absl::FailedPreconditionError("this connection was refused; connect again"));

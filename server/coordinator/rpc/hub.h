@@ -36,8 +36,8 @@ namespace tessera {
 class StateFolder;
 
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
-// max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): what
-// it says out of turn, a cancel or a release, is read.
+// max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): its
+// words out of turn, a cancel or a release, are read.
 inline constexpr size_t kSubmitHighWater = 32'768;  // docs/limits.md: submit_high_water
 // Characters of a line in the log that a worker or a client wrote.
 inline constexpr size_t kMaxLogChars = 500;  // docs/limits.md: max_log_chars

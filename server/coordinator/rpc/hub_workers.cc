@@ -107,7 +107,7 @@ void Hub::Kill(const KillWorker& victim) {
 }
 
 void Hub::FlushWorkers() {
-  // Workers of one mesh get the same messages: what was encoded for one is sent to the next, too.
+  // Workers of one mesh get the same messages: a message encoded for one is sent to the next, too.
   std::vector<std::shared_ptr<const WorkerMessage>> waiting;
   size_t encoded = 0;  // of them: what a message holds
   std::optional<capnp::MallocMessageBuilder> message;

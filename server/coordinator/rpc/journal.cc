@@ -156,7 +156,8 @@ class JournalReader {
   bool is_at_end() const { return at_ == bytes_.size(); }
   size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
-  // Gives the next message to `take`. DataLoss: what is there is not whole (OutOfRange), or is not what was written.
+  // Gives the next message to `take`. DataLoss: the bytes there are not whole (OutOfRange), or not as they were
+  // written.
   template <typename Take>
   absl::Status Next(const Take& take) {
     const auto words = WordsFrom(at_);

@@ -4,7 +4,7 @@
 // files are here; its numbers come as Server-Sent Events, of which each is a whole state with counters that only grow:
 // the page's script shows differences.
 //
-// Law: what people named gets into the page as text (textContent), never as markup.
+// Law: a name that people gave gets into the page as text (textContent), never as markup.
 
 #include <string>
 #include <string_view>

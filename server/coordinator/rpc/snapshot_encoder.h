@@ -1,7 +1,7 @@
 #pragma once
 
 // The writing half of snapshot.h. Tensors, buffers, layouts, groups and measured costs get numbers as they are met:
-// what holds them is walked in one order, so that equal state gives equal bytes.
+// their holders are walked in one order, so that equal state gives equal bytes.
 
 #include <cstdint>
 #include <memory>

@@ -227,7 +227,7 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
     turn.wants = Wants::kClear;
     return false;
   }
-  // As much as either needs: what is taken now isn't replaced again where the product is enqueued by itself.
+  // As much as either needs: the workspace isn't replaced again where the product is enqueued by itself.
   const int64_t bytes = std::max(WorkspaceBytes(product.call), WorkspaceBytes(biased->product));
   TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
   absl::StatusOr<std::vector<Step>> steps = LaunchKernel(biased->product, reserved);

@@ -18,8 +18,8 @@
 // other. An instruction waits for smaller ordinals alone, and so does its turn here: of all that is under way in the
 // cluster the call of the smallest key has all of its workers come to it.
 //
-// When a worker of a set is lost, or a call fails at any of its ranks, all ranks abort the communicator: what is under
-// way ends with Unavailable as soon as the stream has passed it, and the next call makes another one. A leader keeps
+// When a worker of a set is lost, or a call fails at any of its ranks, all ranks abort the communicator: calls under
+// way end with Unavailable as soon as the stream has passed it, and the next call makes another one. A leader keeps
 // max_communicators; the one that was used longest ago goes when all of its ranks have nothing under way on it.
 //
 // All but what `Collectives` says is of the transport's one thread.

@@ -124,8 +124,8 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   NcclParts& parts_;
   const WorkerIndex peer_;
   absl::Status closed_;
-  // The control: a record's tag is its generation and number. A break begins another generation. Law: who listens in a
-  // generation has said something in it, so that the control ends the other side's listening in it, too.
+  // The control: a record's tag is its generation and number. A break begins another generation. Law: a side that
+  // listens in a generation has said something in it, so that the control ends the other side's listening in it, too.
   uint64_t generation_ = 1;
   uint32_t said_ = 0, heard_ = 0;
   bool is_listening_ = false;

@@ -23,7 +23,7 @@ enum class FrameKind : uint32_t {
   kAnnounce = 2,  // a larger one, which comes when its receiver says kReady
   kReady = 3,
   kData = 4,    // what was announced, its bytes behind it
-  kRefuse = 5,  // what was announced is not taken; `bytes`: what was expected, or kNotWanted
+  kRefuse = 5,  // an announced message is not taken; `bytes`: the expected size, or kNotWanted
   kEnded = 6,   // as in a greeting: nothing up to this ordinal comes any more
 };
 

@@ -154,7 +154,7 @@ class TlsNetwork : public Network {
   size_t max_guests() const override { return kMaxGuests; }
   std::optional<int64_t> answer_timeout_ms() const override { return kAnswerTimeoutMs; }
 
-  // A stranger may call as often as it likes: what it says is not all written down.
+  // A stranger may call as often as it likes: not all of its words are written down.
   void Note(std::string_view who, std::string_view reason) override {
     ++*refused_;
     const auto now = std::chrono::steady_clock::now();

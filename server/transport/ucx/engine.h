@@ -3,8 +3,8 @@
 // The inside of UcxTransport: the progress thread and what only it touches.
 //
 // One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
-// and "nothing up to this ordinal comes any more". A connection that breaks is opened again: what was under way on
-// it fails, and so does what the other side had sent and this one not received, which the greeting says. Messages wait
+// and "nothing up to this ordinal comes any more". A connection that breaks is opened again: messages under way on it
+// fail, and so do those that the other side had sent and this one not received, which the greeting says. Messages wait
 // until the other side's greeting has come, so that they don't fail with an attempt; and failures are told then, so
 // that whoever hears of one can go on.
 //

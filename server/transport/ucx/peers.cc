@@ -112,7 +112,7 @@ void UcxTransport::Engine::ReapClosed() {
   }
 }
 
-// The endpoint is gone: what UCX has not answered by now, it no longer touches.
+// The endpoint is gone: UCX no longer touches operations that it has not answered by now.
 void UcxTransport::Engine::EndStragglers(uint64_t connection) {
   for (auto& [operation, owned] : in_flight_) {
     if (owned->connection != connection || !owned->done) continue;

@@ -1,10 +1,10 @@
 #pragma once
 
-// ReportOutbox: what the device's threads have to say, on its way to the coordinator. Any thread adds;
-// the KJ thread passes on all there is at once, so that reports travel in batches. While more ops are under
-// way a report may wait for kReportDelayNs, since a message for each op would cost more than a small op
-// does; nobody waits for the last one: who adds it passes it on, too, with all that is there, where that can be done at
-// once. Memory goes round: a report that is added gets that of one which was sent.
+// ReportOutbox: reports of the device's threads, on their way to the coordinator. Any thread adds; the KJ thread passes
+// on all there is at once, so that reports travel in batches. While more ops are under way a report may wait for
+// kReportDelayNs, since a message for each op would cost more than a small op does; nobody waits for the last one: the
+// thread that adds it passes it on, too, with all that is there, where that can be done at once. Memory goes round: a
+// report that is added gets that of one which was sent.
 
 #include <cstddef>
 #include <cstdint>

@@ -45,7 +45,7 @@ TEST(SumOfProducts, PiecesHaveEachInnerIndexOnceAndInOrder) {
   }
 }
 
-// The law that a sum's order rests on: what a piece is doesn't depend on strides.
+// The law that a sum's order rests on: the pieces don't depend on strides.
 TEST(SumOfProducts, PiecesAreCutByExtentsAlone) {
   std::vector<ContractDim> dims = RowMajorDims({10, 1000, 30});
   std::vector<int64_t> depths[2];

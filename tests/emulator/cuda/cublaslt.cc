@@ -42,7 +42,7 @@ cublasStatus_t Wrong(const char* function, const std::string& what, cublasStatus
   return status;
 }
 
-// Handles and descriptors are known by their addresses: what was destroyed or never made is told.
+// Handles and descriptors are known by their addresses: one that was destroyed or never made is told.
 template <typename T>
 class Known {
  public:

@@ -1,5 +1,5 @@
-// Products of large matrices, as the parts that a GPU multiplies: what is copied stays small, and extents alone say
-// where a product is cut.
+// Products of large matrices, as the parts that a GPU multiplies: copies stay small, and extents alone say where a
+// product is cut.
 
 #include <variant>
 #include <vector>

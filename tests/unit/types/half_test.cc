@@ -37,7 +37,7 @@ TYPED_TEST(HalfTest, EveryNumberIsItselfAgain) {
   }
 }
 
-// Between two neighbours: what is in the middle goes to the even one, anything else to the nearer one.
+// Between two neighbours: a number in the middle goes to the even one, anything else to the nearer one.
 TYPED_TEST(HalfTest, RoundsToTheNearest) {
   constexpr uint32_t kInfinite = std::is_same_v<TypeParam, F16> ? 0x7C00 : 0x7F80;
   for (uint32_t bits = 0; bits + 1 < kInfinite; ++bits) {

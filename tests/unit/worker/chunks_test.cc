@@ -134,7 +134,7 @@ TEST(Chunks, WorkWaitsForItsOwnChunksAlone) {
                      }});
   Sum sum(world);
   const Ordinal ordinal = sum.Issue();
-  // Worker 1's chunk 2 doesn't come: what chunks 0 and 1 have is summed, 8 elements each, and no more.
+  // Worker 1's chunk 2 doesn't come: chunks 0 and 1 are summed, 8 elements each, and no more.
   const auto is_held = [&] {
     std::lock_guard lock(mutex);
     return !held.empty();

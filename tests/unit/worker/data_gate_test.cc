@@ -34,7 +34,7 @@ namespace {
 constexpr uint64_t kSecret = 7, kPeerKey = 11;
 constexpr int64_t kShardBytes = kMaxTransferPart;
 constexpr int kUnread = 1000;
-// Beside the window: what the allocator and the socket keep.
+// Beside the window: bytes that the allocator and the socket keep.
 constexpr int64_t kSlackBytes = int64_t{24} << 20;
 
 // A worker's socket, with tickets of its own.

@@ -1,4 +1,4 @@
-// The emulated NCCL by itself: what meets passes, and what differs between ranks is found on both, by name.
+// The emulated NCCL by itself: calls that meet pass, and a difference between ranks is found on both, by name.
 
 #include <spawn.h>
 #include <sys/wait.h>
