@@ -1,7 +1,7 @@
 #pragma once
 
-// ThreadContext: who speaks when a call of the thread fails, who is told of implicit redistributions, and who counts
-// the calls' bytes.
+// Settings of the calling thread: the speaker of its calls' errors, its policy for implicit redistributions, and the
+// meter of its transfers.
 
 #include <atomic>
 #include <cstdint>

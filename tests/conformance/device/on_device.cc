@@ -1,5 +1,5 @@
-// OnDevice: tests of kernels call it in place of RunKernel. The call's operands are brought to a device, the device
-// does it, and what it may have written is brought back.
+// Tests of kernels call this in place of RunKernel. The call's operands are brought to a device, the device does it,
+// and what it may have written is brought back.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
-// Backend: how the kernels under test may differ from those of the CPU: linked with //kernels:kernel (:cpu_backend), or
-// with their stand-ins (image:on_image).
+// The ways in which the kernels under test may differ from those of the CPU: linked with //kernels:kernel
+// (:cpu_backend), or with their stand-ins (image:on_image).
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
