@@ -432,7 +432,7 @@ struct Publications {
   # To a publish and an attach: the one; to a listing those that it is of.
   request @0 :UInt64;
   firstResult @1 :UInt64;
-  # An attach: the handle of the first tensor; the others follow. 0: none. 0: of none.
+  # An attach: the handle of the first tensor; the others follow. 0: none.
   list @2 :List(Publication);
   hasMore @3 :Bool;
   # A listing has more: ask again behind the last one.

@@ -35,7 +35,7 @@ struct WorkerHello {
   messages @13 :UInt8;
   # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
   nccl @14 :Bool;
-  # A worker with a GPU: bytes of messages with others of which it is so go by NCCL.
+  # True of a worker with a GPU whose messages with other such workers go by NCCL.
   again @15 :Again;
   # Null: the process joins for the first time. Else it has lost its coordinator and asks to go on.
 
