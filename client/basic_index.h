@@ -21,7 +21,7 @@ namespace tessera {
 struct IndexKey {
   enum class Kind : uint8_t { kSlice, kInteger, kNewAxis, kEllipsis };
   Kind kind = Kind::kSlice;
-  // kInteger: start alone, negative ones count from the end. kSlice: as Python's; what lies beyond an end is the end.
+  // kInteger: start alone, negative ones count from the end. kSlice: as Python's; a place beyond an end is the end.
   int64_t start = 0;
   int64_t stop = 0;
   int64_t step = 1;  // not 0
@@ -32,7 +32,7 @@ using IndexKeys = absl::InlinedVector<IndexKey, 4>;
 // dims and for integers outside; InvalidArgument for two ellipses.
 absl::StatusOr<std::vector<IndexItem>> NormaliseIndex(absl::Span<const IndexKey> keys, const Shape& shape);
 
-// x[keys]. Of a pending x it is kept until the spec is known; what is wrong with it is known then.
+// x[keys]. A pending x is kept until its spec is known; an error in the keys is known then.
 absl::StatusOr<Tensor> GetItem(const Tensor& x, const IndexKeys& keys);
 // x with x[keys] = value, a tensor of x's session or a number. `last_use`: x's memory may be the result's.
 absl::StatusOr<Tensor> WithItem(const Tensor& x, const IndexKeys& keys, CallOperand value, bool last_use);

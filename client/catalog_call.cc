@@ -21,7 +21,7 @@ absl::StatusOr<int> CatalogCall::RankOfFirst() const {
 
 absl::Status CatalogCall::Normalize(const std::vector<int64_t>& axes, std::vector<int64_t>* out) const {
   TESSERA_ASSIGN_OR_RETURN(const int rank, RankOfFirst());
-  // Of a stack's result, which has one dim more.
+  // Dims are those of a stack's result, which has one more.
   const int dims = call_.op == OpId::kStack ? rank + 1 : rank;
   for (const int64_t axis : axes) {
     TESSERA_ASSIGN_OR_RETURN(const int dim, NormalizeDim(NameOf(call_.op), axis, dims));

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the functions of catalog_ops.h are made of: a call of a row, from operands and typed attributes. Those functions
-// are generated from the rows (generate_ops.cc); nothing here knows any of them.
+// CatalogCall: a call of a row, from operands and typed attributes. The functions of catalog_ops.h are made of it; they
+// are generated from the rows (generate_ops.cc), and nothing here knows any of them.
 
 #include <optional>
 #include <string_view>
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// What an op without operands makes.
+// The result of an op without operands.
 struct Creation {
   DType dtype = DType::kF64;
   Shape shape;

@@ -34,15 +34,15 @@ struct ClusterOptions {
   std::string socket_path;
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
   std::vector<std::string> files;
-  // Of a coordinator that can be started again with all that it had, for which workers wait (docs/survive.md); empty:
-  // what it holds ends with it.
+  // The state folder of a coordinator that can be started again with all that it had, for which workers wait
+  // (docs/survive.md); empty: its state ends with it.
   std::string state_folder;
   // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
   std::string decoder;
-  // Of clients, workers and admins, all three or none: then they are made here.
+  // Tokens of clients, workers and admins, all three or none: then they are made here.
   std::string token, join_token, admin_token;
   auto tokens() const { return std::tie(token, join_token, admin_token); }
-  // None here: all workers are of other machines, and Start waits for none.
+  // No worker is started here: all are of other machines, and Start waits for none.
   bool has_workers_elsewhere = false;
 };
 
@@ -73,14 +73,14 @@ class LocalCluster {
     int worker;
     std::string reason;
   };
-  // Those that have since the last call.
+  // The processes that have ended since the last call.
   std::vector<Ended> TakeEnded();
   // Starts a worker that has ended again, in its place; it joins with its number. worker_pids() has the new process.
   absl::Status StartWorker(int worker);
   // Starts the coordinator again that has ended, on its state folder. FailedPrecondition while it runs, or where there
   // is no such folder; else the errors of Start.
   absl::Status StartCoordinator();
-  // What a shell would start a worker with this number by; carries the workers' token.
+  // The command by which a shell would start a worker with this number; carries the workers' token.
   std::string JoinCommand(int worker) const;
   // Ends the processes (they are killed after 3 s) and removes the sockets. Twice is fine.
   void Stop();

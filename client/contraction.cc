@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// What one of a speaker's ops refuses, in its name. What others refuse stays theirs.
+// Says an error of one of a speaker's ops in the speaker's name. Errors of others stay theirs.
 absl::Status SaidBy(Speaker speaker, const absl::Status& status) {
   if (speaker == Speaker::kOp) return status;
   std::string_view why = StdView(status.message());
@@ -97,7 +97,7 @@ absl::StatusOr<Tensor> SumOver(const Tensor& x, const std::vector<int64_t>& dims
 absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
   absl::StatusOr<Contraction> letters = ParseContraction(notation);
   const absl::StatusOr<DType> dtype = Promote(a.dtype(), b.dtype());
-  // What is wrong with them is said by the product.
+  // The product says what is wrong with them.
   if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool || static_cast<int>(letters->left.size()) != a.rank() ||
       static_cast<int>(letters->right.size()) != b.rank()) {
     return Product(Speaker::kEinsum, notation, a, b);

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// What stands for a spec that broadcasts with any.
+// The stand-in of a spec, which broadcasts with any.
 TensorSpec OnesOf(const TensorSpec& spec) {
   TensorSpec ones = spec;
   std::fill(ones.shape.begin(), ones.shape.end(), 1);

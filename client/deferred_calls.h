@@ -3,14 +3,14 @@
 // DeferredCalls: the calls of a session that wait for a spec. The shape of nonzero's result depends on values; its
 // handle is there at once, its spec is *pending*. A call on such a handle can't be resolved yet: it is kept here, and
 // its results are handles with a pending spec, too. When the spec is known the call is resolved and queued like any
-// other. The coordinator knows nothing of it: what it gets has specs.
+// other. The coordinator knows nothing of it: the calls that it gets have specs.
 //
 //   counts = shard_counts(mask)                      sent; their values are asked for
 //   p      = filter(mask, lengths = counts)          here until the values come
 //   y      = x[p] + 1                                here until p's spec is known
 //
 // Laws
-// - What is kept needs what it waits for, so a call never overtakes one that it depends on; calls that need no pending
+// - A kept call needs what it waits for, so a call never overtakes one that it depends on; calls that need no pending
 //   spec don't wait behind those that do. Operands are kept as handles, so nothing that a kept call reads is dropped or
 //   given away before it is sent.
 // - Some extents are known all the same (stack([m, m]) has two slices): they follow from the least and the greatest
@@ -18,9 +18,9 @@
 //   the others may be.
 // - dtype and rank of a result are those of the call with stand-ins for the specs that are pending. Where no stand-in
 //   fits (they broadcast in no way), the caller waits for the specs themselves.
-// - A call whose results nobody holds any more is not made. What fails before its spec is known fails every call that
-//   waits for it, with that cause.
-// - At most kMaxDeferredCalls are kept; who asks for more waits.
+// - A call whose results nobody holds any more is not made. A call that fails before its spec is known fails every call
+//   that waits for it, with that cause.
+// - At most kMaxDeferredCalls are kept; a caller that asks for more waits.
 //
 // Any thread adds; Advance runs on the connection's thread and waits for nothing.
 
@@ -48,7 +48,7 @@ class DeferredCalls {
 
   // Keeps a call; nothing where it need not wait (any more): its operands' specs are known.
   absl::StatusOr<std::optional<Results>> Add(const CallCompletion& complete, absl::Span<const CallOperand> operands);
-  // What SessionImpl::CallCounted does; `counts` are on every worker of their mesh.
+  // SessionImpl::CallCounted, done here; `counts` are on every worker of their mesh.
   absl::StatusOr<std::vector<HandlePtr>> AddCounted(std::string_view what, absl::Span<const CountedCall> calls,
                                                     const HandlePtr& counts);
   // Sends what need not wait any more. On the connection's thread alone.
@@ -96,9 +96,9 @@ class DeferredCalls {
   };
 
   HandlePtr NewHandle(HandleState::Deferred deferred);
-  // Of each result the dims whose extents are known, whatever the operands' will be: those that are the same with the
-  // least and with the greatest extents, as extents of results grow with those of operands. Nothing where that isn't
-  // known, nor how many results there are.
+  // By result, the dims whose extents are known, whatever the operands' will be: those that are the same with the least
+  // and with the greatest extents, as extents of results grow with those of operands. Nothing where that isn't known,
+  // nor how many results there are.
   std::optional<std::vector<uint32_t>> FixedDims(const CallCompletion& complete, absl::Span<const CallOperand> operands,
                                                  absl::Span<const SpecPtr> greatest_outputs);
   static void Fail(const Call& call, const absl::Status& why, std::vector<HandlePtr>& results);

@@ -26,7 +26,7 @@ class Reaper {
     return reaper;
   }
 
-  // At the process's end: what still ends is for init to reap.
+  // At the process's end: processes that still end are for init to reap.
   ~Reaper() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);

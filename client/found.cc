@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<cons
   return out;
 }
 
-// The stable order of a vector's elements; of complex ones by their real parts, then by their imaginary ones.
+// The stable order of a vector's elements; complex ones lie by their real parts, then by their imaginary ones.
 absl::StatusOr<Tensor> OrderOf(const Tensor& x) {
   if (Kind(x.dtype()) != DTypeKind::kComplex) return Along(OpId::kArgSort, {x});
   TESSERA_ASSIGN_OR_RETURN(const Tensor imaginary, Plain(OpId::kImag, {x}));
@@ -153,7 +153,7 @@ absl::StatusOr<Tensor> LengthsOf(const Tensor& starts, const Tensor& places) {
   return Subtract(ends, places);
 }
 
-// Of each element of x the number of its run.
+// The number of each element's run, by element of x.
 absl::StatusOr<Tensor> RunsOf(const Tensor& x, const Tensor& starts, const Tensor& order) {
   TESSERA_ASSIGN_OR_RETURN(const Tensor steps, AsType(starts, DType::kI64));
   TESSERA_ASSIGN_OR_RETURN(const Tensor sums, Along(OpId::kCumulativeSum, {steps}));
@@ -164,7 +164,7 @@ absl::StatusOr<Tensor> RunsOf(const Tensor& x, const Tensor& starts, const Tenso
   return Reshape(runs, x.shape());
 }
 
-// Whether what each shard counts fits in an event. Of masks that more workers share one number is asked for.
+// Whether what each shard counts fits in an event. A mask that more workers share takes one number.
 bool CanBeTold(const Tensor& mask) {
   const auto shards = static_cast<uint64_t>(mask.state()->KnownOrStandIn()->mesh.size());
   return shards * sizeof(int64_t) <= mask.session()->welcome().max_inline_bytes;

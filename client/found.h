@@ -37,7 +37,7 @@ struct UniqueElements {
   std::optional<Tensor> inverse;  // of each element of x which of the values it is; pending as x's spec is
   std::optional<Tensor> counts;   // how often each is there
 };
-// What is found besides the values. Nothing is computed or moved for what isn't wanted.
+// Results that are wanted besides the values. Nothing is computed or moved for what isn't wanted.
 struct UniqueWanted {
   bool indices = true;
   bool inverse = true;

@@ -58,7 +58,7 @@ std::string_view TypeOf(AttributeKind kind) {
   return "";
 }
 
-// What the row's text says of a default, as C++; "" for None.
+// A default in the row's text, as C++; "" for None.
 std::string ValueOf(AttributeKind kind, std::string_view text) {
   if (text == "None") return "";
   if (kind == AttributeKind::kFlag) return text == "True" ? "true" : "false";
@@ -146,7 +146,7 @@ void AddParameters(const OpRow& row, const Signature& signature, Function& out) 
   }
 }
 
-// What is written by an operator or a statement of Python.
+// Adds a row that Python writes as an operator or a statement.
 void AddIndexed(const OpRow& row, Function& out) {
   out.parameters.push_back("const Operand& x");
   out.statements.push_back("call.Add(x);");

@@ -25,12 +25,12 @@ class SessionImpl;
 class SpecCache;
 using SpecPtr = std::shared_ptr<const TensorSpec>;
 
-// Who keeps a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
-// closed, as what a session had when it was resumed, which nobody here has asked to free.
+// The keeper of a tensor: the last reference to its handle drops it; or it stays until the session lets go of it or is
+// closed, as the tensors of a resumed session do, which nobody here has asked to free.
 enum class Keeper : uint8_t { kHandle, kSession };
 
 // A tensor's spec. When a worker of its mesh is lost and copies of all shards live on, another mesh takes its place
-// (schemas/types/living_mesh.h). Any thread may read; what it has read stays there as long as the handle.
+// (schemas/types/living_mesh.h). Any thread may read; a spec that it has read stays there as long as the handle.
 class CurrentSpec {
  public:
   const SpecPtr& get() const {
@@ -69,13 +69,13 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   std::shared_ptr<SessionImpl> session;
   uint64_t id = 0;
   CurrentSpec spec;
-  // Of a result that was planned and never runs (plan_capture.h); it has no id.
+  // A result that was planned and never runs (plan_capture.h); it has no id.
   struct Planned {
     Strides strides;
     std::shared_ptr<const HeldMemory> memory;  // null: that of a tensor which is there, or none
   };
   std::unique_ptr<const Planned> planned;
-  // Of a result whose spec was pending when it was made.
+  // A result whose spec was pending when it was made.
   struct Deferred {
     SpecPtr stand_in;
     bool has_mesh = false;    // the stand-in's mesh is the tensor's
@@ -91,7 +91,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   bool watched = false;
   bool settled = false;
   bool failure_reported = false;  // to the caller: Sync tells it no more
-  // Of a pending value: what ops have reduced it to, once (session_reduced.cc). They go when it goes.
+  // Results to which ops have reduced a pending value, once (session_reduced.cc). They go when it goes.
   absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
   absl::Status failure;
 
@@ -114,7 +114,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
 };
 using HandlePtr = std::shared_ptr<HandleState>;
 
-// Of a wait for a planned result, or a read of it: FailedPrecondition.
+// The error of a wait for a planned result, or a read of it: FailedPrecondition.
 absl::Status NeverRuns(const HandleState& planned);
 
 }  // namespace tessera

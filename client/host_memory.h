@@ -40,12 +40,12 @@ class HostMemory {
 
   char* data() { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
-  // The memfd, until CloseFd; then -1. Of any thread.
+  // The memfd, until CloseFd; then -1. May be called on any thread.
   int fd() const { return fd_; }
   // The mapping stays; a long-lived array needs no file descriptor.
   void CloseFd();
-  // Who maps the memory writes these bytes no more, whatever it was asked before: their pages become memory of this
-  // process alone, with what they have. The rest stays, and no other transfer begins with any of it.
+  // A process that maps the memory writes these bytes no more, whatever it was asked before: their pages become memory
+  // of this process alone, with what they have. The rest stays, and no other transfer begins with any of it.
   absl::Status TakeBack(int64_t start, int64_t bytes);
   // Makes the pages of these bytes, as far as the kernel does so when it is asked.
   void MakePages(int64_t start, int64_t bytes);

@@ -21,7 +21,7 @@ struct Membership {
   int32_t numbers = 0;  // how many the cluster has given out
   // The workers of the kind that are there and may be used.
   std::vector<WorkerIndex> Present(DeviceKind kind) const;
-  // Of the one with the lowest number that is there.
+  // The kind of the worker with the lowest number that is there.
   DeviceKind default_kind() const;
 };
 

@@ -38,7 +38,7 @@ absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> oper
 absl::StatusOr<std::vector<Tensor>> CallOpAll(const OpCall& call, absl::Span<const Operand> operands);
 // An op without operands: full, arange, rand, eye. attributes.mesh is set.
 absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call);
-// What a call would do; blocks for the answer and runs nothing.
+// The plan of a call; blocks for the answer and runs nothing.
 absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands);
 
 // Several tensors of one session in one plan: at most one message for each pair of workers and phase, and fewer waits

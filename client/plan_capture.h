@@ -34,10 +34,10 @@ class PlanCapture {
   void Add(PlanReport plan) { plans_.push_back(std::move(plan)); }
   const std::vector<PlanReport>& plans() const { return plans_; }
 
-  // Memory that a planned result would have, for as long as something refers to it. What is planned then has to do
-  // without it.
+  // Memory that a planned result would have, for as long as something refers to it. Tensors that are planned then have
+  // to do without it.
   std::shared_ptr<const HeldMemory> Hold(HeldMemory memory);
-  // What is held now, that of outer captures too.
+  // The memory that is held now, that of outer captures too.
   std::vector<HeldMemory> Held() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What ran of a session's ops, when and where, as the workers measured it. Plain values.
+// ProfileReport: which of a session's ops ran, when and where, as the workers measured it. Plain values.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Of a session's ops, numbered as they were issued: [first_op, end_op).
+// A range of a session's ops, numbered as they were issued: [first_op, end_op).
 struct OpRange {
   uint64_t first_op = 0;
   uint64_t end_op = UINT64_MAX;
@@ -17,7 +17,7 @@ struct OpRange {
 // One worker's part of an op. Times are of one monotonic clock, of the coordinator's host.
 struct ProfiledRun {
   int32_t worker = 0;
-  int64_t started_ns = 0;  // its first work began; what it waited for before is not in it
+  int64_t started_ns = 0;  // its first work began; earlier waits are not in it
   int64_t ended_ns = 0;
   int64_t work_ns = 0;            // of the time between; the rest it waited, for peers or for messages
   int64_t received_bytes = 0;     // from other workers

@@ -1,6 +1,6 @@
 #pragma once
 
-// Records: what a session asks of the coordinator, in order. Events: what it is told. Both are the
+// Records: a session's requests to the coordinator, in order. Events: what it is told. Both are the
 // records of schemas/session.capnp as plain values, so that only client/connection knows the wire.
 
 #include <cstdint>
@@ -25,15 +25,14 @@ struct RecordOperand {
   Scalar scalar;
 };
 
-// Of a plan that is asked for: an operand of a call; or, where `spec` is set, a tensor that the coordinator doesn't
-// have.
+// An operand of a call whose plan is asked for; or, where `spec` is set, a tensor that the coordinator doesn't have.
 struct ExplainOperand {
   RecordOperand operand;
   std::shared_ptr<const TensorSpec> spec;
   Strides strides;
 };
 
-// What a result would have that was planned only: bytes on each worker of its mesh.
+// Memory that a result which was planned only would have: bytes on each worker of its mesh.
 struct HeldMemory {
   Mesh mesh;
   int64_t bytes = 0;

@@ -8,9 +8,9 @@
 //   recording.End();                 inputs x, b; results t, y; kept y
 //   session.Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
 //
-// Law: what is recorded has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
-// first use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. What reads
-// values, or brings them, is refused while a recording is open: it would not be said again.
+// Law: a recorded call has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
+// first use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. A call that
+// reads values, or brings them, is refused while a recording is open: it would not be said again.
 //
 // One thread opens, fills and ends it. After End it doesn't change, but for Keep, and any thread may replay it.
 
@@ -103,14 +103,14 @@ class Recording {
   size_t number_count() const { return number_count_; }
   Scalar NumberAt(size_t number) const;
   SessionImpl* session() const { return session_; }
-  // Of results that are there when it ends: their values, and their handles.
+  // The results that are there when it ends: their values, and their handles.
   const std::vector<int>& kept() const { return kept_; }
   uint64_t HandleOf(int result) const { return result_handles_[static_cast<size_t>(result)]; }
   // A replay gives these of the kept ones.
   void Keep(std::vector<int> results);
 
-  // What the other one says instead, and at which call; the call is call_count() of the shorter one where it ends.
-  // Numbers are not compared. Nothing: they are the same.
+  // The first call that the other one has otherwise, and its text there; the call is call_count() of the shorter one
+  // where it ends. Numbers are not compared. Nothing: they are the same.
   struct Difference {
     size_t call = 0;
     std::string text;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a client is told of the cluster, of a plan, and of the bytes that its ops moved. Plain values.
+// Reports to a client: of the cluster, of a plan, and of the bytes that its ops moved. Plain values.
 
 #include <cstdint>
 #include <map>
@@ -57,7 +57,7 @@ struct SessionReport {
   int64_t spilled_bytes = 0;   // in files of each worker, at most
 };
 
-// A tenant: what it was given, and what it has. Bytes are of each worker; -1: no limit.
+// A tenant: its limits, and its use. Bytes are of each worker; -1: no limit.
 struct TenantReport {
   std::string name;
   int64_t weight = 1;
@@ -127,7 +127,7 @@ struct ClusterReport {
   uint64_t tensor_count = 0;
 };
 
-// What a session learns when it opens.
+// The coordinator's answer when a session opens.
 struct WelcomeReport {
   uint64_t session_id = 0;
   uint64_t secret = 0;

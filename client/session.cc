@@ -119,7 +119,7 @@ absl::StatusOr<Mesh> Session::DefaultMesh() const {
   return InitDeviceMesh({&count, 1}, {}, {});
 }
 
-// What distribute_tensor makes of an array.
+// The spec that distribute_tensor gives an array.
 static absl::StatusOr<TensorSpec> DistributedSpec(SessionImpl& session, DType dtype, const Shape& shape,
                                                   const Mesh& mesh, const Placements& placements) {
   TESSERA_RETURN_IF_ERROR(session.Check());

@@ -66,7 +66,7 @@ class Session {
 
   // Uploads an array; every position gets its box.
   absl::StatusOr<Tensor> DistributeTensor(const HostView& source, const Mesh& mesh, const Placements& placements) const;
-  // Uploads rows of dim 0 that `read` writes, a slab at a time, in order. Of a shape with elements and dims.
+  // Uploads rows of dim 0 that `read` writes, a slab at a time, in order. The shape has elements and dims.
   absl::StatusOr<Tensor> DistributeRows(DType dtype, const Shape& shape, const Mesh& mesh, const Placements& placements,
                                         const RowReader& read) const;
   // Uploads each position's own array, by flat position; each must have the shape of its box.
@@ -87,7 +87,7 @@ class Session {
   enum class Cordon : uint8_t { kOff, kOn };
   absl::Status CordonWorker(WorkerIndex worker, Cordon cordon) const;
   // One step of a drain: asked again until it has ended, it shuts the worker down once nothing that it was told is
-  // under way. What is on that worker alone makes it refuse, unless it may be lost.
+  // under way. A tensor on that worker alone makes it refuse, unless it may be lost.
   enum class Losses : uint8_t { kRefused, kTaken };
   absl::StatusOr<DrainStep> DrainWorker(WorkerIndex worker, Losses losses) const;
   // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
@@ -103,14 +103,14 @@ class Session {
   absl::StatusOr<AttachedPublication> Attach(const std::string& name) const;
   // Takes a publication of the session's tenant back, an admin's session any. NotFound.
   absl::Status Unpublish(const std::string& name) const;
-  // Those that the session's tenant may attach, and an admin's session all, by their names.
+  // Publications that the session's tenant may attach, and an admin's session all, by their names.
   absl::StatusOr<std::vector<PublicationReport>> Published() const;
   // Until everything that is held has run; the first failure that was not told before.
   absl::Status Sync() const;
   // Counts the bytes that the workers move for the ops between the two.
   absl::StatusOr<uint64_t> CommBegin() const;
   absl::StatusOr<CommReport> CommEnd(uint64_t number) const;
-  // What ran of this session's ops, as far as it is remembered (max_profiled_runs): of all of them, or of those that a
+  // Runs of this session's ops, as far as they are remembered (max_profiled_runs): of all of them, or of those that a
   // CommReport names. Ops that are under way are counted, not waited for.
   absl::StatusOr<ProfileReport> Profile(const OpRange& ops = {}) const;
   absl::Status Close() const;
@@ -125,7 +125,7 @@ class Session {
   uint64_t id() const;
   // How many are there now.
   int worker_count() const;
-  // Of a mesh's workers, which are of one kind.
+  // The kind of a mesh's workers, which is one.
   DeviceKind DeviceKindOf(const Mesh& mesh) const;
   // Workers of the mesh that are lost, by position.
   std::vector<WorkerIndex> LostWorkers(const Mesh& mesh) const;

@@ -313,7 +313,7 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
     }
   }
   FinishUpload(number, ticket, handle, progress, ring);
-  // The source has been read: what goes wrong from here on poisons the handle.
+  // The source has been read: an error from here on poisons the handle.
   return AsTheCoordinatorSays(status, *handle);
 }
 
@@ -357,7 +357,7 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
   const absl::Status copied = CopyInPlace("upload", number, runs, progress);
   FinishUpload(number, ticket, handle, progress, nullptr);
   TESSERA_RETURN_IF_ERROR(AsTheCoordinatorSays(copied, *handle));
-  // Only then has the source been read; what went wrong has poisoned the handle.
+  // Only then has the source been read; an error has poisoned the handle.
   return WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
 }
 

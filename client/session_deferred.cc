@@ -1,4 +1,4 @@
-// What a session does about specs that are pending: the waits for them, and the calls that wait (deferred_calls.h).
+// A session's part in pending specs: the waits for them, and the calls that wait (deferred_calls.h).
 
 #include <algorithm>
 #include <utility>

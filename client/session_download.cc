@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What is fewer than this comes to memory that workers map: a ring pays from then on.
+// Fewer bytes than this come to memory that workers map: a ring pays from then on.
 constexpr int64_t kLeastRingBytes = 8 << 20;
 constexpr int64_t kSlotAlignment = 4096;
 
@@ -31,7 +31,7 @@ std::vector<int64_t> DistinctHolders(const TensorSpec& spec) {
   return out;
 }
 
-// Of a ring for the slabs.
+// Bytes of a slot, in a ring for the slabs.
 template <typename Slabs>
 int64_t SlotBytes(const Slabs& slabs) {
   int64_t most = 0;
@@ -170,7 +170,7 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
     workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
     holders.emplace_back(workers.back(), std::move(own));
   }
-  // What the workers write to: the array, or a ring.
+  // Memory that the workers write to: the array, or a ring.
   const bool in_place = landing.memory != nullptr && landing.memory->fd() >= 0;
   const std::vector<Slab> slabs =
       in_place ? std::vector<Slab>() : InTurns(Slab::Cut(box, element_bytes, kSlabBytes), holders);
@@ -255,7 +255,7 @@ void SessionImpl::SlabProgress::TakeBack(HostMemory& memory) const {
 std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t element_bytes, int64_t most_bytes) {
   const int64_t bytes = NumElements(box) * element_bytes;
   if (box.empty() || bytes <= most_bytes) return {{box, 0, bytes, bytes}};
-  // The first dim is cut whose indices have at most `most_bytes` each; of those before it a slab has one index.
+  // The first dim is cut whose indices have at most `most_bytes` each; a slab has one index of each dim before it.
   size_t cut = 0;
   int64_t index_bytes = bytes / box[0].size();
   while (index_bytes > most_bytes && cut + 1 < box.size()) index_bytes /= box[++cut].size();
@@ -281,7 +281,7 @@ std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t el
   }
 }
 
-// The slabs of holders take turns: what one copies, another one doesn't wait for.
+// The slabs of holders take turns: no slab waits for another holder's copy.
 std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, const Holders& holders) {
   std::vector<std::vector<Slab>> of_holder(holders.size());
   size_t most = 0;

@@ -49,7 +49,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
   }
   auto it = requests_.find(event.request);
   if (it == requests_.end()) {
-    // The request was given up while its ticket was on the way. Those of a former client ended with it.
+    // The request was given up while its ticket was on the way. Requests of a former client ended with it.
     if (event.kind == ClientEvent::Kind::kTicket && event.request >= first_request_) {
       callbacks->push_back([this, ticket = event.ticket] { ReleaseTicket(ticket); });
     }

@@ -34,7 +34,7 @@ std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
 
 }  // namespace
 
-// What is under way of one call. Guarded by the session's mutex.
+// The state of one call that is under way. Guarded by the session's mutex.
 struct FileDoor::Writing {
   uint64_t number = 0;
   SessionImpl::RequestPtr request;
@@ -181,7 +181,7 @@ absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
   record.request = number;
   record.handle = loadings[0].handle->id;
   record.spec = loadings[0].handle->spec;
-  // Who drops a handle lets it go: what is under way knows it by its number.
+  // A caller that drops a handle lets it go: transfers under way know it by its number.
   struct Part {
     uint64_t id;
     std::shared_ptr<const TensorSpec> spec;

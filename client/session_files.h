@@ -1,7 +1,7 @@
 #pragma once
 
 // FileDoor: a session's way to the files of the workers' host. Workers read and write them; bytes of tensors never
-// pass through the client. What a file's header says is the caller's to know.
+// pass through the client. The caller knows what a file's header means.
 //
 //   auto door = *FileDoor::Open(session, WorkerIndex(0));
 //   FilePart head = *door->Look("x.npy", 0, 4096);
@@ -35,8 +35,8 @@ class FileDoor {
   absl::StatusOr<FilePart> Look(const std::string& path, uint64_t offset, uint32_t count);
   // Size, time, and what is in it: JSON of the worker's decoder.
   absl::StatusOr<FilePart> Describe(const std::string& path);
-  // Tensors whose shards the workers read. Those of the same workers come by one ticket: all of them are there, or none
-  // is. Returns at once; what fails, fails the tensors.
+  // Tensors whose shards the workers read. Tensors of the same workers come by one ticket: all of them are there, or
+  // none is. Returns at once; a failure fails the tensors.
   absl::StatusOr<std::vector<HandlePtr>> Load(std::vector<FileTensor> tensors);
   // A file beside `path`, named `name`, with its bytes reserved, that begins with `head`.
   absl::Status Create(const std::string& path, const std::string& name, int64_t bytes, const std::string& head);
@@ -44,7 +44,7 @@ class FileDoor {
   absl::Status CreateFolder(const std::string& path, const std::string& name, const std::string& json);
   // Writes the tensors into it, all beside each other, each where its place says; waits for all.
   absl::Status Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors);
-  // What was created becomes `path`, whole.
+  // Gives the new file or folder the name `path`, whole.
   absl::Status Commit();
 
  private:
@@ -62,7 +62,7 @@ class FileDoor {
   // Begins the copies, piece by piece, between its file and a shard of this tensor of the ticket.
   static void CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor, WorkerIndex worker, const Box& box,
                         int64_t element_bytes, const std::shared_ptr<TransferMeter>& meter);
-  // What ends the wait for it.
+  // The callback that ends the wait for it.
   DoneCallback Settles(const std::shared_ptr<Writing>& state);
   // Makes the call on the connection's thread and waits until it is done.
   absl::Status Ask(const char* what, std::function<void(TransferTable&, DoneCallback)> call);

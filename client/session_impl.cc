@@ -459,7 +459,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::PlanFor(PlanCapture& capture, 
   return results;
 }
 
-// What a planned result has: its own memory, or that of the operand in which it lies.
+// The memory of a planned result: its own, or that of the operand in which it lies.
 std::shared_ptr<const HeldMemory> SessionImpl::MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
                                                         absl::Span<const CallOperand> operands) {
   if (plan.output_operands[output] < 0) return capture.Hold({plan.outputs[output].mesh, plan.output_bytes[output]});

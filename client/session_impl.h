@@ -52,7 +52,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   using Results = absl::InlinedVector<HandlePtr, 1>;
   absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
-  // What was recorded, with these tensors and numbers; its kept results (session_replay.cc).
+  // Runs a recording again, with these tensors and numbers; its kept results (session_replay.cc).
   absl::StatusOr<std::vector<HandlePtr>> Replay(const Recording& recording, absl::Span<const ReplayInput> inputs,
                                                 absl::Span<const ReplayNumber> numbers);
   // A handle that the server has and this process has no object for; the session keeps it.
@@ -99,12 +99,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read: by the workers
   // themselves where it lies in shared memory (HostMemory::MakeShared).
   absl::StatusOr<HandlePtr> Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces);
-  // The rows are read in order, as many as a slab has at a time. Of a tensor that has elements and dims.
+  // The rows are read in order, as many as a slab has at a time. The tensor has elements and dims.
   absl::StatusOr<HandlePtr> UploadRows(const TensorSpec& spec, const RowReader& read);
   // No Partial unless a position is given.
   absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
   // The same into the caller's memory, without a copy between where that is shared. `what` opens messages. When it
-  // fails, what the memory has is left open, and nobody writes to it any more.
+  // fails, the memory's content is left open, and nobody writes to it any more.
   absl::Status DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
                           const HostTarget& out);
 
@@ -160,12 +160,12 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void CancelRequest(uint64_t request);
   // Nobody waits for it any more: it is cancelled, or its ticket is given back, now or when it comes.
   void EndRequest(uint64_t number, const RequestPtr& request, absl::Status reason = absl::OkStatus());
-  // Gives up a ticket: workers close its windows. Of an upload that is not complete: what depends on its tensor fails
+  // Gives up a ticket: workers close its windows. If its upload is not complete, calls that depend on its tensor fail
   // with `reason`, where there is one.
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
-  // Of an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
+  // Gives up an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
   void GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why);
-  // What an upload that broke ends with.
+  // The status that an upload which broke ends with.
   absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);
   // Until the coordinator has taken up all records before this call.
   absl::Status AwaitTakenUp();
@@ -177,7 +177,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void Progress();
   void NotifyChanged();
   absl::Status CheckImplicit(const SpecEntry& entry);
-  // What there is to tell of what moves without being asked for; an error where it is forbidden.
+  // The text that tells of implicit redistributions; an error where they are forbidden.
   static absl::StatusOr<std::string> ImplicitText(const SpecEntry& entry, ImplicitPolicy policy);
   absl::Status AwaitSpecs(absl::Span<const CallOperand> operands);
   // A call with these specs of its operands; the record has no results yet.
@@ -215,7 +215,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                             const std::vector<UploadPiece>& pieces, int64_t bytes);
   absl::Status SendSlabs(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                          const std::vector<UploadPiece>& pieces);
-  // Of pieces that lie row-major in the memory.
+  // Sends pieces that lie row-major in the memory.
   absl::Status SendInPlace(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                            const std::vector<UploadPiece>& pieces, const std::shared_ptr<HostMemory>& memory);
   absl::Status SendRows(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const RowReader& read);
@@ -242,10 +242,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Waits for the end of a download.
   absl::Status Arrived(const RequestPtr& state, const HandlePtr& handle, const SlabProgressPtr& progress,
                        const absl::Status& fetched);
-  // Of a download whose line to a worker broke: what the coordinator says of it, if it does.
+  // Why a download's line to a worker broke: what the coordinator says of it, if it does.
   absl::Status WhyBroken(const absl::Status& status, const HandlePtr& handle);
   static std::vector<Slab> InTurns(std::vector<Slab> slabs, const Holders& holders);
-  // The box by a ring; what goes wrong is in `progress`, or returned.
+  // The box by a ring; an error is in `progress`, or returned.
   absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,
                           const SlabProgressPtr& progress, char* destination);
   // Workers copy between their shards and the memory itself; the runs beside each other.

@@ -1,4 +1,4 @@
-// What ops reduce a pending value to, remembered with it.
+// The results to which ops reduce a pending value, remembered with it.
 
 #include <algorithm>
 #include <utility>
@@ -63,7 +63,7 @@ absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const Te
 absl::StatusOr<std::vector<HandlePtr>> SessionImpl::ReduceOnce(const OpCall& call, const SpecEntry& entry,
                                                                absl::Span<const SpecOperand> operand_specs,
                                                                absl::Span<const CallOperand> operands) {
-  // What is recorded is asked for again with other values, and must hold all that it needs.
+  // A recorded call is asked for again with other values, and must hold all that it needs.
   if (Recording::Current() != nullptr) return std::vector<HandlePtr>();
   if (const absl::StatusOr<const OpRow*> row = FindOp(call.op); row.ok() && (*row)->family == OpFamily::kContraction) {
     return std::vector<HandlePtr>();

@@ -27,8 +27,8 @@ struct SessionImpl::Request {
   int32_t source = 0;  // of a recv
   std::vector<PublicationReport> publications;
   bool has_more = false;  // of them
-  // Of an attach: by tensor of the one publication. Whoever asked holds the request until it is answered or ended,
-  // since a handle doesn't go while the mutex is held.
+  // An attach's tensors, by their place in the one publication. The caller holds the request until it is answered or
+  // ended, since a handle doesn't go while the mutex is held.
   std::vector<HandlePtr> attached;
   // Called once without the mutex, on the connection's thread, when the ticket comes.
   std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;

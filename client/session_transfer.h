@@ -1,6 +1,6 @@
 #pragma once
 
-// What uploads and downloads by slabs are made of. For session_data.cc and session_download.cc alone.
+// Parts of uploads and downloads by slabs. For session_data.cc and session_download.cc alone.
 
 #include <memory>
 #include <vector>
@@ -26,7 +26,7 @@ struct SessionImpl::SlabRun {
   std::vector<WorkerIndex> workers;
   std::vector<Slab> slabs;
 
-  // What each holder is asked for where the box lies in memory from `offset_bytes` on.
+  // The slabs to ask each holder for, where the box lies in memory from `offset_bytes` on.
   static std::vector<SlabRun> OfHolders(const Holders& holders, const Box& box, int64_t element_bytes,
                                         int64_t offset_bytes);
 };
@@ -41,7 +41,7 @@ struct SessionImpl::SlabProgress {
     Slab slab;
   };
   explicit SlabProgress(size_t lane_count) : lanes(lane_count), meter(ThreadMeter()) {}
-  // What workers may still write of a download that ended early they write elsewhere. With the mutex held.
+  // Lets workers that may still write bytes of a download that ended early write them elsewhere. With the mutex held.
   void TakeBack(HostMemory& memory) const;
 
   std::vector<Lane> lanes;

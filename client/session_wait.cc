@@ -69,7 +69,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
       if (timeout_s.has_value() && SecondsSince(start) >= *timeout_s) {
         return absl::DeadlineExceededError(StrCat(what, ": not done after ", *timeout_s, " s"));
       }
-      // Who says how long to wait, waits so long.
+      // A caller that says how long to wait waits so long.
       if (!timeout_s.has_value() && SecondsSince(progress_) > stall_timeout_s_) {
         return absl::DeadlineExceededError(
             StrCat(what, ": no progress for ", stall_timeout_s_, " s: ",
@@ -90,7 +90,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
 }
 
 // An answer whose numbers differ from the last one's is progress; the same numbers are none. A worker that answers and
-// is at work makes a number grow, however long its op takes. What other sessions do is no progress, where this one
+// is at work makes a number grow, however long its op takes. Ops of other sessions are no progress, where this one
 // waits for bytes from here.
 void SessionImpl::ProbeProgress() {
   connection_->GetStatus({}, [this](absl::StatusOr<ClusterReport> report) {

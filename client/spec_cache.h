@@ -26,7 +26,7 @@ namespace tessera {
 using SpecPtr = std::shared_ptr<const TensorSpec>;
 
 inline constexpr size_t kMaxSpecCacheEntries = 8192;  // docs/limits.md: max_spec_cache_entries
-// Of operands and results of all entries: an op on many tensors counts as many.
+// Counts operands and results of all entries: an op on many tensors counts as many.
 inline constexpr size_t kMaxSpecCacheSpecs = 32'768;  // docs/limits.md: max_spec_cache_specs
 
 // An operand that has to be redistributed before the op, without being asked for.
@@ -56,7 +56,7 @@ class SpecCache {
   absl::StatusOr<std::shared_ptr<const SpecEntry>> Resolve(const OpCall& call, absl::Span<const SpecOperand> operands);
   // The one pointer for equal specs.
   SpecPtr Intern(const TensorSpec& spec);
-  // Of the calls that are remembered.
+  // Counts the specs of the remembered calls.
   size_t spec_count();
 
  private:

@@ -39,8 +39,8 @@ class Tensor {
   explicit Tensor(std::shared_ptr<HandleState> state) : state_(std::move(state)) {}
 
   // The spec of a result whose shape depends on values (found.h) is pending until these are there. dtype and rank are
-  // known at once; what else is asked of the spec waits for it. Where that fails there is a stand-in, whose extents
-  // mean nothing; AwaitSpec tells the cause.
+  // known at once; other questions about the spec wait for it. Where that fails there is a stand-in, whose extents mean
+  // nothing; AwaitSpec tells the cause.
   bool spec_pending() const;
   absl::Status AwaitSpec(std::optional<double> timeout_s = std::nullopt) const;
   const TensorSpec& spec() const;
@@ -60,7 +60,7 @@ class Tensor {
   absl::StatusOr<Tensor> Redistribute(const Placements& placements, const RedistributeOptions& options = {}) const;
   absl::StatusOr<Tensor> Redistribute(const Mesh& mesh, const Placements& placements,
                                       const RedistributeOptions& options = {}) const;
-  // What that would do; blocks for the coordinator's answer and runs nothing.
+  // The plan of that; blocks for the coordinator's answer and runs nothing.
   absl::StatusOr<PlanReport> ExplainRedistribute(const Mesh& mesh, const Placements& placements,
                                                  const RedistributeOptions& options = {}) const;
 
@@ -72,10 +72,10 @@ class Tensor {
   bool IsReady() const;
   // The whole tensor; pending terms are reduced first.
   absl::StatusOr<HostArray> FullTensor() const;
-  // The shard at a position; of a Partial the position's term.
+  // The shard at a position, or its term of a Partial.
   absl::StatusOr<HostArray> ToLocal(absl::Span<const int64_t> position) const;
   // The same, or some rows of dim 0 of the whole, into memory of the caller, of the same dtype and shape. Where it lies
-  // in shared memory (HostMemory::MakeShared) workers write it themselves. What it has after a failure is left open.
+  // in shared memory (HostMemory::MakeShared) workers write it themselves. Its bytes after a failure are left open.
   absl::Status FullTensorTo(const HostTarget& out, std::optional<Interval> rows = std::nullopt) const;
   absl::Status ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const;
 
@@ -90,7 +90,7 @@ class Tensor {
 // is for all together. The first cause, in this order, when something failed.
 absl::Status WaitAll(absl::Span<const Tensor> tensors, std::optional<double> timeout_s = std::nullopt);
 
-// The placements without pending terms that FullTensor reduces to: what was Partial is sharded over
+// The placements without pending terms that FullTensor reduces to: a Partial one is sharded over
 // the largest dim that is left, or replicated.
 Placements ReducedPlacements(const TensorSpec& spec);
 

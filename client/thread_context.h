@@ -1,7 +1,7 @@
 #pragma once
 
-// What the calls of a thread are told with: who speaks when one fails, and what is said of implicit redistributions,
-// and what counts their bytes.
+// Settings of the calling thread: the speaker of its calls' errors, its policy for implicit redistributions, and the
+// meter of its transfers.
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tessera {
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
-// While it lives, what fails of the calling thread's calls is said by a speaker, now and later. The outermost counts.
+// While it lives, errors of the calling thread's calls are said by a speaker, now and later. The outermost counts.
 class SpeakAs {
  public:
   explicit SpeakAs(Speaker speaker);
@@ -56,7 +56,7 @@ struct TransferMeter {
   std::atomic<int64_t> moved_bytes{0};
 };
 
-// What the transfers that the calling thread begins are counted by; null: by nobody.
+// The meter of transfers that the calling thread begins; null: none.
 void SetThreadMeter(std::shared_ptr<TransferMeter> meter);
 const std::shared_ptr<TransferMeter>& ThreadMeter();
 

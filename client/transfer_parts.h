@@ -1,6 +1,6 @@
 #pragma once
 
-// What one upload is made of, and what one download brings.
+// Parts of one upload, and of one download.
 
 #include <optional>
 #include <vector>
@@ -18,8 +18,8 @@ inline constexpr int kSlabs = 8;                       // docs/limits.md: slabs
 inline constexpr int64_t kPlacedSlabBytes = 16 << 20;  // docs/limits.md: placed_slab_bytes
 inline constexpr int kPlacedSlabs = 2;                 // docs/limits.md: placed_slabs
 
-// What one group of workers gets of an upload: all of `box` lies in `source`, whose first element is
-// the tensor's element `origin`.
+// The piece of an upload that one group of workers gets: all of `box` lies in `source`, whose first
+// element is the tensor's element `origin`.
 struct UploadPiece {
   Box box;
   std::vector<WorkerIndex> workers;
@@ -27,7 +27,7 @@ struct UploadPiece {
   Shape origin;
 };
 
-// What of a tensor is downloaded: the whole, what lies at a flat position, or some rows of dim 0 of the whole.
+// The part of a tensor that is downloaded: the whole, a flat position's shard, or some rows of dim 0 of the whole.
 struct DownloadPart {
   std::optional<int64_t> flat_position;
   std::optional<Interval> rows;

@@ -5,8 +5,8 @@
 //
 //   x f32[4096,4096]: its rows' sums; these / 4096; the rows' sums of (x - mean)^2; ...; (x - mean) / scale
 //
-// One by one they read x three times, so once. Of maps alone a row is an element: an optimizer's first moment of the
-// gradient, the second of the gradient, the parameter of both moments.
+// One by one they read x three times, so once. Where all are maps, a row is an element: an optimizer's first moment of
+// the gradient, the second of the gradient, the parameter of both moments.
 //
 //   if (MayJoin(sum, mean) && MayJoin(sum, squares)) RunJoined({&sum, &mean, &squares});
 //
@@ -18,7 +18,7 @@
 //   2. of two kernels, what one writes is apart from each operand of the other, or row i of the one and row j of the
 //   other are apart wherever i is not j.
 // Then what a kernel does to a row and what another one does to another row touch no byte that either of them writes,
-// and their order doesn't matter; at one row they run in the order of the calls. What a kernel gives of a row doesn't
+// and their order doesn't matter; at one row they run in the order of the calls. A kernel's result for a row doesn't
 // depend on which rows are computed with it: a sum's tree is the reduced extent's, a map goes element by element.
 
 #include <cstddef>
@@ -32,7 +32,7 @@ namespace tessera {
 
 inline constexpr size_t kMaxJoinedKernels = 8;                // docs/limits.md: max_joined_kernels
 inline constexpr int64_t kMinJoinedBytes = int64_t{1} << 18;  // docs/limits.md: min_joined_bytes
-// docs/limits.md: joined_block_bytes. What the rows of a block have, of all kernels together: it stays in a core's
+// docs/limits.md: joined_block_bytes. Bytes of a block's rows, of all kernels together: they stay in a core's
 // second-level cache.
 inline constexpr int64_t kJoinedBlockBytes = int64_t{1} << 18;
 // docs/limits.md: max_joined_row_bytes. Longer rows don't stay in the cache: nothing is saved.

@@ -35,7 +35,7 @@ struct KernelOutput {
   Strides strides = {};
 };
 
-// What it points at outlives the call. Only a matmul adds to what the output has. A map may write over an input:
+// Memory that a call points at outlives it. Only a matmul adds to what the output has. A map may write over an input:
 // element by element, with the same strides; or where it only casts to a wider dtype what lies at the end of its
 // memory, with the same strides, row-major:
 //
@@ -51,7 +51,8 @@ struct KernelCall {
   Strides output_strides = {};
   Box output_box = {};  // global; creation ops, and maps that read an index
   Box input_box = {};   // global, of the first input; ops that speak of places in the whole of a tensor that is sharded
-  // Of ops with several results, which say what these are. An argreduce may have one: the extremes themselves.
+  // More results of ops that have several, and that say what these are. An argreduce may have one: the extremes
+  // themselves.
   absl::Span<const KernelOutput> more_outputs = {};
   absl::Span<const Scalar> scalars = {};
   KernelStore store = KernelStore::kWrite;
@@ -84,8 +85,8 @@ void ReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents, ab
                  void* destination, absl::Span<const int64_t> destination_strides);
 
 // The same result in several places, each term read once. kAvg divides by `term_count`: some terms may be sums of
-// several. What was reduced in the terms' dtype is converted to that of the destinations, as a cast of the catalog
-// does it; a destination of another dtype is none of the terms. One term is converted alone.
+// several. The result, in the terms' dtype, is converted to that of the destinations, as a cast of the catalog does it;
+// a destination of another dtype is none of the terms. One term is converted alone.
 struct ReduceDestination {
   void* data = nullptr;
   Strides strides = {};

@@ -32,5 +32,5 @@ struct EnrolAnswer {
   # By the coordinator's clock, when it signed.
   index @3 :Int32;
   workersPort @4 :UInt16;
-  # Of the same host: where workers join, with the certificate.
+  # The port of the same host where workers join, with the certificate.
 }

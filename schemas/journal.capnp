@@ -70,7 +70,7 @@ struct Started {
 }
 
 struct SessionCharged {
-  # For what the coordinator did for a session beside its records.
+  # Charges a session for the coordinator's work beside its records.
   session @0 :UInt64;
   us @1 :Int64;
 }
@@ -93,7 +93,7 @@ struct SessionConnection {
   session @0 :UInt64;
   connection @1 :UInt64;
   goesOn @2 :Bool;
-  # Of one that is made: by the client that had the session.
+  # True of a new connection by the client that had the session.
 }
 
 struct SessionBatch {

@@ -17,8 +17,8 @@ interface Gateway {
   open @0 (hello :ClientHello) -> (session :Session, welcome :Welcome, linkKey :UInt64);
   join @1 (hello :W.WorkerHello, worker :W.Worker)
        -> (welcome :W.WorkerWelcome, membership :W.Membership, linkKey :UInt64);
-  # Who gets a link key opens one more connection and begins it with the key: it is the link (codec/dialer.h). A key is
-  # good once.
+  # A process with a link key opens one more connection and begins it with the key: it is the link (codec/dialer.h). A
+  # key is good once.
 }
 
 struct ClientHello {
@@ -34,7 +34,7 @@ struct ClientHello {
   resume @6 :Resume;
   # Null for a new session.
   name @7 :Text;
-  # Of the session, for people and for who comes back to it; may be empty.
+  # The session's name, for people and for a client that comes back to it; may be empty.
 }
 
 struct Resume {
@@ -50,7 +50,7 @@ struct Welcome {
   sessionId @0 :UInt64;
   secret @1 :UInt64;
   epoch @2 :UInt64;
-  # Of the coordinator: the host's time at its start, so that a restart raises it. Messages of another epoch are refused.
+  # The coordinator's: the host's time at its start, so that a restart raises it. Messages of another epoch are refused.
   connection @3 :UInt64;
   # A new connection of a session fences the old one.
   workers @4 :List(WorkerInfo);
@@ -95,18 +95,18 @@ struct WorkerInfo {
 }
 
 interface Session {
-  # What is asked once in a while. It may overtake what is on the link: who wants it after a batch waits until that is
-  # taken up.
+  # Calls that are made once in a while. They may overtake the link: a client that wants one after a batch waits until
+  # that is taken up.
   status @0 (maxTensors :UInt32, afterHandle :UInt64) -> (status :ClusterStatus);
   # With so many of this session's tensors, in the order of their handles, from the first handle after that one.
   explain @1 (call :V.OpCall, operands :List(ExplainOperand), held :List(HeldMemory)) -> (plan :PlanText);
-  # Plans and runs nothing. `held`: what results of earlier calls would have, that were planned only.
+  # Plans and runs nothing. `held`: memory that results of earlier calls would have, which were planned only.
   close @2 ();
   # Drops everything the session has.
   closeOther @3 (session :UInt64);
   # Ends a session as if its client had closed it. For admins; PermissionDenied for others.
   profile @4 (firstOp :UInt64, endOp :UInt64) -> (profile :Profile);
-  # What ran of this session's ops [firstOp, endOp), as far as it is remembered (max_profiled_runs).
+  # The runs of this session's ops [firstOp, endOp), as far as they are remembered (max_profiled_runs).
   killWorker @5 (worker :Int32, reason :Text) -> ();
   # Ends a worker as if it were silent: its process is killed, and tensors without a living copy fail with the reason.
   # For admins; PermissionDenied for others. NotFound where no such worker lives.
@@ -132,16 +132,16 @@ interface Session {
 struct DrainReport {
   phase @0 :Phase;
   tensors @1 :UInt64;
-  # That are on this worker alone, and would be lost.
+  # Tensors that are on this worker alone, and would be lost.
   bytes @2 :Int64;
   losses @3 :List(Loss);
   # By session, those with the most bytes first; max_drain_owners at most.
   outstanding @4 :Int64;
   # Instructions that the worker has not reported.
   why @5 :Text;
-  # Of a drain that was refused.
+  # Why a drain was refused.
   enum Phase { looking @0; waiting @1; ending @2; done @3; refused @4; }
-  # Tensors are looked through; what was issued ends; the worker was told to end; it is gone.
+  # Tensors are looked through; issued instructions end; the worker was told to end; it is gone.
   struct Loss {
     session @0 :UInt64;
     tenant @1 :Text;
@@ -173,7 +173,7 @@ struct TenantInfo {
   connections @3 :UInt64;
   queued @4 :UInt64;
   deviceSeconds @5 :Float64;
-  # That its work took, summed over workers, since the coordinator began.
+  # Time that its work took, summed over workers, since the coordinator began.
   removed @6 :Bool;
   # The tenants file names it no more.
   spilledBytes @7 :Int64;
@@ -210,7 +210,7 @@ struct FlightCall {
 }
 
 struct ToCoordinator {
-  # What a client sends on its session's link.
+  # A client's messages on its session's link.
   union {
     batch @0 :Batch;
     acknowledge @1 :UInt64;
@@ -219,7 +219,7 @@ struct ToCoordinator {
 }
 
 struct ToClient {
-  # What the coordinator sends on a session's link.
+  # The coordinator's messages on a session's link.
   union {
     events @0 :List(Event);
     ended @1 :V.Status;
@@ -277,8 +277,8 @@ struct Record {
     listPublished @19 :ListPublished;
   }
   reason @10 :V.Status;
-  # Of a `release` of an upload that is not complete: why the client gives it up, which is what the tensor fails with.
-  # Null: Cancelled.
+  # A `release` of an upload that is not complete: why the client gives it up; the tensor fails with it. Null:
+  # Cancelled.
 }
 
 struct Naming {
@@ -411,9 +411,9 @@ struct Event {
   # Dense from 1.
   union {
     settled @1 :Settled;
-    # Of a watch: all that led to the handle has ended well, or its first cause of failure.
+    # A watch: all that led to the handle has ended well, or its first cause of failure.
     ticket @2 :Ticket;
-    # Of an upload or a download: the workers have opened it. A download's is given back by `release`.
+    # An upload or a download: the workers have opened its ticket. A download's is given back by `release`.
     inlineValue @3 :InlineValue;
     batchDone @4 :UInt64;
     # All records up to this batch were taken up (not: have run).
@@ -438,23 +438,23 @@ struct Publications {
   # To a publish and an attach: the one; to a listing those that it is of.
   request @0 :UInt64;
   firstResult @1 :UInt64;
-  # Of an attach: the handle of the first tensor; the others follow. 0: of none.
+  # An attach: the handle of the first tensor; the others follow. 0: none.
   list @2 :List(Publication);
   hasMore @3 :Bool;
-  # Of a listing: ask again behind the last one.
+  # A listing has more: ask again behind the last one.
 }
 
 struct Publication {
   name @0 :Text;
   version @1 :UInt64;
-  # Of a name the newer one has the larger number.
+  # The newer one of a name has the larger number.
   readers @2 :List(Text);
-  # Of a listing, for its own tenant and admins.
+  # A listing's, for its own tenant and admins.
   tensorCount @3 :UInt64;
   bytes @4 :Int64;
   # On each worker, at most; charged to its tenant.
   tensors @5 :List(PublishedTensor);
-  # Of an attach.
+  # An attach's alone.
 }
 
 struct PublishedTensor {
@@ -531,7 +531,7 @@ struct Profile {
   ops @0 :List(ProfiledOp);
   # In the order in which they ended.
   forgottenOps @1 :UInt64;
-  # Of those asked for: no longer remembered.
+  # Ops in the range that are no longer remembered.
   opsUnderWay @2 :UInt64;
   clocks @3 :List(WorkerClock);
 }
@@ -597,10 +597,10 @@ struct ExplainOperand {
     handle @0 :UInt64;
     scalar @1 :V.Scalar;
     spec @2 :V.TensorSpec;
-    # Of a tensor that isn't there.
+    # A tensor that isn't there.
   }
   strides @3 :List(Int64);
-  # Of `spec`: in elements, on every position. Empty: the default ones.
+  # Strides of `spec`: in elements, on every position. Empty: the default ones.
 }
 
 struct HeldMemory {
@@ -623,7 +623,7 @@ struct PlanText {
   runnersUp @9 :List(Text);
   outputs @10 :List(V.TensorSpec);
   workers @11 :List(Int32);
-  # Of each entry of the lists of bytes.
+  # The worker of each entry of the lists of bytes.
   outputStrides @12 :List(List(Int64));
   # In elements, by output.
   outputOperands @13 :List(Int32);
@@ -639,13 +639,13 @@ struct ClusterStatus {
   sessions @3 :List(SessionInfo);
   # All of them for an admin, else the asking one.
   tensors @4 :List(TensorInfo);
-  # Of this session.
+  # This session's.
   nextOrdinal @5 :UInt64;
   plansCached @6 :UInt64;
   planHits @7 :UInt64;
   planMisses @8 :UInt64;
   sessionCount @9 :UInt64;
-  # Of the asking session's tenant, and of everybody for an admin; with the tensors that they hold. So are workers'
+  # Counts the asking session's tenant, and everybody for an admin; with the tensors that they hold. So are workers'
   # `usedBytes`.
   tensorCount @10 :UInt64;
   hasMoreTensors @11 :Bool;
@@ -662,7 +662,7 @@ struct SessionInfo {
   queued @5 :UInt64;
   connected @6 :Bool;
   awaitsClient @7 :Bool;
-  # Of the asking session: nothing of it runs, and what it queued waits for bytes that its client is to bring.
+  # The asking session stands still: its queue waits for bytes that its client is to bring.
   name @8 :Text;
   awaitsRanks @9 :Bool;
   # Some collective of the asking session waits for other ranks.

@@ -1,6 +1,7 @@
 @0xe1b7d2f46a0c9583;
-# A coordinator's state at one moment: what its log led to up to there. A file of parts, each a SnapshotPart with its size
-# and its checksum before it (server/coordinator/rpc/snapshot.h); rows of one table may come in several parts.
+# A coordinator's state at one moment: the one to which its log led up to there. A file of parts, each a SnapshotPart
+# with its size and its checksum before it (server/coordinator/rpc/snapshot.h); rows of one table may come in several
+# parts.
 #
 # Layouts, groups, measured costs, buffers and tensors are named by their place in their table, from 1; 0 is none.
 
@@ -65,9 +66,9 @@ struct SnapshotHeader {
   config @1 :Text;
   # The state machine's, as JSON.
   segment @2 :UInt64;
-  # Of the log, which begins where this state is.
+  # The log's, which begins where this state is.
   events @3 :UInt64;
-  # That led to it.
+  # The number of events that led to it.
 }
 
 struct SnapshotNumbers {
@@ -532,7 +533,7 @@ struct SnapshotPublication {
   tenant @1 :Int32;
   version @2 :UInt64;
   names @3 :List(Text);
-  # Of its tensors.
+  # The names of its tensors.
   tensors @4 :List(UInt32);
   readers @5 :List(Text);
   bytes @6 :Int64;

@@ -47,7 +47,7 @@ struct Scalar {
   bits @2 :UInt64;
   # Two's complement, or the bits of an f64 when dtype is a float, or of the real part.
   imaginaryBits @3 :UInt64;
-  # The bits of an f64; of complex dtypes alone.
+  # The bits of an f64; for complex dtypes alone.
 }
 
 struct IndexItem {

@@ -21,7 +21,7 @@ struct WorkerHello {
   dataAddress @5 :Text;
   # Where clients and peers of this host reach it: "unix:/path".
   messageAddress @6 :Data;
-  # Of the message transport, opaque; empty when it has none.
+  # The message transport's, opaque; empty when it has none.
   device @7 :Text;
   # "cpu", "cuda".
   pid @8 :Int32;
@@ -35,7 +35,7 @@ struct WorkerHello {
   messages @13 :UInt8;
   # How it exchanges messages with peers: none ownHost tls ucx. The last two reach workers of other hosts that have the same.
   nccl @14 :Bool;
-  # Of a worker with a GPU: bytes of messages with others of which it is so go by NCCL.
+  # True of a worker with a GPU whose messages with other such workers go by NCCL.
   again @15 :Again;
   # Null: the process joins for the first time. Else it has lost its coordinator and asks to go on.
   spillBytes @16 :Int64;
@@ -55,7 +55,7 @@ struct WorkerHello {
 struct WorkerWelcome {
   index @0 :Int32;
   incarnation @1 :UInt64;
-  # Of this worker process; a message for another one is refused.
+  # This worker process's; a message for another one is refused.
   epoch @2 :UInt64;
   heartbeatS @3 :Float64;
   peerKey @4 :UInt64;
@@ -72,7 +72,7 @@ interface Worker {
 }
 
 struct WorkerMessages {
-  # What the coordinator sends on a worker's link.
+  # The coordinator's messages on a worker's link.
   epoch @0 :UInt64;
   messages @1 :List(Message);
   first @2 :UInt64;
@@ -124,7 +124,8 @@ struct Instance {
   scalars @4 :List(V.Scalar);
   waits @5 :List(Wait);
   writesAreFree @6 :Bool;
-  # Nothing that was issued before is still about what it writes: who stores to peers in its first phase need not wait.
+  # Nothing that was issued before is still about what it writes: an instruction that stores to peers in its first phase
+  # need not wait.
   makesCalls @7 :Bool;
   # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/collective_calls.h).
   placedApart @8 :List(PlacedBuffer);
@@ -151,7 +152,7 @@ struct Window {
   others @8 :List(WindowRange);
   # More tensors of the same ticket: numbers 1, 2, ... of it.
   session @9 :UInt64;
-  # Whose ticket it is: sessions take turns in a worker, and have a share of its places each.
+  # The ticket's session: sessions take turns in a worker, and have a share of its places each.
   stream @10 :UInt8 = 3;
   # A stream of schemas/types/streams.h: that of transfers in either lane.
   spillFile @11 :UInt64;
@@ -206,14 +207,14 @@ struct PeerDied {
 }
 
 interface Membership {
-  # Implemented by the coordinator; given to a worker when it joins. Who lets go of it leaves.
+  # Implemented by the coordinator; given to a worker when it joins. A worker that lets go of it leaves.
   peerMapped @0 (index :Int32, status :V.Status);
   # The worker can't reach a peer, or not yet: why. Ops that have to do with both fail by name; the coordinator's log
   # says it.
 }
 
 struct Reported {
-  # What a worker sends on its link: what has ended since the last one.
+  # A worker's messages on its link: reports of what has ended since the last one.
   epoch @0 :UInt64;
   incarnation @1 :UInt64;
   completions @2 :List(Completion);
@@ -241,12 +242,12 @@ struct Completion {
 struct RunTimes {
   # By the worker's monotonic clock.
   startedNs @0 :Int64;
-  # The first of its work began; what it waited for before is not in it.
+  # The first of its work began; earlier waits are not in it.
   endedNs @1 :Int64;
   workNs @2 :Int64;
-  # Of the time between the part in which it worked; the rest waited, for peers or for messages.
+  # The part of the time between in which it worked; the rest waited, for peers or for messages.
   busyNs @3 :Int64;
-  # Of workNs the part in which it had a core, or the GPU.
+  # The part of workNs in which it had a core, or the GPU.
 }
 
 struct Received {
@@ -262,7 +263,7 @@ struct TransferDone {
   times @2 :RunTimes;
   # From the first copy to the last; null where there was none.
   bytes @3 :Int64;
-  # That were copied between the shard and the client or a file.
+  # Bytes that were copied between the shard and the client or a file.
 }
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------
@@ -293,7 +294,7 @@ struct Box {
 
 interface Transfer {
   # Bytes between the worker's shard and a box of the global tensor that the client's memory holds
-  # row-major from `offset`: what lies in both is copied. Uploads come as slabs along dim 0, in order.
+  # row-major from `offset`: elements in both are copied. Uploads come as slabs along dim 0, in order.
   attach @0 (memory :SharedMemory) -> ();
   # Maps the client's memory until the transfer is dropped. InvalidArgument when it isn't sealed.
   copy @1 (box :Box, offset :UInt64, tensor :UInt32) -> (bytes :UInt64);
@@ -302,8 +303,8 @@ interface Transfer {
   # FailedPrecondition when an upload has not covered the shard, of each of its tensors.
   put @3 (first :UInt64, bytes :Data) -> (count :UInt64);
   # In place of attach and copy, for clients of other hosts: elements of the worker's own box in row-major order, from
-  # `first` on. They come in order; those that came before may come again. How many elements the shard has now. Of
-  # tickets of one tensor.
+  # `first` on. They come in order; earlier ones may come again. How many elements the shard has now. For tickets of one
+  # tensor.
   get @4 (first :UInt64, count :UInt32) -> (bytes :Data);
   # Elements of the worker's own box, up to max_transfer_part.
 
@@ -319,9 +320,10 @@ interface Transfer {
   # Beside `path`, a file of this name with all its bytes reserved (ResourceExhausted where the disk is full) that begins
   # with `head`. It goes when the transfer is dropped, unless it was committed.
   commitFile @8 () -> ();
-  # What createFile or createFolder made becomes `path`, whole and on the disk; what was there is replaced.
+  # The file or folder that createFile or createFolder made becomes `path`, whole and on the disk; a file that was there
+  # is replaced.
   describeFile @9 (path :Text) -> (bytes :UInt64, modifiedNs :Int64, json :Data);
-  # Of a file or folder in a format that the worker's decoder reads: its size and time, and what tensors are in it, as
+  # A file or folder in a format that the worker's decoder reads: its size and time, and its tensors, as
   # client/python/tessera/decoder.py says. FailedPrecondition: the worker has no decoder, or that lacks a package.
   createFolder @10 (path :Text, name :Text, json :Data) -> ();
   # As createFile: a folder in which the decoder has made the arrays of a zarr file, without values.

@@ -69,7 +69,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& file) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-// Who else may write there would put a CA of his own in this one's place.
+// Another user who may write there could put a CA of his own in this one's place.
 absl::Status MakeFolder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return SystemError(folder);
   struct stat facts {};
@@ -142,7 +142,7 @@ CertificateFacts FactsOf(X509* certificate) {
       facts.hosts.push_back(std::move(host));
     }
   }
-  // Of a certificate that doesn't say, all of it.
+  // A certificate that doesn't say has all uses.
   const uint32_t uses = X509_get_extended_key_usage(certificate);
   const bool is_server = (uses & XKU_SSL_SERVER) != 0, is_client = (uses & XKU_SSL_CLIENT) != 0;
   facts.use = X509_check_ca(certificate) != 0 ? "CA"

@@ -29,7 +29,7 @@ void AddressOption::AddTo(CLI::App& command) {
 
 namespace {
 
-// Of the address, the CA and the config file's token, what the flags, the environment and then the config file say.
+// The address, the CA and the config file's token, as the flags, the environment and then the config file say.
 struct Where {
   std::string address;
   std::string ca;

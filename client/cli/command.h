@@ -1,7 +1,7 @@
 #pragma once
 
-// The commands of `tessera`. Each adds itself to the application; what it returns is the exit status:
-// 0 done, 1 failed, 2 wrong usage: a value that can't be taken. Words and flags that don't exist are main's.
+// The commands of `tessera`. Each adds itself to the application; it returns the exit status: 0 done, 1 failed, 2 wrong
+// usage: a value that can't be taken. Words and flags that don't exist are main's.
 
 #include <cstdint>
 #include <functional>
@@ -65,7 +65,7 @@ std::string CheckBytes(const std::string& text);
 std::string ShowBytes(int64_t bytes);
 // Prints "tessera: MESSAGE" to stderr; returns 2 for InvalidArgument, else 1.
 int Failed(const absl::Status& status);
-// Rows as columns, the first row is the head. What people named shows as printable text of one line.
+// Rows as columns, the first row is the head. Names that people gave are shown as printable text of one line.
 std::string ShowTable(std::vector<std::vector<std::string>> rows);
 
 }  // namespace tessera

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kMemoryBytes = 16 << 20;  // the text says it too
 
-// One thing that was tried; what comes behind one that failed isn't tried.
+// One thing that was tried; the things behind one that failed aren't tried.
 struct Finding {
   const char* check;
   absl::Status status;
@@ -78,7 +78,7 @@ class Examination {
   const DeviceKind device_;
   const float value_ = 42;
   std::vector<Finding> findings_;
-  // What is used stands before who uses it: they end in the reverse order.
+  // An object stands before its users: they end in the reverse order.
   std::optional<LocalCluster> cluster_;
   std::optional<Session> session_;
   std::optional<Tensor> tensor_;
@@ -111,7 +111,7 @@ void TellOfGpus() {
   std::printf("no worker with a GPU: %s\n", message.c_str());
 }
 
-// Of the processes that decode files, beside workers (client/python/tessera/_confined.py).
+// Tells of the processes that decode files, beside workers (client/python/tessera/_confined.py).
 void TellOfDecoders() {
   const long landlock = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
   const bool has_filters = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr) != 0 && errno == EFAULT;

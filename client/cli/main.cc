@@ -12,8 +12,8 @@
 
 namespace {
 
-// What stands first is a command or an option of the program: CLI11 would pass over any other word, and help itself to
-// the flags behind it. "" or why it is refused.
+// The first word is a command or an option of the program: CLI11 would pass over any other word, and help itself to the
+// flags behind it. "" or why it is refused.
 std::string CheckFirstWord(const CLI::App& app, const std::vector<tessera::Command>& commands, std::string_view word) {
   const bool is_option = word.substr(0, 1) == "-";
   if (is_option && app.get_option_no_throw(std::string(word)) != nullptr) return "";

@@ -18,7 +18,7 @@ struct OpsOptions {
   bool as_json = false;
 };
 
-// Of all rows, or of those whose name or documentation has the word; and for a GPU, where each is computed.
+// Shows all rows, or those whose name or documentation has the word; and for a GPU, where each is computed.
 int ShowOps(const OpsOptions& options) {
   const auto& [word, device, as_json] = options;
   const bool is_gpu = device == ToText(DeviceKind::kCuda);

@@ -150,7 +150,7 @@ absl::StatusOr<PlanRequest> ParseCall(std::string_view name, std::string_view ar
   return request;
 }
 
-// What stands after the arrow: placements, a mesh with placements, or a whole spec.
+// Parses the text after the arrow: placements, a mesh with placements, or a whole spec.
 absl::StatusOr<PlanRequest> ParseArrow(std::string_view source, std::string_view destination) {
   PlanRequest request;
   request.call.op = OpId::kRedistribute;

@@ -63,7 +63,7 @@ std::string JsonText(const nlohmann::json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
-// Who sees its own session alone is told how many there are.
+// A client that sees its own session alone is told how many there are.
 std::string TotalsText(const ClusterReport& report) {
   return StrCat(report.session_count, " sessions hold ", report.tensor_count, " tensors",
                 report.sessions.size() < report.session_count ? "; an admin's token shows them all" : "", "\n");
@@ -91,7 +91,7 @@ void PrintStatus(const ClusterReport& report, const ReadOptions& options) {
               SessionsText(report).c_str(), TotalsText(report).c_str());
 }
 
-// By session: what a session has is told to that session alone.
+// By session: a session's tensors are told to that session alone.
 void PrintTensors(const ClusterReport& report, const ReadOptions& options) {
   if (options.json) {
     std::printf("%s\n", JsonText({{"sessions", SessionsJson(report)}}).c_str());

@@ -72,7 +72,7 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Unavailable where one doesn't start or a log can't be written; those that have started are killed then.
+  // Unavailable where one doesn't start or a log can't be written; processes that have started are killed then.
   absl::Status Start(const std::vector<ProcessSpec>& specs);
   // Until all have ended and their output is handed on.
   AttemptEnd Run();

@@ -60,7 +60,7 @@ absl::Status AddTls(const UpOptions& up, const Address& address, ClusterOptions&
   return absl::OkStatus();
 }
 
-// Of the addresses to serve: one unix socket at most, and one of TLS, for which a pool makes its certificates where
+// Takes the addresses to serve: one unix socket at most, and one of TLS, for which a pool makes its certificates where
 // none are named.
 absl::Status AddListening(const UpOptions& up, ClusterOptions& options, std::optional<Pool>& pool) {
   for (const std::string& text : up.listen) {
@@ -120,7 +120,7 @@ constexpr int kMaxRestarts = 5;
 constexpr std::chrono::milliseconds kRestartDelay(250);
 constexpr std::chrono::seconds kRestartForgiven(60);
 
-// What `tessera up` knows of a worker.
+// A worker's record in `tessera up`.
 struct Kept {
   int restarts = 0;                          // since it last ran for kRestartForgiven
   Clock::time_point started = Clock::now();  // the last time
@@ -147,7 +147,7 @@ void TellEnd(const LocalCluster& cluster, const LocalCluster::Ended& ended, Kept
                ended.worker, std::chrono::duration<double>(delay).count(), kept.restarts, kMaxRestarts);
 }
 
-// What `tessera up` does about a coordinator that has ended: with a state folder it starts it again, at once and a few
+// `tessera up` goes on without a coordinator that has ended: with a state folder it starts it again, at once and a few
 // times. False: there is nothing more to do.
 bool GoOnWithout(LocalCluster& cluster, const LocalCluster::Ended& ended, bool has_state, Kept& kept) {
   const Clock::time_point now = Clock::now();

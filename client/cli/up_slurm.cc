@@ -27,7 +27,7 @@ int NumberOf(const Environment& environment, const char* name) {
   return absl::SimpleAtoi(environment(name), &number) ? number : 0;
 }
 
-// Of this node, which stands for all: Slurm says it of no other.
+// The NUMA domains of this node, which stands for all: Slurm says it of no other.
 int NumaDomains() {
   int domains = 0;
   std::error_code failed;

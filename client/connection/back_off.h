@@ -21,7 +21,7 @@ class BackOff {
     pause_ = std::min(2 * pause_, kLongest);
     return std::uniform_int_distribution<int64_t>(most_us / 2, most_us)(random_) * kj::MICROSECONDS;
   }
-  // What was tried has come off.
+  // The attempt has come off.
   void Reset() { pause_ = kFirst; }
 
  private:

@@ -76,7 +76,7 @@ struct HostSide {
   Direction direction = Direction::kUpload;
 };
 
-// Who goes on with a session: another process, or the client whose connection broke.
+// The client that goes on with a session: another process, or the same one, whose connection broke.
 enum class Returning : uint8_t { kNewClient, kSameClient };
 
 using HandleSet = absl::flat_hash_set<uint64_t>;
@@ -94,7 +94,7 @@ class Connection {
   ~Connection();
   // Whether the caller is the connection's thread, which can't shut it down.
   bool IsOwnThread() const;
-  // Ends the thread and closes the sockets. No callback runs after it; what is enqueued then is lost.
+  // Ends the thread and closes the sockets. No callback runs after it; records enqueued then are lost.
   void Shutdown();
 
   const WelcomeReport& welcome() const;
@@ -107,7 +107,7 @@ class Connection {
   // One drop; it joins the drop that was queued last.
   void EnqueueDrop(uint64_t handle);
   size_t queued() const;
-  // Ahead of what waits here, and though the coordinator has enough to take up. For what acts as it arrives.
+  // Ahead of what waits here, and though the coordinator has enough to take up. For records that act as they arrive.
   void SendAhead(Record record);
   // The number of the record that was queued last.
   uint64_t last_number() const;
@@ -144,7 +144,7 @@ class Connection {
   void BeginTransfer(uint64_t transfer, uint64_t ticket, uint64_t secret, HostSide host,
                      absl::Span<const WorkerIndex> workers);
   void Copy(uint64_t transfer, WorkerIndex worker, Box box, uint64_t offset_bytes, DoneCallback done);
-  // What else a transfer does (transfers.h), on the connection's thread.
+  // Makes other calls of a transfer (transfers.h), on the connection's thread.
   void OnTransfers(std::function<void(TransferTable&)> call);
   // Ends it on all its workers and forgets it. `done` gets the first error of any call of it.
   void FinishTransfer(uint64_t transfer, DoneCallback done);

@@ -18,7 +18,7 @@ constexpr double kLongestHeartbeatS = 15;
 
 kj::Duration Seconds(double seconds) { return static_cast<int64_t>(seconds * 1e3) * kj::MILLISECONDS; }
 
-// What another try may mend.
+// Whether another try may mend it.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
@@ -277,7 +277,7 @@ void ConnectionLoop::Pump() {
   SendBatches();
 }
 
-// What the core has for this line, as far as that takes it.
+// Sends what the core has for this line, as far as the line takes it.
 void ConnectionLoop::SendMessages() {
   while (line_.get() != nullptr && line_->link->is_clear()) {
     capnp::MessageBuilder* const message = core_.NextMessage();
@@ -289,7 +289,7 @@ void ConnectionLoop::SendMessages() {
 void ConnectionLoop::SendBatches() {
   if (!sending_.empty()) linger_.Begin();
   while (!sending_.empty()) {
-    // What was taken up goes on, or what the link calls when it is clear, or a new line.
+    // Batches that are taken up make it go on, or the link's call when it is clear, or a new line.
     if (!core_.has_credit() || line_.get() == nullptr || !line_->link->is_clear()) return;
     const size_t count = NextBatch();
     core_.Add(absl::MakeConstSpan(sending_).subspan(sent_, count));
@@ -323,7 +323,7 @@ size_t ConnectionLoop::NextBatch() const {
 void ConnectionLoop::SendAhead(const Record& record) {
   if (!failure_.ok()) return;
   core_.Add({&record, 1});
-  // Though the line may not be clear: what acts as it arrives waits for nothing.
+  // Though the line may not be clear: a record that acts as it arrives waits for nothing.
   while (line_.get() != nullptr) {
     capnp::MessageBuilder* const message = core_.NextMessage();
     if (message == nullptr) return;

@@ -1,7 +1,7 @@
 #pragma once
 
-// ConnectionLoop: what lives on a connection's thread: the line to the coordinator, which is made again when it breaks,
-// the session's core, and the transfers with workers.
+// ConnectionLoop: the objects on a connection's thread: the line to the coordinator, which is made again when it
+// breaks, the session's core, and the transfers with workers.
 
 #include <atomic>
 #include <functional>

@@ -14,15 +14,14 @@ struct FilePlace {
   int64_t offset_bytes = 0;      // of the element with indices 0
   std::vector<int64_t> strides;  // in bytes, by tensor dim
   bool is_reversed = false;      // the bytes of each number are in the other order
-  // Of a file that is read, when it was looked at: it is refused if it has changed.
+  // Size and time of a file that is read, when it was looked at: it is refused if it has changed.
   int64_t file_bytes = 0;
   int64_t modified_ns = 0;
-  // Of what a worker's decoder reads or writes: the tensor's name in the file, and the layout is of its row-major
-  // bytes.
+  // The tensor's name in a file that a worker's decoder reads or writes; the layout is of its row-major bytes.
   std::optional<std::string> member;
 };
 
-// What LookAtFile saw.
+// LookAtFile's answer.
 struct FilePart {
   int64_t file_bytes = 0;
   int64_t modified_ns = 0;

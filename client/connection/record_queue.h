@@ -49,7 +49,7 @@ class RecordQueue {
   void Flush();
   void Stop();
   size_t size();
-  // Of all that were pushed, the last one's.
+  // The number of the last record that was pushed.
   uint64_t last_number();
 
   // ---- the loop's thread ----

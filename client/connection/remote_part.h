@@ -34,7 +34,8 @@ class RemotePart : private kj::TaskSet::ErrorHandler {
   using GateOf = std::function<wire::DataGate::Client(Trying)>;
   RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, GateOf gate_of);
 
-  // What lies both in the box, which the host's memory has row-major from the offset on, and in the worker's own box.
+  // Copies the part that lies both in the box, which the host's memory has row-major from the offset on, and in the
+  // worker's own box.
   void Copy(const Box& box, uint64_t offset_bytes, DoneCallback done);
   // When all copies have ended.
   void Finish(DoneCallback done);

@@ -1,7 +1,7 @@
 #pragma once
 
 // SessionCore: a session's end of the protocol, without sockets, threads or clocks: records and messages in, messages
-// and events out. What drives it says when a connection is there and when it is lost.
+// and events out. Its driver says when a connection is there and when it is lost.
 //
 //   core.Connected({epoch, connection, last_batch});
 //   core.Add(records);
@@ -12,7 +12,8 @@
 // events come out once and in order. Why: batches are dense, and each is kept here until the coordinator has said that
 // it was taken up; a new connection begins with the number of the last one that the coordinator has, and those behind
 // it are sent again; it drops what it has. The other way the coordinator keeps each event until its number is
-// acknowledged, which is sent when it has come out here, and sends the rest again; what has come out is dropped.
+// acknowledged, which is sent when it has come out here, and sends the rest again; events that have come out are
+// dropped.
 
 #include <cstdint>
 #include <deque>
@@ -44,7 +45,8 @@ class SessionCore {
   void Connected(const Numbers& numbers);
   void Lost() { is_connected_ = false; }
   bool is_connected() const { return is_connected_; }
-  // Of a session that another process had: its events up to here are known. That process may have taken more of them.
+  // Goes on with a session that another process had: its events up to here are known. That process may have taken more
+  // of them.
   void StartBehind(uint64_t last_event);
 
   // ---- to the coordinator ----

@@ -172,7 +172,8 @@ kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak
       .catch_([this, worker, way, doors = std::move(doors), at, refusals = std::move(refusals), is_own,
                door](kj::Exception&& exception) mutable -> kj::Promise<wire::DataGate::Client> {
         const absl::Status status = FromException(exception);
-        // Whoever shows a wrong certificate at the worker's address isn't it: another way wouldn't mend that.
+        // A process that shows a wrong certificate at the worker's address isn't the worker: another way wouldn't mend
+        // that.
         if (is_own && !absl::IsUnavailable(status)) return kj::mv(exception);
         if (auto line = lines_.find(door); line != lines_.end() && !line->second->is_there()) lines_.erase(line);
         StrAppend(&refusals.words, refusals.words.empty() ? "" : "; ",

@@ -23,7 +23,7 @@
 
 namespace tessera {
 
-// Of one worker's address. docs/limits.md: reach_timeout
+// Limit for each address of a worker. docs/limits.md: reach_timeout
 inline constexpr kj::Duration kReachTimeout = 5 * kj::SECONDS;
 
 class TransferTable : private kj::TaskSet::ErrorHandler {
@@ -35,7 +35,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   void SetWorker(int32_t worker, const std::string& data_address, const std::string& remote_address);
   void Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, const HostSide& host,
              absl::Span<const WorkerIndex> workers);
-  // The file takes the memory's place for this tensor of the ticket, at all its workers. What fails shows at Finish.
+  // The file takes the memory's place for this tensor of the ticket, at all its workers. A failure shows at Finish.
   void OpenFile(uint64_t transfer, size_t tensor, const FilePlace& place);
   // Between the file and the shard of this tensor.
   void CopyFile(uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box, DoneCallback done);
@@ -43,7 +43,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
                   std::function<void(absl::StatusOr<FilePart>)> done);
   void CreateFile(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,
                   int64_t bytes, const std::string& head, DoneCallback done);
-  // What is in the file, as the worker's decoder says: JSON, in `part`.
+  // The tensors in the file, as the worker's decoder says: JSON, in `part`.
   void DescribeFile(uint64_t transfer, WorkerIndex worker, const std::string& path,
                     std::function<void(absl::StatusOr<FilePart>)> done);
   void CreateFolder(uint64_t transfer, WorkerIndex worker, const std::string& path, const std::string& name,

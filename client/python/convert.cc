@@ -18,7 +18,7 @@ Hooks& GetHooks() {
 
 namespace {
 
-// What the hook makes of the text of an error. One that fails hides no cause.
+// The text that the hook makes of an error's. A hook that fails hides no cause. One that fails hides no cause.
 nb::object Explained(nb::object text) {
   const nb::object& explain = GetHooks().explain;
   if (!explain.is_valid()) return text;

@@ -91,7 +91,7 @@ void WriteStub(const OpRow& row, const Signature& signature) {
 // Rows whose functions are names of tessera.linalg or tessera.fft, and none of tessera itself.
 bool IsOfNamespace(const OpRow& row) { return row.id >= OpId::kCholesky && row.id <= OpId::kIrfftn; }
 
-// What `from _tessera_ops import *` gives.
+// The names that `from _tessera_ops import *` gives.
 void WriteNames() {
   std::printf("__all__ = [");
   for (const OpRow& row : Catalog()) {

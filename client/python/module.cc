@@ -319,7 +319,7 @@ void DefineCluster(nb::module_& module) {
       .def("_stop", [](LocalCluster& c) { Released([&] { c.Stop(); }); });
 }
 
-// What counts the bytes of a thread's transfers.
+// The counter of the bytes of a thread's transfers.
 struct Meter {
   std::shared_ptr<TransferMeter> counts = std::make_shared<TransferMeter>();
 };

@@ -27,7 +27,7 @@ nb::object NumberToPython(const Scalar& scalar) {
   return nb::steal(PyComplex_FromDoubles(value.real(), value.imag()));
 }
 
-// The observer is called with the list of a call's numbers; what it raises is raised by the call.
+// The observer is called with the list of a call's numbers; the call raises what it raises.
 void Begin(Recording& recording, nb::callable observer) {
   RaiseIfError(recording.Begin([observer = std::move(observer)](absl::Span<const Scalar> numbers) {
     const nb::gil_scoped_acquire acquired;

@@ -85,9 +85,9 @@ nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   return Wrap(ValueOrRaise(tensor.value().session()->Call(PlainCall(op), operands)));
 }
 
-// Comparisons are elementwise beside what may stand beside a tensor. Of anything else it is an error: of == Python
-// would compare identities, and answer silently. But for what knows itself how it compares, which is asked with the
-// sides swapped. (None does not come here: x == None is False.)
+// Comparisons are elementwise beside what may stand beside a tensor. Beside anything else they are an error: Python's
+// == would compare identities, and answer silently. An object that knows itself how it compares is asked with the sides
+// swapped. (None does not come here: x == None is False.)
 template <OpId op, int swapped>
 nb::object ComparisonOp(nb::handle self, nb::handle other) {
   nb::object result = BinaryOp(op, self, other, Side::kLeft);
@@ -101,7 +101,7 @@ nb::object ComparisonOp(nb::handle self, nb::handle other) {
 }
 
 // The op with a result where the tensor is: the other operand comes there, even if the tensor would go to it for fewer
-// bytes, which it would have to come back from. What is pending can only be kept on its mesh.
+// bytes, which it would have to come back from. A pending tensor can only be kept on its mesh.
 OpCall CallInPlace(OpId op, const TensorSpec& tensor) {
   OpCall call;
   call.op = op;
@@ -259,7 +259,7 @@ PythonOperands OperandsFromPython(const nb::tuple& objects) {
   return operands;
 }
 
-// A tensor; of an op with several results, or none, a tuple.
+// A tensor; a tuple for an op with several results, or none.
 nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);

@@ -10,8 +10,8 @@
 //
 // An all_reduce of 1 MiB among 4 ranks has parts of 64 KiB, so 4 chunks of 4 parts, and 5 steps: in step s a rank lays
 // the others' parts of chunk s into its buffer, reduces its own part of it, which the buffer of step s + 1 takes, too,
-// and copies the others' reduced parts of chunk s - 1. Of small ones, and among 2 ranks, each rank reduces all: that is
-// as many bytes, and a step fewer.
+// and copies the others' reduced parts of chunk s - 1. For small tensors, and among 2 ranks, each rank reduces all:
+// that is as many bytes, and a step fewer.
 //
 // The law: terms are added in the order of the ranks, so all ranks get the same bits, whatever the steps.
 

@@ -81,7 +81,7 @@ struct ArgLayout {
   void* values = nullptr;  // the extremes themselves, where asked for
 };
 
-// Of the reduced elements [start, start + count) after those that gave best and index.
+// Takes the reduced elements [start, start + count), after those that gave best and index.
 template <typename T>
 void TakeBlock(const ArgLayout& l, const T* values, int64_t count, int64_t start, T* best, int64_t* index) {
   const int64_t first =

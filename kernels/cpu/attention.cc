@@ -29,11 +29,11 @@
 namespace tessera::cpu {
 namespace {
 
-// What of keys and values is brought or converted is so once for all the queries of a block.
+// Rows of keys and values are brought or converted once for all the queries of a block.
 constexpr int64_t kQueryRows = 192;
 constexpr int64_t kKeyRows = 64;
 
-// Of an operand: where each batch begins, and its last two dims.
+// An operand: where each batch begins, and its last two dims.
 struct Matrices {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -196,7 +196,7 @@ class Attention {
 
   void Meet(const Shape& index, int64_t key, int64_t keys, const Rows<T>& k, const Rows<T>& v, Scratch& scratch,
             Strip& strip) const {
-    // Of a strip's queries the first ones may see no key of the block: it has no part in them, whatever its values are.
+    // The first queries of a strip may see no key of the block: it has no part in them, whatever its values are.
     const int64_t first = is_causal_ ? key - first_row_ - strip.row : 0;
     if (first >= strip.rows) return;
     AttentionBlock<T> block = strip.state;

@@ -28,8 +28,8 @@ constexpr int64_t kTileRows = 8;
 
 int64_t VectorBytes() { return static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<uint8_t>())); }
 
-// Of a matrix and the queries' vectors: kRows sums over `steps` for each of kVectors. Row i's factor of step s is
-// matrix[i * row_stride + s * step_stride]; a step's vectors lie side by side.
+// Multiplies a matrix and the queries' vectors: kRows sums over `steps` for each of kVectors. Row i's factor of step s
+// is matrix[i * row_stride + s * step_stride]; a step's vectors lie side by side.
 template <int64_t kRows, int64_t kVectors, class D, typename T>
 HWY_INLINE void Tile(D d, const T* matrix, int64_t row_stride, int64_t step_stride, const T* vectors, int64_t steps,
                      hn::Vec<D> (&sums)[kRows][kVectors]) {

@@ -7,7 +7,7 @@
 //   keys of a block   x   queries of a strip         each a chain of fused multiply-adds over the features, in order
 //   columns           x   queries of a strip         each a chain over the keys of the block, in order
 //
-// Law: what a query gets depends on it, the keys and the values alone: not on its lane, on the other queries of the
+// Law: a query's result depends on it, the keys and the values alone: not on its lane, on the other queries of the
 // strip or on how many there are. Keys and values are read as they lie, with dense rows.
 
 #include <cstdint>

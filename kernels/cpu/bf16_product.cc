@@ -68,7 +68,7 @@ TESSERA_BF16_TARGET uint16_t Least(__m512i least) {
   return found >= kNone ? kNone : static_cast<uint16_t>(found + 1);
 }
 
-// A panel; what it lacks in columns is 0. Returns its least number.
+// A panel; columns that it lacks are 0. Returns its least number.
 TESSERA_BF16_TARGET uint16_t PackPanel(const BF16* b, int64_t stride, int64_t inner, int64_t width, uint32_t* to) {
   __m512i least = _mm512_set1_epi16(-1);
   for (int64_t k = 0; k < inner; k += 2, b += 2 * stride, to += kPanel) {
@@ -85,7 +85,7 @@ TESSERA_BF16_TARGET uint16_t PackPanel(const BF16* b, int64_t stride, int64_t in
   return Least(least);
 }
 
-// The rows of a tile; those that it lacks are 0. Returns their least number.
+// The rows of a tile; rows that it lacks are 0. Returns their least number.
 TESSERA_BF16_TARGET uint16_t PackRows(const Bf16Piece& piece, int64_t row, int64_t rows, int64_t stride, uint32_t* to) {
   std::fill_n(to, kTileRows * stride, 0);
   for (int64_t i = 0; i < rows; ++i) {

@@ -23,7 +23,7 @@
 
 namespace tessera::cpu {
 
-// docs/limits.md: bf16_block. What is packed of b stays in the second-level cache while the rows run, and the sums
+// docs/limits.md: bf16_block. The packed block of b stays in the second-level cache while the rows run, and the sums
 // near.
 inline constexpr int64_t kBf16Rows = 512, kBf16Columns = 480, kBf16Depth = 512;
 
@@ -45,7 +45,7 @@ class Bf16Sums {
   // At most kBf16Rows and kBf16Columns. Its memory is the thread's: one of a thread at a time.
   Bf16Sums(int64_t rows, int64_t columns);
 
-  // All are 0 at first. Those of a row may be set before the first piece.
+  // All are 0 at first. A row's sums may be set before the first piece.
   float* row(int64_t row) const { return sums_ + row * stride_; }
   void SetRow(int64_t row, const BF16* values);
   void Add(const Bf16Piece& piece);

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What OpenBLAS falls back to on x86-64.
+// OpenBLAS falls back to these on x86-64.
 bool IsFallback(std::string_view core) { return core == "Prescott" || core == "Generic" || core == "Core2"; }
 
 const char* CoreByCapability() {

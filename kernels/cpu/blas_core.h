@@ -17,7 +17,7 @@ namespace tessera {
 // first in main, before threads and sockets.
 void RestartWithKnownBlasCore(char** argv);
 
-// Whose kernels OpenBLAS runs: "SkylakeX".
+// The core whose kernels OpenBLAS runs: "SkylakeX".
 std::string BlasCoreName();
 
 // Whether it can compute at all: a product on a thread of its own. Under a limit of the address space OpenBLAS spins

@@ -75,7 +75,7 @@ void CopyWindows(const ConvLayout& l, const T* x, int64_t start, int64_t count, 
     for (int64_t k = 0; k < l.kernel[0] * l.kernel[1] * l.kernel[2]; ++k, to += count) {
       const std::array<int64_t, 3> at = {k / (l.kernel[1] * l.kernel[2]), k / l.kernel[2] % l.kernel[1],
                                          k % l.kernel[2]};
-      // Of x's element for position 0 of each dim.
+      // The place of x's element for position 0 of each dim.
       std::array<int64_t, 3> first;
       for (size_t d = 0; d < 3; ++d) first[d] = at[d] * l.windows.dilation[d] - l.windows.padding[d];
       for (int64_t seen = 0; seen < count;) {

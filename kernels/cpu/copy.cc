@@ -27,7 +27,8 @@ constexpr int64_t kShortRowBytes = 128;
 // Fewer lines than this are not worth a plane's tiles.
 constexpr int64_t kMinPlaneRows = 4;
 constexpr int64_t kBandRows = 64;
-// Of what is copied to several places: read once, it is still in the first-level cache for the last of them.
+// Bytes of a band that is copied to several places: read once, it is still in the first-level cache for the last of
+// them.
 constexpr int64_t kBandBytes = 32 << 10;
 
 struct Dim {

@@ -69,7 +69,7 @@ void Eye(const KernelCall& call) {
     const int64_t stride = call.output_strides[1];
     const int64_t columns = call.output_extents[1];
     for (int64_t j = 0; j < columns; ++j) row[j * stride] = T{0};
-    // The one's column in this shard; what leaves 64 bits is in no shard.
+    // The one's column in this shard; a column beyond 64 bits is in no shard.
     int64_t one = 0;
     if (__builtin_add_overflow(call.output_box[0].start + index[0] - call.output_box[1].start, diagonal, &one)) return;
     if (one >= 0 && one < columns) row[one * stride] = T{1};

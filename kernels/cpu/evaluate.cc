@@ -22,7 +22,7 @@ constexpr size_t kBlockStride = kBlockBytes + 64;
 
 // Which scratch block each node's values take: the lowest that is free. A node may write where an operand of elements
 // as wide lies that nobody reads later: loops go element by element. Leaves keep theirs, which no node had before them:
-// what is the same in every block is filled once.
+// a leaf that is the same in every block is filled once.
 class Slots {
  public:
   explicit Slots(const Expression& expression) : nodes_(expression.nodes) {

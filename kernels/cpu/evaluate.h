@@ -30,9 +30,9 @@ class Evaluator {
   // brought to `scratch`, which holds a block and is the leaf's own.
   using Leaf = absl::FunctionRef<const void*(const ExpressionNode& node, std::byte* scratch)>;
 
-  // The expression is valid for the scalars and lives as long as this. Of a thread there is one Evaluator at a time for
-  // each number below kMaxJoinedKernels: the number says whose scratch memory it has. After each node that is computed
-  // some of what is `ahead` is fetched; null: nothing.
+  // The expression is valid for the scalars and lives as long as this. A thread has one Evaluator at a time for each
+  // number below kMaxJoinedKernels: the number says whose scratch memory it has. After each node that is computed some
+  // of what is `ahead` is fetched; null: nothing.
   Evaluator(const Expression& expression, absl::Span<const Scalar> scalars, size_t number = 0,
             FetchAhead* ahead = nullptr);
 

@@ -53,9 +53,9 @@ class PieceRunner {
   // Elements [start, start + count) of the output, in row-major order.
   virtual absl::Status Run(int64_t start, int64_t count) = 0;
 };
-// The call and its op, and what is ahead (fetch_ahead.h), outlive the runner. Of a thread there is one at a time for
-// each number below kMaxJoinedKernels. Errors are those of RunMap and RunReduce, and Unimplemented where the output
-// can't be made in pieces.
+// The call and its op, and what is ahead (fetch_ahead.h), outlive the runner. A thread has one at a time for each
+// number below kMaxJoinedKernels. Errors are those of RunMap and RunReduce, and Unimplemented where the output can't be
+// made in pieces.
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
                                                            Stores stores, FetchAhead* ahead);
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalOp& op, const KernelCall& call,
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PieceRunner>> MakeReduceRunner(const ReduceLocalO
 bool IsWideningInPlace(const MapOp& op, const KernelCall& call);
 void WidenInPlace(const KernelCall& call);
 
-// CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: what is dense is read once
+// CopyStrided (kernels/kernel.h) to several places, one of which may be the source's own: a dense source is read once
 // for all of them, in bands that stay in the cache.
 void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const ReduceTerm& source,
                 absl::Span<const ReduceDestination> destinations);
@@ -77,7 +77,7 @@ absl::StatusOr<Shape> ExtentsTogether(const char* kernel, absl::Span<const Kerne
 absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
                                          absl::Span<const int64_t> extents);
 
-// What a reduction of no element gives. Complex numbers have no extremes.
+// The result of a reduction of no element. Complex numbers have no extremes.
 template <typename T>
 T Identity(ReduceOp op, DType dtype) {
   using Limits = std::numeric_limits<T>;

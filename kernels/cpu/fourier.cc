@@ -45,7 +45,7 @@ std::vector<Complex> Chirp(int64_t n) {
   return chirp;
 }
 
-// Forward transforms of one length; of one thread.
+// Forward transforms of one length, for one thread.
 class Transform {
  public:
   explicit Transform(int64_t n) : n_(n), engine_(Engine::impl_type(), Engine::Unscaled) {

@@ -98,7 +98,7 @@ int64_t Wrapped(int64_t index, int64_t extent) {
   return index >= 0 && index < extent ? index : -1;
 }
 
-// What an element is that another shard has: nothing, to a sum.
+// The value of an element that another shard has: nothing, to a sum.
 template <typename T>
 T NothingOf() {
   if constexpr (std::is_same_v<T, BoolElement>) return {0};
@@ -118,7 +118,7 @@ struct OwnRows {
   }
 };
 
-// Of shards that lie apart, and how many elements are taken of each.
+// The rows of shards that lie apart, and how many elements are taken of each.
 template <typename T>
 struct ApartRows {
   std::vector<const T*> data;
@@ -272,7 +272,7 @@ void Scatter(const IndexedLayout& l, ScatterMode mode, const T* updates, T* out)
   }).IgnoreError();
 }
 
-// Of a shard: indices are of the whole dim, and what is here the kernel's box of it.
+// For a shard: indices are of the whole dim, and the kernel's box says which of it are here.
 absl::Status SetShard(const char* kernel, int64_t dim, std::optional<int64_t> whole, const KernelCall& call,
                       IndexedLayout* l) {
   if (!whole.has_value()) return absl::OkStatus();

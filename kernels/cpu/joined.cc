@@ -25,8 +25,8 @@ namespace {
 
 constexpr int64_t kMostFetchedBytes = kBlockElements * kMaxElementBytes;
 
-// What a call goes through: the extents of all that it reads, and the strides of its operands (the output is the last)
-// in them, 0 where one is the same along a dim. Its leading `lead` dims are not reduced.
+// A call's walk: the extents of all that it reads, and the strides of its operands (the output is the last) in them, 0
+// where one is the same along a dim. Its leading `lead` dims are not reduced.
 struct Walk {
   const KernelCall* call = nullptr;
   Shape extents;
@@ -35,7 +35,7 @@ struct Walk {
 };
 
 std::optional<Walk> WalkOf(const KernelCall& call) {
-  // What RunKernel asks of every call.
+  // RunKernel asks this of every call.
   const bool fits = call.store == KernelStore::kWrite && call.output_strides.size() == call.output_extents.size() &&
                     std::all_of(call.inputs.begin(), call.inputs.end(), [](const KernelInput& input) {
                       return input.is_zero || input.strides.size() == input.extents.size();
@@ -121,7 +121,7 @@ struct Turns {
   std::vector<absl::InlinedVector<Rows, 4>> operands;  // by call
 };
 
-// What the operands of one more call mean for the others. False where it can't take turns with them.
+// Adds one more call, by its operands' rows. False where it can't take turns with them.
 bool Add(absl::Span<const Rows> call, Turns& turns) {
   int64_t saved = 0;
   std::vector<Rows> fresh;
@@ -198,8 +198,8 @@ struct Member {
   int64_t row_elements = 0;  // of the output
 };
 
-// What one member writes, others read, and nobody wants later (KernelCall::output_readers): a block's rows of it lie in
-// memory of their own, which stays in the cache, and its place is left alone.
+// Rows that one member writes, others read, and nobody wants later (KernelCall::output_readers): a block's rows of them
+// lie in memory of their own, which stays in the cache, and their place is left alone.
 struct Held {
   Rows rows;
   size_t writer = 0;
@@ -281,8 +281,8 @@ Stores StoresOf(const Turns& turns, size_t call) {
   return StoresFor(turns.rows * turns.row_bytes);
 }
 
-// Of maps that take turns at few elements the next block is on its way meanwhile: a block of an operand is a page or
-// less. Long rows the hardware fetches itself.
+// While maps take turns at few elements, the next block is on its way: a block of an operand is a page or less. The
+// hardware fetches long rows itself.
 void AddAhead(const Turns& turns, int64_t row, int64_t count, FetchAhead& ahead) {
   for (const Rows& rows : turns.read) {
     const auto* from = reinterpret_cast<const std::byte*>(rows.first) + row * rows.stride;
@@ -291,7 +291,7 @@ void AddAhead(const Turns& turns, int64_t row, int64_t count, FetchAhead& ahead)
   }
 }
 
-// That a block of all members takes.
+// The loops that a block of all members takes.
 int64_t LoopsOf(const std::deque<Member>& members) {
   int64_t loops = 0;
   for (const Member& member : members) {

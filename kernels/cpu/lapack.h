@@ -2,7 +2,7 @@
 
 // LAPACK's routines by the type of their elements: Fortran's, which OpenBLAS has. All arrays are in column-major order
 // and dense. `info` is as LAPACK gives it: 0, or above 0 where there is no answer. Workspace is asked for and held
-// here. Of complex numbers Orgqr and Syevd are what LAPACK calls ungqr and heevd.
+// here. For complex numbers Orgqr and Syevd are LAPACK's ungqr and heevd.
 
 #include <algorithm>
 #include <complex>
@@ -24,14 +24,14 @@ LapackInt WithWorkspace(Call&& call) {
   T best{};
   call(&best, -1, &info);
   if (info != 0) return info;
-  // A float has not every integer; what it has is no less than half a percent below.
+  // A float has not every integer; the nearest one that it has is no less than half a percent below.
   const auto size = static_cast<LapackInt>(std::real(best) * 1.01) + 1;
   std::vector<T> work(static_cast<std::size_t>(size));
   call(work.data(), size, &info);
   return info;
 }
 
-// What has the same parameters for all of s, d, c and z.
+// Routines that have the same parameters for all of s, d, c and z.
 #define TESSERA_LAPACK_DECLARE(T, p, orgqr)                                                                       \
   extern "C" {                                                                                                    \
   void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                   \

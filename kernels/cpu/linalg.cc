@@ -354,7 +354,7 @@ class Solver {
     return absl::OkStatus();
   }
 
-  // Of a singular matrix, too: U has a 0 on its diagonal then.
+  // A singular matrix is no error: U has a 0 on its diagonal then.
   absl::Status Lu(Dense<W>& a, T* out, int64_t step) const {
     const int64_t least = std::min(m_, n_);
     std::vector<Int> pivots(static_cast<size_t>(least) + 1);

@@ -56,7 +56,7 @@ class MapRunner final : public PieceRunner {
   }
 
  private:
-  // What an input's scratch memory is full of: the element at the place.
+  // The element that an input's scratch memory is full of, by its place.
   struct Filled {
     const std::byte* scratch = nullptr;
     int64_t offset = 0;
@@ -75,7 +75,7 @@ class MapRunner final : public PieceRunner {
     return absl::OkStatus();
   }
 
-  // What the block that begins here reads in one piece.
+  // Adds the memory that the block which begins here reads in one piece.
   void AddAhead(int64_t start, FetchAhead& ahead) const {
     const int64_t n = BlockLength(nest_, start);
     for (size_t i = 0; i < call_.inputs.size(); ++i) {
@@ -216,7 +216,7 @@ absl::Status CheckMap(const MapOp& op, const KernelCall& call) {
 
 }  // namespace
 
-// What is written over an input is in the cache by then.
+// An output that is written over an input is in the cache by then.
 Stores StoresOf(const KernelCall& call) {
   int64_t touched = NumElements(call.output_extents) * SizeBytes(call.output_dtype);
   for (const KernelInput& input : call.inputs) {

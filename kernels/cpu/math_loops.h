@@ -1,8 +1,8 @@
 #pragma once
 
 // VisitLibrary and VisitLibraryBinary of schemas/ops/scalar_meaning.h on blocks: of floats by the vectors of libmvec
-// where it has them, within MaxUlps. An element's value doesn't depend on where in a block it lies: what is left behind
-// the last whole vector is made a vector. And random numbers.
+// where it has them, within MaxUlps. An element's value doesn't depend on where in a block it lies: the elements behind
+// the last whole vector are made a vector. And random numbers.
 
 #include "kernels/cpu/loops.h"
 

@@ -1,7 +1,7 @@
 // Matmul: OpenBLAS for floats and complex numbers, where strides become transposition flags and leading dimensions;
-// what BLAS can't express is packed first. f16 and bf16 are widened block by block, multiplied in f32 and rounded once;
-// bf16 isn't widened where the CPU has dot products of it (bf16_product.h), whose sums are f32 and rounded once, too.
-// Integers and bool by blocked loops (bool: or of ands).
+// operands that BLAS can't express are packed first. f16 and bf16 are widened block by block, multiplied in f32 and
+// rounded once; bf16 isn't widened where the CPU has dot products of it (bf16_product.h), whose sums are f32 and
+// rounded once, too. Integers and bool by blocked loops (bool: or of ands).
 //
 // The letters of a notation are grouped by role. Batch, left and right dims that lie one in the other are merged; the
 // largest of the left and of the right ones are the rows and columns of a sum of products of matrices
@@ -13,8 +13,8 @@
 // Sums are in the order of the inner letters, however the operands lie; in f16 and bf16, and in integers, that is all.
 // In f32 and f64 strides have a say in one thing, which kernel multiplies: another one for a matrix whose other dim is
 // the dense one (a transposed view), for an output whose rows are not dense, and for fewer rows where left dims are not
-// one. Those for vectors, for small products and for rows of short ones (row_dots.h) add up in another order. To pack a
-// matrix for that would make its product with a vector take thrice the time.
+// one. Kernels for vectors, for small products and for rows of short ones (row_dots.h) add up in another order. To pack
+// a matrix for that would make its product with a vector take thrice the time.
 
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ namespace {
 constexpr int64_t kMaxBlasExtent = int64_t{1} << 30;
 // docs/limits.md: max_inner_piece
 constexpr int64_t kMaxInnerPiece = int64_t{1} << 18;
-// docs/limits.md: max_packed_bytes. Of an output, so many rows and columns.
+// docs/limits.md: max_packed_bytes. An output of so many rows and columns is packed at most.
 constexpr int64_t kMaxPackedBytes = int64_t{64} << 20;
 constexpr int64_t kMaxPackedSide = 2048;
 
@@ -418,7 +418,7 @@ class HalfProduct {
   Packed<Half> packed_{0};
 };
 
-// Integers wrap (unsigned arithmetic). Of c a block stays in cache while the inner dim runs; blocks of b and c whose
+// Integers wrap (unsigned arithmetic). A block of c stays in cache while the inner dim runs; blocks of b and c whose
 // rows are not dense are packed.
 template <typename T, typename MultiplyAdd>
 class BlockedProduct {

@@ -78,9 +78,9 @@ class Runs {
     });
   }
 
-  // Those with ranks below `rank`, which are at least `low` and at most `high`. Each round halves what is between: the
-  // middle elements of what is left of the runs, weighted by its length, have a median, of which at least a quarter of
-  // all that is left is on the one side or the other.
+  // The elements with ranks below `rank`, which are at least `low` and at most `high`. Each round halves what is
+  // between: the middle elements of what is left of the runs, weighted by its length, have a median, of which at least
+  // a quarter of all that is left is on the one side or the other.
   RunSplit SplitAt(int64_t rank, RunSplit low, RunSplit high) const {
     std::vector<Middle> middles;
     RunSplit before(count());
@@ -127,7 +127,7 @@ class Runs {
     return middles.back();
   }
 
-  // Of the run's elements from `low` to `high`: where those before an element of another run end.
+  // The end of the elements before an element of another run, among the run's elements from `low` to `high`.
   int64_t CountBefore(size_t r, const Middle& other, int64_t low, int64_t high) const {
     const bool with_equal = r < other.run;
     while (low < high) {
@@ -146,8 +146,8 @@ class Runs {
   Key flip_;
 };
 
-// What is merged are unsigned numbers: keys, or of places a key with the place in the whole below it, so that equal
-// ones are the same.
+// Merged items are unsigned numbers: keys, or for places a key with the place in the whole below it, so that equal ones
+// are the same.
 template <typename T, typename Item>
 Item Placed(KeyOf<T> key, int64_t place) {
   return static_cast<Item>(key) << (sizeof(Item) * 4) | static_cast<Item>(place);
@@ -340,7 +340,7 @@ struct RunInputs {
     return call.output_box[0].stop <= end && HasAll(call.output_box[0]);
   }
 
-  // What may be read has as many elements before the ranks, and up to their end, as there must be.
+  // Whether the ranges that may be read have as many elements before the ranks, and up to their end, as there must be.
   bool HasAll(const Interval& ranks) const {
     if (ranges() == nullptr) return true;
     if (ranges()->dtype != DType::kI64 || ranges()->extents != Shape{static_cast<int64_t>(op.runs.size()), 2}) {

@@ -13,7 +13,7 @@ namespace {
 
 using Run = absl::FunctionRef<void(int64_t, int64_t)>;
 
-// What the part threw; null when it returned.
+// The part's exception; null when it returned.
 std::exception_ptr RunPart(Run run, int64_t part, int64_t parts) {
   try {
     run(part, parts);

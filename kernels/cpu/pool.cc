@@ -1,4 +1,4 @@
-// Pooling: the maximum or the mean of each window. What lies before the dims of windows is divided among the compute
+// Pooling: the maximum or the mean of each window. The dims before those of windows are divided among the compute
 // threads.
 
 #include <algorithm>

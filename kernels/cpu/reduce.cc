@@ -28,7 +28,7 @@ namespace tessera::cpu {
 namespace {
 
 // A row of a tile of outputs: long, so that memory is read in long runs, and short enough for the tiles of a tree to
-// stay in the second-level cache. What is converted or computed comes in blocks.
+// stay in the second-level cache. Elements that are converted or computed come in blocks.
 constexpr int64_t kTileBytes = 16384;
 constexpr int64_t kMaxTileOutputs = 4096;
 // Elements of a row that are brought, converted or computed at once: whole blocks of the tree.
@@ -50,7 +50,7 @@ struct ReduceLayout {
 };
 
 // Elements as they are accumulated, dense: the elements [start, start + count) of `nest`, whose other nest stands at
-// `flat`. What isn't dense in memory or not of their dtype is brought to `brought`, which holds a block.
+// `flat`. Elements that aren't dense in memory or not of their dtype are brought to `brought`, which holds a block.
 class Source {
  public:
   Source(const ReduceLayout& l, const LoopNest& nest, const LoopNest& other)
@@ -150,7 +150,7 @@ void ReduceRowsInPlace(const ReduceLayout& l, int64_t k, int64_t end) {
   }
 }
 
-// Of (row - element)^2, which is what a variance sums up: the inputs that are the row, dense, and the element.
+// The inputs of (row - element)^2, which a variance sums up: the row, dense, and the element.
 struct SquaresOfRow {
   size_t row = 0, element = 0;
 };
@@ -345,7 +345,7 @@ absl::Status Reduce(const ReduceLayout& l, int64_t k, int64_t end) {
   return ColumnReducer(l).Run(k, end);
 }
 
-// What stands in for `map` where there is none: the one input.
+// Without `map` there is one input, which stands in for it.
 absl::Status CheckMap(const ReduceLocalOp& op, const KernelCall& call) {
   if (!op.map.has_value()) {
     if (call.inputs.size() == 1) return absl::OkStatus();

@@ -242,8 +242,8 @@ class TermReducer {
     return result_.data();
   }
 
-  // Whole lines of all destinations as streams; what is left at both ends, or where the destinations lie in their
-  // lines differently, by way of the cache.
+  // Whole lines of all destinations as streams; the rest at both ends, or where the destinations lie in their lines
+  // differently, goes by way of the cache.
   void StreamPiece(const Shape& piece) {
     const absl::Span<std::byte* const> destinations = absl::MakeConstSpan(addresses_).subspan(operands_.terms);
     const int64_t bytes = NumElements(piece) * bytes_, to_line = cpu::BytesToLine(destinations[0]);

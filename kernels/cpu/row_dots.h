@@ -5,7 +5,7 @@
 //
 //   c[i] = sum over k of a[i, k] b[i, k]
 //
-// Law: the bits depend on the number of products alone. Of floats lane l of 8 adds up products l, l+8, ... in order,
+// Law: the bits depend on the number of products alone. For floats lane l of 8 adds up products l, l+8, ... in order,
 // lanes 0..3 take lanes 4..7, and so on; integers wrap.
 
 #include <array>

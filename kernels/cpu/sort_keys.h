@@ -65,7 +65,7 @@ void WithStride(int64_t stride, const Body& body) {
   }
 }
 
-// What descending keys are flipped by.
+// The mask that flips keys for a descending sort.
 template <typename T>
 constexpr KeyOf<T> FlipOf(SortOrder order) {
   return order == SortOrder::kDescending ? std::numeric_limits<KeyOf<T>>::max() : KeyOf<T>{0};

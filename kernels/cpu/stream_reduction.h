@@ -23,7 +23,7 @@ struct StreamedReduction {
   Stores stores = Stores::kStreaming;
 };
 
-// The dtypes with whole vectors, and no products: what is left is reduced in the cache.
+// The dtypes with whole vectors, and no products: others are reduced in the cache.
 bool CanStreamReduction(ReduceOp op, DType dtype);
 
 // CanStreamReduction must hold. The caller ends the stores (EndStores).

@@ -34,7 +34,7 @@ struct SumOfProducts {
   absl::Span<const ContractDim> inner = {};  // no extent is 0
   KernelStore store = KernelStore::kWrite;
 
-  // Of all inner dims together.
+  // The product of all inner extents.
   int64_t depth() const {
     int64_t product = 1;
     for (const ContractDim& dim : inner) product *= dim.extent;

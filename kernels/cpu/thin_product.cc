@@ -18,7 +18,7 @@
 #ifndef TESSERA_THIN_PRODUCT_CONSTANTS
 #define TESSERA_THIN_PRODUCT_CONSTANTS
 namespace tessera::cpu {
-// What is read again for every few rows; stays in the second-level cache. 11 panels of the longest slab.
+// A block of b is read again for every few rows; it stays in the second-level cache. 11 panels of the longest slab.
 constexpr int64_t kBlockBytes = 832 << 10;
 constexpr int64_t kBlockRows = 512;  // of c, which stay near while a long inner dim runs
 constexpr int64_t kMostRows = 8;     // of a tile
@@ -96,7 +96,7 @@ class Multiplier {
     bool adds = false;
   };
 
-  // What a panel lacks in columns is zero.
+  // Columns that a panel lacks are zero.
   void Pack(const Slab& slab, int64_t first, int64_t columns, T* to) const {
     for (int64_t column = first; column < first + columns; column += kPanel) {
       const int64_t width = std::min(kPanel, first + columns - column);
@@ -157,7 +157,7 @@ class Multiplier {
       const auto b0 = hn::Load(kTag, panel);
       const auto b1 = hn::Load(kTag, panel + kLanes);
       const auto b2 = hn::Load(kTag, panel + 2 * kLanes);
-      // Of the next panel: the step that is read next lies there when this panel ends.
+      // Fetches from the next panel: the step that is read next lies there when this panel ends.
       const T* const next = panel + kPanel * inner;
       hwy::Prefetch(next);
       hwy::Prefetch(next + kLanes);
@@ -220,7 +220,7 @@ constexpr int64_t kMostInner = 192;  // above, blocks in all three dims are bett
 // But in f64, with AVX-512: BLAS packs all of a, which is much for so few columns.
 constexpr int64_t kFewColumns = 264;
 constexpr int64_t kFewestRows = 16;  // below, packing costs too much
-// Of smaller products: BLAS has kernels for them that pack nothing.
+// Smaller products are BLAS's: it has kernels for them that pack nothing.
 constexpr int64_t kFewestMultiplications = 1'000'000;
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace tessera::cpu {
 namespace {
 
-// Of the destination, in one go: so many bytes of each row.
+// Bytes of each row of the destination that are written in one go.
 constexpr int64_t kTileRowBytes = 2 * kLineBytes;
 // Rows of the destination that are walked before the next tile of columns: as many pages of it, and one
 // page of each source line, stay in the translation caches.

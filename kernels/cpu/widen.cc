@@ -4,8 +4,8 @@
 // [i W, i W + W), and the input's element j lies from N (W - n) + j n on. So front to back nothing is written over that
 // is still to be read: (i + 1) W <= N (W - n) + (i + 1) n for every i < N.
 //
-// Of R elements that are left, the first R (W - n) / W end before the first of the input begins: these are converted as
-// what lies apart is, on all threads. Each time W / n times fewer are left; the last ones go by way of a copy.
+// If R elements are left, the first R (W - n) / W end before the first of the input begins: these are converted like
+// elements that lie apart, on all threads. Each time W / n times fewer are left; the last ones go by way of a copy.
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // argmin and argmax of floats and of integers of 32 and 64 bits: rows by loads of 16 bytes, columns by a thread each.
-// Of equal elements the first one is wanted, so that the result is the same in whatever order they are looked at.
+// The first one of equal elements is wanted, so that the result is the same in whatever order they are looked at.
 
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/extremes.cuh"

@@ -25,7 +25,7 @@ __device__ inline A RowSum(A value) {
   return value;
 }
 
-// A thread's key is x, its query y; of the output it has the columns x, x + 16, ...
+// A thread's key is x, its query y; its columns of the output are x, x + 16, ...
 template <typename T>
 __device__ inline void Attention(const AttentionParameters& p) {
   using A = typename AccumulatorOf<T>::Type;

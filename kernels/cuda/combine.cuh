@@ -1,6 +1,6 @@
 #pragma once
 
-// What reductions are made of: two elements to one, by the op; the types that are accumulated in, and results that are
+// Combine: two elements to one, by a reduction's op; the types that reductions accumulate in, and results that are
 // stored as another dtype.
 
 #include "kernels/cuda/nest.cuh"
@@ -148,7 +148,7 @@ __device__ inline T ShuffleDown(u32 mask, T value, int distance, int width) {
   }
 }
 
-// Of the lane whose number differs in this bit; all lanes of the warp.
+// The value of the lane whose number differs in this bit; all lanes of the warp.
 template <typename T>
 __device__ inline T ShuffleXor(T value, int bit) {
   return __shfl_xor_sync(0xFFFFFFFFU, value, bit);

@@ -19,8 +19,8 @@ namespace tessera::cuda {
 
 // The library's kernels have no more, nor numbers of features that 8 doesn't divide.
 inline constexpr int64_t kMaxDnnFeatures = 256;
-// A plan is for extents. Of fewer rows, as in a decoder whose keys grow with each call, each call would be another one.
-// docs/limits.md: min_cudnn_attention_rows
+// A plan is for extents. With fewer rows, as in a decoder whose keys grow with each call, each call would be another
+// one. docs/limits.md: min_cudnn_attention_rows
 inline constexpr int64_t kLeastDnnRows = 16;
 
 // Nothing where the library isn't asked: other dtypes than f16 and bf16, fewer rows than kLeastDnnRows, features that

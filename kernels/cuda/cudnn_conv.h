@@ -6,7 +6,7 @@
 //   conv of bf16[32,256,56,56] with bf16[256,256,3,3], padding 1  ->  conv(t0, t1) of tensors with these extents
 //   conv of f32[8,3,100] with f32[4,3,5]                          ->  a dim of windows of one element before the dim
 //
-// Sums are in f32. Of f32 all bits are read: plans that use tensor cores are none of them.
+// Sums are in f32. f32 keeps all its bits: no plan that uses tensor cores is used for it.
 
 #include <optional>
 

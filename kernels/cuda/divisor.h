@@ -12,7 +12,7 @@
 
 namespace tessera::cuda {
 
-// Of a value below 1 that of 1: nothing is divided by it.
+// A value below 1 has the divisor of 1: nothing is divided by it.
 inline Divisor DivisorOf(int64_t value) {
   const uint64_t at_least_one = static_cast<uint64_t>(std::max<int64_t>(value, 1));
   Divisor divisor;

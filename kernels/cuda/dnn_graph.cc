@@ -100,8 +100,8 @@ std::optional<std::pair<DnnCall, DnnCall>> HalvesOf(const DnnCall& call) {
   int dims = 0;
   for (const DnnTensor& tensor : call.graph.tensors) dims = std::max(dims, tensor.cut_dims);
   for (size_t dim = 0; dim < static_cast<size_t>(dims); ++dim) {
-    // Of a dim in which tensors have several numbers of elements, as heads of queries and of keys, the halves are of
-    // the fewest.
+    // A dim in which tensors have several numbers of elements, as heads of queries and of keys, is halved by the
+    // fewest.
     int64_t most = 1, fewest = 0;
     for (const DnnTensor& tensor : call.graph.tensors) {
       if (tensor.cut_dims <= static_cast<int>(dim) || tensor.extents[dim] == 1) continue;

@@ -70,7 +70,7 @@ struct UnsignedOf<i64> {
 };
 template <typename T>
 using Unsigned = typename UnsignedOf<T>::Type;
-// Arithmetic that wraps; of narrow integers not in int, which a product of two can leave.
+// Arithmetic that wraps; narrow integers don't use int, which a product of two can leave.
 template <typename T, bool kIsNarrow>
 struct WrappingOf {
   using Type = u32;
@@ -144,7 +144,7 @@ __device__ inline BF16 ToBF16(float value) {
   return {static_cast<u16>((all + 0x7FFF + ((all >> 16) & 1)) >> 16)};
 }
 
-// As a cast of the catalog: what is out of an integer's range saturates, NaN is 0; complex numbers become complex
+// As a cast of the catalog: a number out of an integer's range saturates, NaN is 0; complex numbers become complex
 // numbers and truth values alone.
 template <typename To, typename From>
 __device__ inline To Convert(From v) {
@@ -269,7 +269,7 @@ __device__ inline Words ElementWords(u64 seed, u64 stream, u64 index) {
   }
   return c;
 }
-// Uniform in [0, 1), as many bits as the type holds; of u32 and u64 the words themselves.
+// Uniform in [0, 1), as many bits as the type holds; u32 and u64 get the words themselves.
 template <typename T>
 __device__ inline T FromWords(const Words& w) {
   if constexpr (kIsSame<T, BF16>) return ToBF16(static_cast<float>(w.word[0] >> 24) * 0x1.0p-8f);

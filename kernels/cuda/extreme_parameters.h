@@ -25,8 +25,8 @@ struct ArgPartial {
   unsigned long long key = 0;
   long long number = 0;
 };
-// Of the dtypes that have kernels of their own. An item is an output and a chunk; with several chunks results go to
-// `partials`, by output.
+// Parameters for dtypes that have kernels of their own. An item is an output and a chunk; with several chunks results
+// go to `partials`, by output.
 struct ArgChunkParameters {
   ArgReduceParameters all;
   ArgPartial* partials = nullptr;

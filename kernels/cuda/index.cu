@@ -51,7 +51,7 @@ TESSERA_CHECK_RANGE(i64, i64)
 TESSERA_CHECK_RANGE(f32, float)
 TESSERA_CHECK_RANGE(f64, double)
 
-// Of two numbers of the dtype one of it: rounded, and cut to its bits.
+// Combines two numbers of the dtype into one of it: rounded, and cut to its bits.
 template <DTypes kOf>
 __device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {
   Wide w;

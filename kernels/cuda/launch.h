@@ -1,7 +1,7 @@
 #pragma once
 
-// What a GPU is given for a KernelCall: kernels of the image by name, with their grids and parameters. Pure: no
-// driver, no device; pointers are addresses on the device, and are never followed.
+// Launches of a KernelCall on a GPU: kernels of the image by name, with their grids and parameters. Pure: no driver, no
+// device; pointers are addresses on the device, and are never followed.
 //
 //   LaunchKernel({.op = &sum, .inputs = {x}, .output = y, ...}, workspace)
 //     -> {Launch{.entry = "reduce_sum_f32", .grid = {450, 1, 1}, .block = {128, 1, 1}, ...}}

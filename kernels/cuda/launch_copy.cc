@@ -1,5 +1,5 @@
 // Copies and creation: dims are put in the destination's order and merged, and elements taken together, so that most
-// copies are one dim of 16 bytes; what is dense along different dims goes through tiles.
+// copies are one dim of 16 bytes; arrays that are dense along different dims go through tiles.
 
 #include <cstdlib>
 #include <numeric>

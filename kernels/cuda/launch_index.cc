@@ -41,7 +41,7 @@ absl::StatusOr<Strides> IndexStrides(const char* kernel, const KernelInput& indi
   return strides;
 }
 
-// What an element is that another shard has: -0 of floats, which a sum keeps.
+// The value of an element that another shard has: -0 for floats, which a sum keeps.
 Element NothingOf(DType dtype) {
   const DTypeKind kind = Kind(dtype);
   if (kind == DTypeKind::kFloat) return ToElement(Scalar::Float(-0.0), dtype);
@@ -49,7 +49,7 @@ Element NothingOf(DType dtype) {
   return {};
 }
 
-// What of the dim is here: of a shard its box of the whole, else all.
+// The range of the dim that is here: a shard's box of the whole, else all.
 absl::StatusOr<Interval> OwnRange(const char* kernel, size_t dim, std::optional<int64_t> whole,
                                   const KernelCall& call) {
   const Shape& extents = call.inputs[0].extents;

@@ -117,7 +117,7 @@ Launch PlainProduct(const MatmulParameters& p, DType dtype) {
 bool IsLibrarys(DType dtype) { return Kind(dtype) == DTypeKind::kFloat; }
 
 // Whether an operand is brought together before the product (the output: is written behind it). The image's kernel
-// takes any strides of three dims; what the library may compute lies in one way.
+// takes any strides of three dims; operands for the library lie in one way.
 bool IsPacked(const Matrices& m, const void* data, DType dtype) {
   if (!m.is_merged || !IsLibrarys(dtype)) return !m.is_merged;
   const std::array<int64_t, 3> dense = {m.sizes[1] * m.sizes[2], m.sizes[2], 1};
@@ -151,7 +151,7 @@ char LetterToCut(const Contraction& n, const KernelCall& call) {
   return letter;
 }
 
-// Of an operand with the letter: so many of its indexes, from `start` on.
+// Narrows an operand with the letter to so many of its indexes, from `start` on.
 template <typename Pointer>
 void Narrow(std::string_view letters, char letter, int64_t start, int64_t count, int64_t element_bytes,
             const Strides& strides, Shape* extents, Pointer* data) {

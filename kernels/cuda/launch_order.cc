@@ -1,4 +1,4 @@
-// What compares: first extremes, sorting, merging, searching.
+// Launches of ops that compare: first extremes, sorting, merging, searching.
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"

@@ -30,7 +30,7 @@ struct ReduceCall {
   int64_t octets = 1;    // by vectors of columns
 };
 
-// Of bools a sum is a maximum, a product a minimum.
+// A sum of bools is a maximum, a product a minimum.
 ReduceOp KernelOp(ReduceOp op, DType dtype) {
   if (dtype != DType::kBool) return op;
   return op == ReduceOp::kMin || op == ReduceOp::kProduct ? ReduceOp::kMin : ReduceOp::kMax;

@@ -34,7 +34,7 @@ ScanWalk WalkOf(const ScanOp& op, const KernelCall& call) {
   const DType input = call.inputs[0].dtype, dtype = AccumulatedIn(call.output_dtype);
   const std::string types = TypesOf(op.op, input, dtype);
   const int64_t count = call.inputs[0].extents[static_cast<size_t>(op.dim)];
-  // What stands before a line is in the dtype that is accumulated in, as the kernel reads it.
+  // The value before a line is in the dtype that is accumulated in, as the kernel reads it.
   const bool reads_before = Kind(dtype) == DTypeKind::kFloat || dtype == DType::kI64;
   if (types.empty() || !reads_before || call.inputs[0].is_zero) return walk;
   const int64_t bytes = dtype == DType::kF32 ? 4 : 8, vector = input == DType::kBool ? 8 : 16 / SizeBytes(input);

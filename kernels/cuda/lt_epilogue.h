@@ -29,11 +29,11 @@ struct BiasedProduct {
   int64_t elements = 0;  // of the bias
 };
 
-// Of a product and of what follows it in its stream; nothing where they aren't a product and the sum with its bias, or
-// more than the map reads the product.
+// Joins a product and the call that follows it in its stream; nothing where they aren't a product and the sum with its
+// bias, or more than the map reads the product.
 std::optional<BiasedProduct> JoinBias(const KernelCall& product, const KernelCall& next);
 
-// Of the steps of LaunchKernel(biased.product, ...): gives the last one the bias. Null, and nothing is changed, where
+// Gives the bias to the last of the steps of LaunchKernel(biased.product, ...). Null, and nothing is changed, where
 // they aren't one product of the library's with only copies of its operands before it.
 const MatmulProblem* AddBias(const BiasedProduct& biased, std::vector<Step>& steps);
 

@@ -5,7 +5,8 @@
 namespace tessera::cuda {
 namespace {
 
-// Of as many batches in all: where there are several, those behind the first one lie where the extents put them.
+// The layout of one matrix in a batch: where there are several, those behind the first one lie where the extents put
+// them.
 LtLayout LayoutOf(int64_t rows, int64_t columns, int64_t batch, int64_t element_bytes) {
   LtLayout layout = {.rows = rows, .columns = columns, .batch_stride = batch > 1 ? rows * columns : 0};
   const uint64_t bits = static_cast<uint64_t>(layout.batch_stride * element_bytes) | kProductAlignment;

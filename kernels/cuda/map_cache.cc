@@ -60,7 +60,7 @@ uint64_t Fnv(std::string_view text, uint64_t hash = 0xCBF29CE484222325) {
   return hash;
 }
 
-// What Write wrote; nothing of a file that is cut off or changed.
+// Reads a file that Write wrote; nothing of one that is cut off or changed.
 absl::StatusOr<std::string> Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream all;
@@ -73,7 +73,7 @@ absl::StatusOr<std::string> Read(const std::string& path) {
   if (Fnv(bytes) != hash) return absl::DataLossError(path);
   return bytes;
 }
-// Under another name first: readers see all of it or nothing. That it can't be kept is no error.
+// Under another name first: readers see all of it or nothing. A file that can't be kept is no error.
 void Write(const std::string& path, const std::string& bytes) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

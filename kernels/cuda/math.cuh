@@ -1,7 +1,7 @@
 #pragma once
 
-// The functions of map expressions beside those of elements.cuh, each by the name of its ScalarOp (map_source.cc). Of
-// halves they are called with float. It includes elements.cuh alone.
+// The functions of map expressions beside those of elements.cuh, each by the name of its ScalarOp (map_source.cc).
+// Halves are passed to them as float. It includes elements.cuh alone.
 
 #include "kernels/cuda/elements.cuh"
 
@@ -209,7 +209,7 @@ template <typename T>
 __device__ inline T ShiftRight(T a, T count) {
   return ShiftsAll(count) ? static_cast<T>(a < T(0) ? -1 : 0) : static_cast<T>(a >> count);
 }
-// Rounded towards minus infinity; of floats as Python does it.
+// Rounded towards minus infinity; floats as Python rounds them.
 template <typename T>
 __device__ inline T FloorDivide(T a, T b) {
   if constexpr (kIsFloat<T>) {
@@ -262,7 +262,7 @@ __device__ inline T CommonDivisor(T a, T b) {
   }
   return static_cast<T>(larger);
 }
-// Whole powers of 2 are exact; of floats in double, as exp2f is within 2 ulps.
+// Whole powers of 2 are exact; floats are computed in double, as exp2f is within 2 ulps.
 __device__ inline float Power(float base, float exponent) {
   return base == 2 ? static_cast<float>(exp2(static_cast<double>(exponent))) : powf(base, exponent);
 }

@@ -1,5 +1,5 @@
-// Products of matrices of any strides by tiles in shared memory: what cuBLASLt doesn't have, and where it isn't there.
-// Each element is summed in the order of its inner dim.
+// Products of matrices of any strides by tiles in shared memory: for products that cuBLASLt doesn't have, and where it
+// isn't there. Each element is summed in the order of its inner dim.
 
 #include "kernels/cuda/combine.cuh"
 

@@ -22,7 +22,7 @@ __device__ inline i64 Quotient(i64 number, const Divisor& divisor) {
   return Quotient(number, divisor.factor, divisor.shift);
 }
 
-// Of the element with this number in row-major order. The loop is not unrolled: it is written into every load.
+// Offsets of the element with this number in row-major order. The loop is not unrolled: it is written into every load.
 template <int kOperands>
 __device__ inline Offsets<kOperands> OffsetsAt(const Nest<kOperands>& nest, i64 flat) {
   Offsets<kOperands> offsets = {};

@@ -1,5 +1,5 @@
-// What compares: first extremes, sorting, merging, searching. Elements are keys of 64 bits in their order, whatever
-// their dtype.
+// Kernels that compare: first extremes, sorting, merging, searching. Elements are keys of 64 bits in their order,
+// whatever their dtype.
 
 #include "kernels/cuda/extremes.cuh"
 #include "kernels/cuda/wide.cuh"
@@ -39,7 +39,7 @@ struct Candidate {
   i64 number;  // below 0: none
   i64 place;
 };
-// Of equal keys the lower number is first.
+// The lower number comes first of equal keys.
 __device__ inline bool IsBefore(const Candidate& a, const Candidate& b) {
   if (b.number < 0) return a.number >= 0;
   return a.number >= 0 && (a.key < b.key || (a.key == b.key && a.number < b.number));

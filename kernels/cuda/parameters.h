@@ -7,9 +7,9 @@ namespace tessera::cuda {
 
 inline constexpr int kNestRank = 16;  // docs/limits.md: max_rank
 
-// What a number of [0, 2^63) is divided by: the quotient is the upper half of 2 * number * factor, shifted to the
-// right. As many instructions for every number, and a tenth of a division's: Granlund, Montgomery, "Division by
-// invariant integers using multiplication", 1994.
+// A divisor of numbers in [0, 2^63): the quotient is the upper half of 2 * number * factor, shifted to the right. As
+// many instructions for every number, and a tenth of a division's: Granlund, Montgomery, "Division by invariant
+// integers using multiplication", 1994.
 struct Divisor {
   long long value = 1;
   unsigned long long factor = (1ULL << 63) + 1;  // 2^(63 + shift) / value, rounded down, and 1
@@ -92,8 +92,8 @@ struct RandParameters {
 
 inline constexpr int kMaxLaunchTerms = 16;
 inline constexpr int kMaxLaunchDestinations = 8;
-// Terms first, then destinations. Of more terms than a launch has, those so far are in the accumulator: dense, in the
-// type that is accumulated in.
+// Terms first, then destinations. When there are more terms than a launch has, the accumulator has the result so far:
+// dense, in the type that is accumulated in.
 enum AccumulatorUse : int { kNoAccumulator = 0, kReadAccumulator = 1, kWriteAccumulator = 2 };
 struct TermsParameters {
   int op = 0;

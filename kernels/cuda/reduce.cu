@@ -1,5 +1,5 @@
 // Reductions over dims of one input, by the fixed tree, one kernel for each type that is accumulated in. Narrow
-// integers are in 64 bits: what is cut from them in the end would have been cut before.
+// integers are in 64 bits: bits that are cut from them in the end would have been cut before.
 
 #include "kernels/cuda/tree.cuh"
 

@@ -1,15 +1,15 @@
 // Cumulative sums, products, maxima and minima of lines, each element read once and written once.
 //
 // A line is cut in tiles. A thread has kCount elements of each of the tile's rows, those of 16 bytes; 32 lanes make a
-// row, kRows rows a warp's part, p.warps warps a tile. What stands before an element is put together in this order,
+// row, kRows rows a warp's part, p.warps warps a tile. The value before an element is put together in this order,
 // whatever the layout: (what stands before the tile, (warps before, (rows before, (lanes before, elements before)))),
 // where elements and rows are added one after the other, lanes and warps as shuffles by 1, 2, 4, 8, 16 do. So bits are
 // a function of extents and dtypes.
 //
 // Before a tile stands the chain of groups of 64 tiles, and the tiles before it in its group. A tile publishes its own
-// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: who has one
-// runs to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill and
-// Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
+// total at once; the last one of a group also that of all groups so far. Tiles are numbered by tickets: a block that
+// has one runs to its end, and waits for smaller tickets alone, so no order is needed in which blocks start. (Merrill
+// and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016, but for the fixed order.)
 
 #include "kernels/cuda/combine.cuh"
 #include "kernels/cuda/scan_parameters.h"
@@ -17,7 +17,7 @@
 
 namespace tessera::cuda {
 
-// What may be missing: nothing is added for it, so that -0 stays.
+// A value that may be missing: nothing is added for it, so that -0 stays.
 template <typename T>
 struct Maybe {
   T value = {};
@@ -79,7 +79,7 @@ __device__ inline T Await(const u64* slots, i64 at) {
   }
 }
 
-// What stands before the tile, by the first warp of its block; all lanes have it.
+// The value before the tile, by the first warp of its block; all lanes have it.
 template <int kOp, typename T>
 __device__ inline Maybe<T> LookBack(const ScanTileParameters& p, i64 line, i64 place, T total, const Maybe<T>& before) {
   const int lane = threadIdx.x & 31, in_group = static_cast<int>(place & (kScanGroup - 1));
@@ -108,7 +108,7 @@ __device__ inline Maybe<T> LookBack(const ScanTileParameters& p, i64 line, i64 p
   return Join<kOp>(chain, here);
 }
 
-// What stands before a line.
+// The value before a line.
 template <typename T>
 __device__ inline Maybe<T> BeforeLine(const ScanTileParameters& p, i64 at) {
   if (p.all.before != nullptr) return {static_cast<const T*>(p.all.before)[at], true};
@@ -185,7 +185,7 @@ __device__ inline void ScanTile(const ScanTileParameters& p, i64 line, i64 place
 #pragma unroll
     for (int i = 0; i < kCount; ++i) own[r][i] = Convert<T>(elements[i]);
   }
-  // What stands before a thread's elements in its warp, by row.
+  // The value before a thread's elements in its warp, by row.
   Maybe<T> before[kRows], warp_total;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {

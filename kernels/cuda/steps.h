@@ -1,7 +1,7 @@
 #pragma once
 
-// What the launches of all families are made with: loop nests of operands, parameters as bytes, grids, places of
-// elements. Private to kernels/cuda.
+// The tools of all families' launches: loop nests of operands, parameters as bytes, grids, places of elements. Private
+// to kernels/cuda.
 //
 //   MakeNest<2>({4, 5, 6}, {{30, 6, 1}, {30, 6, 1}})  has one dim of extent 120, strides 1 and 1
 
@@ -80,7 +80,7 @@ inline std::array<uint32_t, 3> GridOf(int64_t threads, uint32_t block = kThreads
 inline uint64_t AddressOf(const void* pointer) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer)); }
 // The scalar as one element of the dtype.
 Element ToElement(const Scalar& scalar, DType dtype);
-// What a reduction of no element gives.
+// The result of a reduction of no element.
 Element IdentityOf(ReduceOp op, DType dtype);
 // "f32".
 inline std::string NameOf(DType dtype) { return std::string(ToText(dtype)); }
@@ -125,7 +125,7 @@ absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchArgReduce(const ArgReduceOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t ArgReduceWorkspaceBytes(const ArgReduceOp& op, const KernelCall& call, int64_t device_items);
-// Of a shard's box in a whole of these extents.
+// Where a shard's box lies in a whole of these extents.
 NumbersInWhole WholeOf(absl::Span<const int64_t> dims, const Shape& whole, const Box& box);
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScan(const ScanOp& op, const KernelCall& call, const Workspace& workspace);

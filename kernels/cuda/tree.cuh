@@ -33,7 +33,7 @@ struct Counter {
     if (!is_placed) levels[kLevels] = value;
     ++blocks;
   }
-  // Of as many blocks as a chunk has at most the last place alone.
+  // With as many blocks as a chunk has at most, the last place alone is the result.
   __device__ inline T Finish(int op) const {
     T result = levels[kLevels];
     bool is_first = true;
@@ -130,7 +130,7 @@ __device__ inline void ReduceColumns(const P& p, Source source) {
 }
 
 // 2^p.group_levels threads an output, part of a warp or the whole block: each takes kTreeRun partials side by side, then threads and
-// warps go pairwise. Of more partials than that their results go to the first ones, and so on.
+// warps go pairwise. If there are more partials than that, their results go to the first ones, and so on.
 template <typename T>
 __device__ inline void CombineChunks(const TreeParameters& p) {
   __shared__ T of_warps[32];

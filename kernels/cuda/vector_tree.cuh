@@ -7,7 +7,7 @@
 // By row, f32: 4 threads a block of 128. A thread has lanes 4c to 4c+3 and loads them of each of the 8 rows of 16, 8
 // loads under way at once. Blocks side by side are combined by the threads of a warp, and then the counter goes on.
 //
-// By column: a warp has as many columns as fit 128 bytes. Of a block 4 threads have the same columns, and 4 of the 16
+// By column: a warp has as many columns as fit 128 bytes. In a block 4 threads have the same columns, and 4 of the 16
 // lanes each: lanes y, y+4, y+8, y+12.
 
 #include "kernels/cuda/tree.cuh"
@@ -122,7 +122,7 @@ constexpr int kColumnThreads = 4;                    // of the same columns
 constexpr int kColumnGroups = 32 / kColumnThreads;   // of a warp
 
 // Pairs of threads put their columns together, the lower one's first: each keeps half of them, the lower one the first
-// half. Of one column both have it.
+// half. If there is one column, both have it.
 template <int kOp, typename T, int kCount, int kLeft>
 __device__ inline void FoldColumns(bool is_upper, int distance, bool has_other, T (&values)[kCount]) {
   constexpr int kHalf = kLeft > 1 ? kLeft / 2 : 1;

@@ -66,7 +66,7 @@ __device__ inline Wide LoadWide(int dtype, const void* base, i64 at) {
   return w;
 }
 
-// Of a number of the dtype; integers are cut to its bits, floats rounded once.
+// Stores it as a number of the dtype; integers are cut to its bits, floats rounded once.
 __device__ inline void StoreWide(int dtype, void* base, i64 at, const Wide& w) {
   switch (dtype) {
     case kBoolCode: static_cast<u8*>(base)[at] = w.i != 0; break;

@@ -41,7 +41,7 @@ void AnswerWindow::Serve() {
   }
 }
 
-// What was written leaves the queue in the turns behind this one.
+// Answers that were written leave the queue in the turns behind this one.
 void AnswerWindow::ServeSoon() {
   if (serves_soon_) return;
   serves_soon_ = true;

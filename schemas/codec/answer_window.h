@@ -52,7 +52,7 @@ class AnswerWindow final : public std::enable_shared_from_this<AnswerWindow>, pr
   void SetQueue(std::function<size_t()> queued) { queued_ = std::move(queued); }
   // Some of them were written.
   void Written();
-  // The connection is gone: who waits for room, or asks for some later, hears that it is DISCONNECTED.
+  // The connection is gone: a call that waits for room, or asks for some later, hears that it is DISCONNECTED.
   void Close();
 
  private:

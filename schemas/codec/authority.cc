@@ -94,7 +94,7 @@ absl::Status AddHosts(X509* certificate, const std::vector<std::string>& hosts) 
     GENERAL_NAME_set0_value(name, address.has_value() ? GEN_IPADD : GEN_DNS, text);
     sk_GENERAL_NAME_push(names.get(), name);
     if (!address.has_value()) continue;
-    // A number as a name, too: who checks names alone, as libkj-tls does, finds it there.
+    // A number as a name, too: a library that checks names alone, as libkj-tls does, finds it there.
     ASN1_STRING* const as_name = ASN1_IA5STRING_new();
     GENERAL_NAME* const second = GENERAL_NAME_new();
     ASN1_STRING_set(as_name, host.data(), static_cast<int>(host.size()));

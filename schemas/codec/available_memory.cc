@@ -26,7 +26,7 @@ std::optional<int64_t> Number(const std::string& path) {
   return std::nullopt;
 }
 
-// What a control group leaves, by its limit, its use, and the files' part of that.
+// Bytes that a control group leaves, by its limit, its use, and the files' part of that.
 std::optional<int64_t> GroupAvailable(const std::string& limit, const std::string& current, const std::string& stat,
                                       const std::string& inactive_files) {
   const std::optional<int64_t> most = Number(limit), used = Number(current);

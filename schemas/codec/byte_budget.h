@@ -1,7 +1,7 @@
 #pragma once
 
-// ByteBudget: how many bytes several holders may have together. What others make this process hold is charged before it
-// is allocated; what doesn't fit is refused by name. One thread, or one mutex around all of it.
+// ByteBudget: how many bytes several holders may have together. Memory that others make this process hold is charged
+// before it is allocated; a charge that doesn't fit is refused by name. One thread, or one mutex around all of it.
 //
 //   ByteBudget budget(512 << 20);
 //   ByteCharge mine(&budget);
@@ -27,7 +27,7 @@ class ByteBudget {
   int64_t charged_bytes_ = 0;
 };
 
-// One holder's part of a budget, which outlives it. Of no budget (null) there is no limit.
+// One holder's part of a budget, which outlives it. Without a budget (null) there is no limit.
 class ByteCharge {
  public:
   explicit ByteCharge(ByteBudget* budget) : budget_(budget) {}

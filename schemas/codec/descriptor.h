@@ -31,7 +31,7 @@ int64_t MaxDescriptors();
 
 // Another descriptor of the same file. Throws a kj exception when the process has none left.
 kj::AutoCloseFd CopyDescriptor(int fd);
-// Of the one that a capability carries; null when it carries none.
+// A copy of the descriptor that a capability carries; null when it carries none.
 kj::Promise<kj::AutoCloseFd> CopyDescriptor(capnp::Capability::Client lender);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #pragma once
 
 // DialedLine: a connection to a server's calls that is being made, is there, or is broken. Calls may be made from the
-// start: they wait for the connection. Who holds lines makes a new one in the place of one that is broken.
+// start: they wait for the connection. The holder of a broken line makes a new one in its place.
 //
 //   DialedLine line(*Dialer::Make("data", address, DialedServer::kWorker, tls_files, io));
 //   line.Bootstrap<wire::DataGate>().transferRequest()...

@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-// What a link begins with, the key behind it: no segment table, so nothing else is taken for it.
+// The bytes with which a link begins, the key behind them: no segment table, so nothing else is taken for it.
 inline constexpr char kLinkMagic[9] = "TSRLINK1";
 inline constexpr size_t kLinkMagicBytes = 8;
 

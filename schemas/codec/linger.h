@@ -2,10 +2,10 @@
 
 // Linger: how a thread waits that will soon be told something. It stays runnable and gives its core away, over and over
 // (sched_yield), for kLingerNs; then it is time to sleep. To wake a thread that sleeps on a halted core takes 40 us in
-// a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. Whoever has work loses
-// next to nothing to it. A yield that comes back late ends it: somebody needs the core. If news was there by then, it
-// may have waited for that long, and the thread doesn't linger for a while: it sleeps, and is preferred when it wakes.
-// The while grows fourfold each time, until lingering has gone well again.
+// a virtual machine, and 15 us of the one that wakes it; to find one that yields takes neither. A thread that has work
+// loses next to nothing to it. A yield that comes back late ends it: somebody needs the core. If news was there by
+// then, it may have waited for that long, and the thread doesn't linger for a while: it sleeps, and is preferred when
+// it wakes. The while grows fourfold each time, until lingering has gone well again.
 //
 //   for (linger.Begin(); !arrived() && linger.Yield();) {}
 //   if (arrived()) linger.Arrived(); else sleep();
@@ -26,7 +26,8 @@ int HomeCore(int slot);
 class Linger {
  public:
   // With a home, the thread goes there when it begins to linger: those who yield stay where they are, and two workers
-  // on one core would take turns while another one has nothing to do. It isn't bound: what runs long, the kernel moves.
+  // on one core would take turns while another one has nothing to do. It isn't bound: the kernel moves a thread that
+  // runs long.
   explicit Linger(int home_core = kNoHome) : home_core_(home_core) {}
 
   // From now on, for so long.

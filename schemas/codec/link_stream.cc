@@ -71,7 +71,7 @@ class SocketStream final : public LinkStream {
   kj::Own<kj::UnixEventPort::FdObserver> writable_;
 };
 
-// A read and a write are under way at most; what they fill and empty is here.
+// A read and a write are under way at most; the buffers that they fill and empty are here.
 class AsyncLinkStream final : public LinkStream {
  public:
   explicit AsyncLinkStream(kj::Own<kj::AsyncIoStream> stream) : stream_(kj::mv(stream)), arrived_(kArrivedBytes) {}

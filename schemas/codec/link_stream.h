@@ -1,8 +1,7 @@
 #pragma once
 
-// LinkStream: the bytes under a MessageLink. What it takes at once is written at once, what it has is read at once, and
-// else it says when to come again. Behind it is a socket's descriptor (unix sockets: nothing is copied on the way), or
-// any stream of KJ (TLS).
+// LinkStream: the bytes under a MessageLink. Bytes that it can write or read at once it does; else it says when to come
+// again. Behind it is a socket's descriptor (unix sockets: nothing is copied on the way), or any stream of KJ (TLS).
 
 #include <sys/uio.h>
 
@@ -25,7 +24,7 @@ class LinkStream {
   };
   virtual ~LinkStream() noexcept(false) = default;
 
-  // What there is, up to so many bytes, without waiting.
+  // Reads the bytes that are there, up to so many, without waiting.
   virtual Read TryRead(std::byte* to, size_t room) = 0;
   // After TryRead gave kNothing, or less than there was room for.
   virtual kj::Promise<void> WhenReadable() = 0;

@@ -14,7 +14,7 @@ namespace tessera {
 
 class LoopLinger {
  public:
-  // Of the calling thread's loop.
+  // Lingers in the calling thread's loop.
   explicit LoopLinger(kj::UnixEventPort& port, int home_core = kNoHome)
       : port_(port), linger_(home_core), turns_(kj::READY_NOW) {}
 

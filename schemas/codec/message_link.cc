@@ -38,7 +38,7 @@ class Framed {
 
   size_t bytes() const { return bytes_; }
   size_t Write(LinkStream& stream) const { return stream.TryWrite(pieces_); }
-  // What is behind the first `written` bytes.
+  // Appends the bytes behind the first `written` ones.
   void AppendFrom(size_t written, std::vector<kj::byte>& rest) const {
     for (const iovec& piece : pieces_) {
       const size_t skipped = std::min(written, piece.iov_len);
@@ -54,7 +54,7 @@ class Framed {
   size_t bytes_ = 0;
 };
 
-// What one large message needed, when the buffer is as small as most again.
+// Gives back memory that one large message needed, when the buffer is as small as most again.
 template <typename Element>
 void GiveBack(std::vector<Element>& buffer) {
   constexpr size_t kKept = kMaxKeptLinkBytes / sizeof(Element);
@@ -110,7 +110,7 @@ kj::Promise<void> MessageLink::TakeAndReadOn(Stream stream) {
     return wait->then([this]() { return TakeAndReadOn(Stream::kUnknown); });
   }
   if (stopped_) return kj::READY_NOW;
-  // Of an empty stream the next byte is an event. Else others have their turn between two reads.
+  // When the stream is empty, the next byte is an event. Else others have their turn between two reads.
   return stream == Stream::kEmpty ? ReadWhenReadable() : kj::evalLater([this]() { return ReadMore(); });
 }
 

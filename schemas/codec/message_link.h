@@ -1,7 +1,7 @@
 #pragma once
 
-// MessageLink: Cap'n Proto messages both ways over a stream of bytes (link_stream.h), each written and read once. What
-// passes for every op takes this way: batches, events, instances, reports. A call of Cap'n Proto's RPC is four messages
+// MessageLink: Cap'n Proto messages both ways over a stream of bytes (link_stream.h), each written and read once. The
+// messages of every op take this way: batches, events, instances, reports. A call of Cap'n Proto's RPC is four messages
 // and some hundred promises; it stays for what is asked once in a while.
 //
 //   MessageLink link(MakeSocketStream(port, kj::mv(fd)));
@@ -34,11 +34,11 @@ inline unsigned FirstSegmentWords(size_t items, uint64_t words_per_item) {
   return static_cast<unsigned>(kWordsBesideItems + words_per_item * items);
 }
 
-// Of the messages that all clients' links have begun and not ended, beside max_kept_link_bytes of each. docs/limits.md:
-// max_unfinished_bytes
+// Bytes of messages that all clients' links have begun and not ended, beside max_kept_link_bytes of each.
+// docs/limits.md: max_unfinished_bytes
 inline constexpr int64_t kMaxUnfinishedBytes = int64_t{512} << 20;
 
-// Of a buffer of a link, when no message needs more. docs/limits.md: max_kept_link_bytes
+// Bytes of a link's buffer, when no message needs more. docs/limits.md: max_kept_link_bytes
 inline constexpr size_t kMaxKeptLinkBytes = 1 << 20;
 
 class MessageLink {
@@ -61,11 +61,12 @@ class MessageLink {
   MessageLink& operator=(const MessageLink&) = delete;
 
   void Start(Calls calls);
-  // What the stream doesn't take at once is kept; who sends much waits for is_clear. To a side that is gone: nothing.
+  // Keeps the bytes that the stream doesn't take at once; a caller that sends much waits for is_clear. Sending to a
+  // side that is gone does nothing.
   void Send(capnp::MessageBuilder& message);
   bool is_clear() const { return unsent_.empty(); }
-  // From any thread: what the stream takes at once as a whole. False: it was not sent, it is too large for that, or the
-  // stream is full, or one for its loop's thread alone.
+  // From any thread: sends a message that the stream takes at once as a whole. False: it was not sent, it is too large
+  // for that, or the stream is full, or one for its loop's thread alone.
   bool TrySend(capnp::MessageBuilder& message);
   // No call is made any more. For who lets go of a link that may be in the middle of one: Stop, then destroy it in a
   // later turn of the loop.
@@ -78,7 +79,7 @@ class MessageLink {
   kj::Promise<void> ReadMore();
   kj::Promise<void> TakeAndReadOn(Stream stream);
   kj::Promise<void> ReadWhenReadable();
-  // Gives `take` what is whole in the buffer; what it wants to wait for, if so.
+  // Gives `take` the whole messages in the buffer; returns the promise that it wants to wait for, if any.
   kj::Maybe<kj::Promise<void>> TakeBuffered();
   void MakeRoom(size_t words);
   kj::Promise<void> WriteMore();

@@ -1,6 +1,6 @@
 #pragma once
 
-// What this process has refused of others since it began: each is counted and told in the log, with its peer.
+// Refusals of this process since it began: each is counted and told in the log, with its peer.
 //
 //   LogRefusal("pid 17", "connect: the token is wrong");   // warning: pid 17: connect: the token is wrong (refusal 3)
 //

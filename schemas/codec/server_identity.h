@@ -1,7 +1,7 @@
 #pragma once
 
-// Who serves a unix socket. A path can be somebody else's: whoever made a socket there first is shown what the next
-// one says.
+// Checks which user serves a unix socket. A path can be somebody else's: a stranger who made a socket there first is
+// shown what the next client says.
 
 #include <string_view>
 

@@ -38,7 +38,7 @@ bool TryToRemove(const std::string& folder) {
 }  // namespace
 
 void RemoveDeadSockets(const std::string& folder) {
-  // Of a process that is just ending others may be told before its last socket is closed.
+  // Others may hear of a process's end before its last socket is closed.
   constexpr int kTries = 10, kPauseMs = 5;
   for (int i = 0; i < kTries && !TryToRemove(folder); ++i) poll(nullptr, 0, kPauseMs);
 }

@@ -128,7 +128,7 @@ class GuardedStream final : public kj::AsyncCapabilityStream {
   kj::Maybe<int> getFd() const override { return inner_->getFd(); }
 
  private:
-  // What was read before comes first.
+  // Bytes that were read before come first.
   kj::Promise<ReadResult> ReadInner(kj::byte* to, size_t min_bytes, size_t max_bytes, kj::AutoCloseFd* fds,
                                     size_t max_fds) {
     const size_t known = std::min(max_bytes, begun_.size() - used_);

@@ -27,7 +27,7 @@ inline constexpr uint64_t kMaxGuestBytes = 64 << 10;       // docs/limits.md: ma
 // Follows the framing of a byte stream of messages, across any cutting into reads.
 class SegmentTableScanner {
  public:
-  // Of the messages that begin from now on.
+  // Limits messages that begin from now on.
   void set_max_message_bytes(uint64_t bytes) { max_message_bytes_ = bytes; }
   // InvalidArgument at the first bad table, with the numbers; the scanner then stays failed.
   absl::Status Scan(absl::Span<const std::byte> bytes);
@@ -51,8 +51,8 @@ enum class GuardMode : uint8_t {
   kReadWhenWritesEnded,  // who accepts connections
 };
 
-// Of a connection whose other side has not shown who it is, a guest: what it may still send, all messages together.
-// Who lets it in says so here.
+// The allowance of a connection whose other side has not shown who it is, a guest: bytes that it may still send, all
+// messages together. Admitting it clears `is_guest`.
 struct GuestAllowance {
   bool is_guest = true;
   uint64_t bytes_left = kMaxGuestBytes;

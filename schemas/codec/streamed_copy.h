@@ -1,7 +1,7 @@
 #pragma once
 
 // StreamedCopy: a copy of many bytes whose destination is not read soon. Streaming stores fetch no line of it first and
-// leave the cache to the source: of what passes through a ring of shared memory the second copy takes a third less.
+// leave the cache to the source: the second copy of bytes that pass through a ring of shared memory takes a third less.
 
 #include <algorithm>
 #include <cstdint>

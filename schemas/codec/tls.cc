@@ -26,7 +26,7 @@ absl::StatusOr<std::string> ReadFile(std::string_view what, const std::string& p
   return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
 }
 
-// What `make` makes of the file's text, which OpenSSL reads.
+// The object that `make` makes of the file's text, which OpenSSL reads.
 template <typename Make>
 absl::Status Parse(std::string_view what, const std::string& path, std::string_view kind, Make make) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadFile(what, path));
@@ -37,7 +37,7 @@ absl::Status Parse(std::string_view what, const std::string& path, std::string_v
   return absl::OkStatus();
 }
 
-// Of a file with several certificates, each.
+// Each certificate of a file that has several.
 std::vector<std::string> Certificates(kj::StringPtr pem) {
   constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----";
   const std::string_view text(pem.begin(), pem.size());

@@ -1,6 +1,6 @@
 #pragma once
 
-// TLS 1.2 and later, by libkj-tls and OpenSSL: what a server, a worker and a client are told, from PEM files.
+// TLS 1.2 and later, by libkj-tls and OpenSSL: the settings of a server, a worker and a client, from PEM files.
 
 #include <string_view>
 

@@ -120,7 +120,7 @@ kj::Promise<void> Acceptor::Run(const Port& port) {
 
 namespace {
 
-// Whether anything has come from the other side, as the kernel says it; of a unix socket nobody knows.
+// Whether anything has come from the other side, as the kernel says it; nobody knows it of a unix socket.
 bool HasSpoken(int descriptor) {
   tcp_info info{};
   socklen_t length = sizeof(info);
@@ -134,7 +134,7 @@ StreamKind KindOf(const Acceptor::Port& port) {
 
 }  // namespace
 
-// What the acceptor knows of a connection. It goes with the connection.
+// The acceptor's record of a connection. It goes with the connection.
 struct Acceptor::Connection {
   Connection(Acceptor& acceptor, const Port& port, PeerName peer, int descriptor)
       : acceptor(acceptor), port(port), peer(std::move(peer)), descriptor(descriptor) {
@@ -271,7 +271,7 @@ kj::Promise<void> Acceptor::ServeCalls(std::shared_ptr<Connection> connection, k
   return gone.attach(kj::mv(served));
 }
 
-// Who gave the key has the stream from here on; the connection's place is that of the calls that the key came by.
+// The taker of the key has the stream from here on; the connection's place is that of the calls that the key came by.
 kj::Promise<void> Acceptor::ServeLink(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream) {
   auto key = std::make_unique<uint64_t>();
   auto reading = stream->tryRead(key.get(), sizeof(*key), sizeof(*key));

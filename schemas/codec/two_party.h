@@ -1,7 +1,7 @@
 #pragma once
 
-// Two ends of a Cap'n Proto connection over a guarded stream: what dials, what is dialed, and who accepts. On a unix
-// socket descriptors may travel with messages. A connection may begin as a link instead (dialer.h).
+// Two ends of a Cap'n Proto connection over a guarded stream: the dialing side, the dialed one, and the acceptor. On a
+// unix socket descriptors may travel with messages. A connection may begin as a link instead (dialer.h).
 
 #include <sys/types.h>
 
@@ -48,7 +48,7 @@ inline constexpr unsigned kTurnsBetweenLooks = 128;
 
 struct AcceptOptions {
   int64_t max_connections = 4096;
-  // Of one connection's calls that have not been taken up.
+  // Bytes of one connection's calls that have not been taken up.
   int64_t flow_limit_bytes = 16 << 20;
   // A guest is closed by then.
   int64_t handshake_timeout_ms = 10'000;  // docs/limits.md: handshake_timeout
@@ -56,7 +56,7 @@ struct AcceptOptions {
   size_t max_guests = 1024;
 };
 
-// Who is at the other end.
+// The process at the other end.
 struct PeerName {
   pid_t pid = 0;             // on a unix socket, as the kernel says it; 0 when unknown
   int64_t uid = -1;          // the same of its user; -1 when unknown
@@ -79,11 +79,11 @@ class Acceptor final : private kj::TaskSet::ErrorHandler {
     explicit Admission(std::weak_ptr<Connection> connection) : connection_(std::move(connection)) {}
     // The other side has shown a token, a key or a ticket.
     void operator()() const;
-    // What it was let in for is over: it is a guest again, and has to show something within the handshake's timeout, or
-    // may stay for as long as there are few guests.
+    // The connection's errand is over: it is a guest again, and has to show something within the handshake's timeout,
+    // or may stay for as long as there are few guests.
     enum class Stay : uint8_t { kForAWhile, kWhileThereIsRoom };
     void Dismiss(Stay stay = Stay::kForAWhile) const;
-    // Of the answers that the other side has not read. Null when the connection is gone.
+    // The window of answers that the other side has not read. Null when the connection is gone.
     std::shared_ptr<AnswerWindow> answers() const;
 
    private:

@@ -1,8 +1,8 @@
 #pragma once
 
-// Records to values and back, for schemas/values.capnp. Decoding validates: what comes out is as valid
-// as a value made by Make or Parse, or it is an InvalidArgument that says which field is wrong. Sizes
-// are checked before anything is allocated.
+// Records to values and back, for schemas/values.capnp. Decoding validates: a decoded value is as
+// valid as one made by Make or Parse, or it is an InvalidArgument that says which field is wrong.
+// Sizes are checked before anything is allocated.
 
 #include <string>
 

@@ -81,7 +81,7 @@ struct ValueText {
   std::string operator()(const std::vector<IndexItem>& value) const { return StrCat("[", ToText(value), "]"); }
 };
 
-// What a reader knows without its name.
+// Attributes that a reader knows without their names.
 bool IsNamed(AttributeId id) {
   switch (id) {
     case AttributeId::kNotation:

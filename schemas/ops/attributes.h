@@ -94,12 +94,12 @@ class Attributes {
     bool operator==(const Entry& other) const;
   };
 
-  // What was given, in the order of their ids, each once.
+  // The attributes that were given, in the order of their ids, each once.
   absl::Span<const Entry> entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
   const AttributeValue* Find(AttributeId id) const;
-  // The value is of the attribute's kind. What says as much as its absence (false, an empty list or text) is left
-  // out, so that equal calls have equal attributes; but for dtype, shape, mesh, placements and numbers.
+  // The value is of the attribute's kind. A value that says as much as its absence (false, an empty list or text) is
+  // left out, so that equal calls have equal attributes; but for dtype, shape, mesh, placements and numbers.
   void Set(AttributeId id, AttributeValue value);
   void Clear(AttributeId id);
 

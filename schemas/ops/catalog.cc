@@ -128,7 +128,7 @@ constexpr std::array kRows = {
                 "Gives the complex conjugate of each element."),
     Elementwise(OpId::kComplex, "complex", 2, S::kComplex, D::kParts, P::kNone, "complex(x1, x2, /)",
                 "Makes complex numbers of real parts x1 and imaginary parts x2."),
-    // Of complex numbers x / |x|: nothing is increasing there, and no maximum of them is pending.
+    // A complex x gives x / |x|: nothing is increasing there, and no maximum of them is pending.
     Elementwise(OpId::kSign, "sign", 1, S::kSign, D::kPromoteNumeric, P::kMonotone, "sign(x, /)",
                 "Calculates -1, 0 or 1, the sign of each element; x / |x| of complex ones."),
     Elementwise(OpId::kFloor, "floor", 1, S::kFloor, D::kPromoteNumeric, P::kMonotone, "floor(x, /)",

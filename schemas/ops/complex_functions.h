@@ -6,8 +6,8 @@
 // A product is the plain one, (ar br - ai bi, ar bi + ai br), also of infinities; a quotient is Smith's (CACM 5, 1962),
 // which neither overflows nor vanishes where the result doesn't; a number over 0 is divided part by part. The second
 // product of a sum is rounded with it: g++ 12 makes fused multiply-adds of vectors of complex numbers whatever it is
-// told of contraction, and so every target and every place in a row has the bits of the others. What the C library has
-// (cexp, clog, csqrt, casin, ...) has the special values of C99's Annex G, as the array API asks for.
+// told of contraction, and so every target and every place in a row has the bits of the others. The C library's
+// functions (cexp, clog, csqrt, casin, ...) have the special values of C99's Annex G, as the array API asks for.
 //
 //   Divide({1, 2}, {0, 0}) is (inf, inf);  Sign({3, 4}) is (0.6, 0.8);  Power({0, 0}, {-1, 0}) is (nan, nan)
 
@@ -50,7 +50,7 @@ template <typename P>
 inline P ComplexAbsolute(std::complex<P> a) {
   return std::hypot(a.real(), a.imag());
 }
-// a / |a|, and 0 of 0. Of a number with one infinite part the direction is that part's; of two there is none.
+// a / |a|, and 0 of 0. A number with one infinite part has that part's direction; one with two has none.
 template <typename P>
 inline std::complex<P> ComplexSign(std::complex<P> a) {
   constexpr P kNan = std::numeric_limits<P>::quiet_NaN();

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a scalar op makes of complex numbers: the counterpart of scalar_meaning.h, in its terms, for C of
-// std::complex<float> and std::complex<double>.
+// A scalar op on complex numbers: the counterpart of scalar_meaning.h, in its terms, for C of std::complex<float> and
+// std::complex<double>.
 //
 //   VisitComplexUnary, VisitComplexBinary  numbers to a number of their type
 //   VisitComplexPart                       a number to one of the type of its parts
@@ -70,7 +70,7 @@ inline bool VisitComplexPart(ScalarOp op, Visit&& visit) {
   }
 }
 
-// Of either part, but for isfinite, which is of both.
+// True if it holds for either part; isfinite has to hold for both.
 template <typename C, typename Visit>
 inline bool VisitComplexPredicate(ScalarOp op, Visit&& visit) {
   using P = PartOf<C>;

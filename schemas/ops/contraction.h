@@ -12,7 +12,7 @@
 // Law: output[...] = sum over the inner letters of left[...] * right[...], the first inner letter outermost.
 //
 // Behind the letters may stand "; tf32": factors of f32 may be read with the 10 bits of mantissa that TF32 has
-// (NVIDIA's TensorFloat-32), where a device is faster for it. What is computed from more bits is as good an answer.
+// (NVIDIA's TensorFloat-32), where a device is faster for it. A result of factors with more bits is as good an answer.
 
 #include <cstdint>
 #include <string>
@@ -47,7 +47,7 @@ absl::StatusOr<Contraction> ParseContraction(std::string_view text);
 // operands, ranks are under kMaxRank. InvalidArgument otherwise.
 absl::Status ValidateContraction(const Contraction& contraction);
 
-// Of a letter that stands in an operand.
+// The role of a letter that stands in an operand.
 LetterRole RoleOf(const Contraction& contraction, char letter);
 // The letters of a role: left's order, then right's.
 std::string LettersOf(const Contraction& contraction, LetterRole role);

@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// What the operands and the value of a node must be.
+// Requirements on the operands and the value of a node.
 enum class OpClass : uint8_t {
   kLeaf,
   kCast,
@@ -238,7 +238,7 @@ C GetComplex(const ScalarValue& value) {
   return C(std::complex<double>(value.f, value.imaginary));
 }
 
-// What an op makes of complex numbers: one, or one of its parts.
+// An op's result for complex numbers: one, or one of its parts.
 ScalarValue ComplexFunction(ScalarOp op, DType dtype, const ScalarValue& a, const ScalarValue& b) {
   return VisitComplex(a.dtype, [&]<typename C>(C) {
     ScalarValue result;

@@ -68,7 +68,7 @@ struct Expression {
 };
 
 // References point backwards, dtypes of operands agree, numbers of inputs and scalars are in
-// [0, inputs) and [0, arguments), sizes are within the limits. For what came over a wire.
+// [0, inputs) and [0, arguments), sizes are within the limits. Checks an expression that came over a wire.
 absl::Status ValidateExpression(const Expression& expression, int inputs, int arguments);
 // The expression is valid.
 std::string ToText(const Expression& expression);

@@ -28,7 +28,7 @@ namespace tessera {
 class Scanner;
 
 enum class FourierKind : uint8_t { kForward = 0, kBackward = 1, kRealForward = 2, kRealBackward = 3 };
-// What sums are divided by: nothing, the root of the length, the length.
+// The divisor of the sums: none, the root of the length, the length.
 enum class FourierScale : uint8_t { kNone = 0, kByRoot = 1, kByLength = 2 };
 inline constexpr std::array<std::string_view, 4> kFourierKindNames = {"forward", "backward", "real_forward",
                                                                       "real_backward"};

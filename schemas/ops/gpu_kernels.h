@@ -23,8 +23,8 @@ namespace tessera {
 absl::Status HasGpuKernel(const LocalOp& op, DType output);
 absl::Status HasGpuKernel(const Expression& expression);
 
-// "kernel", "host", "kernel, complex numbers on the host", "kernel, floats by cuBLASLt where it is"; of a composite "as
-// its rows", which an explain of the call shows.
+// "kernel", "host", "kernel, complex numbers on the host", "kernel, floats by cuBLASLt where it is"; a composite says
+// "as its rows", which an explain of the call shows.
 std::string_view PlaceOnGpu(const OpRow& row);
 
 }  // namespace tessera

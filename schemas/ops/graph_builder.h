@@ -33,7 +33,8 @@ class GraphValue {
   bool is_tensor() const { return std::holds_alternative<int>(operand_); }
   const GraphOperand& operand() const { return operand_; }
   GraphBuilder* builder() const { return builder_; }  // null of a number that the row wrote itself
-  // Of a tensor, until the next op is added. A number that stands where the row wants a tensor refuses the call.
+  // A tensor's spec; the reference holds until the next op is added. A number that stands where the row wants a tensor
+  // refuses the call.
   const TensorSpec& spec() const;
   int rank() const { return spec().rank(); }
   DType dtype() const { return spec().dtype; }

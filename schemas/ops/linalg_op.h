@@ -1,9 +1,9 @@
 #pragma once
 
-// LinalgOp: what is computed of whole matrices, which are the last two dims of its inputs; the dims before them are a
-// batch, and each of its matrices is one's own. Results that are several (Q and R) lie in one output, behind each
-// other in its last dim, each in row-major order: f64[7,4,3] has the reduced Q and R of its matrices in f64[7,21],
-// 12 elements of Q and 9 of R.
+// LinalgOp: a function of whole matrices, which are the last two dims of its inputs; the dims before them are a batch,
+// and each of its matrices is one's own. Results that are several (Q and R) lie in one output, behind each other in its
+// last dim, each in row-major order: f64[7,4,3] has the reduced Q and R of its matrices in f64[7,21], 12 elements of Q
+// and 9 of R.
 //
 //   kind               inputs           result for each matrix
 //   cholesky           a [n,n]          [n,n]: L with L L^H = a, of a's lower triangle; `upper`: U with U^H U = a, of
@@ -106,7 +106,7 @@ absl::StatusOr<Shape> LinalgOutput(const LinalgOp& op, absl::Span<const Shape> i
 
 // "linalg(qr; full)".
 std::string ToText(const LinalgOp& op);
-// What stands between the parentheses.
+// Parses the text between the parentheses.
 absl::StatusOr<LinalgOp> ParseLinalgOp(Scanner& scanner);
 absl::Status ValidateLinalgOp(const LinalgOp& op, int inputs, int scalars);
 

@@ -43,8 +43,8 @@ struct ReduceLocalOp {
 // wins. The output has extent 1 there. With `whole`, the extents of `dims` in the whole tensor, the number is the one
 // that the element has there, and -1 of a shard without elements: the kernel is given the input's global box.
 //
-// Of two inputs the second has the numbers, i64 of the same extents: of equal elements the one with the lower number is
-// first; one below 0 is none. It is how winners of shards are compared.
+// The second of two inputs has the numbers, i64 of the same extents: the first of equal elements is the one with the
+// lower number; one below 0 is none. It is how winners of shards are compared.
 enum class Extreme : uint8_t { kMin = 0, kMax = 1 };
 struct ArgReduceOp {
   Extreme extreme = Extreme::kMin;
@@ -156,7 +156,7 @@ struct GatherOp {
 // Inputs: an array, indices as for gather, broadcast to the updates, and updates. The output is the array with each
 // update at its index along `dim`, set or combined with what is there, in row-major order of the updates: the last one
 // set wins. With `whole`, the extent of the dim in the whole tensor, indices are of that, and the array is a shard,
-// whose global box the kernel is given: what goes to another one is left out.
+// whose global box the kernel is given: rows that go to another one are left out.
 enum class ScatterMode : uint8_t { kSet = 0, kAdd = 1, kMax = 2, kMin = 3 };
 struct ScatterOp {
   ScatterMode mode = ScatterMode::kSet;
@@ -167,8 +167,8 @@ struct ScatterOp {
 
 // Keeps along `dim` what a mask says, a bool vector with the dim's extent in the shard. kRows: inputs are an array and
 // the mask, the output is the array without the rows whose element is false. kPlaces: the mask alone; the output (i64)
-// has the numbers of the true elements in the whole vector: the kernel is given the input's global box. That not as
-// many are true as the output has room for is an error of the call.
+// has the numbers of the true elements in the whole vector: the kernel is given the input's global box. A mask with
+// another number of true places than the output has room for is an error of the call.
 enum class FilterResult : uint8_t { kRows = 0, kPlaces = 1 };
 struct FilterOp {
   FilterResult result = FilterResult::kRows;
@@ -215,7 +215,7 @@ using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp
                              SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp,
                              AttentionOp, LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
 
-// What a kernel does with its result; only a matmul can add.
+// How a kernel stores its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 
 // "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])",
@@ -231,7 +231,7 @@ std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.
 absl::StatusOr<LocalOp> ParseLocalOp(Scanner& scanner);
-// For what came over a wire: number of operands, scalars, dims against ranks.
+// Checks an op that came over a wire: number of operands, scalars, dims against ranks.
 absl::Status ValidateLocalOp(const LocalOp& op, int inputs, int scalars);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// What the two operands and the product are on one mesh dim.
+// The placements of two operands and their product on one mesh dim.
 struct MatmulRule {
   Placement a;
   Placement b;

@@ -40,7 +40,7 @@ struct OpResolution {
   // `scalars` (which the local op doesn't read), the last input of the local op, with counted_once.
   std::optional<ResolvedOperand> filled_scalar;
   std::vector<TensorSpec> outputs;  // of redistribute one for each operand, else one
-  // What each worker runs on its shards. Absent for views and redistribute.
+  // The op that each worker runs on its shards. Absent for views and redistribute.
   std::optional<LocalOp> local;
   // The local op's scalars: the call's own, then the scalar operands converted to the dtype the
   // expression reads.
@@ -50,8 +50,8 @@ struct OpResolution {
   std::optional<LocalOp> epilogue;
   std::vector<Scalar> epilogue_scalars;
   double flops = 0;  // of the whole mesh
-  // Of a composite: its ops (graph.h), and nothing of the above but operands (as their first uses want them), outputs
-  // and flops.
+  // A composite's ops (graph.h); it has nothing of the above but operands (as their first uses want them), outputs and
+  // flops.
   std::shared_ptr<const Graph> graph = {};
 };
 
@@ -68,8 +68,8 @@ absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const Opera
 // Whether a weak integer, or one of 2^63 and more, is one of an integer dtype's numbers. Others are converted.
 bool Fits(const Scalar& scalar, DType dtype);
 
-// What a number is compared as with a tensor of `dtype`: of a number beyond all integers of the dtype (-1 or 300 beside
-// u8, 2^63 beside i64) the infinity on its side, which every one of them compares with in the same way, in f64.
+// The number that a tensor of `dtype` is compared with: in place of one beyond all integers of the dtype (-1 or 300
+// beside u8, 2^63 beside i64) the infinity on its side, which every one of them compares with in the same way, in f64.
 Scalar AsCompared(const Scalar& number, DType dtype);
 
 // How a view reads its operand: the output's element strides and offset, from the operand's. Only for
@@ -88,7 +88,7 @@ absl::StatusOr<ViewLayout> ResolveView(const OpCall& call, const TensorSpec& ope
 // parallel matrix multiplication communication lower bounds"): words received plus words owned on
 // the busiest of P workers.
 double GridReceivedWords(int64_t m, int64_t n, int64_t k, int64_t pm, int64_t pn, int64_t pk);
-// Of a batch of products: workers either take whole products or share one.
+// For a batch of products: workers either take whole products or share one.
 double ContractionLowerBoundWords(int64_t batch, int64_t m, int64_t n, int64_t k, int64_t workers);
 double MatmulLowerBoundWords(int64_t m, int64_t n, int64_t k, int64_t workers);
 

@@ -1,5 +1,5 @@
-// Ops along one dim that every worker has whole: scans and sorts; and ops that read or write a dim at indices. What
-// shards the dim goes to another one, or is gathered; the other dims keep their shards.
+// Ops along one dim that every worker has whole: scans and sorts; and ops that read or write a dim at indices. A mesh
+// dim that shards the dim shards another one instead, or the dim is gathered; the other dims keep their shards.
 
 #include <algorithm>
 #include <optional>
@@ -228,10 +228,10 @@ std::optional<OpResolution> ScatterIntoShards(const ResolveInput& input, Scatter
               ScatterOp{mode, dim, x.shape[static_cast<size_t>(dim)]}, x);
 }
 
-// What goes where is decided by mesh dim. Where x is whole and the updates are cut in another dim, x is cut so, for
-// nothing. Updates that are cut along the dim, or pending alike, stay where they are where there are more of them than
-// elements of x: each worker writes its own, over x, which counts once in a sum, and the result is pending. Else the
-// updates lie as x does.
+// Placements are decided mesh dim by mesh dim. Where x is whole and the updates are cut in another dim, x is cut so,
+// for nothing. Updates that are cut along the dim, or pending alike, stay where they are where there are more of them
+// than elements of x: each worker writes its own, over x, which counts once in a sum, and the result is pending. Else
+// the updates lie as x does.
 OpResolution PlaceScatter(const ResolveInput& input, ScatterMode mode, int dim) {
   if (std::optional<OpResolution> there = ScatterIntoShards(input, mode, dim)) return *std::move(there);
   const TensorSpec& base = *input.tensors[0];

@@ -1,5 +1,5 @@
-// Attention on whole keys: what cuts batches stays on all operands, what cuts the rows of queries stays there, and keys
-// and values come whole to them. Nothing else is cut.
+// Attention on whole keys: shards of batches stay on all operands, shards of the queries' rows stay there, and keys and
+// values come whole to them. Nothing else is cut.
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"

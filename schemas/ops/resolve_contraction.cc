@@ -103,7 +103,7 @@ absl::StatusOr<Contraction> NotationOf(const ResolveInput& input) {
   return notation;
 }
 
-// Of factors that aren't f32 it says nothing.
+// For factors that aren't f32 it says nothing.
 absl::StatusOr<ProductPrecision> PrecisionOf(const ResolveInput& input, DType product) {
   const std::string& text = input.call.attributes.Get(attribute::precision);
   if (text.empty() || text == "full") return ProductPrecision::kFull;

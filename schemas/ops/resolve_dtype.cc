@@ -42,7 +42,8 @@ absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
     }
     if (*common == dtype) return absl::OkStatus();
     const absl::StatusOr<DType> promoted = Promote(*common, dtype);
-    // Signed integers and u64 are added and multiplied as f64. What compares them, or their bits, would be wrong there.
+    // Signed integers and u64 are added and multiplied as f64. An op that compares them, or their bits, would be wrong
+    // there.
     const DTypeRule rule = input.row.dtype_rule;
     const bool is_exact = rule == DTypeRule::kBool || rule == DTypeRule::kBits || rule == DTypeRule::kInteger;
     if (!promoted.ok() || (is_exact && IsInteger(*common) && IsInteger(dtype) && IsFloat(*promoted))) {
@@ -74,7 +75,7 @@ absl::StatusOr<DType> PromoteOperands(const ResolveInput& input, size_t first) {
   return result;
 }
 
-// What complex numbers have no meaning for, and what they don't become.
+// Refuses ops that have no meaning for complex numbers, and dtypes that these don't become.
 absl::Status CheckComplex(const ResolveInput& input, const ResolvedDTypes& dtypes) {
   const std::optional<ScalarOp> op = input.row.scalar_op;
   if (op == ScalarOp::kCast) return CheckMayCast(input, input.tensors[0]->dtype, dtypes.result);

@@ -1,4 +1,4 @@
-// What a mask keeps of each shard (filter.h).
+// The rows that a mask keeps of each shard (filter.h).
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/filter.h"

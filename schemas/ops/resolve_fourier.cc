@@ -23,7 +23,7 @@ FourierKind KindOf(OpId op) {
   }
 }
 
-// backward: what goes back is divided by the length; forward: the other; ortho: both by its root.
+// backward: the way back is divided by the length; forward: the other; ortho: both by its root.
 absl::StatusOr<FourierScale> ScaleOf(const ResolveInput& input, FourierKind kind) {
   const std::string& norm = input.call.attributes.Get(attribute::norm);
   const bool goes_back = kind == FourierKind::kBackward || kind == FourierKind::kRealBackward;

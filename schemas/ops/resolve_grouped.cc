@@ -1,6 +1,7 @@
-// Products by groups. Of rows (m,k with g,k,n): rows, columns and inner elements are cut as those of a product are;
-// matrices in shards leave a pending sum, as each worker gives the rows of its own groups. Of inner elements (m,k with
-// k,n): a cut along k leaves a pending sum; where nothing is cut each worker gives some of the groups.
+// Products by groups. With groups of rows (m,k with g,k,n): rows, columns and inner elements are cut as those of a
+// product are; matrices in shards leave a pending sum, as each worker gives the rows of its own groups. With groups of
+// inner elements (m,k with k,n): a cut along k leaves a pending sum; where nothing is cut each worker gives some of the
+// groups.
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the families of ResolveOp share. Private to schemas/ops.
+// Tools of the families of ResolveOp. Private to schemas/ops.
 //
 // A resolver of a family is given operands whose count and dtypes are known to be allowed, and gives
 // the whole resolution. The placement of a result is decided one mesh dim after the other.

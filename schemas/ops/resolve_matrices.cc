@@ -1,6 +1,6 @@
-// Functions of whole matrices: every worker has those that it computes of. What shards rows or columns goes to a dim of
-// the batch, or is gathered; the batch keeps its shards, and so do columns of a right-hand side, which are solved for
-// one by one.
+// Functions of whole matrices: every worker has those that it computes of. A mesh dim that shards rows or columns
+// shards a dim of the batch instead, or they are gathered; the batch keeps its shards, and so do columns of a
+// right-hand side, which are solved for one by one.
 
 #include <algorithm>
 #include <string>

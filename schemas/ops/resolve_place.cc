@@ -78,7 +78,7 @@ class Placer {
   Placer(const ResolveInput& input, const PlaceCall& call, TensorSpec output)
       : input_(input), call_(call), output_(std::move(output)) {}
 
-  // Mesh dim by mesh dim: what all say, else the cheapest of what they say and Replicate, ties to the earlier.
+  // Mesh dim by mesh dim: the placement that all have, else the cheapest of theirs and Replicate, ties to the earlier.
   absl::StatusOr<TensorSpec> Place() {
     for (int i = 0; i < output_.mesh.ndim(); ++i) {
       if (StaysPending(i))

@@ -1,11 +1,10 @@
 // Where the result of an elementwise op lies, and how its operands get there.
 //
-// Per mesh dim, left to right: what the operands agree on is kept; pending terms stay pending where
-// the row's partial rule allows it; else the operands' own placements (as dims of the output, left to
-// right) and then Replicate are priced by the bytes that must be received, ties to the earlier.
-// Operands on several meshes: the result is placed so on each of them, and the mesh on which all
-// operands together receive the fewest bytes is taken, ties to the earlier operand's.
-// A call that says where its result is to be (an in-place op) decides the mesh, or all of it.
+// Per mesh dim, left to right: a placement on which the operands agree is kept; pending terms stay pending where the
+// row's partial rule allows it; else the operands' own placements (as dims of the output, left to right) and then
+// Replicate are priced by the bytes that must be received, ties to the earlier. Operands on several meshes: the result
+// is placed so on each of them, and the mesh on which all operands together receive the fewest bytes is taken, ties to
+// the earlier operand's. A call that says where its result is to be (an in-place op) decides the mesh, or all of it.
 
 #include <algorithm>
 
@@ -75,7 +74,7 @@ class ElementwisePlacer {
   }
 
  private:
-  // What the operand says on the mesh dim, in dims of the output. A shard of a broadcast dim says
+  // The operand's placement on the mesh dim, in dims of the output. A shard of a broadcast dim says
   // nothing: it must become a Replicate whatever the output is.
   Placement Says(const Participant& p, int mesh_dim) const {
     const Placement placement = p.current.placements[static_cast<size_t>(mesh_dim)];
@@ -90,7 +89,7 @@ class ElementwisePlacer {
     return output_dim < p.dim_offset ? 1 : p.own->shape[static_cast<size_t>(output_dim - p.dim_offset)];
   }
 
-  // What the operand must be on the mesh dim when the output is `output` there.
+  // The placement that the operand must have on the mesh dim when the output is `output` there.
   Placement Need(const Participant& p, int mesh_dim, const Placement& output) const {
     if (output.is_replicate()) return output;
     if (output.is_partial()) {
@@ -174,7 +173,8 @@ class ElementwisePlacer {
   }
 
   // A row that decreases with its pending operand makes the least of terms of the greatest, and the other way round:
-  // -x, c - x, and x times or divided by a finite number below 0. Of floats: where integers wrap nothing decreases.
+  // -x, c - x, and x times or divided by a finite number below 0. This holds for floats: where integers wrap nothing
+  // decreases.
   bool RowSwaps(ReduceOp kind, size_t pending, size_t pending_operand) const {
     if (!IsExtreme(kind) || !IsFloat() || pending != 1) return false;
     switch (*input_.row.scalar_op) {
@@ -193,7 +193,8 @@ class ElementwisePlacer {
     return scalar == nullptr || scalar->IsSpecialAs(compute_dtype_) ? 0 : scalar->As(compute_dtype_).AsDouble();
   }
 
-  // A row keeps terms pending where what is reduced later is what the reduced value gives, whatever the operands have.
+  // A row keeps terms pending where reducing them later gives the same as the reduced value, whatever the operands
+  // have.
   bool RowKeeps(ReduceOp kind, size_t pending, size_t pending_operand, bool all_pending) const {
     const bool is_sum = kind == ReduceOp::kSum || kind == ReduceOp::kAvg;
     const bool is_extreme = IsExtreme(kind);
@@ -344,7 +345,7 @@ absl::Status CheckWantedLayout(const ResolveInput& input, const Shape& shape, DT
                       StrCat("the result can't be asked to be ", ToText(*attributes.Get(attribute::placements))));
 }
 
-// Those of the operands, without one that another has with other names; or the one that is asked for.
+// The operands' meshes, without one that another has with other names; or the one that is asked for.
 absl::InlinedVector<const Mesh*, 3> CandidateMeshes(const ResolveInput& input) {
   const Attributes& attributes = input.call.attributes;
   if (attributes.Get(attribute::mesh) != nullptr) return {attributes.Get(attribute::mesh)};

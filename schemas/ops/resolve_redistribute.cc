@@ -61,7 +61,7 @@ absl::Status AddOperand(const ResolveInput& input, size_t number, OpResolution& 
   return absl::OkStatus();
 }
 
-// Of several operands the message says which one, and both of its specs.
+// With several operands the message says which one, and both of its specs.
 absl::Status AboutOperand(const ResolveInput& input, size_t number, const absl::Status& status) {
   constexpr std::string_view kOp = "redistribute: ";
   std::string_view why = StdView(status.message());

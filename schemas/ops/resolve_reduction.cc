@@ -124,7 +124,7 @@ void DivideByCount(const ResolveInput& input, DType dtype, OpResolution& resolut
   resolution.epilogue_scalars.push_back(Scalar::Int(ReducedCount(input)).As(sum));
 }
 
-// Of the result; elements are converted to it before they are reduced.
+// The result's dtype; elements are converted to it before they are reduced.
 absl::StatusOr<DType> DecideDType(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   const DType* wanted = input.call.attributes.Get(attribute::dtype);
@@ -142,7 +142,7 @@ absl::StatusOr<OpResolution> ResolveReduction(const ResolveInput& input) {
   TESSERA_RETURN_IF_ERROR(CheckDims(input));
   TESSERA_ASSIGN_OR_RETURN(const DType dtype, DecideDType(input));
   const ReduceOp op = *input.row.reduce_op;
-  // Of bools the extremes of nothing are false and true: any and all.
+  // The extremes of no bools are false and true: any and all.
   const bool has_identity = op == ReduceOp::kSum || op == ReduceOp::kProduct || dtype == DType::kBool;
   if (!has_identity) TESSERA_RETURN_IF_ERROR(CheckNotEmpty(input));
   OutputDims dims = ReduceShape(input);

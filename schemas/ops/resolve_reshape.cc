@@ -69,8 +69,8 @@ bool HoldSameElements(const TensorSpec& own, const TensorSpec& output) {
   return true;
 }
 
-// What S(dim) may become, on a mesh dim that has several coordinates or one. First what a reader expects: the dim
-// that has the same digits of an element's number, then the one that leads where it led.
+// The placements that S(dim) may become, on a mesh dim that has several coordinates or one. First what a reader
+// expects: the dim that has the same digits of an element's number, then the one that leads where it led.
 absl::InlinedVector<Placement, 8> Candidates(const Shape& from, const Shape& to, const Placement& placement,
                                              int64_t coordinates) {
   const int dim = placement.dim();

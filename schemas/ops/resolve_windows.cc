@@ -1,7 +1,8 @@
-// Windows that lie within shards. Pooling keeps the shards of all dims but those that windows go over; what shards one
-// of these goes to another dim, or is gathered. A convolution is placed as a product: batches of x and output channels
-// of the weight keep their shards, input channels that are sharded on both sides give a pending sum; where the operands
-// fit none of it, what moves the fewest bytes is taken. A dim in which windows are single elements keeps its shards.
+// Windows that lie within shards. Pooling keeps the shards of all dims but those that windows go over; a mesh dim that
+// shards one of these shards another dim instead, or the dim is gathered. A convolution is placed as a product: batches
+// of x and output channels of the weight keep their shards, input channels that are sharded on both sides give a
+// pending sum; where the operands fit none of it, the placements that move the fewest bytes are taken. A dim in which
+// windows are single elements keeps its shards.
 
 #include <optional>
 #include <utility>
@@ -16,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// What the operands and the output are on one mesh dim.
+// The placements of the operands and the output on one mesh dim.
 struct ConvRule {
   Placement x, weight, output;
 };

@@ -29,8 +29,8 @@ class Scalar {
   static Scalar Float(double v, ScalarStrength s = ScalarStrength::kWeak);                  // dtype f64
   static Scalar Complex(std::complex<double> v, ScalarStrength s = ScalarStrength::kWeak);  // dtype c128
   // The same number as `dtype`: integers wrap as C++ conversions of two's complement do, a float out
-  // of an integer's range saturates, NaN to integer is 0; of a complex number a real dtype but bool has
-  // the real part (schemas/ops/resolve.h refuses that). The result is strong.
+  // of an integer's range saturates, NaN to integer is 0; a real dtype but bool takes the real part of
+  // a complex number (schemas/ops/resolve.h refuses that). The result is strong.
   Scalar As(DType dtype) const;
 
   DType dtype() const { return dtype_; }

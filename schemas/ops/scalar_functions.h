@@ -17,7 +17,7 @@ namespace tessera::scalar {
 
 template <typename T>
 inline constexpr bool kIsFloat = std::is_floating_point_v<T>;
-// Arithmetic that wraps; of narrow integers not in int, which a product of two can leave.
+// Arithmetic that wraps; narrow integers don't use int, which a product of two can leave.
 template <typename T>
 using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
@@ -65,8 +65,8 @@ inline T Minimum(T a, T b) {
   return a < b ? a : b;
 }
 
-// Rounded towards minus infinity. Of floats as Python does it: the quotient without its remainder is close to a whole
-// number, and that is taken.
+// Rounded towards minus infinity. Floats are divided as Python does it: the quotient without its remainder is close to
+// a whole number, and that is taken.
 template <typename T>
 inline T FloorDivide(T a, T b) {
   if constexpr (kIsFloat<T>) {

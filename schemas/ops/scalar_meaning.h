@@ -1,8 +1,8 @@
 #pragma once
 
-// What a scalar op makes of numbers, as templates over the C++ type of a dtype: the meaning that EvaluateScalarOp and
-// the kernels' loops share, so that they can't differ. f16 and bf16 are computed with as float and rounded at once; a
-// bool is not a number here, save that and, or, xor, not and the comparisons take its bytes 0 and 1.
+// The meaning of a scalar op, as templates over the C++ type of a dtype: EvaluateScalarOp and the kernels' loops share
+// it, so that they can't differ. f16 and bf16 are computed with as float and rounded at once; a bool is not a number
+// here, save that and, or, xor, not and the comparisons take its bytes 0 and 1.
 //
 // An op is a line in one of these:
 //   VisitUnary, VisitBinary      numbers to a number of their type, a few instructions: loops over them are vectorised

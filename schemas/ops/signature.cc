@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 19> kOperandNames = {
     "mean",    "variance", "query", "key", "value",     "attn_mask", "indices", "mask", "pivots"};
 constexpr std::array<std::string_view, 3> kPlaceNames = {"device", "device_mesh", "placements"};
 
-// What the public interfaces call an attribute, where they use another word.
+// The attribute that public interfaces call by another word.
 AttributeId AttributeOf(std::string_view name) {
   if (name == "axis" || name == "axes") return AttributeId::kDims;
   if (name == "n" || name == "offset") return AttributeId::kK;

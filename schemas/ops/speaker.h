@@ -1,7 +1,7 @@
 #pragma once
 
 // Speaker: the function that a user called, where that is not an op of the catalog: bmm is an einsum, zeros is a full,
-// linspace some of this and that. What fails in one of its ops is said by its name, also later and by the coordinator:
+// linspace some of this and that. An error of one of its ops is said by its name, also later and by the coordinator:
 //
 //   NameOf(OpId::kEinsum, Speaker::kBmm) == "bmm",  NameOf(OpId::kEinsum, Speaker::kOp) == "einsum"
 //

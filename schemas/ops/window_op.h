@@ -40,8 +40,8 @@ struct ConvOp {
   bool operator==(const ConvOp&) const = default;
 };
 
-// One input [..., ...]; of each window the maximum (NaN propagates; what is beyond the input doesn't count) or the
-// mean. kWithPadding: the mean's divisor counts padding, up to where it ends; kElements: the input's elements alone.
+// One input [..., ...]; gives each window's maximum (NaN propagates; places beyond the input don't count) or mean.
+// kWithPadding: the mean's divisor counts padding, up to where it ends; kElements: the input's elements alone.
 enum class PoolKind : uint8_t { kMax = 0, kAverage = 1 };
 enum class PoolDivisor : uint8_t { kElements = 0, kWithPadding = 1 };
 struct PoolOp {

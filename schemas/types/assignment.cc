@@ -133,7 +133,7 @@ class GroupedAssignment {
     bool done = false;
   };
 
-  // What the nth column of a class adds to a group.
+  // The gain of a group by the nth column of a class.
   Wide Gain(int group, int of_class, int nth) const {
     const Wide once = nth == 1 ? Wide{weights_[group][of_class]} * (size_ + 1) : 0;
     return once + (nth <= own_[group][of_class] ? 1 : 0);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Assignment: each row gets one of as many columns, so that the sum of weights is largest. Exact and pure; nothing of
-// tensors. Of several with the same sum, one with the most rows at their own number.
+// tensors. Among several with the same sum, one with the most rows at their own number.
 //
 //   AssignRows({{5, 9}, {4, 2}}) == {1, 0}: 9 + 4
 //   AssignGroupedRows({0, 0, 1, 1}, {0, 0, 1, 1}, {{3, 3}, {3, 3}}) == {0, 3, 2, 1}: each class in each group, 12

@@ -29,7 +29,7 @@ struct RedistributeBound {
 // (names may differ) is carried, not reduced.
 absl::StatusOr<RedistributeBound> BoundRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
-// What `redistribute` accepts, with the message a user sees. The same errors as BoundRedistribute.
+// Checks what `redistribute` accepts, with the message a user sees. The same errors as BoundRedistribute.
 absl::Status ValidateRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kind of device a worker has. Workers of one mesh have one kind.
+// The kind of a worker's device. Workers of one mesh have one kind.
 //
 //   ToText(DeviceKind::kCuda) == "cuda";  *ParseDeviceKind("cpu") == DeviceKind::kCpu;
 

@@ -46,7 +46,7 @@ DTypeKind Kind(DType dtype);
 bool IsImplemented(DType dtype);
 // In which sums and products of several elements are made, and rounded in the end: f32 for f16 and bf16, else itself.
 DType AccumulatedIn(DType dtype);
-// Of the two parts of a complex number: f32 for c64, f64 for c128; else itself.
+// The dtype of a complex number's parts: f32 for c64, f64 for c128; else itself.
 DType RealOf(DType dtype);
 // Whether numbers of the one become numbers of the other by a cast: complex ones only complex ones, or truth values.
 bool MayCast(DType from, DType to);

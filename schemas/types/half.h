@@ -1,11 +1,11 @@
 #pragma once
 
 // f16 (IEEE 754 binary16) and bf16 as C++ types: kept in 16 bits, computed with as float. Conversions round to nearest,
-// ties to even, once, from whatever they convert; what is too large becomes infinite.
+// ties to even, once, from whatever they convert; a number that is too large becomes infinite.
 //
 //   F16(0.1f).bits == 0x2E66;  float(BF16(0.1f)) == 0.10009765625f;  float(F16(65520.0)) is infinite
 //
-// Without branches, so that loops over them are vectorised. Of f16: Giesen, "Float->half variants" (2012).
+// Without branches, so that loops over them are vectorised. Source for f16: Giesen, "Float->half variants" (2012).
 
 #include <bit>
 #include <cmath>

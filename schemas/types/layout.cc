@@ -113,7 +113,7 @@ Shape MaxShardShape(const TensorSpec& spec) {
     const Placement& placement = spec.placements[i];
     if (!placement.is_shard()) continue;
     int64_t& extent = shape[placement.dim()];
-    // What later mesh dims cut further is at most a part of the largest of these.
+    // Later mesh dims cut this further: their shards are at most a part of the largest of these.
     extent = HasFittingSizes(spec, i) ? *std::max_element(placement.sizes().begin(), placement.sizes().end())
                                       : CeilDivide(extent, spec.mesh.shape()[i]);
   }

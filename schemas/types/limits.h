@@ -1,6 +1,6 @@
 #pragma once
 
-// Limits that both sides of the wire know: who sends refuses what the other one would refuse.
+// Limits that both sides of the wire know: the sender refuses what the other one would refuse.
 
 #include <cstddef>
 #include <cstdint>

@@ -52,8 +52,8 @@ Numbered<Box> WantedBoxes(const TensorSpec& destination) {
   return Number(wanted);
 }
 
-// Where nothing is pending, each destination saves what it holds. Of an element with pending terms one transfer is
-// saved, however many of its destinations hold a term (bounds.h).
+// Where nothing is pending, each destination saves what it holds. An element with pending terms saves one transfer,
+// however many of its destinations hold a term (bounds.h).
 enum class Counting { kEach, kOncePerBox };
 
 // The worker, by its flat position, that each position gets.

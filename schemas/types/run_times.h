@@ -11,7 +11,7 @@
 namespace tessera {
 
 struct RunTimes {
-  int64_t started_ns = 0;  // its first work began: what it waited for before is not in it
+  int64_t started_ns = 0;  // its first work began: earlier waits are not in it
   int64_t ended_ns = 0;
   int64_t work_ns = 0;  // of the time between; the rest it waited, for peers or for messages
   int64_t busy_ns = 0;  // of work_ns, while it had a core, or the GPU: what it costs

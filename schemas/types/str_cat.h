@@ -39,7 +39,7 @@ void StrAppend(std::string* out, const Ts&... pieces) {
   absl::StrAppend(out, internal_str_cat::Piece(pieces)...);
 }
 
-// What came from outside, fit for a message: control and non-ASCII bytes escaped, cut after `max_chars`.
+// A text from outside, fit for a message: control and non-ASCII bytes escaped, cut after `max_chars`.
 inline std::string Printable(std::string_view text, size_t max_chars = 120) {
   std::string shown = absl::CHexEscape(AbslView(text.substr(0, max_chars)));
   if (text.size() > max_chars) shown += "...";

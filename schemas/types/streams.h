@@ -1,6 +1,6 @@
 #pragma once
 
-// The streams of a worker's device, and its lanes: what the coordinator and the workers call them.
+// The streams of a worker's device, and its lanes, as the coordinator and the workers call them.
 //
 // A worker has two lanes, so that short work stands behind no long kernel. The order between them is what waits between
 // streams say. A stream of the light lane never waits for one of the batch lane.
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Nothing on kProbe waits for anything: what ends there shows that the device works.
+// Nothing on kProbe waits for anything: an item that ends there shows that the device works.
 enum class StreamId : uint8_t {
   kCompute = 0,
   kExchange = 1,
@@ -27,7 +27,7 @@ inline constexpr int kLaneCount = 2;
 constexpr uint8_t NumberOf(StreamId stream) { return static_cast<uint8_t>(stream); }
 
 constexpr Lane LaneOf(StreamId stream) { return stream < StreamId::kComputeLight ? Lane::kBatch : Lane::kLight; }
-// Whose threads run it: kIo has few bytes to copy, and stands behind no kernel.
+// The lane whose threads run it: kIo has few bytes to copy, and stands behind no kernel.
 constexpr Lane ThreadsOf(StreamId stream) { return stream == StreamId::kIo ? Lane::kLight : LaneOf(stream); }
 
 // The stream for the same in another lane: of kCompute, kExchange and kIo.

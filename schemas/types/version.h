@@ -1,7 +1,7 @@
 #pragma once
 
-// The version of the code, for people: what programs and clients say of themselves. What may talk to what is decided by
-// protocolVersion (schemas/session.capnp).
+// The version of the code, for people: what programs and clients say of themselves. The protocolVersion
+// (schemas/session.capnp) decides which of them may talk to each other.
 
 namespace tessera {
 

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-// What a worker says of an op, with the op's name in front.
+// A worker's status of an op, with the op's name in front.
 absl::Status NamedAfter(std::string_view op, const absl::Status& status) {
   const std::string_view message = StdView(status.message());
   if (message.substr(0, op.size()) == op) return status;
@@ -41,7 +41,7 @@ bool Remove(std::vector<WorkerIndex>& list, WorkerIndex worker) {
   return true;
 }
 
-// What a profile says of a transfer.
+// A profile's text for a transfer.
 std::string TextOf(const std::vector<TensorPointer>& tensors) {
   const std::string first = ToText(tensors[0]->spec());
   return tensors.size() == 1 ? first : StrCat(first, " and ", tensors.size() - 1, " more");

@@ -88,7 +88,7 @@ struct MatchedEvent {
   uint64_t request = 0;
   int32_t source = 0;  // of a recv: the rank that sent
 };
-// Of a publish and an attach the one, of a listing those that may be attached.
+// A publish and an attach answer with the one publication, a listing with those that may be attached.
 struct PublicationsEvent {
   struct Tensor {
     std::string name;

@@ -39,8 +39,8 @@ struct UploadedTensor {
   HandleId result;
   TensorSpec spec;
 };
-// Of one ticket: one tensor at least, on the same workers. Where there are bytes, all elements of the one tensor,
-// row-major, there is no ticket, and no request.
+// The record's tensors, at least one, have one ticket and lie on the same workers. A record with bytes has all elements
+// of its one tensor, row-major, and neither ticket nor request.
 struct UploadRecord {
   uint64_t request = 0;
   std::vector<UploadedTensor> tensors;
@@ -69,7 +69,7 @@ struct CommEndRecord {
 struct CancelRecord {
   uint64_t request = 0;
 };
-// Of all calls and uploads of the session that are not issued, but for those that lead to these handles.
+// Cancels all calls and uploads of the session that are not issued, but for those that lead to these handles.
 struct CancelCallsRecord {
   std::vector<HandleId> needed;
 };
@@ -158,10 +158,10 @@ int64_t WeightOf(const Record& record);
 
 // ---- events -----------------------------------------------------------------------------------------
 
-// What a token lets its holder do. An admin sees every session and may close it.
+// A token's role says what its holder may do. An admin sees every session and may close it.
 enum class Role : uint8_t { kClient = 0, kAdmin = 1 };
 
-// What fences tell the old from the new: the newest number of each kind that was given. The next one is larger.
+// Fences tell the old from the new by the newest number of each kind that was given. The next one is larger.
 struct GivenNumbers {
   uint64_t epoch = 0;
   uint64_t session = 0;
@@ -207,7 +207,7 @@ struct ConnectionLostEvent {
   SessionId session;
   uint64_t connection = 0;
 };
-// Who goes on with a session whose connection is gone.
+// The client that goes on with a session whose connection is gone.
 enum class Returning : uint8_t {
   kNewClient,   // another process in its client's place: nobody brings what that one had not brought
   kSameClient,  // the client itself, with all that it was about
@@ -242,11 +242,11 @@ struct WorkerLostEvent {
   uint64_t incarnation = 0;
   std::string reason;
 };
-// Whose work a worker takes.
+// The sessions whose work a worker takes.
 enum class Admits : uint8_t {
   kEveryone = 0,
   kFormerSessions = 1,  // cordoned: sessions that begin from now on may not use it
-  kNobody = 2,          // about to be drained: what would use it waits
+  kNobody = 2,          // about to be drained: calls that would use it wait
 };
 struct WorkerAdmitsEvent {
   WorkerIndex worker;

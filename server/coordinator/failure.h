@@ -1,7 +1,7 @@
 #pragma once
 
-// What a failed tensor says: the first cause, word for word, and the ops on the way from it. Of a long way the first
-// two and the last two:
+// The text of a failed tensor: the first cause, word for word, and the ops on the way from it. A long way is told by
+// its first two ops and its last two:
 //
 //   full: does not fit in memory: ...; on the way here: add f64[8], multiply f64[8], ..., exp f64[8], matmul f64[]
 

@@ -87,7 +87,7 @@ class FairTurns {
   // Whether two tenants have work, or had some in the last kCompetingUs.
   bool AreCompeting();
 
-  // For what shows them: virtual times of a tenant and of the present.
+  // Virtual times of a tenant and of the present, for whoever shows them.
   int64_t VirtualTimeOf(int32_t tenant) const;
   int64_t present() const { return present_; }
   bool HasBacklog(int32_t tenant) const;

@@ -10,7 +10,7 @@ namespace tessera {
 struct FreeRanges::Node {
   int64_t start = 0;
   int64_t stop = 0;
-  // Of the range and all below it.
+  // Sums over the range and all below it.
   int64_t largest = 0;
   int64_t bytes = 0;
   int64_t count = 0;
@@ -77,7 +77,7 @@ FreeRanges::Node& FreeRanges::Own(Pointer& at) {
   return *at;
 }
 
-// Those that end before `stop`, and the others.
+// Splits off the ranges that end before `stop` from the others.
 void FreeRanges::Split(Pointer tree, int64_t stop, Pointer& below, Pointer& above) {
   if (tree == nullptr) {
     below = above = nullptr;
@@ -134,7 +134,7 @@ void FreeRanges::Remove(Pointer& at, int64_t stop) {
   node.Sum();
 }
 
-// Of the range that ends at `stop`.
+// Moves the start of the range that ends at `stop`.
 void FreeRanges::MoveStart(Pointer& at, int64_t stop, int64_t start) {
   TESSERA_CHECK(at != nullptr);
   Node& node = Own(at);
@@ -203,7 +203,8 @@ void FreeRanges::Give(int64_t start, int64_t stop) {
 
 FreeRanges::Cursor::Cursor(const FreeRanges& ranges) : root_(ranges.root_.get()) {}
 
-// Down to the lowest range that may fit. What ends at or before `from`, or has no range of `size`, is left out.
+// Down to the lowest range that may fit. A range that ends at or before `from`, and a subtree without one of `size`, is
+// left out.
 void FreeRanges::Cursor::Descend(const Node* node, int64_t from, int64_t size) {
   while (node != nullptr && node->largest >= size) {
     if (node->stop <= from) {
@@ -224,7 +225,7 @@ std::optional<int64_t> FreeRanges::Cursor::Next(int64_t from, int64_t size) {
     const int64_t start = std::max(range->start, from);
     if (range->stop - start >= size) return start;
     open_.pop_back();
-    // What is between it and the next open one ends before that begins.
+    // Ranges between it and the next open one end before that begins.
     if (open_.empty() || open_.back()->start > from) Descend(range->right.get(), from, size);
   }
   return std::nullopt;

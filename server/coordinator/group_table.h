@@ -19,7 +19,7 @@ WorkerGroup MakeGroup(std::vector<WorkerIndex> workers);
 
 class GroupTable {
  public:
-  // Beyond max_kept_groups meshes all are forgotten; who has a group keeps it.
+  // Beyond max_kept_groups meshes all are forgotten; a holder of a group keeps it.
   WorkerGroup Of(const Mesh& mesh);
   size_t size() const { return groups_.size(); }
 

@@ -4,7 +4,7 @@
 // of the next instruction that touches the range (docs/architecture.md).
 //
 // Law: a wait names a smaller ordinal than the instruction that waits. Accesses in stream order on the
-// same worker need no wait. What is complete on all workers needs none.
+// same worker need no wait. An instruction that is complete on all workers needs none.
 
 #include <cstdint>
 #include <memory>
@@ -43,7 +43,8 @@ class History {
   // Waits of an instruction on `stream` that, from `phase` on, reads the range on its own worker, reads
   // it on peers, or writes it. Appended to `waits`; AddWait drops what others imply.
   void WaitsForRead(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
-  // `readers`: who runs the instruction. Of them only those who ran what is waited for are ever done with it.
+  // `readers`: the workers that run the instruction. Only a reader that ran the awaited instruction, too, is ever done
+  // with it.
   void WaitsForPeerRead(int phase, const WorkerGroup& readers, std::vector<InstanceWait>& waits) const;
   void WaitsForWrite(uint8_t stream, int phase, std::vector<InstanceWait>& waits) const;
 

@@ -1,5 +1,5 @@
-// Intake: the records of each session in order, as far as the limits per worker let them. Whose turn it is stands in
-// turns.cc.
+// Intake: the records of each session in order, as far as the limits per worker let them. The order of sessions is
+// decided in turns.cc.
 
 #include <algorithm>
 #include <utility>
@@ -34,7 +34,7 @@ std::vector<MemoryMap::Request> RequestsOf(const UploadRecord& record, absl::Spa
   return requests;
 }
 
-// Of sorted lists.
+// Both lists are sorted.
 bool HaveCommon(absl::Span<const WorkerIndex> a, absl::Span<const WorkerIndex> b) {
   for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
     if (*i == *j) return true;
@@ -488,7 +488,7 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
     Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
   CancelGroupRequests(session, requests);
-  // Whose ticket is on its way to a client that has stopped waiting.
+  // These tickets are on their way to a client that has stopped waiting.
   for (auto& [id, ticket] : tickets_) {
     if (ticket.session != session.info.session || !requests.contains(ticket.request)) continue;
     CloseTicketOf(id, ticket);

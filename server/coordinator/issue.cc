@@ -165,7 +165,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
 
 bool StateMachine::MayDonate(const Unit& unit, size_t input, int64_t output_bytes) {
   // The session's table and this unit alone know the tensor; the tensor and this unit's list of buffers alone know the
-  // buffer: no view of it exists. What was published stays as it is, whoever has it.
+  // buffer: no view of it exists. A published buffer stays as it is, whoever has it.
   const TensorPointer& tensor = unit.tensors[input];
   return unit.last_uses[input] && tensor.use_count() == 2 && tensor->buffer.use_count() == 2 &&
          !tensor->buffer->is_published && tensor->offset_bytes == tensor->buffer->offset_bytes &&

@@ -16,8 +16,8 @@
 
 namespace tessera {
 
-// How much of a device a session had in the last light_window_us, as a leaky bucket: what it has leaks at the rate that
-// a light session may use. A session that had more is light again when half has leaked, so that it doesn't change lanes
+// How much of a device a session had in the last light_window_us, as a leaky bucket: its level leaks at the rate that a
+// light session may use. A session that had more is light again when half has leaked, so that it doesn't change lanes
 // from op to op.
 class RecentUse {
  public:

@@ -32,7 +32,7 @@ const SharedLayout& UnknownLayout();
 
 class LayoutTable {
  public:
-  // Beyond max_kept_layouts all are forgotten; who has a layout keeps it.
+  // Beyond max_kept_layouts all are forgotten; a holder of a layout keeps it.
   SharedLayout Of(const TensorSpec& spec, const Strides& strides);
   size_t size() const { return layouts_.size(); }
 

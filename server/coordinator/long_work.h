@@ -18,7 +18,7 @@ namespace tessera {
 struct WorkerLoss {
   WorkerIndex worker;
   absl::Status cause;
-  uint64_t joins = 0;  // how many workers had joined by then: what was made later is on others
+  uint64_t joins = 0;  // how many workers had joined by then: later tensors are on others
 };
 
 // Goes through one session's tensors by their handles. Until it is through, the session's records wait.

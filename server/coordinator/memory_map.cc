@@ -65,7 +65,7 @@ absl::InlinedVector<FreeRanges*, 4> FreeOf(const std::vector<Class*>& classes) {
 }  // namespace
 
 int64_t MemoryMap::RoundUp(int64_t bytes) const {
-  // What can't be rounded up is more than any arena has, rounded down, too.
+  // A size that can't be rounded up is more than any arena has, rounded down, too.
   const int64_t last = std::numeric_limits<int64_t>::max() - (alignment_bytes_ - 1);
   return (std::min(bytes, last) + (alignment_bytes_ - 1)) / alignment_bytes_ * alignment_bytes_;
 }

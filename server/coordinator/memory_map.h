@@ -29,7 +29,7 @@ class MemoryMap {
  public:
   explicit MemoryMap(int64_t alignment_bytes) : alignment_bytes_(alignment_bytes) {}
 
-  // An arena, all free. A worker that comes back is added anew: what it had is forgotten.
+  // An arena, all free. A worker that comes back is added anew: its former ranges are forgotten.
   void AddWorker(WorkerIndex worker, int64_t bytes);
   void RemoveWorker(WorkerIndex worker);
 

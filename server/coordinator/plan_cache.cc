@@ -21,7 +21,7 @@ int64_t BytesOf(const List& list) {
   return static_cast<int64_t>(list.size() * sizeof(*list.data()));
 }
 
-// What a worker takes and gives in an exchange, about: the cells of its shard, each term, each reader.
+// The pieces that a worker takes and gives in an exchange, about: the cells of its shard, each term, each reader.
 double PiecesOf(const Exchange& exchange) {
   double taken = static_cast<double>(PendingTerms(exchange.source, exchange.destination));
   double given = static_cast<double>(CountReplicas(exchange.destination));
@@ -38,7 +38,7 @@ double PiecesOf(const Exchange& exchange) {
   return taken + given / static_cast<double>(CountReplicas(exchange.source));
 }
 
-// What the program of one worker takes, about.
+// Bytes of one worker's program, about.
 int64_t ProgramBytes(const Plan& plan) {
   constexpr double kPieceBytes = 1024, kMost = 1e15;
   double pieces = 0;
@@ -66,8 +66,8 @@ std::vector<BufferUse> BufferUses(const Plan& plan) {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const int phase = phases[i];
     if (const auto* exchange = std::get_if<ExchangeStep>(&plan.steps[i])) {
-      // What is pushed is read by none but who has it: a spread, where it was reduced; a move, before its own phase. So
-      // are messages packed, before a worker is done.
+      // Only its holder reads a pushed source: a spread's, where it was reduced; a move's, before its own phase. A
+      // sender packs its messages, too, before it is done.
       const bool is_pushed_move = exchange->exchange.is_pushed_move();
       if (exchange->exchange.delivery == Delivery::kPull) {
         First(use(exchange->source).first_read, phase);

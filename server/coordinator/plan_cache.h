@@ -120,8 +120,8 @@ struct PlanTemplate {
 
 std::vector<BufferUse> BufferUses(const Plan& plan);
 
-// What the cache counts: the template, its plan, the program that a worker keeps of it (about 1 KiB for each piece that
-// it takes or gives), and the key. So the limit bounds what the coordinator keeps, and about what each worker does.
+// The cache counts the template, its plan, the program that a worker keeps of it (about 1 KiB for each piece that it
+// takes or gives), and the key. So the limit bounds what the coordinator keeps, and about what each worker does.
 int64_t MemoryBytes(const PlanTemplate& value);
 int64_t MemoryBytes(const PlanKey& key);
 

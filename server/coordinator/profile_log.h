@@ -1,7 +1,7 @@
 #pragma once
 
 // ProfileLog: what ran of a session's ops, and when: the last ones, as far as max_profiled_runs goes. Times and bytes
-// are those that workers report; what was predicted stands beside them.
+// are those that workers report; predictions stand beside them.
 //
 //   const uint64_t number = log.TakeNumber();   // as the op is issued
 //   log.Add({.number = number, .name = "add", .runs = {...}}, max_runs);   // when all its workers have reported

@@ -138,7 +138,7 @@ class StateMachine::PublicationDesk {
   }
   std::string OwnName() const { return StrCat("tenant ", Quoted(session_.tenant->limits.name)); }
 
-  // Whose name it is says the name alone: so what others have published changes no answer.
+  // The name alone says whose it is: so the publications of others change no answer.
   absl::Status CheckName(const Publish& asked) const {
     TESSERA_ASSIGN_OR_RETURN(const std::string_view tenant, TenantOfName("publish", asked.name));
     const std::string& own = session_.tenant->limits.name;

@@ -7,8 +7,9 @@
 // need no wait for each other, and a handle shows the same values for as long as it is held.
 //
 // A name begins with its tenant's, "vision/weights/v2": that tenant alone publishes under it and takes it back; admins
-// take it back, too. What a tenant may not attach answers as what isn't there. A name that is published again gets a
-// larger version; handles of the former one stay as they are. Sessions come and go, publications stay.
+// take it back, too. A publication that a tenant may not attach is answered like one that isn't there. A name that is
+// published again gets a larger version; handles of the former one stay as they are. Sessions come and go, publications
+// stay.
 //
 // This table is bookkeeping alone; publications.cc has what the state machine does with it.
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Whether two workers can exchange anything: by memory that both map, or by messages of a kind that both have. Workers
-// that can't are never in one cluster: who comes second is refused.
+// that can't are never in one cluster: the one that comes second is refused.
 
 #include "absl/status/status.h"
 #include "server/coordinator/events.h"

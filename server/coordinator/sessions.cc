@@ -100,7 +100,8 @@ void StateMachine::On(const SessionResumedEvent& event) {
   Pump();
 }
 
-// Of a client that is gone: nobody brings or takes those bytes, neither what is under way nor what waits in the queue.
+// Ends the transfers of a client that is gone: nobody brings or takes those bytes, neither what is under way nor what
+// waits in the queue.
 void StateMachine::EndTransfers(SessionEntry& session) {
   const auto gone = [](std::string_view op) { return absl::UnavailableError(StrCat(op, ": its client is gone")); };
   for (auto& [id, ticket] : tickets_) {

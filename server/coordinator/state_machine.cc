@@ -50,7 +50,7 @@ absl::StatusOr<OpPlan> StateMachine::Explain(SessionId session, const OpCall& ca
   TESSERA_ASSIGN_OR_RETURN(const Topology* topology, CheckMeshes(call, plan_operands));
   TESSERA_ASSIGN_OR_RETURN(OpPlan whole, PlanOp(call, plan_operands, *topology));
   TESSERA_RETURN_IF_ERROR(VerifyPlan(whole.plan));  // its figures can be counted
-  // As it would be issued now; what fits nowhere is shown as it would be with more memory.
+  // As it would be issued now; a plan that fits nowhere is shown as it would be with more memory.
   if (FitsNow(whole.plan, held)) return whole;
   for (const PlanLimits& limits : LimitsFor(whole.plan, held)) {
     absl::StatusOr<OpPlan> smaller = PlanOp(call, plan_operands, *topology, limits);
@@ -121,7 +121,7 @@ absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const Wor
   buffer->owner = owner;
   buffer->born = joins_;
   SpillDesk(*this).Watch(buffer);
-  // What was issued for the range's former owners may still run: the new owner's history begins there.
+  // Instructions of the range's former owners may still run: the new owner's history begins there.
   for (size_t i = 0; i < freed_.size();) {
     FreedRange& range = freed_[i];
     if (range.start >= offset + bytes || offset >= range.stop) {

@@ -134,7 +134,8 @@ class StateMachine final : private MachineTables {
                         const absl::Status& why);
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
 
-  // intake.cc: records in session order, as far as limits let them. Of the first of the queue; how many were taken.
+  // intake.cc: records in session order, as far as limits let them. Take gives records from the front of the session's
+  // queue, and counts them in `taken`.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
   // Memory and names for all of its tensors, or for none of them.
@@ -171,8 +172,8 @@ class StateMachine final : private MachineTables {
                                  const TensorSpec* spec = nullptr);
   void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
-  // What was refused memory on these workers: whether a window is being closed there, of those that the session's
-  // first record may wait for. A window that a client may still use is none of them.
+  // Whether a window is being closed on these workers, which refused memory, of those that the session's first record
+  // may wait for. A window that a client may still use is none of them.
   bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
 
   // rank_groups.cc: process groups. collectives.cc: the calls of their members; issue_collective.cc: onto the workers.
@@ -229,15 +230,15 @@ class StateMachine final : private MachineTables {
                                               std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
   bool FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const;
-  // What the temporaries of a contraction, or of a conversion, may take: rounded down, and to the byte, for what the
-  // rounding would refuse. None when it has none, or its other buffers don't fit.
+  // Limits for the temporaries of a contraction, or of a conversion: what is free, rounded down; and to the byte, for
+  // plans that the rounding would refuse. None when it has none, or its other buffers don't fit.
   std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
   absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
   DeviceKind KindOf(WorkerIndex worker) const;
-  // Of an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
+  // For an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
   absl::Status CheckWorkers(std::string_view op, absl::Span<const WorkerIndex> workers) const;
-  // That all workers which the op names are there, and of one kind: their topology.
+  // Checks that all workers which the op names are there, and of one kind; returns their topology.
   absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands,
                                               Meshes meshes = Meshes::kChecked) const;
   // The refusal of a plan's buffer, with what would fit in an output's place.

@@ -154,7 +154,7 @@ struct OpEntry {
   absl::InlinedVector<EntryNumber, 1> outputs;  // tensors, and views of them
   absl::InlinedVector<Waiter, 1> waiters;
   ScopeNumbers comm_scopes;
-  // All but kRun: the tensor that is read or written; of several the first.
+  // All but kRun: the tensor that is read or written; the first of several.
   uint64_t request = 0;
   TicketId ticket;
   TensorPointer tensor;
@@ -199,7 +199,7 @@ struct CommScope {
 };
 
 // The first record of a session's queue got no memory, and may get it when windows that are being closed are closed.
-// Those opened since don't count: there is an end to it whatever other sessions do.
+// Windows opened since don't count: the wait ends whatever other sessions do.
 struct MemoryWait {
   TicketId before;              // the first ticket that doesn't count
   uint64_t closed_windows = 0;  // of the cluster, when it was tried last

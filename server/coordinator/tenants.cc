@@ -93,7 +93,7 @@ int64_t StateMachine::QueuedBy(const TenantEntry& tenant) const {
   return queued;
 }
 
-// The session goes on: what it asked for fails by name, and what gives back is taken.
+// The session goes on: its requests fail by name, and records that give back are taken.
 void StateMachine::RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const {
   const TenantEntry& tenant = *session.tenant;
   if (tenant.limits.max_queued_records == kUnlimited) return;

@@ -17,7 +17,7 @@ void StateMachine::On(const WorkerJoinedEvent& event) {
   plans_.ForgetWorker(event.worker);
   memory_.AddWorker(event.worker, event.memory_bytes);
   tenants_.ForgetWorker(event.worker);
-  // Those that are here hear of the new one, and it hears of them.
+  // The workers that are here hear of the new one, and it hears of them.
   const WorkerGroup self = MakeGroup(std::vector<WorkerIndex>{event.worker});
   std::vector<WorkerIndex> others;
   for (const auto& [index, worker] : workers_) {
@@ -152,7 +152,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   long_work_.losses.push_back({lost, cause, joins_});
   long_work_.is_seen = false;
   GoOnWithLongWork();
-  // What it had not reported is over for it; in order of issue, so that first causes come first.
+  // Ops that it had not reported are over for it; in order of issue, so that first causes come first.
   std::vector<OpPointer> waiting;
   for (const auto& [ordinal, op] : ops_) {
     if (std::find(op->missing.begin(), op->missing.end(), lost) != op->missing.end()) waiting.push_back(op);

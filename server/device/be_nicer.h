@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Adds to the thread's niceness, which the kernel bounds at 19. Of 0 or less: nothing.
+// Adds to the thread's niceness, which the kernel bounds at 19. 0 or less does nothing.
 inline void BeNicer(int by) {
   if (by <= 0) return;
   const auto self = static_cast<id_t>(syscall(SYS_gettid));

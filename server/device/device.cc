@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What is less may still be in the cache when it is read.
+// A smaller copy may still be in the cache when it is read.
 constexpr int64_t kLeastStreamedBytes = 1 << 20;
 
 bool IsRowMajor(const Shape& extents, const Strides& strides) {

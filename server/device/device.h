@@ -5,10 +5,10 @@
 // parked and holds no thread; other streams go on.
 //
 // The CPU device runs items on its threads; the CUDA device turns Wait and Signal into
-// cuStreamWaitValue64 and cuStreamWriteValue64 and the rest into launches. What items point at is the
-// device's memory: the arena, and peers' that are mapped. The host's comes in EnqueueRead and Transfer alone. The fake
-// (device/fake) records the items and finds a missing wait: two accesses to one byte, one of them a write, that no
-// chain of streams, signals and waits orders.
+// cuStreamWaitValue64 and cuStreamWriteValue64 and the rest into launches. Items point at the device's memory: the
+// arena, and peers' that are mapped. The host's comes in EnqueueRead and Transfer alone. The fake (device/fake) records
+// the items and finds a missing wait: two accesses to one byte, one of them a write, that no chain of streams, signals
+// and waits orders.
 //
 // Law: a wait for the worker's own counter is for a signal that was enqueued before it, on whatever stream. A device
 // may put off what was enqueued later, until all before it has run.
@@ -31,9 +31,9 @@
 
 namespace tessera {
 
-// What is taken from a peer's memory, or stored to it, is counted where it is moved: after a copy the
-// device adds the bytes to `received_bytes`, unless it is null; likewise for each term of a reduction,
-// and for each of its destinations. A reduction of one term, to another dtype, converts it.
+// The device counts bytes that are taken from a peer's memory, or stored to it, where it moves them:
+// after a copy it adds them to `received_bytes`, unless it is null; likewise for each term of a
+// reduction, and for each of its destinations. A reduction of one term, to another dtype, converts it.
 struct CopyWork {
   Shape extents = {};
   int64_t element_bytes = 4;
@@ -43,7 +43,7 @@ struct CopyWork {
   Strides destination_strides = {};
   int64_t* received_bytes = nullptr;
 };
-// What it points at outlives the item, as a KernelCall's does.
+// Memory that it points at outlives the item, as a KernelCall's does.
 struct ReduceWork {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kF32;              // of the terms
@@ -102,11 +102,12 @@ class Device {
   // worked since then (EnqueueRun, EnqueueAsync), by the host's monotonic clock.
   virtual void EnqueueReport(StreamId stream, Report report) = 0;
 
-  // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: who calls
-  // it knows that what it reads is there, and that nobody uses what it writes. From any thread that isn't the device's.
+  // Copies between the host's memory and the device's, and returns when it is done. In no order with streams: the
+  // caller knows that the bytes it reads are there, and that nobody uses those that it writes. From any thread that
+  // isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
 
-  // Memory that items may point at: what messages are packed into and received to. It may outlive the device.
+  // Memory that items may point at: messages are packed into it and received to it. It may outlive the device.
   // ResourceExhausted where there is none. From any thread. Where the device's memory is the host's, both are that.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place);
   // Whether the device's memory is the host's, and messages can be sent from it and received to it.
@@ -119,7 +120,7 @@ class Device {
   // dead, and nobody looks at it any more.
   virtual void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) = 0;
   // Whether work of an EnqueueRun is being done, or some was since the last call; an EnqueueAsync counts as it starts
-  // and as it ends. Who only waits is not at work.
+  // and as it ends. A stream that only waits is not at work.
   virtual bool WasAtWork() { return false; }
   // Blocks until all that was enqueued before has run (tests, shutdown). Not while parked forever.
   virtual void Drain() = 0;

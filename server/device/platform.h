@@ -24,7 +24,7 @@ class Platform {
   virtual DeviceKind kind() const = 0;
   // Bytes of the arena of a worker of which nobody has said how many it has.
   virtual absl::StatusOr<int64_t> DefaultArenaBytes() = 0;
-  // ResourceExhausted says bytes wanted and free; what there is may be more than was asked for, by the device's pages.
+  // ResourceExhausted says bytes wanted and free; the arena may be larger than asked for, by the device's pages.
   virtual absl::StatusOr<SharedArena> MakeArena(int64_t bytes) = 0;
   // InvalidArgument when a descriptor is not that of an arena of this kind.
   virtual absl::StatusOr<SharedArena> MapArena(ArenaDescriptors descriptors) = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// RunClock: what a stream of a device has done since its last report, as RunTimes. Of one thread at a time.
+// RunClock: what a stream of a device has done since its last report, as RunTimes. Used by one thread at a time.
 
 #include <cstdint>
 #include <utility>

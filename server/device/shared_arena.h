@@ -83,7 +83,7 @@ class SharedArena {
   // Takes the pages of a range of an own arena, which is the host's memory; ResourceExhausted where the host has none
   // left. It takes 0.25 s for each GiB, on this thread.
   absl::Status Reserve(int64_t offset, int64_t bytes) const;
-  // Of an own arena: for a peer to map it by. -1 within, where the process has no descriptor left.
+  // Descriptors of an own arena, for a peer to map it by. -1 within, where the process has no descriptor left.
   ArenaDescriptors CopyDescriptors() const;
 
  private:

@@ -66,7 +66,7 @@ std::optional<Shape> StartIn(const PlanValue& value, Wide offset) {
   return offset == 0 ? std::optional(std::move(start)) : std::nullopt;
 }
 
-// Elements of a worker's shard; of what is repeated by a stride of 0, one.
+// Elements of a worker's shard; one for all that a stride of 0 repeats.
 int64_t PlacesOn(const PlanValue& value, WorkerIndex worker) {
   const Mesh& mesh = value.spec.mesh;
   const Shape extents = BoxShape(LocalBox(value.spec, mesh.PositionAt(*mesh.FindWorker(worker))));
@@ -120,7 +120,7 @@ bool BufferContents::IsCovered(int value, int by) const {
 
 absl::Status BufferContents::Read(int value) {
   const State& state = states_[BufferOf(value)];
-  // Of what has no elements nothing is written.
+  // A value without elements is never written.
   if (NumElements(Value(value).spec.shape) == 0 && state.generation == 0) return absl::OkStatus();
   if (!state.is_complete) return Wrong("%", value, " is read before it is written");
   int& seen = seen_generations_[static_cast<size_t>(value)];

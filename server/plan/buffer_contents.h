@@ -24,11 +24,12 @@
 //   out %1 : f64[6] @ mesh(2) [R] in b1
 //   tmp %2 : f32[6] @ mesh(2) [R] in b1 offset 6
 //
-// A temporary may be written again, by another value. What it held is gone then, on every worker of the buffer: a
-// value that was written or read before may not be read again. So it is with what was widened. What is read was written
-// on all its workers. No step reads the buffer that it writes (but for a spread, in its own value, and for what
-// widens). What no peer has read yet may be added to. What is written, or is the whole of parts, is dense: its strides
-// are those of an array of the largest shard's extents, the dims in any order and direction.
+// A temporary may be written again, by another value. The value that it held is gone then, on every worker of the
+// buffer: if it was written or read before, it may not be read again. The same holds for a value that was widened. A
+// value that is read was written on all its workers. No step reads the buffer that it writes (but for a spread, in its
+// own value, and for what widens). A value may be added to until a peer has read it. A value that is written, or is the
+// whole of parts, is dense: its strides are those of an array of the largest shard's extents, the dims in any order and
+// direction.
 
 #include <cstdint>
 #include <vector>
@@ -71,7 +72,8 @@ class BufferContents {
   // Whether what the last BeginWrite of the value's buffer replaced had been read by peers: the plan can't let others
   // store there, who don't know when that is over.
   bool ReplacesWhatPeersRead(int value) const { return states_[BufferOf(value)].replaces_peer_reads; }
-  // Whether it was written as a part of an output. What is written to its buffer after it has no element of it.
+  // Whether it was written as a part of an output. A value that is written to its buffer later has none of its
+  // elements.
   bool IsPart(int value) const { return is_part_[static_cast<size_t>(value)]; }
   // Every output is there at the end.
   absl::Status CheckOutputs();

@@ -255,7 +255,7 @@ class IncomingCut {
     }
   }
 
-  // Those of all products that read messages, if no thin ones come of it.
+  // Cuts of all products that read messages, if no thin ones come of it.
   void FindOutputCuts() {
     for (size_t i = 0; i < operands_.size(); ++i) {
       const auto* whole = std::get_if<KernelInstruction>(&phase_.instructions[i]);
@@ -301,7 +301,7 @@ class IncomingCut {
     return absl::OkStatus();
   }
 
-  // Of products: pieces that write or add to the same elements, if no others have some of these.
+  // A region of products: pieces that write or add to the same elements, if no others have some of these.
   void NumberRegions() {
     if (output_cuts_.empty()) return;
     std::vector<std::map<int64_t, int64_t>> ends(output_cuts_.size());  // of the intervals along each dim, by start

@@ -8,7 +8,7 @@
 //
 // A part of a message is cut into blocks, equal but for the last along each dim; blocks follow each other in row-major
 // order, each of them row-major. A chunk is as many blocks as fit; a block that doesn't fit is several chunks. The
-// instructions that read a part are cut as it is; of a contraction all products are, so that what its columns need of
+// instructions that read a part are cut as it is; all products of a contraction are, so that what its columns need of
 // others' products and of own ones follows each other. Law: no result changes by a bit. Copies and reductions work
 // element by element; a product is never cut along a letter that is summed over.
 
@@ -39,7 +39,7 @@ struct DraftPart {
   Shape extents;
   CutRule rule = {};
   bool is_alone = false;  // shares no chunk with other parts
-  // Of the sender; not used on the other side.
+  // The sender's; not used on the other side.
   absl::InlinedVector<Operand, 1> sources = {};
   DType source_dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// What a worker takes from one place: a dense run of elements, at both ends. Several sources: terms.
+// A piece that a worker takes from one place: a dense run of elements, at both ends. Several sources: terms.
 struct Piece {
   std::vector<WorkerIndex> sources;
   int64_t source_at = 0;  // in elements, of the buffer
@@ -36,7 +36,7 @@ bool MayBeCalls(const Plan& plan, const ExchangeStep& step) {
   return std::none_of(exchange.dims.begin(), exchange.dims.end(), has_step);
 }
 
-// Of a box at an offset of a value: its first element, if all of it lies in one piece in row-major order.
+// The first element of a box at an offset of a value, if all of the box lies in one piece in row-major order.
 std::optional<int64_t> DenseStart(const PlanValue& value, const Shape& extents, const Shape& offset) {
   int64_t at = value.offset, inner = 1;
   for (size_t d = extents.size(); d-- > 0;) {
@@ -47,7 +47,7 @@ std::optional<int64_t> DenseStart(const PlanValue& value, const Shape& extents, 
   return at;
 }
 
-// Those of one sender that follow each other at both ends are one.
+// Pieces of one sender that follow each other at both ends become one.
 void AddPiece(Piece piece, std::vector<Piece>& pieces) {
   if (!pieces.empty()) {
     Piece& last = pieces.back();
@@ -116,7 +116,7 @@ std::vector<std::vector<WorkerIndex>> GroupsOf(const Pieces& pieces) {
   return sorted;
 }
 
-// Of one group, with all that its workers take; in elements.
+// The call of one group, with all that its workers take; in elements.
 class GroupCall {
  public:
   GroupCall(std::vector<WorkerIndex> workers, const Pieces& pieces) : workers_(std::move(workers)) {
@@ -156,7 +156,7 @@ class GroupCall {
     call.count = count_;
     return call;
   }
-  // That values by rank are `at + by_rank * rank`, with a step that is none or one piece.
+  // Finds whether values by rank are `at + by_rank * rank`, with a step that is none or one piece.
   std::optional<CallMemory> Places(const std::vector<int64_t>& by_rank) const {
     const int64_t step = by_rank[1] - by_rank[0];
     if (step != 0 && step != count_) return std::nullopt;
@@ -194,7 +194,7 @@ class GroupCall {
     for (const auto& at : given) sources.push_back(*at);
     const auto source = Places(sources);
     if (!source.has_value()) return std::nullopt;
-    // What is in place already is the own piece of the result.
+    // A rank's own piece that is in place already must be its piece of the result.
     if (own_is_there && !(*source == CallMemory{.at = *start, .by_rank = count_})) return std::nullopt;
     CollectiveCall call = Make(CallKind::kAllGather);
     call.source = *source;

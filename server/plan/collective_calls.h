@@ -8,8 +8,8 @@
 //
 // Workers are ranks in the order of their numbers. An exchange splits into groups of workers that have to do with each
 // other; a group is a call where each element that moves has its place, in the sender's memory and in the receiver's,
-// as the call has it: in one piece, of equal size for all ranks, at multiples of that size. What is in no call goes by
-// messages of pairs.
+// as the call has it: in one piece, of equal size for all ranks, at multiples of that size. An exchange that is no call
+// goes by messages of pairs.
 //
 // Sums are calls for integers of 32 and 64 bits alone, which wrap and have one answer in any order. The order of a
 // float's sum is the plan's (law 4), and a library's is its own.
@@ -26,7 +26,7 @@
 
 namespace tessera {
 
-// Pieces of an exchange that are looked at, of all its workers together: what has more goes by messages.
+// Pieces of an exchange that are looked at, of all its workers together: an exchange with more goes by messages.
 inline constexpr size_t kMaxCollectivePieces = 1 << 16;  // docs/limits.md: max_collective_pieces
 
 enum class CallKind : uint8_t {
@@ -52,8 +52,8 @@ struct CollectiveCall {
   DType dtype = DType::kF32;
   int64_t count = 0;  // elements of one piece
   CallMemory source;  // what a rank gives: of a reduce_scatter all pieces, else one
-  // Where it has the result: of an all_gather all pieces, else one. Of a broadcast the root's, too, unless it keeps
-  // nothing.
+  // Where it has the result: of an all_gather all pieces, else one. A broadcast's root has it there, too, unless it
+  // keeps nothing.
   CallMemory destination;
   bool root_keeps = true;
 
@@ -64,7 +64,7 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
-// What a rank takes from another one's memory, each byte once: what the plan counts.
+// Bytes that a rank takes from another one's memory, each once, as the plan counts them.
 int64_t BytesTaken(const CollectiveCall& call, size_t from, size_t to);
 
 // The calls of the phase's steps (`first` to before `end`), by group; empty where it is none. All groups of a phase

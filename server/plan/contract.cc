@@ -71,7 +71,7 @@ class Pairing {
     return starts;
   }
 
-  // What the pieces have in common on the letters that both have.
+  // The product of two pieces: the ranges that they have in common on the letters of both.
   void AddProduct(size_t left, size_t right) {
     PieceProduct product;
     product.pieces = {static_cast<int>(left), static_cast<int>(right)};

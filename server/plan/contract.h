@@ -1,14 +1,14 @@
 #pragma once
 
-// What one position of a contraction step multiplies: products of pieces of the operands, each piece in the
-// shard of one worker. LowerPlan makes an instruction of each; Interpret has its own, naive way.
+// The products of one position of a contraction step: of pieces of the operands, each piece in the shard of one worker.
+// LowerPlan makes an instruction of each; Interpret has its own, naive way.
 //
 //   [S(0)] @ [S(0)] on two workers, f64[4,4]: position 0 has rows 0 and 1 of the left operand in place and
 //   reads the right one in two pieces: left[0:2,0:2] * right[0:2] writes, left[0:2,2:4] * right[2:4]
 //   (worker 1's shard) is added.
 //
 // Law: the output boxes of the products that write are disjoint and cover the position's shard (of a step that adds,
-// all products add); those that add follow in the order of the inner letters' indexes, and run in this order. Each
+// all products add); products that add follow in the order of the inner letters' indexes, and run in this order. Each
 // element of a piece that a position needs is counted once.
 
 #include <array>

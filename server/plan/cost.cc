@@ -12,14 +12,14 @@
 namespace tessera {
 namespace {
 
-// Meshes up to this size are looked at position by position; of larger ones the first position, which
+// Meshes up to this size are looked at position by position; on larger ones the first position, which
 // has the largest shard, and the last stand for all.
 constexpr int64_t kPricedPositions = 64;
 
 // Reading peers is paid, and copying what a worker has itself.
 enum class OwnPieces : uint8_t { kCopied, kReadInPlace };
 
-// What the workers of a phase pay, and the links of their hosts.
+// The price of a phase, by worker and by the links of their hosts.
 class PhasePrice {
  public:
   explicit PhasePrice(const Topology& topology) : topology_(topology) {}
@@ -49,7 +49,7 @@ class PhasePrice {
 
   // Local work before what has come is put into its place; that of several steps is on different workers.
   void AddWork(double seconds) { work_s_ = std::max(work_s_, seconds); }
-  // That adds to what the step before wrote, on the same workers.
+  // Work that adds to what the step before wrote, on the same workers.
   void AddMoreWork(double seconds) { work_s_ += seconds; }
 
   // The workers of a phase wait for each other once, however many exchanges share it; links work meanwhile.
@@ -78,7 +78,7 @@ class PhasePrice {
     std::set<WorkerIndex> receivers;  // likewise: to each goes one
     size_t given_messages = 0;        // of a large mesh, to all of them
   };
-  // What a worker takes, and what its host takes of other hosts.
+  // Elements that a worker takes, and bytes that its host takes of other hosts.
   struct Crossing {
     int64_t elements = 0;
     double bytes = 0;
@@ -98,7 +98,7 @@ class PhasePrice {
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const double bytes = static_cast<double>(elements * element_bytes);
       const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
-      // What came in a message is read from the own memory.
+      // A message's bytes are read from the own memory.
       const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
       seconds += bytes / bandwidth_bytes_s;
       taken.elements += elements;
@@ -117,7 +117,8 @@ class PhasePrice {
     return taken;
   }
 
-  // Of a large mesh all take as the first and the last position do, and those who have something give as much each.
+  // In a large mesh all workers take as the first and the last position do, and those that have something give as much
+  // each.
   void AddGiven(const Exchange& exchange, const Crossing& crossing) {
     const Mesh& takers = exchange.destination.mesh;
     const Mesh& givers = exchange.is_in_place() ? takers : exchange.source.mesh;
@@ -153,7 +154,7 @@ class PhasePrice {
 
   const Topology& topology_;
   double work_s_ = 0;
-  bool is_stored_before_ = false;  // pushed moves: who stores waits, too
+  bool is_stored_before_ = false;  // pushed moves: the workers that store wait, too
   std::map<WorkerIndex, Paid> workers_;
   std::map<int32_t, LinkBytes> links_;  // by host
 };
@@ -207,7 +208,7 @@ class WorkerClocks {
     WaitFor(mesh);
     working_.push_back(&mesh);
   }
-  // Of the step whose workers were named since the one before.
+  // Ends the step whose workers were named since the one before.
   void EndStep(double seconds) {
     for (const Mesh* mesh : working_) {
       for (const WorkerIndex worker : mesh->workers()) ClockOf(worker) = start_s_ + seconds;

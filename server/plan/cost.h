@@ -14,7 +14,7 @@
 namespace tessera {
 
 struct Topology {
-  // With the reference constants of that kind of device. Those of a GPU are read from data sheets, not measured.
+  // With the reference constants of that kind of device. A GPU's constants are read from data sheets, not measured.
   static Topology Of(DeviceKind kind);
 
   uint64_t version = 0;
@@ -47,7 +47,7 @@ size_t CountHosts(std::initializer_list<const Mesh*> meshes, const Topology& top
 // Whether all their workers are on one host.
 bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& topology);
 
-// Of a contraction's operand that its workers read where it lies, or in messages.
+// Time to read a contraction's operand where it lies, or in messages.
 double PredictReadingSeconds(const Exchange& pieces, const Topology& topology);
 
 // Steps on the same workers follow each other, those on different ones run side by side.

@@ -30,7 +30,7 @@ void AddBoxes(const Exchange& exchange, const ExchangeCell& cell, int64_t low, i
   });
 }
 
-// What a giver puts into one message: its own term, or those that it adds up.
+// The terms that a giver puts into one message: its own, or those that it adds up.
 Sources TermsOf(const TransferSource& given, const Mesh& mesh) {
   if (given.added_up.empty()) return {given};
   Sources terms;

@@ -9,9 +9,8 @@
 //     dim 1: [0:2) -> destination shard 0, [2:4) -> destination shard 1   source is not cut here
 //
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
-// one of the destination. Where source and destination differ in dtype, what is taken is converted as it is written, or
-// before it is given (Delivery::kPush).
-// Law: over the cells that a position receives, every element of its box is
+// one of the destination. If source and destination differ in dtype, elements are converted as they are written, or
+// before they are given (Delivery::kPush). Law: over the cells that a position receives, every element of its box is
 // written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
@@ -57,7 +56,7 @@ enum class ExchangeRole : uint8_t {
 
 // How what is moved or spread reaches others where memory is mapped: they take it when its giver has it; or the giver
 // stores it to them, which saves reading it again for each, and converts it before (kMove), or as it reduces (kSpread).
-// Whoever is reached by messages gets them when the others find it in its place.
+// Destinations that are reached by messages get them in time to read their own place.
 enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 
 // Several hosts: who takes what none of its host has, under kMove and kSpread.
@@ -90,12 +89,12 @@ struct Exchange {
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
   Rounds rounds;
-  // Of a kMove within a host: bytes that the source's positions give in other exchanges of the plan, by flat position;
-  // none: nothing that counts. Of several holders of a cell those give that give least in all.
+  // Bytes that the source's positions give in other exchanges of the plan, by flat position, for a kMove within a host;
+  // none: nothing that counts. The holders of a cell that give least in all give it.
   std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
   bool is_pushed_move() const { return role == ExchangeRole::kMove && delivery == Delivery::kPush; }
-  // Adds to what an earlier exchange wrote: what it takes lies in the value that it writes.
+  // Adds to what an earlier exchange wrote: the cells that it takes lie in the value that it writes.
   bool is_in_place() const {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
     return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;
@@ -104,7 +103,8 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-// Of what workers take from each other: the source's; the destination's where it was converted before.
+// The dtype in which workers take elements from each other: the source's; the destination's where they
+// were converted before.
 inline DType TakenDType(const Exchange& exchange) {
   return exchange.is_in_place() || exchange.is_pushed_move() ? exchange.destination.dtype : exchange.source.dtype;
 }
@@ -128,29 +128,29 @@ struct Transfer {
   absl::InlinedVector<TransferSource, 2> sources;
 };
 
-// What `position` of the destination mesh takes, own pieces included, in a fixed order that senders
+// The transfers that `position` of the destination mesh takes, own pieces included, in a fixed order that senders
 // reproduce. This is the meaning of an Exchange: Lower, Interpret and Verify all ask it.
 //
-// Who gives, under kMove: a destination whose worker holds the cell takes it from itself. What the others
-// want of one source shard is laid on a line, cell after cell and destination after destination, and its
-// holders give equal lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the
-// holders at the destinations' own coordinates (on the mesh dims that replicate the source) are nearly as
-// level, those give, and nothing is cut. Holders that give in other exchanges too (given_besides) have shorter parts.
+// Givers, under kMove: a destination whose worker holds the cell takes it from itself. Cells that the others want of
+// one source shard are laid on a line, cell after cell and destination after destination, and its holders give equal
+// lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the holders at the destinations' own
+// coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut. Holders
+// that give in other exchanges too (given_besides) have shorter parts.
 //
-// With several hosts: who wants a cell takes it from holders on its own host if there are some; those share
-// that, and what no host has for itself is shared so that the busiest holder has least. Under FarTakers::kOne what
-// several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of which
-// each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the workers of
-// all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on (the scatter
-// and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication library", 1994).
-// Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
+// With several hosts: a worker that wants a cell takes it from holders on its own host if there are some; these share
+// that, and cells that no host has for itself are shared so that the busiest holder has least. Under FarTakers::kOne
+// what several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of
+// which each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the
+// workers of all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on
+// (the scatter and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication
+// library", 1994). Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
 //
-// Who reduces: the destinations of a cell that hold a term of it, or all of them where none does. Cells
-// of one destination shard with the same candidates are laid on a line, of which each reduces an equal
-// length. A reducer takes its own term from itself; the others it takes from one replica, as under kMove.
+// Reducers: the destinations of a cell that hold a term of it, or all of them where none does. Cells of one destination
+// shard with the same candidates are laid on a line, of which each reduces an equal length. A reducer takes its own
+// term from itself; the others it takes from one replica, as under kMove.
 //
 // With several hosts: those on the hosts to which the fewest others have to send. A term comes from the reducer's host
-// if it is there; of another host comes one sum of its terms, which its workers share in adding up (host_sums.h). The
+// if it is there; another host sends one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
 //
 // Under kReduceEach every destination of a cell is a reducer of all of it.
@@ -175,15 +175,15 @@ class ExchangeWalk {
   // Calls `visit(from, elements)` for each piece that the worker takes from another: what TransfersTo says of its
   // position, and the terms that it adds up for others.
   void VisitReceived(WorkerIndex worker, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
-  // What another position of the destination's mesh takes from one worker.
+  // A transfer that another position of the destination's mesh takes from one worker.
   struct Given {
     int64_t destination = 0;  // flat position
     Transfer transfer;        // `sources` has this worker alone; or those whose terms it adds up
   };
-  // By destination, increasing; for each in the order of its TransfersTo. What the worker takes from itself is
-  // left out.
+  // By destination, increasing; for each in the order of its TransfersTo. A worker's transfers from itself are left
+  // out.
   std::vector<Given> GivenBy(WorkerIndex worker) const;
-  // Those who add up a term of this worker's for others, sorted.
+  // The workers that add up a term of this worker's for others, sorted.
   std::vector<WorkerIndex> AddersOf(WorkerIndex worker) const;
   // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
   // workers; in far fewer steps than there are transfers.
@@ -208,7 +208,7 @@ class ExchangeWalk {
   // one host.
   void VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
                  absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
-  // Those of a source position's cells whose source it is, or among whose terms it is.
+  // Visits the pieces of a source position's cells that it gives, or among whose terms its own is.
   void VisitSumsOf(int64_t flat,
                    absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
   std::vector<Given> SumsGivenBy(WorkerIndex worker) const;

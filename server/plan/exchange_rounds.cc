@@ -80,7 +80,7 @@ void ExchangeRounds::AddPiece(const ExchangeCell& cell, int64_t low, int64_t hig
   made.pieces[static_cast<size_t>(PlaceAt(owner).column)].push_back({cell, low, high, owner});
 }
 
-// The cells lie on a line, of which every member owns an equal length; those of a column follow each other.
+// The cells lie on a line, of which every member owns an equal length; the lengths of a column follow each other.
 void ExchangeRounds::AddReducedPieces(int64_t group, Group& made) const {
   std::vector<int64_t> owners;
   for (size_t column = 0; column < made.members[0].size(); ++column) {
@@ -182,7 +182,7 @@ void ExchangeRounds::VisitTaken(
       const OwnedPiece& first = pieces[i];
       const Sources sources = SourcesOf(first, self, group);
       int64_t high = first.high;
-      // What comes next to it from the same is taken together.
+      // The next piece is taken with it, if it follows it and has the same sources.
       for (++i; i < pieces.size() && pieces[i].cell.number == first.cell.number && pieces[i].low == high &&
                 IsTaken(pieces[i], self) && SourcesOf(pieces[i], self, group) == sources;
            ++i) {

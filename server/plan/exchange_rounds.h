@@ -1,7 +1,7 @@
 #pragma once
 
-// ExchangeRounds: who takes what from whom in one round of recursive halving and doubling. What ExchangeWalk
-// (exchange.h) is made of where an exchange goes by rounds; nobody else needs it.
+// ExchangeRounds: who takes what from whom in one round of recursive halving and doubling. ExchangeWalk (exchange.h) is
+// made of it where an exchange goes by rounds; nobody else needs it.
 //
 //   eight hosts, 2x2x2: sums are halved with the host that differs in the first digit, then in the second, then in the
 //   third, and what was reduced is doubled in the opposite order. Each has 3 + 3 messages in place of 7 + 7.
@@ -54,7 +54,7 @@ class ExchangeRounds {
                   absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, const Sources&)> visit) const;
   // The positions that may take something from this one, increasing; or whose terms it adds up.
   std::vector<int64_t> Takers(int64_t flat) const;
-  // Those of its host, itself left out.
+  // The other positions of its host.
   std::vector<int64_t> Mates(int64_t flat) const;
   // Whether what a host took is to be shared on it.
   bool has_mates() const;

@@ -389,7 +389,7 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   return sharing;
 }
 
-// What the holders of a cell give besides, by replica, in elements.
+// The loads of a cell's holders in other exchanges, by replica, in elements.
 std::vector<int64_t> ExchangeTables::LoadsBesides(const ExchangeCell& cell) const {
   std::vector<int64_t> loads;
   for (const int64_t offset : replica_offsets_) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// ExchangeTables: who takes which piece of which cell from whom, worked out from an Exchange alone. What
-// ExchangeWalk (exchange.h) is made of; nobody else needs it.
+// ExchangeTables: who takes which piece of which cell from whom, worked out from an Exchange alone. ExchangeWalk
+// (exchange.h) is made of them; nobody else needs them.
 //
 // Words: the *family* of a source position is its coordinates but on the dims that replicate and the pending
 // ones: positions of a family hold the same box, once per term and replica. The *group* of a destination
@@ -56,7 +56,7 @@ class ExchangeTables {
   bool same_mesh() const { return same_mesh_; }
   int64_t term_count() const { return static_cast<int64_t>(term_offsets_.size()); }
   int64_t replica_count() const { return static_cast<int64_t>(replica_offsets_.size()); }
-  // What a term, a replica, a member adds to a flat position.
+  // The offsets that a term, a replica, a member adds to a flat position.
   const std::vector<int64_t>& term_offsets() const { return term_offsets_; }
   const std::vector<int64_t>& replica_offsets() const { return replica_offsets_; }
   const std::vector<int64_t>& member_offsets() const { return member_offsets_; }
@@ -83,10 +83,10 @@ class ExchangeTables {
   // Elements that a source position holds and a destination position wants.
   int64_t CommonElements(int64_t source_flat, int64_t destination_flat) const;
 
-  // Who reduces what of a group's cells, in order; or who relays what is far from some. Only where there are terms, or
-  // relays.
+  // The pieces of a group's cells with their reducers, in order; or with the relays of pieces that are far from some.
+  // Only where there are terms, or relays.
   const std::vector<OwnedPiece>& PiecesOf(int64_t group) const;
-  // Those of one cell.
+  // The pieces of one cell.
   absl::Span<const OwnedPiece> PiecesOfCell(const ExchangeCell& cell) const;
 
   // Where the reducer takes a term of a cell from, having been told a replica: a flat position of the source. From
@@ -139,7 +139,7 @@ class ExchangeTables {
     int64_t length = 0;
     bool operator<(const Take& other) const;
   };
-  // What the members of a group that are on one host want from far.
+  // Cells that the members of a group on one host want from far.
   struct FarLine {
     struct Item {
       int64_t cell = 0;
@@ -149,7 +149,7 @@ class ExchangeTables {
     std::vector<Item> items;  // in order
     SharedLine line;          // of members
   };
-  // Of a family whose replicas share what they give.
+  // How the replicas of a family share what they give.
   struct Sharing {
     bool own_coordinates = false;  // each takes from the replica at its own coordinates
     std::vector<Take> takes;

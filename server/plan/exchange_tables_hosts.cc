@@ -36,7 +36,7 @@ void ExchangeTables::ShareByHost(const ExchangeCell& cell, Sharing& sharing) con
   sharing.lines.emplace_back(std::move(replicas), loads, totals.back());
 }
 
-// What is reduced on one host is one line after another: who gives its terms is shared along it.
+// The pieces reduced on one host lie on one line, one after another: the givers of its terms share it.
 void ExchangeTables::SumByHost(const ExchangeCell& cell, Sharing& sharing) const {
   absl::flat_hash_map<int32_t, size_t> line_of_host;
   std::vector<int32_t> hosts;
@@ -78,7 +78,7 @@ const TermsByHost& ExchangeTables::TermsOf(const ExchangeCell& cell) const {
   return *known;
 }
 
-// Those of the candidates on whose hosts the cell can be reduced with the fewest sums from others.
+// The candidates on whose hosts the cell can be reduced with the fewest sums from others.
 std::vector<int64_t> ExchangeTables::OnNearestHosts(const ExchangeCell& cell,
                                                     absl::Span<const int64_t> candidates) const {
   if (!exchange_.hosts.several() || candidates.size() < 2) return {candidates.begin(), candidates.end()};

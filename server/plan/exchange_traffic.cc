@@ -66,7 +66,7 @@ void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
   if (exchange_.hosts.several()) return VisitSumTraffic(received, sent);
   const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const int64_t terms = tables_->term_count();
-  // What all holders of a family's replica give for each of their terms, own pieces included.
+  // Elements that all holders of a family's replica give for each of their terms, own pieces included.
   absl::flat_hash_map<std::pair<int64_t, int64_t>, int64_t> given;
   for (int64_t flat = 0; flat < exchange_.destination.mesh.size(); ++flat) {
     if (tables_->GroupOf(flat) != flat) continue;

@@ -3,8 +3,8 @@
 // HostSums: with several hosts, who gives the terms of a family's cells (exchange_tables.h) to those who reduce them
 // on one host. Pure arithmetic; everybody who knows the terms and the hosts finds the same.
 //
-//   terms a, b on host 0, c, d, e on host 1, reduced on host 0: a + b + (c + d + e). Of three equal lengths of what
-//   is reduced there, c's worker adds up and sends the first, d's the second, e's the third.
+//   terms a, b on host 0, c, d, e on host 1, reduced on host 0: a + b + (c + d + e). Three workers add up and send
+//   equal lengths of it: c's the first, d's the second, e's the third.
 //
 // Law: a term comes from the host where it is reduced if it is there; the others come as one sum from each of the
 // fewest hosts that have them all. (Fewest for terms on up to kExactHosts other hosts; beyond that whichever host has
@@ -28,14 +28,14 @@ struct TermHolder {
 };
 using TermHolders = std::vector<std::vector<TermHolder>>;  // by term; one per replica
 
-// What one worker gives: its own term, or a sum.
+// The terms that one worker gives: its own, or a sum.
 struct GivenTerms {
   int64_t giver = 0;  // flat position
-  // Whose terms the giver adds up, in order; one: just its own.
+  // Positions whose terms the giver adds up, in order; one: just its own.
   absl::InlinedVector<int64_t, 8> terms;
 };
 
-// What a host has of some terms.
+// The terms that a host has.
 struct HostTerms {
   int32_t host = 0;
   std::vector<std::vector<int64_t>> holders;  // of each of them, on that host
@@ -55,7 +55,7 @@ class TermsByHost {
   const HostTerms* Find(int32_t host) const;
   // The terms that a host has, as numbers.
   const std::vector<size_t>& TermsOn(int32_t host) const;
-  // Who sends sums of all other terms to the hosts that have these, by host.
+  // The hosts that send sums of all other terms to the hosts that have these, by host.
   const std::vector<HostTerms>& SendersOfOthers(const std::vector<size_t>& near) const;
 
   // Whether no term is on two hosts: then every host but the one that reduces sends what it has.
@@ -70,7 +70,8 @@ class TermsByHost {
 
 class HostSums {
  public:
-  // Of `length` elements that are reduced on `host`. Keeps a reference to the terms. Not for several threads at once.
+  // Divides `length` elements that are reduced on `host`. Keeps a reference to the terms. Not for several threads at
+  // once.
   HostSums(const TermsByHost& terms, int32_t host, int64_t length);
 
   // Calls `visit(low, high, given)` for parts of elements [low, high) of a cell of this shape, which begin at `start`

@@ -47,11 +47,11 @@ struct Instance {
   std::vector<PlacedBuffer> placed_apart = {};  // of these buffer_offsets has 0
   std::vector<Scalar> scalars;
   std::vector<InstanceWait> waits;
-  // Nothing that was issued before is still about what this writes: in its first phase who stores to peers doesn't wait
-  // until they are there.
+  // Nothing that was issued before is still about what this writes: in its first phase an instruction that stores to
+  // peers doesn't wait until they are there.
   bool writes_are_free = false;
-  // Its workers reach each other by a library that has collectives, and in no other way: what the plan has of them
-  // (collective_calls.h) is called.
+  // Its workers reach each other by a library that has collectives, and in no other way: the plan's calls of it
+  // (collective_calls.h) are made.
   bool makes_calls = false;
 
   // Where a buffer begins in a worker's arena.
@@ -81,7 +81,7 @@ struct TransferRange {
   bool operator==(const TransferRange&) const = default;
 };
 
-// The worker opens the ranges for their ticket when the waits are met; what it does then is between it and the client.
+// The worker opens the ranges for their ticket when the waits are met; further calls are between it and the client.
 struct TransferWindow {
   Ordinal ordinal;
   uint8_t stream = 3;  // StreamId: kIo or kIoLight
@@ -120,7 +120,7 @@ struct InlineWrite {
   bool operator==(const InlineWrite&) const = default;
 };
 
-// What one worker says of a finished ordinal.
+// One worker's report of a finished ordinal.
 struct CompletionReport {
   Ordinal ordinal;
   absl::Status status;
@@ -133,7 +133,7 @@ struct CompletionReport {
   RunTimes times = {};
 };
 
-// What one worker says of a ticket that it is finished with.
+// One worker's report of a ticket that it is finished with.
 struct TransferReport {
   TicketId ticket;
   absl::Status status;

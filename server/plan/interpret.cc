@@ -197,7 +197,7 @@ class Interpreter {
     });
   }
 
-  // What a position's box takes of others' runs.
+  // Counts the elements that a position's box takes of others' runs.
   void CountMerged(const LocalStep& step, WorkerIndex self, Interval box, const StridedNumbers& together) {
     const TensorSpec& spec = plan_.values[static_cast<size_t>(step.inputs[0])].spec;
     const std::vector<PlacedRun> runs = RunsAt(spec, spec.mesh.PositionAt(*spec.mesh.FindWorker(self)));
@@ -214,7 +214,7 @@ class Interpreter {
     }
   }
 
-  // What a position's box takes of others' shards.
+  // Counts the elements that a position's box takes of others' shards.
   void CountGathered(const LocalStep& step, WorkerIndex self, const Shape& extents, const StridedNumbers& indices) {
     const TensorSpec& spec = plan_.values[static_cast<size_t>(step.inputs[0])].spec;
     const int64_t dim = std::get<GatherOp>(step.op).dim;

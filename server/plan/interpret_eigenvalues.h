@@ -1,7 +1,7 @@
 #pragma once
 
 // The naive meaning of eig and eigvals, for Interpret: of real matrices, row by row, the complex numbers that the op
-// gives, by polynomials. For matrices of a few rows; those of more have other roots by rounding.
+// gives, by polynomials. For matrices of a few rows; larger ones have other roots by rounding.
 
 #include <cstdint>
 #include <vector>

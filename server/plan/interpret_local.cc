@@ -59,7 +59,7 @@ using PlacedNumbers = std::vector<std::pair<Number, int64_t>>;
 // The order of sorted elements: a NaN is above all numbers.
 bool IsBelow(DType dtype, const Number& a, const Number& b) { return b.is_nan() ? !a.is_nan() : IsLess(dtype, a, b); }
 
-// As SortOp says: equal ones stay in their order; of values -0 is before 0.
+// As SortOp says: equal ones stay in their order; among values -0 is before 0.
 void SortStably(PlacedNumbers& elements, DType dtype, SortOrder order, bool is_values) {
   std::stable_sort(elements.begin(), elements.end(), [&](const auto& a, const auto& b) {
     const auto& [low, high] = order == SortOrder::kAscending ? std::tie(a.first, b.first) : std::tie(b.first, a.first);
@@ -398,7 +398,7 @@ struct Kernels {
     });
   }
 
-  // Where the index for the element stands in an extent; what is outside is told, and -1.
+  // Where the index for the element stands in an extent; an index outside is told, and -1.
   int64_t IndexFor(const Shape& index, int64_t dim, int64_t extent, const char* op) const {
     return IndexFor(inputs[1], index, dim, extent, op, failed);
   }

@@ -44,8 +44,8 @@ void ForEachIndex(absl::Span<const int64_t> extents, const Visitor& visit) {
   }
 }
 
-// Of a vector of runs: where each element of the whole in order lies in it.
-// Which place along the dim an element of a gather's output has; -1 where its index is out of range.
+// The place along the dim of an element of a gather's output; -1 where its index is out of range. MergedPlaces: where
+// each element of the ordered whole lies in a vector of runs.
 int64_t GatheredPlace(const StridedNumbers& indices, const Shape& index, int64_t dim, int64_t extent);
 std::vector<int64_t> MergedPlaces(const MergeOp& op, const StridedNumbers& runs);
 

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// Of one piece: each is a product, with each of the other's.
+// Blocks of one piece: each is a product, with each of the other's.
 constexpr int64_t kMaxBlocksOfOperand = 64;  // docs/limits.md: max_blocks_of_operand
 
 class ContractionLowering {
@@ -122,7 +122,7 @@ class ContractionLowering {
     }
   }
 
-  // Those that multiply something and need a piece of this worker's shards.
+  // Adds the workers that multiply something and need a piece of this worker's shards.
   void AddReaders(MessageDrafts* drafts, Phase& phase) const {
     for (size_t i = 0; i < step_.operands.size(); ++i) {
       if (!step_.operands[i].pieces.has_value()) continue;

@@ -48,7 +48,7 @@ class MergeLowering {
   // It is wanted whole before any of it is merged.
   static constexpr CutRule kWhole = {.whole_dims = 1};
 
-  // What begins every message: the samples of the sender's run.
+  // The begin of every message: the samples of the sender's run.
   DraftPart SamplesOf(const PlacedRun& run) const {
     const PlanValue& values = Value(step_.inputs[0]);
     Operand samples = OperandAt(values, run.holder);

@@ -11,8 +11,8 @@ namespace tessera {
 
 // Adds to the phase what `worker` merges, and who reads its own runs. `drafts`: null where no messages are wanted.
 // `input_received_bytes` of a peer's run is what an element has: the kernel says how many it takes.
-// Whether other steps are in its phase. Of a merge that is alone messages bring ranges of the runs, where that is fewer
-// bytes (merge_ranges.h).
+// Whether other steps are in its phase. A merge that is alone in its phase gets ranges of the runs by messages, where
+// that is fewer bytes (merge_ranges.h).
 enum class PhaseShare : uint8_t { kAlone = 0, kWithOthers = 1 };
 
 // The same of a gather of shards that lie apart, for workers that map each other: it has no messages.

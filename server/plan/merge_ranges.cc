@@ -23,7 +23,7 @@ class Counts {
 
   int64_t Low(size_t run) const { return counts_[run] == 0 ? 0 : (counts_[run] - 1) * step_ + 1; }
   int64_t High(size_t run) const { return std::min(counts_[run] * step_, sizes_[run]); }
-  // Of the run's next sample.
+  // Bounds of the rank of the run's next sample.
   int64_t LeastRank(size_t run) const { return low_ - Low(run) + counts_[run] * step_; }
   int64_t MostRank(size_t run) const { return high_ - High(run) + counts_[run] * step_; }
   void Pass(size_t run) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// What a merge of runs that lie apart takes of each run, found of samples alone: for holders that are reached by
-// messages, who can't be read where they lie (merged_runs.h). Pure; all workers find the same. Not which elements it
-// takes: the merge finds that within the ranges, by exact multi-selection.
+// Ranges of the runs that a merge of runs apart takes from holders that are reached by messages, who can't be read
+// where they lie (merged_runs.h): found from samples alone. Pure; all workers find the same. The merge finds the
+// elements within the ranges by exact multi-selection.
 //
 //   runs 1 3 5 7 and 2 4 6 8, samples of step 2: 1 5 and 2 6. The first half of the whole is 1 2 3 4. 5 has rank 3 at
 //   least, as 1 and 2 are before it, and 6 has rank 4: the half ends before 6, and maybe behind 5. So it takes at most

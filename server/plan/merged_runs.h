@@ -5,7 +5,7 @@
 // no others, in the memory of the run's holder where that is mapped. So each element moves at most once, and those
 // alone whose owner changes; how many they are depends on the values, and is counted where they are read. Holders that
 // are reached by messages first send samples of their runs, of which both ends find a range that has all that is taken
-// (merge_ranges.h): it comes, and is little more. Of small vectors, where that gains nothing, whole runs come.
+// (merge_ranges.h): it comes, and is little more. Whole runs come of small vectors, where ranges gain nothing.
 //
 //   f32[4] @ mesh(2) [S(0)], sorted shards 1 5 and 2 9:  both workers take one element of the other's run, 4 bytes each
 //   f32[4], sorted shards 1 2 and 5 9:                   nothing moves
@@ -26,7 +26,7 @@ bool GathersInPlace(const Plan& plan, const LocalStep& step);
 // such a gather the array, of other steps none.
 size_t InputsAtPeers(const Plan& plan, const LocalStep& step);
 
-// Where the shards of a vector begin that have elements; {0} if there are none. What MergeOp's `runs` are.
+// Where the shards of a vector begin that have elements; {0} if there are none. These are MergeOp's `runs`.
 Shape RunStarts(const TensorSpec& vector);
 
 struct PlacedRun {
@@ -46,14 +46,14 @@ std::vector<PlacedRun> ShardsAlong(const TensorSpec& spec, int64_t dim, absl::Sp
 std::vector<PlacedRun> RunsAt(const TensorSpec& vector, absl::Span<const int64_t> reader);
 
 // The most that positions of the output's mesh take of the runs of others, and give to others, where all are reached by
-// messages; in elements of each input, and of the first one in samples; by flat position. (What they take depends on
-// the values; where memory is mapped it has no slack, and there are no samples.)
+// messages; in elements of each input, and of the first one in samples; by flat position. (The bytes taken depend on
+// the values; where memory is mapped there is no slack, and there are no samples.)
 struct MostMoved {
   std::vector<int64_t> received, sent;
   std::vector<int64_t> samples_received, samples_sent;
 };
 MostMoved MostMovedBy(const TensorSpec& vector, const TensorSpec& output);
-// Of a gather: every row may be another worker's, and of the same one.
+// For a gather: every row may be another worker's, and of the same one.
 MostMoved MostGathered(const TensorSpec& output);
 
 }  // namespace tessera

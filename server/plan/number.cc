@@ -12,7 +12,7 @@ namespace {
 bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
 bool IsFloating(DType dtype) { return Kind(dtype) == DTypeKind::kFloat || IsComplex(dtype); }
 
-// Of whole numbers, u64 among them.
+// The value of a whole number, u64 among them.
 __int128 WholeOf(const ScalarValue& value) {
   return value.dtype == DType::kU64 ? static_cast<__int128>(static_cast<uint64_t>(value.i)) : value.i;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 // Number: an element as Interpret holds it, exact for every dtype: floats and the parts of complex numbers as f64,
-// integers of 64 bits as they are. It is in the dtype that it was read or made in; what is written is cast to the dtype
-// of its place by the law of schemas/ops/expression.h. A double stands for a number of f64, so that tests write
-// numbers.
+// integers of 64 bits as they are. It is in the dtype that it was read or made in; a number that is written is cast to
+// the dtype of its place by the law of schemas/ops/expression.h. A double stands for a number of f64, so that tests
+// write numbers.
 //
 //   Number(3.0) == Number(ScalarValue{DType::kU8, 0, 3})        numbers are equal, whatever their dtypes
 //   CastTo(DType::kU8, 300.0) == 255.0                          as a cast of the catalog
@@ -28,7 +28,7 @@ class Number {
 
   DType dtype() const { return value_.dtype; }
   const ScalarValue& value() const { return value_; }
-  // The nearest f64; of a complex number the real part.
+  // The nearest f64; a complex number's real part.
   explicit operator double() const;
   int64_t ToInt() const;
   bool is_nan() const;       // of a complex number: in either part

@@ -8,8 +8,8 @@
 // spreads writes disjoint parts; one that goes by rounds reduces its parts further). A temporary buffer may be written
 // again, by another value, when what it held is not needed any more; an output may be written in parts
 // (buffer_contents.h), or hold a narrower value before, which is widened there (widening.h); a product may be added to
-// one that is there. What is reduced for others alone may pass on, in their memory, and have none (kPassing). Each step
-// is a phase of the programs; steps that touch nothing that the others write may share one
+// one that is there. A reducer that keeps no copy of its result may write it straight into the memory of those who want
+// it (kPassing). Each step is a phase of the programs; steps that touch nothing that the others write may share one
 // (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with the
 // local work before them, whose messages are under way while that runs.
 //
@@ -154,16 +154,16 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Of a contraction: kNewPhase.
+// A contraction's is kNewPhase.
 StepStart StartOf(const Step& step);
-// What a step's line begins with: "with " of one in the phase of the step before, else "".
+// The begin of a step's line: "with " for one in the phase of the step before, else "".
 std::string_view ToText(StepStart start);
 // "->" or "+->".
 std::string_view ToText(KernelStore store);
 // Whether the value lies in a kPassing buffer; false of one that isn't there.
 bool IsPassing(const Plan& plan, int value);
 // The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
-// before its own, in which it is there; of what passes on, that is the one in which it is reduced.
+// before its own, in which it is there; if it passes on, that is the one in which it is reduced.
 std::vector<int> PhasesOf(const Plan& plan);
 // The first step after `step` of another phase.
 size_t EndOfPhase(const std::vector<int>& phases, size_t step);
@@ -188,7 +188,7 @@ struct PlanTraffic {
 PlanTraffic TrafficOf(const Plan& plan);
 // Bytes of the plan's buffers on each worker while it runs, inputs included, what passes on not; indexed as TrafficOf.
 std::vector<int64_t> PeakBytes(const Plan& plan);
-// In-memory size of the plan's description; what the coordinator's cache counts.
+// In-memory size of the plan's description, which the coordinator's cache counts.
 int64_t DescriptionBytes(const Plan& plan);
 
 }  // namespace tessera

@@ -182,7 +182,7 @@ class PlanParser {
     return values;
   }
 
-  // What is left of the line, from its next character that is not white space.
+  // The rest of the line, from its next character that is not white space.
   static std::string_view Rest(Scanner& scanner) {
     scanner.TryTake("");
     return scanner.rest();

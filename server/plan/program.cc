@@ -76,7 +76,7 @@ class ExchangeLowering {
  private:
   bool passes_on() const { return onward_ != nullptr && onward_->exchange.role == ExchangeRole::kMove; }
 
-  // Of what passes on: each transfer in one cell of the move that brings it on. `cells`: their numbers, by where it
+  // Cuts transfers that pass on: each into one cell of the move that brings it on. `cells`: their numbers, by where it
   // begins.
   std::vector<Transfer> Cut(absl::Span<const Transfer> transfers, std::map<Shape, std::vector<size_t>>* cells) const {
     std::vector<Transfer> cut;
@@ -135,8 +135,8 @@ class ExchangeLowering {
     return start;
   }
 
-  // Of a pushed move: what the worker has of its own part, and all that it gives, each box read once; where it passes
-  // on, it is stored as it is reduced. Takes the own part out of `taken`.
+  // Adds a pushed move's stores: the worker's own part, and all that it gives, each box read once; where it passes on,
+  // it is stored as it is reduced. Takes the own part out of `taken`.
   void AddStores(std::vector<Transfer>& taken, Phase& phase) const {
     const auto take_own = [&] {
       std::erase_if(taken, [this](const Transfer& transfer) { return transfer.sources[0].worker == worker_; });
@@ -321,7 +321,7 @@ int LastWriter(const Plan& plan, const std::vector<int>& phases, size_t index, i
   return 0;
 }
 
-// The last phase before that of step `index` that writes its buffer on all workers that it writes on: who does, has
+// The last phase before that of step `index` that writes its buffer on all workers that it writes on: its writers have
 // waited for the readers before. 0 when none does.
 int LastWriterOnAll(const Plan& plan, const std::vector<int>& phases, size_t index) {
   const PlanValue& written = WrittenBy(plan, plan.steps[index]);
@@ -353,8 +353,8 @@ bool IsReadByPeers(const Plan& plan, const Step& step, const PlanValue& written)
          });
 }
 
-// Who must have read what step `index` overwrites on this worker: of a temporary, or what it widens in its place. (Of
-// what is added to nobody has read anything: BufferContents::Add.)
+// Adds the workers that must have read the value that step `index` overwrites on this worker: a temporary's, or one
+// that it widens in its place. (Nobody has read a value that is added to: BufferContents::Add.)
 void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, WorkerIndex worker,
                 std::vector<Phase>& made) {
   const PlanValue& written = WrittenBy(plan, plan.steps[index]);
@@ -362,7 +362,7 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
   const bool widens = local != nullptr && WidensInPlace(plan, *local);
   if (!widens && plan.buffers[static_cast<size_t>(written.buffer)].kind != PlanBuffer::Kind::kTemporary) return;
   if (LastWriter(plan, phases, index, written.buffer) == 0) return;
-  // Those who write parts of what is widened don't wait for each other's readers.
+  // Workers that write parts of a widened value don't wait for each other's readers.
   const int from_phase = widens ? 0 : LastWriterOnAll(plan, phases, index);
   const bool is_written_here = written.spec.mesh.FindWorker(worker).has_value();
   Phase& phase = made[static_cast<size_t>(phases[index]) - 1];
@@ -397,8 +397,8 @@ void SortPeers(Phase& phase) {
   for (std::vector<int>* buffers : {&phase.writes, &phase.reads, &phase.reads_of_peers}) SortUnique(*buffers);
 }
 
-// Lowers the exchanges of steps [first, end), which share a phase. Those of larger elements come first, so that every
-// part of a message lies at a multiple of its element size.
+// Lowers the exchanges of steps [first, end), which share a phase. Exchanges of larger elements come first, so that
+// every part of a message lies at a multiple of its element size.
 absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, size_t first, size_t end,
                             WorkerIndex worker, MessageDrafts* drafts, std::vector<Phase>& made) {
   if (first == end) return absl::OkStatus();

@@ -11,8 +11,8 @@
 //
 // Two ways to reach a peer's bytes: mapped (read in place from its arena) or messages (one message
 // per pair of workers and phase, packed in the order of the receiver's transfers; it travels in chunks). A
-// program holds both descriptions; the executor takes per peer the one that works there. What is mapped is done by
-// whole instructions, what comes in messages by their pieces, each of which waits for its own chunks alone.
+// program holds both descriptions; the executor takes per peer the one that works there. Whole instructions work on
+// mapped bytes; pieces of them work on bytes from messages, and each piece waits for its own chunks alone.
 
 #include <cstdint>
 #include <vector>
@@ -44,7 +44,7 @@ struct CopyInstruction {
 };
 
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
-// be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted. Of one
+// be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted. With one
 // term, it is a move that converts, or that is stored to peers: to them alone, the first of whom has the destination,
 // where nothing of it stays here. A destination that passes on (PassingBuffer) is written where messages need it; the
 // pushes are all who want it, this worker too.
@@ -64,14 +64,14 @@ struct ReduceInstruction {
   bool operator==(const ReduceInstruction&) const = default;
 };
 
-// A kernel. The inputs of a matmul may be peers'. That of a cast may lie in its output's memory (widening.h).
+// A kernel. The inputs of a matmul may be peers'. The input of a cast may lie in its output's memory (widening.h).
 struct KernelInstruction {
   LocalOp op;
   std::vector<Operand> inputs;
   std::vector<Shape> input_extents;
   std::vector<DType> input_dtypes;
   std::vector<uint8_t> input_is_zero;  // 1: counts as zeros here (counted_once)
-  // Of inputs in peers' memory: the bytes that this instruction is the first of its phase to read.
+  // Bytes of inputs in peers' memory that this instruction is the first of its phase to read.
   std::vector<int64_t> input_received_bytes;
   Operand output;
   Shape output_extents;
@@ -86,7 +86,7 @@ struct KernelInstruction {
 
 using Instruction = std::variant<CopyInstruction, ReduceInstruction, KernelInstruction>;
 
-// Of what lies in a message's memory, in bytes.
+// Alignment of each part in a message's memory, in bytes.
 inline constexpr int64_t kMessageAlignment = 64;
 inline int64_t AlignInMessage(int64_t bytes) {
   return (bytes + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
@@ -107,7 +107,7 @@ struct ChunkRange {
   bool operator==(const ChunkRange&) const = default;
 };
 
-// What this worker sends in a phase where a peer cannot map it: the regions, each row-major, in the order of their
+// The regions that this worker sends in a phase where a peer cannot map it, each row-major, in the order of their
 // chunks.
 struct MessagePart {
   DType dtype = DType::kF32;         // in the message
@@ -127,7 +127,7 @@ struct OutgoingMessage {
   int64_t memory_bytes = 0;  // of the whole message in memory
   bool operator==(const OutgoingMessage&) const = default;
 };
-// What comes from a peer; the pieces of this phase's instructions say which operands it has.
+// A peer's message; the pieces of this phase's instructions say which operands it has.
 struct IncomingMessage {
   WorkerIndex from;
   std::vector<MessageChunk> chunks;
@@ -143,15 +143,14 @@ struct StagedOperand {
   Strides strides;  // in elements, in the message
   bool operator==(const StagedOperand&) const = default;
 };
-// One of the pieces that replace an instruction when an operand of it comes in a message; of a contraction, all its
-// products when some operand comes so. Operands of mapped peers are read in place. Bytes that several products multiply
-// come once and are operands of each.
+// One of the pieces that replace an instruction when an operand of it comes in a message; a contraction's pieces
+// replace all its products when some operand comes so. Operands of mapped peers are read in place. Bytes that several
+// products multiply come once and are operands of each.
 struct InstructionPiece {
   int instruction = 0;  // index into the phase's `instructions`
   Instruction work;
   std::vector<StagedOperand> operands;
-  // Of products: those of a region write and add to the same elements, and run in this order. Others may run before
-  // them.
+  // Products of one region write and add to the same elements, and run in this order. Others may run before them.
   int region = 0;
   bool operator==(const InstructionPiece&) const = default;
 };
@@ -171,13 +170,13 @@ struct Phase {
   // Peers that this phase reads from and those that read this worker's memory in it, sorted.
   std::vector<WorkerIndex> reads_from;
   std::vector<WorkerIndex> read_by;
-  // Of those it reads from: whose sums it takes. They come in messages alone.
+  // The peers among them whose sums it takes. They come in messages alone.
   std::vector<WorkerIndex> sums_from;
   // The last earlier phase of this program that a peer must have published before it is read: 0 when only
   // what was there before the program is read.
   int peer_phase = 0;
-  // Peers whose memory this phase writes, and those that write this worker's in it, sorted. Who is written
-  // publishes the phase before when its memory is free for it, and a pusher waits for that.
+  // Peers whose memory this phase writes, and those that write this worker's in it, sorted. A worker whose memory is
+  // written publishes the phase before when that memory is free, and a pusher waits for that.
   std::vector<WorkerIndex> pushes_to;
   std::vector<WorkerIndex> pushed_by;
   // kPush: what `reads_from` gives was written here by them, in phase `peer_phase`; the instructions are for
@@ -218,8 +217,8 @@ struct Program {
 
 enum class MessageLists : uint8_t { kOmit = 0, kBuild = 1 };
 
-// What travels on its own, so that packing, the wire and the work on what has come overlap: large enough that a chunk
-// costs little beside its bytes, small enough that some of them stay in the cache. The same on all workers.
+// The largest chunk, so that packing, the wire and the work on what has come overlap: large enough that a chunk costs
+// little beside its bytes, small enough that some of them stay in the cache. The same on all workers.
 // docs/limits.md: max_chunk_bytes
 inline constexpr int64_t kMaxChunkBytes = 1 << 20;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sub-meshes: the positions of a mesh at given coordinates of some of its dims. Those dims stay, with size 1, so
+// Sub-meshes: the positions of a mesh at given coordinates of some of its dims. The chosen dims stay, with size 1, so
 // that the others keep their numbers.
 //
 //   x = f64[8,6] @ mesh(2,2) [S(0), S(1)]
@@ -24,7 +24,7 @@ struct MeshCoordinate {
   bool operator==(const MeshCoordinate&) const = default;
 };
 
-// What the positions have in common whose shard along the dim (an index into DimIntervals) is this one.
+// The coordinates that all positions with this shard along the dim (an index into DimIntervals) have in common.
 std::vector<MeshCoordinate> CoordinatesOfShard(const TensorSpec& spec, int tensor_dim, int64_t shard);
 
 // The positions at these coordinates; the mesh itself where that is all.

@@ -182,8 +182,8 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // What all workers together receive can be counted. Otherwise it is the tensor that is too large, and no step that is
-  // wrong.
+  // The bytes that all workers together receive can be counted. Otherwise it is the tensor that is too large, and no
+  // step that is wrong.
   absl::Status CheckSizes() const {
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       std::vector<const Exchange*> exchanges;
@@ -258,7 +258,7 @@ class Verifier {
 
   bool TouchesTheSame(const std::vector<Touch>& earlier, const Touch& touch) const {
     return std::any_of(earlier.begin(), earlier.end(), [&](const Touch& other) {
-      // What is written after a part is another one.
+      // A value that is written after a part is another part.
       const bool are_parts =
           other.is_written && touch.is_written && other.value != touch.value && contents_->IsPart(other.value);
       return (other.is_written || touch.is_written) && !are_parts &&
@@ -292,14 +292,14 @@ class Verifier {
     if (other->exchange.delivery != exchange->exchange.delivery)
       return Wrong("shares a phase with exchanges of another delivery");
     if (!IsValue(other->source) || !IsValue(exchange->source)) return Wrong("no value %", exchange->source);
-    // What was pushed waits for who pushed it alone.
+    // A pushed value waits for its pusher alone.
     if (exchange->exchange.delivery == Delivery::kPull && IsInput(other->source) != IsInput(exchange->source)) {
       return Wrong("shares a phase, but not with exchanges that wait for the same");
     }
     return absl::OkStatus();
   }
 
-  // What stores in the phase before `phase`, beside what that has.
+  // Checks that the move's stores, in the phase before its own, touch nothing that others may touch.
   absl::Status CheckStores(size_t index, const ExchangeStep& move, absl::Span<const int> phases) const {
     if (IsPassing(plan_, move.source)) return absl::OkStatus();  // VerifyPassing
     if (!IsInput(move.source) || !IsValue(move.destination) || state_[BufferOf(move.destination)].touched_phase != 0) {
@@ -372,7 +372,7 @@ class Verifier {
 
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
     if (terms < 2) return Wrong("reduces what has one term");
-    // Of an average the last round divides.
+    // The last round of an average divides.
     const bool is_last = !exchange.is_by_rounds() || exchange.rounds.is_last();
     const ReduceOp op = exchange.source.partial_op();
     if (exchange.reduce_op != (op == ReduceOp::kAvg && !is_last ? ReduceOp::kSum : op))

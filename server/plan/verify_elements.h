@@ -1,6 +1,7 @@
 #pragma once
 
-// What exchanges that together write one value do to each of its elements, in small worlds. A part of VerifyPlan.
+// Checks of what exchanges that together write one value do to each of its elements, in small worlds. A part of
+// VerifyPlan.
 
 #include <vector>
 

@@ -212,7 +212,7 @@ struct ExtentsCheck {
   }
 };
 
-// Of the ops that keep their elements' dtype, and those that give or take i64.
+// Checks ops that keep their elements' dtype, and those that give or take i64.
 absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
   const auto expect = [&](int value, DType wanted) {
     const DType dtype = plan.values[static_cast<size_t>(value)].spec.dtype;
@@ -307,7 +307,7 @@ absl::Status CheckDTypes(const Plan& plan, const LocalStep& step) {
   return absl::OkStatus();
 }
 
-// Of runs that lie apart: each shard is one, in every input alike.
+// Checks runs that lie apart: each shard is one, in every input alike.
 absl::Status CheckRuns(const Plan& plan, const LocalStep& step) {
   const auto& merge = std::get<MergeOp>(step.op);
   const size_t wanted = merge.result == SortResult::kPlaces ? 2 : 1;

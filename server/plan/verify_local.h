@@ -1,6 +1,6 @@
 #pragma once
 
-// What VerifyPlan asks of a local step: operands on the output's mesh, numbers of operands and scalars
+// VerifyPlan's checks of a local step: operands on the output's mesh, numbers of operands and scalars
 // that the op takes, dtypes, and on every position extents that fit each other.
 
 #include "absl/status/status.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-// Widening in place: a value that becomes one of a wider dtype in its own memory. What moves in the narrow dtype, and
-// is passed on in it, needs no temporary then. The narrow value lies at the end of the wide one's memory:
+// Widening in place: a value that becomes one of a wider dtype in its own memory. A value that moves in the narrow
+// dtype, and is passed on in it, needs no temporary then. The narrow value lies at the end of the wide one's memory:
 //
 //   b1 : output 48 bytes on mesh(2)
 //   out %1 : f64[6] @ mesh(2) [R] in b1

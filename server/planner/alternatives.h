@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Of the predicted seconds of the other way: predictions are no better than that.
+// A way is taken if it is below this share of the other's predicted seconds: predictions are no better than that.
 inline constexpr double kWorthwhile = 0.8;
 
 // The step by which others take what `step` wrote from where it lies.
@@ -28,7 +28,7 @@ void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps);
 // Whether nothing else of the plan lies in the value's buffer, at any time or until the value is widened in its place.
 bool IsOnlyValueOfItsBuffer(const Plan& plan, int value);
 
-// What was measured chooses nothing: the reference constants, and which hosts the workers are on.
+// The topology with reference constants, as measurements choose nothing: only the hosts of the workers are kept.
 Topology ReferenceOf(const Topology& topology);
 
 // Exchanges of several values that share their phases, and what may replace them.
@@ -42,8 +42,8 @@ class PhaseAlternative {
   // How many steps it replaces.
   size_t size() const { return direct_.size(); }
   std::vector<Step> Steps() const;
-  // What they replace, none by relays or rounds; where several workers of a host want the same from far, once, and
-  // shared.
+  // The steps that they replace, none by relays or rounds; several workers of a host that want the same from far take
+  // it once, and share it.
   std::vector<Step> DirectSteps() const;
 
  private:

@@ -121,7 +121,7 @@ absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& de
   return moved;
 }
 
-// What moves and reduces is a phase, what spreads is another; between them comes what was stored as it was reduced.
+// Moves and reductions share one phase. The next phase makes the stored results visible. A last phase spreads them.
 void PlanBuilder::AddInPhases(std::vector<ExchangeStep> steps, StepStart start) {
   std::array<std::vector<ExchangeStep>, 3> phases;
   for (ExchangeStep& step : steps) {
@@ -264,7 +264,7 @@ void PlanBuilder::AddShares() {
   for (Step& step : plan_.steps) {
     auto* exchange = std::get_if<ExchangeStep>(&step);
     const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
-    // What passes on is there in the phase after it was reduced.
+    // A passed value is there in the phase after it was reduced.
     const bool follows = spreads || (exchange != nullptr && IsPassing(plan_, exchange->source));
     if (!follows && StartOf(step) == StepStart::kNewPhase) add_shares();
     const bool is_settled =

@@ -29,7 +29,7 @@ struct ValueMove {
   int value = 0;
   TensorSpec destination;
   std::optional<int> place = {};  // the value that it is brought to, where it has to move; none: a new temporary
-  // Of pending terms: where each element is reduced, in the destination's dtype, and stored from to the destination.
+  // Where each element of pending terms is reduced, in the destination's dtype, and stored from to the destination.
   std::optional<TensorSpec> reduced_at = {};
 };
 
@@ -63,10 +63,9 @@ class PlanBuilder {
   // value, and no step, when it has it already.
   absl::StatusOr<int> AddRedistribute(int value, const TensorSpec& destination,
                                       TemporaryLayout layout = TemporaryLayout::kDefault);
-  // The same for several values at once, in three phases at most: one moves and reduces, in one what was reduced
-  // elsewhere is there, one spreads what was reduced.
-  // (Finish adds another one where there are several hosts: what was taken once for a host is shared.)
-  // The values that have to move are all inputs, or none is.
+  // The same for several values at once, in three phases at most: one moves and reduces, the next has the results that
+  // were reduced elsewhere, the last spreads what was reduced. (Finish adds another one where there are several hosts:
+  // cells that were taken once for a host are shared.) The values that have to move are all inputs, or none is.
   absl::StatusOr<std::vector<int>> AddRedistributes(absl::Span<const ValueMove> moves);
   // Like AddRedistribute, for an op that needs the operand elsewhere: says so in Plan::implicit when bytes move.
   absl::StatusOr<int> AddImplicitRedistribute(int value, const TensorSpec& destination);
@@ -76,8 +75,8 @@ class PlanBuilder {
   // destination has the source's rank.
   absl::StatusOr<int> AddSlicedRedistribute(int value, absl::Span<const int64_t> source_start,
                                             absl::Span<const int64_t> source_step, const TensorSpec& destination);
-  // The steps of AddSlicedRedistribute with step 1, into values that are there: what moves and reduces in one phase,
-  // `start` of which, and what spreads in the next. The values that move are all inputs, or none is.
+  // The steps of AddSlicedRedistribute with step 1, into values that are there: moves and reductions in one phase,
+  // `start` of which, and spreads in the next. The values that move are all inputs, or none is.
   absl::Status AddMoves(absl::Span<const SliceMove> moves, StepStart start = StepStart::kNewPhase);
   const PlanValue& value(int id) const { return plan_.values[static_cast<size_t>(id)]; }
   Plan& plan() { return plan_; }
@@ -92,11 +91,11 @@ class PlanBuilder {
   // The steps that bring a slice of a value to another value; at least one.
   absl::StatusOr<std::vector<ExchangeStep>> MakeStepsTo(int value, absl::Span<const int64_t> source_start,
                                                         absl::Span<const int64_t> source_step, int destination) const;
-  // Of a value with pending terms that is reduced elsewhere.
+  // Steps for a value with pending terms that is reduced elsewhere.
   absl::StatusOr<std::vector<ExchangeStep>> MakePassingSteps(const ValueMove& move, int destination);
   void AddInPhases(std::vector<ExchangeStep> steps, StepStart start);
   WorkerHosts HostsOn(const Topology& topology) const;
-  // What several workers of a host want from far crosses once: adds the steps that share it.
+  // Lets a cell that several workers of a host want from far cross once: adds the steps that share it.
   void AddShares();
   bool IsPushedAgain(int value) const;
 

@@ -68,7 +68,7 @@ std::string BoundText(const Contraction& notation, const GridCandidate& grid, co
                 WithCommas(static_cast<int64_t>(std::ceil(bound))), " together");
 }
 
-// Of the contraction in a plan of its own.
+// Predicted seconds of the contraction in a plan of its own.
 absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const SplitProblem& problem,
                                           const WorkingOff& way) {
   PlanBuilder alone;
@@ -87,7 +87,7 @@ absl::StatusOr<double> PredictContraction(const PlanBuilder& builder, const Spli
 std::vector<WorkingOff> WaysInPanels(const SplitProblem& problem, const OverlapLimits& limits) {
   std::vector<WorkingOff> ways;
   for (const WrittenInPanels& written : WriteInPanels(problem)) {
-    // Of the letter: what one product adds up, and what lies together of a shard.
+    // Least extent of the letter: of the part that one product adds up, and of the part that lies together in a shard.
     const int64_t products = std::max<int64_t>(1, static_cast<int64_t>(written.cuts.size()));
     const int64_t least_extent = std::max(CeilDivide(limits.least_extent * products, written.shard_count),
                                           CeilDivide(limits.least_extent, kLeastShareOfShard));
@@ -99,7 +99,7 @@ std::vector<WorkingOff> WaysInPanels(const SplitProblem& problem, const OverlapL
   return ways;
 }
 
-// Of several ways the fastest; at once where none is worthwhile.
+// The fastest of several ways; at once where none is worthwhile.
 absl::StatusOr<WorkingOff> ChooseFastest(const PlanBuilder& builder, const SplitProblem& problem,
                                          std::vector<WorkingOff> ways, const OverlapLimits& limits) {
   WorkingOff best;

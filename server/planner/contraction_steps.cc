@@ -16,10 +16,10 @@ namespace {
 using ValuePair = std::array<int, 2>;
 using OperandPair = std::array<ContractOperand, 2>;
 
-// What parts, or panels, have in memory at once of what is gathered.
+// So many gathered parts, or panels, are in memory at once.
 constexpr int kOverlapped = 2;
 
-// What of a value is in the range, whose letter starts at `start` there.
+// A view of the value's part in the range, whose letter starts at `start` there.
 int AddRangeView(PlanBuilder& builder, int value, const PartRange& range, int64_t start, const std::string& letters) {
   const PlanValue whole = builder.value(value);
   const int64_t stride = whole.strides[static_cast<size_t>(DimOf(letters, range.letter))];

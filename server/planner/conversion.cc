@@ -109,7 +109,7 @@ int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<c
   if (wanted.empty()) return 0;
   int64_t elements = 0;
   for (const HeldBox& want : wanted) elements += NumElements(want.box);
-  // What stays pending tells several sums apart.
+  // Mesh dims that stay pending tell several sums apart.
   const bool same_mesh = HaveSameArrangement(source_.mesh, destination_.mesh);
   const auto is_of_first_sum = [&](const HeldBox& have) {
     bool is_same = have.box == held[0].box;

@@ -4,7 +4,7 @@
 // many are priced.
 //
 //   f64[8,4] @ mesh(4) [S(0)] -> [R], workers 0 and 1 on one host, 2 and 3 on the other:
-//   each worker receives 192 bytes, each host 128: what both workers want of the other host crosses once.
+//   each worker receives 192 bytes, each host 128: elements that both workers want of the other host cross once.
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ class Conversion {
     Position term;  // coordinates on pending mesh dims; of others 0
     bool operator==(const HeldBox&) const = default;
   };
-  // What the workers have, each different box once.
+  // The boxes that the workers have, each different one once.
   static std::vector<HeldBox> BoxesOf(const TensorSpec& spec, absl::Span<const WorkerIndex> workers);
   static std::pair<std::vector<HeldBox>, double> SampleOf(std::vector<HeldBox> boxes);
   void ReduceExactly(const Topology& topology);
@@ -50,7 +50,8 @@ class Conversion {
   const TensorSpec& source_;
   const TensorSpec& destination_;
   int64_t terms_;
-  // Of sums: by the destination's flat position, and what comes to each host from others. Empty: a formula says it.
+  // For sums: elements by the destination's flat position, and what comes to each host from others. Empty: a formula
+  // says it.
   std::vector<int64_t> reduced_elements_;
   std::map<int32_t, int64_t> reduced_elements_of_hosts_;
 };

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Of a finished plan.
+// Adds them to a finished plan.
 void AddDonations(Plan& plan);
 
 }  // namespace tessera

@@ -32,7 +32,8 @@ std::optional<TensorSpec> ShardedMore(const TensorSpec& spec, int64_t free_bytes
   for (size_t j = 0; j < spec.placements.size(); ++j) {
     free = free << 1 | (spec.placements[j].is_replicate() && spec.mesh.shape()[j] > 1 ? 1u : 0u);
   }
-  // There are at most kMaxMeshDims. Of as many the first: downwards, since the first mesh dim is the highest bit.
+  // There are at most kMaxMeshDims. Among sets of as many the first is taken: downwards, since the first mesh dim is
+  // the highest bit.
   for (int count = 1; count <= std::popcount(free); ++count) {
     for (uint32_t dims = free; dims > 0; --dims) {
       if (std::popcount(dims) != count || (dims & ~free) != 0) continue;

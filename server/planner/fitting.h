@@ -1,6 +1,6 @@
 #pragma once
 
-// What of a tensor would fit where the tensor itself does not: for the message that refuses it. Pure.
+// Suggests what of a tensor would fit where the tensor itself does not: for the message that refuses it. Pure.
 //
 //   WhatWouldFit(f32[1024,64] @ mesh(4) [R], 100000):
 //   "f32[1024,64] @ mesh(4) [R] would fit with placements [S(0)], or shortened to f32[390,64]"

@@ -23,7 +23,7 @@ bool IsPlainReduction(const FusedNode& node) {
          node.resolution.operands[0].counted_once.empty() && node.resolution.scalars.empty();
 }
 
-// What is computed of each element before it is stored, or reduced.
+// The expression that is computed of each element before it is stored, or reduced.
 Expression ExpressionOf(const FusedNode& node) {
   if (const auto* map = std::get_if<MapOp>(&*node.resolution.local)) return map->expression;
   const auto& reduction = std::get<ReduceLocalOp>(*node.resolution.local);
@@ -106,7 +106,7 @@ class Fuser {
     }
   }
 
-  // What the node takes twice, as t * t does, is one input.
+  // A value that the node takes twice, as t * t does, becomes one input.
   void MergeEqualInputs(FusedNode& node) {
     Joined joined;
     std::vector<int32_t> numbers;
@@ -140,7 +140,7 @@ class Fuser {
     const FusedNode& before = nodes_[static_cast<size_t>(made_by)];
     if (!IsPlainMap(before)) return std::nullopt;
     if (uses_[static_cast<size_t>(value)] != 1 && (!IsAsCheapAsRead(before) || Moves(before))) return std::nullopt;
-    // As many elements as the map has that takes them in; of a reduction, as what it reduces has.
+    // As many elements as the map has that takes them in; for a reduction, as many as it reduces.
     const TensorSpec& output = node.mapped.has_value() ? *node.mapped : node.resolution.outputs[0];
     const TensorSpec& between = before.resolution.outputs[0];
     const bool is_reduced = node.family == OpFamily::kReduction && !node.mapped.has_value();

@@ -31,7 +31,7 @@ struct FusedNode {
   OpResolution resolution;
   std::vector<int> inputs;  // values of the graph: the tensor operands
   int first_result = 0;     // a value of the graph
-  // Of a reduction that took in maps: what they give, which is what it reduces.
+  // The maps' result, which a reduction that took in maps reduces.
   std::optional<TensorSpec> mapped = {};
   std::vector<ScalarOrigin> origins;  // of the resolution's scalars, then of its epilogue's
 };

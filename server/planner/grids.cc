@@ -46,7 +46,7 @@ Placement ShardOf(std::string_view letters, char letter) {
   return dim >= 0 ? Placement::Shard(dim) : kReplicate;
 }
 
-// What a mesh dim does to the left operand, the right one and the product.
+// A mesh dim's role for the left operand, the right one and the product.
 struct Role {
   Placement left;
   Placement right;
@@ -118,13 +118,13 @@ class GridPricer {
     return seconds[a] != seconds[b] ? seconds[a] < seconds[b] : a < b;
   }
 
-  // What one more of the best takes at most, if anything has to be converted for it.
+  // The most that one more of the best may take, if anything has to be converted for it.
   double WorstSeconds(size_t count) const {
     if (best_.size() < count) return std::numeric_limits<double>::infinity();
     return candidates_[best_.back()].is_resident ? 0 : candidates_[best_.back()].seconds;
   }
 
-  // Those from `first` on among the best.
+  // Ranks the candidates from `first` on among the best.
   void Rank(size_t first, size_t count) {
     std::vector<double> least_s(candidates_.size());
     for (size_t number = first; number < candidates_.size(); ++number) {
@@ -195,7 +195,7 @@ class GridPricer {
     return output_.mesh.shape()[j] == 1 || (kind != DTypeKind::kFloat && kind != DTypeKind::kComplex);
   }
 
-  // Roles that can lead to the output on mesh dim `j`: what is pending there must come out of the product.
+  // Roles that can lead to the output on mesh dim `j`: a pending sum there must come out of the product.
   std::vector<Role> RolesOf(size_t j) const {
     const Placement& wanted = output_.placements[j];
     std::vector<Role> roles;
@@ -406,7 +406,7 @@ class GridPricer {
     return received;
   }
 
-  // What is read in place, those who multiply nothing don't take.
+  // Workers that multiply nothing don't take operands that are read in place.
   Received ReceivedOf(const TensorSpec& own, std::string_view letters, const TensorSpec& on_grid,
                       const TensorSpec& product, const HostWorkers* holders) {
     OperandWay& way = Way(own, letters, on_grid);
@@ -431,8 +431,8 @@ class GridPricer {
     return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
   }
 
-  // What the busiest worker receives, and of several hosts the busiest from the others. Of a grid that takes longer
-  // than `worst_s` only as much as it takes to know that.
+  // Adds the bytes that the busiest worker receives, and with several hosts those that the busiest one receives from
+  // the others. For a grid that takes longer than `worst_s` it adds only as much as it takes to know that.
   void AddReceived(GridCandidate& grid, double worst_s) {
     const WorkersOnHosts* const hosts = on_hosts_.has_value() ? &*on_hosts_ : nullptr;
     Received all =
@@ -454,7 +454,7 @@ class GridPricer {
     grid.seconds += SecondsOf(grid.received_bytes, grid.host_received_bytes);
   }
 
-  // What every grid of these sizes takes at least: its workers multiply an equal part each, of which they have no more
+  // The least that every grid of these sizes takes: its workers multiply an equal part each, of which they have no more
   // than the largest shards.
   double LeastSecondsOf(const std::array<int64_t, 4>& sizes) const {
     const auto [pb, pm, pn, pk] = sizes;

@@ -9,8 +9,8 @@
 // resident placements, with the conversion of operands and of the result: received words per worker
 // mk/(pm pk)(1 - 1/pn) + kn/(pk pn)(1 - 1/pm) + mn/(pm pn)(1 - 1/pk) when operands are spread evenly over
 // their grid faces. Operands that fit as they lie, with the output, are not converted; else the
-// cheapest grid that reaches the output spec wins, and ties go to the earlier in enumeration order. Of several hosts,
-// what the busiest host receives is priced as well: bytes that its workers want of others cross once
+// cheapest grid that reaches the output spec wins, and ties go to the earlier in enumeration order. Bytes that the
+// busiest of several hosts receives are priced as well: those that its workers want of others cross once
 // (operand_reading.h). The choice follows from specs, hosts and reference constants, never from what was measured.
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct GridCandidate {
   bool is_resident = true;  // nothing is converted
   // Busiest worker, conversions of operands and result included.
   int64_t received_bytes = 0;
-  // Of several hosts: what the busiest one receives from others, once for all its workers. Else 0.
+  // With several hosts: bytes that the busiest one receives from others, once for all its workers. Else 0.
   int64_t host_received_bytes = 0;
   double flops = 0;  // of the busiest worker
   int64_t peak_bytes = 0;

@@ -155,7 +155,7 @@ bool MayComeInPanels(const SplitProblem& problem) {
   for (const OperandReading* operand : problem.operands) {
     if (PendingTerms(operand->own, operand->on_grid) > 1) return false;
     if (operand->way == OperandReading::Way::kPieces) {
-      // Holders that share what they give may cut a panel elsewhere. Who multiplies nothing takes no pieces.
+      // Holders that share what they give may cut a panel elsewhere. A worker that multiplies nothing takes no pieces.
       if (CountReplicas(operand->own) > 1 || HasEmptyShards(problem.product)) return false;
     }
     is_from_far = is_from_far || ComesFromFar(*operand, problem.topology);

@@ -54,7 +54,7 @@ struct Panels {
   };
   WrittenInPanels written;
   std::vector<PartRange> ranges;  // of its letter, in order; the first is the largest
-  // Of the first two all that isn't in place is gathered, none of it is read in the shards of others.
+  // The first two ways gather all that isn't in place, and read none of it in the shards of others.
   Way way = Way::kOverlapped;
 };
 

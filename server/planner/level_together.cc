@@ -18,7 +18,7 @@ constexpr int64_t kWorthwhilePart = 20;
 
 using BytesByWorker = std::vector<int64_t>;
 
-// Whose holders can be chosen.
+// Whether the exchange's holders can be chosen.
 bool HasChoice(const Exchange& exchange) {
   return exchange.role == ExchangeRole::kMove && exchange.far_takers == FarTakers::kEach &&
          CountReplicas(exchange.source) > 1 && exchange.source.mesh.size() <= kMaxLevelledPositions;
@@ -70,7 +70,7 @@ class Leveller {
 
   int64_t Busiest() const { return total_.empty() ? 0 : *std::max_element(total_.begin(), total_.end()); }
 
-  // What the busiest would give if all who can gave as much.
+  // The busiest worker's load if all who can gave as much.
   int64_t LeastForAll() const {
     absl::flat_hash_set<size_t> givers;
     for (size_t i = 0; i < total_.size(); ++i) {

@@ -33,8 +33,8 @@ struct OperandReading {
   TensorSpec on_grid;         // in the operand's own dtype
   DType dtype = DType::kF32;  // that is multiplied
   Way way = Way::kOwnShard;
-  // Converted by a step of its own, into another temporary. What is gathered is converted on the way, but where it is
-  // passed on: fewer bytes are.
+  // Converted by a step of its own, into another temporary. A gathered operand is converted on the way, unless it is
+  // passed on: fewer bytes pass on unconverted.
   bool is_cast = false;
   Exchange pieces;                          // kPieces: the whole operand's
   Collective name = Collective::kExchange;  // of what moves
@@ -77,7 +77,7 @@ class OperandParts {
   std::optional<ContractOperand> whole_;
   std::optional<ContractOperand> whole_in_;  // on the workers of the last range
   std::vector<MeshCoordinate> whole_at_;     // which are at these coordinates
-  // Those of the first parts.
+  // The first parts' temporaries.
   std::vector<std::optional<int>> gathered_;
   std::optional<int> converted_;
   size_t gathered_count_ = 0;

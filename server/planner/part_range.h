@@ -40,8 +40,8 @@ std::vector<PartRange> CommonRanges(const TensorSpec& product, const TensorSpec&
 // The ranges cut into pieces of at most so many elements.
 std::vector<PartRange> CutRanges(const std::vector<PartRange>& ranges, int64_t most_elements);
 
-// What of an operand, or of the product, the part's workers have. The operand may lack the letter; its mesh is the
-// product's.
+// The spec of what the part's workers have of an operand, or of the product. The operand may lack the letter; its mesh
+// is the product's.
 TensorSpec OnGridIn(const PartRange& range, const TensorSpec& spec, std::string_view letters);
 TensorSpec OutputIn(const PartRange& range, const TensorSpec& output, std::string_view letters);
 

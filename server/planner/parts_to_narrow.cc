@@ -41,7 +41,7 @@ TensorSpec PlaceBy(TensorSpec place, std::optional<int> dim) {
   return place;
 }
 
-// What is no array, or has one element: at the first worker.
+// The place of a value that is no array, or has one element: at the first worker.
 TensorSpec PlaceAtFirst(const TensorSpec& source) {
   std::vector<MeshCoordinate> first;
   for (int d = 0; d < source.mesh.ndim(); ++d) first.push_back({d, 0});
@@ -63,7 +63,7 @@ std::optional<Narrowing> BestNarrowing(const TensorSpec& source, const TensorSpe
   const absl::StatusOr<RedistributeBound> wide = BoundRedistribute(source, WithDType(destination, source.dtype));
   const bool is_reduced = PendingTerms(source, destination) > 1 && !destination.has_partial();
   if (!wide.ok() || !is_reduced) return std::nullopt;
-  // Of what is reduced where it goes to, all but one replica takes it converted.
+  // If it is reduced where it goes to, all replicas but one take it converted.
   const int64_t wide_bytes = SizeBytes(source.dtype), narrow_bytes = SizeBytes(destination.dtype);
   const Wide elements = NumElements(source.shape), terms = PendingTerms(source, destination);
   const Wide replicas = CountReplicas(destination);

@@ -1,7 +1,7 @@
 #pragma once
 
-// PartsToNarrow: where a sum that becomes narrower is reduced and converted, so that the fewest bytes move. Pure. (What
-// has no pending terms is converted by its holders: pushed_moves.h.)
+// PartsToNarrow: where a sum that becomes narrower is reduced and converted, so that the fewest bytes move. Pure. (A
+// value without pending terms is converted by its holders: pushed_moves.h.)
 //
 //   f64[8,8] @ mesh(2) [P(sum)] -> f32[8,8] @ mesh(2; workers=2,3) [R]: where its terms are, by rows, which go on as
 //   f32. To mesh(2; workers=1,3) [S(0)], in two parts: rows 0 to 3 at worker 1, which has a term of them; the others
@@ -24,7 +24,7 @@ inline constexpr int64_t kMaxNarrowedParts = 64;  // docs/limits.md: max_narrowe
 struct NarrowedPart {
   TensorSpec source;  // on the workers that have it
   TensorSpec destination;
-  // Of its first element in their shards, by dim.
+  // The place of its first element in their shards, by dim.
   Shape source_start;
   Shape destination_start;
   // Where it goes first: where the terms are, each element at one worker, in the narrow dtype. None where no fewer
@@ -32,8 +32,8 @@ struct NarrowedPart {
   std::optional<TensorSpec> place;
 };
 
-// The parts, at least one, that are brought each by itself: all of it where no fewer bytes move in parts. Of dims that
-// would make more than kMaxNarrowedParts together, fewer are cut.
+// The parts, at least one, that are brought each by itself: all of it where no fewer bytes move in parts. Fewer dims
+// are cut where all would make more than kMaxNarrowedParts parts.
 std::vector<NarrowedPart> PartsToNarrow(const TensorSpec& source, const TensorSpec& destination);
 
 }  // namespace tessera

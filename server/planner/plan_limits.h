@@ -9,8 +9,8 @@
 namespace tessera {
 
 struct PlanLimits {
-  // Of the temporary buffers of a contraction, on each worker together; none: as many as what moves the fewest bytes
-  // takes.
+  // Bound of a contraction's temporary buffers, on each worker together; none: as many as the way that moves the fewest
+  // bytes takes.
   std::optional<int64_t> temporary_bytes;
 };
 

@@ -52,7 +52,7 @@ Expression CopyExpression(DType dtype) { return Expression{{{ScalarOp::kInput, d
 // Adds one op's steps to a plan, family by family.
 class OpPlanner {
  public:
-  // `inputs`: the values of its tensor operands. `mapped`: of a reduction with a map, what that gives.
+  // `inputs`: the values of its tensor operands. `mapped`: the map's result, for a reduction with a map.
   OpPlanner(PlanBuilder& builder, const OpCall& call, const OpResolution& resolution, std::optional<TensorSpec> mapped,
             std::vector<int> inputs, const Topology& topology, const PlanLimits& limits)
       : builder_(builder),
@@ -298,8 +298,8 @@ class OpPlanner {
     return moved;
   }
 
-  // All tensors move together. What moves in a dtype of fewer bytes than its result has comes to the end of the
-  // result's memory.
+  // All tensors move together. A tensor that moves in a dtype of fewer bytes than its result has comes to the end of
+  // the result's memory.
   absl::StatusOr<std::vector<int>> PlanMoves() {
     std::vector<Moved> all;
     std::vector<std::optional<int>> results(inputs_.size());
@@ -426,7 +426,7 @@ PlanScalars ScalarsOf(const std::vector<FusedNode>& nodes, const std::vector<Sca
       scalars.recipes.Append(recipes[origin.node].recipes()[origin.scalar]);
     }
   }
-  // Also of what is not computed: it may be refused.
+  // Calls that are not computed have requirements, too, by which they may be refused.
   for (const ScalarRecipes& required : recipes) scalars.recipes.AppendRequirements(required);
   return scalars;
 }

@@ -17,7 +17,7 @@ namespace {
 // The busiest stores at most this part more than an equal share.
 constexpr int64_t kLevelPart = 10;
 
-// What others take of each worker, in elements.
+// Elements that others take of each worker.
 std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
   std::map<WorkerIndex, int64_t> given;
   ExchangeWalk(exchange).VisitTraffic([](WorkerIndex, int64_t) {},
@@ -125,7 +125,7 @@ void PushMoves(Plan& plan, const Topology& topology) {
       for (ExchangeStep& step : pushed) AddPhase({std::move(step)}, steps);
       continue;
     }
-    // With what is spread after them anyhow.
+    // Joins them with the exchanges that spread after them anyhow.
     const size_t next_end = first < plan.steps.size() ? EndOfPhase(phases, first) : first;
     Phase joined = ExchangesOf(plan, first, next_end);
     if (!pulled.empty() && MayJoin(plan, pushed, joined)) {

@@ -1,14 +1,14 @@
 #pragma once
 
-// Pushed moves: what is moved is stored to those who want it by those who hold it, in place of being read by each.
+// Pushed moves: the holders of a tensor store it to the workers that want it, in place of being read by each.
 //
-// What becomes narrower is converted by its holders, so that the narrow bytes move and no temporary has them.
+// A holder converts what becomes narrower, so that the narrow bytes move and no temporary has them.
 //
 //   f32[4096] [S(0)] -> bf16 [R] on 4 workers: each receives 6 KiB.
 //
-// What several want of a tensor that they hold an equal part of each (an all-gather) is read once and stored to all of
-// them within a host: r + 1 passes over memory in place of 2 r. That costs a wait more, and is only done with what
-// doesn't fit the caches. Bytes received and sent are the same.
+// A giver of an all-gather, where several want a tensor that they hold an equal part of each, reads its part once and
+// stores it to all of them within a host: r + 1 passes over memory in place of 2 r. That costs a wait more, and is only
+// done with what doesn't fit the caches. Bytes received and sent are the same.
 //
 //   f32[16777216] [S(0)] -> [R] on 4 workers: each reads 16 MiB and stores them to 4 places, in place of reading 64 MiB
 //   and storing 64 MiB.
@@ -22,7 +22,8 @@ namespace tessera {
 
 inline constexpr int64_t kMaxPushedPositions = 256;  // docs/limits.md: max_pushed_positions
 
-// What is gathered, where the topology's `min_pushed_bytes` go to a worker. After all else of the exchanges is settled.
+// Pushes moves that gather, where the topology's `min_pushed_bytes` go to a worker. After all else of the exchanges is
+// settled.
 void PushMoves(Plan& plan, const Topology& topology);
 
 }  // namespace tessera

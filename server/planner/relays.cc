@@ -20,7 +20,7 @@ bool MayRelay(const Plan& plan, const Topology& reference, const ExchangeStep& m
          CountHosts({&move.exchange.source.mesh, &move.exchange.destination.mesh}, reference) >= kFewestHosts;
 }
 
-// What may replace the moves [first, end) of a phase; none where there are other steps, or no relays.
+// The steps that may replace the moves [first, end) of a phase; none where there are other steps, or no relays.
 std::optional<PhaseAlternative> FindRelays(const Plan& plan, const Topology& reference, size_t first, size_t end) {
   PhaseAlternative alternative;
   bool relays = false;

@@ -1,7 +1,8 @@
 #pragma once
 
-// Relays: what several hosts want from few is sent out once, each its part, and passed on among those who wanted it,
-// where that is faster than that its holders send it to all. Bytes received are the same; the busiest link's are fewer.
+// Relays: holders send a tensor that several hosts want from few out once, a part to each, and its takers pass the
+// parts on among themselves, where that is faster than sending it to all. Bytes received are the same; the busiest
+// link's are fewer.
 //
 //   f32[1024] from one worker to [R] on four workers of four other hosts: a link that gives 4 KiB four times, or
 //   once, while the others give 3 KiB each.

@@ -54,8 +54,8 @@ bool MayGoByRounds(const Plan& plan, const Topology& reference, const ExchangeSt
          IsOnlyValueOfItsBuffer(plan, step.destination) && AreApart(step.exchange, reference);
 }
 
-// What may replace the steps [first, middle) of a phase, and those of the next one if they spread just what the first
-// ones reduce.
+// The steps that may replace the steps [first, middle) of a phase, and those of the next one if they spread just what
+// the first ones reduce.
 std::optional<PhaseAlternative> FindRounds(const Plan& plan, const Topology& reference, size_t first, size_t middle) {
   PhaseAlternative alternative;
   std::vector<int> reduced;  // values that were not spread yet

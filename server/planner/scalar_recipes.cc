@@ -15,8 +15,8 @@ bool IsPending(const OperandSpec& operand) {
   return spec != nullptr && spec->has_partial();
 }
 
-// The numbers that the row's first scalars are, each converted; empty where that is not so of all of them. What is
-// placed beside pending terms is no such number: whether it is 0 decides where the result lies.
+// The numbers that the row's first scalars are, each converted; empty where that is not so of all of them. A number
+// that is placed beside pending terms is none of them: whether it is 0 decides where the result lies.
 std::vector<size_t> ConvertedNumbers(const OpRow& row, const OpCall& call, absl::Span<const OperandSpec> operands,
                                      size_t number_count) {
   const size_t own = call.scalars.size();

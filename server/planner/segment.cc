@@ -63,7 +63,7 @@ class SegmentResolver {
     return absl::OkStatus();
   }
 
-  // What a composite computes of its numbers is known for just these.
+  // The scalars that a composite computes of its numbers are known for just these.
   void Inline(const Graph& inner, const std::vector<GraphOperand>& operands, const std::vector<Scalar>& values,
               const std::vector<int>& numbers) {
     std::vector<int> at;  // by value of `inner`

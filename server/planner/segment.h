@@ -1,7 +1,8 @@
 #pragma once
 
-// Segment: what is planned as one: calls of a client on each other's results, with relative numbers, and which of the
-// results stay. What nobody keeps takes no handle, no message and, where it is fused (fusion.h), no memory.
+// Segment: calls that are planned as one: they are a client's, on each other's results, with relative numbers, and
+// which of the results stay. A result that nobody keeps takes no handle, no message and, where it is fused (fusion.h),
+// no memory.
 //
 //   t = x * 2;  y = t + b;  t is dropped
 //   inputs x, b (values 0, 1);  multiply(0, 2), add(2, 1);  kept 3

@@ -1,7 +1,7 @@
 #pragma once
 
-// Ops along a dim that is cut into shards, without bringing the dim together: what each shard gives by itself is small,
-// is gathered, and tells each shard the rest.
+// Ops along a dim that is cut into shards, without bringing the dim together: each shard's own result is small, is
+// gathered, and tells each shard the rest.
 //
 //   cumulative_sum of f32[8] @ mesh(2) [S(0)]:  the sum of each shard, f32[2] [S(0)], is gathered; each worker adds up
 //   those before its own, and its scan begins there. Two reads and a write of the shard, and 4 bytes from each worker.
@@ -26,15 +26,15 @@ bool IsCutAlong(const TensorSpec& spec, absl::Span<const int64_t> dims);
 
 // The value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedScan(PlanBuilder& builder, const ScanOp& op, int input, const TensorSpec& output);
-// Of a vector; the value with `output`, whose placements are the input's.
+// Sorts a vector; the value with `output`, whose placements are the input's.
 absl::StatusOr<int> AddShardedSort(PlanBuilder& builder, const SortOp& op, int input, const TensorSpec& output,
                                    const Topology& topology);
-// Of a mask; the value with `output`, whole on each worker.
+// Counts a mask; the value with `output`, whole on each worker.
 absl::StatusOr<int> AddShardCounts(PlanBuilder& builder, int mask, const TensorSpec& output);
 // `indices` as the caller has them, `wanted` as those of the output lie.
 absl::StatusOr<int> AddGatherApart(PlanBuilder& builder, const GatherOp& op, int array, int indices,
                                    const TensorSpec& wanted, const TensorSpec& output, const Topology& topology);
-// What a mask keeps of each shard, made of kernels that GPUs have: true places first in the order of a sort.
+// Filters each shard by a mask, with kernels that GPUs have: true places first in the order of a sort.
 absl::StatusOr<int> AddFilterByOrder(PlanBuilder& builder, const FilterOp& op, absl::Span<const int> inputs,
                                      const TensorSpec& output);
 // `reduced`: the result with the reduced dims kept, of extent 1, and Replicate where a mesh dim cut one of them. `op`

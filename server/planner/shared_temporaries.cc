@@ -70,7 +70,7 @@ class Sharer {
 
   void Note(const Step& step, int phase) {
     if (const auto* exchange = std::get_if<ExchangeStep>(&step)) {
-      // What is pushed is stored a phase earlier, by others.
+      // A pushed value is stored a phase earlier, by others.
       const bool is_pushed = exchange->exchange.delivery == Delivery::kPush;
       if (is_pushed) NeedOf(exchange->source).stays = NeedOf(exchange->destination).stays = true;
       Touch(exchange->source, phase);

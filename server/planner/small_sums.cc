@@ -30,7 +30,7 @@ std::vector<int> ReducedByEach(const Plan& plan, size_t first, size_t middle, si
     const ExchangeStep* reduction = FindReduction(plan, first, middle, spread->destination);
     if (reduction == nullptr || !EachHoldsOneOfTwoTerms(reduction->exchange)) return {};
     const TensorSpec& result = reduction->exchange.destination;
-    // Who reduces for others gives them fewer bytes.
+    // A worker that reduces for others gives them fewer bytes.
     if (SizeBytes(result.dtype) < SizeBytes(reduction->exchange.source.dtype)) return {};
     bytes += MaxShardElements(result) * SizeBytes(result.dtype);
     values.push_back(spread->destination);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Small sums with fewer waits of workers for each other; the bytes that are received are the same, c + r - 2 transfers
-// an element, and so are the orders of terms. What is large takes longer to read and write than such a wait.
+// an element, and so are the orders of terms. A large sum takes longer to read and write than such a wait.
 //
 //   f32[1024] [P(sum)] -> [R] on two workers: each receives 4 KiB, in one phase (all_reduce) and not in two
 //   (reduce_scatter, all_gather).

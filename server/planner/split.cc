@@ -19,7 +19,7 @@ namespace {
 
 int64_t BytesOf(const TensorSpec& spec, DType dtype) { return MaxShardElements(spec) * SizeBytes(dtype); }
 
-// Of what is gathered for a range; of all of it without one.
+// Bytes that are gathered for a range; all of them without one.
 int64_t GatheredBytesIn(const SplitProblem& problem, const PartRange& range) {
   int64_t bytes = 0;
   for (const OperandReading* operand : problem.operands) {
@@ -29,7 +29,7 @@ int64_t GatheredBytesIn(const SplitProblem& problem, const PartRange& range) {
   return bytes;
 }
 
-// Of the whole without a range.
+// Bytes of the whole without a range.
 int64_t BytesIn(const SplitProblem& problem, const PartRange& range) {
   int64_t bytes = GatheredBytesIn(problem, range);
   for (const OperandReading* operand : problem.operands) {
@@ -100,7 +100,7 @@ class Splitter {
     return !split.ranges[0].on_grid.empty() || !split.ranges[0].in_output.empty();
   }
 
-  // Those who have to do with a part, all parts together.
+  // The workers that have to do with a part, all parts together.
   int64_t CountWorkers(const std::vector<PartRange>& parts) const {
     const int64_t all = problem_.output.mesh.size();
     int64_t workers = 0;
@@ -137,7 +137,7 @@ class Splitter {
     return IsMovable(operand.own, OnGridIn(range, operand.on_grid, operand.letters));
   }
 
-  // What is pending and stays so can't go to other workers.
+  // A value that is pending and stays so can't go to other workers.
   static bool IsMovable(TensorSpec source, const TensorSpec& destination) {
     source.shape = destination.shape;
     return ValidateRedistribute(source, destination).ok();

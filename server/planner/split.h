@@ -3,8 +3,8 @@
 // Split: a contraction is worked off in parts of the output, one after another in the same memory: where its
 // temporaries don't fit, and where it saves time that a part of an operand comes from other hosts while the part before
 // is multiplied. A part is a range of one outer letter (left, right or batch) that lies in one shard of the product on
-// the grid, and in one of the output: what the mesh cuts is worked off shard by shard, on the workers that have it
-// (part_range.h). Parts on different workers run side by side.
+// the grid, and in one of the output: a letter that the mesh cuts is worked off shard by shard, on the workers that
+// have it (part_range.h). Parts on different workers run side by side.
 //
 //   f64[1024,8192] @ mesh(2) [S(1)] times f64[8192,1024] @ mesh(2) [S(0)] to [S(0)], on grid (1,1,2): the product is
 //   8 MiB of pending sums on each worker; in 4 parts over n it is 2 MiB.
@@ -14,8 +14,8 @@
 //   and 1, those of 4 to 7 on workers 2 and 3.
 //
 // Law: a split changes no sum. The grid is chosen before, for the whole; each part adds up the same pieces of the
-// inner letters in the same order, and its reducers the same terms. What is left, of floats, is how a kernel adds up
-// within a piece, which may differ in the last places:
+// inner letters in the same order, and its reducers the same terms. One difference is left for floats: how a kernel
+// adds up within a piece, which may differ in the last places:
 //
 //   at the edges of BLAS's tiles: long parts are multiples of kPartGrain, which are whole tiles of its kernels along
 //   the rows; along the columns some kernels still round a product of fewer columns differently. (Where the output cuts
@@ -44,7 +44,8 @@ inline constexpr int64_t kMaxOverlappedPositions = 256;         // docs/limits.m
 
 // Parts, or panels of an inner letter (inner_panels.h), that come while others are multiplied.
 struct OverlapLimits {
-  // Of a letter in one: products of fewer rows or columns are slower. docs/limits.md: min_overlapped_extent
+  // Least extent of the letter in one part: products of fewer rows or columns are slower.
+  // docs/limits.md: min_overlapped_extent
   int64_t least_extent = 2 * kPartGrain;
   int64_t least_parts = 2;
   int64_t most_parts = 16;   // docs/limits.md: max_overlapped_parts
@@ -74,8 +75,8 @@ struct SplitProblem {
 
 // Bytes of the temporaries on each worker when nothing is split.
 int64_t TemporaryBytes(const SplitProblem& problem);
-// When it is worked off by these ranges, of any letter, one after the other; overlapped: what is gathered for the next
-// one comes meanwhile.
+// When it is worked off by these ranges, of any letter, one after the other; overlapped: operands that are gathered for
+// the next one come meanwhile.
 int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRange>& ranges, bool is_overlapped);
 
 // The split whose temporaries fit into `limit_bytes`: one that receives nothing twice if there is one, then the one
@@ -83,7 +84,7 @@ int64_t TemporaryBytesOf(const SplitProblem& problem, const std::vector<PartRang
 // ResourceExhausted when none fits or all would change a sum, with what would fit.
 absl::StatusOr<Split> ChooseSplit(const SplitProblem& problem, int64_t limit_bytes);
 
-// Those that overlap: parts of a letter that nothing cuts, their number doubled from one to the next, which receive
+// Splits that overlap: parts of a letter that nothing cuts, their number doubled from one to the next, which receive
 // nothing twice. None where nothing that has the letter is gathered from other hosts.
 std::vector<Split> OverlappedSplits(const SplitProblem& problem, const OverlapLimits& limits);
 

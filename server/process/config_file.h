@@ -40,7 +40,7 @@ class ConfigFile {
   std::optional<int> Parse(int argc, char** argv);
 
   bool is_check() const { return is_check_; }
-  // Of --check-config: what was read is good. 0.
+  // Answers --check-config: says that the flags are good, and returns 0.
   int SayGood() const;
   // The message, behind the file and the line of the key that it names as a flag, if that came from the file.
   std::string Located(const std::string& message) const;

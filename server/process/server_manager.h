@@ -8,8 +8,8 @@
 //   if (manager.watchdog_us() > 0) ...           // call Alive() at half of that time, from the loop that must turn
 //   manager.Stopping();
 //
-// The protocol is one datagram a message (sd_notify(3)). libsystemd has it, too; what it would bring along (libgcrypt,
-// liblz4, liblzma, libzstd, libcap) is more than a wheel should carry for one sendto.
+// The protocol is one datagram a message (sd_notify(3)). libsystemd has it, too; the libraries that it would bring
+// along (libgcrypt, liblz4, liblzma, libzstd, libcap) are more than a wheel should carry for one sendto.
 
 #include <cstdint>
 #include <string>

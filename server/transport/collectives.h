@@ -1,7 +1,7 @@
 #pragma once
 
 // Collectives: calls that all workers of a set make together (server/plan/collective_calls.h), where the transport's
-// library has them. What goes by messages of pairs is transport.h.
+// library has them. Messages of pairs are transport.h's.
 //
 //   transport.collectives()->Announce({7, 1}, {0, 1, 2, 3});          // in the order of instructions
 //   transport.collectives()->Enter({7, 1}, {{&call, memory...}}, done);   // when the memory is there
@@ -49,8 +49,8 @@ class Collectives {
   // Takes its place in the order; from one thread. `workers` are sorted, this one is among them. Either of the others
   // follows, once.
   virtual void Announce(CollectiveKey key, std::vector<WorkerIndex> workers) = 0;
-  // What is given is there, and what is taken may be written. Done comes when both are free again, or with Unavailable
-  // where a worker is lost or takes no part; its name is in the text. From any thread.
+  // The source has its bytes, and the destination may be written. Done comes when both are free again, or with
+  // Unavailable where a worker is lost or takes no part; its name is in the text. From any thread.
   virtual void Enter(CollectiveKey key, std::vector<CollectivePart> parts, Done done) = 0;
   // This worker takes no part, and so nobody does. From any thread.
   virtual void Refuse(CollectiveKey key) = 0;

@@ -32,7 +32,7 @@ class MessageTransport {
 
   virtual ~MessageTransport() = default;
 
-  // What peers need to reach this one; opaque bytes, passed through the coordinator.
+  // The address at which peers reach this one; opaque bytes, passed through the coordinator.
   virtual std::string Address() const = 0;
   // Errors name the worker. May be called again after the peer restarted with a new address.
   virtual absl::Status Connect(WorkerIndex peer, std::string_view address) = 0;

@@ -32,7 +32,7 @@ class ArenaTable {
 
   // Replaces what was known of the peer. Errors: CheckPeer's.
   absl::Status MapPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena);
-  // The peer's memory isn't reached here from now on. What was mapped, or null.
+  // The peer's memory isn't reached here from now on. Returns its mapped arena, or null.
   std::shared_ptr<const SharedArena> UnmapPeer(WorkerIndex peer);
   // InvalidArgument for an index out of range or the own one.
   absl::Status CheckPeer(WorkerIndex peer) const;

@@ -2,7 +2,7 @@
 
 // CallItems: a phase that is calls of a library of collectives, as a device item (server/transport/collectives.h). It
 // stands in the place of the phase's messages and instructions, and its stream goes on when the library's has passed
-// it. What is given and taken lies in the arena: nothing is packed.
+// it. Its operands and results lie in the arena: nothing is packed.
 //
 // Bytes received are counted when the call has passed, by what it moves to this rank.
 

@@ -47,7 +47,7 @@ absl::Status Executor::AddMappedPeer(WorkerIndex peer, std::shared_ptr<const Sha
   return arenas_.MapPeer(peer, std::move(arena));
 }
 
-// What is enqueued may touch it: every stream lets go of it behind its last item.
+// Enqueued items may touch it: every stream lets go of it behind its last item.
 void Executor::RetireArena(WorkerIndex peer) {
   std::shared_ptr<const SharedArena> arena = arenas_.UnmapPeer(peer);
   if (arena == nullptr) return;

@@ -54,8 +54,9 @@ class Executor {
   absl::Status AddMappedPeer(WorkerIndex peer, std::shared_ptr<const SharedArena> arena);
   // A peer that is reached by messages: its messages are the waits.
   absl::Status AddMessagePeer(WorkerIndex peer);
-  // A peer that can't be reached in the way that plans rely on, until one of the other three is called for it: what has
-  // to do with it ends with Unavailable. It may read and write here all the same, and nobody here could wait for it.
+  // A peer that can't be reached in the way that plans rely on, until one of the other three is called for it:
+  // instances that have to do with it end with Unavailable. It may read and write here all the same, and nobody here
+  // could wait for it.
   void AddUnreachedPeer(WorkerIndex peer, const absl::Status& why);
   // Waits on it are met and its messages end with Unavailable from now on. Its memory is let go of when what was
   // enqueued before has run; the same when it is mapped anew.
@@ -88,8 +89,8 @@ class Executor {
   absl::Status CheckInstance(const Instance& instance, const ProgramTemplate& known) const;
   void RefusePhases(const Instance& instance, const RunRecordRef& record);
   void EnqueuePhases(StreamId stream, const Instance& instance, const RunRecordRef& record);
-  // Of a phase: for what touched this worker's memory before the program, and for what peers must have written
-  // before they are read, be ready for before they are written, or have read before it is overwritten here.
+  // Enqueue a phase's waits: for what touched this worker's memory before the program, and for what peers must have
+  // written before they are read, be ready for before they are written, or have read before it is overwritten here.
   // kAllPhases: of every phase.
   static constexpr int kAllPhases = 0;
   void EnqueueOwnWaits(StreamId stream, Ordinal ordinal, const std::vector<InstanceWait>& waits, int phase_number);

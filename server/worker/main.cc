@@ -281,7 +281,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   GateLoop& gate = **started;
   std::unique_ptr<Dialer> dialer = MakeDialer(options, io);
   std::unique_ptr<Parts> parts;
-  // Also while a coordinator is waited for that says nothing.
+  // The worker can be stopped while it waits for a silent coordinator, too.
   auto stopped = WhenStopped(options, io, parts).then([&stage]() { stage = Stage::kStopped; }).fork();
   auto stream =
       AwaitUnless(stopped, AwaitCoordinator(*dialer, io.provider->getTimer(), options.join_timeout_s), io.waitScope);
@@ -302,7 +302,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   auto device = platform.MakeDevice(self, *arena);
   ThrowIfError(device.status());
   parts = std::make_unique<Parts>(self, *arena, messages, *std::move(device));
-  // In the end nobody waits for the threads: what they run is of no use to anyone, and the process ends.
+  // In the end nobody waits for the threads: their work is of no use to anyone, and the process ends.
   KJ_DEFER(parts.release());
   auto linked = AwaitUnless(stopped, dialer->ConnectLink(joined.getLinkKey()), io.waitScope);
   if (linked == nullptr) return;

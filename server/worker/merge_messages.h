@@ -8,7 +8,7 @@
 //   a run of 10 elements of 4 bytes in chunks of 16 bytes, of which a reader takes [3, 6): 4 bytes of the first chunk,
 //   8 of the second, none of the third
 //
-// What comes lies run behind run in memory that the slack of ranges bounds: about as much as what is merged.
+// The received ranges lie run behind run in memory that the slack of ranges bounds: about as much as what is merged.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,8 +25,7 @@ namespace tessera {
 
 class MergeMessages {
  public:
-  // Of each run: where its samples are. In messages, in one piece; or each `stride` elements of memory that is read
-  // here.
+  // Where a run's samples are. In messages, in one piece; or each `stride` elements of memory that is read here.
   struct Samples {
     const std::byte* data = nullptr;
     int64_t stride = 1;
@@ -57,8 +56,8 @@ class MergeMessages {
   // Memory for what comes of all inputs.
   static int64_t MemoryBytes(const KernelInstruction& kernel, int64_t step);
 
-  // InvalidArgument where samples make no sense. Where any are missing, what should travel is empty: the other ends
-  // find it of the wrong size, and nobody waits for what never comes. (Why they are missing is the transfer's to say.)
+  // InvalidArgument where samples make no sense. If any are missing, the messages are empty: the other ends find them
+  // of the wrong size, and nobody waits for messages that never come. (Why they are missing is the transfer's to say.)
   absl::Status Choose();
 
  private:

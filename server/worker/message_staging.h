@@ -1,8 +1,8 @@
 #pragma once
 
 // MessageStaging: memory for the messages of streams, outside the arena, in the host's memory or in the device's. It
-// belongs to a stream and is used again by every phase; what is larger than kMaxStagingBytes goes when what was
-// enqueued with it has run.
+// belongs to a stream and is used again by every phase; a block larger than kMaxStagingBytes goes when the items
+// enqueued with it have run.
 //
 // Where the device has no room for it, it is the host's: a transport that takes the one takes the other.
 
@@ -28,7 +28,7 @@ class MessageStaging {
   absl::StatusOr<std::byte*> Reserve(StagingPlace place, StreamId stream, int64_t bytes, RunRecord& record);
 
  private:
-  // What the stream's phases share while any of them is under way, and what stays.
+  // Memory that the stream's phases share while any of them is under way, and memory that stays.
   struct OfStream {
     std::weak_ptr<StagingMemory> shared;
     std::shared_ptr<StagingMemory> kept;

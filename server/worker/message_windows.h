@@ -2,7 +2,7 @@
 
 // MessageWindows: how much of a phase's messages is under way at once. Pure: of the phase, and which peers are mapped.
 //
-//   16 messages of 1 MiB in chunks of 256 KiB, copied as they come: 4 chunks of each. Of 300 such messages: one chunk
+//   16 messages of 1 MiB in chunks of 256 KiB, copied as they come: 4 chunks of each. With 300 such messages: one chunk
 //   of each, so that windows take max_staging_bytes about. Where a product reads them: all of each.
 
 #include <cstdint>

@@ -36,8 +36,8 @@ class PageToucher {
 
   // All pages of an own arena, from its start, before anything is touched.
   void Reserve(const std::shared_ptr<const SharedArena>& arena);
-  // Arenas are taken in the order in which they came; what is beyond max_touched_bytes, of all that there are when an
-  // arena has its turn, is left to the ops that use it. An arena is shared in for a piece at a time: one that is gone
+  // Arenas are taken in the order in which they came; pages beyond max_touched_bytes, of all arenas that there are when
+  // one has its turn, are left to the ops that use them. An arena is shared in for a piece at a time: one that is gone
   // counts no more.
   void Add(const std::shared_ptr<const SharedArena>& arena);
   // Blocks until all that was added has been reserved and touched (tests).

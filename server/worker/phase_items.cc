@@ -122,7 +122,7 @@ void PhaseItems::ListRuns(const Phase& phase) {
     }
   }
   if (products_wait) OrderProducts();
-  // What waits for no message runs first.
+  // Runs that wait for no message come first.
   const auto order = [](const Run& a, const Run& b) {
     return std::tie(a.step, a.instruction, a.piece) < std::tie(b.step, b.instruction, b.piece);
   };
@@ -434,7 +434,7 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
 }
 
 // Where a merge of runs, or a gather of shards, that lie apart says how many elements it took of each; null of any
-// other kernel. (Of places a merge takes as many as of values.)
+// other kernel. (A merge takes as many places as values.)
 int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& record) {
   const bool may_lie_apart = std::holds_alternative<MergeOp>(kernel.op) || std::holds_alternative<GatherOp>(kernel.op);
   const bool lie_apart =

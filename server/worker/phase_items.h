@@ -13,8 +13,8 @@
 // window of a few chunks, used again in turn; where instructions need more of a message at once, all of it. All
 // transfers of a phase have ended when its last item has, and the next one uses the memory again.
 //
-// Of a merge whose runs come in ranges (merge_messages.h) the chunks with samples travel first, then what of the others
-// is wanted.
+// A merge whose runs come in ranges (merge_messages.h) sends the chunks with samples first, then what is wanted of the
+// others.
 //
 // Law: nobody waits in a circle. Chunk c of every message is posted, packed and sent before anything of step c is
 // awaited, and what is awaited before that are chunks of earlier steps.
@@ -128,7 +128,7 @@ class PhaseItems {
   void EnqueueSends(const Here& here, size_t chunk);
   void EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination);
   void EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination);
-  // Of the record's terms and destinations from these on.
+  // Uses the record's terms and destinations from these on.
   void EnqueueReduction(const Here& here, ReduceWork work, size_t first_term, size_t first_destination);
   void EnqueueRunOf(const Here& here, const Run& run);
   void EnqueueStart(const Here& here, size_t transfer);
@@ -164,7 +164,7 @@ class PhaseItems {
 
   std::vector<Passing> passing_;  // of the run at hand, by parameter; empty: nothing passes on
 
-  // Of the phase at hand.
+  // For the phase at hand.
   std::vector<Active> outgoing_, incoming_;
   std::vector<int> active_of_incoming_;  // by the phase's list: index into incoming_, -1 where it is mapped
   std::vector<Run> runs_;                // in the order in which they are enqueued

@@ -105,7 +105,7 @@ absl::Status PhaseItems::AddMergeTransfers(const Here& here, const KernelInstruc
   return absl::OkStatus();
 }
 
-// Of the kernel whose inputs are the record's from `inputs` on.
+// Adds the runs of the kernel whose inputs are the record's from `inputs` on.
 void PhaseItems::AddRuns(const Here& here, const InstructionPiece& piece, KernelInput* inputs,
                          MergeMessages& merge) const {
   const auto& kernel = std::get<KernelInstruction>(piece.work);

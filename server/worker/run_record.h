@@ -110,7 +110,7 @@ class RunRecord {
   std::shared_ptr<const ProgramTemplate> known;
   std::vector<std::shared_ptr<StagingMemory>> staging;
 
-  // What device items point at: reserved for the whole program first, so that it stays where it is.
+  // Arrays that device items point at: reserved for the whole program first, so that they stay where they are.
   std::vector<KernelInput> kernel_inputs;
   std::vector<ReceivedCount> kernel_counts;
   std::vector<KernelOutput> merge_outputs;  // how many elements a merge took, by input
@@ -139,8 +139,8 @@ class RunRecord {
 
 class RunRecords : public std::enable_shared_from_this<RunRecords> {
  public:
-  // Called from the device's threads, with the number of ordinals that have yet to report. What it leaves
-  // in the report is memory to be used again.
+  // Called from the device's threads, with the number of ordinals that have yet to report. Memory that it leaves in the
+  // report is used again.
   using Report = std::function<void(CompletionReport&, uint64_t outstanding)>;
 
   static std::shared_ptr<RunRecords> Make(Report report) {

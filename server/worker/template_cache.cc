@@ -61,7 +61,7 @@ class TemplateChecker {
     return at == made_.passing.end() ? nullptr : &*at;
   }
 
-  // What a reduction writes, or a message takes, of what passes on.
+  // Notes the bytes of what passes on that a reduction writes, or a message takes.
   absl::Status TouchPassing(const PassingUse& use, const Operand& operand, absl::Span<const int64_t> extents,
                             DType dtype) const {
     TESSERA_RETURN_IF_ERROR(Own(operand));
@@ -105,7 +105,7 @@ class TemplateChecker {
     return operand.worker == self_ ? absl::OkStatus() : Bad("a peer's memory is written");
   }
 
-  // Those whose memory the phase waits for.
+  // Checks that the phase waits for that peer's memory.
   absl::Status MayStoreTo(WorkerIndex peer) const {
     return std::binary_search(pushes_to_->begin(), pushes_to_->end(), peer) ? absl::OkStatus()
                                                                             : Bad("a peer's memory is written");
@@ -263,7 +263,7 @@ class TemplateChecker {
     return absl::OkStatus();
   }
 
-  // Of a merge of ranges: an input for each run, and in each message the samples and then a part for each vector.
+  // Checks a merge of ranges: an input for each run, and in each message the samples and then a part for each vector.
   absl::Status CheckMerge(const Phase& phase) const {
     const bool is_one = phase.merge.step > 0 && phase.instructions.size() == 1 && phase.pieces.size() <= 1;
     const auto* kernel = is_one ? std::get_if<KernelInstruction>(&phase.instructions[0]) : nullptr;
@@ -344,7 +344,7 @@ ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count
 
 namespace {
 
-// What a rank touches of its own memory.
+// Adds the range that a rank touches of its own memory.
 void AddRange(const CallMemory& memory, size_t rank, int64_t pieces, const CollectiveCall& call,
               ProgramTemplate& made) {
   const int64_t first = memory.Of(rank);

@@ -17,7 +17,7 @@ namespace tessera {
 
 inline constexpr size_t kMaxTemplates = 65536;  // docs/limits.md: max_templates
 
-// What a program touches of one parameter on one worker: bytes [first, last) from the parameter's
+// Bytes of one parameter that a program touches on one worker: [first, last) from the parameter's
 // offset, over all instructions.
 struct TouchedRange {
   WorkerIndex worker;
@@ -32,7 +32,7 @@ struct PassingUse {
   std::vector<WorkerIndex> takers;
 };
 
-// What this worker calls of a library of collectives in a phase, with the same workers each time.
+// This worker's calls of a library of collectives in a phase, with the same workers each time.
 struct PhaseCalls {
   size_t rank = 0;                    // of this worker
   std::vector<CollectiveCall> calls;  // none: the phase goes by messages
@@ -49,7 +49,7 @@ struct ProgramTemplate {
   std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
   std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted
   std::vector<uint8_t> publishes;         // by phase: 1 where a peer waits for it before the program is done
-  // Of all instructions together: what a run needs room for.
+  // Sums over all instructions: a run needs room for so many.
   size_t kernel_input_count = 0;
   size_t merge_count = 0;  // of the kernels
   size_t kernel_scalar_count = 0;
@@ -74,10 +74,10 @@ class TemplateCache {
   TemplateCache(WorkerIndex self, MessageLists messages, int64_t max_chunk_bytes, CallLists calls = CallLists::kOmit)
       : self_(self), messages_(messages), max_chunk_bytes_(max_chunk_bytes), calls_(calls) {}
 
-  // Lowers the plan. What is wrong with it (ResourceExhausted beyond max_templates, InvalidArgument for
-  // a plan that no worker can run) is remembered, and is what Find answers. An id that is known is replaced.
+  // Lowers the plan. An error of the plan (ResourceExhausted beyond max_templates, InvalidArgument for a plan that no
+  // worker can run) is remembered, and Find answers it. An id that is known is replaced.
   absl::Status Define(TemplateId id, const Plan& plan);
-  // Of a plan that could not be read: Find answers why.
+  // Notes a plan that could not be read: Find answers why.
   void Refuse(TemplateId id, const absl::Status& why);
   void Forget(TemplateId id);
   // InvalidArgument when the id is unknown. The template stays alive while an instance of it runs.

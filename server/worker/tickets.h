@@ -2,7 +2,7 @@
 
 // TicketTable: the tickets that this worker knows. A ticket comes with the coordinator's message, is opened when its
 // waits are met, is redeemed by one client, and ends once: with all bytes in, or closed. It is reported when no copy of
-// it runs any more. What clients say to it is the data gate's (rpc/data_gate.h).
+// it runs any more. Clients' calls on it are the data gate's (rpc/data_gate.h).
 //
 // Law: Expect and Open are any thread's. All else, and what a ticket holds, is of the data gate's thread.
 //
@@ -36,7 +36,7 @@ class TicketTable {
       : self_(self), arena_(arena), report_(std::move(report)) {}
 
   struct Ticket {
-    // What this worker holds of one of its tensors.
+    // This worker's shard of one of its tensors.
     struct Shard {
       Box box;
       int64_t covered_rows = 0;      // an upload's progress along dim 0 (elements for rank 0)
@@ -80,8 +80,8 @@ class TicketTable {
 
   // NotFound, also for a wrong secret and for one of a spilled buffer, or FailedPrecondition (redeemed before).
   absl::StatusOr<TicketPointer> Redeem(TicketId id, uint64_t secret);
-  // By a client whose connection broke, be it before the ticket was redeemed or after: who redeemed it holds it no
-  // more. FailedPrecondition when it is over.
+  // By a client whose connection broke, be it before the ticket was redeemed or after: the client that redeemed it
+  // holds it no more. FailedPrecondition when it is over.
   absl::StatusOr<TicketPointer> Resume(TicketId id, uint64_t secret);
 
   WorkerIndex self() const { return self_; }

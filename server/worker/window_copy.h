@@ -2,8 +2,8 @@
 
 // Copies between a worker's shard and a client's memory, for uploads and downloads.
 //
-// The client's memory holds a box of the global tensor row-major ("window"); what lies both in it and
-// in the own box is copied. Example: own box [450:900, 0:64], window [0:1797, 0:64] held by the client:
+// The client's memory holds a box of the global tensor row-major ("window"); elements both in it and in
+// the own box are copied. Example: own box [450:900, 0:64], window [0:1797, 0:64] held by the client:
 // 450 * 64 elements are copied, the client's from row 450 on.
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What GPU workers reach, beside what the GPU does when it is asked directly, in turns in one run: gpu_bench [--quick].
-// One JSON object on stdout, a table on stderr. --quick takes sizes that an emulated driver manages too; its times say
+// GPU workers' speed, beside the GPU's own when it is asked directly, in turns in one run: gpu_bench [--quick]. One
+// JSON object on stdout, a table on stderr. --quick takes sizes that an emulated driver manages too; its times say
 // nothing.
 //
 // Each figure is a speed: the limit's time over ours. Limits are copies and products that this process gives the driver
@@ -254,7 +254,7 @@ class Bench {
   nlohmann::ordered_json out_;
 };
 
-// The last of several calls in a row, waited for; those before are let go of as they are made.
+// The last of several calls in a row, waited for; earlier ones are let go of as they are made.
 Run InARow(std::function<absl::StatusOr<Tensor>()> call) {
   return [call = std::move(call)](int count) -> absl::Status {
     std::optional<Tensor> last;

@@ -38,7 +38,7 @@ double ProcessorSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Processor time: what else runs on the cores costs caches, but not turns.
+// Processor time: other work on the cores costs caches, but not turns.
 double Seconds(const std::function<void()>& run) {
   const double start = ProcessorSeconds();
   run();

@@ -40,7 +40,7 @@ double Seconds(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of something so short that one interruption is most of it.
+// The best time of a run so short that one interruption is most of it.
 double BestSeconds(const std::function<void()>& run) {
   constexpr int kRepetitions = 5;
   double best = Seconds(run);

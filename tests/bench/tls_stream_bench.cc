@@ -1,4 +1,4 @@
-// What a bare TLS stream of KJ passes over loopback: the limit beside which transfers of other hosts are measured.
+// The speed of a bare TLS stream of KJ over loopback: the limit beside which transfers of other hosts are measured.
 //   tls_stream_bench CERTIFICATES BYTES REPETITIONS      # prints JSON: seconds of each repetition, up and down
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a coordinator says to a client, on any bytes: events, the welcome, and the answers to status and explain.
+// A coordinator's messages to a client, on any bytes: events, the welcome, and the answers to status and explain.
 
 #include <capnp/message.h>
 

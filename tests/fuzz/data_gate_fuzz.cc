@@ -1,6 +1,6 @@
 // A worker's data gate, on any sequence of calls that a client could make with tickets of its own: each is answered,
 // each ticket is reported at most once, an upload that ended well has brought every row, and no byte is written outside
-// the window, be it of the arena or of the client's memory. Of files, those stay that were there, and what was
+// the window, be it of the arena or of the client's memory. Files that were there stay, and so do those that were
 // committed.
 
 #include <fcntl.h>
@@ -78,7 +78,7 @@ TransferWindow Window(uint64_t ticket, TransferDirection direction, int64_t offs
 constexpr const char* kNewName = ".out.tessera-0123456789abcdef";
 constexpr int64_t kFileBytes = 64;
 
-// Of this process.
+// This process's folder.
 const std::string& FolderOfFiles() {
   static const std::string& folder = *[] {
     const char* const parent = std::getenv("TEST_TMPDIR");
@@ -178,7 +178,7 @@ class World {
     transfers_.erase(transfers_.begin() + (&transfer - transfers_.data()));
   }
 
-  // Of a client of another host. What it puts is zeros, too.
+  // Calls of a client of another host. It puts zeros, too.
   void CallOfParts(wire::Transfer::Client& transfer, Bytes& bytes) {
     switch (bytes.Next() % 3) {
       case 0: {
@@ -245,7 +245,7 @@ class World {
     for (auto& answer : answers_) answer.wait(io_.waitScope);  // each comes
     transfers_.clear();
     io_.waitScope.poll();
-    // What goes with them goes on the files' thread.
+    // Files that go with them go on the files' thread.
     Job last{.what = "last", .step = [](JobClock::time_point) { return JobStep::kDone; }};
     threads_.files.Run(std::move(last)).wait(io_.waitScope);
     std::set<std::string> names;

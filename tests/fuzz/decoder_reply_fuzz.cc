@@ -1,5 +1,4 @@
-// What a decoder answers, any bytes: never more bytes than the buffer has, and an error has a code and a printable
-// text.
+// A decoder's answer, on any bytes: never more bytes than the buffer has, and an error has a code and a printable text.
 
 #include <cstddef>
 #include <cstdint>

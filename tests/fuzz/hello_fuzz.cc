@@ -1,4 +1,4 @@
-// What a client and a worker say of themselves, on any bytes: refused, or within the limits.
+// Hellos of a client and a worker, on any bytes: refused, or within the limits.
 
 #include <capnp/message.h>
 

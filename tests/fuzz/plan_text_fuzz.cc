@@ -1,5 +1,5 @@
-// A plan's text as a worker is given it, on any bytes: no crash, no hang; what is accepted prints a text
-// that parses to the same plan, and every worker makes a checked template of it or refuses it.
+// A plan's text as a worker is given it, on any bytes: no crash, no hang; a plan that is accepted prints a text that
+// parses to the same plan, and every worker makes a checked template of it or refuses it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What anyone on the host may write to the socket of a worker's messages, and what a peer gone mad may: the first byte
-// says whether a right greeting goes before the rest. The transport serves its other peer, and a stranger gets no
+// Bytes that anyone on the host may write to the socket of a worker's messages, and a peer gone mad, too: the first
+// byte says whether a right greeting goes before the rest. The transport serves its other peer, and a stranger gets no
 // answer.
 
 #include <sys/socket.h>

@@ -40,7 +40,7 @@ Verdict ScanIn(absl::Span<const std::byte> bytes, size_t piece) {
   return verdict;
 }
 
-// Reads a message's root as both ends do; what is wrong inside it is an exception.
+// Reads a message's root as both ends do; an error inside it is an exception.
 void ReadRoot(kj::ArrayPtr<const capnp::word> words) {
   capnp::ReaderOptions options;
   options.traversalLimitInWords = kMaxMessageBytes / sizeof(capnp::word);

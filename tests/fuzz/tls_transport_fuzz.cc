@@ -1,5 +1,5 @@
-// What a worker with a right certificate that has gone mad may say to another's messages over TLS, after the handshake:
-// the inputs are those of socket_transport_fuzz. The transport serves its other peer.
+// Bytes that a worker with a right certificate that has gone mad may send to another's transport over TLS, after the
+// handshake: the inputs are those of socket_transport_fuzz. The transport serves its other peer.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

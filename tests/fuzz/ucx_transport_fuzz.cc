@@ -1,7 +1,7 @@
-// What a peer gone mad may say to a worker's UCX transport, on the network that the operator calls trusted: greetings,
-// probes and messages of any bytes, behind the right magic and keys where the input says so. The transport serves its
-// other peer all the while. Bytes that aren't UCX's own are not part of it: what UCX makes of them is why the network
-// must be trusted.
+// Messages that a peer gone mad may send to a worker's UCX transport, on the network that the operator calls trusted:
+// greetings, probes and messages of any bytes, behind the right magic and keys where the input says so. The transport
+// serves its other peer all the while. Bytes that aren't UCX's own are not part of it: what UCX makes of them is why
+// the network must be trusted.
 //
 // An input is a row of messages: [kind and flags] [length] [that many bytes of header].
 

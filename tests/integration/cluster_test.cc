@@ -160,7 +160,7 @@ TEST_P(ClusterTest, SumsOverTheLettersOfOneOperandAlone) {
   EXPECT_EQ(values(Einsum("kn,mk->mn", y, x)), want) << "of extent 1 in the first";
   EXPECT_EQ(values(Einsum("mk,jn->mn", x, y)), want) << "k stands in x alone";
   EXPECT_EQ(ToText(Einsum("mk,kn->m", x, y)->spec().shape), "[3]");
-  // Of matrices and batches nothing is stretched.
+  // Matrices and batches aren't stretched.
   EXPECT_THAT(std::string(Tensordot(x, y, 1).status().message()), HasSubstr("tensordot: inner dims differ"));
   EXPECT_THAT(std::string(Matmul(x, y).status().message()), HasSubstr("matmul: inner dims differ"));
   ASSERT_TRUE(session.Close().ok());

@@ -1,4 +1,4 @@
-// What a client that does not play by the rules may try, against real processes: Cap'n Proto by hand.
+// Attempts of a client that does not play by the rules, against real processes: Cap'n Proto by hand.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -264,7 +264,7 @@ TEST_F(ProtocolTest, ABatchBeyondTheLimitEndsTheSession) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("max_records_per_batch"));
 }
 
-// Of handles that nobody knows: answered at once.
+// Watches of handles that nobody knows: answered at once.
 void WatchNothing(unsigned i, wire::Record::Builder record) { record.initWatch().setRequest(i + 1); }
 
 TEST_F(ProtocolTest, AResumedSessionGetsTheEventsThatItHadNotSeen) {

@@ -292,7 +292,7 @@ struct ClientEnd::Parts {
       case 4:
         record.kind = random.OneIn(3) ? Record::Kind::kDownload : Record::Kind::kWatch;
         record.allow_inline = true;
-        // What is read inline is small; the rest is watched.
+        // A tensor that is read inline is small; the rest is watched.
         if (tensors[at].shape != 0) record.kind = Record::Kind::kWatch;
         record.request = next_request++;
         answers[record.request] = 0;
@@ -409,7 +409,7 @@ std::set<uint64_t> ClientEnd::open_requests() const {
 }
 
 void ClientEnd::Connected(uint64_t epoch, uint64_t connection, uint64_t last_batch) {
-  // What the process before had made and the coordinator has not taken went with it.
+  // Batches that the process before had made and the coordinator has not taken went with it.
   if (parts_->is_fresh) parts_->batches.resize(last_batch);
   parts_->core->Connected({epoch, connection, last_batch});
 }

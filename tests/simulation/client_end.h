@@ -46,7 +46,7 @@ class ClientEnd {
   void GiveUp(uint64_t ticket);
   // A text for each batch that was made, by any process; the first has number 1.
   const std::vector<std::string>& batches() const;
-  // Of all events that came out of this process, in order.
+  // Texts of all events that came out of this process, in order.
   const std::vector<std::string>& events() const;
   // Watches and reads that were asked for and not answered.
   std::set<uint64_t> open_requests() const;
@@ -54,7 +54,7 @@ class ClientEnd {
   void Connected(uint64_t epoch, uint64_t connection, uint64_t last_batch);
   void Lost();
   uint64_t last_event() const;
-  // What is to be sent on this connection.
+  // The next message to send on this connection.
   std::optional<std::string> NextMessage();
   std::string Acknowledgement();
   // Bytes that came; they may end inside of a message. The error says which law is broken.

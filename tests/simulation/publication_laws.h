@@ -26,7 +26,7 @@ class PublicationLaws {
   // A fault: the result of some op is placed where a published tensor lies, as if that were donated. False: there was
   // neither such an op nor such a tensor.
   bool Misplace(const StateMachine& machine, Generator& random, ToWorkers& told) const;
-  // Of a worker, that publications have.
+  // Bytes of a worker that publications have.
   static int64_t BytesOn(const StateMachine& machine, WorkerIndex worker);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// Schedule: a clock that jumps from event to event. Those of one time happen in the order in which they were planned.
+// Schedule: a clock that jumps from event to event. Events of one time happen in the order in which they were planned.
 
 #include <algorithm>
 #include <cstdint>

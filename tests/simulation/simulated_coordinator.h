@@ -28,7 +28,7 @@ class SimulatedCoordinator {
 
   Core& core() { return *core_; }
   const StateMachine& machine() const { return core_->machine(); }
-  // See Core::Observe; of each process.
+  // See Core::Observe; called for each process.
   void Observe(std::function<void(const Effects&)> see);
 
   absl::StatusOr<Core::Consequences> Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch);
@@ -39,12 +39,12 @@ class SimulatedCoordinator {
   // The state now. The next process goes on from the last one and the log behind it, and it is checked that the
   // whole log leads to the same.
   absl::Status TakeSnapshot();
-  // Faults: the log loses the last event that it had; what is behind a snapshot loses the first.
+  // Faults: the log loses the last event that it had; the log behind a snapshot loses its first.
   void LoseTail();
   void LoseFirstBehindSnapshot() { loses_first_ = true; }
 
-  // Kills at every record, and in it after every byte, of the log as it is: what comes back is what there was after the
-  // events that are whole. `every`: of so many records one is torn at each byte.
+  // Kills at every record, and in it after every byte, of the log as it is: the state comes back that there was after
+  // the events that are whole. `every`: of so many records one is torn at each byte.
   absl::Status CheckEveryEnd(size_t every) const;
 
  private:

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kArenaBytes = 96 << 10;
 constexpr uint8_t kProbeStream = 2;  // StreamId::kProbe
 
-// What a message has that runs under an ordinal; null: none.
+// Visits the parts of a message that run under an ordinal, if it has some.
 template <typename Visit>
 void VisitOrdinal(const WorkerMessage& message, Visit visit) {
   const auto visit_one = [&](const auto& one) { visit(one.ordinal, static_cast<StreamId>(one.stream), one.waits); };
@@ -188,7 +188,7 @@ void SimulatedWorkers::Kill(WorkerIndex index) {
   worker.lives = false;
   worker.inbox.clear();
   for (auto& [ordinal, missing] : running_) missing.erase(index);
-  // What it has said may be lost with it; what arrives comes before the news.
+  // Its last words may be lost with it; a report that arrives comes before the news.
   const uint64_t incarnation = worker.incarnation;
   const int64_t after_us = random_.OneIn(2) ? worker.last_report_us : schedule_.now_us();
   const int64_t lost_us = std::max(after_us, schedule_.now_us()) + random_.Between(1, 2000);

@@ -58,7 +58,7 @@ class SimulatedWorkers {
   void Tell(WorkerIndex index, uint64_t number, const std::shared_ptr<const WorkerMessage>& message, uint64_t reports);
   // Whether it has a link to the coordinator that is there.
   bool is_connected(WorkerIndex worker) const;
-  // All links end; what was on its way to a worker comes up to some place.
+  // All links end; messages on their way to a worker come up to some place.
   void LoseCoordinator();
   // Another coordinator is there: they join it again, each after a while.
   void FindCoordinator();
@@ -67,7 +67,7 @@ class SimulatedWorkers {
   void Stall(WorkerIndex worker);
   // A client brings an upload's bytes to all workers that know the ticket, which takes a while.
   void Bring(TicketId ticket);
-  // Those that live are heard.
+  // Workers that live are heard.
   void Beat();
   bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
   bool is_stalled(WorkerIndex worker) const { return workers_.at(worker).is_stalled; }
@@ -76,7 +76,7 @@ class SimulatedWorkers {
   void LoseReport() { lose_report_ = true; }
   // A fault: one that joins again says that it has taken nothing, and takes all again.
   void ForgetTaken() { forget_taken_ = true; }
-  // A fault: those that stall answer probes.
+  // A fault: stalled workers answer probes.
   void AnswerProbes() { stalled_answer_ = true; }
   // Of windows that wrote buffers to files, or read them back.
   int64_t spills() const { return spills_; }

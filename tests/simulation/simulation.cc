@@ -301,7 +301,7 @@ class Simulation {
     schedule_.In(random_.Between(100, random_.OneIn(3) ? 30'000 : 2000), [this]() { RestartCoordinator(); });
   }
 
-  // What the process has sent comes up to some byte; what was on its way to it is lost.
+  // Bytes that the process has sent come up to some byte; bytes on their way to it are lost.
   void EndWithCoordinator(const LinkPointer& link) {
     if (link->is_cut || link->is_silent) return;
     link->is_cut = true;
@@ -482,7 +482,7 @@ class Simulation {
         session.client.GiveUp(ticket);
         continue;
       }
-      // Some take long: what needs them waits.
+      // Some take long: calls that need them wait.
       const int64_t after_us = random_.Between(10, random_.OneIn(3) ? 60'000 : 2000);
       schedule_.In(after_us, [this, index, ticket, process = session.process]() {
         const Session& bringing = At(index);
@@ -599,8 +599,8 @@ class Simulation {
                  [this, link, process, last_batch]() { Connected(link, process, last_batch); });
   }
 
-  // What comes out of a process that has seen nothing yet: what nobody has acknowledged, behind the event that it
-  // knows.
+  // The events that come out of a process that has seen nothing yet: those that nobody has acknowledged, behind the
+  // event that it knows.
   void BeginBehind(Session& session) {
     const uint64_t known = std::max(session.acknowledged, session.client.last_event());
     const auto first = std::find_if(session.sent.begin(), session.sent.end(),
@@ -698,7 +698,7 @@ class Simulation {
     if (session.at_client) Cut(std::exchange(session.at_client, nullptr));
     ++session.process;
     session.returning = Returning::kNewClient;
-    // What it was told may be of a while ago.
+    // The event that it was told may be of a while ago.
     const uint64_t last_event = session.client.last_event();
     session.client.StartAgain(last_event - std::min(last_event, static_cast<uint64_t>(random_.Below(4))));
     BeginBehind(session);
@@ -724,7 +724,7 @@ class Simulation {
     schedule_.In(1000, [this, &session]() { Close(session); });
   }
 
-  // Nothing new happens; what is under way comes to its end.
+  // Nothing new happens; work under way comes to its end.
   void Settle() {
     Trace("nothing new from here on");
     is_settling_ = true;

@@ -50,7 +50,7 @@ enum class Fault : uint8_t {
   kForgetLowering,   // the machine does not hear of limits that change
   kLimitsByTheEdge,  // limits that change are no event: a replay doesn't know them
   kWritePublished,   // some op's result is placed where a published tensor lies
-  // Of a coordinator that is killed:
+  // Faults of a coordinator that is killed:
   kEffectBeforeLog,     // what an event leads to is seen, and the event is lost
   kLoseSpilled,         // a worker has lost the files of spilled buffers
   kForgetTaken,         // a worker that joins again takes all its messages again

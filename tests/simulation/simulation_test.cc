@@ -102,7 +102,7 @@ TEST(SimulationTest, ASeedIsOneRun) {
   EXPECT_NE(Simulate({.seed = 3}).trace, Simulate({.seed = 4}).trace);
 }
 
-// Of so many seeds, those that break a law; their words are in `found`. A fault that few seeds show, 4 of 100, takes a
+// How many of so many seeds break a law; their words are in `found`. A fault that few seeds show, 4 of 100, takes a
 // thousand: any change of the coordinator draws other runs.
 int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20, bool replays = false,
              bool kills_coordinator = false) {

@@ -30,7 +30,7 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
       held[{tenant, worker}] += machine.memory().RoundUp(tensor.buffer->bytes);
     }
   };
-  // What is published is its publisher's, whoever has it.
+  // A published tensor is its publisher's, whoever has it.
   for (const auto& [name, publication] : machine.publications().all()) {
     for (const auto& one : publication.tensors) add(*one.tensor, name.substr(0, name.find('/')));
   }

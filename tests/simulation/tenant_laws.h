@@ -16,7 +16,7 @@ namespace tessera {
 
 class TenantLaws {
  public:
-  // Whose a session is, as its client has it.
+  // The tenant of a session, as its client has it.
   void Opened(SessionId session, std::string tenant) { tenant_of_[session] = std::move(tenant); }
   // Limits that hold from the next Check on.
   void Changed(const StateMachine& machine, const std::vector<TenantLimits>& tenants);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a test's process has of the host's memory, for tests of what is given back. A sanitizer keeps freed memory for a
-// while: what it has says nothing there.
+// The host's memory that a test's process has, for tests of memory that is given back. A sanitizer keeps freed memory
+// for a while: its size says nothing there.
 
 #include <unistd.h>
 

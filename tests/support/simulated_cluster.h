@@ -130,7 +130,7 @@ class SimulatedCluster {
     }
   }
 
-  // What was sent to a worker since it last reported.
+  // The messages that a worker was sent since it last reported.
   std::vector<WorkerMessage> MessagesAt(WorkerIndex worker) const {
     const auto found = pending_.find(worker);
     if (found == pending_.end()) return {};

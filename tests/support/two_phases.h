@@ -1,7 +1,7 @@
 #pragma once
 
-// Plans of small tensors as large ones are planned: what is summed up is reduced in parts, which are then stored to the
-// others, and so is what each holds a part of.
+// Plans of small tensors as large ones are planned: sums are reduced in parts, which are then stored to the others, and
+// so are tensors of which each holds a part.
 
 #include "server/plan/cost.h"
 

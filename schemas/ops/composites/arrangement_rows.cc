@@ -147,8 +147,8 @@ void Roll(G& g) {
   g.Return(g.Reshape(x, shape));
 }
 
-// Every dim repeated as a whole: a new dim in front of each is broadcast, and both are merged. Of a dim that is cut the
-// two could only be merged where it is whole, so its copies are put side by side first, where each goes to its place.
+// Every dim repeated as a whole: a new dim in front of each is broadcast, and both are merged. A dim that is cut could
+// only be merged where it is whole, so its copies are put side by side first, where each goes to its place.
 void Tile(G& g) {
   V x = g.operand(0);
   std::vector<int64_t> repeats = g.attributes().Get(attribute::repeats);

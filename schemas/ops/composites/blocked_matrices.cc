@@ -41,7 +41,7 @@ V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
 }
 
 // Substitution by blocks, forwards or of an upper matrix backwards: X_k = T_kk^-1 B_k, B_i -= T_ik X_k. The matrix
-// stays where it is but for the blocks on its diagonal; of the right side a block of rows at a time goes to all.
+// stays where it is but for the blocks on its diagonal; a block of rows of the right side at a time goes to all.
 V BlockedTriangularSolve(G& g, const V& left, const V& right, const RowBlocks& blocks, const Attributes& attributes) {
   const int64_t n = Rows(left), m = Columns(right), whole = blocks.count * blocks.size;
   const Shape batch = BatchOf(left);

@@ -1,5 +1,5 @@
-// Backward passes of rows: what the gradient of a result is of the operands. What they need of the forward pass is
-// computed again from its operands, or is its result. Pending terms are left where a sum goes over a dim that is
+// Backward passes of rows: the gradients of the operands from the result's. Values of the forward pass that they need
+// are computed again from its operands, or are its result. Pending terms are left where a sum goes over a dim that is
 // sharded: gradients of weights are pending where rows are.
 
 #include <algorithm>
@@ -262,8 +262,8 @@ void NllLossAndWeight(G& g) {
   g.Return({As(g, IsMean(g) ? -top / g.AsType(count, top.dtype()) : -top, 0), As(g, count, 0)});
 }
 
-// What a row's label gets: -weight * gradient, divided by the weights' sum for a mean. Without a weight also its sum
-// over the classes, as log_softmax_backward takes it.
+// The gradient at a row's label: -weight * gradient, divided by the weights' sum for a mean. Without a weight also its
+// sum over the classes, as log_softmax_backward takes it.
 void NllLossBackward(G& g) {
   const V &x = g.operand(0), &gradient = g.operand(1), &count = g.operand(3);
   Labelled at;

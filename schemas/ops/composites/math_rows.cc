@@ -197,7 +197,7 @@ void Triangular(G& g, OpId relation) {
 void Tril(G& g) { Triangular(g, OpId::kLessEqual); }
 void Triu(G& g) { Triangular(g, OpId::kGreaterEqual); }
 
-// The sum of the diagonal of the last two dims: what lies off it counts as 0.
+// The sum of the diagonal of the last two dims: elements off it count as 0.
 void Trace(G& g) {
   const V& x = g.operand(0);
   if (x.rank() < 2) return g.Refuse("needs at least 2 dims");

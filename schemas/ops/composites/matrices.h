@@ -1,7 +1,7 @@
 #pragma once
 
-// What the rows of linear algebra share: calls of matrix functions (linalg_op.h), and the algorithms that take matrices
-// where their rows are sharded. For the composites alone.
+// The tools of the rows of linear algebra: calls of matrix functions (linalg_op.h), and the algorithms that take
+// matrices where their rows are sharded. For the composites alone.
 
 #include <initializer_list>
 #include <optional>
@@ -20,7 +20,7 @@ inline int64_t Rows(const GraphValue& x) { return x.extent(x.rank() - 2); }
 inline int64_t Columns(const GraphValue& x) { return x.extent(x.rank() - 1); }
 // Whether the call's operands are of floats and the first one of matrices; refuses the call otherwise.
 bool AreMatrices(GraphBuilder& g);
-// Of square ones.
+// Whether they are square, too.
 bool AreSquare(GraphBuilder& g);
 // The batch of a tensor of matrices, and a shape with it.
 Shape BatchOf(const GraphValue& x);
@@ -28,7 +28,7 @@ Shape Shaped(Shape batch, std::initializer_list<int64_t> extents);
 // Results that lie behind each other in the last dim, each with the shape it has.
 std::vector<GraphValue> Unpacked(GraphBuilder& g, const GraphValue& packed, const Shape& batch,
                                  const std::vector<Shape>& shapes);
-// Of complex numbers the real parts: what is real by its meaning.
+// The real parts of complex numbers: for what is real by its meaning.
 GraphValue RealPart(GraphBuilder& g, const GraphValue& x);
 // The transposed matrices, of complex numbers their conjugates.
 GraphValue Transposed(GraphBuilder& g, const GraphValue& x);

@@ -1,4 +1,4 @@
-// What is said of matrices by their decompositions: least squares, ranks, norms; and their powers.
+// Solutions and measures of matrices by their decompositions: least squares, ranks, norms; and their powers.
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,8 @@ namespace {
 using G = GraphBuilder;
 using V = GraphValue;
 
-// What singular values are compared with, each to the largest one of its matrix: rtol, or eps times the larger extent.
+// The bound that singular values are compared with, each to the largest one of its matrix: rtol, or eps times the
+// larger extent.
 double Tolerance(const G& g, const V& x) {
   if (g.attributes().Get(attribute::rtol) != nullptr) return *g.attributes().Get(attribute::rtol);
   const DType dtype = AccumulatedIn(x.dtype());
@@ -86,7 +87,7 @@ void Lstsq(G& g) {
   g.Return({s.is_vector ? g.DropDims(x, {x.rank() - 1}) : x, distance, rank, values});
 }
 
-// By repeated squaring; of a negative power of the inverse.
+// By repeated squaring; a negative power squares the inverse.
 void MatrixPower(G& g) {
   const V x = g.operand(0);
   if (x.rank() < 2 || Rows(x) != Columns(x)) return g.Refuse("needs square matrices");

@@ -1,4 +1,4 @@
-// What models need: activations, normalisations, losses, attention. A dim that is sharded needs no rule of its own: a
+// The ops of models: activations, normalisations, losses, attention. A dim that is sharded needs no rule of its own: a
 // maximum or sum over it is pending and reduced, everything else stays where it is.
 
 #include <array>
@@ -107,7 +107,7 @@ void LogSumExp(G& g) {
 
 // ---- normalisations ----
 
-// What stands after x: a weight and a bias, of the normalised dims.
+// Applies the operands after x: a weight and a bias, of the normalised dims.
 V Scaled(G& g, V x, const V& like) {
   if (g.operand_count() > 1) x = x * Wide(g, g.operand(1));
   if (g.operand_count() > 2) x = x + Wide(g, g.operand(2));
@@ -189,8 +189,8 @@ V Reduced(G& g, const V& losses) {
   if (reduction == "none") return losses;
   return g.Reduce(reduction == "sum" ? OpId::kSum : OpId::kMean, losses, all, Keep::kNo);
 }
-// What the labels pick of x, whose last dim has the classes; of an ignored one that of class 0. A label that is no
-// class is an index outside: negative ones don't count from the end.
+// The elements of x, whose last dim has the classes, that the labels pick; an ignored label picks that of class 0. A
+// label that is no class is an index outside: negative ones don't count from the end.
 V PickedBy(G& g, const V& x, const V& labels, const V& counts) {
   const int64_t dim = x.rank() - 1;
   const V number = g.AsType(labels, DType::kI64);
@@ -200,8 +200,8 @@ V PickedBy(G& g, const V& x, const V& labels, const V& counts) {
   const V index = g.ExpandDim(g.Where(counts, place, V(int64_t{0})), dim);
   return g.DropDims(g.Call(OpId::kTakeAlongAxis, std::move(along), {x, index}), {dim});
 }
-// The classes are the last dim of x; labels are integers, one for each row, or weights of the classes. Of a label that
-// is ignore_index the loss is 0, and the mean is over the others. Where classes are sharded numbers of rows alone are
+// The classes are the last dim of x; labels are integers, one for each row, or weights of the classes. A label that is
+// ignore_index has a loss of 0, and the mean is over the others. Where classes are sharded numbers of rows alone are
 // reduced: the largest, the sum of exponentials, and what the labels pick.
 void CrossEntropy(G& g) {
   const V x = Wide(g, g.operand(0));
@@ -240,7 +240,7 @@ void MseLoss(G& g) {
   g.Return(Reduced(g, difference * difference));
 }
 
-// The loss of log probabilities x, classes last, against labels; of a label that is ignore_index it is 0.
+// The loss of log probabilities x, classes last, against labels; a label that is ignore_index has loss 0.
 void NllLoss(G& g) {
   const V x = Wide(g, g.operand(0));
   const V& labels = g.operand(1);

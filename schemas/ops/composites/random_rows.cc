@@ -1,5 +1,5 @@
 // Random numbers: made of uniform ones of the counter-based generator (philox.h), so that they are the same bits on
-// every mesh and placement. A call's last numbers are the seed and the stream of each draw; what comes before shapes
+// every mesh and placement. A call's last numbers are the seed and the stream of each draw; the numbers before shape
 // the distribution.
 
 #include <array>

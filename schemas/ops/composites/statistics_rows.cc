@@ -1,4 +1,4 @@
-// What NumPy has of elementwise functions and of statistics, besides the array API's, as graphs of other ops.
+// NumPy's elementwise functions and statistics, besides the array API's, as graphs of other ops.
 
 #include <array>
 #include <cmath>
@@ -176,7 +176,7 @@ V NanVariance(G& g) {
   const double correction =
       g.attributes().Get(attribute::correction) == nullptr ? 0 : *g.attributes().Get(attribute::correction);
   const V wide = g.AsType(x, AccumulatedIn(x.dtype()));
-  // What an infinity makes NaN counts.
+  // A difference that an infinity makes NaN counts.
   const V difference = g.Where(IsNaN(g, wide), V(0), wide - MeanOf(g, wide, dims, Keep::kDims));
   const V conjugate = IsComplex(x) ? g.Map(OpId::kConj, {difference}) : difference;
   V squares = difference * conjugate;
@@ -212,7 +212,7 @@ void Kron(G& g) {
   g.Return(g.Reshape(g.Reshape(a, spread_a) * g.Reshape(b, spread_b), merged));
 }
 
-// Of rows that are variables, columns that are observations.
+// Covariance of rows that are variables, columns that are observations.
 void Cov(G& g) {
   const V& given = g.operand(0);
   if (given.rank() != 2) return g.Refuse("needs a row for each variable, and 2 dims");

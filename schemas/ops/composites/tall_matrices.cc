@@ -103,7 +103,7 @@ std::vector<V> QrOf(G& g, const V& x, bool complete) {
   return rows >= 0 ? TallQr(g, x, rows) : PlainQr(g, x, complete);
 }
 
-// Of a matrix whose columns are sharded by those of its transpose.
+// A matrix whose columns are sharded is decomposed by its transpose.
 std::vector<V> SvdOf(G& g, const V& x, bool full) {
   if (const int rows = full ? -1 : RowsMeshDim(x); rows >= 0) return TallSvd(g, x, rows);
   const V across = full || Rows(x) >= Columns(x) ? x : Transposed(g, x);

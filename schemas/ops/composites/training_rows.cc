@@ -25,7 +25,7 @@ V RateAs(G& g, const V& rate, DType dtype) { return rate.is_tensor() ? g.AsType(
 // As the operand is: its dtype, where it was computed in a wider one.
 V As(G& g, const V& value, size_t operand) { return g.AsType(value, g.operand(operand).dtype()); }
 
-// Numbers are no part of a plan's key, so the graph is the same for all: what is computed at all is said by the mode.
+// Numbers are no part of a plan's key, so the graph is the same for all: the mode says what is computed at all.
 //
 // With w = weight_decay: d = gradient + w x. Mode 'plain': x - rate d. With 'momentum', b = momentum buffer + (1 -
 // dampening) d, or d without a buffer: x - rate b; with 'nesterov' x - rate (d + momentum b).

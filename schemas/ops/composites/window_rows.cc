@@ -158,7 +158,7 @@ void RunWindows(G& g, Call call, V x, std::optional<V> weight) {
   g.Return(y);
 }
 
-// Of a well-formed call; else the primitive says what is wrong.
+// Whether the call is well-formed; else the primitive says what is wrong.
 bool IsWellFormed(const Windows& windows, size_t kernel_dims) {
   const size_t dims = windows.dims();
   const auto from = [](const std::vector<int64_t>& numbers, int64_t least) {

@@ -3,8 +3,8 @@
 // Audit: who did what in a pool, and what each session used. The hub writes; `tessera audit` and `tessera usage` read.
 //
 // Entries go to a thread of their own through a bounded queue, and from there into a database (SQLite) and a file of
-// JSON lines beside it, FILE.jsonl. Nobody waits for either: what finds no room in the queue, or can't be written, as
-// on a full disk, is counted and left out.
+// JSON lines beside it, FILE.jsonl. Nobody waits for either: a row that finds no room in the queue, or can't be
+// written, as on a full disk, is counted and left out.
 //
 //   auto audit = Audit::Open("/var/lib/tessera/audit.db");
 //   (*audit)->Add({.verb = "evict", .tenant = "vision", .token = "root-1", .object = "vision", .decision = "allowed"});

@@ -2,8 +2,8 @@
 
 // ClockOffset: how far another process's monotonic clock is from the own one, from what it answers when it is asked for
 // the time (Cristian). Asked at `sent`, answered with `remote`, heard at `received`: when `remote` was read the own
-// clock stood between the two, so the middle is right within half of the round trip. Of the last answers the quickest
-// is believed.
+// clock stood between the two, so the middle is right within half of the round trip. ClockOffset believes the quickest
+// of the last answers.
 //
 //   ClockOffset clock(ClockOffset::Host::kOther);
 //   clock.Add(1'000, 51'040, 1'100);   // offset_ns() == -49'990, error_ns() == 50
@@ -31,7 +31,7 @@ class ClockOffset {
     }
     if (host_ == Host::kOwn && std::abs(best_.offset_ns) <= best_.error_ns) best_ = {};
   }
-  // What is added to the other's times. 0 before there is an answer.
+  // Nanoseconds to add to the other's times. 0 before there is an answer.
   int64_t offset_ns() const { return best_.offset_ns; }
   // How far that may be off.
   int64_t error_ns() const { return best_.error_ns; }

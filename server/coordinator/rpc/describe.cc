@@ -30,7 +30,7 @@ wire::WorkerInfo::State StateOf(const WorkerEntry& worker) {
   return wire::WorkerInfo::State::DEAD;
 }
 
-// As sessions that begin see them, or the `asking` one does. Of their memory, what the tenant has; null: what all have.
+// As sessions that begin see them, or the `asking` one does. `tenant`: whose memory on them is told; null: that of all.
 void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire::WorkerInfo>::Builder list,
                      std::optional<SessionId> asking = std::nullopt) {
   const StateMachine& machine = hub.machine();
@@ -93,7 +93,7 @@ void DescribeSession(SessionId id, const SessionEntry& session, wire::SessionInf
   info.setSpilledBytes(session.spilled_bytes);
 }
 
-// By their handles. What was refused has no spec here and nothing on the workers.
+// By their handles. A refused tensor has no spec here and nothing on the workers.
 void DescribeTensors(const StateMachine& machine, const SessionEntry& session, const StatusView& view,
                      wire::ClusterStatus::Builder builder) {
   const size_t most = std::min(view.max_tensors, kMaxTensorsListed);

@@ -9,16 +9,16 @@
 namespace tessera {
 
 void DescribeWelcome(const Hub& hub, const Hub::Opened& opened, wire::Welcome::Builder builder);
-// Who asks, and what for.
+// The session that asks, and its role.
 struct StatusView {
   SessionId asking;
   Role role = Role::kClient;
   size_t max_tensors = 0;
   HandleId after;  // the last one that an earlier answer had
 };
-// All workers, and how much there is of everybody. Of sessions the asking one, all of them for an admin; its tensors.
+// Writes all workers, how much there is of everybody, the asking session (an admin gets all sessions) and its tensors.
 void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus::Builder builder);
-// Whose ops, and which of them: [first_op, end_op).
+// The asking session, and which of its ops: [first_op, end_op).
 struct ProfileView {
   SessionId asking;
   uint64_t first_op = 0;

@@ -1,4 +1,4 @@
-// What ran, and when, as the wire has it.
+// Profiles: which ops ran, and when, as the wire has it.
 
 #include <algorithm>
 #include <string>

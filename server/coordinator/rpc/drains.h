@@ -61,7 +61,7 @@ class Drains {
   absl::StatusOr<DrainState> Step(WorkerIndex worker, Losses losses, const std::string& reason, int64_t now_us);
   // Gives up what nobody has asked about.
   void Look(int64_t now_us);
-  // Of a former process: nobody asks about its drains any more.
+  // Drops the drains of a former process: nobody asks about them any more.
   void GiveUpFormer();
 
  private:

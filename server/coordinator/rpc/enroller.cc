@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Enroller>> Enroller::Make(const EnrolOptions& opt
   SignedKey authority;
   TESSERA_ASSIGN_OR_RETURN(authority.certificate, ReadFile("--tls-ca", tls.ca));
   TESSERA_ASSIGN_OR_RETURN(authority.key, ReadFile("--ca-key", options.ca_key));
-  // A leaf for nobody: what is wrong with the CA shows at the start, and not when the first worker comes.
+  // A leaf for nobody: an error of the CA shows at the start, and not when the first worker comes.
   const absl::StatusOr<SignedKey> tried =
       SignLeaf(authority, {std::string(kWorkerUnit), {"localhost"}, LeafUse::kServer, 0, std::time(nullptr)});
   if (!tried.ok()) {

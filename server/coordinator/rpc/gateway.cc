@@ -272,7 +272,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     HolderOf("join", hub_.tenants_edge().WorkerOf(TextOf(hello.getJoinToken())));
     auto event = DecodeWorkerHello(hello);
     Require(event.status());
-    // What the worker says of itself may be a number of another PID namespace, and somebody else's here.
+    // The pid in the worker's hello may be a number of another PID namespace, and somebody else's here.
     if (peer_.pid == 0) spdlog::info("a worker joins from elsewhere ({}), as pid {} there", peer_.text, event->pid);
     event->pid = peer_.pid;
     const auto again = hello.getAgain();
@@ -329,7 +329,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
   }
 
  private:
-  // A connection has one: who guesses tokens connects for each.
+  // A connection has one: a stranger who guesses tokens connects for each.
   void TakeTry() {
     if (taken_) Require(absl::FailedPreconditionError("this connection has a session or a worker already"));
     if (tried_) Require(absl::FailedPreconditionError("this connection was refused; connect again"));

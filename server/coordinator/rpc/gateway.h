@@ -1,7 +1,7 @@
 #pragma once
 
 // MakeGateway: the bootstrap capability of one connection to the coordinator. A connection opens at
-// most one session or joins one worker; what it opened ends with it.
+// most one session or joins one worker; its session or worker ends with it.
 
 #include <cstdint>
 

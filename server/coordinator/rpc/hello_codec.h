@@ -1,7 +1,7 @@
 #pragma once
 
-// What a client and a worker say of themselves when they connect, checked: nothing of it is believed that a token has
-// to say. Pure; who has a token is the gateway's.
+// Hellos of a client and a worker, checked: no claim in them that takes a token is believed. Pure; who has a token is
+// the gateway's.
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +29,7 @@ struct ClientHello {
   std::optional<ResumeRequest> resume;
 };
 
-// Of what a status shows: InvalidArgument when it is longer.
+// Checks the length of a text that a status shows: InvalidArgument when it is longer.
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
 // FailedPrecondition for another version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);

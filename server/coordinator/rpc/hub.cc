@@ -239,13 +239,13 @@ void Hub::FlushSession(SessionId session) {
   auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.link.get() == nullptr) return;
   SessionLink& link = found->second;
-  // What waited since the last tick has waited enough.
+  // Events that wait since the last tick have waited enough.
   const auto quiet = ticking_ ? SessionOutbox::Quiet::kNow : SessionOutbox::Quiet::kMayWait;
   std::optional<capnp::MallocMessageBuilder> message;
   while (link.link->is_clear() && link.outbox->NextMessage(quiet, message)) link.link->Send(*message);
 }
 
-// What was sent and not acknowledged is to be sent again.
+// Events that were sent and not acknowledged are to be sent again.
 void Hub::Disconnect(SessionLink& link) {
   Retire(kj::mv(link.link));
   expected_links_.erase(link.link_key);

@@ -36,8 +36,8 @@ namespace tessera {
 class StateFolder;
 
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
-// max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): what
-// it says out of turn, a cancel or a release, is read.
+// max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): its
+// words out of turn, a cancel or a release, are read.
 inline constexpr size_t kSubmitHighWater = 32'768;  // docs/limits.md: submit_high_water
 // Characters of a line in the log that a worker or a client wrote.
 inline constexpr size_t kMaxLogChars = 500;  // docs/limits.md: max_log_chars
@@ -73,8 +73,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Opened> ResumeSession(const ResumeRequest& resume, const Holder& holder,
                                        std::function<void(absl::Status)> on_end);
   absl::Status CloseByAdmin(SessionId session, SessionId by);
-  // Ends a worker's process; what comes of it is a death like any other. NotFound, or FailedPrecondition where its
-  // process can't be ended from here and others map its memory.
+  // Ends a worker's process: a death like any other. NotFound, or FailedPrecondition where its process can't be ended
+  // from here and others map its memory.
   absl::Status KillByAdmin(WorkerIndex worker, const std::string& reason, SessionId by);
   // hub_admin.cc. How many sessions were ended; NotFound for a tenant that isn't here.
   absl::StatusOr<uint32_t> EvictByAdmin(const std::string& tenant, const std::string& reason, SessionId by);
@@ -109,10 +109,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<Joined> RejoinWorker(const WorkerJoinedEvent& event, const RejoinRequest& again,
                                       wire::Worker::Client client);
   void WorkerGone(WorkerIndex worker, uint64_t incarnation, const std::string& reason);
-  // Takes no session, no worker and no record any more; what was taken goes on.
+  // Takes no session, no worker and no record any more; those that were taken go on.
   void BeginStop();
   bool is_stopping() const { return is_stopping_; }
-  // Whether all that was taken has ended. Of a session that waits for its client's bytes nothing is waited for.
+  // Whether all that was taken has ended. A session that waits for its client's bytes counts as ended.
   bool IsQuiet() const;
   // Workers and clients are told to end, unless there is a state folder: then they wait for the next coordinator.
   void TellStopped();
@@ -120,7 +120,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   // The process ends: workers that go from now on are not lost to anybody. Connections end before the hub does.
   void Stop();
 
-  // Of a session or a worker that was given the key; false: it was given to nobody, or has been used.
+  // Takes the link of a session or a worker that was given the key; false: it was given to nobody, or has been used.
   bool TakeLink(uint64_t key, kj::Own<LinkStream> stream);
 
   const StateMachine& machine() const { return core_->machine(); }
@@ -133,7 +133,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   double loop_s() const { return static_cast<double>(loop_ns_) * 1e-9; }  // that its own work took
   // In how many heartbeats the worker was at work.
   uint64_t ActivityOf(WorkerIndex worker) const;
-  // Of all workers that ever were here, as they were last.
+  // The clocks of all workers that ever were here, as they were last.
   const std::map<WorkerIndex, ClockOffset>& clocks() const { return clocks_; }
   void Flush();
 
@@ -185,7 +185,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   bool HasRoom(SessionId session) const;
   void AwaitLog(const absl::Status& why);
   void Carry(Core::Consequences consequences);
-  // With what the machine has more, when others have had their turn.
+  // Goes on with what the machine has left, when others have had their turn.
   void GoOn();
   void Kill(const KillWorker& victim);
   void FlushWorkers();
@@ -196,7 +196,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> PingLater(WorkerIndex worker, uint64_t incarnation);
   void taskFailed(kj::Exception&& exception) override;
   int64_t UptimeUs() const;
-  // What the state machine takes for the time: without what this process was held up.
+  // The state machine's time: the clock without the time for which this process was held up.
   int64_t NowUs();
   bool IsFlooded(SessionId session, const SessionLink& link) const;
   // Bytes of its events beside those that its tensors account for.

@@ -56,7 +56,7 @@ absl::Status End(const kj::AutoCloseFd& process, int32_t pid) {
 constexpr size_t kMaxMessagesPerSend = 256;
 constexpr uint64_t kWordsPerMessage = 40;
 
-// What the state machine lets by, workers read.
+// Workers read every plan that the state machine lets by.
 static_assert(CoordinatorConfig{}.max_plan_text_bytes <= static_cast<int64_t>(kMaxPlanTextBytes));
 static_assert(2 * kFullSendBytes < kMaxMessageBytes && kMaxPlanTextBytes <= kFullSendBytes);
 
@@ -107,7 +107,7 @@ void Hub::Kill(const KillWorker& victim) {
 }
 
 void Hub::FlushWorkers() {
-  // Workers of one mesh get the same messages: what was encoded for one is sent to the next, too.
+  // Workers of one mesh get the same messages: a message encoded for one is sent to the next, too.
   std::vector<std::shared_ptr<const WorkerMessage>> waiting;
   size_t encoded = 0;  // of them: what a message holds
   std::optional<capnp::MallocMessageBuilder> message;
@@ -203,7 +203,7 @@ absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worke
   if (IsHere(event.worker)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }
-  // Those whose links are on their way, too.
+  // Workers whose links are on their way count, too.
   for (const auto& [index, other] : workers_) TESSERA_RETURN_IF_ERROR(CheckReach(event, other.info));
   event.incarnation = NextIncarnation();
   const WorkerIndex worker = event.worker;

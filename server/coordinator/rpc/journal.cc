@@ -157,7 +157,8 @@ class JournalReader {
   bool is_at_end() const { return at_ == bytes_.size(); }
   size_t at() const { return at_; }
   size_t left() const { return bytes_.size() - at_; }
-  // Gives the next message to `take`. DataLoss: what is there is not whole (OutOfRange), or is not what was written.
+  // Gives the next message to `take`. DataLoss: the bytes there are not whole (OutOfRange), or not as they were
+  // written.
   template <typename Take>
   absl::Status Next(const Take& take) {
     const auto words = WordsFrom(at_);
@@ -349,8 +350,8 @@ class JournalFile final : public JournalOutput {
   JournalFile(kj::AutoCloseFd fd, std::string path) : fd_(kj::mv(fd)), path_(std::move(path)) {}
   ~JournalFile() noexcept override {}
 
-  // In one write, so that only the end of the process tears a message. Of one that the disk has no room for nothing
-  // stays.
+  // In one write, so that only the end of the process tears a message. A message that the disk has no room for is taken
+  // back whole.
   absl::Status Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
     kj::FdOutputStream out(fd_.get());
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { out.write(pieces); })) {

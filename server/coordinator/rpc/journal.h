@@ -69,7 +69,7 @@ class JournalWriter {
   // Truncates. Unavailable when the file can't be written, as on a full disk.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Create(const std::string& path, const CoordinatorConfig& config,
                                                                JournalDigest digest, const JournalPlace& place = {});
-  // Goes on with a journal behind its first so many bytes, which are whole events; what stands there is cut off.
+  // Goes on with a journal behind its first so many bytes, which are whole events; bytes behind these are cut off.
   static absl::StatusOr<std::unique_ptr<JournalWriter>> Continue(const std::string& path, uint64_t bytes);
   // Writes the digest of all effects to PATH.digest, where one is kept: the last connections end after the last
   // request.
@@ -78,7 +78,7 @@ class JournalWriter {
   // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). Unavailable, and nothing is kept of the
   // event, when the file can't be written.
   absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
-  // That a client has its session's events up to there.
+  // Notes that a client has its session's events up to there.
   absl::Status AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event);
   void AddToDigest(const Effects& effects);
 
@@ -108,7 +108,7 @@ struct JournalEnd {
 // NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
 // it is not as it was written.
 absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
-// Of one that is in memory, aligned to 8 bytes.
+// Reads a journal that is in memory, aligned to 8 bytes.
 absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor);
 
 // InvalidArgument for one that does not begin as a journal.
@@ -123,7 +123,7 @@ struct ReplayResult {
 };
 // InvalidArgument for a file that isn't a journal, DataLoss where it is not as it was written.
 absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path);
-// Of one that is in memory, aligned to 8 bytes.
+// Replays a journal that is in memory, aligned to 8 bytes.
 absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal);
 
 // Pieces, for tests.

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<MappedLog>> MappedLog::Open(const std::string& pa
   const bool is_open = fd.get() >= 0;
   std::unique_ptr<MappedLog> log(new MappedLog(kj::mv(fd), path, bytes));
   if (!is_open) return log->Failed("open", why);
-  // What is cut off reads as zeros from then on.
+  // Bytes that are cut off read as zeros from then on.
   if (ftruncate(log->fd_, static_cast<off_t>(bytes)) != 0) return log->Failed("write", errno);
   return log;
 }

@@ -23,7 +23,7 @@ namespace tessera {
 
 class MappedLog final : public JournalOutput {
  public:
-  // Goes on behind the first `bytes` of a file, a multiple of 8; what stands there is cut off. Unavailable, with the
+  // Goes on behind the first `bytes` of a file, a multiple of 8; bytes behind these are cut off. Unavailable, with the
   // path, where the file can't be written or mapped.
   static absl::StatusOr<std::unique_ptr<MappedLog>> Open(const std::string& path, uint64_t bytes);
   // Cuts the reserve off.

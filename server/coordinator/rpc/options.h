@@ -1,6 +1,6 @@
 #pragma once
 
-// What a coordinator process is told: where to listen, the tokens, the limits.
+// Options of a coordinator process: where to listen, the tokens, the limits.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +24,7 @@ struct CoordinatorOptions {
   std::string state_folder;       // of the log that a restart goes on with; empty: none is kept
   double snapshot_after_s = 1.5;  // of work behind the last snapshot; docs/limits.md: snapshot_after
   double long_lease_s = 3600;     // of one with a name, or from elsewhere
-  // Of a client that says nothing for so long the connection counts as gone; 0: never.
+  // A client that says nothing for so long loses its connection; 0: never.
   double session_silence_s = 60;
   double max_lease_s = 3600;
   double heartbeat_s = 0.25;

@@ -4,7 +4,7 @@
 // files are here; its numbers come as Server-Sent Events, of which each is a whole state with counters that only grow:
 // the page's script shows differences.
 //
-// Law: what people named gets into the page as text (textContent), never as markup.
+// Law: a name that people gave gets into the page as text (textContent), never as markup.
 
 #include <string>
 #include <string_view>
@@ -17,7 +17,7 @@ struct PageFile {
   std::string_view type;  // of its content
   std::string_view text;
 };
-// Of "/", "/page.js" and "/page.css"; with an empty type for another path.
+// The file at "/", "/page.js" or "/page.css"; with an empty type for another path.
 PageFile FindPageFile(std::string_view path);
 
 // For the page's headers: nothing from elsewhere is loaded, and no script that stands in the page is run.

@@ -208,7 +208,7 @@ absl::StatusOr<Record> DecodeRecord(wire::Record::Reader reader) {
 
 namespace {
 
-// What a record that can't be decoded would have answered.
+// A record that can't be decoded: the requests and results for which it is answered.
 BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
   BadRecord bad{std::move(status), 0, {}, {}};
   if (reader.isCall()) {
@@ -236,7 +236,7 @@ BadRecord MakeBadRecord(wire::Record::Reader reader, absl::Status status) {
   return bad;
 }
 
-// Those that a record adds to a session, takes from it or looks for: each is work, and may be an event.
+// The handles that a record adds to a session, takes from it or looks for: each is work, and may be an event.
 size_t HandlesOf(wire::Record::Reader reader) {
   if (reader.isCall()) return reader.getCall().getResults().size();
   if (reader.isUpload()) return reader.getUpload().getOthers().size();

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// Of all records but BadRecord and BatchEndRecord, which no client sends.
+// Encodes all records but BadRecord and BatchEndRecord, which no client sends.
 void EncodeRecord(const Record& record, wire::Record::Builder builder);
 
 }  // namespace tessera

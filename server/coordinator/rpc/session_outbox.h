@@ -34,7 +34,7 @@ class SessionOutbox {
   // `message` is as it was.
   bool NextMessage(Quiet quiet, std::optional<capnp::MallocMessageBuilder>& message);
 
-  // Up to this number. What this connection was not sent is not acknowledged, whatever the number.
+  // Acknowledges events up to this number, but none that this connection was not sent.
   void Acknowledge(uint64_t number);
   void Disconnected() { sent_ = 0; }
   void Resume(uint64_t last_event);

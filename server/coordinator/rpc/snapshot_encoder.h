@@ -1,7 +1,7 @@
 #pragma once
 
 // The writing half of snapshot.h. Tensors, buffers, layouts, groups and measured costs get numbers as they are met:
-// what holds them is walked in one order, so that equal state gives equal bytes.
+// their holders are walked in one order, so that equal state gives equal bytes.
 
 #include <cstdint>
 #include <memory>
@@ -50,7 +50,7 @@ class Snapshot::Encoder {
   }
   void Put(capnp::MessageBuilder& message);
 
-  // What is numbered.
+  // Number what a snapshot's parts refer to.
   void Number();
   void NumberTensor(const TensorPointer& tensor);
   void NumberHistory(const History& history);

@@ -55,7 +55,7 @@ class StateFolder {
   void ForkChild(const Core& core);
   // Whether a child is at work.
   bool IsBusy();
-  // The newest snapshot is there: what nobody needs any more goes.
+  // The newest snapshot is there: files that nobody needs any more go.
   void DropOld() const;
   void CannotSave(const std::string& why);
 

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Of a larger mesh these say how all of it is reached: that many take a moment.
+// So many workers of a larger mesh say how all of it is reached: that many take a moment.
 constexpr size_t kMaxAsked = 64;
 
 // How the bytes come that workers take from others.

@@ -2,7 +2,7 @@
 
 // TenantsEdge: what the gateway knows of tenants and the state machine doesn't: tokens, and who is connected.
 //
-// The tokens of the process (TESSERA_TOKEN and the other two) are of the tenant "default" and never expire; those of
+// The tokens of the process (TESSERA_TOKEN and the other two) are of the tenant "default" and never expire; tokens of
 // the tenants file come and go with it. A token that is taken away, or expires, lets nobody in from then on. Sessions
 // that are connected go on.
 
@@ -27,7 +27,8 @@ class TenantsEdge {
 
   // The tokens of a file, in place of those of the one before.
   void Change(std::vector<TokenEntry> tokens);
-  // Whose token it is. Unauthenticated, with one text, for a token that is nobody's and for one of another role.
+  // The entry of the client, or worker, whose token this is. Unauthenticated, with one text, for a token that is
+  // nobody's and for one of another role.
   absl::StatusOr<TokenEntry> ClientOf(const std::string& token) const;
   absl::StatusOr<TokenEntry> WorkerOf(const std::string& token) const;
 

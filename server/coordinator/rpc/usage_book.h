@@ -15,7 +15,7 @@ class UsageBook {
  public:
   // A former process's rows have the use of its sessions.
   void Begin(const StateMachine& machine);
-  // Of all sessions that used or hold something. Once a minute.
+  // The rows of all sessions that used or hold something. Once a minute.
   std::vector<UsageRow> Minute(const StateMachine& machine);
   // The last row of a session; none where nothing is to tell.
   std::vector<UsageRow> Last(const EndSession& end);

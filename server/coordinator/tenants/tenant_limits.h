@@ -1,8 +1,8 @@
 #pragma once
 
-// TenantLimits: what one tenant of a pool was given. A tenant is a team; tokens, sessions and memory are of one. Values
-// only: an event of the state machine carries them, so a replay runs with the same. Tokens are no part of it
-// (token_table.h).
+// TenantLimits: the limits and weight of one tenant of a pool. A tenant is a team; tokens, sessions and memory are of
+// one. Values only: an event of the state machine carries them, so a replay runs with the same. Tokens are no part of
+// it (token_table.h).
 //
 //   TenantLimits limits{.name = "vision", .weight = 3};
 //   SetLimit(limits, "memory.max", "8GiB");       // OK; of each worker

@@ -37,13 +37,13 @@ struct CpuDeviceOptions {
 // max(1, cores / workers on the host).
 int DefaultDeviceThreads(int workers_on_host);
 // 2000 when the host has two cores for each of its workers; 200 when it has one, since others have work too; 10 when it
-// has less: who is waited for may need this one.
+// has less: the awaited worker may need this one.
 int DefaultSpinPauses(int workers_on_host);
 
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options);
-  // Ends the threads after their current items; what is still enqueued is dropped, not run.
+  // Ends the threads after their current items; items still enqueued are dropped, not run.
   ~CpuDevice() override;
 
   void Hold() override;

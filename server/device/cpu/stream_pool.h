@@ -42,7 +42,7 @@ class StreamPool : public std::enable_shared_from_this<StreamPool> {
   explicit StreamPool(const StreamPoolOptions& options);
 
   void Start();
-  // Ends the threads after their current items; what is still enqueued is dropped, not run.
+  // Ends the threads after their current items; items still enqueued are dropped, not run.
   void Stop();
 
   void Push(StreamId stream, DeviceItem item);

@@ -4,8 +4,8 @@
 // time counts what a thread was kept from, and a neighbour's load would become the op's cost.
 //
 // The kernel's clock costs 0.2 us to read, so short items are not measured: below kShortItemNs all of the wall time
-// counts, since who loses a core loses it for longer. For the others the clock is read when they end; what it said when
-// they began is reckoned from the last reading.
+// counts, since who loses a core loses it for longer. For the others the clock is read when they end; its reading when
+// they began is reckoned from the last one.
 //
 //   clock.Wake();                                      // the thread slept: what it used since doesn't count
 //   int64_t busy_ns = clock.BusyNs(began_ns, ended_ns);   // of the item that has just ended

@@ -37,7 +37,7 @@ namespace tessera::cuda {
   X(MatrixLayoutSetAttribute)
 
 struct CublasLt {
-  // The first of them that can be opened. NotFound names them and says why none can. What is opened stays so.
+  // The first of them that can be opened. NotFound names them and says why none can. An opened library stays open.
   static absl::StatusOr<std::unique_ptr<const CublasLt>> Open(const std::vector<std::string>& libraries);
 
   // OK, or an error that names the call and what the library calls the error.

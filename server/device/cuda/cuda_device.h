@@ -6,11 +6,11 @@
 //
 // One thread, the loop, makes every call that enqueues something on the GPU. It submits what each stream was given, up
 // to a number of operations that the GPU's queues hold without blocking, and looks at the progress words that the
-// streams write: what happens on the host (a report, the start of a message) happens there.
+// streams write: items of the host (a report, the start of a message) happen there.
 //
 // Law: the loop waits for nothing but progress. A stream that is parked on the GPU holds up itself alone.
 //
-// What there is no kernel for, the host computes (host_steps.h).
+// The host computes steps that have no kernel here (host_steps.h).
 //
 // An error that leaves the context unusable (an illegal address) ends all: `lost` is called, once, from the loop, and
 // nothing is reported any more.
@@ -37,11 +37,11 @@ struct CudaDeviceOptions {
 
 class CudaDevice : public Device {
  public:
-  // Loads the kernels and makes the streams: what may fail where the GPU has too little of something.
+  // Loads the kernels and makes the streams: this may fail where the GPU has too little of something.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Prepare(const Gpu& gpu);
   // Before anything is enqueued.
   absl::Status Begin(const CudaDeviceOptions& options);
-  // Ends the loop; what is still enqueued is dropped. What the GPU runs then may still touch the arena.
+  // Ends the loop; items still enqueued are dropped. Work that the GPU runs then may still touch the arena.
   ~CudaDevice() override;
 
   void Hold() override;

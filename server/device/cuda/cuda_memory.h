@@ -30,7 +30,7 @@ struct Gpu {
   GpuUse* use = nullptr;  // the context's
 };
 
-// docs/limits.md: gpu_reserve_bytes. What a worker leaves free on its GPU for what lies beside arenas: contexts,
+// docs/limits.md: gpu_reserve_bytes. The part of its GPU that a worker leaves free for memory beside arenas: contexts,
 // workspaces, compiled maps, NCCL's buffers.
 inline constexpr int64_t kGpuReserveBytes = int64_t{512} << 20;
 // Bytes for the arena of one of so many workers of the host, which share its GPUs evenly: an equal part of this GPU's
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> MapMemory(const Gpu& gpu, OwnedFd 
 
 inline CUdeviceptr AddressOf(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-// Pinned memory of the host in slots of one size, zeroed when they are taken. Of one thread.
+// Pinned memory of the host in slots of one size, zeroed when they are taken. Used by one thread.
 class PinnedSlots {
  public:
   PinnedSlots(const Gpu& gpu, int64_t slot_bytes) : gpu_(gpu), slot_bytes_(slot_bytes) {}

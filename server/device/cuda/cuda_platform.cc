@@ -44,7 +44,7 @@ class CudaPlatform final : public Platform {
 absl::StatusOr<std::unique_ptr<Platform>> MakeCudaPlatform(const CudaPlatformOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::Driver::Load());
   TESSERA_ASSIGN_OR_RETURN(const cuda::Gpu gpu, cuda::Gpu::OpenFor(*driver, options.gpu, options.worker));
-  // Before the worker joins: what it can't do without is there, or it never was.
+  // Before the worker joins: if it lacks something that it needs, it never was.
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> prepared, cuda::CudaDevice::Prepare(gpu));
   return std::make_unique<CudaPlatform>(gpu, options, std::move(prepared));
 }

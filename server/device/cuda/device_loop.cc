@@ -130,7 +130,7 @@ void CudaDevice::Loop::Run() {
     const bool was_given = Take();
     const bool has_registered = DoWhenClear();
     const bool has_submitted = SubmitSome() || has_registered;
-    // Of what was handed over meanwhile more may fit the same calls.
+    // More of the work that was handed over meanwhile may fit the same calls.
     if (handed_over_ == taken_) FlushAll();
     const bool has_passed = Poll();
     if (is_lost_) break;

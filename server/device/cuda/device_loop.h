@@ -21,7 +21,7 @@
 // Transfers are in no order with streams, and wait for nothing.
 //
 // The loop lingers (linger.h): while something is under way, and for a while after, it polls and gives its core away in
-// between; who hands it something then wakes nobody. When others need the core, or nothing has passed for
+// between; a thread that hands it something then wakes nobody. When others need the core, or nothing has passed for
 // kUnderWayLingerNs, it sleeps between two looks.
 
 #include <array>
@@ -86,7 +86,7 @@ class CudaDevice::Loop {
   static constexpr int64_t kReadBytes = 4096;  // of a slot, which EnqueueRead's copy fits
 
   void Run();
-  // What others handed over. Whether there was anything.
+  // Takes what others handed over. Says whether there was anything.
   bool Take();
   bool SubmitSome();
   // The stream whose next item is to be submitted now.
@@ -117,8 +117,8 @@ class CudaDevice::Loop {
   absl::Status Submit(size_t number, QueuedItem& item);
   absl::Status SubmitWait(size_t number, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
-  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library. What isn't
-  // there yet isn't waited for.
+  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library. The next work
+  // is joined only if it is in the queue already.
   absl::StatusOr<bool> SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn);
   // Puts the copies and the gate that the step is made of in its place, in the queue.
   absl::Status QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number);
@@ -127,11 +127,11 @@ class CudaDevice::Loop {
   absl::Status SubmitReport(Stream& stream, Device::Report report);
   absl::Status SubmitTransfer(Stream& stream, TransferItem& transfer);
   void Fail(Stream& stream, absl::Status status);
-  // That something isn't computed as it should be; once of each kind.
+  // Warns that something isn't computed as it should be; once of each kind.
   void WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned);
   void ReplacePeer(NewPeer peer);
 
-  // Of the thread that transfers.
+  // Used by the thread that transfers.
   absl::Status MakeRing();
   std::byte* SlotOf(size_t piece) const { return ring_[piece % ring_.size()]; }
   void SubmitPiece(CopyWork piece);

@@ -22,7 +22,7 @@
 
 namespace tessera::cuda {
 
-// What a plan is made for: the handle's device; or without one, a device that is described.
+// A plan's target: the handle's device; or without one, a device that is described.
 struct DnnTarget {
   DnnHandle handle = nullptr;
   std::string device_json = "";

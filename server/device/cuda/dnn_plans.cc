@@ -28,11 +28,11 @@ absl::StatusOr<std::shared_ptr<const DnnPlan>> DnnPlans::PlanOf(const DnnGraph& 
   }
   absl::StatusOr<std::unique_ptr<DnnPlan>> made = DnnPlan::Make(*library_, {.handle = handle_}, graph);
   ++made_;
-  // What makes no sense to the library isn't supported by it either.
+  // A graph that makes no sense to the library isn't supported by it either.
   if (absl::IsInvalidArgument(made.status())) {
     made = absl::UnimplementedError(StrCat(StdView(made.status().message()), ", for ", TextOf(graph)));
   }
-  // What else goes wrong (memory that is short) is no answer.
+  // Another error (memory that is short) is no answer.
   if (!made.ok() && !absl::IsUnimplemented(made.status())) return made.status();
   if (kept_.size() >= max_plans_) {
     const DnnGraph* last = uses_.back();

@@ -34,7 +34,7 @@ class GpuUse {
   // The context's one. It lasts as long as the process.
   static GpuUse& Of(CUcontext context);
 
-  // Memory of a GPU that is mapped here. What lies in none of it is the host's: the only other memory that streams are
+  // Memory of a GPU that is mapped here. Memory outside of it is the host's: the only other memory that streams are
   // given is pinned.
   void AddMemory(CUdeviceptr address, int64_t bytes);
   void RemoveMemory(CUdeviceptr address);

@@ -33,7 +33,7 @@ struct HostStep {
   std::vector<KernelOutput> more_outputs;
   KernelCall call = {};
 };
-// Of the pinned memory. An element that is read many times (a stride of 0) is there once.
+// Bytes of pinned memory that the step needs. An element that is read many times (a stride of 0) is there once.
 int64_t HostStepBytes(const KernelCall& call);
 // `memory` has HostStepBytes, aligned to 64.
 std::shared_ptr<HostStep> MakeHostStep(const KernelCall& call, std::byte* memory);

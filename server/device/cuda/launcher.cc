@@ -31,7 +31,7 @@ bool IsContiguous(const CopyWork& copy) {
 
 int64_t WantedWorkspaceBytes(int64_t bytes) { return std::max(kMinWorkspaceBytes, kZeroBytes + bytes); }
 
-// What NVRTC compiles for: the image's newest that the GPU is sure to run, as a cubin; else PTX.
+// NVRTC's target: the image's newest that the GPU is sure to run, as a cubin; else PTX.
 absl::StatusOr<std::string> ArchitectureOf(const Gpu& gpu) {
   int major = 0, minor = 0;
   for (const auto& [value, attribute] : {std::pair(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
@@ -47,7 +47,7 @@ absl::StatusOr<std::string> ArchitectureOf(const Gpu& gpu) {
   }
 }
 
-// Of compiled maps, shared by the workers of a user; empty where there is no home.
+// The folder of compiled maps, shared by the workers of a user; empty where there is no home.
 std::string CacheFolder() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr) return StrCat(cache, "/tessera/maps");
   if (const char* home = std::getenv("HOME"); home != nullptr) return StrCat(home, "/.cache/tessera/maps");
@@ -227,7 +227,7 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
     turn.wants = Wants::kClear;
     return false;
   }
-  // As much as either needs: what is taken now isn't replaced again where the product is enqueued by itself.
+  // As much as either needs: the workspace isn't replaced again where the product is enqueued by itself.
   const int64_t bytes = std::max(WorkspaceBytes(product.call), WorkspaceBytes(biased->product));
   TESSERA_ASSIGN_OR_RETURN(const Workspace reserved, Reserve(stream, bytes, turn));
   absl::StatusOr<std::vector<Step>> steps = LaunchKernel(biased->product, reserved);
@@ -351,7 +351,7 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
   const absl::StatusOr<CUkernel> kernel = KernelOf(launch);
   if (!kernel.ok()) {
     if (launch.otherwise.empty() && launch.program == nullptr) return kernel.status();
-    // What runs before a program writes to the workspace alone, so all of the call can still be computed elsewhere.
+    // Launches before a program write to the workspace alone, so all of the call can still be computed elsewhere.
     if (launch.otherwise.empty()) return absl::UnimplementedError(kernel.status().message());
     for (const Launch& other : launch.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, other));
     return absl::OkStatus();

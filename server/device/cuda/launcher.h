@@ -7,11 +7,12 @@
 // TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of some size are cuDNN's where it is there and
 // takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes.
 //
-// Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
-// the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
-// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's and cuDNN's, and
-// those that take memory. In another turn there are launches of what is loaded, fills, and copies with the GPU's memory
-// on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
+// Law: nothing here waits for the device. A fault that depends on data (a bad index) is written to a fault word and
+// found when the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was
+// enqueued in the context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's
+// and cuDNN's, and those that take memory. In another turn there are launches of what is loaded, fills, and copies with
+// the GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies
+// there.
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +34,7 @@
 
 namespace tessera::cuda {
 
-// Of one stream: its work runs in order, and uses one after the other the same memory.
+// Workspaces of one stream: its work runs in order, and uses one after the other the same memory.
 struct StreamWorkspace {
   std::shared_ptr<DeviceMemory> memory;
   std::shared_ptr<DeviceMemory> products;  // of kProductWorkspaceBytes
@@ -49,14 +50,14 @@ class Launcher {
   static absl::StatusOr<std::unique_ptr<Launcher>> Make(const Gpu& gpu);
   ~Launcher();
 
-  // What a launch left to be looked at when it has run: null where nothing can be wrong.
+  // A launch's fault word, to be looked at when it has run: null where nothing can be wrong.
   struct Fault {
     int64_t* word = nullptr;
     std::function<absl::Status(int64_t)> status_of;
   };
   // Takes the memory that products on the stream will want, before it is given to others.
   absl::Status ReserveForProducts(StreamWorkspace& workspace);
-  // What a call of Enqueue is given, and what it leaves.
+  // Arguments of a call of Enqueue, and its results.
   enum class Wants : uint8_t { kNothing, kClear, kRoom };
   struct Turn {
     StreamWorkspace& workspace;
@@ -83,7 +84,7 @@ class Launcher {
   const absl::Status& program_error() const { return program_error_; }
   // Why the first product that the image's kernels had to compute was none of cuBLASLt's.
   const absl::Status& product_error() const { return product_error_; }
-  // Likewise of attentions and convolutions, and cuDNN.
+  // Likewise for attentions and convolutions, and cuDNN.
   const absl::Status& dnn_error() const { return dnn_error_; }
 
  private:

@@ -4,9 +4,9 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(void* library, OpenLibrary({.variable = "TESSERA_CUDNN", .file = "libcudnn.so.9"}));
 //
-// Where the variable is set, what it names is the library, and nothing else is looked at. Else the first that can be
-// opened: by its name, where the loader looks; in the toolkit's folder (TESSERA_CUDA_HOME, else /usr/local/cuda); among
-// the packages of pip (nvidia/*/lib) of the Pythons in PATH.
+// If the variable is set, it names the library, and nothing else is looked at. Else the first that can be opened: by
+// its name, where the loader looks; in the toolkit's folder (TESSERA_CUDA_HOME, else /usr/local/cuda); among the
+// packages of pip (nvidia/*/lib) of the Pythons in PATH.
 
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ struct LibraryName {
 };
 // In the order in which they are tried.
 std::vector<std::string> PlacesOf(const LibraryName& name);
-// NotFound says of each place why not. What is opened stays so.
+// NotFound says of each place why not. An opened library stays open.
 absl::StatusOr<void*> OpenLibrary(const LibraryName& name);
 
 }  // namespace tessera::cuda

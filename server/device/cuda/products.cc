@@ -34,7 +34,8 @@ uint64_t ImplementationsFor(const LtShape& shape) {
   return ~refused;
 }
 
-// That there is no algorithm, which stays so; what else goes wrong (memory that is short) is no answer.
+// Whether the library says that there is no algorithm, which stays so; another error (memory that
+// is short) is no answer.
 bool IsRefusal(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;
@@ -80,7 +81,7 @@ struct Products::Prepared {
     if (with_bias == nullptr) TESSERA_RETURN_IF_ERROR(DescribeOperation(shape, &with_bias));
     return Set(with_bias, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   }
-  // Who asks about the description is answered for a bias of this alignment.
+  // Queries of the description are answered for a bias of this alignment.
   absl::Status SetBias(uint64_t address) { return Set(with_bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER, At(address)); }
 
   const CublasLt& library;
@@ -108,7 +109,7 @@ struct Products::Prepared {
 
 namespace {
 
-// What the heuristic is asked for, beside what is multiplied.
+// The heuristic's preferences, beside the matrices.
 class Preference {
  public:
   explicit Preference(const CublasLt& library) : library_(library) {}

@@ -24,15 +24,15 @@
 
 namespace tessera::cuda {
 
-// Of each stream that has products, aligned to 256. docs/limits.md: gpu_product_workspace_bytes
+// Workspace of each stream that has products, aligned to 256. docs/limits.md: gpu_product_workspace_bytes
 inline constexpr int64_t kProductWorkspaceBytes = int64_t{32} << 20;
 // All are forgotten when there are so many, and found again. docs/limits.md: max_prepared_products
 inline constexpr size_t kMaxPreparedProducts = 4096;
 
 class Products {
  public:
-  // With the GPU's context current, as for every call. NotFound where there is no library; what the library says where
-  // it doesn't start.
+  // With the GPU's context current, as for every call. NotFound where there is no library; the library's own error
+  // where it doesn't start.
   static absl::StatusOr<std::unique_ptr<Products>> Open(const Gpu& gpu, const std::vector<std::string>& libraries);
   ~Products();
   Products(const Products&) = delete;

@@ -129,7 +129,7 @@ void HazardRecorder::Run() {
       RunHead(*ready[random_() % ready.size()]);
       continue;
     }
-    // What ended while this looked may have made a stream ready.
+    // An item that ended while this looked may have made a stream ready.
     std::unique_lock lock(async_mutex_);
     if (async_under_way_ == 0 && async_ended_ == ended_before) return;
     async_done_.wait(lock, [&] { return async_ended_ != ended_before; });

@@ -49,7 +49,7 @@ class HazardRecorder {
 
   // One line per pair of items, in the order of discovery.
   const std::vector<std::string>& hazards() const { return hazards_; }
-  // What ran, in order: "worker 0 compute copy 64 bytes".
+  // Items that ran, in order: "worker 0 compute copy 64 bytes".
   const std::vector<std::string>& items() const { return items_; }
 
  private:

@@ -167,7 +167,7 @@ struct MessageEncoder {
   void operator()(const ForgetSpilled& m) { out.setForgetSpilled(m.file); }
 };
 
-// Of the window itself, or of one of its others.
+// The range of the window itself, or of one of its others.
 template <typename Reader>
 absl::StatusOr<TransferRange> DecodeRange(TransferDirection direction, Reader reader) {
   TransferRange range;

@@ -20,8 +20,8 @@ class LoopbackHub {
   LoopbackHub();
   ~LoopbackHub();
   std::unique_ptr<MessageTransport> Make(WorkerIndex self);
-  // As when all connections break and are made again: what is posted ends with Unavailable, and what is posted later
-  // for the same ordinals or earlier ones.
+  // As when all connections break and are made again: posted messages end with Unavailable, and so do later ones for
+  // the same ordinals or earlier ones.
   void Break();
 
   class State;

@@ -28,7 +28,7 @@ NcclRecord RecordOf(NcclWord word, uint64_t number, uint64_t question = 0) {
   return RecordOf(word, CollectiveKey{.ordinal = number}, question);
 }
 
-// What ranks must agree on: another kind, count, dtype or root is another number (FNV-1a, 64 bits).
+// The terms of a call that ranks must agree on: another kind, count, dtype or root is another number (FNV-1a, 64 bits).
 uint64_t Summary(const std::vector<CollectivePart>& parts) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto add = [&hash](uint64_t value) {
@@ -43,7 +43,7 @@ uint64_t Summary(const std::vector<CollectivePart>& parts) {
   return hash;
 }
 
-// Of sums; bytes else.
+// NCCL's type for sums; bytes else.
 ncclDataType_t SummedType(DType dtype) {
   switch (dtype) {
     case DType::kI32: return ncclInt32;
@@ -182,7 +182,7 @@ void NcclCollectives::Stay(Call& call, WorkerIndex reason, const absl::Status& w
   Fail(call, why);
 }
 
-// What was launched ends when the stream has passed it.
+// A launched call ends when the stream has passed it.
 void NcclCollectives::Fail(Call& call, const absl::Status& why) {
   if (!call.failure.ok()) return;
   call.failure = why;
@@ -250,7 +250,7 @@ void NcclCollectives::Hear(WorkerIndex from, const NcclRecord& record) {
 
 // ---- what breaks
 
-// Of the leader: who was ready may not have heard that all enter.
+// By the leader: a rank that was ready may not have heard that all enter.
 void NcclCollectives::GiveUp(CollectiveKey key, WorkerIndex from) {
   const absl::Status broke = absl::UnavailableError(StrCat("worker ", from.value, ": the connection broke"));
   const Call* const call = Find(key);

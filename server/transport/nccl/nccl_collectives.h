@@ -18,8 +18,8 @@
 // other. An instruction waits for smaller ordinals alone, and so does its turn here: of all that is under way in the
 // cluster the call of the smallest key has all of its workers come to it.
 //
-// When a worker of a set is lost, or a call fails at any of its ranks, all ranks abort the communicator: what is under
-// way ends with Unavailable as soon as the stream has passed it, and the next call makes another one. A leader keeps
+// When a worker of a set is lost, or a call fails at any of its ranks, all ranks abort the communicator: calls under
+// way end with Unavailable as soon as the stream has passed it, and the next call makes another one. A leader keeps
 // max_communicators; the one that was used longest ago goes when all of its ranks have nothing under way on it.
 //
 // All but what `Collectives` says is of the transport's one thread.
@@ -40,8 +40,8 @@
 
 namespace tessera {
 
-// What breaks a call is heard of as that by all ranks, and of a worker's death from the coordinator: so long a call
-// that broke waits for the name.
+// All ranks hear that a call is broken, and of a worker's death from the coordinator: so long a broken call waits for
+// the dead one's name.
 inline constexpr std::chrono::milliseconds kReasonWait(500);  // docs/limits.md: collective_reason_wait
 inline constexpr size_t kMaxCommunicators = 16;               // docs/limits.md: max_communicators
 
@@ -73,7 +73,7 @@ class NcclCollectives final : public Collectives {
     uint64_t number = 0;        // the leader's count, of the last one
     uint64_t ended_number = 0;  // up to here they are over
     ncclUniqueId id = {};
-    // Of the leader.
+    // Used by the leader.
     uint64_t used = 0;           // when a call was let in last
     uint64_t question = 0;       // whether its members have nothing under way there; 0: they aren't asked
     std::set<WorkerIndex> idle;  // who said so
@@ -114,7 +114,7 @@ class NcclCollectives final : public Collectives {
   void HearOfCall(Call& call, WorkerIndex from, const NcclRecord& record);
   void TakeReady(Call& call, WorkerIndex from, uint64_t what);
   void LetIn(Call& call);
-  // Of the leader: nobody enters.
+  // By the leader: nobody enters.
   void Stay(Call& call, WorkerIndex reason, const absl::Status& why);
   void Fail(Call& call, const absl::Status& why);
   void GiveUp(CollectiveKey key, WorkerIndex from);

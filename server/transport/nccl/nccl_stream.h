@@ -1,7 +1,7 @@
 #pragma once
 
-// NcclStream: a stream of the GPU for launches of NCCL, which says how many of them it has passed. Of the transport's
-// one thread.
+// NcclStream: a stream of the GPU for launches of NCCL, which says how many of them it has passed. Used by the
+// transport's one thread.
 //
 //   stream.Open(gpu, slots);       // the first time; then it is there
 //   ncclSend(..., stream.get());   // launch 1
@@ -18,7 +18,7 @@ namespace tessera {
 
 class NcclStream {
  public:
-  // On the thread that has entered the GPU. What it takes lasts as long as the process.
+  // On the thread that has entered the GPU. Memory and stream last as long as the process.
   absl::Status Open(const cuda::Gpu& gpu, cuda::PinnedSlots& slots);
   // Behind all that is in the stream: so many launches are over.
   absl::Status Mark(uint64_t launches);

@@ -182,7 +182,7 @@ class NcclTransport final : public MessageTransport {
   std::mutex mutex_;
   std::set<WorkerIndex> with_;     // peers that have, or had, NCCL; guarded by mutex_
   std::set<WorkerIndex> without_;  // peers that have none; likewise
-  // Of the thread.
+  // Used by the thread.
   std::map<WorkerIndex, std::shared_ptr<NcclPair>> pairs_;
   NcclCollectives collectives_{parts_, [this](WorkerIndex peer) -> NcclPair* {
                                  const auto found = pairs_.find(peer);

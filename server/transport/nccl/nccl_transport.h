@@ -1,7 +1,7 @@
 #pragma once
 
-// Messages between GPU workers by NCCL. What two workers say about their messages goes by another transport (the
-// control); the bytes go by ncclSend and ncclRecv, on a communicator and a CUstream of that pair.
+// Messages between GPU workers by NCCL. Two workers' words about their messages go by another transport (the control);
+// the bytes go by ncclSend and ncclRecv, on a communicator and a CUstream of that pair.
 //
 // Law: nothing is enqueued before both sides have posted it, and both sides enqueue in one order. The worker of the
 // smaller number decides it: the other tells it what it posts, and it answers "go" for what has met, in order. So an
@@ -23,9 +23,9 @@
 // A peer that has no NCCL (a CPU worker) gets its messages by the control; it takes this one's address for the
 // control's. Its buffers are the host's memory.
 //
-// Buffers of the others are memory that the GPU reaches: its own, or pinned. Who posts a message has seen on the host
-// that the GPU is done with what was enqueued before, and whoever goes on after Done is enqueued after it: no event is
-// needed between the streams of the device and those here.
+// Buffers of the others are memory that the GPU reaches: its own, or pinned. A worker that posts a message has seen on
+// the host that the GPU is done with what was enqueued before, and its work after Done is enqueued after it: no event
+// is needed between the streams of the device and those here.
 
 #include <memory>
 

@@ -101,7 +101,7 @@ void NcclPair::BeginAgain(const absl::Status& status) {
   // Even where all has ended: the peer may tell of something again, and is to hear that it is not to be waited for.
   const bool has_pending =
       has_talked_ || !posts_.empty() || !queue_.empty() || !peer_posts_.empty() || !launched_.empty();
-  // What the peer hasn't heard of may have been posted behind the break: it is told once more.
+  // A post that the peer hasn't heard of may have been made behind the break: it is told once more.
   std::map<Key, NcclPost> again;
   for (auto it = posts_.begin(); it != posts_.end();) {
     const auto at = it++;
@@ -164,7 +164,7 @@ void NcclPair::Hear(const NcclRecord& record) {
   }
 }
 
-// Of the leader: both have posted it, or it waits.
+// By the leader: both have posted it, or it waits.
 void NcclPair::Match(const Key& key) {
   const auto mine = posts_.find(key);
   const auto theirs = peer_posts_.find(key);
@@ -212,7 +212,7 @@ void NcclPair::EndOtherSize(NcclPost post, uint64_t sent, uint64_t expected) {
       StrCat("worker ", peer_.value, ": a message of ", sent, " bytes, expected ", expected)));
 }
 
-// What was launched ends when the stream has passed it: NCCL may still write to its buffers.
+// A launched post ends when the stream has passed it: NCCL may still write to its buffers.
 void NcclPair::EndAll(const absl::Status& status) {
   uint64_t last = broken_ordinal_;
   for (const auto& [key, bytes] : peer_posts_) last = std::max(last, std::get<0>(key));
@@ -235,7 +235,7 @@ void NcclPair::EndAll(const absl::Status& status) {
 void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
   const bool is_news = ordinal > broken_ordinal_;
   broken_ordinal_ = std::max(broken_ordinal_, ordinal);
-  // What is under way of them won't pass: the peer has given it up.
+  // Posts of these ordinals that are under way won't pass: the peer has given them up.
   const auto is_ended = [ordinal](const NcclPost& post) { return post.tag.ordinal <= ordinal; };
   if (is_news && (std::any_of(queue_.begin(), queue_.end(), is_ended) ||
                   std::any_of(launched_.begin(), launched_.end(), [&](const Launched& launch) {
@@ -243,7 +243,7 @@ void NcclPair::EndThrough(uint64_t ordinal, const absl::Status& status) {
                   }))) {
     return Fail(status);
   }
-  // Also where it is no news: what is told again is of an ordinal that this side has given up, too.
+  // This is done without news, too: a post that is told again may be of an ordinal that this side has given up.
   std::vector<NcclPost> ended;
   for (auto it = posts_.begin(); it != posts_.end() && std::get<0>(it->first) <= ordinal;) {
     ended.push_back(std::move(it->second));

@@ -1,6 +1,6 @@
 #pragma once
 
-// NcclPair: this worker's messages with one peer (nccl_transport.h). Of the transport's one thread.
+// NcclPair: this worker's messages with one peer (nccl_transport.h). Used by the transport's one thread.
 
 #include <array>
 #include <cstdint>
@@ -39,7 +39,7 @@ enum class NcclWord : uint32_t {
 // From the leader to the other one, or back.
 enum class NcclWay : uint32_t { kFromLeader = 0, kToLeader = 1 };
 
-// What is said on the control, a message each.
+// A word on the control, a message each.
 struct NcclRecord {
   NcclWord word = NcclWord::kHello;
   NcclWay way = NcclWay::kFromLeader;
@@ -62,7 +62,7 @@ struct NcclPost {
   bool is_again = false;  // it is told a second time, on a new connection
 };
 
-// What pairs share.
+// Parts that pairs share.
 struct NcclParts {
   using Task = absl::AnyInvocable<void()>;
   WorkerIndex self;
@@ -71,7 +71,7 @@ struct NcclParts {
   MessageTransport* control = nullptr;
   cuda::PinnedSlots* slots = nullptr;
   std::function<void(Task)> run;  // on the transport's thread; from any
-  // Of collectives: what a peer says, and that what was said to it or by it may be lost.
+  // For collectives: a peer's words, and that words to it or by it may be lost.
   std::function<void(WorkerIndex, const NcclRecord&)> hear;
   std::function<void(WorkerIndex, const absl::Status&)> link_broke;
 };
@@ -81,7 +81,7 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   NcclPair(NcclParts& parts, WorkerIndex peer);
 
   void Add(NcclPost post);
-  // Of collectives. Words come in the order in which they are said, until link_broke.
+  // Words about collectives. Words come in the order in which they are said, until link_broke.
   void SayOfCollectives(const NcclRecord& record);
   void ListenForCollectives();
   // Whether it wants to be asked again soon.
@@ -124,8 +124,8 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   NcclParts& parts_;
   const WorkerIndex peer_;
   absl::Status closed_;
-  // The control: a record's tag is its generation and number. A break begins another generation. Law: who listens in a
-  // generation has said something in it, so that the control ends the other side's listening in it, too.
+  // The control: a record's tag is its generation and number. A break begins another generation. Law: a side that
+  // listens in a generation has said something in it, so that the control ends the other side's listening in it, too.
   uint64_t generation_ = 1;
   uint32_t said_ = 0, heard_ = 0;
   bool is_listening_ = false;

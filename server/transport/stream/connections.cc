@@ -67,7 +67,7 @@ void StreamEngine::Belong(Connection& connection, WorkerIndex index, Peer& peer)
   peer.connection = &connection;
 }
 
-// Whoever came first and has not greeted goes, so that those who say nothing keep nobody out.
+// The oldest connection that has not greeted goes, so that silent ones keep nobody out.
 bool StreamEngine::MakeRoomForGuest() {
   if (guests_ < network_->max_guests()) return true;
   for (const auto& [number, connection] : connections_) {
@@ -82,7 +82,7 @@ void StreamEngine::Accept() {
   const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-    // Who connects waits until there are descriptors again; Mend listens again.
+    // New connections wait until there are descriptors again; Mend listens again.
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, listen_fd_, nullptr);
     accept_at_ = next_mending_ = Clock::now() + kAcceptRetry;
     return;
@@ -145,7 +145,7 @@ void StreamEngine::TakeGreeting(Connection& connection) {
   if (known == peers_.end()) return Watch(connection);  // the coordinator will tell of it
   auto& [index, peer] = *known;
   if (self_ < index) return CloseConnection(connection);  // the lower worker opens
-  // What was there before is known to be broken by the other side.
+  // A connection from before is known to be broken by the other side.
   if (peer.connection != nullptr) BreakConnection(index, peer, "the other side lost it", Loss::kForNow);
   --guests_;
   const uint64_t ordinal = greeting.ordinal;
@@ -162,7 +162,7 @@ void StreamEngine::BecomeReady(WorkerIndex index, Peer& peer, uint64_t ordinal) 
   peer.is_given_up = false;
   peer.attempts = 0;
   TakeEnded(index, peer, ordinal);
-  // What was given up since the own greeting.
+  // Tells the ordinals that were given up since the own greeting.
   if (peer.sent_ordinal > peer.connection->greeted_ordinal) {
     QueueFrame(*peer.connection, FrameKind::kEnded, {peer.sent_ordinal, 0, 0}, 0);
   }
@@ -211,7 +211,7 @@ void StreamEngine::BreakConnection(WorkerIndex index, Peer& peer, const std::str
   next_mending_ = Clock::now();
 }
 
-// What is queued or announced, and what has begun to come.
+// Ends the messages that are queued or announced, and the one that has begun to come.
 void StreamEngine::EndUnderWay(WorkerIndex index, Peer& peer, const std::string& reason) {
   peer.is_ready = false;
   std::vector<Done> ended;
@@ -314,7 +314,7 @@ void StreamEngine::LookAgain(Clock::time_point at) {
   next_mending_ = next_mending_.has_value() ? std::min(*next_mending_, at) : at;
 }
 
-// What is due: connections to be opened or given up, those who say nothing.
+// Does the work that is due: opens or gives up connections, closes silent ones.
 void StreamEngine::Mend() {
   if (!next_mending_.has_value() || Clock::now() < *next_mending_) return;
   const Clock::time_point now = Clock::now();

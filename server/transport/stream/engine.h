@@ -4,8 +4,8 @@
 //
 // One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
 // and "nothing up to this ordinal comes any more". Messages wait until the other side's greeting has come. When a
-// connection breaks, what was under way on it fails, and so does what the other side had sent and this one not
-// received; that is told when the next connection is ready, so that whoever hears of it can go on.
+// connection breaks, messages under way on it fail, and so do those that the other side had sent and this one not
+// received; that is told when the next connection is ready, so that a worker that hears of it can go on.
 //
 // Law: every operation is in exactly one place (command queue, waiting, out, announced; posted, expected, the
 // connection's receiving) until its Done is called, so each Done is called once.
@@ -81,7 +81,7 @@ class StreamEngine {
     bool is_announced = false;
     std::vector<std::byte> copy;
   };
-  // What is written next: a greeting or a frame, and the bytes behind it.
+  // The next bytes to write: a greeting or a frame, and the bytes behind it.
   struct Out {
     std::array<std::byte, sizeof(StreamFrame)> head = {};
     absl::Span<const std::byte> bytes;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What passes on a connection of StreamTransport: first a greeting either way, then frames, some with bytes behind
-// them. Numbers are little-endian, as the hosts are.
+// The bytes on a connection of StreamTransport: first a greeting either way, then frames, some with bytes behind them.
+// Numbers are little-endian, as the hosts are.
 
 #include <bit>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace tessera {
 
 inline constexpr uint64_t kStreamMagic = 0x3174656b636f7374;  // "tsocket1"
 
-// Who speaks, and "nothing up to this ordinal comes any more".
+// The speaker, and "nothing up to this ordinal comes any more".
 struct StreamGreeting {
   uint64_t magic = 0;
   uint64_t receiver_key = 0;
@@ -23,7 +23,7 @@ enum class FrameKind : uint32_t {
   kAnnounce = 2,  // a larger one, which comes when its receiver says kReady
   kReady = 3,
   kData = 4,    // what was announced, its bytes behind it
-  kRefuse = 5,  // what was announced is not taken; `bytes`: what was expected, or kNotWanted
+  kRefuse = 5,  // an announced message is not taken; `bytes`: the expected size, or kNotWanted
   kEnded = 6,   // as in a greeting: nothing up to this ordinal comes any more
 };
 

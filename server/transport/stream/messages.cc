@@ -199,7 +199,7 @@ void StreamEngine::Parse(Connection& connection) {
   connection.begin = 0;
 }
 
-// A frame without bytes is over with this; of others `to` says where they go.
+// A frame without bytes is over with this; `to` says where the bytes of others go.
 void StreamEngine::TakeFrame(Connection& connection, WorkerIndex index, Peer& peer) {
   const StreamFrame& frame = connection.frame;
   const Tag tag{frame.ordinal, frame.phase, frame.chunk};

@@ -37,9 +37,10 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual int fd() const = 0;
-  // What is there, up to all of it. The end comes without bytes.
+  // Reads the bytes that are there, up to all of `to`. The end comes without bytes.
   virtual Moved Read(absl::Span<std::byte> to) = 0;
-  // Pieces one after another. What was not taken comes again, in as long pieces, perhaps with more behind it.
+  // Writes pieces one after another. Bytes that were not taken come again, in as long pieces, perhaps with more behind
+  // them.
   virtual Moved Write(absl::Span<const iovec> pieces) = 0;
   // Whether it has bytes that its descriptor doesn't tell of.
   virtual bool HasMore() const { return false; }
@@ -66,7 +67,7 @@ class Network {
   virtual ~Network() = default;
   // A listening descriptor, which is the caller's. Called once, first.
   virtual absl::StatusOr<int> Listen() = 0;
-  // What peers give to ParseAddress.
+  // The address that peers give to ParseAddress.
   virtual std::string AddressOf(uint64_t key) const = 0;
   virtual std::optional<PeerAddress> ParseAddress(std::string_view address) const = 0;
   // Takes an accepted descriptor.

@@ -3,8 +3,8 @@
 // StreamTransport: messages over the connections of a Network. SocketTransport and TlsTransport are this with a network
 // each.
 //
-// Who connects shows the receiver's random key, which the transport gives away with its address alone; whoever doesn't
-// is closed before anything it says is acted on.
+// A peer that connects shows the receiver's random key, which the transport gives away with its address alone; one that
+// doesn't is closed before anything it says is acted on.
 //
 // A message of up to max_eager_bytes is sent at once. A larger one is announced, and sent when its receive is posted:
 // its bytes go from the sender's buffer to the stream, and from there to the receiver's, and memory for messages that

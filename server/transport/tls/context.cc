@@ -66,7 +66,7 @@ absl::StatusOr<TlsContext> MakeTlsContext(const std::string& certificate, const 
   if (SSL_CTX_load_verify_file(context, ca.c_str()) != 1) {
     return FileError("--tls-ca", ca, "no certificate in PEM");
   }
-  // Whoever comes back is checked again: no sessions, no tickets.
+  // A peer that comes back is checked again: no sessions, no tickets.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);

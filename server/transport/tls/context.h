@@ -1,6 +1,6 @@
 #pragma once
 
-// What a process shows and checks in a TLS handshake with another worker: certificate, key and CA from PEM files.
+// The files that a process shows and checks in a TLS handshake with another worker: certificate, key and CA, in PEM.
 
 #include <memory>
 #include <string>

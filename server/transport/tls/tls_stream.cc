@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kRecordBytes = 16 << 10;    // the most that TLS encrypts as one
 constexpr size_t kBytesPerCall = 512 << 10;  // before other connections have their turn
 
-// What the session asks for and checks of the host that it connects to.
+// Sets the host that the session asks for and checks.
 bool SetHost(SSL* session, const std::string& host) {
   X509_VERIFY_PARAM* const check = SSL_get0_param(session);
   X509_VERIFY_PARAM_set_hostflags(check, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
@@ -82,7 +82,7 @@ TlsStream::TlsStream(TlsSession session, int fd, std::string name, std::string h
       is_connected_(side == Side::kListener) {}
 
 TlsStream::~TlsStream() {
-  // Who is told why by an alert reads it before the connection is reset.
+  // A peer that an alert tells why reads it before the connection is reset.
   shutdown(fd_, SHUT_WR);
   char rest[4096];
   (void)!recv(fd_, rest, sizeof(rest), MSG_DONTWAIT);
@@ -182,7 +182,7 @@ Moved TlsStream::Stop(int result, size_t bytes) {
     case SSL_ERROR_SSL: End(WhyFailed(), Next::kRefused); break;
     default: End(system_error_ == 0 ? "the other side closed it" : std::strerror(system_error_), Next::kEnded);
   }
-  // What came before is told first.
+  // Bytes that came before are told first.
   return bytes > 0 ? Moved{bytes, Next::kNow} : Moved{0, end_};
 }
 

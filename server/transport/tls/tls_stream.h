@@ -12,10 +12,10 @@ namespace tessera {
 
 class TlsStream : public Stream {
  public:
-  // Of a connection that came. Takes the descriptor. `name` is the other side's, for people.
+  // The stream of a connection that came. Takes the descriptor. `name` is the other side's, for people.
   static std::unique_ptr<TlsStream> Accepted(SSL_CTX* context, int fd, std::string name);
-  // Of one that is under way; the certificate has to name the host. `when_unreachable` says whether another attempt
-  // may find what this one doesn't.
+  // The stream of a connection that is under way; the certificate has to name the host. `when_unreachable` says whether
+  // another attempt may find what this one doesn't.
   static std::unique_ptr<TlsStream> Dialed(SSL_CTX* context, int fd, std::string name, std::string host,
                                            Next when_unreachable);
   ~TlsStream() override;

@@ -44,7 +44,7 @@ bool ParseNumber(std::string_view text, int base, T& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Also of what others say: no spaces, no control characters.
+// A host may be a word of others: no spaces, no control characters.
 bool IsHost(std::string_view host) {
   return !host.empty() && host.size() <= kMaxHostChars && std::all_of(host.begin(), host.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
@@ -154,7 +154,7 @@ class TlsNetwork : public Network {
   size_t max_guests() const override { return kMaxGuests; }
   std::optional<int64_t> answer_timeout_ms() const override { return kAnswerTimeoutMs; }
 
-  // A stranger may call as often as it likes: what it says is not all written down.
+  // A stranger may call as often as it likes: not all of its words are written down.
   void Note(std::string_view who, std::string_view reason) override {
     ++*refused_;
     const auto now = std::chrono::steady_clock::now();

@@ -3,10 +3,10 @@
 // TlsTransport: messages between workers of different hosts over TCP, encrypted and authenticated by TLS 1.2 or 1.3.
 //
 // Both sides show a certificate that the same CA has signed, for the unit "tessera-worker", and that has not expired;
-// who connects checks the host that it connected to against the other's subjectAltName, and shows the receiver's random
-// key (stream/stream_transport.h). `tessera certs` makes such certificates. Whoever doesn't is closed: with a line in
-// the log, at most one a second, and counted. Handshakes don't hold up messages of others; one that is not over in
-// reconnect_timeout is given up, and max_tls_guests of them are under way at most.
+// the side that connects checks the host that it connected to against the other's subjectAltName, and shows the
+// receiver's random key (stream/stream_transport.h). A peer that doesn't is closed: with a line in the log, at most one
+// a second, and counted. `tessera certs` makes such certificates. Handshakes don't hold up messages of others; one that
+// is not over in reconnect_timeout is given up, and max_tls_guests of them are under way at most.
 //
 //   TlsOptions options{.listen_host = "10.0.0.7", .certificate = "worker.crt", .key = "worker.key", .ca = "ca.crt"};
 //   auto transport = TlsTransport::Make(WorkerIndex(0), options);

@@ -55,11 +55,11 @@ absl::Status UcxTransport::Engine::Start(const UcxOptions& options) {
   look_delay_ = std::chrono::milliseconds(stall_timeout_ms_) / (kLooksToAnswer + 2);
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) return absl::InternalError("transport: no random key");
   TakeModulesOfThisUcx();
-  // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages. Of a
-  // transport's settings only the environment is heard.
+  // The tcp transport's own put writes where the message says: not wanted, rendezvous goes by messages. UCX reads a
+  // transport's settings from the environment alone.
   setenv("UCX_TCP_PUT_ENABLE", "n", 1);
-  // What goes and comes is handed to the socket in pieces of at most so many bytes, with a callback and perhaps a
-  // wake-up each: between two hosts UCX's own 8 and 64 KiB took half more time, and so did ones that crowd the cache.
+  // UCX hands bytes to the socket in pieces of at most so many, with a callback and perhaps a wake-up each: between two
+  // hosts its own 8 and 64 KiB took half more time, and so did ones that crowd the cache.
   setenv("UCX_TCP_TX_SEG_SIZE", "512K", 0);
   setenv("UCX_TCP_RX_SEG_SIZE", "512K", 0);
   ucp_config_t* config = nullptr;

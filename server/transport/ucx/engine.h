@@ -3,8 +3,8 @@
 // The inside of UcxTransport: the progress thread and what only it touches.
 //
 // One connection for each pair, which the lower worker opens. Its first message either way is a greeting: who speaks,
-// and "nothing up to this ordinal comes any more". A connection that breaks is opened again: what was under way on
-// it fails, and so does what the other side had sent and this one not received, which the greeting says. Messages wait
+// and "nothing up to this ordinal comes any more". A connection that breaks is opened again: messages under way on it
+// fail, and so do those that the other side had sent and this one not received, which the greeting says. Messages wait
 // until the other side's greeting has come, so that they don't fail with an attempt; and failures are told then, so
 // that whoever hears of one can go on.
 //
@@ -13,7 +13,7 @@
 // late the worker is; if none comes for message_stall_timeout, the connection counts as broken (stalls.cc).
 //
 // Law: every operation is in exactly one place (command queue, posted receives, in flight) until its
-// Done is called, so each Done is called once. What describes an operation is used again: after warm-up
+// Done is called, so each Done is called once. The record of an operation is used again: after warm-up
 // a message allocates nothing here.
 
 #include <atomic>
@@ -157,7 +157,7 @@ class UcxTransport::Engine {
   void TellFailures(Peer& peer);
   void EndReceives(WorkerIndex index, Peer& peer, uint64_t ordinal);
   void BreakConnection(WorkerIndex index, Peer& peer, const std::string& reason);
-  // What is due: connections to be opened or given up. Returns when the next is.
+  // Opens or gives up the connections that are due. Returns when the next is.
   std::optional<Clock::time_point> MendConnections();
   void Greet(WorkerIndex index, const Peer& peer);
   void TakeGreeting(const UcxGreeting& greeting, ucp_ep_h endpoint);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What passes on a connection of UcxTransport: the headers of its active messages, by their numbers. Numbers are as
-// the hosts have them, which are of one kind.
+// The headers of UcxTransport's active messages, by their numbers. Numbers are as the hosts have them, which are of one
+// kind.
 
 #include <cstdint>
 

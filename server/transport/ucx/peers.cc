@@ -112,7 +112,7 @@ void UcxTransport::Engine::ReapClosed() {
   }
 }
 
-// The endpoint is gone: what UCX has not answered by now, it no longer touches.
+// The endpoint is gone: UCX no longer touches operations that it has not answered by now.
 void UcxTransport::Engine::EndStragglers(uint64_t connection) {
   for (auto& [operation, owned] : in_flight_) {
     if (owned->connection != connection || !owned->done) continue;
@@ -128,7 +128,7 @@ absl::Status UcxTransport::Engine::Lost(WorkerIndex index) const {
   return absl::UnavailableError(StrCat("worker ", index.value, ": ", why));
 }
 
-// What UCX holds ends when UCX has let go of its buffer, which closing makes it do.
+// An operation in flight ends when UCX has let go of its buffer, which closing makes it do.
 void UcxTransport::Engine::EndInFlight(Peer& peer, const std::string& reason) {
   for (auto& [operation, owned] : in_flight_) {
     if (owned->peer_key == peer.key && owned->lost.empty()) owned->lost = reason;
@@ -321,7 +321,7 @@ void UcxTransport::Engine::TakeGreeting(const UcxGreeting& greeting, ucp_ep_h en
   if (peer.endpoint == endpoint) return BecomeReady(index, peer, greeting.ordinal);
   if (guest == guests_.end() || self_ < index) return;  // the lower worker opens
   guests_.erase(guest);
-  // What was there before is known to be broken by the other side.
+  // A connection from before is known to be broken by the other side.
   if (peer.endpoint != nullptr) BreakConnection(index, peer, "the other side lost it");
   peer.endpoint = endpoint;
   peer.connection = ++last_connection_;

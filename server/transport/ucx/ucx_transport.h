@@ -29,8 +29,8 @@ namespace tessera {
 
 inline constexpr int kMaxUnexpectedMessages = 65536;  // docs/limits.md: max_unexpected_messages
 
-// Of a connection on which something is pending, and nothing comes or goes, answers to questions included.
-// docs/limits.md: message_stall_timeout
+// A connection on which something is pending counts as broken when nothing comes or goes for so long, answers to
+// questions included. docs/limits.md: message_stall_timeout
 inline constexpr int64_t kMessageStallTimeoutMs = 30'000;
 
 struct UcxOptions {

@@ -43,7 +43,7 @@ class DecodedFile final : public ShardFile {
         place_(std::move(place)),
         element_bytes_(element_bytes),
         is_wanted_(std::move(is_wanted)) {}
-  // Of one that fits the buffer.
+  // Copies a part that fits the buffer.
   absl::Status CopyPart(const TransferRange& range, const Box& own, const Box& box, std::byte* shard);
 
   Decoder& decoder_;

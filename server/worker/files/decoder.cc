@@ -30,7 +30,7 @@ constexpr int kLineFd = 3, kBufferFd = 4;
 constexpr std::string_view kOwnVariables = "TESSERA_";  // tokens are among them
 constexpr size_t kMaxShownPath = 200;
 
-// Of the last name: the folders on the way may have dots, too.
+// The ending of the last name: the folders on the way may have dots, too.
 std::string_view EndingOf(std::string_view path) {
   if (const size_t slash = path.rfind('/'); slash != std::string_view::npos) path.remove_prefix(slash + 1);
   const size_t dot = path.rfind('.');
@@ -43,7 +43,7 @@ void AppendList(std::string* line, std::string_view name, const std::vector<int6
   line->append("]");
 }
 
-// A line of JSON; what comes from strangers, a name or JSON, follows it as it is.
+// A line of JSON; text from strangers, a name or JSON, follows it as it is.
 std::string RequestText(std::string_view what, std::string_view ending, const DecodedPart* part,
                         std::string_view text) {
   std::string request = StrCat("{\"do\":\"", what, "\",\"format\":\"");

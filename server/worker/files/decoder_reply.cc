@@ -16,7 +16,7 @@ uint64_t LittleEndian(std::string_view bytes) {
   return number;
 }
 
-// Quotes stay; what isn't ASCII, or controls a terminal, is a question mark.
+// Quotes stay; a byte that isn't ASCII, or controls a terminal, becomes a question mark.
 std::string Shown(std::string_view text) {
   std::string shown(text.substr(0, kMaxShownText));
   for (char& c : shown) {

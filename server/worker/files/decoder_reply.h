@@ -1,6 +1,6 @@
 #pragma once
 
-// What a decoder answers, as one packet: a code (u32, absl's; 0: it went well), how many bytes of the shared buffer the
+// A decoder's answer, as one packet: a code (u32, absl's; 0: it went well), how many bytes of the shared buffer the
 // answer has (u64), both little-endian, and what to say of it (UTF-8). A decoder reads files of strangers, so nothing
 // that it says is believed before it was looked at.
 //

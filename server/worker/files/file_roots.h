@@ -43,7 +43,7 @@ class NewFile {
  public:
   NewFile(FileDescriptor folder, FileDescriptor file, std::string name, std::string final_name, mode_t mode);
   ~NewFile();
-  // The bytes are on the disk, and the file has its name; what had it is replaced.
+  // The bytes are on the disk, and the file has its name; a file that had it is replaced.
   absl::Status Commit();
   const FileDescriptor& file() const { return file_; }
 

@@ -20,9 +20,9 @@
 
 namespace tessera {
 
-// What tells a file from what it was. A client that looked at it says its bytes and its time; within a transfer the
-// rest is compared, too: a writer may set the time of a file, or put another one in its place, and not the time of the
-// change.
+// A file's stamp tells whether it has changed. A client that looked at it says its bytes and its time; within a
+// transfer the rest is compared, too: a writer may set the time of a file, or put another one in its place, and not the
+// time of the change.
 struct FileStamp {
   int64_t bytes = 0;
   int64_t modified_ns = 0;  // since the epoch

@@ -1,7 +1,7 @@
 #pragma once
 
-// ClientMemory: a client's memfd, mapped for as long as its transfer lives. Sealed, and with all its pages reserved:
-// what the client does to it later ends no worker.
+// ClientMemory: a client's memfd, mapped for as long as its transfer lives. Sealed, and with all its pages reserved: no
+// later act of the client on it ends a worker.
 
 #include <cstddef>
 #include <memory>

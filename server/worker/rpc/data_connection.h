@@ -19,7 +19,7 @@ namespace tessera {
 
 class DataConnection {
  public:
-  // Of the acceptor: what lets the connection in, what makes it a guest again, and the room for its answers.
+  // The acceptor's side: functions that let the connection in or make it a guest again, and the room for its answers.
   struct Door {
     std::function<void()> admit, dismiss;
     std::shared_ptr<AnswerWindow> answers;

@@ -66,7 +66,7 @@ class DataGateServer final : public wire::DataGate::Server {
     context.getResults().setTransfer(Serve(*std::move(ticket)));
     return kj::READY_NOW;
   }
-  // Who asks stays a guest until the other worker has taken a ticket.
+  // The client that asks stays a guest until the other worker has taken a ticket.
   kj::Promise<void> relay(RelayContext context) override {
     called_ = true;
     const WorkerIndex wanted(context.getParams().getIndex());

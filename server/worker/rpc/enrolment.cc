@@ -60,7 +60,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& file) {
              in.is_open() ? "it has one word, the workers' token" : std::strerror(errno)));
 }
 
-// Of one call, by a connection of its own.
+// The state of one call, by a connection of its own.
 struct Asked {
   const EnrolmentOptions& options;
   const TlsFiles& files;

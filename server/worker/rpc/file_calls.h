@@ -35,7 +35,7 @@ inline constexpr std::chrono::milliseconds kFileTimeout{30'000};  // docs/limits
 inline constexpr size_t kMaxFileThreads = 32;                     // docs/limits.md: max_file_threads
 inline constexpr size_t kMaxFolderThreads = 4;                    // docs/limits.md: max_folder_threads
 
-// What files clients may have, and what memory shards are in.
+// The files that clients may have, and the memory that shards are in.
 struct HostFiles {
   FileRoots roots;
   DeviceKind memory = DeviceKind::kCpu;
@@ -61,7 +61,7 @@ class FileCalls {
   // changed), a download's made by createFile before.
   kj::Promise<absl::StatusOr<std::shared_ptr<ShardFile>>> Open(wire::Transfer::OpenFileParams::Reader params,
                                                                const TransferRange& range, size_t tensor);
-  // Of a tensor whose file was asked for: its path for errors, and its lane.
+  // For a tensor whose file was asked for: its path for errors, and its lane.
   std::string NameOf(size_t tensor) const;
   size_t LaneOf(size_t tensor) const;
   // FailedPrecondition when its file isn't what it was when it was opened.
@@ -71,7 +71,7 @@ class FileCalls {
       capnp::CallContext<wire::Transfer::LookAtFileParams, wire::Transfer::LookAtFileResults> context);
   kj::Promise<void> Describe(
       capnp::CallContext<wire::Transfer::DescribeFileParams, wire::Transfer::DescribeFileResults> context);
-  // What these make goes with this object unless it was committed.
+  // Files and folders that these make go with this object unless they were committed.
   kj::Promise<void> Create(
       capnp::CallContext<wire::Transfer::CreateFileParams, wire::Transfer::CreateFileResults> context);
   kj::Promise<void> CreateFolder(

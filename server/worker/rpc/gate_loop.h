@@ -58,7 +58,7 @@ class GateLoop {
   kj::Promise<void> Spill(TicketId ticket);
   kj::Promise<void> ForgetSpilled(uint64_t file);
   // The files of TLS have changed: connections that come from now on see the new certificate. Any thread's call, once
-  // the gate serves; what is wrong with the files is said in the log, and the old ones stay.
+  // the gate serves; errors of the files are said in the log, and the old ones stay.
   void Renew();
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a worker's data gate works with: the threads that do what may take its time, the places that clients share, and
-// all that it opens to.
+// Parts of a worker's data gate: the threads for calls that may take their time, the places that clients share, and all
+// that it opens to.
 
 #include <algorithm>
 #include <chrono>
@@ -30,7 +30,7 @@ inline constexpr int64_t kDescriptorShares = 4;  // of the process's descriptors
 enum class ClientHost : uint8_t { kOwn, kOther };
 
 struct DataPlaces {
-  // Of a process that may have so many descriptors: the others are for peers, guests, and descriptors that clients
+  // Shares out the descriptors that a process may have: the others are for peers, guests, and descriptors that clients
   // lend.
   explicit DataPlaces(int64_t descriptors)
       : connections("max_data_connections", std::min(kMaxDataConnections, descriptors / kDescriptorShares)),

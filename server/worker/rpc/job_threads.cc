@@ -96,7 +96,7 @@ void JobThreads::Enqueue(StatePointer state) {
   if (!lingers_) wake_.notify_one();
 }
 
-// Of a thread that holds the mutex.
+// Called by a thread that holds the mutex.
 void JobThreads::StartThread() {
   threads_.emplace_back([this, name = StrCat(options_.name, "-", threads_.size())]() {
     pthread_setname_np(pthread_self(), name.c_str());
@@ -198,7 +198,7 @@ void JobThreads::RunSteps(const StatePointer& state, std::unique_lock<std::mutex
     return;
   }
   Leave(state->job.session);
-  // What it holds may take its time to go.
+  // The objects that the step holds may take their time to go.
   lock.unlock();
   state->job.step = nullptr;
   if (state->done.get() != nullptr) state->done->fulfill();

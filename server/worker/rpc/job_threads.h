@@ -73,10 +73,10 @@ class JobThreads final : private kj::TaskSet::ErrorHandler {
   // Ends after the steps that run; jobs that wait are dropped (their promises break).
   ~JobThreads();
 
-  // Of the event loop's thread, as all of this is. DeadlineExceeded where the limit passes without an answer; the job
-  // still ends when its step returns. A promise that is dropped drops the rest of the job.
+  // Called on the event loop's thread, as all of this is. DeadlineExceeded where the limit passes without an answer;
+  // the job still ends when its step returns. A promise that is dropped drops the rest of the job.
   kj::Promise<void> Run(Job job);
-  // What may be dropped whenever there is time: for destructors that make calls which block.
+  // Makes a call that may be dropped whenever there is time: for destructors that make calls which block.
   void Later(size_t lane, std::function<void()> call);
   // Threads whose step has not returned within `patience`.
   size_t late_threads();
@@ -90,7 +90,7 @@ class JobThreads final : private kj::TaskSet::ErrorHandler {
     kj::Own<kj::CrossThreadPromiseFulfiller<void>> done;
   };
   using StatePointer = std::shared_ptr<State>;
-  // What the event loop knows of it.
+  // The event loop's record of it.
   struct Awaited {
     StatePointer state;
     std::function<void()> ended;

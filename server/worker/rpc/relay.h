@@ -1,9 +1,9 @@
 #pragma once
 
-// Relays: the ways by which clients that don't reach a worker reach it through this one. What they say of their tickets
-// is passed on, and the bytes with it; the coordinator sees none of them. To each such worker there is one connection
-// for all clients, over its unix socket where it is on this host, else over TLS to its data address; it is made when it
-// is asked for, and again when it broke.
+// Relays: connections by which clients that don't reach a worker reach it through this one. This worker passes on their
+// words about tickets, and the bytes with them; the coordinator sees none of them. To each such worker there is one
+// connection for all clients, over its unix socket where it is on this host, else over TLS to its data address; it is
+// made when it is asked for, and again when it broke.
 //
 // Law: a client gets from another worker what its ticket lets it have there, and nothing else.
 

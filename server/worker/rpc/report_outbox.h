@@ -1,10 +1,10 @@
 #pragma once
 
-// ReportOutbox: what the device's threads have to say, on its way to the coordinator. Any thread adds;
-// the KJ thread passes on all there is at once, so that reports travel in batches. While more ops are under
-// way a report may wait for kReportDelayNs, since a message for each op would cost more than a small op
-// does; nobody waits for the last one: who adds it passes it on, too, with all that is there, where that can be done at
-// once. Memory goes round: a report that is added gets that of one which was sent.
+// ReportOutbox: reports of the device's threads, on their way to the coordinator. Any thread adds; the KJ thread passes
+// on all there is at once, so that reports travel in batches. While more ops are under way a report may wait for
+// kReportDelayNs, since a message for each op would cost more than a small op does; nobody waits for the last one: the
+// thread that adds it passes it on, too, with all that is there, where that can be done at once. Memory goes round: a
+// report that is added gets that of one which was sent.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace tessera {
 
-// What was taken at once. Reused for the next taking.
+// Reports that were taken at once. Reused for the next taking.
 class ReportBatch {
  public:
   absl::Span<const CompletionReport> completions() const {
@@ -50,8 +50,8 @@ class ReportOutbox {
   ReportOutbox(const ReportOutbox&) = delete;
   ReportOutbox& operator=(const ReportOutbox&) = delete;
 
-  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time. Who adds a report
-  // meanwhile waits for it.
+  // Passes a batch on, on any thread; false when that can't be done at once. One call at a time. A thread that adds a
+  // report meanwhile waits for it.
   using PassAtOnce = std::function<bool(const ReportBatch&)>;
   // Null, in the end: no call is made any more, and none is under way.
   void SetPassAtOnce(PassAtOnce pass);

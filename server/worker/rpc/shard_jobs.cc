@@ -43,7 +43,7 @@ class MemoryCopy final : public ShardCopy {
   size_t at_ = 0;
 };
 
-// Of a shard that isn't in the host's memory: by way of a buffer, piece by piece.
+// Copies a shard that isn't in the host's memory: by way of a buffer, piece by piece.
 class StagedFileCopy final : public ShardCopy {
  public:
   StagedFileCopy(const ShardPlace& place, ShardFile& file)

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// What is copied of a shard: what lies both in its own box and in `box`.
+// The part of a shard that is copied: what lies both in its own box and in `box`.
 struct ShardPlace {
   Device& device;
   const TransferRange& range;

@@ -205,7 +205,7 @@ kj::Promise<void> TransferServer::Copy(const Box& box, uint64_t offset, uint32_t
     copying = BeginFileCopy(place, parts_.files.memory, *source.file);
   }
   outcome->bytes = NumElements(Intersect(its_shard.box, box)) * SizeBytes(range.spec.dtype);
-  // What lies under it stays until it has ended: the ticket, and the memory or the file.
+  // The memory under it stays until it has ended: the ticket, and the memory or the file.
   const bool looks_itself = is_upload() && source.file && !source.is_decoded;
   auto step = [copying, outcome, looks_itself, ticket = ticket_, memory = memory_,
                file = source.file](JobClock::time_point until) {

@@ -74,16 +74,16 @@ class TransferServer final : public wire::Transfer::Server {
   kj::Promise<void> RunCopy(JobThreads& threads, Job job, std::shared_ptr<Outcome> outcome);
   // Between the shard and `bytes`, which lie in a message that the call's context keeps.
   kj::Promise<void> CopyPart(uint64_t first, uint64_t count, std::byte* bytes);
-  // What was held for the ticket goes.
+  // Lets go of what was held for the ticket.
   void Over();
 
   bool is_upload() const { return ticket_->window.direction() == TransferDirection::kUpload; }
-  // Of a call that has its turn.
+  // Check a call that has its turn.
   absl::Status CheckHeld(std::string_view call) const;
   absl::Status CheckTensor(std::string_view call, uint32_t tensor) const;
-  // That elements [first, first + count) lie in the own box, and are no more than a part.
+  // Checks that elements [first, first + count) lie in the own box, and are no more than a part.
   absl::Status CheckPart(std::string_view call, uint64_t first, uint64_t count) const;
-  // Of a ticket of one tensor.
+  // The shard of a ticket of one tensor.
   TicketTable::Ticket::Shard& shard() const { return ticket_->shards[0]; }
   int64_t element_bytes() const { return SizeBytes(ticket_->window.ranges[0].spec.dtype); }
   std::byte* MemoryOf(const TransferRange& range) const { return parts_.tickets.arena().memory() + range.offset_bytes; }

@@ -43,7 +43,8 @@ struct WorkerParts {
   PageToucher* pages;  // null where the arenas are not the host's memory
 };
 
-// For a peer that has just joined, what follows waits so long until its memory is mapped. docs/limits.md: map_timeout
+// Messages behind the one of a peer that has just joined wait so long until its memory is mapped.
+// docs/limits.md: map_timeout
 inline constexpr kj::Duration kMapTimeout = 5 * kj::SECONDS;
 
 class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::ErrorHandler {
@@ -64,7 +65,7 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   kj::Promise<void> ping(PingContext context) override;
 
  private:
-  // What the link brought. The rest of it, and what follows, waits for a peer that is being mapped.
+  // Takes the messages that the link brought. The rest of it, and what follows, waits for a peer that is being mapped.
   kj::Maybe<kj::Promise<void>> Take(wire::WorkerMessages::Reader messages);
   kj::Promise<void> TakeRest(std::shared_ptr<std::vector<WorkerMessage>> messages, size_t at);
   void TakeNow(const WorkerMessage& message);
@@ -75,7 +76,7 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   kj::Promise<void> MapPeer(const PeerJoined& peer);
   kj::Promise<void> MapArenaOf(wire::DataGate::Client gate, const PeerJoined& peer);
   bool IsPresent(const PeerJoined& peer) const;
-  // Until it is: what has to do with the peer fails by its name. The coordinator hears of it.
+  // Until it is: ops that have to do with the peer fail by its name. The coordinator hears of it.
   void PeerNotReached(const PeerJoined& peer, const absl::Status& why);
   void taskFailed(kj::Exception&& exception) override;
   kj::Promise<void> RunReports();

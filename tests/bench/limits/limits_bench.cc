@@ -1,5 +1,5 @@
-// What plain processes reach without a service, for the figures of tests/bench to stand beside. One JSON
-// object on stdout: every sample in seconds, by variant; the fastest variant is the limit.
+// Speeds that plain processes reach without a service, for the figures of tests/bench to stand beside. One JSON object
+// on stdout: every sample in seconds, by variant; the fastest variant is the limit.
 //
 //   limits_bench redistribute --extents 8192,8192 --mesh 2 --source 0 --destination 1 [--element-bytes 8]
 //   limits_bench collective --kind all_reduce --elements 16777216 [--processes 2] [--asked through_one]

@@ -19,7 +19,7 @@ namespace tessera::bench {
 // Zero-filled memory that all processes see, its pages touched. Ends the process when there is none.
 std::byte* SharedBytes(size_t bytes);
 
-// What a part of a job knows of itself and the others.
+// A part of a job, as it sees itself and the others.
 class Team {
  public:
   virtual ~Team() = default;

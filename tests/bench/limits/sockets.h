@@ -18,7 +18,8 @@ struct SocketCase {
   int repetitions = 11;
 };
 
-// Who connects gets {"variants": {"tcp": [seconds ...]}}, who listens {}. Ends the process on wrong values.
+// The process that connects gets {"variants": {"tcp": [seconds ...]}}, the one that listens {}. Ends the process on
+// wrong values.
 nlohmann::json MeasureSockets(const SocketCase& work);
 
 }  // namespace tessera::bench

@@ -1,8 +1,8 @@
 #pragma once
 
-// What the programs of peers share: a loop that times one thing on all ranks, and JSON on stdout of rank 0:
-// {"variants": {NAME: [seconds ...]}}. Built with mpicxx by tests/bench/suite/peers.py, not by Bazel, so that
-// the build needs no MPI.
+// Tools that the programs of peers share: a loop that times one thing on all ranks, and JSON on stdout of rank 0:
+// {"variants": {NAME: [seconds ...]}}. Built with mpicxx by tests/bench/suite/peers.py, not by Bazel, so that the build
+// needs no MPI.
 
 #include <mpi.h>
 

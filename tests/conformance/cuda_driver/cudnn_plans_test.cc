@@ -150,7 +150,7 @@ SAME(dnn::kExecutionFailed, CUDNN_STATUS_EXECUTION_FAILED);
 
 constexpr const char* kDriver = "tests/emulator/cuda/planning_driver/libcuda.so.1";
 
-// What cuDNN 9 asks of a device, by the numbers of NVIDIA's documentation.
+// A device as cuDNN 9 asks for it, by the numbers of NVIDIA's documentation.
 struct Device {
   const char* name;
   int version, processors, shared_optin, l2_bytes;

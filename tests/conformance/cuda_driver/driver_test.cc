@@ -1,4 +1,4 @@
-// What server/device/cuda relies on in a driver. An emulator that does otherwise would prove nothing.
+// The driver's behaviour on which server/device/cuda relies. An emulator that does otherwise would prove nothing.
 
 #include <fcntl.h>
 #include <sys/mman.h>

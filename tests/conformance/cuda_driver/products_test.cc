@@ -1,5 +1,5 @@
-// What server/device/cuda/products.h relies on in cuBLASLt: on the emulated one here, by tools/gpu_test on the real
-// one.
+// The behaviour of cuBLASLt on which server/device/cuda/products.h relies: of the emulated one here, by tools/gpu_test
+// of the real one.
 
 #include "server/device/cuda/products.h"
 
@@ -21,7 +21,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int64_t kBytes = int64_t{8} << 20;
-// Of a, b, d and a bias in the memory.
+// The places of a, b, d and a bias in the memory.
 constexpr int64_t kPlaces[] = {0, kBytes / 4, kBytes / 2, kBytes * 3 / 4};
 
 template <typename T>
@@ -74,7 +74,7 @@ class CublasLtProducts : public ::testing::Test {
     return reinterpret_cast<T*>(pinned_ + kPlaces[place]);
   }
   uint64_t Address(int place) const { return AddressOf(memory_->data()) + static_cast<uint64_t>(kPlaces[place]); }
-  // Of each place what the test uses.
+  // Copies the bytes of each place that the test uses.
   void Copy(const std::byte* from, std::byte* to, CUstream stream) const {
     for (const int64_t place : kPlaces) {
       Expect(driver_->MemcpyAsync(AddressOf(to + place), AddressOf(from + place), used_bytes_, stream));
@@ -100,7 +100,7 @@ class CublasLtProducts : public ::testing::Test {
   double SumOfOnes(int64_t count);
   template <typename T>
   void HasTheSameBitsEachTime();
-  // Of how many shapes a bias is added by the library, to the product's bits.
+  // The number of shapes with which the library adds a bias, to the product's bits.
   template <typename T>
   int CountBiased(ProductPrecision precision);
   bool AddsBias(MatmulProblem problem) { return products_->AddsBias(LtProblemsOf(problem)[0].shape); }
@@ -298,7 +298,7 @@ TEST_F(CublasLtProducts, ABiasIsAddedToTheProductsBits) {
 TEST_F(CublasLtProducts, ABiasThatTakesMoreWorkspaceThanThereIsIsRefused) {
   if (!testing::TestDriver::Get().is_emulated()) return;  // what another library takes is its own affair
   EXPECT_TRUE(AddsBias({.rows = 1000, .columns = 1000, .inner = 64}));
-  // Of 32 MiB the product takes 26, and with a bias 39.
+  // The product takes 26 of 32 MiB, and with a bias 39.
   EXPECT_FALSE(AddsBias({.rows = 1800, .columns = 1800, .inner = 64}));
 }
 

@@ -158,7 +158,7 @@ TEST(CudaDevice, AStreamOfManyItemsIsSubmittedBitByBitAndOthersGoOn) {
   EXPECT_EQ(last.back(), 3);
 }
 
-// Of one f32.
+// A map of one f32.
 struct Map {
   Map(std::string_view text, const float* x, float* y) : op(ParseLocalOp(text).value()) {
     input = {.data = x, .dtype = DType::kF32, .extents = {1}, .strides = {1}};
@@ -232,7 +232,7 @@ void LookAtAll(Device& device, Cells<float>& from) {
   EXPECT_TRUE(device.Transfer(download, TransferSide::kDestinationIsHost).ok());
 }
 
-// What takes memory, or makes it known to the driver, when it is used first.
+// Work that takes memory, or makes it known to the driver, when it is used first.
 TEST(CudaDevice, MemoryIsTakenWhenNoStreamStandsStill) {
   CudaGroup group(2);
   Cells<float> x(group, 4, 3), sum(group, 4);
@@ -384,7 +384,7 @@ TEST(CudaDevice, AnOpIsOneLaunchAndOneCallForItsWords) {
   EXPECT_EQ(b.back(), 3);
 }
 
-// Whoever hands something to a loop that lingers makes no system call, and is heard at once.
+// A thread that hands something to a loop that lingers makes no system call, and is heard at once.
 TEST(CudaDevice, ALoopThatLingersTakesWhatComes) {
   CudaGroup group(1);
   Cells<int64_t> a(group, 4, 3), b(group, 4);

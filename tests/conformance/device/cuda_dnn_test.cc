@@ -246,7 +246,7 @@ TEST_F(CudaDnn, ConvolutionsAreTheLibrarysAndOfF32WithAllBits) {
 
 TEST_F(CudaDnn, ACallHasTheSameBitsEachTimeAndOnePlan) {
   OneGpu gpu;
-  // Of a real GPU all of it has work.
+  // This gives all of a real GPU work.
   const Attention large{.heads = 16, .rows = 1024, .keys = 1024, .features = 64, .values = 64, .is_causal = true};
   const auto one = MakeCase<BF16>(IsEmulated() ? Attention{.rows = 40} : large);
   const auto bits = [&] {

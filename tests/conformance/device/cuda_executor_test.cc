@@ -45,7 +45,7 @@ class CudaExecutor : public ::testing::Test {
     if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
     seen_ = TestDriver::Get().Hazards().size();
   }
-  // Of two workers. Of the waits for counters that `worker` makes, one is left out by its number.
+  // The options of two workers. Among the waits for counters that `worker` makes, one is left out by its number.
   WorldOptions Options(int worker = kNone, int left_out = kNone) {
     WorldOptions options;
     options.platform = [](int w) -> std::unique_ptr<Platform> {
@@ -61,7 +61,7 @@ class CudaExecutor : public ::testing::Test {
     };
     return options;
   }
-  // Those since the last time.
+  // The hazards since the last time.
   std::vector<std::string> NewHazards() {
     std::vector<std::string> all = TestDriver::Get().Hazards();
     std::vector<std::string> since(all.begin() + static_cast<std::ptrdiff_t>(seen_), all.end());
@@ -152,7 +152,7 @@ TEST_F(CudaExecutor, WaitsBetweenPhasesLeaveNoHazardAndWithoutOneThereIs) {
     const int64_t a = world.Allocate(64), b = world.Allocate(64), read = world.Allocate(64);
     world.Store(input, a, Counting(spec));
     world.Store(output, b, ShardedArray(2, Counting(Spec("f32[8] @ mesh(1) [R]"))[0]));
-    // What is stored into a peer's memory others of its stream read before and behind it.
+    // Others of its stream read the memory that a peer stores into before and behind it.
     std::vector<Instance> instances;
     for (const auto& [id, offsets] : {std::pair(reads, std::vector{b, read}), std::pair(reduces, std::vector{a, b}),
                                       std::pair(reads, std::vector{b, read})}) {

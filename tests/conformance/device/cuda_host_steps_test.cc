@@ -1,5 +1,5 @@
-// What a CUDA device computes on the host: in order with its stream, with bounded memory, and with its errors where
-// they belong.
+// Steps that a CUDA device computes on the host: in order with its stream, with bounded memory, and with its errors
+// where they belong.
 
 #include "server/device/cuda/host_steps.h"
 
@@ -65,7 +65,7 @@ std::vector<double> Fours(int64_t n) {
   return a;
 }
 
-// Of a run with another NVRTC than that of the machine; empty: its own.
+// The process has another NVRTC than that of the machine; empty: its own.
 class Nvrtc {
  public:
   explicit Nvrtc(const char* path) { setenv("TESSERA_NVRTC", path, 1); }

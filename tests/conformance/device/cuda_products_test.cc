@@ -134,7 +134,7 @@ TEST(CudaProducts, WhatTheHeuristicRefusesIsTheImagesAndTheRestIsTheLibrarys) {
     TestDriver::Get().Fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
     gpu.device().EnqueueRun(kCompute, KernelWork{refused.call, {}});
     EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
-    // What would fail if the library were called.
+    // This would fail if the library were called.
     TestDriver::Get().Fail("cublasLtMatmul", 1, CUBLAS_STATUS_EXECUTION_FAILED);
     gpu.device().EnqueueRun(kCompute, KernelWork{refused.call, {}});
     EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
@@ -225,7 +225,7 @@ struct Linear {
   KernelCall sum;
 };
 
-// What the product's memory holds before: where the library adds the bias, afterwards, too.
+// The content of the product's memory before: where the library adds the bias, afterwards, too.
 constexpr float kUntouched = -77;
 
 class CudaBiases : public ::testing::Test {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every Device does: one library of behaviour tests, run against each implementation.
+// The behaviour of every Device: one library of behaviour tests, run against each implementation.
 
 #include <functional>
 #include <memory>

@@ -1,4 +1,4 @@
-// What tests of kernels call in place of RunKernel: the call's operands are brought to a device, the device does it,
+// Tests of kernels call this in place of RunKernel. The call's operands are brought to a device, the device does it,
 // and what it may have written is brought back.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
-// A kernel against Interpret's naive meaning of the same LocalOp, on arrays of any layout. What both have in common is
-// the op; neither shares code with the other.
+// A kernel against Interpret's naive meaning of the same LocalOp, on arrays of any layout. They have the op in common;
+// neither shares code with the other.
 
 #include <string>
 #include <vector>
@@ -21,8 +21,8 @@ StridedArray Small(DType dtype, const Shape& extents, Layout layout, uint32_t se
 struct Results {
   absl::Status kernel, interpreted;
 };
-// Runs both on `inputs`, into `output`, and expects that they agree: the same values where tolerance is 0. Of the
-// output the box begins at box_start in each dim.
+// Runs both on `inputs`, into `output`, and expects that they agree: the same values where tolerance is 0. The box
+// begins at box_start in each dim of the output.
 Results ExpectAgreement(const LocalOp& op, const std::vector<const StridedArray*>& inputs, StridedArray& output,
                         const std::vector<Scalar>& scalars = {}, int64_t box_start = 0, const Box& input_box = {},
                         double tolerance = 0);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the kernels under test may do otherwise than those of the CPU: linked with //kernels:kernel (:cpu_backend), or
-// with what stands in for it (image:on_image).
+// The ways in which the kernels under test may differ from those of the CPU: linked with //kernels:kernel
+// (:cpu_backend), or with their stand-ins (image:on_image).
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"

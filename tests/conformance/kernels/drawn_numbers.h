@@ -14,7 +14,7 @@ class Random {
  public:
   explicit Random(uint32_t seed) : bits_(seed) {}
   int64_t Below(int64_t bound) { return static_cast<int64_t>(bits_() % static_cast<uint64_t>(bound)); }
-  // Of many sizes; one in `rarity` is NaN, an infinity, or a zero. Near 1 for products.
+  // A number of one of many sizes; one in `rarity` is NaN, an infinity, or a zero. Near 1 for products.
   double Number(bool is_near_one, int64_t rarity) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     if (rarity > 0 && Below(rarity) == 0) {

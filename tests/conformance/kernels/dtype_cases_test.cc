@@ -24,14 +24,14 @@ bool HasOp(ReduceOp op, DType dtype) {
 
 // ---- reductions over dims
 
-// Of two elements, in whatever order; of more by whole numbers.
+// Two elements are reduced in whatever order; more of them are whole numbers.
 TEST(DTypeCases, ReductionsToEveryDType) {
   for (const DType from : kDTypes) {
     for (const DType to : kDTypes) {
       if (!MayCast(from, to)) continue;
       for (const ReduceOp op : kOps) {
         if (!HasOp(op, to)) continue;
-        // What complex infinities give has no one answer.
+        // Complex infinities have no one answer.
         const StridedArray pairs =
             IsComplex(to) ? Small(from, {30, 2}, Layout::kPadded, 1) : Numbers(from, {30, 2}, Layout::kPadded, 1);
         StridedArray of_pairs(to, {30, 1}, Layout::kStepped);
@@ -87,7 +87,7 @@ void ExpectTree(const TreeCase& c, ReduceOp op) {
   }
 }
 
-// By what is accumulated: elements of that dtype, and of another one.
+// Dtypes of elements, and those that they are accumulated in: the same one, and another one.
 constexpr DType kAccumulated[][2] = {
     {DType::kF32, DType::kF32},  {DType::kF16, DType::kF16}, {DType::kBF16, DType::kBF16}, {DType::kF64, DType::kF64},
     {DType::kF32, DType::kF64},  {DType::kC64, DType::kC64}, {DType::kF32, DType::kC64},   {DType::kC128, DType::kC128},

@@ -53,7 +53,7 @@ class Program {
     }
     readers_[call] = count;
   }
-  // What is left of a memory where nobody looks at what is left to its readers and was not written again.
+  // A memory, but for outputs that were left to their readers and not written again, which nobody looks at.
   std::vector<std::byte> Seen(std::vector<std::byte> memory) const {
     for (size_t c = 0; c < size(); ++c) {
       if (readers_[c] > 0) std::fill_n(memory.begin() + outputs_[c].at, BytesOf(outputs_[c]), std::byte{0});

@@ -205,7 +205,7 @@ std::vector<std::complex<double>> ComplexElements(const StridedArray& array) {
   return numbers;
 }
 
-// Of real matrices, whose eigenvalues are pairs, and of complex ones.
+// Real matrices have pairs of eigenvalues; complex ones are checked, too.
 TEST(Linalg, EigenvectorsAreMultipliedByTheirValues) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128}) {
     const DType result = LinalgDType(LinalgKind::kEig, dtype);

@@ -1,5 +1,5 @@
-// Kernels against Interpret's naive meaning of the same LocalOp: every dtype, every layout. What both have in common is
-// the op; neither shares code with the other.
+// Kernels against Interpret's naive meaning of the same LocalOp: every dtype, every layout. They have the op in common;
+// neither shares code with the other.
 
 #include <cmath>
 #include <limits>
@@ -132,7 +132,7 @@ TEST(LocalOps, ArgReduceOverSeveralDims) {
   }
 }
 
-// Of a shard that begins at [2, 4] of a tensor of [9, 60, 11].
+// The shard begins at [2, 4] of a tensor of [9, 60, 11].
 TEST(LocalOps, NumbersOfAShardAreThoseOfTheWhole) {
   const Box box = {{2, 5}, {4, 54}, {0, 11}};
   for (DType dtype : kDTypes) {
@@ -313,7 +313,7 @@ TEST(LocalOps, ScansGoInOrder) {
     const DType wide = dtype == DType::kBool ? DType::kI64 : dtype;
     for (Layout layout : kLayouts) {
       for (const Shape& extents : {Shape{3, 12}, Shape{1, 1030}, Shape{20, 9}, Shape{3, 4, 5}}) {
-        // What is exact in every order: extremes, and powers of 2 (scan_test.cc has all numbers).
+        // Elements whose scans are exact in every order: extremes, and powers of 2 (scan_test.cc has all numbers).
         const StridedArray small = Small(dtype, extents, layout, 13), numbers = Numbers(dtype, extents, layout, 13);
         StridedArray powers(dtype, extents, layout), out(wide, extents, layout);
         for (int64_t i = 0; i < powers.size(); ++i) powers.Set(i, ValueOf(dtype, i % 97 == 0 ? -2 : 1));

@@ -36,7 +36,7 @@ namespace tessera::testing {
 namespace {
 
 std::complex<double> Number(const ScalarValue& v) { return {v.f + static_cast<double>(v.i), v.imaginary}; }
-// Of whole numbers as the dtype holds them.
+// A whole number as the dtype holds it.
 ScalarValue WholeOf(DType dtype, std::complex<double> number) {
   if (!IsComplex(dtype)) return ValueOf(dtype, number.real());
   return ToScalarValue(Scalar::Complex(number).As(dtype));

@@ -334,7 +334,7 @@ TEST(ReduceTermsInto, OneTermIsCopiedToEachPlace) {
           StridedArray first(DType::kU16, extents, to), second(DType::kU16, extents, to);
           StridedArray other(DType::kU16, extents, Layout::kPadded);
           const std::vector<ReduceTerm> terms = {{term.data(), term.strides()}};
-          // Of one layout; of several; and where it lies already.
+          // Destinations have one layout, or several; and one is where the term lies already.
           for (const bool are_alike : {true, false}) {
             std::vector<ReduceDestination> places = {
                 {first.data(), first.strides()}, {second.data(), second.strides()}, {term.data(), term.strides()}};

@@ -18,7 +18,7 @@ enum class Layout : uint8_t { kRowMajor, kColumnMajor, kPadded, kStepped, kRever
 inline constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kColumnMajor, Layout::kPadded, Layout::kStepped,
                                       Layout::kReversed};
 
-// Those that are implemented.
+// The dtypes that are implemented.
 inline constexpr DType kDTypes[] = {DType::kBool, DType::kI8,  DType::kI16, DType::kI32, DType::kI64,
                                     DType::kU8,   DType::kU16, DType::kU32, DType::kU64, DType::kF16,
                                     DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128};
@@ -57,7 +57,7 @@ class StridedArray {
 
 // The number as the dtype holds it: floats rounded, integers wrapped.
 ScalarValue ValueOf(DType dtype, double number);
-// What `op` makes of the terms, in order: in the dtype in which they are accumulated, and rounded in the end.
+// The result of `op` on the terms, in order: in the dtype in which they are accumulated, and rounded in the end.
 ScalarValue Fold(ScalarOp op, DType dtype, const std::vector<ScalarValue>& terms);
 // Equal bits of meaning: NaN equals NaN, -0 equals 0.
 bool SameValue(const ScalarValue& a, const ScalarValue& b);

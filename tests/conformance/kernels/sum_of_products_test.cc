@@ -45,7 +45,7 @@ TEST(SumOfProducts, PiecesHaveEachInnerIndexOnceAndInOrder) {
   }
 }
 
-// The law that a sum's order rests on: what a piece is doesn't depend on strides.
+// The law that a sum's order rests on: the pieces don't depend on strides.
 TEST(SumOfProducts, PiecesAreCutByExtentsAlone) {
   std::vector<ContractDim> dims = RowMajorDims({10, 1000, 30});
   std::vector<int64_t> depths[2];
@@ -81,7 +81,7 @@ TEST(SumOfProducts, BlocksHaveEachElementOnce) {
     });
     for (const int8_t count : c) EXPECT_EQ(count, 1);
   }
-  // Of more rows than BLAS takes.
+  // This sum has more rows than BLAS takes.
   const SumOfProducts<int8_t> long_sum{.a = &kOrigin, .b = &kOrigin, .m = {.extent = (int64_t{1} << 31) + 1}};
   std::vector<int64_t> rows;
   cpu::ForEachBlock(long_sum, int64_t{1} << 30, 1,

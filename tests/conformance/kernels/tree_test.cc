@@ -136,7 +136,7 @@ TEST(FixedTree, HoweverItIsCut) {
   }
 }
 
-// What no vector has a kernel for, or doesn't lie so.
+// Reductions for which no vector has a kernel, or that don't lie so.
 TEST(FixedTree, ByScalars) {
   uint32_t seed = 4000;
   for (const Types& types : kTypes) {
@@ -204,7 +204,7 @@ TEST(FixedTree, OfAwkwardNumbersAnywhere) {
 
 // ---- the first extreme
 
-// Of few different numbers, so that the first one of equals is asked for; the value with its bits, too.
+// Elements are a few different numbers, so that the first one of equals is asked for; the value with its bits, too.
 void ExpectFirst(DType dtype, Extreme extreme, const Case& c, int64_t rarity, uint32_t seed) {
   Random random(seed);
   const int64_t line = c.inner == 1 ? c.count : c.inner, lines = c.inner == 1 ? c.outer : c.outer * c.count;

@@ -68,7 +68,7 @@ std::byte ByteOf(int from, int to, uint64_t ordinal, size_t at) {
                                 251);
 }
 
-// Whoever looks sees all of it or nothing.
+// A reader sees all of it or nothing.
 void PublishIn(const std::string& folder, const std::string& name, const std::string& text) {
   std::ofstream(StrCat(folder, "/", name, ".part"), std::ios::binary) << text;
   fs::rename(StrCat(folder, "/", name, ".part"), StrCat(folder, "/", name));
@@ -134,7 +134,7 @@ class Rank {
     }
   }
 
-  // What all ranks but `without` give is with all of them.
+  // All ranks but `without` give a piece, and have all pieces.
   void GatherFromAll(CollectiveKey key, int without = -1) {
     Block &given = *sent_[static_cast<size_t>(self_)], &taken = *received_[static_cast<size_t>(self_)];
     std::memset(given.pinned(), self_ + 1, kPiece);
@@ -172,14 +172,14 @@ class Rank {
                                      outcome.Callback());
   }
 
-  // What NCCL moves to this rank stands still, where the driver is emulated, and all that is enqueued is enqueued: a
-  // collective, and messages.
+  // NCCL's bytes to this rank stand still, where the driver is emulated, and all work is enqueued: a collective, and
+  // messages.
   [[noreturn]] void DieWithMessagesUnderWay(MessageTag tag, CollectiveKey key) {
     const TestDriver& driver = TestDriver::Get();
     std::vector<Outcome> outcomes(static_cast<size_t>(count_));
     driver.Hold();
     EnterGather(key, -1, outcomes[static_cast<size_t>(self_)]);
-    // What NCCL does, and the word that says that it is done.
+    // NCCL's operation, and the word that says that it is done.
     while (driver.is_emulated() && driver.Queued() < 2) std::this_thread::yield();
     for (int peer = 0; peer < count_; ++peer) {
       if (peer == self_) continue;
@@ -195,7 +195,7 @@ class Rank {
     std::abort();
   }
 
-  // What one rank has said and another one waits for, at most for a minute.
+  // A word of one rank for which another one waits, at most for a minute.
   void Publish(const std::string& name, const std::string& text) const { PublishIn(folder_, name, text); }
   std::string Await(const std::string& name) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);

@@ -110,7 +110,7 @@ struct Passing {
   }
 };
 
-// What was prepared for it may lie in the GPU's memory, which no other transport reads.
+// Messages that were prepared for it may lie in the GPU's memory, which no other transport reads.
 TEST(NcclTransport, APeerThatComesBackWithoutNcclIsRefused) {
   const auto group = MakeGroup(2);
   EXPECT_TRUE(group->at(0).TakesDeviceMemory(WorkerIndex(1)));

@@ -113,7 +113,7 @@ absl::Status Pass(MessageTransport& a, MessageTransport& b, uint64_t ordinal) {
   return status;
 }
 
-// Of two workers with these options, the lower of which connects: the error of what it sends, "" where that passes.
+// The error of a message between two workers with these options, the lower of which connects; "" where it passes.
 std::string WhyNot(const TlsOptions& dialer, const TlsOptions& listener, std::string (*change)(std::string) = nullptr) {
   auto a = *TlsTransport::Make(WorkerIndex(0), dialer);
   auto b = *TlsTransport::Make(WorkerIndex(1), listener);

@@ -256,7 +256,7 @@ TEST_P(TransportConformance, WhatWasSentBeforeABreakAndNotHeardIsNotWaitedFor) {
   std::vector<std::byte> got(source.size());
   Outcome sent, received;
   group->at(0).Send(WorkerIndex(1), {.ordinal = 2, .phase = 1}, source, sent.Callback());
-  // What was sent after it has passed, so it is under way.
+  // The next message has passed, so this one is under way.
   const std::vector<std::byte> small = Pattern(100, 7);
   std::vector<std::byte> got_small(small.size());
   Outcome small_sent, small_received;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every MessageTransport does: one library of behaviour tests, instantiated once per
+// The behaviour of every MessageTransport: one library of behaviour tests, instantiated once per
 // implementation with a factory of connected groups.
 
 #include <condition_variable>

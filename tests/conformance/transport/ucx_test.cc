@@ -95,7 +95,7 @@ TEST(UcxTransport, AReplacedPeerIsReachedAtItsNewAddress) {
   EXPECT_TRUE(sent.Wait().ok());
 }
 
-// Of one message, and how both ends heard of it.
+// One message, and how both ends heard of it.
 struct Passing {
   Passing(TransportGroup& group, int from, int to, uint64_t ordinal, size_t bytes)
       : source(bytes, std::byte{1}), got(bytes) {

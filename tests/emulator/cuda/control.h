@@ -1,7 +1,7 @@
 #pragma once
 
-// What tests say to the emulated driver, beside the driver's calls. Taken by dlsym from the library that is the driver:
-// a real one doesn't have them.
+// Tests control the emulated driver by these, beside the driver's calls. Taken by dlsym from the library that is the
+// driver: a real one doesn't have them.
 
 #include <cstdint>
 

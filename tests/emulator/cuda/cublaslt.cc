@@ -42,7 +42,7 @@ cublasStatus_t Wrong(const char* function, const std::string& what, cublasStatus
   return status;
 }
 
-// Handles and descriptors are known by their addresses: what was destroyed or never made is told.
+// Handles and descriptors are known by their addresses: one that was destroyed or never made is told.
 template <typename T>
 class Known {
  public:
@@ -79,7 +79,7 @@ cublasStatus_t Set(T& attribute, const void* from, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Of a handle that was made for the thread's context.
+// Checks a handle, which has to be made for the thread's context.
 cublasStatus_t CheckHandle(const char* function, cublasLtHandle_t handle) {
   const cublasLtContext* known = handles.Find(handle);
   if (known == nullptr) return Wrong(function, "no handle", CUBLAS_STATUS_NOT_INITIALIZED);

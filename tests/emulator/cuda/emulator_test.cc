@@ -1,4 +1,4 @@
-// What the emulated driver finds that a real one doesn't tell.
+// Faults that the emulated driver finds and a real one doesn't tell.
 
 #include <atomic>
 #include <cstdlib>
@@ -36,7 +36,7 @@ struct World {
   void Wait(int stream) const {
     driver.StreamWaitValue64(streams[stream], AddressOf(words), 1, CU_STREAM_WAIT_VALUE_GEQ);
   }
-  // What is enqueued in `body`, all of it before anything runs: the hazards of it.
+  // The hazards of work that `body` enqueues, all of it before anything runs.
   template <typename Body>
   size_t HazardsOf(Body body) const {
     const size_t before = TestDriver::Get().Hazards().size();

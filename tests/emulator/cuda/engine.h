@@ -14,9 +14,9 @@
 // doesn't see that order, as it does an event's. Streams share the queues of the GPU: a wait that isn't met holds up
 // what was enqueued after it on all streams of its queue.
 //
-// What the host does isn't seen. An operation counts as ordered behind all that had written a word of the host's memory
-// by the time it was enqueued: the host may have looked. Tests that look for a missing wait hold the engine while they
-// enqueue, so that nothing has.
+// Accesses by the host aren't seen. An operation counts as ordered behind all that had written a word of the host's
+// memory by the time it was enqueued: the host may have looked. Tests that look for a missing wait hold the engine
+// while they enqueue, so that nothing has.
 
 #include <array>
 #include <condition_variable>
@@ -62,7 +62,7 @@ struct WaitOperation {
 struct WriteOperation {
   uint64_t address = 0, value = 0;
 };
-// What a cuEventRecord made of the event: streams that wait for it wait for this record, whatever comes later.
+// A record that cuEventRecord made of the event: streams that wait for it wait for this record, whatever comes later.
 struct EventRecord {
   uint32_t stream = 0;  // that records it
   bool is_done = false;
@@ -74,8 +74,8 @@ struct RecordOperation {
 struct AwaitOperation {
   std::shared_ptr<EventRecord> record;
 };
-// Of another library (libraries.h). While `is_ready`, if there is one, says no, the stream waits. What `run` returns is
-// what is wrong with it, else empty.
+// An operation of another library (libraries.h). While `is_ready`, if there is one, says no, the stream waits. `run`
+// returns its error, else empty.
 using TouchMemory = std::function<std::byte*(uint64_t address, int64_t bytes, Access access)>;
 struct LibraryOperation {
   std::string name;
@@ -116,9 +116,9 @@ class Engine {
   std::vector<const ptx::Kernel*> KernelsOf(CUlibrary library);
   // Loads a kernel, unless it is.
   CUresult LoadKernel(const ptx::Kernel* kernel);
-  // The call may wait for all that runs in the context, as a real driver's may. Who makes it while a stream that the
-  // same thread feeds stands still could wait for what the thread itself would have to do, and while another library
-  // spins for other ranks, for a circle of them: the context ends.
+  // The call may wait for all that runs in the context, as a real driver's may. A thread that makes it while a stream
+  // that it feeds stands still could wait for what the thread itself would have to do, and while another library spins
+  // for other ranks, for a circle of them: the context ends.
   CUresult MayWaitForAll(const std::string& call);
 
   // The host's memory there is to be registered no more.
@@ -179,7 +179,7 @@ class Engine {
   void Loop();
   bool IsReady(const Stream& stream, const RangeMap& mapped);
   void Run(Stream& stream, Operation operation, std::unique_lock<std::mutex>& lock);
-  // What is wrong with it, else empty. Without the lock.
+  // Each returns its error, else empty. Without the lock.
   std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);
   std::string RunCopy(const CopyOperation& copy, const RangeMap& mapped);
   std::string RunFill(const FillOperation& fill, const RangeMap& mapped);

@@ -32,10 +32,10 @@ class HazardFinder {
  public:
   // An operation of `stream` begins; its clock has ticked.
   void Begin(uint32_t stream, const Clock& clock, std::string name);
-  // What the operation that began last touches.
+  // An access by the operation that began last.
   void Touch(uint64_t identity, uint64_t offset, int64_t bytes, Access access);
 
-  // What was known of these bytes: they are let go of, and others may have their place.
+  // Forgets all accesses to these bytes: they are let go of, and others may have their place.
   void Forget(uint64_t identity, uint64_t offset, int64_t bytes);
 
   // "stream 1: copy_8 writes what stream 0: copy_8 read, byte 16 of memory 77", once for a pair.

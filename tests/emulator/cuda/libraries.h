@@ -1,7 +1,7 @@
 #pragma once
 
-// What an emulated library (libcublasLt.so.13, libcudnn.so.9, libnccl.so.2) asks of the emulated driver beside the
-// driver's calls. Taken by dlsym from the library that is the driver: a real one doesn't have them.
+// Calls of an emulated library (libcublasLt.so.13, libcudnn.so.9, libnccl.so.2) to the emulated driver, beside the
+// driver's. Taken by dlsym from the library that is the driver: a real one doesn't have them.
 
 #include <cstdint>
 
@@ -18,8 +18,8 @@ struct TesseraEmulatorMemory {
 // waits until it says other than 0. It moves bytes as `run` does, but what it touches isn't remembered: its run says
 // that. It must not call the driver.
 //
-// `run` is called once, by the thread that runs operations; what it returns is what was wrong with it, else null: text
-// that stays until `drop`, which is called in any case. Something wrong ends the context.
+// `run` is called once, by the thread that runs operations; it returns the error, else null: text that stays until
+// `drop`, which is called in any case. Something wrong ends the context.
 struct TesseraEmulatorOperation {
   const char* name;
   int (*is_ready)(void* state, const TesseraEmulatorMemory* memory);

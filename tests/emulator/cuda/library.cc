@@ -25,7 +25,7 @@ constexpr unsigned kMaxGridRows = 65535;
 constexpr unsigned kMaxSharedBytes = 227 << 10;
 constexpr int kHighestPriority = -5;  // of a stream
 
-// Of the thread.
+// The thread's context.
 thread_local CUcontext current_context = nullptr;
 
 Engine& Emulated() { return Engine::Get(); }
@@ -36,7 +36,7 @@ CUresult Entered(const char* function, Call call) {
   return result == CUDA_SUCCESS ? call() : result;
 }
 
-// Of a call that may wait for all that runs (engine.h).
+// Enters a call that may wait for all that runs (engine.h).
 template <typename Call>
 CUresult EnteredToWait(const char* function, Call call) {
   return Entered(function, [&] {

@@ -1,11 +1,12 @@
 #pragma once
 
-// What the emulated cuBLASLt computes: d = alpha * op(a) * op(b) + beta * c from nothing but the descriptors, and what
-// it refuses. No handle, no stream; memory is seen by a function.
+// The emulated cuBLASLt's product: d = alpha * op(a) * op(b) + beta * c from nothing but the descriptors, and its
+// refusals. No handle, no stream; memory is seen by a function.
 //
 // An algorithm is chosen as the real one may: a long sum is cut in two, and of the ways to put the parts together that
 // are allowed it takes the worst. Parts added in place come in another order each time; parts in the output's type are
-// rounded in between. A sum that is zero has either sign. Who promises equal bits and allows them is found out.
+// rounded in between. A sum that is zero has either sign. A caller that promises equal bits and allows such ways is
+// found out.
 
 #include <cstddef>
 #include <cstdint>
@@ -55,14 +56,14 @@ struct LtAlgorithm {
 };
 static_assert(sizeof(LtAlgorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
-// What is wrong with the shapes, else empty: types, extents, leading dimensions, batches, an epilogue.
+// The error of the shapes, else empty: types, extents, leading dimensions, batches, an epilogue.
 std::string WrongWith(const LtShapes& shapes);
 // None where the shapes are wrong, or the preference allows nothing.
 std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPreference& preference);
 
-// What the algorithm needs for the shapes, which may have another epilogue than those that it was chosen for; none
-// where it can't compute them: of other shapes, or with a bias for an odd number of rows, or one that isn't aligned
-// to 16.
+// Bytes that the algorithm needs for the shapes, which may have another epilogue than those that it was chosen for;
+// none where it can't compute them: of other shapes, or with a bias for an odd number of rows, or one that isn't
+// aligned to 16.
 std::optional<uint64_t> CheckAlgorithm(const LtShapes& shapes, const LtAlgorithm& algorithm);
 
 struct LtCall {
@@ -73,12 +74,12 @@ struct LtCall {
   uint64_t workspace = 0, workspace_bytes = 0;
   bool is_odd = false;  // of calls; an order that is nobody's promise
 };
-// What is wrong with the addresses and the workspace, else empty.
+// The error of the addresses and the workspace, else empty.
 std::string WrongWith(const LtCall& call);
 
 // Where [address, address + bytes) is, to be read or written; null where it is nowhere.
 using LtTouch = std::function<std::byte*(uint64_t address, int64_t bytes, bool is_write)>;
-// What is wrong, else empty.
+// Runs the product; returns its error, else empty.
 std::string RunProduct(const LtCall& call, const LtTouch& touch);
 
 }  // namespace tessera::emulator

@@ -1,4 +1,4 @@
-// What the emulated cuBLASLt computes, against plain loops, and what it refuses.
+// The emulated cuBLASLt's products, against plain loops, and its refusals.
 
 #include "tests/emulator/cuda/lt_product.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kBase = 1 << 20;  // of memory, as the product has it
 
-// Memory by address; what was read and written, by byte.
+// Memory by address; the bytes that were read and written.
 struct Memory {
   explicit Memory(size_t bytes) : bytes(bytes) {}
   LtTouch Touch() {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The emulated GPU's memory, and the host's that is registered with it. An allocation is a memfd. What a device address
-// is reserved for can't be touched by the host (PROT_NONE): code that follows such a pointer ends with SIGSEGV. Kernels
-// and copies see device memory by a mapping of their own, and of the host's memory what is registered.
+// The emulated GPU's memory, and the host's that is registered with it. An allocation is a memfd. The host can't touch
+// the reservation of a device address (PROT_NONE): code that follows such a pointer ends with SIGSEGV. Kernels and
+// copies see device memory by a mapping of their own, and of the host's memory what is registered.
 //
 // Law: an identity and an offset name a byte, however often it is mapped in this process.
 
@@ -24,7 +24,7 @@ struct Range {
   uint64_t offset = 0;  // in what the identity names
 };
 
-// What is mapped at one moment: operations look at one, while others map and unmap.
+// The ranges that are mapped at one moment: operations look at one, while others map and unmap.
 class RangeMap {
  public:
   // Null where not all of [address, address + bytes) lies in one range.

@@ -19,7 +19,7 @@ class TestDriver {
   const std::string& skip() const { return skip_; }
   bool is_emulated() const { return hold_ != nullptr; }
 
-  // Of the emulated one (control.h); nothing of a real one.
+  // Calls of the emulated driver (control.h); a real one has none of them.
   void Hold() const;
   void Release() const;
   int Queued() const;  // operations

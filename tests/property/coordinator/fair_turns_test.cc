@@ -9,9 +9,9 @@
 // Proof. Let s be the last time at which i had a turn. Both wait for the same workers, so j could have had it: v_i <=
 // v_j just before s. The turn adds a charge to v_i, which is an average of measured costs, so at most m_i, and r. After
 // it v_i changes by corrections alone, each from a charge to a measured cost, of ops that were under way at s: together
-// they add at most n_i m_i. Meanwhile v_j changes by charges, which add, and by corrections. What j was charged and had
-// not ended at s may be corrected down to nothing at worst, by n_j m_j; what it was charged later adds at least nothing
-// in sum, for what an op adds is its charge first and its measured cost in the end. Each of these is divided by its
+// they add at most n_i m_i. Meanwhile v_j changes by charges, which add, and by corrections. j's charges for ops that
+// had not ended at s may be corrected down to nothing at worst, by n_j m_j; its later charges add at least nothing in
+// sum, for what an op adds is its charge first and its measured cost in the end. Each of these is divided by its
 // weight. qed
 //
 // v grows by measured work over the weight, so shares over a time T are off by no more than the bound over T.

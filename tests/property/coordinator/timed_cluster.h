@@ -42,7 +42,7 @@ class TimedCluster {
   // The time of ops that have ended, on each of the workers.
   int64_t WorkOf(const std::string& tenant) const;
   int64_t WorkOf(SessionId session) const;
-  // Of one tenant at once, and of one op, since ForgetMost: issued and not ended.
+  // The most of one tenant's ops at once, and its longest op, since ForgetMost: issued and not ended.
   int64_t MostUnderWay(const std::string& tenant) const;
   int64_t LongestOp(const std::string& tenant) const;
   void ForgetMost();

@@ -108,7 +108,7 @@ TEST_P(NcclExchanges, HaveTheBitsOfInterpret) {
   for (const std::string& hazard : TestDriver::Get().Hazards()) ADD_FAILURE() << hazard;
 }
 
-// What is packed and unpacked lies in pinned memory then; what lies in shards goes from there all the same.
+// Messages that are packed and unpacked lie in pinned memory then; shards are sent from where they lie all the same.
 TEST(NcclOfAFullGpu, HasTheBitsOfInterpret) {
   WorkerWorld world(NcclWorldOptions(2));
   const Mesh mesh = MakeMesh({2});

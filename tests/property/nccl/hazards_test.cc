@@ -24,7 +24,7 @@ constexpr int kSender = 0, kReceiver = 1, kNobody = 2;
 constexpr int64_t kFloats = 64;  // of the tensor
 constexpr StreamId kCompute = StreamId::kCompute;
 
-// What was given to a worker's transport: a send waits here for the test.
+// The buffers that a worker's transport was given: a send waits here for the test.
 struct Posts {
   std::atomic<const std::byte*> sent = nullptr, received = nullptr;
   std::function<void()> go_on;
@@ -94,12 +94,12 @@ std::vector<std::string> FindHazards(const Case& param, uint32_t seed, int left_
   world.Issue(instance);
   while (posts.sent == nullptr || posts.received == nullptr) std::this_thread::yield();
   EXPECT_FALSE(CanHostRead(posts.sent) || CanHostRead(posts.received));  // the device's memory
-  // Who doesn't wait has ended; of the others the host holds what follows their waits.
+  // A worker that doesn't wait has ended; the host holds what follows the others' waits.
   if (left_out != kNobody) world.WaitFor(instance.ordinal, 1);
   while (driver.Queued() != 0) std::this_thread::yield();
   driver.Hold();
   posts.go_on();
-  // Of each side what NCCL does, and the word that says that it is done.
+  // Each side has NCCL's operation, and the word that says that it is done.
   driver.AwaitQueued(4);
   void* const memory = const_cast<void*>(Touched(posts, who));
   void* const other = world.arena(who).memory() + beside;

@@ -57,7 +57,7 @@ std::vector<int64_t> Elements(const TensorSpec& spec, const Position& position) 
   return elements;
 }
 
-// Of all positions, with their pending terms: who has which elements.
+// The elements of all positions, with their pending terms.
 using Holdings = std::vector<std::vector<int64_t>>;
 
 Holdings HoldingsOf(const TensorSpec& spec) {

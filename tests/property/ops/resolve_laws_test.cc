@@ -1,6 +1,5 @@
-// What every resolution obeys, over all placements of small worlds: outputs are valid specs, operands
-// can be brought where they are wanted, and at every position an operand's shard is the part of it
-// that the output's shard reads.
+// Laws of every resolution, over all placements of small worlds: outputs are valid specs, operands can be brought where
+// they are wanted, and at every position an operand's shard is the part of it that the output's shard reads.
 
 #include <vector>
 

@@ -113,7 +113,7 @@ TEST(Views, Slices) {
   }
 }
 
-// What lies on a worker goes to a mesh of that worker alone, and moves nothing.
+// A slice that lies on one worker goes to a mesh of that worker alone, and moves nothing.
 TEST(Views, ASliceGoesWhereItIsWanted) {
   const Mesh mesh = MakeMesh({3});
   OpCall call = Call(OpId::kSlice);

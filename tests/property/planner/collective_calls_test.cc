@@ -1,6 +1,6 @@
 // The calls that a collective library makes of exchanges, over small worlds: the calls as the library defines them, on
-// plain memory, give what Interpret says of the plan, and take the bytes that the plan counts. What no call has is done
-// element by element.
+// plain memory, give what Interpret says of the plan, and take the bytes that the plan counts. Exchanges without a call
+// are done element by element.
 
 #include "server/plan/collective_calls.h"
 

@@ -138,7 +138,7 @@ TEST(AlongShards, WinnersOfShardsAreCompared) {
   }
 }
 
-// What is cut stays: each worker reads the rows that its part of the result has.
+// The cut stays: each worker reads the rows that its part of the result has.
 TEST(AlongShards, LookupsMoveTheRowsThatTheyTake) {
   const TensorSpec table = MakeSpec(DType::kF32, {8, 6}, MakeMesh({2}), {Placement::Shard(0)});
   const TensorSpec indices = MakeSpec(DType::kI64, {3}, MakeMesh({2}), {Placement::Shard(0)});

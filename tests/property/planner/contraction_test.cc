@@ -90,7 +90,7 @@ absl::Status CheckMatmul(const TensorSpec& a, const TensorSpec& b) {
   return sums ? CheckPrograms(*in_place, {left, right}) : absl::OkStatus();
 }
 
-// What a worker multiplies of messages, with chunks of so many bytes: how many pieces, and in how many regions.
+// The pieces of products that a worker computes from messages, with chunks of so many bytes, and their regions.
 std::pair<size_t, size_t> CountPieces(const Plan& plan, int64_t max_chunk_bytes) {
   const auto program = LowerPlan(plan, WorkerIndex(0), MessageLists::kBuild, max_chunk_bytes);
   if (!program.ok()) return {0, 0};
@@ -99,7 +99,7 @@ std::pair<size_t, size_t> CountPieces(const Plan& plan, int64_t max_chunk_bytes)
   return {program->phases[0].pieces.size(), regions.size()};
 }
 
-// Of 20 rows worker 0 has 7, and 7 and 6 come; the columns in 7 blocks of each, or in 7 and 6 that don't fit each
+// Worker 0 has 7 of 20 rows, and 7 and 6 come; the columns in 7 blocks of each, or in 7 and 6 that don't fit each
 // other.
 TEST(Contraction, WhatComesInBlocksIsMultipliedRegionByRegion) {
   const TensorSpec a = *ParseTensorSpec("f64[48,20] @ mesh(3) [S(0)]");

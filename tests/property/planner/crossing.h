@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Of each element:
+// Transfers of each element:
 //   moves    no pending terms: one for each host that wants it and has it not
 //   sums     pending terms: one for each host that must send a sum to the one where it is reduced. That is a
 //            destination that holds a term, if there is one; every other term comes from one of the fewest hosts that

@@ -110,7 +110,7 @@ std::map<int32_t, int64_t> ReducedFarBytes(const TensorSpec& from, const TensorS
   return far;
 }
 
-// Of several hosts: what the busiest one gets of others.
+// With several hosts: bytes that the busiest one gets of others.
 int64_t HostReceivedBytes(const Grid& grid, const TensorSpec& left, const TensorSpec& right, const TensorSpec& output,
                           const Topology& topology) {
   std::map<int32_t, int64_t> far;
@@ -147,7 +147,7 @@ Price PriceOf(const Grid& grid, const TensorSpec& left, const TensorSpec& right,
     for (const auto& [worker, bytes] : ReceivedBytes(*own, *on_grid)) {
       const auto flat = grid.product.mesh.FindWorker(WorkerIndex(worker));
       const bool idle = !flat.has_value() || IsEmpty(LocalBox(grid.product, grid.product.mesh.PositionAt(*flat)));
-      // Who multiplies nothing reads nothing; pending operands are reduced first, by all.
+      // A worker that multiplies nothing reads nothing; pending operands are reduced first, by all.
       if (!idle || own->has_partial()) received[worker] += bytes;
     }
   }
@@ -339,7 +339,7 @@ TEST(Grids, ItsDimsRunOverTheWorkersInTheBestOrder) {
   EXPECT_EQ(ToText((*grids)[0].product), "f64[2048,2048] @ mesh(4,2,1) [S(1), S(0), R]");
 }
 
-// Grids that can't be among the best are not priced; those that are come out the same.
+// Grids that can't be among the best are not priced; the priced ones come out the same.
 TEST(Grids, TheBestAreTheFirstOfAll) {
   std::mt19937 random(11);
   const std::vector<World> worlds = {{{2, 3}, {}},    {{8}, {}},

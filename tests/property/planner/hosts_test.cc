@@ -212,8 +212,8 @@ TEST(RandomWorlds, AreRightAndCrossLeast) {
   EXPECT_GT(by_rounds, 3);
 }
 
-// What each worker sends in a sum over all of them, which each keeps a part of or all.
-// Also where parts are so large that they end with whole rows, and extents so odd that they don't end where they would.
+// Bytes that each worker sends in a sum over all of them, which each keeps a part of or all. Also where parts are so
+// large that they end with whole rows, and extents so odd that they don't end where they would.
 TEST(RandomWorlds, TrafficIsThatOfTheTransfers) {
   RandomDraws draws(21);
   int cut_at_rows = 0;
@@ -284,7 +284,7 @@ TEST(Shares, CrossOnceForAHost) {
   }
 }
 
-// A term that has replicas comes from where it is; what is left from as few hosts as can be.
+// A term that has replicas comes from where it is; the other terms come from as few hosts as can be.
 TEST(Sums, ComeFromTheFewestHosts) {
   // Terms by coordinate of y, each on two workers. On hosts 1 and 2, 2 and 0, 3 and 2: host 2 has what 0, which
   // reduces, lacks. On hosts 0 and 3, 1 and 1, 2 and 3, reduced on 1: host 3.
@@ -294,7 +294,7 @@ TEST(Sums, ComeFromTheFewestHosts) {
   }
 }
 
-// What is pushed to workers of a host is not read there by others when more is pushed to the same memory later.
+// Others of a host don't read pushed bytes where they lie when more is pushed to the same memory later.
 TEST(Shares, AreNotTakenFromMemoryThatIsPushedToAgain) {
   const TensorSpec pending = *ParseTensorSpec("f64[8] @ mesh(4) [P(sum)]");
   const TensorSpec whole = *ParseTensorSpec("f64[8] @ mesh(4) [R]");

@@ -68,7 +68,7 @@ std::vector<int64_t> StartsOf(const Box& box) {
   return starts;
 }
 
-// What destinations lack, and who can give it.
+// The boxes that destinations lack, and the holders that can give them.
 std::vector<WantedBox> WantedBoxes(const TensorSpec& source, const TensorSpec& destination,
                                    const std::vector<int32_t>& host_of_worker) {
   const auto host_of = [&host_of_worker](WorkerIndex worker) {

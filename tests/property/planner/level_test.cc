@@ -119,7 +119,7 @@ TEST(Together, HoldersOfSeveralTensorsGiveLessOfEach) {
   const LevelMove number = move("f64[]", "mesh(2) [R]"), three = move("f64[3]", "mesh(2) [R]");
   EXPECT_EQ(sent({number, number, number, number}), (std::vector<int64_t>{16, 16, 0, 0}));
   EXPECT_EQ(sent({three, three, three, three}), (std::vector<int64_t>{48, 48, 0, 0}));
-  // What another one of a chain holds alone moves the rest along it.
+  // In a chain, the last tensor has one holder alone: its load moves the rest along the chain.
   EXPECT_EQ(sent({move("f64[12]", "mesh(2; workers=0,1) [R]"), move("f64[12]", "mesh(2; workers=1,2) [R]"),
                   move("f64[12]", "mesh(1; workers=2) [R]")}),
             (std::vector<int64_t>{96, 96, 96, 0}));

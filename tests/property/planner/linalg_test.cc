@@ -117,7 +117,7 @@ void CheckFactors(const OpCall& call, const FactorsCase& each) {
   for (const Placements& left : AllPlacements(2, static_cast<int>(each.shapes[0].size()), {ReduceOp::kSum})) {
     for (const Placements& pivots : AllPlacements(2, static_cast<int>(each.shapes[1].size()), {})) {
       std::vector<Placements> placements = {left, pivots};
-      // Of a right-hand side those of the left one, the other way round.
+      // A right-hand side has those of the left one, the other way round.
       if (each.shapes.size() == 3) placements.push_back({left[1], left[0]});
       const bool fits = each.shapes.size() < 3 || each.shapes[2].size() == each.shapes[0].size();
       if (!fits) placements[2] = {Placement::Shard(0), Placement::Replicate()};
@@ -228,7 +228,7 @@ TEST(Windows, Pooling) {
   }
 }
 
-// Of dims that windows go over: the shards stay, and take what their windows reach beyond them.
+// When windows go over a dim that is cut, the shards stay, and take what their windows reach beyond them.
 TEST(Windows, ShardsTakeHalos) {
   const auto of_rows = [](int64_t stride, int64_t padding, int64_t dilation, int64_t extent) {
     CheckOp(Over(OpId::kConv, {}, {stride}, {padding}, {dilation}), {{{2, 1, extent}}, {{1, 1, 3}}}, {2}, 1);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What holds of every plan of a redistribution, however it goes: directly, by relays, by rounds.
+// Checks of every plan of a redistribution, however it goes: directly, by relays, by rounds.
 
 #include "absl/status/status.h"
 #include "schemas/types/tensor_spec.h"

@@ -40,7 +40,7 @@ int64_t BusiestSender(const Plan& plan) {
 
 class PushedMoves : public testing::TestWithParam<std::vector<int64_t>> {};
 
-// Of every pair of placements.
+// Checks every pair of placements.
 TEST_P(PushedMoves, AreAsThoseThatAreTaken) {
   const Mesh mesh = MakeMesh(GetParam());
   int pushed = 0;
@@ -130,7 +130,7 @@ TEST(PushMoves, TakesWhatBecomesNarrower) {
   EXPECT_FALSE(IsPushed("f64[8] @ mesh(4) [R]", "f32[8] @ mesh(4) [S(0)]"));
 }
 
-// Of a list: what is moved and what is reduced in one phase, and both are spread in the next.
+// In a list moves and reductions share one phase, and both are spread in the next.
 TEST(PushMoves, ShareThePhasesOfSums) {
   PlanBuilder builder;
   std::vector<ValueMove> moves;

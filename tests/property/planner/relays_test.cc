@@ -147,7 +147,7 @@ bool IsRelayed(const Plan& plan) {
   return std::get<ExchangeStep>(plan.steps[0]).exchange.far_takers == FarTakers::kRelays;
 }
 
-// Tensors of one plan share the three phases; what can't be relayed goes along.
+// Tensors of one plan share the three phases; exchanges that can't be relayed go along.
 TEST(Relays, OfSeveralTensorsShareTheirPhases) {
   const std::vector<int32_t> hosts = {0, 0, 1, 1, 2, 2, 3, 3};
   PlanBuilder builder;

@@ -19,7 +19,7 @@ using Numbers64 = std::vector<double>;
 
 constexpr int64_t kRows = 7, kColumns = 3;
 
-// Workers that map each other; those of a host each, which do not; and GPUs.
+// Workers that map each other; workers of a host each, which do not; and GPUs.
 std::vector<Topology> Topologies() {
   Topology apart;
   apart.host_of_worker = {0, 1, 2, 3};
@@ -56,7 +56,7 @@ Numbers64 Result(const OpCall& call, const std::vector<TensorSpec>& operands, co
 
 const TensorSpec& OutputOf(const Plan& plan) { return plan.values[static_cast<size_t>(plan.outputs[0])].spec; }
 
-// Of a row-major array [kRows, kColumns] the rows or columns at places.
+// The rows or columns at these places of a row-major array [kRows, kColumns].
 Numbers64 Taken(const Numbers64& x, int dim, const std::vector<int64_t>& places) {
   const auto count = static_cast<int64_t>(places.size());
   Numbers64 taken;

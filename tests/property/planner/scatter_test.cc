@@ -100,7 +100,7 @@ TEST(Scatter, OnEveryPlacement) {
     CheckAll({mode, 0, {3, 2}, {8}, {8, 2}}, {2, 2}, 7);
     CheckAll({mode, 1, {2, 3}, {1, 7}, {2, 7}}, {2, 2}, 13);
   }
-  // Of several that go to one place the last one stays.
+  // The last one of several that go to one place stays.
   CheckAll({"set", 0, {3, 2}, {7}, {7, 2}}, {2}, 1);
   CheckAll({"set", 1, {2, 9}, {2, 4}, {2, 4}}, {2, 2}, 11);
   CheckAll({"set", 0, {13, 2}, {6}, {6, 2}}, {2, 2}, 11);

@@ -139,7 +139,7 @@ bool SameBits(const std::vector<double>& a, const std::vector<double>& b) {
          });
 }
 
-// Of a pending value one by one only the sum is known here, and not its terms.
+// A pending value one by one shows its sum alone here, and not its terms.
 bool HasPending(const Example& made) {
   return std::any_of(made.values.begin(), made.values.end(),
                      [](const Value& value) { return value.spec.has_partial(); });

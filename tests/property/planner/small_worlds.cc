@@ -146,7 +146,7 @@ absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan
     const auto* local = std::get_if<LocalStep>(&step);
     return local != nullptr && InputsAtPeers(plan, *local) > 0;
   };
-  // What a merge or a gather takes depends on the values; the plan says how much at most.
+  // A merge or a gather takes as many bytes as the values want; the plan says how many at most.
   const bool is_right = std::any_of(plan.steps.begin(), plan.steps.end(), merges)
                             ? std::equal(counted.begin(), counted.end(), planned.begin(), std::less_equal<>())
                             : counted == planned;

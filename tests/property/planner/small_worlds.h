@@ -25,7 +25,7 @@ std::vector<Placements> AllPlacements(int mesh_dims, int rank, const std::vector
 // Every source and destination of f64 on the mesh, sums pending or not, between which a tensor can be redistributed.
 std::vector<std::pair<TensorSpec, TensorSpec>> AllRedistributions(const Mesh& mesh, const std::vector<int64_t>& shape);
 
-// Small integers that differ from element to element; exact in every dtype. Of u8 they are 0 to 3, as labels may be.
+// Small integers that differ from element to element; exact in every dtype. In u8 they are 0 to 3, as labels may be.
 std::vector<double> Numbers(const TensorSpec& spec, int64_t seed = 0);
 
 // Equal sizes, and elements that differ by at most `tolerance`; NaN agrees with NaN.

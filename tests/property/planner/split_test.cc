@@ -31,7 +31,7 @@ namespace {
 using Case = ContractionCase;
 
 // For each worker and element of the product: the ranges of the inner letters that are added up, in order. Elements are
-// numbered as in the whole product's shard; what a worker multiplies of it follows along the one dim that is cut.
+// numbered as in the whole product's shard; a worker's part of it follows along the one dim that is cut.
 using Sums = std::map<std::pair<WorkerIndex, Shape>, std::vector<Box>>;
 
 template <typename Visitor>
@@ -381,7 +381,7 @@ TEST(Split, OfLettersThatTheMeshCuts) {
   const absl::StatusOr<Plan> uneven = PlanCase(c, {4 * 2 * 8});
   ASSERT_TRUE(uneven.ok()) << uneven.status();
   EXPECT_NE(uneven->grid.find("; in 4 parts over n, of 2 and the rest: "), std::string::npos) << uneven->grid;
-  // Of columns that are as few as the mesh has shards of them, there are no smaller parts than these.
+  // If columns are as few as the mesh has shards of them, there are no smaller parts than these.
   const Case narrow = ParseCase("f64[8,16] @ mesh(2,2) [S(0), S(1)]", "f64[16,2] @ mesh(2,2) [R, S(0)]",
                                 "f64[8,2] @ mesh(2,2) [S(0), S(1)]");
   const absl::StatusOr<Plan> rows = PlanCase(narrow, {2 * 8});
@@ -396,7 +396,7 @@ TEST(Split, OfLettersThatTheMeshCuts) {
 
 TEST(Split, LeavesALetterAloneWhosePartsWouldBeCutElsewhere) {
   // Two workers have the right operand whole and share what they give to three: the second one's 7 rows are cut in
-  // half, after 3 rows and a part of the next. Of columns by themselves it would be after 4 rows.
+  // half, after 3 rows and a part of the next. For columns by themselves the cut would be after 4 rows.
   const Mesh three = MakeMesh({3}, {2, 3, 4});
   const TensorSpec left = MakeSpec(DType::kF64, {6, 21}, three, {Placement::Shard(1)});
   const TensorSpec right = MakeSpec(DType::kF64, {21, 8}, MakeMesh({2}), {Placement::Replicate()});

@@ -218,7 +218,7 @@ absl::Status CheckPlanOf(const RandomRedistribute& drawn, const Plan& plan) {
   return status.ok() ? status : absl::InternalError(StrCat(status.ToString(), "\n", ToText(plan)));
 }
 
-// Of the workers that are drawn: several on each of a few, and one on each.
+// Hosts of the workers that are drawn: several on each of a few, and one on each.
 std::vector<Topology> SeveralHosts() {
   std::vector<Topology> topologies(2);
   for (int32_t worker = 0; worker < 64; ++worker) {

@@ -103,7 +103,7 @@ absl::Status CheckMessages(const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Who reduces, and in what order, is as of each tensor alone: so are the bits of its result. (Of replicas others may
+// The reducers, and their order, are those of each tensor alone: so are the bits of its result. (Other replicas may
 // give.)
 absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& topology) {
   // Small sums are spread too where others are.
@@ -226,7 +226,7 @@ absl::Status CheckConverted(const ConvertedList& list) {
     const auto* exchange = std::get_if<ExchangeStep>(&step);
     exchange_phases += exchange != nullptr && exchange->start == StepStart::kNewPhase ? 1 : 0;
   }
-  // What is converted before it moves makes a third one.
+  // A conversion before the move makes a third phase.
   if (exchange_phases > (list.call.attributes.Get(attribute::dtype) != nullptr ? 3 : 2))
     return absl::InternalError(ToText(plan));
   std::vector<std::vector<double>> dense;
@@ -268,7 +268,7 @@ void GoElsewhere(ConvertedList& list, RandomDraws& draws) {
   }
 }
 
-// They are converted on the way, or where they are; what is reduced for others alone passes on.
+// They are converted on the way, or where they are; values that are reduced for others alone pass on.
 TEST(ConvertedLists, TakeNoTemporary) {
   RandomDraws draws(12);
   std::vector<Topology> topologies(3);  // one host; two and three

@@ -1,5 +1,5 @@
-// What becomes wider and is passed on moves in the narrow dtype, at the end of the memory of its result: memory for
-// input and output, the fewest bytes, and the exchanges of what keeps its dtype.
+// A value that becomes wider and is passed on moves in the narrow dtype, at the end of the memory of its result: memory
+// for input and output, the fewest bytes, and the exchanges of a value that keeps its dtype.
 
 #include <algorithm>
 #include <cstdint>
@@ -65,7 +65,7 @@ int CountWidenings(const Plan& plan) {
   }));
 }
 
-// What each exchange is, whatever its values are.
+// The exchanges alone, whatever their values are.
 std::vector<Exchange> ExchangesOf(const Plan& plan) {
   std::vector<Exchange> exchanges;
   for (const Step& step : plan.steps) {

@@ -14,8 +14,8 @@ namespace tessera {
 std::vector<Mesh> SmallMeshes();
 // All shapes of rank 1 and 2 with the extents above, and a few of rank 0 and 3.
 std::vector<Shape> SmallShapes();
-// Every list of placements of Replicate, Shard of each dim and the Partials of the given kinds; of the
-// latter only one kind in a list.
+// Every list of placements of Replicate, Shard of each dim and the Partials of the given kinds; only
+// one kind of Partial in a list.
 std::vector<Placements> AllPlacements(int mesh_dims, int rank, absl::Span<const ReduceOp> partials);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What a client may try to make a coordinator hold, or end: each test is one attack, bounded in bytes and not in time.
+// Attacks of a client on a coordinator's memory or its life: each test is one attack, bounded in bytes and not in time.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a tenant gets that names another tenant's session, handle, ticket, group, request or publication: of every
-// record and of every call the same answer as for what isn't there, and nothing happens to the other one's.
+// A tenant that names another tenant's session, handle, ticket, group, request or publication: every record and every
+// call gets the same answer as for one that isn't there, and nothing happens to the other one's.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

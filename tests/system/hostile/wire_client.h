@@ -168,7 +168,7 @@ struct Former {
   uint64_t last_event = 0;
 };
 
-// What needs no test: sessions of a coordinator at an address, and what is sent to them.
+// A WireClient needs no test around it: it has sessions of a coordinator at an address, and sends to them.
 class WireClient {
  protected:
   WireClient() : io_own_(new kj::AsyncIoContext(kj::setupAsyncIo())), io_(*io_own_) {}

@@ -127,7 +127,7 @@ TEST(RankPageTest, AllRanksSeeTheSameVerdictsWhoeverLosesPatience) {
 
 // ---- what the collectives give
 
-// What a rank gives, element i: small whole numbers, so that sums of f32 are exact.
+// Element i of a rank's tensor: small whole numbers, so that sums of f32 are exact.
 float Value(int64_t rank, int64_t i) { return static_cast<float>((i * 7 + rank * 3) % 11); }
 
 struct Case {

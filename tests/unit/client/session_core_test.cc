@@ -26,7 +26,7 @@ std::vector<uint64_t> Sent(SessionCore& core) {
   return numbers;
 }
 
-// Events as the coordinator numbers them; those of batches say that they were taken up.
+// Events as the coordinator numbers them; events of batches say that they were taken up.
 class Events {
  public:
   void BatchDone(uint64_t number, uint64_t batch) { add_.push_back({number, batch}); }

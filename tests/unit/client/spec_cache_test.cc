@@ -110,7 +110,7 @@ TEST(SpecCache, SeveralTensorsHaveSeveralResults) {
   EXPECT_TRUE(entry->implicit.empty());
 }
 
-// An op on many tensors counts as many: what is remembered is bounded by specs, not by calls alone.
+// An op on many tensors counts as many: memory is bounded by specs, not by calls alone.
 TEST(SpecCache, CallsOnManyTensorsAreForgottenSooner) {
   SpecCache cache;
   OpCall move{OpId::kRedistribute, {}, {}};

@@ -1,4 +1,4 @@
-// Connections of an Acceptor: who shows nothing in time is closed, who does stays.
+// Connections of an Acceptor: one that shows nothing in time is closed, one that does stays.
 
 #include "schemas/codec/two_party.h"
 

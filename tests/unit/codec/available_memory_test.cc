@@ -1,4 +1,4 @@
-// What a host and its control group leave, on files as the kernel writes them.
+// The memory that a host and its control group leave, on files as the kernel writes them.
 
 #include "schemas/codec/available_memory.h"
 

@@ -1,4 +1,4 @@
-// What the coordinator sends to workers: how much at once, and what a worker makes of a plan that it can't read.
+// The coordinator's messages to workers: how much at once, and how a worker answers for a plan that it can't read.
 
 #include "server/plan/rpc/instance_codec.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Whose text has some of these bytes.
+// A plan whose text has at least so many bytes.
 std::shared_ptr<const Plan> PlanOfBytes(size_t bytes) {
   Plan plan;
   plan.implicit.emplace_back(bytes, 'x');

@@ -78,7 +78,7 @@ void SendRaw(int fd, const std::string& bytes) {
   ASSERT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
 }
 
-// What several threads try to send comes whole, and in each one's order, between what the loop sends.
+// Messages that several threads try to send come whole, and in each one's order, between those that the loop sends.
 TEST(MessageLink, AnyThreadMayTryToSend) {
   Loop loop;
   MessageLink other(MakeSocketStream(loop.io.unixEventPort, kj::mv(loop.pair.far)));

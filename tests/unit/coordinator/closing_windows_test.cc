@@ -1,4 +1,4 @@
-// Memory that a window pins until every worker has answered its closing: what needs it waits for that, and for
+// Memory that a window pins until every worker has answered its closing: ops that need it wait for that, and for
 // nothing else.
 
 #include <gmock/gmock.h>

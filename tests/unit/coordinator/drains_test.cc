@@ -1,4 +1,4 @@
-// What admins do to workers and tenants: cordons, drains and evictions, in the real state machine.
+// Admins' acts on workers and tenants: cordons, drains and evictions, in the real state machine.
 
 #include "server/coordinator/rpc/drains.h"
 

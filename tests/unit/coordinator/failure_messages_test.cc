@@ -1,4 +1,4 @@
-// What the coordinator says of a tensor that failed: the first cause, in the words of who was called, and the way.
+// The coordinator's message of a tensor that failed: the first cause, in the words of who was called, and the way.
 
 #include <map>
 #include <string>

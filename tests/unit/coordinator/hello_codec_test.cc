@@ -1,4 +1,4 @@
-// What is taken of a hello and of a batch, and what is refused, with the numbers.
+// The parts of a hello and of a batch that are taken, and those that are refused, with the numbers.
 
 #include "server/coordinator/rpc/hello_codec.h"
 

@@ -106,8 +106,7 @@ TEST(PlanCacheTest, KeepsToItsNumberOfPlans) {
   EXPECT_EQ(cache.size(), 2u);
 }
 
-// A session that redistributes 64 tensors of ever other shapes: what is kept stays bounded, and workers forget the
-// rest.
+// A session that redistributes 64 tensors of ever other shapes: the cache stays bounded, and workers forget the rest.
 TEST(PlanCacheTest, WorkersForgetWhatWentForItsBytes) {
   CoordinatorConfig config;
   config.max_cached_plan_bytes = 1 << 20;

@@ -90,7 +90,7 @@ TEST(SilentWorkersTest, GoOnWhenTheyAreHeardAgain) {
   EXPECT_EQ(cluster.EventsOf<WorkerLostNotice>(session)[0].reason, "killed");
 }
 
-// Reports the probes that came to the worker; those that it reported before count for nothing.
+// Reports the probes that came to the worker; probes that it reported before count for nothing.
 bool AnswerProbe(SimulatedCluster& cluster, WorkerIndex worker) {
   bool is_there = false;
   for (const WorkerMessage& message : cluster.MessagesAt(worker)) {
@@ -130,7 +130,7 @@ TEST(StalledWorkersTest, AWorkerThatAnswersAndDoesNoWorkIsLost) {
   Hear(cluster, 2'000'000);
   EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(0)).state, WorkerState::kAlive);
   EXPECT_EQ(cluster.machine().workers().at(WorkerIndex(1)).state, WorkerState::kSuspect);
-  // Who has nothing to do with it goes on.
+  // A session that has nothing to do with it goes on.
   cluster.Submit(other, {FullRecord(*Mesh::Make({1}, {}, {WorkerIndex(0)}), {8}, {Placement::Replicate()}, 1)});
   EXPECT_TRUE(cluster.EventsOf<FailedHandleEvent>(other).empty());
   Hear(cluster, 30'000'000);

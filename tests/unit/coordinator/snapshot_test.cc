@@ -1,4 +1,4 @@
-// A core as a snapshot: what comes back is what there was, and goes on as it would have.
+// A core as a snapshot: it comes back as it was, and goes on as it would have.
 
 #include "server/coordinator/rpc/snapshot.h"
 

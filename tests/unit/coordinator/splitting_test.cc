@@ -1,4 +1,5 @@
-// A matmul whose temporaries don't fit is issued in parts; what fits in no way is refused, and nothing is lost.
+// A matmul whose temporaries don't fit is issued in parts; a matmul that fits in no way is refused, and nothing is
+// lost.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -133,7 +133,7 @@ TEST_F(StateFolderTest, ASegmentThatIsCutShortBeforeAnotherIsTold) {
 TEST_F(StateFolderTest, ASegmentThatLacksWholeEventsIsTold) {
   Tell(6, {40, 80});
   Flip("snapshot-00000003.bin", 300);
-  // What two segments have in their place.
+  // One segment lies in the places of two.
   std::filesystem::copy_file(At("events-00000003.log"), At("events-00000002.log"),
                              std::filesystem::copy_options::overwrite_existing);
   ExpectDataLoss("it says that it is segment 3, after 80 events; segment 2 follows 40");

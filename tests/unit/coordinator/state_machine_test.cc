@@ -554,7 +554,7 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
     CompletionReport report;
     report.ordinal = ordinal;
     report.received_bytes = {{WorkerIndex(1 - w), 60 + w}};
-    // What worker 0 stored to worker 1 counts for that one, as if it had taken it.
+    // Bytes that worker 0 stored to worker 1 count for that one, as if it had taken them.
     if (w == 0) report.pushed_bytes = {{WorkerIndex(1), 1000}, {WorkerIndex(9), 5}};
     cluster.Apply(WorkerReportEvent{WorkerIndex(w), static_cast<uint64_t>(w) + 1, {report}, {}});
   }
@@ -569,7 +569,7 @@ TEST(StateMachineTest, CommScopesCountWhatTheWorkersReport) {
 TEST(StateMachineTest, EveryOpenCommScopeCounts) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
-  // 1 and 2 overlap, 3 lies within 2; what is counted before and after belongs to one of them alone.
+  // 1 and 2 overlap, 3 lies within 2; counts before and after belong to one of them alone.
   cluster.Submit(session,
                  {FullRecord(MeshOf(2), {8, 8}, kRows, 1), CommBeginRecord{1}, RedistributeRecord(1, kColumns, 2),
                   CommBeginRecord{2}, RedistributeRecord(1, kColumns, 3), CommBeginRecord{3}, CommEndRecord{7, 3},

@@ -1,4 +1,4 @@
-// What the steps of a plan say of how its bytes move.
+// The words in which a plan's steps say how its bytes move.
 
 #include "server/coordinator/rpc/step_lines.h"
 

@@ -154,7 +154,8 @@ TEST(UploadsTest, ASessionThatWaitsForItsClientIsKnown) {
   EXPECT_FALSE(cluster.machine().AwaitsClient(session));
 }
 
-// What waits for the upload is behind it in the queue; the release is not, nor a cancel that the ticket crosses.
+// A record that waits for the upload is behind it in the queue; the release is not, nor a cancel that the ticket
+// crosses.
 TEST(UploadsTest, AReleaseOrACancelEndsAnUploadThatAnOpWaitsFor) {
   UploadUnderWay released, cancelled;
   released.cluster.Submit(released.session, {ReleaseRecord{released.ticket(), {}}});

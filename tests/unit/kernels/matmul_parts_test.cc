@@ -1,5 +1,5 @@
-// Products of large matrices, as the parts that a GPU multiplies: what is copied stays small, and extents alone say
-// where a product is cut.
+// Products of large matrices, as the parts that a GPU multiplies: copies stay small, and extents alone say where a
+// product is cut.
 
 #include <variant>
 #include <vector>
@@ -96,7 +96,7 @@ TEST(MatmulParts, HowOperandsLieCutsNothingElsewhere) {
   }
 }
 
-// Of a dense left operand and few columns nothing is copied, and a part is where its rows are.
+// A dense left operand and few columns are not copied, and a part is where its rows are.
 TEST(MatmulParts, APartIsWhereItsRowsAre) {
   const Product product({100'000, 1024}, {1024, 16}, {100'000, 16});
   const auto problems = product.problems();

@@ -205,7 +205,7 @@ TEST(ScalarLaws, CommonDivisorsAreNotNegative) {
 
 ScalarValue C128(double real, double imaginary) { return {DType::kC128, real, 0, imaginary}; }
 
-// What NumPy gives.
+// NumPy's values.
 TEST(ScalarLaws, ComplexNumbers) {
   struct Case {
     ScalarOp op;

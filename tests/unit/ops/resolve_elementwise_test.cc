@@ -100,7 +100,7 @@ TEST(Placement, OfSeveralMeshesTheOneWithTheFewestBytes) {
   // Three operands, of which the last is large.
   EXPECT_EQ(Output(OpId::kWhere, {"bool[512] @ mesh(4) [S(0)]", "2", product}), result);
   EXPECT_EQ(Output(OpId::kWhere, {"bool[512] @ mesh(4) [S(0)]", "f64[1,1] @ mesh(4) [R]", product}), result);
-  // Of two meshes that cost the same the first operand's.
+  // If two meshes cost the same, the first operand's is taken.
   EXPECT_EQ(Output(OpId::kAdd, {"f32[8,8] @ mesh(2,2) [S(0), S(1)]", "f32[8,8] @ mesh(4) [S(0)]"}),
             "f32[8,8] @ mesh(2,2) [S(0), S(1)]");
   EXPECT_EQ(Output(OpId::kAdd, {"f32[8,8] @ mesh(4) [S(0)]", "f32[8,8] @ mesh(2,2) [S(0), S(1)]"}),

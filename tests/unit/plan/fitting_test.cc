@@ -21,7 +21,7 @@ TEST(WhatWouldFit, NamesAShardingAndAnExtent) {
 }
 
 TEST(WhatWouldFit, TakesAsManyMeshDimsAsItNeeds) {
-  // Of one index of dim 0 there is too much.
+  // One index of dim 0 is too much already.
   EXPECT_EQ(Fitting("f64[2,200,1000] @ mesh(1) [R]", 1 << 20),
             "f64[2,200,1000] @ mesh(1) [R] would fit shortened to f64[2,65,1000]");
   EXPECT_EQ(Fitting("f64[64] @ mesh(2,4) [R, R]", 64),

@@ -125,7 +125,7 @@ TEST(SampleStep, IsForVectorsThatGainByIt) {
   EXPECT_EQ(SampleStep({50, 50, 50, 50}), 0);
   const int64_t size = 4 << 20, step = SampleStep({size, size, size, size});
   EXPECT_EQ(step, 1024);
-  // Of a shard that is a hundred and more times as large.
+  // A shard is a hundred and more times as large.
   EXPECT_LE(4 * SampleCount(size, step) + RangeSlack(4, step), size / 100);
 }
 

@@ -23,7 +23,7 @@ void ExpectRefused(const Plan& plan, std::string_view why) {
   EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
 }
 
-// Of operands of 4 rows and columns, and of 4 rows: the product.
+// The product of operands of 4 rows and columns, and of 4 rows.
 void ExpectProduct(const Plan& plan) {
   const absl::Status status = VerifyPlan(plan);
   ASSERT_TRUE(status.ok()) << status;

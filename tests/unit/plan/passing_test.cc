@@ -101,7 +101,7 @@ TEST(PassingPlan, IsStoredAsItIsReduced) {
   EXPECT_EQ(there.outgoing[0].parts[0].sources[0], (Operand{WorkerIndex(0), 1, 0, {2, 1}}));
 }
 
-// What comes in messages is cut where it goes on, at both ends.
+// Messages are cut where their elements go on, at both ends.
 TEST(PassingPlan, MessagesOfTermsAreCutAlike) {
   const absl::StatusOr<Program> giver = LowerPlan(Passing(), WorkerIndex(1), MessageLists::kBuild);
   const absl::StatusOr<Program> reducer = LowerPlan(Passing(), WorkerIndex(0), MessageLists::kBuild);

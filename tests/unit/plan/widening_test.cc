@@ -178,7 +178,7 @@ TEST(WideningPlan, IsOfNoTemporaryAndOfNoDonation) {
   ExpectRefused(donated, "%2 is no part of output %1");
 }
 
-// A host's workers share what each took of a far one; what lies there is widened when they have read it.
+// A host's workers share what each took of a far one; the value there is widened when they have read it.
 TEST(WideningPlan, WaitsForThoseWhoReadWhatItOverwrites) {
   Topology topology;
   topology.host_of_worker = {0, 0, 1, 1};

@@ -37,7 +37,7 @@ TYPED_TEST(HalfTest, EveryNumberIsItselfAgain) {
   }
 }
 
-// Between two neighbours: what is in the middle goes to the even one, anything else to the nearer one.
+// Between two neighbours: a number in the middle goes to the even one, anything else to the nearer one.
 TYPED_TEST(HalfTest, RoundsToTheNearest) {
   constexpr uint32_t kInfinite = std::is_same_v<TypeParam, F16> ? 0x7C00 : 0x7F80;
   for (uint32_t bits = 0; bits + 1 < kInfinite; ++bits) {
@@ -91,7 +91,7 @@ TYPED_TEST(HalfTest, WhatIsTooLargeIsInfinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(TypeParam(std::nan("")))));
 }
 
-// What NumPy and ml_dtypes give.
+// NumPy's and ml_dtypes' values.
 TEST(Half, KnownValues) {
   EXPECT_EQ(F16(0.1).bits, 0x2E66);
   EXPECT_EQ(F16(65519.0).bits, 0x7BFF);

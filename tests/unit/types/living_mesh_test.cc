@@ -73,7 +73,7 @@ TEST(LivingMeshTest, EachWorkerKeepsItsShard) {
           EXPECT_EQ(LocalBox(moved, living->PositionAt(flat)), before) << ToText(spec) << " lost " << set;
           EXPECT_TRUE(!is_lost(worker) || IsEmpty(before)) << ToText(spec) << " lost " << set;
         }
-        // All elements are there: what any worker had, one of these has.
+        // All elements are there: one of these has whatever any worker had.
         for (int64_t flat = 0; flat < whole.size(); ++flat) {
           const Box box = LocalBox(spec, whole.PositionAt(flat));
           bool is_there = IsEmpty(box);

@@ -141,7 +141,7 @@ TEST(WorkerAllocations, AnInstanceIsDecodedIntoTheMemoryOfTheLast) {
     EncodeWorkerMessage(instance, messages.back()->initRoot<wire::WorkerMessages::Message>());
   }
   InstanceDecoder decoder;
-  // Long and short in turn: what a short one doesn't need is kept for the next long one.
+  // Long and short in turn: memory that a short one doesn't need is kept for the next long one.
   constexpr size_t kOrder[] = {4, 0, 3, 1, 4, 2};
   const auto decode_all = [&] {
     size_t waits = 0;

@@ -103,7 +103,7 @@ struct Sum {
     world.Issue({.ordinal = ordinal, .plan = id, .stream = 1, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}});
     return ordinal;
   }
-  // Of worker 0's 64 sums; 0 while it is not there. The worker may be storing it now: that is what is looked for.
+  // One of worker 0's 64 sums; 0 while it is not there. The worker may be storing it now: the test looks for that.
   __attribute__((no_sanitize_thread)) double At(size_t i) const {
     return *reinterpret_cast<const volatile double*>(world.arena(0).memory() + b + i * 8);
   }
@@ -134,7 +134,7 @@ TEST(Chunks, WorkWaitsForItsOwnChunksAlone) {
                      }});
   Sum sum(world);
   const Ordinal ordinal = sum.Issue();
-  // Worker 1's chunk 2 doesn't come: what chunks 0 and 1 have is summed, 8 elements each, and no more.
+  // Worker 1's chunk 2 doesn't come: chunks 0 and 1 are summed, 8 elements each, and no more.
   const auto is_held = [&] {
     std::lock_guard lock(mutex);
     return !held.empty();
@@ -164,7 +164,7 @@ TEST(Chunks, WorkWaitsForItsOwnChunksAlone) {
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(sum.At(i), 2.0 * static_cast<double>(i + 1)) << i;
 }
 
-// Of a product whose first terms come from a peer: the columns that are there are finished, own terms and all, while
+// When the first terms of a product come from a peer, the columns that are there are finished, own terms and all, while
 // the others are on their way.
 TEST(Chunks, ProductsGoOnWithTheColumnsThatAreThere) {
   std::mutex mutex;

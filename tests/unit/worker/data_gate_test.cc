@@ -34,7 +34,7 @@ namespace {
 constexpr uint64_t kSecret = 7, kPeerKey = 11;
 constexpr int64_t kShardBytes = kMaxTransferPart;
 constexpr int kUnread = 1000;
-// Beside the window: what the allocator and the socket keep.
+// Beside the window: bytes that the allocator and the socket keep.
 constexpr int64_t kSlackBytes = int64_t{24} << 20;
 
 // A worker's socket, with tickets of its own.
@@ -62,7 +62,7 @@ class Worker {
         acceptor_(io, {.handshake_timeout_ms = 100}),
         running_(acceptor_.Run(port_).eagerlyEvaluate(nullptr)) {}
 
-  // Of whole tensors of bytes, on this worker.
+  // A ticket for whole tensors of bytes, on this worker.
   void AddTicket(uint64_t number, TransferDirection direction, uint64_t session = 1, size_t tensors = 1,
                  int64_t bytes = kShardBytes) {
     TransferWindow window;
@@ -144,7 +144,7 @@ class DataGateTest : public ::testing::Test {
       answers.push_back(get.send().ignoreResult());
     }
   }
-  // What waited for room is not waited for any more, nor kept.
+  // Calls that waited for room are not waited for any more, nor kept.
   void Leave(Worker& worker, kj::Own<DialedConnection> connection, std::vector<kj::Promise<void>>& answers) {
     answers.clear();
     connection = nullptr;
@@ -219,7 +219,7 @@ TEST_F(DataGateTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
   Leave(relay, kj::mv(deaf), answers);
 }
 
-// Those who read have all of it, in order, whatever the window.
+// A client that reads has all of it, in order, whatever the window.
 TEST_F(DataGateTest, WhoReadsHasMoreThanAWindowOfAnswers) {
   Relays relays(io_, {}, "host", kPeerKey);
   Worker relay(io_, folder_, 0, 64, &relays), worker(io_, folder_, 1);

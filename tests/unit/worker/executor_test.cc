@@ -175,7 +175,7 @@ TEST(ExecutorArenas, MemoryOfTheDeadAndTheReplacedGoesWhenWhatMayTouchItHasRun) 
   for (const auto& arena : arenas) EXPECT_TRUE(arena.expired());
 }
 
-// What it told the coordinator is its own word; what is mapped has a size.
+// A peer's word to the coordinator is its own; its mapped memory has a size.
 TEST(ExecutorArenas, APeerThatHasLessMemoryThanItSaidIsNotReadBeyondIt) {
   WorkerWorld world({.workers = 2});
   const TemplateId id = world.Define(ToColumns());
@@ -391,7 +391,7 @@ __attribute__((no_sanitize_thread)) bool AreThere(const std::byte* memory, const
   return true;
 }
 
-// What nobody is still about is stored to before its owner has heard of the run.
+// Memory that nobody uses any more is stored to before its owner has heard of the run.
 TEST(ExecutorPush, ComesAtOnceWhereTheMemoryIsFree) {
   WorkerWorld world({.workers = 2});
   Push push(world);
@@ -589,7 +589,7 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
     made.phases[0].instructions.push_back(std::move(instruction));
     return made;
   };
-  // Who may be stored to.
+  // A program that may store to worker 1.
   auto pushing = [&](Instruction instruction) {
     Program made = program(std::move(instruction));
     made.phases[0].pushes_to = {WorkerIndex(1)};

@@ -174,10 +174,11 @@ TEST(HostPlans, APeerOfAnotherHostThatIsMappedIsNamed) {
   EXPECT_NE(got.status.message().find("worker 2: its memory is mapped"), std::string::npos) << got.status;
 }
 
-// Who shares what a mate took waits until it has it; who writes the result again waits for those who read it.
+// A worker that shares what a mate took waits until the mate has it; one that writes the result again waits for its
+// readers.
 TEST(HostHazards, WhoSharesWaitsForTheTaker) {
   const Hosts hosts = {0, 0, 1, 1};
-  // Columns: what comes in messages is copied to its place, where the recorder sees it.
+  // Columns: messages are copied to their place, where the recorder sees it.
   const Plan gather = PlanOn(hosts, Spec("f64[2,8] @ mesh(4) [S(1)]"), Spec("f64[2,8] @ mesh(4) [R]"));
   ASSERT_EQ(gather.steps.size(), 2u) << ToText(gather);
   for (uint32_t seed = 0; seed < 10; ++seed) {

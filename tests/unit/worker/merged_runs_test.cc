@@ -259,7 +259,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, MergedRuns,
                                            SortWorld{Reach::kMapped, kMaxChunkBytes, {0, 0, 1, 1}}),
                          [](const auto& info) { return "Way" + std::to_string(info.index); });
 
-// What lies with the peers is not brought together: a worker's temporaries are of the size of its shard.
+// Shards at the peers are not brought together: a worker's temporaries are of the size of its shard.
 TEST(MergedRunsPlan, HasNoRoomForTheWhole) {
   const TensorSpec spec = Spec("f32[4096] @ mesh(4) [S(0)]");
   for (const int64_t bytes : PeakBytes(SortPlan(spec, OpId::kSort, false))) EXPECT_LE(bytes, 3 * 4096);

@@ -1,4 +1,4 @@
-// What is reduced for others alone, on real executors: over mapped memory, over messages, and on several hosts.
+// Values that are reduced for others alone, on real executors: over mapped memory, over messages, and on several hosts.
 
 #include <algorithm>
 #include <string>

@@ -43,7 +43,7 @@ std::vector<Number> Numbers(const TensorSpec& spec, int seed) {
   return out;
 }
 
-// What the counters must be, by worker.
+// The counters that a run must report, by worker.
 std::vector<int64_t> PlannedBytes(const Plan& plan, int workers) {
   const PlanTraffic traffic = TrafficOf(plan);
   std::vector<int64_t> bytes(static_cast<size_t>(workers), 0);

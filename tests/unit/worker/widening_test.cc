@@ -1,4 +1,5 @@
-// What is widened in its own memory, on real executors: over mapped memory, over messages, and on several hosts.
+// Values that are widened in their own memory, on real executors: over mapped memory, over messages, and on several
+// hosts.
 
 #include <string>
 #include <vector>

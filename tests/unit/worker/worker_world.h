@@ -40,7 +40,7 @@ struct WorldOptions {
   std::function<bool(int worker, int number)> goes_on = {};
   // Exchanges are calls of the transport's collectives where they can be.
   bool makes_calls = false;
-  // What stands between a worker and its transport; null: nothing.
+  // The layer between a worker and its transport; null: none.
   std::function<std::unique_ptr<MessageTransport>(int worker, std::unique_ptr<MessageTransport> inner)> wraps = {};
   std::function<void(CompletionReport& report)> report = {};  // in place of keeping it for WaitFor
 };
@@ -58,7 +58,7 @@ class WorkerWorld {
 
   // Memory at the same offset of every arena.
   int64_t Allocate(int64_t bytes);
-  // All of it may be allocated again; what lies there is overwritten. Nothing is under way.
+  // All of it may be allocated again; old contents are overwritten. Nothing is under way.
   void FreeAll();
   // `worker` reaches `peer` by messages from now on.
   void Unmap(int worker, int peer);

@@ -3,7 +3,7 @@
 // The calls of the table behind one work of torch, and the memory that they need until they are done. Not the work
 // itself (ranks_work.h): the calls outlive it, since torch's users may drop a work that still runs.
 //
-// The law: inputs and outputs stay allocated until their call is done. Whoever drops calls that run says so by
+// The law: inputs and outputs stay allocated until their call is done. A caller that drops calls which run says so by
 // KeepUntilDone.
 //
 //   auto calls = std::make_shared<Calls>(member);

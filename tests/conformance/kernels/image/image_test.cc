@@ -73,7 +73,7 @@ TEST(Image, NamesOfKernelsAreInOneFamily) {
   }
 }
 
-// What ptxas says of each kernel and architecture.
+// ptxas reports each kernel's use on each architecture.
 TEST(Image, KernelsUseNoStackAndSpillNothing) {
   for (const cuda::ImagePart& part : cuda::Image()) {
     std::ifstream usage(StrCat("kernels/cuda/", part.family, ".usage"));
@@ -232,7 +232,7 @@ TEST(MapPrograms, WhatDoesNotCompileSaysWhy) {
 
 // ---- edits
 
-// Some work of a family, or of all, as the bytes that it gives; what the interpreter finds wrong is part of them.
+// Some work of a family, or of all, as the bytes that it gives; the interpreter's errors are part of them.
 class Exercise {
  public:
   explicit Exercise(std::string family = "") : family_(std::move(family)) {
@@ -355,7 +355,7 @@ TEST(Edits, ThoseOfANameAreSeen) {
   EXPECT_TRUE(Exercised() == shipped);
 }
 
-// What an instruction may be taken for.
+// Mistakes: an instruction, and another one that it may be taken for.
 constexpr std::pair<std::string_view, std::string_view> kMistakes[] = {
     {"add.", "sub."},         {"sub.", "add."},         {"setp.lt.", "setp.le."}, {"setp.le.", "setp.lt."},
     {"setp.gt.", "setp.ge."}, {"setp.ge.", "setp.gt."}, {"setp.eq.", "setp.ne."}, {"setp.ne.", "setp.eq."},

@@ -29,7 +29,7 @@ struct Region {
   std::vector<uint8_t>* written = nullptr;  // by byte, where a read needs a write before
 };
 
-// What a call's kernels may touch.
+// The memory that a call's kernels may touch.
 class Memory {
  public:
   void Add(const void* data, absl::Span<const int64_t> extents, absl::Span<const int64_t> strides, int64_t bytes,
@@ -237,7 +237,7 @@ std::string TextOf(const std::string& family) {
 
 namespace tessera::testing {
 
-// As the CUDA math library's documentation says of its functions, and the C library's beside it; what is made of
+// As the CUDA math library's documentation says of its functions, and the C library's beside it; a composition of
 // several functions has their errors.
 int BackendUlps(ScalarOp op, DType operand) {
   // The size of a complex number is hypot's.

@@ -16,7 +16,7 @@
 
 namespace tessera::on_image {
 
-// Of the kernels of the image, by name, what has been run so far in this process.
+// By a kernel of the image: the instructions that have run so far in this process.
 struct KernelCoverage {
   std::string family;
   ptx::Coverage coverage;
@@ -25,7 +25,7 @@ const std::map<std::string, KernelCoverage>& CoverageSoFar();
 
 // Another PTX in place of a family's from here on; "" puts the image's back.
 void ReplaceFamily(const std::string& family, const std::string& text);
-// ReduceTermsInto of equal dtypes; what was wrong with it, empty where nothing was.
+// ReduceTermsInto of equal dtypes; returns the error, empty where there was none.
 std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
                            absl::Span<const ReduceTerm> terms, int64_t term_count,
                            absl::Span<const ReduceDestination> destinations);

@@ -389,7 +389,7 @@ int64_t WorkspaceOf(const DnnGraph& graph, int64_t per_part) {
   if (per_part > 0) return per_part * y.dims[0] * (graph.is_convolution() ? 1 : y.dims[1]);
   constexpr int64_t kOfAttention = 256;
   if (!graph.is_convolution()) return kOfAttention;
-  // What isn't channels-last is brought there.
+  // A tensor that isn't channels-last is brought there.
   int64_t bytes = 0;
   for (const auto& [id, tensor] : graph.tensors) {
     if (tensor.strides[1] != 1) bytes += tensor.elements() * BytesOf(tensor.type);

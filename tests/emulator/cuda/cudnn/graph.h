@@ -62,7 +62,7 @@ struct DnnExecution {
   uint32_t call = 0;  // which one it is, of all
 };
 using DnnMemory = std::function<std::byte*(uint64_t address, int64_t bytes, bool is_write)>;
-// What is wrong with it, else empty.
+// Returns the error, else empty.
 std::string Execute(const DnnExecution& execution, const DnnMemory& memory);
 
 }  // namespace tessera::emulator

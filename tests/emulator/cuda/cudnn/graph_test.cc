@@ -1,4 +1,4 @@
-// What the emulated cuDNN computes, refuses, and offers that a worker must not take.
+// The emulated cuDNN: its results, its refusals, and offers that a worker must not take.
 
 #include "tests/emulator/cuda/cudnn/graph.h"
 

@@ -46,7 +46,7 @@ std::mutex mutex;
 std::map<ncclComm*, Comm> communicators;
 std::string last_error;
 
-// What a thread's open group has.
+// The calls of a thread's open group.
 struct Group {
   int depth = 0;
   struct Call {
@@ -143,7 +143,7 @@ void AddTo(std::string& sum, const std::string& term) {
   }
 }
 
-// What the rank gets: of what all give.
+// The rank's result, from what all give.
 std::string ResultOf(const nccl::Collective& collective, int self, const std::vector<std::string>& given) {
   using Kind = nccl::Collective::Kind;
   const auto [kind, dtype, count, sum, root] = collective.call;

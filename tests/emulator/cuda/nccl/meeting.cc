@@ -30,7 +30,7 @@ std::string Text(const Part& part) {
   return std::string(part.is_send ? "send " : "recv ") + std::to_string(part.peer) + " " + std::to_string(part.number);
 }
 
-// Whoever looks sees all of it or nothing.
+// A reader sees all of it or nothing.
 void WriteWhole(const std::string& path, const std::string& bytes, const std::string& unique) {
   const std::string beside = path + ".part" + unique;
   std::ofstream(beside, std::ios::binary) << bytes;
@@ -48,7 +48,7 @@ std::optional<std::string> ReadWhole(const std::string& path) {
 
 }  // namespace
 
-// Whoever is killed leaves its folders; the next one who makes any takes them away.
+// A process that is killed leaves its folders; the next one that makes any takes them away.
 std::string Meeting::MakeFolder() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(kRoot, ignored)) {

@@ -74,8 +74,9 @@ class Meeting {
   void PublishHead(const std::vector<Part>& parts) const;
   // How many this rank's stream has passed, by (is a send, peer).
   using Passed = std::map<std::pair<bool, int>, uint64_t>;
-  // What can never end: a part of this head whose peer stands at one that hasn't it, and waits for this rank, too. What
-  // the peer has taken or this rank has passed isn't waited for, though the other side's head may not show it yet.
+  // A circle that can never end: a part of this head whose peer stands at one that hasn't it, and waits for this rank,
+  // too. Parts that the peer has taken or this rank has passed aren't waited for, though the other side's head may not
+  // show it yet.
   std::optional<std::string> FindOtherOrder(const std::vector<Part>& parts, const Passed& passed) const;
 
   void Announce(const Part& send, const std::byte* bytes) const;
@@ -86,8 +87,8 @@ class Meeting {
   // The number-th operation of collectives: what this rank gives, once.
   void AnnounceAll(uint64_t number, const std::vector<Collective::Call>& calls,
                    const std::vector<std::string>& given) const;
-  // What all ranks give, by collective and rank, when all have come; ranks that call something else are a failure of
-  // all.
+  // The pieces that all ranks give, by collective and rank, when all have come; ranks that call something else are a
+  // failure of all.
   using Given = std::vector<std::vector<std::string>>;
   std::optional<Given> TakeAll(uint64_t number, const std::vector<Collective::Call>& calls) const;
   void ForgetAll(uint64_t number) const;

@@ -1,4 +1,4 @@
-// The emulated NCCL by itself: what meets passes, and what differs between ranks is found on both, by name.
+// The emulated NCCL by itself: calls that meet pass, and a difference between ranks is found on both, by name.
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -115,11 +115,11 @@ struct Ranks {
     for (int self = 0; self < 2; ++self) rank[self] = std::make_unique<Rank>(self, id);
     EXPECT_TRUE(rank[0]->IsReady() && rank[1]->IsReady());
   }
-  // What the one's stream stands at ends before anything is let go of.
+  // The operation at which a stream stands ends before anything is let go of.
   ~Ranks() {
     for (const auto& one : rank) one->Abort();
   }
-  // What both are told, once it is said.
+  // The error that both are told, once it is said.
   std::string FailureOfBoth() {
     for (const auto& one : rank) {
       EXPECT_TRUE(Eventually([&] { return one->Async() == ncclInvalidUsage; }));

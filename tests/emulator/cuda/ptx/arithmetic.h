@@ -1,7 +1,7 @@
 #pragma once
 
-// What PTX computes with numbers, as templates over their C++ types: int8_t to int64_t, float and double. The names and
-// laws are those of the PTX ISA's section "Instructions".
+// PTX's arithmetic, as templates over C++ types of numbers: int8_t to int64_t, float and double. The names and laws are
+// those of the PTX ISA's section "Instructions".
 
 #include <bit>
 #include <cfenv>
@@ -147,7 +147,7 @@ T ToWhole(T value, uint8_t mode) {
   }
 }
 
-// Of floats to integers what is out of range saturates; a NaN gives 0, in 64 bits the lowest bit pattern 2^63.
+// A float out of an integer's range saturates; a NaN gives 0, in 64 bits the lowest bit pattern 2^63.
 template <typename To, typename From>
 To Convert(From value, uint8_t mode) {
   if constexpr (kIsFloating<From> && !kIsFloating<To>) {

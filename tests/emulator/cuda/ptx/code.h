@@ -16,7 +16,7 @@ namespace tessera::ptx {
 struct Instruction;
 using Operation = void (*)(uint64_t* registers, const Instruction& instruction);
 
-// What an instruction does besides computing: kCompute has an operation.
+// The kind of an instruction, besides computing: kCompute has an operation.
 enum class InstructionKind : uint8_t {
   kCompute,
   kBranch,
@@ -51,11 +51,11 @@ struct Instruction {
   bool is_synchronizing = false;  // on a word that other blocks may look at
   std::array<int32_t, 4> to = {kNoRegister, kNoRegister, kNoRegister, kNoRegister};
   std::array<int32_t, 5> from = {kNoRegister, kNoRegister, kNoRegister, kNoRegister, kNoRegister};
-  // Of computations: a comparison, a mode of rounding, a combination, by the operation.
+  // For computations: a comparison, a mode of rounding, a combination, by the operation.
   uint8_t mode = 0;
   uint8_t combination = 0;
   bool saturates = false;
-  // Of memory: bytes of an element, elements, where; the address is from[4] + offset.
+  // For memory: bytes of an element, elements, where; the address is from[4] + offset.
   uint8_t bytes = 0;
   uint8_t count = 1;
   Space space = Space::kGeneric;

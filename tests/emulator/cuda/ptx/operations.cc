@@ -82,7 +82,7 @@ void AddCarrying(uint64_t* r, const Instruction& i) {
   T a = Value<T>(r, i, 0);
   if (multiplies) a = (i.combination & 4) != 0 ? MultiplyHigh(a, Value<T>(r, i, 1)) : Multiply(a, Value<T>(r, i, 1));
   const Sum b = Value<T>(r, i, multiplies ? 2 : 1), in = (i.combination & 1) != 0 ? carry : 0;
-  // What is borrowed is a carry, too.
+  // A borrow is a carry, too.
   const Sum sum = (i.combination & 8) != 0 ? Sum{a} - b - in : Sum{a} + b + in;
   carry = static_cast<uint64_t>(sum >> (8 * sizeof(T))) & 1;
   Write(r, i, BitsOf<T>(static_cast<T>(sum)));
@@ -402,7 +402,7 @@ Operation ConversionOf(const Parts& parts, Instruction* i) {
 
 Operation PredicateOf(const Parts& parts, Instruction* i) {
   const std::string& type = parts.back();
-  // Of unsigned numbers.
+  // These names are for unsigned numbers.
   const std::string name = parts[1] == "lo"   ? "lt"
                            : parts[1] == "ls" ? "le"
                            : parts[1] == "hi" ? "gt"
@@ -415,7 +415,7 @@ Operation PredicateOf(const Parts& parts, Instruction* i) {
   return NUMBER(SetPredicate, type);
 }
 
-// What adds with or to the carry.
+// Instructions that add with or to the carry.
 Operation CarryingOf(const Parts& parts, Instruction* i) {
   const std::string& name = parts[0];
   const bool multiplies = name == "mad" || name == "madc", subtracts = name == "sub" || name == "subc";

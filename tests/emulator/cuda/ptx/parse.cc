@@ -101,7 +101,7 @@ struct Function {
   Signature signature;
   const Item* item = nullptr;
 };
-// What all kernels of a module share.
+// The symbols that all kernels of a module share.
 struct Globals {
   std::map<std::string, Function, std::less<>> functions;
   std::map<std::string, std::shared_ptr<Variable>, std::less<>> variables;
@@ -223,7 +223,7 @@ class KernelParser {
     }
     scope->shadowed.pop_back();
   }
-  // Of registers that the body declares their first use makes one; those of a scope in it are its own.
+  // A register that the body declares is made by its first use; a scope in the body has registers of its own.
   void DeclareRegisters(const std::string& text, Scope* scope) {
     if (scope->shadowed.empty()) return;
     const std::string_view rest = Trim(std::string_view(text).substr(4));

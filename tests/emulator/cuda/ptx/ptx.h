@@ -64,7 +64,7 @@ struct GridLaunch {
   std::function<std::byte*(uint64_t address, int bytes, AccessKind kind)> memory;
   uint32_t seed = 1;             // of the order of blocks and warps
   Coverage* coverage = nullptr;  // added to, where asked for
-  // Of one thread between two waits: more is taken for a loop without an end.
+  // The limit of one thread between two waits: more is taken for a loop without an end.
   uint64_t max_instructions = 200'000'000;
 };
 

@@ -1,6 +1,6 @@
-// A block at a time, its warps in an order of the seed, each thread as far as it gets without others. Of a kernel whose
-// blocks look at each other's words several are resident, and take turns at every such instruction; they start in an
-// order of the seed. What can be seen of the order is what a kernel may not depend on: the checks say where it does.
+// A block at a time, its warps in an order of the seed, each thread as far as it gets without others. If blocks of a
+// kernel look at each other's words, several are resident, and take turns at every such instruction; they start in an
+// order of the seed. A kernel may not depend on what can be seen of the order: the checks say where it does.
 
 #include <algorithm>
 #include <bit>
@@ -29,7 +29,7 @@ struct Thread {
   uint32_t number = 0;
 };
 
-// Who used an element of shared memory last: one thread, or several, of one warp or several.
+// The last users of an element of shared memory: one thread, or several, of one warp or several.
 struct Use {
   static constexpr uint32_t kNobody = ~uint32_t{0}, kSeveral = kNobody - 1;
   uint32_t thread = kNobody;
@@ -76,11 +76,11 @@ class Block {
     is_done_ = true;
   }
   bool is_done() const { return is_done_; }
-  // What was wrong, or empty.
+  // The error, or empty.
   const std::string& error() const { return error_; }
   // Changes of memory, and barriers, so far: none are made by who waits in a loop.
   uint64_t progress() const { return progress_; }
-  // Of a thread that waits in a loop.
+  // Names a thread that waits in a loop.
   std::string WaitText() const {
     const auto t =
         std::find_if(threads_.begin(), threads_.end(), [](auto& t) { return t.state == ThreadState::kRuns; });
@@ -502,7 +502,7 @@ class Block {
   std::vector<uint64_t> registers_;
   std::vector<std::byte> local_, shared_;
   std::vector<uint8_t> local_written_;
-  // Of shared memory, by the smallest element that the kernel's instructions name: each access is some of them.
+  // Uses of shared memory, by the smallest element that the kernel's instructions name: each access is some of them.
   uint64_t granule_ = 16;
   std::vector<Use> writes_, reads_;
   std::vector<size_t> warp_order_;  // first threads

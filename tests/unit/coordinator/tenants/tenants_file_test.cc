@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of "secret".
+// The hash of "secret".
 constexpr char kHash[] = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
 std::string Why(const std::string& text) {

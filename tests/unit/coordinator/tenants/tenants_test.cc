@@ -96,7 +96,7 @@ TEST(TenantsTest, WhatIsGuaranteedToOthersIsNotTaken) {
   EXPECT_THAT(why, Not(HasSubstr("\"b\"")));
   EXPECT_EQ(pool.Make(b, 1, 32), "");
   pool.Drop(a, 1);
-  // What is above its guarantee is taken as anybody's.
+  // Memory above its guarantee is taken as anybody's.
   EXPECT_EQ(pool.Make(b, 2, 30), "");
   EXPECT_EQ(pool.Make(a, 3, 2), "");
   pool.Drop(b, 1);
