@@ -174,6 +174,8 @@ void Completions::Ask(const FetchingPtr& fetching) {
   record.allow_inline = bytes <= max_inline;
   session.Push(std::move(record));
   session.connection_->Flush();
+  // Who told in the meantime found no request to end.
+  if (fetching->is_told) EndRequest(fetching);
 }
 
 void Completions::Bring(const FetchingPtr& fetching, uint64_t number, uint64_t ticket, uint64_t secret) {
@@ -246,24 +248,32 @@ void Completions::Brought(const FetchingPtr& fetching, const absl::Status& statu
   Ask(fetching);
 }
 
-void Completions::Tell(const FetchingPtr& fetching, const absl::Status& status) {
-  if (fetching->is_told.exchange(true)) return;
+void Completions::EndRequest(const FetchingPtr& fetching) {
   SessionImpl& session = fetching->session();
-  if (fetching->end_number != 0) fetching->of->Forget(fetching->end_number);
   uint64_t number = 0;
   RequestPtr request;
-  std::shared_ptr<HostMemory> memory;
-  std::function<void()> on_done;  // holds the fetching, which must not go with the mutex held
+  std::function<void()> on_done;  // these hold the fetching, which must not go with the mutex held
   std::function<void(uint64_t, uint64_t)> on_ticket;
   {
     std::lock_guard<std::mutex> lock(session.mutex_);
     number = fetching->number;
     request = std::move(fetching->request);
-    memory = std::move(fetching->memory);
     if (request != nullptr) on_done.swap(request->on_done);
     if (request != nullptr) on_ticket.swap(request->on_ticket);
   }
   if (request != nullptr) session.EndRequest(number, request);
+}
+
+void Completions::Tell(const FetchingPtr& fetching, const absl::Status& status) {
+  if (fetching->is_told.exchange(true)) return;
+  SessionImpl& session = fetching->session();
+  if (fetching->end_number != 0) fetching->of->Forget(fetching->end_number);
+  EndRequest(fetching);
+  std::shared_ptr<HostMemory> memory;
+  {
+    std::lock_guard<std::mutex> lock(session.mutex_);
+    memory = std::move(fetching->memory);
+  }
   if (!status.ok()) return fetching->done(status);
   memory->CloseFd();
   const TensorSpec& spec = *fetching->handle->spec;

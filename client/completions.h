@@ -40,6 +40,7 @@ class Completions {
   static void Answered(const FetchingPtr& fetching, const RequestPtr& request);
   static void Brought(const FetchingPtr& fetching, const absl::Status& status);
   static void Tell(const FetchingPtr& fetching, const absl::Status& status);
+  static void EndRequest(const FetchingPtr& fetching);  // the one under way, if there is one
 
   SessionImpl& session_;
 };
