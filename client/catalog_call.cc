@@ -61,6 +61,12 @@ void CatalogCall::Place(const Creation& creation) {
 
 absl::StatusOr<Tensor> CatalogCall::One() const {
   TESSERA_RETURN_IF_ERROR(failure_);
+  // One extent may be -1, and follows from x.
+  if (call_.op == OpId::kReshape && operands_.size() == 1) {
+    if (const auto* x = std::get_if<const Tensor*>(&operands_[0].value())) {
+      return Reshape(**x, *call_.attributes.Get(attribute::shape));
+    }
+  }
   return CallOp(call_, operands_);
 }
 

@@ -3,6 +3,8 @@
 // CatalogCall: a call of a row, from operands and typed attributes. The functions of catalog_ops.h are made of it; they
 // are generated from the rows (generate_ops.cc), and nothing here knows any of them.
 
+#include "client/require_cxx20.h"
+
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -13,12 +15,13 @@
 
 namespace tessera {
 
-// The result of an op without operands.
+// What an op without operands makes. Its numbers, as the row's: full the value; arange start and step; eye k; rand seed
+// and stream. op_forms.h has typed forms.
 struct Creation {
   DType dtype = DType::kF64;
-  Shape shape;
-  Mesh mesh;
-  std::optional<Placements> placements;  // absent: by its size (DESIGN: "auto")
+  Shape shape{};
+  Mesh mesh{};
+  std::optional<Placements> placements{};  // absent: by its size
 };
 
 class CatalogCall {

@@ -8,6 +8,8 @@
 //
 // Start blocks until every worker has joined.
 
+#include "client/require_cxx20.h"
+
 #include <memory>
 #include <string>
 #include <tuple>
@@ -25,22 +27,22 @@ struct ClusterOptions {
   DeviceKind device = DeviceKind::kCpu;
   std::string transport = "shm";  // or "ucx", or of GPUs "nccl"
   // Where tessera-coordinator and tessera-worker are; empty: TESSERA_BIN_DIR, else near this binary.
-  std::string binary_dir;
+  std::string binary_dir{};
   double start_timeout_s = 60;
   // More flags for the coordinator, as they are.
-  std::vector<std::string> coordinator_flags;
-  std::vector<std::string> worker_flags;
+  std::vector<std::string> coordinator_flags{};
+  std::vector<std::string> worker_flags{};
   // A unix socket path instead of a fresh one.
-  std::string socket_path;
+  std::string socket_path{};
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
-  std::vector<std::string> files;
-  // The state folder of a coordinator that can be started again with all that it had, for which workers wait
-  // (docs/survive.md); empty: its state ends with it.
-  std::string state_folder;
+  std::vector<std::string> files{};
+  // Of a coordinator that can be started again with all that it had, for which workers wait (docs/survive.md); empty:
+  // what it holds ends with it.
+  std::string state_folder{};
   // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
-  std::string decoder;
-  // Tokens of clients, workers and admins, all three or none: then they are made here.
-  std::string token, join_token, admin_token;
+  std::string decoder{};
+  // Of clients, workers and admins, all three or none: then they are made here.
+  std::string token{}, join_token{}, admin_token{};
   auto tokens() const { return std::tie(token, join_token, admin_token); }
   // No worker is started here: all are of other machines, and Start waits for none.
   bool has_workers_elsewhere = false;

@@ -6,6 +6,8 @@
 //
 // Matmul of client/ops.h takes any leading dims and vectors, as NumPy's does.
 
+#include "client/require_cxx20.h"
+
 #include <cstdint>
 #include <string_view>
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/recording.h"
+#include "client/request_state.h"
 #include "client/session_request.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
@@ -84,6 +85,7 @@ HandlePtr DeferredCalls::NewHandle(HandleState::Deferred deferred) {
   handle->deferred = std::make_unique<const HandleState::Deferred>(std::move(deferred));
   handle->spec_known = false;
   handle->session = session_.shared_from_this();
+  handle->request = ThreadRequestNumber();
   std::lock_guard<std::mutex> lock(session_.mutex_);
   unsent_.insert(handle.get());
   return handle;
@@ -339,7 +341,7 @@ void DeferredCalls::Run(Ready ready) {
   for (const HandlePtr& result : results) {
     if (result == nullptr) continue;
     result->failure = ready.status;
-    result->settled = true;
+    session_.Settle(*result);
   }
 }
 
@@ -386,6 +388,7 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
   record.handle = ids.empty() ? 0 : ids[0];
   if (ids.size() > 1) record.more_results.assign(ids.begin() + 1, ids.end());
   session_.sites_.Note(record.handle, call.site);
+  std::vector<HandlePtr> awaited;
   {
     std::lock_guard<std::mutex> lock(session_.mutex_);
     // It is queued before anybody can name its results.
@@ -398,8 +401,10 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
       results[i]->spec.MoveFrom(session_.lost_numbers_, session_.specs_);
       unsent_.erase(results[i].get());
       results[i]->spec_known = true;
+      if (!results[i]->on_settled.empty()) awaited.push_back(results[i]);
     }
   }
+  for (const HandlePtr& result : awaited) session_.EnsureWatched(*result);
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i] == nullptr) session_.connection_->EnqueueDrop(ids[i]);
   }
@@ -412,7 +417,7 @@ void DeferredCalls::Fail(const Call& call, const absl::Status& why, std::vector<
     HandlePtr handle = result.lock();
     if (handle == nullptr) continue;
     handle->failure = why;
-    handle->settled = true;
+    session_.Settle(*handle);
     results.push_back(std::move(handle));
   }
 }
@@ -426,7 +431,8 @@ void DeferredCalls::FailAll(const absl::Status& why) {
   for (const auto& [number, call] : calls) Fail(call, why, results);
 }
 
-void DeferredCalls::CancelUnneeded(const absl::Status& why, HandleSet& needed) {
+void DeferredCalls::CancelUnneeded(const absl::Status& why, const std::function<bool(const HandleState&)>& runs_on,
+                                   HandleSet& needed) {
   std::vector<Call> ended;  // let go of without the lock
   std::vector<HandlePtr> results;
   absl::flat_hash_set<const HandleState*> unsent_needed;
@@ -441,7 +447,7 @@ void DeferredCalls::CancelUnneeded(const absl::Status& why, HandleSet& needed) {
     HandlePtr handle = result.lock();
     if (handle == nullptr) return false;
     results.push_back(handle);
-    return handle->on_cancel != OnCancel::kEnds || unsent_needed.contains(handle.get());
+    return runs_on(*handle) || unsent_needed.contains(handle.get());
   };
   std::lock_guard<std::mutex> lock(session_.mutex_);
   for (auto it = calls_.end(); it != calls_.begin();) {

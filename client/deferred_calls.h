@@ -55,9 +55,10 @@ class DeferredCalls {
   void Advance();
   // All that are kept fail.
   void FailAll(const absl::Status& why);
-  // Kept calls fail, except those that lead to a tensor which runs on (OnCancel). The operands of such calls that have
-  // numbers are added to `needed`.
-  void CancelUnneeded(const absl::Status& why, HandleSet& needed);
+  // Kept calls fail, except those that lead to a tensor which runs on. The operands of such calls that have numbers are
+  // added to `needed`.
+  void CancelUnneeded(const absl::Status& why, const std::function<bool(const HandleState&)>& runs_on,
+                      HandleSet& needed);
   // A handle goes whose spec never was known.
   void Forget(HandleState& handle);
   // Tells what moves without being asked for in calls that were sent since; on the caller's thread.
@@ -101,7 +102,7 @@ class DeferredCalls {
   // nor how many results there are.
   std::optional<std::vector<uint32_t>> FixedDims(const CallCompletion& complete, absl::Span<const CallOperand> operands,
                                                  absl::Span<const SpecPtr> greatest_outputs);
-  static void Fail(const Call& call, const absl::Status& why, std::vector<HandlePtr>& results);
+  void Fail(const Call& call, const absl::Status& why, std::vector<HandlePtr>& results);
   // With the mutex held.
   void Insert(uint64_t number, Call call);
   // The record that asks for the count. With the mutex held.

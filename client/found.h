@@ -8,6 +8,8 @@
 //   absl::StatusOr<Tensor> total = Sum(*large, {});                          // f32[] spec pending
 //   large->shape();                                                          // waits: [17]
 
+#include "client/require_cxx20.h"
+
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -46,3 +48,11 @@ struct UniqueWanted {
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted = {});
 
 }  // namespace tessera
+
+namespace tessera::ops {
+using tessera::FilterAlong;
+using tessera::MaskedSelect;
+using tessera::Nonzero;
+using tessera::TakeFirst;
+using tessera::UniqueAll;
+}  // namespace tessera::ops

@@ -206,9 +206,11 @@ void WriteHeader() {
       "#pragma once\n\n"
       "// The op catalog as functions, one for each row: made from the rows by client/generate_ops.cc. What the rows "
       "say "
-      "is in\n// docs/ops.md. Each returns at once. client/ops.h has shorter forms of some.\n//\n"
+      "is in\n// docs/ops.md. Each returns at once. A name is Python's in PascalCase; client/op_forms.h has shorter "
+      "forms of some.\n//\n"
       "//   absl::StatusOr<Tensor> y = ops::Softmax(x, {.axis = {{1}}});\n\n"
-      "#include <optional>\n#include <string>\n#include <vector>\n\n#include \"client/catalog_call.h\"\n\n"
+      "#include <optional>\n#include <string>\n#include <vector>\n\n#include \"client/require_cxx20.h\"\n\n"
+      "#include \"client/catalog_call.h\"\n#include \"client/op_forms.h\"\n\n"
       "namespace tessera::ops {\n\n"
       "// The rows that have a function here: all of them.\nabsl::Span<const OpId> Rows();\n");
   for (const OpRow& row : Catalog()) {
@@ -216,8 +218,9 @@ void WriteHeader() {
     std::printf("\n// %s\n", std::string(row.doc).c_str());
     if (!function.options.empty()) {
       std::printf("struct %sOptions {\n", function.name.c_str());
+      // An initializer for each: designated ones of a program warn of those that have none.
       for (const Field& field : function.options) {
-        std::printf("  %s %s%s%s;\n", field.type.c_str(), field.name.c_str(), field.value.empty() ? "" : " = ",
+        std::printf("  %s %s%s%s;\n", field.type.c_str(), field.name.c_str(), field.value.empty() ? "{}" : " = ",
                     field.value.c_str());
       }
       std::printf("};\n");

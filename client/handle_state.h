@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,6 +87,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   std::unique_ptr<const Deferred> deferred;
   std::atomic<bool> spec_known{true};
   std::atomic<OnCancel> on_cancel{OnCancel::kEnds};
+  uint64_t request = 0;  // that it was made in (request_state.h), or 0; set before another thread has the handle
   // Guarded by the session's mutex:
   Keeper keeper = Keeper::kHandle;
   bool watched = false;
@@ -94,6 +96,7 @@ struct HandleState : std::enable_shared_from_this<HandleState> {
   // Results to which ops have reduced a pending value, once (session_reduced.cc). They go when it goes.
   absl::InlinedVector<std::shared_ptr<HandleState>, 1> reduced;
   absl::Status failure;
+  std::vector<std::function<void()>> on_settled;  // SessionImpl::Settle takes them
 
   void RaiseOnCancel(OnCancel least) {
     if (on_cancel < least) on_cancel = least;

@@ -8,6 +8,8 @@
 // HostView, HostTarget and HostArray: an array of the caller that is read, one that is written, and one that was
 // fetched.
 
+#include "client/require_cxx20.h"
+
 #include <atomic>
 #include <cstdint>
 #include <functional>

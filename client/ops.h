@@ -1,10 +1,10 @@
 #pragma once
 
-// Ops of the catalog as functions, in short forms; catalog_ops.h has one for every row. Each returns at once; shape,
-// dtype and placement errors are the catalog's and come from the call that made them. schemas/ops/catalog.cc documents
-// every op.
-//
-//   absl::StatusOr<Tensor> y = Add(Matmul(a, b).value(), 1.0);
+// Operands and calls of ops. Programs take ops by their names in tessera::ops (catalog_ops.h), which has all of them;
+// the few functions here, in tessera, are for the library's own code. Each returns at once; shape, dtype and placement
+// errors are the catalog's and come from the call that made them.
+
+#include "client/require_cxx20.h"
 
 #include <complex>
 #include <initializer_list>

@@ -274,6 +274,7 @@ absl::StatusOr<ProfileReport> Session::Profile(const OpRange& ops) const { retur
 absl::Status Session::Close() const { return impl_->Close(); }
 absl::Status Session::Detach() const { return impl_->Detach(); }
 SessionState Session::state() const { return impl_->state(); }
+SessionCounts Session::Counts() const { return impl_->Counts(); }
 absl::StatusOr<Tensor> Session::Find(const std::string& name) const {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->FindNamed(name));
   return Tensor(std::move(handle));

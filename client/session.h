@@ -9,9 +9,24 @@
 //   Placement::Replicate()}));
 //
 // A connection that breaks is made again while the session's lease runs, without an op lost or run twice; state()
-// tells. Blocks: Connect, Status, Sync, CommEnd, Close; DistributeTensor and FromLocal above kSnapshotBytes until the
-// source has been read. A blocking call without progress for the stall timeout ends in DeadlineExceeded. After a
-// disconnect every pending and later call is Unavailable.
+// tells. A blocking call without progress for the stall timeout ends in DeadlineExceeded. After a disconnect every
+// pending and later call is Unavailable.
+//
+// Threads. One session serves all threads of a process; a second one is a second queue, with tensors of its own.
+// - Any thread may call anything of Session, Tensor, Mesh and ops at any time, without locks of its own. A Session,
+// Tensor
+//   or Mesh object itself is a value: two threads may read one, and copy it; one that is assigned to is the caller's to
+//   guard, as an int is.
+// - Ops of one thread run as if one after another. Ops of several threads are taken in the order in which their calls
+//   were made; an op never waits for ops that it has nothing of.
+// - Nothing blocks but Connect, Status, Sync, CommEnd, Close, Detach, Publish, Attach, waits and downloads; uploads
+// above
+//   kSnapshotBytes until the source has been read; and an op while 65,536 records wait to be sent. A call that blocks
+//   blocks its thread alone. `Request` (request.h) gives calls a deadline and a cancel; completion.h calls back.
+// - What SetThreadImplicitPolicy, Request::Scope and SpeakAs set is the calling thread's.
+// - Close ends the calls of all threads with FailedPrecondition. A child of fork() has to connect by itself.
+
+#include "client/require_cxx20.h"
 
 #include <map>
 #include <memory>
@@ -23,20 +38,21 @@
 #include "absl/types/span.h"
 #include "client/host_memory.h"
 #include "client/report.h"
+#include "client/session_counters.h"
 #include "client/tensor.h"
 #include "schemas/codec/tls_files.h"
 
 namespace tessera {
 
 struct ConnectOptions {
-  std::string address;  // "unix:/path" or "tls://host:port", with or without "#token=HEX" behind it
-  std::string token;    // beats the address's
-  std::string tenant;
-  std::string client;   // for people; "": this library
-  std::string name;     // of the session, for people and for who comes back to it
-  std::string resume;   // what ResumeText gave
-  TlsFiles tls;         // of a "tls://" address: the CA's certificate; else those that the system trusts
-  double lease_s = -1;  // negative: the server's default
+  std::string address{};  // "unix:/path" or "tls://host:port", with or without "#token=HEX" behind it
+  std::string token{};    // beats the address's
+  std::string tenant{};
+  std::string client{};  // for people; "": this library
+  std::string name{};    // of the session, for people and for who comes back to it
+  std::string resume{};  // what ResumeText gave
+  TlsFiles tls{};        // of a "tls://" address: the CA's certificate; else those that the system trusts
+  double lease_s = -1;   // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
 };
@@ -121,6 +137,8 @@ class Session {
   // The tensor of that name, of this process or of one that had the session before. NotFound, with the names there are.
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   SessionState state() const;
+  // What it has done, for metrics; asks nobody.
+  SessionCounts Counts() const;
 
   uint64_t id() const;
   // How many are there now.

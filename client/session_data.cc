@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/recording.h"
+#include "client/request_state.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/session_transfer.h"
@@ -94,6 +95,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, cons
   sites_.Note(handle->id, SiteOfCall());
   record.handle = handle->id;
   record.spec = handle->spec;
+  counters().uploaded_bytes.Add(static_cast<int64_t>(record.bytes.size()));
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
   if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
   return handle;
@@ -121,6 +123,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadRows(const TensorSpec& spec, const 
 
 absl::StatusOr<HandlePtr> SessionImpl::BeforeUpload(const TensorSpec& spec) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(CheckThreadRequest("upload"));
   if (PlanCapture* capture = PlanCapture::Current(); capture != nullptr) {
     return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
                          capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
@@ -142,6 +145,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
   }
   const absl::Status status = send(number, request, handle);
   if (status.ok()) {
+    counters().uploaded_bytes.Add(NumElements(spec.shape) * SizeBytes(spec.dtype));
     if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
     return handle;
   }
@@ -228,7 +232,7 @@ void SessionImpl::GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handl
       auto live = live_.find(handle);
       if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
         live->second->failure = why;
-        live->second->settled = true;
+        Settle(*live->second);
       }
     }
   }

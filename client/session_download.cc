@@ -89,6 +89,7 @@ absl::Status SessionImpl::DownloadBox(const HandlePtr& handle, const DownloadPar
   const SpecPtr spec = handle->spec;
   const Landing wanted = landing;
   absl::Status status = DownloadOnce(handle, part, box, landing);
+  if (status.ok()) counters().downloaded_bytes.Add(bytes);
   if (!absl::IsUnavailable(status)) return status;
   // A worker that was lost may have left copies, and the tensor other workers: the coordinator says so soon.
   constexpr double kWordTimeoutS = 1;
@@ -161,16 +162,10 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
                                            const DownloadPart& part, const Box& box, const Landing& landing) {
   const TensorSpec& spec = *handle->spec;
   const int64_t element_bytes = SizeBytes(spec.dtype), bytes = NumElements(box) * element_bytes;
-  Holders holders;
+  const Holders holders = SlabRun::HoldersOf(spec, part.flat_position, box);
   std::vector<WorkerIndex> workers;
-  for (const int64_t flat :
-       part.flat_position.has_value() ? std::vector<int64_t>{*part.flat_position} : DistinctHolders(spec)) {
-    Box own = Intersect(box, LocalBox(spec, spec.mesh.PositionAt(flat)));
-    if (IsEmpty(own)) continue;
-    workers.push_back(spec.mesh.workers()[static_cast<size_t>(flat)]);
-    holders.emplace_back(workers.back(), std::move(own));
-  }
-  // Memory that the workers write to: the array, or a ring.
+  for (const auto& [worker, own] : holders) workers.push_back(worker);
+  // What the workers write to: the array, or a ring.
   const bool in_place = landing.memory != nullptr && landing.memory->fd() >= 0;
   const std::vector<Slab> slabs =
       in_place ? std::vector<Slab>() : InTurns(Slab::Cut(box, element_bytes, kSlabBytes), holders);
@@ -298,6 +293,16 @@ std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, con
     }
   }
   return slabs;
+}
+
+SessionImpl::Holders SessionImpl::SlabRun::HoldersOf(const TensorSpec& spec, std::optional<int64_t> flat_position,
+                                                     const Box& box) {
+  Holders holders;
+  for (const int64_t flat : flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec)) {
+    Box own = Intersect(box, LocalBox(spec, spec.mesh.PositionAt(flat)));
+    if (!IsEmpty(own)) holders.emplace_back(spec.mesh.workers()[static_cast<size_t>(flat)], std::move(own));
+  }
+  return holders;
 }
 
 // Each holder is asked for the rows that it has some of: slabs are whole rows of the array.

@@ -24,6 +24,8 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
 
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
   if (event.kind == ClientEvent::Kind::kWorkerLost) {
+    counters().workers_lost.Add(1);
+    Log(ClientLogLevel::kError, StrCat("worker ", event.worker, " was lost: ", event.reason));
     lost_workers_.push_back(StrCat("worker ", event.worker, ": ", event.reason));
     const WorkerIndex lost(event.worker);
     lost_numbers_.push_back(lost);
@@ -44,7 +46,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     auto live = live_.find(event.handle);
     if (live == live_.end()) return;
     if (live->second->failure.ok()) live->second->failure = event.status;
-    live->second->settled = true;
+    Settle(*live->second);
     return;
   }
   auto it = requests_.find(event.request);
@@ -87,9 +89,10 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     }
   }
   if (auto live = live_.find(request.handle); live != live_.end()) {
-    live->second->settled = true;
     if (live->second->failure.ok()) live->second->failure = request.status;
+    Settle(*live->second);
   }
+  if (request.on_done) callbacks->push_back(std::move(request.on_done));
   requests_.erase(it);
 }
 
@@ -99,23 +102,34 @@ void SessionImpl::OnDrained() {
 
 void SessionImpl::OnLine(Line line) {
   has_line_ = line == Line::kThere;
+  if (!has_line_) counters().lines_lost.Add(1);
+  Log(has_line_ ? ClientLogLevel::kInfo : ClientLogLevel::kWarning,
+      has_line_ ? "the connection to the coordinator is there again"
+                : "the connection to the coordinator is lost, and being made again");
   Progress();
   NotifyChanged();
 }
 
 void SessionImpl::OnDisconnect(const absl::Status& status) {
+  std::vector<std::function<void()>> callbacks;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.ok()) failure_ = status;
+    if (failure_.ok()) {
+      failure_ = status;
+      Log(ClientLogLevel::kInfo, StrCat("the session has ended: ", StdView(status.message())));
+    }
     failed_ = true;
     for (auto& [number, request] : requests_) {
       request->done = true;
       request->status = failure_;
+      if (request->on_done) callbacks.push_back(std::move(request->on_done));
     }
     requests_.clear();
+    for (auto& [id, handle] : live_) TakeSettled(*handle);
   }
   deferred_->FailAll(status);
   NotifyChanged();
+  for (auto& callback : callbacks) callback();
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "client/deferred_calls.h"
 #include "client/recording.h"
+#include "client/request_state.h"
 #include "client/session_request.h"
 #include "client/wait.h"
 #include "schemas/ops/catalog.h"
@@ -85,6 +86,7 @@ absl::StatusOr<std::shared_ptr<SessionImpl>> SessionImpl::Open(ConnectionOptions
   session->next_request_ = session->welcome().last_batch * kMaxBatchRecords + 1;
   session->first_request_ = session->next_request_.load();
   session->next_handle_ = session->welcome().last_batch * kMaxBatchRecords * kMaxOperands + 1;
+  session->Log(ClientLogLevel::kInfo, StrCat("connected to ", session->address_));
   return session;
 }
 
@@ -126,6 +128,7 @@ HandlePtr SessionImpl::HandleOf(SpecPtr spec, uint64_t id, Keeper keeper) {
   handle->id = id;
   handle->spec = std::move(spec);
   handle->session = shared_from_this();
+  handle->request = ThreadRequestNumber();
   live_.emplace(id, handle.get());
   handle->spec.MoveFrom(lost_numbers_, specs_);
   return handle;
@@ -238,8 +241,31 @@ void SessionImpl::CancelAll() {
       if (!handle->settled && handle->on_cancel != OnCancel::kEnds) needed.insert(id);
     }
   }
-  deferred_->CancelUnneeded(absl::CancelledError("cancelled by the client before its shape was known"), needed);
+  deferred_->CancelUnneeded(
+      absl::CancelledError("cancelled by the client before its shape was known"),
+      [](const HandleState& handle) { return handle.on_cancel != OnCancel::kEnds; }, needed);
   connection_->CancelAll(last_number, std::move(needed));
+}
+
+// What other requests want is all that they hold, and what has a name.
+void SessionImpl::CancelCallsOf(uint64_t request, const absl::Status& why) {
+  const auto runs_on = [request](const HandleState& handle) {
+    return handle.request != request || handle.on_cancel != OnCancel::kEnds;
+  };
+  HandleSet needed;
+  uint64_t last_number = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_number = connection_->last_number();
+    for (const auto& [id, handle] : live_) {
+      if (!handle->settled && runs_on(*handle)) needed.insert(id);
+    }
+    for (const auto& [name, id] : names_) needed.insert(id);
+  }
+  if (!Check().ok()) return NotifyChanged();
+  deferred_->CancelUnneeded(why, runs_on, needed);
+  connection_->CancelAll(last_number, std::move(needed));
+  NotifyChanged();
 }
 
 void SessionImpl::ReleaseTicket(uint64_t ticket, absl::Status reason) {
@@ -327,6 +353,7 @@ absl::Status SessionImpl::CheckImplicit(const SpecEntry& entry) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            ImplicitText(entry, ThreadImplicitPolicy().value_or(implicit_policy_.load())));
   if (!text.empty()) TellImplicit(text);
+  if (!text.empty()) Log(ClientLogLevel::kWarning, text);
   return absl::OkStatus();
 }
 
@@ -390,7 +417,9 @@ absl::Status SessionImpl::AtItsSite(const absl::Status& status) const {
 absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl::Span<const CallOperand> operands,
                                                        ResultCount wanted) {
   TESSERA_RETURN_IF_ERROR(Check());
+  TESSERA_RETURN_IF_ERROR(CheckThreadRequest(NameOf(call.op)));
   TESSERA_RETURN_IF_ERROR(AwaitRoom());
+  counters().calls.Add(1);
   if (HasPendingSpec(operands)) {
     TESSERA_ASSIGN_OR_RETURN(std::optional<Results> deferred,
                              Defer([call](absl::Span<const SpecPtr>) { return call; }, operands));

@@ -25,21 +25,22 @@
 #include "client/handle_state.h"
 #include "client/membership.h"
 #include "client/plan_capture.h"
+#include "client/session_told.h"
 #include "client/spec_cache.h"
 #include "client/thread_context.h"
 #include "client/transfer_parts.h"
 
 namespace tessera {
 
+class Completions;    // completions.h
 class DeferredCalls;  // deferred_calls.h
-class WorkPoll;       // wait.h
+class Recording;      // recording.h
+struct ReplayInput;
+struct ReplayNumber;
+class WorkPoll;  // wait.h
 
 inline constexpr double kDefaultStallTimeoutS = 60;     // docs/limits.md: stall_timeout
 inline constexpr int64_t kWarnImplicitBytes = 1 << 30;  // docs/limits.md: warn_implicit_bytes
-
-class Recording;  // recording.h
-struct ReplayInput;
-struct ReplayNumber;
 
 class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private ConnectionListener {
  public:
@@ -67,8 +68,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   // Whether an op that uses the tensor last may take its memory.
   bool MayDonate(const HandlePtr& handle);
   HandlePtr FindLive(uint64_t id);  // that this process holds, or null
-  // Calls with one result that counts complete: i64, whole on every worker of their mesh. Returns at once, with handles
-  // whose spec is pending (deferred_calls.h). `what` opens messages.
+  // Calls with one result that counts complete (DeferredCalls::AddCounted). Returns at once.
   absl::StatusOr<std::vector<HandlePtr>> CallCounted(std::string_view what, absl::Span<const CountedCall> calls,
                                                      const HandlePtr& counts);
   // A call that the specs of its operands complete; at once where they are known (deferred_calls.h).
@@ -92,19 +92,22 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::Status Close();
   absl::Status Detach();
   absl::Status Check();  // ok while the session can be used
-  // Holds what the session needs, a cluster of this process, until it is closed or nobody has it any more.
+  // A cluster of this process, which the session needs while it is open and somebody has it.
   void KeepUntilClosed(std::shared_ptr<void> needed);
+  // Cancels what was asked for in a request (request_state.h), and isn't issued; wakes whoever waits.
+  void CancelCallsOf(uint64_t request, const absl::Status& why);
+  void After(double seconds, std::function<void()> then);  // on the connection's thread
+  SessionCounters& counters() { return told_.counters; }
+  SessionCounts Counts();
 
   // ---- bulk data (session_data.cc, session_download.cc) ----
-  // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read: by the workers
-  // themselves where it lies in shared memory (HostMemory::MakeShared).
+  // Up to kSnapshotBytes it copies and returns; above, it returns when the source has been read.
   absl::StatusOr<HandlePtr> Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces);
   // The rows are read in order, as many as a slab has at a time. The tensor has elements and dims.
   absl::StatusOr<HandlePtr> UploadRows(const TensorSpec& spec, const RowReader& read);
   // No Partial unless a position is given.
   absl::StatusOr<HostArray> Download(const HandlePtr& handle, std::optional<int64_t> flat_position);
-  // The same into the caller's memory, without a copy between where that is shared. `what` opens messages. When it
-  // fails, the memory's content is left open, and nobody writes to it any more.
+  // The same into the caller's memory, as Tensor::FullTensorTo. `what` opens messages.
   absl::Status DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
                           const HostTarget& out);
 
@@ -120,6 +123,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
 
  private:
   friend struct HandleState;
+  friend class Completions;
   friend class DeferredCalls;
   friend class FileDoor;   // session_files.h
   friend class GroupDoor;  // session_groups.h
@@ -148,9 +152,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void Release(HandleState& handle);
   absl::Status WhyRefused(const absl::Status& refused, absl::Span<const CallOperand> operands);  // session_wait.cc
   std::pair<uint64_t, RequestPtr> NewRequest();
-  // Queues a record; waits before that while the queue is full, and when that is interrupted nothing is queued.
-  absl::Status Enqueue(Record record);
-  void Push(Record record);  // at once
+  absl::Status Enqueue(Record record);  // AwaitRoom, and Push where that is ok
+  void Push(Record record);             // at once
   // While the queue is full. A call waits before it makes anything: one that is interrupted has done nothing.
   absl::Status AwaitRoom();
   void EnsureWatched(HandleState& handle);
@@ -160,22 +163,23 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void CancelRequest(uint64_t request);
   // Nobody waits for it any more: it is cancelled, or its ticket is given back, now or when it comes.
   void EndRequest(uint64_t number, const RequestPtr& request, absl::Status reason = absl::OkStatus());
-  // Gives up a ticket: workers close its windows. If its upload is not complete, calls that depend on its tensor fail
-  // with `reason`, where there is one.
+  // Gives up a ticket: workers close its windows. Of an upload that is not complete its tensor fails with `reason`.
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
   // Gives up an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
   void GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why);
-  // The status that an upload which broke ends with.
-  absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);
-  // Until the coordinator has taken up all records before this call.
-  absl::Status AwaitTakenUp();
+  absl::Status AsTheCoordinatorSays(const absl::Status& status, HandleState& handle);  // of an upload that broke
+  absl::Status AwaitTakenUp();  // until the coordinator has taken up all records before this call
   // Answers that the client waits for, except for what leads to tensors that run on (OnCancel).
   void CancelAll();
-  // How a cancel treats the results of a call on these.
-  static OnCancel SpreadTo(absl::Span<const CallOperand> operands);
+  static OnCancel SpreadTo(absl::Span<const CallOperand> operands);  // to the results of a call on these
   void ProbeProgress();
   void Progress();
+  // Wakes who waits, and tells who asked to be told; without the mutex.
   void NotifyChanged();
+  // The handle's tensor is there or has failed; its callbacks are taken for NotifyChanged. With the mutex held.
+  void Settle(HandleState& handle);
+  void TakeSettled(HandleState& handle);
+  void Log(ClientLogLevel level, std::string_view text);
   absl::Status CheckImplicit(const SpecEntry& entry);
   // The text that tells of implicit redistributions; an error where they are forbidden.
   static absl::StatusOr<std::string> ImplicitText(const SpecEntry& entry, ImplicitPolicy policy);
@@ -190,8 +194,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<std::optional<Results>> Defer(const CallCompletion& complete, absl::Span<const CallOperand> operands);
   absl::StatusOr<Resolved> Resolve(const CallCompletion& complete, absl::Span<const CallOperand> operands,
                                    absl::Span<const SpecPtr> specs);
-  // For each operand that the call would reduce: what it is reduced to. Empty where nothing is remembered for this
-  // call.
+  // For each operand that the call would reduce: what it is reduced to; empty where this call remembers nothing.
   absl::StatusOr<std::vector<HandlePtr>> ReduceOnce(const OpCall& call, const SpecEntry& entry,
                                                     absl::Span<const SpecOperand> operand_specs,
                                                     absl::Span<const CallOperand> operands);
@@ -209,7 +212,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<Results> PlanFor(PlanCapture& capture, const OpCall& call, absl::Span<const CallOperand> operands,
                                   const SpecEntry& entry);
 
-  // Memory for one more snapshot; waits while too many are under way.
+  // Waits while too many are under way.
   absl::StatusOr<std::shared_ptr<HostMemory>> SnapshotMemory(int64_t bytes);
   absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                             const std::vector<UploadPiece>& pieces, int64_t bytes);
@@ -239,11 +242,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                      const Box& box, Landing& landing);
   absl::Status FetchFromWorkers(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                                 const DownloadPart& part, const Box& box, const Landing& landing);
-  // Waits for the end of a download.
   absl::Status Arrived(const RequestPtr& state, const HandlePtr& handle, const SlabProgressPtr& progress,
                        const absl::Status& fetched);
-  // Why a download's line to a worker broke: what the coordinator says of it, if it does.
-  absl::Status WhyBroken(const absl::Status& status, const HandlePtr& handle);
+  absl::Status WhyBroken(const absl::Status& status, const HandlePtr& handle);  // as the coordinator says
   static std::vector<Slab> InTurns(std::vector<Slab> slabs, const Holders& holders);
   // The box by a ring; an error is in `progress`, or returned.
   absl::Status FetchSlabs(uint64_t request, const Holders& holders, const std::vector<Slab>& slabs, HostMemory& ring,
@@ -253,13 +254,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                            const SlabProgressPtr& progress);
   // Makes the pages of a download while its tensor isn't there yet.
   absl::Status MakePagesUntilTicket(const RequestPtr& state, HostMemory& memory);
-  // A ring for slabs: warm memory of an earlier transfer is used again, a second one at a time brings its own.
+  // A ring for slabs: warm memory of an earlier transfer, or its own.
   absl::StatusOr<std::shared_ptr<HostMemory>> TakeRing(int64_t bytes);
   void KeepRing(std::shared_ptr<HostMemory> ring);  // with the mutex held
-  // For work that doesn't wait: an interrupt ends it as it ends a wait.
-  absl::Status LookForInterrupt(WorkPoll& poll);
+  absl::Status LookForInterrupt(WorkPoll& poll);    // for work that doesn't wait
   absl::Status WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane);
-  // Begins the copies of a slab; the lane is free.
   void CopySlab(uint64_t request, absl::Span<const WorkerIndex> workers, const Slab& slab, size_t lane,
                 const SlabProgressPtr& progress);
 
@@ -271,6 +270,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   const std::unique_ptr<DeferredCalls> deferred_;
   SpecCache specs_;
   SiteLog sites_;
+  SessionTold told_;
   std::atomic<ImplicitPolicy> implicit_policy_{ImplicitPolicy::kAllow};
   std::atomic<uint64_t> next_handle_{1};
   std::atomic<uint64_t> next_request_{1};

@@ -32,6 +32,8 @@ struct SessionImpl::Request {
   std::vector<HandlePtr> attached;
   // Called once without the mutex, on the connection's thread, when the ticket comes.
   std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;
+  // The same when it is done.
+  std::function<void()> on_done;
 };
 
 }  // namespace tessera

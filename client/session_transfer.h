@@ -26,7 +26,9 @@ struct SessionImpl::SlabRun {
   std::vector<WorkerIndex> workers;
   std::vector<Slab> slabs;
 
-  // The slabs to ask each holder for, where the box lies in memory from `offset_bytes` on.
+  // The workers that have some of the box, each with what it has: of copies one.
+  static Holders HoldersOf(const TensorSpec& spec, std::optional<int64_t> flat_position, const Box& box);
+  // What each holder is asked for where the box lies in memory from `offset_bytes` on.
   static std::vector<SlabRun> OfHolders(const Holders& holders, const Box& box, int64_t element_bytes,
                                         int64_t offset_bytes);
 };

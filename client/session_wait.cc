@@ -3,6 +3,7 @@
 
 #include "client/deferred_calls.h"
 #include "client/recording.h"
+#include "client/request_state.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/wait.h"
@@ -32,20 +33,47 @@ size_t MarkOf(const ClusterReport& report) {
   return mark;
 }
 
+class CountedWait {
+ public:
+  explicit CountedWait(SessionCounters& counters) : counters_(counters) {}
+  ~CountedWait() {
+    counters_.waits.Add(1);
+    counters_.wait_microseconds.Add(static_cast<int64_t>(SecondsSince(start_) * 1e6));
+  }
+  CountedWait(const CountedWait&) = delete;
+  CountedWait& operator=(const CountedWait&) = delete;
+
+ private:
+  SessionCounters& counters_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+absl::Status WaitsInCallback(std::string_view what) {
+  return absl::FailedPreconditionError(
+      StrCat(what,
+             ": a callback must not wait: it runs on the thread that brings the session its news; use OnReady or "
+             "Fetch, or hand the tensor to another thread"));
+}
+
 }  // namespace
 
 absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double> timeout_s,
                                     const std::function<bool()>& done) {
   uint64_t seen = changes_;
+  const RequestState* const request = ThreadRequest().get();
+  const auto has_ended = [request] { return request != nullptr && request->ended(); };
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done()) return absl::OkStatus();
     if (!failure_.ok()) return failure_;
+    if (has_ended()) return request->Told(what);
+    if (connection_->IsOwnThread()) return WaitsInCallback(what);
     progress_ = std::max(progress_, Clock::now());
   }
   connection_->Flush();
   WaitScope scope;
   const Clock::time_point start = Clock::now();
+  const CountedWait counted(counters());
   thread_local Linger linger;  // what it learns of the host is for the next wait, too
   linger.Begin(std::min(kLingerNs, static_cast<int64_t>(std::clamp(timeout_s.value_or(1), 0.0, 1.0) * 1e9)));
   while (linger.Yield()) {
@@ -56,6 +84,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
     std::lock_guard<std::mutex> lock(mutex_);
     if (done()) return absl::OkStatus();
     if (!failure_.ok()) return failure_;
+    if (has_ended()) return request->Told(what);
   }
   Clock::time_point probed = start;
   for (;;) {
@@ -63,14 +92,19 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
       std::unique_lock<std::mutex> lock(mutex_);
       double slice_s = kWaitPollMs * 1e-3;
       if (timeout_s.has_value()) slice_s = std::clamp(*timeout_s - SecondsSince(start), 0.0, slice_s);
-      changed_.wait_for(lock, std::chrono::duration<double>(slice_s), [&] { return done() || !failure_.ok(); });
+      changed_.wait_for(lock, std::chrono::duration<double>(slice_s),
+                        [&] { return done() || !failure_.ok() || has_ended(); });
       if (done()) return absl::OkStatus();
       if (!failure_.ok()) return failure_;
+      if (has_ended()) return request->Told(what);
       if (timeout_s.has_value() && SecondsSince(start) >= *timeout_s) {
         return absl::DeadlineExceededError(StrCat(what, ": not done after ", *timeout_s, " s"));
       }
-      // A caller that says how long to wait waits so long.
-      if (!timeout_s.has_value() && SecondsSince(progress_) > stall_timeout_s_) {
+      // Who says how long to wait, waits so long.
+      const bool is_timed = timeout_s.has_value() || (request != nullptr && request->has_deadline());
+      if (!is_timed && SecondsSince(progress_) > stall_timeout_s_) {
+        counters().stalls.Add(1);
+        Log(ClientLogLevel::kError, StrCat(what, ": no progress for ", stall_timeout_s_, " s"));
         return absl::DeadlineExceededError(
             StrCat(what, ": no progress for ", stall_timeout_s_, " s: ",
                    has_line_ ? "nothing ran on the workers, as far as the coordinator said"
@@ -110,6 +144,48 @@ void SessionImpl::ProbeProgress() {
 void SessionImpl::NotifyChanged() {
   ++changes_;
   changed_.notify_all();
+  if (!told_.has_settled) return;
+  std::vector<std::function<void()>> settled;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    settled.swap(told_.settled);
+    told_.has_settled = false;
+  }
+  for (auto& tell : settled) tell();
+}
+
+void SessionImpl::Settle(HandleState& handle) {
+  if (!handle.settled && !handle.failure.ok()) {
+    counters().failed_tensors.Add(1);
+    if (HasClientLog()) Log(ClientLogLevel::kError, StrCat("a tensor failed: ", StdView(handle.failure.message())));
+  }
+  handle.settled = true;
+  TakeSettled(handle);
+}
+
+void SessionImpl::TakeSettled(HandleState& handle) {
+  if (handle.on_settled.empty()) return;
+  told_.settled.insert(told_.settled.end(), std::make_move_iterator(handle.on_settled.begin()),
+                       std::make_move_iterator(handle.on_settled.end()));
+  handle.on_settled.clear();
+  told_.has_settled = true;
+}
+
+void SessionImpl::After(double seconds, std::function<void()> then) { connection_->After(seconds, std::move(then)); }
+
+SessionCounts SessionImpl::Counts() {
+  SessionCounts counts;
+#define TESSERA_READ_COUNTER(name, help) counts.name = counters().name.value();
+  TESSERA_SESSION_COUNTERS(TESSERA_READ_COUNTER)
+#undef TESSERA_READ_COUNTER
+  counts.queued_records = static_cast<int64_t>(connection_->queued());
+  std::lock_guard<std::mutex> lock(mutex_);
+  counts.live_tensors = static_cast<int64_t>(live_.size() + deferred_->unsent().size());
+  return counts;
+}
+
+void SessionImpl::Log(ClientLogLevel level, std::string_view text) {
+  if (HasClientLog()) LogClient(level, connection_ == nullptr ? 0 : welcome().session_id, text);
 }
 
 void SessionImpl::Progress() {

@@ -9,7 +9,9 @@
 //   absl::StatusOr<HostArray> all = d->FullTensor();      // blocks
 //
 // Nothing here blocks but Wait, WaitAll, FullTensor, ToLocal and ExplainRedistribute, and what needs a pending spec.
-// Any thread may call.
+// Any thread may call; session.h says what threads may do, completion.h how to be called back.
+
+#include "client/require_cxx20.h"
 
 #include <memory>
 #include <optional>
@@ -30,7 +32,7 @@ class SessionImpl;
 enum class WorkerOrder : uint8_t { kAsGiven = 0, kMovesLeast = 1 };
 
 struct RedistributeOptions {
-  std::optional<DType> dtype;  // converted on the way, on the side with fewer bytes; absent: the tensor's own
+  std::optional<DType> dtype{};  // converted on the way, on the side with fewer bytes; absent: the tensor's own
   WorkerOrder workers = WorkerOrder::kAsGiven;
 };
 

@@ -3,6 +3,8 @@
 // WaitObserver: what a blocking call does around its wait. The Python module lets go of the
 // interpreter and looks for Ctrl-C; a C++ program needs none.
 
+#include "client/require_cxx20.h"
+
 #include <chrono>
 
 #include "absl/status/status.h"

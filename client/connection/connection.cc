@@ -77,6 +77,10 @@ size_t Connection::EnqueueAll(std::vector<Record> records) { return impl_->queue
 void Connection::EnqueueDrop(uint64_t handle) { impl_->queue.PushDrop(handle); }
 size_t Connection::queued() const { return impl_->queue.size(); }
 void Connection::Flush() { impl_->queue.Flush(); }
+void Connection::After(double seconds, std::function<void()> then) {
+  impl_->queue.Post(Order::kAtOnce,
+                    [seconds, then = std::move(then)](ConnectionLoop& loop) { loop.After(seconds, then); });
+}
 
 void Connection::SendAhead(Record record) {
   impl_->queue.Post(Order::kAtOnce, [record = std::move(record)](ConnectionLoop& loop) { loop.SendAhead(record); });

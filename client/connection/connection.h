@@ -116,6 +116,8 @@ class Connection {
   void CancelAll(uint64_t last_number, HandleSet needed);
   // Sends what is queued without waiting for the batch window.
   void Flush();
+  // Calls it on the connection's thread when the time has passed, unless the thread ends before.
+  void After(double seconds, std::function<void()> then);
 
   // Callbacks run on the connection's thread.
   void GetStatus(TensorRange tensors, std::function<void(absl::StatusOr<ClusterReport>)> done);

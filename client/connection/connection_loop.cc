@@ -331,6 +331,10 @@ void ConnectionLoop::SendAhead(const Record& record) {
   }
 }
 
+void ConnectionLoop::After(double seconds, std::function<void()> then) {
+  tasks_.add(timer_.afterDelay(Seconds(seconds)).then([then = std::move(then)]() { then(); }));
+}
+
 void ConnectionLoop::CancelAll(uint64_t last_number, HandleSet needed) {
   std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
                               std::make_move_iterator(sending_.end()));

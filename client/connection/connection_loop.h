@@ -70,6 +70,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   void Close() { closing_ = true; }
   void SendAhead(const Record& record);
   void CancelAll(uint64_t last_number, HandleSet needed);
+  void After(double seconds, std::function<void()> then);
 
  private:
   // One connection of calls, and the link beside it.

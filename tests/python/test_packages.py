@@ -290,18 +290,44 @@ def with_pkg_config(prefix, folder):
     flags = run("pkg-config", "--cflags", "--libs", "tessera", **environment).split()
     libdir = run("pkg-config", "--variable=libdir", "tessera", **environment).strip()
     program = folder / "cpp_service"
-    run("g++", "-std=c++20", SERVICE / "main.cc", "-o", program, *flags, f"-Wl,-rpath,{libdir}", PATH=os.environ["PATH"])
+    # With a folder `client` of the service's own on its path, and no warning from a header.
+    own = folder / "own/client"
+    own.mkdir(parents=True)
+    (own / "session.h").write_text("#error this is the service's own client\n")
+    warnings_on = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-Wno-maybe-uninitialized"]
+    run("g++", "-std=c++20", f"-I{folder}/own", *warnings_on, SERVICE / "main.cc", "-o", program, *flags, f"-Wl,-rpath,{libdir}",
+        PATH=os.environ["PATH"])
     return program
 
 
-@pytest.mark.parametrize("build", [with_cmake, with_pkg_config])
-def test_a_service_outside_the_tree_is_built_and_runs(build, prefix, address, tmp_path):
+def in_bazel(_prefix, _folder):
+    return BIN / "examples/cpp_service/cpp_service"
+
+
+@pytest.mark.parametrize("build", [with_cmake, with_pkg_config, in_bazel])
+def test_a_service_is_built_and_answers_with_callbacks_deadlines_and_counts(build, prefix, address, tmp_path):
     service = build(prefix, tmp_path)
-    linked = run("ldd", service, PATH=os.environ["PATH"])
-    assert re.search(rf"libtessera_client\.so\.{re.escape(ts.__version__)} => {prefix}/lib", re.sub(r"lib/pkgconfig/\.\./\.\./", "", linked))
+    if build is not in_bazel:
+        linked = run("ldd", service, PATH=os.environ["PATH"])
+        assert re.search(rf"libtessera_client\.so\.{re.escape(ts.__version__)} => {prefix}/lib", re.sub(r"lib/pkgconfig/\.\./\.\./", "", linked))
     for arguments in [], [address]:     # a cluster of the installed programs, and one that is there
-        said = run(service, *arguments)
-        assert said.endswith("".join(f"query {i}: row {200 * i}\n" for i in range(5)))
+        done = subprocess.run([service, *arguments], env={"TESSERA_BIN_DIR": str(BIN)} if build is in_bazel else {}, capture_output=True,
+                              text=True)
+        assert done.returncode == 0, done.stderr
+        counts = "tessera_client_requests 6\ntessera_client_deadlines_exceeded 1\n"
+        answers = "".join(f"query {i}: row {200 * i}\n" for i in range(5))
+        assert done.stdout.endswith(f"a request without time: DEADLINE_EXCEEDED\n{counts}{answers}")
+        assert re.search(r"info: connected to unix:\S+\ninfo: the session has ended: session: it is closed\n\Z", done.stderr)
+
+
+@pytest.mark.parametrize("header", ["session", "tensor", "catalog_ops", "values", "completion", "request", "cluster", "client_log"])
+def test_an_older_standard_ends_with_one_line_that_says_so(header, prefix, tmp_path):
+    (tmp_path / "main.cc").write_text(f'#include "tessera/client/{header}.h"\nint main() {{ return 0; }}\n')
+    compile_it = ["g++", "-fsyntax-only", f"-I{prefix}/include", tmp_path / "main.cc"]
+    old = subprocess.run([*compile_it, "-std=c++17"], capture_output=True, text=True)
+    assert old.returncode != 0 and "C++20 or newer is needed: compile with -std=c++20" in old.stderr
+    assert old.stderr.count("error: ") == 2 and len(old.stderr.splitlines()) < 20, old.stderr
+    run(*compile_it, "-std=c++20", PATH=os.environ["PATH"])
 
 
 def test_an_installed_header_includes_nothing_that_is_not_installed(prefix):
@@ -310,7 +336,8 @@ def test_an_installed_header_includes_nothing_that_is_not_installed(prefix):
     assert len(headers) > 10
     for header in headers:
         for name in re.findall(r'^#include "([^"]+)"', header.read_text(), re.MULTILINE):
-            assert (folder / name).exists() or name.startswith("absl/"), f"{header} includes {name}"
+            assert (folder.parent / name).exists() or name.startswith("absl/"), f"{header} includes {name}"
+            assert name.startswith(("tessera/", "absl/")), f"{header} includes {name}, which may be the service's own"
 
 
 def test_another_version_is_not_taken_by_find_package(prefix, tmp_path):

@@ -1,6 +1,6 @@
 """tools/install: the C++ client for services, and the programs.
 
-  PREFIX/include/tessera       the headers that a service needs, at the paths that they have here
+  PREFIX/include/tessera       the headers that a service needs: it includes "tessera/client/session.h"
   PREFIX/lib                   libtessera_client.so
   PREFIX/lib/pkgconfig         pkg-config tessera
   PREFIX/lib/cmake/tessera     find_package(tessera): the target tessera::client
@@ -24,7 +24,8 @@ from checkout import PROGRAMS, ROOT, built, copy, version
 LIBRARY = "client/libtessera_client.so"
 # Headers that a service names; those that they include go with them.
 HEADERS = ("client/session.h", "client/tensor.h", "client/cluster.h", "client/ops.h", "client/contraction.h", "client/wait.h",
-           "client/found.h", "client/catalog_ops.h", "schemas/types/status_macros.h")
+           "client/found.h", "client/catalog_ops.h", "client/completion.h", "client/request.h", "client/values.h",
+           "client/client_log.h", "client/status_macros.h")
 MADE = ("client/catalog_ops.h",)     # by the build
 TEMPLATES = {"tessera.pc": "lib/pkgconfig", "tesseraConfig.cmake": "lib/cmake/tessera",
              "tesseraConfigVersion.cmake": "lib/cmake/tessera"}
@@ -42,6 +43,14 @@ def public_headers(bin_dir: pathlib.Path) -> list[str]:
         named = re.findall(r'^#include "([^"]+)"', header_at(bin_dir, header).read_text(encoding="utf-8"), re.MULTILINE)
         waiting += [name for name in named if header_at(bin_dir, name).exists() and name not in found + waiting]
     return sorted(found)
+
+
+def install_header(source: pathlib.Path, target: pathlib.Path, installed: list[str]) -> None:
+    """With tessera/ before the headers that go with it: nothing else that a service has may be taken for one of them."""
+    def prefixed(line: re.Match) -> str:
+        return f'#include "tessera/{line[1]}"' if line[1] in installed else line[0]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(re.sub(r'^#include "([^"]+)"', prefixed, source.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
 
 def abseil_release() -> str:
@@ -62,8 +71,9 @@ def install_library(built_library: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def install(prefix: pathlib.Path, bin_dir: pathlib.Path) -> None:
-    for header in public_headers(bin_dir):
-        copy(header_at(bin_dir, header), prefix / "include/tessera" / header)
+    headers = public_headers(bin_dir)
+    for header in headers:
+        install_header(header_at(bin_dir, header), prefix / "include/tessera" / header, headers)
     install_library(bin_dir / LIBRARY, prefix / "lib")
     for name, folder in TEMPLATES.items():
         text = (ROOT / "tools/packages" / f"{name}.in").read_text(encoding="utf-8")
