@@ -38,7 +38,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
-  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
+  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return LaunchFourier(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const PoolOp& op) const { return LaunchPool(op, call, workspace); }
 };
@@ -68,6 +68,7 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   if (const auto* scan = std::get_if<ScanOp>(call.op)) return ScanWorkspaceBytes(*scan, call);
   if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
   if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
+  if (const auto* fourier = std::get_if<FourierOp>(call.op)) return FourierWorkspaceBytes(*fourier, call);
   return 0;
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/fourier_problem.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cuda {
@@ -74,7 +75,8 @@ struct DnnProblem {
   std::vector<Launch> otherwise = {};
 };
 
-using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem>;
+// A FourierProblem is cuFFT's alone: where it isn't, the host computes the op.
+using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem, FourierProblem>;
 
 // Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
 // in the end however many there are.

@@ -142,6 +142,8 @@ int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchFourier(const FourierOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t FourierWorkspaceBytes(const FourierOp& op, const KernelCall& call);
 // Copies that can't fail.
 void AddCopy(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
              absl::Span<const int64_t> source_strides, void* destination, absl::Span<const int64_t> destination_strides,

@@ -58,7 +58,6 @@ struct Visitor {
   }
   absl::Status operator()(const FilterOp& op) const { return None(op); }
   absl::Status operator()(const LinalgOp& op) const { return None(op); }
-  absl::Status operator()(const FourierOp& op) const { return None(op); }
   absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
@@ -86,7 +85,7 @@ absl::Status HasGpuKernel(const Expression& expression) {
 std::string_view PlaceOnGpu(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kComposite: return "as its rows";
-    case OpFamily::kFourier:
+    case OpFamily::kFourier: return "cuFFT where it is, else host";
     case OpFamily::kGrouped:
     case OpFamily::kMatrices: return "host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";

@@ -35,6 +35,7 @@
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
+#include "server/device/cuda/transforms.h"
 
 namespace tessera::bench {
 namespace {
@@ -138,6 +139,21 @@ class Direct {
                              dnn_->Prepare(call, cuda::kMaxConvolutionWorkspaceBytes));
     return dnn_->Enqueue(stream_, parts, cuda::AddressOf(dnn_workspace_->data()));
   }
+  // By a plan of cuFFT, from the memory's first half to the second.
+  absl::Status Transform(int64_t lines, int64_t length) {
+    if (transforms_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(transforms_, cuda::Transforms::Open(gpu_));
+      TESSERA_ASSIGN_OR_RETURN(transforms_workspace_,
+                               cuda::MakeMemory(gpu_, cuda::kMaxFourierWorkspaceBytes, cuda::Sharing::kPrivate));
+    }
+    const cuda::FourierProblem problem{
+        .shape = {.length = length, .batch = lines, .input_distance = length, .output_distance = length},
+        .input = cuda::AddressOf(first()),
+        .output = cuda::AddressOf(second())};
+    TESSERA_ASSIGN_OR_RETURN(const cuda::Transforms::Parts parts,
+                             transforms_->Prepare(problem, cuda::kMaxFourierWorkspaceBytes));
+    return transforms_->Enqueue(stream_, parts, cuda::AddressOf(transforms_workspace_->data()));
+  }
   absl::Status Await() { return Check("cuStreamSynchronize", gpu_.driver->StreamSynchronize(stream_)); }
 
  private:
@@ -154,6 +170,8 @@ class Direct {
   std::unique_ptr<cuda::Products> products_;
   std::unique_ptr<DeviceMemory> dnn_workspace_;
   std::unique_ptr<cuda::DnnPlans> dnn_;
+  std::unique_ptr<DeviceMemory> transforms_workspace_;
+  std::unique_ptr<cuda::Transforms> transforms_;
 };
 
 // A worker's Device in this process.
@@ -290,7 +308,10 @@ class Figures {
     const int64_t line = sizes_.pixels;
     TESSERA_RETURN_IF_ERROR(
         AddConvolution("conv_bf16", DType::kBF16, {sizes_.images, 4 * wide, line, line}, {4 * wide, 4 * wide, 3, 3}));
-    return AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3});
+    TESSERA_RETURN_IF_ERROR(
+        AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3}));
+    TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_a_vector", 1, sizes_.rows * sizes_.rows));
+    return AddTransform("fft_of_rows", sizes_.rows, sizes_.rows);
   }
 
  private:
@@ -560,6 +581,22 @@ class Figures {
           return ops::ConvWindows(images, by, {1, 1}, {1, 1}, {1, 1});
         },
         cuda::ConvolutionByDnn(op, call));
+  }
+
+  // Beside a plan of cuFFT that this process gives the library.
+  absl::Status AddTransform(const std::string& name, int64_t lines, int64_t length) {
+    if (absl::Status status = direct_.Transform(lines, length); !status.ok()) {
+      bench_.Skip(name, status);
+      return absl::OkStatus();
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Numbers(DType::kC64, {lines, length}, 6));
+    const auto limit = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.Transform(lines, length));
+      return direct_.Await();
+    };
+    return bench_.Add(name, 0.95, sizes_.passes,
+                      InARow([&] { return ops::Fft(x, {.n = {}, .axis = {{1}}, .norm = "backward"}); }), "cuFFT",
+                      limit);
   }
 
   const Sizes& sizes_;

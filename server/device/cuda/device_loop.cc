@@ -383,7 +383,7 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
     status = launcher_->Enqueue(stream.get(), work, turn);
   }
   if (turn.replaced != nullptr) LetGoLater(turn.replaced);
-  if (turn.replaced_dnn != nullptr) LetGoLater(turn.replaced_dnn);
+  for (std::shared_ptr<DeviceMemory>& memory : turn.replaced_of_library) LetGoLater(std::move(memory));
   stream.wants_clear = turn.wants == Launcher::Wants::kClear;
   if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
   if (turn.wants != Launcher::Wants::kNothing) return status;
@@ -394,6 +394,7 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   WarnOnce(launcher_->dnn_error(),
            "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
+  WarnOnce(launcher_->transform_error(), "Fourier transforms are computed on the host: ", &has_warned_of_transforms_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }

@@ -13,6 +13,7 @@ namespace {
 // In the runfiles.
 constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
 constexpr const char* kEmulatedDnn = "tests/emulator/cuda/libcudnn.so.9";
+constexpr const char* kEmulatedFft = "tests/emulator/cuda/libcufft.so.12";
 constexpr const char* kEmulatedLt = "tests/emulator/cuda/libcublasLt.so.13";
 
 }  // namespace
@@ -41,6 +42,10 @@ TestDriver::TestDriver() {
   }
   if (dlopen(kEmulatedDnn, RTLD_NOW) == nullptr) {
     skip_ = std::string("no emulated cuDNN: ") + dlerror();
+    return;
+  }
+  if (dlopen(kEmulatedFft, RTLD_NOW) == nullptr) {
+    skip_ = std::string("no emulated cuFFT: ") + dlerror();
     return;
   }
   const auto take = [&](const char* name, auto& function) {

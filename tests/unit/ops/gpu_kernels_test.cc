@@ -117,7 +117,7 @@ TEST(GpuKernels, RowsSayWhereTheyAreComputed) {
            {"isnan", "kernel"},
            {"floor_divide", "kernel"},
            {"exp", "kernel, complex numbers on the host"},
-           {"fft", "host"},
+           {"fft", "cuFFT where it is, else host"},
            {"matrix_function", "host"},
            {"softmax", "as its rows"}}) {
     const absl::StatusOr<const OpRow*> row = FindOpByName(name);

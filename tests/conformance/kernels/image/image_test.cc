@@ -267,6 +267,8 @@ class Exercise {
     Run("window", ConvOp{windows, 2}, {Numbers({2, 4, 11}, {44, 11, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)},
         DType::kF32, {2, 6, 5});
     Run("window", PoolOp{PoolKind::kMax, {3}, windows}, {Numbers({3, 11}, {11, 1})}, DType::kF32, {3, 5});
+    Run("fourier", FourierOp{FourierKind::kRealBackward, 0, 24, FourierScale::kByRoot}, {Numbers({11, 9}, {18, 2})},
+        DType::kF32, {24, 9});
     if (family_.empty() || family_ == "terms") RunTerms();
   }
   const std::string& seen() const { return seen_; }

@@ -12,6 +12,7 @@
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
 #include "tests/conformance/kernels/backend.h"
+#include "tests/emulator/cuda/cufft/batch.h"
 
 namespace tessera::on_image {
 namespace {
@@ -154,6 +155,25 @@ class Machine {
   uint32_t seed_ = 0;
 };
 
+// By the emulated library, at once.
+std::string RunByLibrary(const cuda::FourierProblem& problem, Memory& memory) {
+  const cuda::FourierShape& shape = problem.shape;
+  const emulator::FftBatch batch{.kind = static_cast<emulator::FftKind>(shape.numbers),
+                                 .is_double = shape.is_double,
+                                 .is_backward = problem.is_backward,
+                                 .length = shape.length,
+                                 .batch = shape.batch,
+                                 .input_stride = shape.input_stride,
+                                 .input_distance = shape.input_distance,
+                                 .output_stride = shape.output_stride,
+                                 .output_distance = shape.output_distance,
+                                 .input = problem.input,
+                                 .output = problem.output};
+  return emulator::RunBatch(batch, [&memory](uint64_t address, int64_t bytes, bool is_write) {
+    return memory.Find(address, static_cast<int>(bytes), is_write ? ptx::AccessKind::kWrite : ptx::AccessKind::kRead);
+  });
+}
+
 std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
   for (const Step& step : steps) {
     if (const auto* launch = std::get_if<Launch>(&step)) {
@@ -166,6 +186,8 @@ std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
       for (const Launch& plain : dnn->otherwise) {
         if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
       }
+    } else if (const auto* transform = std::get_if<cuda::FourierProblem>(&step)) {
+      if (std::string wrong = RunByLibrary(*transform, memory); !wrong.empty()) return wrong;
     } else {
       const auto& fill = std::get<cuda::Fill>(step);
       std::byte* place = memory.Find(fill.address, static_cast<int>(fill.bytes), ptx::AccessKind::kWrite);
