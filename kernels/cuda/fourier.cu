@@ -29,9 +29,9 @@ __device__ inline void FourierTake(const FourierParameters& p) {
     static_cast<To*>(p.destination)[at.of[1]] = value;
   }
 }
-#define TESSERA_FOURIER_TAKE(name, From, To)                                                             \
-  extern "C" __global__ void fourier_take_##name(const __grid_constant__ FourierParameters p) {          \
-    FourierTake<From, To>(p);                                                                            \
+#define TESSERA_FOURIER_TAKE(name, From, To)                                                    \
+  extern "C" __global__ void fourier_take_##name(const __grid_constant__ FourierParameters p) { \
+    FourierTake<From, To>(p);                                                                   \
   }
 TESSERA_FOURIER_TAKE(f16_f32, F16, float)
 TESSERA_FOURIER_TAKE(bf16_f32, BF16, float)

@@ -11,7 +11,7 @@ namespace tessera::cuda {
 struct FourierParameters {
   const void* source = nullptr;
   void* destination = nullptr;
-  Nest<2> nest;  // the source, the destination
+  Nest<2> nest;   // the source, the destination
   Divisor inner;  // the extent of what is numbered last: the dim, or all others together
   int is_dim_last = 1;
   int has_half_spectrum = 0;  // of a real signal: its first element, and the middle one, are real

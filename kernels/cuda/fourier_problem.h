@@ -30,7 +30,7 @@ struct FourierShape {
 // Unscaled sums. The input of kToReal may be written over. Both are aligned to a complex number.
 struct FourierProblem {
   FourierShape shape;
-  bool is_backward = false;  // of kComplex; the others say it themselves
+  bool is_backward = false;        // of kComplex; the others say it themselves
   uint64_t input = 0, output = 0;  // addresses
 };
 

@@ -87,8 +87,8 @@ struct Part {
   Side input, output;
   std::vector<size_t> order;
   FourierShape shape;
-  DType taken = DType::kF32;                 // of what the library takes
-  std::optional<Lines> takes, gives;         // as they lie; nothing: by way of dense memory
+  DType taken = DType::kF32;          // of what the library takes
+  std::optional<Lines> takes, gives;  // as they lie; nothing: by way of dense memory
   bool takes_dim_last = true, gives_dim_last = true;
 
   size_t dim() const { return static_cast<size_t>(op->dim); }
@@ -109,9 +109,8 @@ Part MakePart(const FourierOp& op, const Side& input, const Side& output, bool i
   for (size_t d = 0; d < output.extents.size(); ++d) {
     if (d != part.dim()) part.order.push_back(d);
   }
-  std::stable_sort(part.order.begin(), part.order.end(), [&](size_t a, size_t b) {
-    return std::abs(output.strides[a]) > std::abs(output.strides[b]);
-  });
+  std::stable_sort(part.order.begin(), part.order.end(),
+                   [&](size_t a, size_t b) { return std::abs(output.strides[a]) > std::abs(output.strides[b]); });
   const bool is_double = SizeBytes(output.dtype) == (op.kind == FourierKind::kRealBackward ? 8 : 16);
   part.shape = {.is_double = is_double, .length = op.length, .batch = part.lines()};
   part.taken = op.kind == FourierKind::kRealForward ? RealOf(is_double) : ComplexOf(is_double);
@@ -152,10 +151,8 @@ void AddParts(const FourierOp& op, const Side& input, const Side& output, bool i
 
 std::vector<Part> PartsOf(const FourierOp& op, const KernelCall& call, const void* data) {
   const KernelInput& input = call.inputs[0];
-  const Side from{.address = AddressOf(data),
-                  .dtype = input.dtype,
-                  .extents = input.extents,
-                  .strides = StridesOf(input)};
+  const Side from{
+      .address = AddressOf(data), .dtype = input.dtype, .extents = input.extents, .strides = StridesOf(input)};
   const Side to{.address = AddressOf(call.output),
                 .dtype = call.output_dtype,
                 .extents = call.output_extents,

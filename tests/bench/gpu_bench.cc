@@ -311,7 +311,12 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(
         AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3}));
     TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_a_vector", 1, sizes_.rows * sizes_.rows));
-    return AddTransform("fft_of_rows", sizes_.rows, sizes_.rows);
+    TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_rows", sizes_.rows, sizes_.rows));
+    // Within 1.1 times what PyTorch took on an H100.
+    TESSERA_RETURN_IF_ERROR(AddMatrices("cholesky", "cholesky", sizes_.rows, 1, 2.16e-3));
+    TESSERA_RETURN_IF_ERROR(AddMatrices("solve", "solve", sizes_.rows, 2, 20.2e-3));
+    TESSERA_RETURN_IF_ERROR(AddMatrices("qr", "qr", sizes_.rows / 2, 1, 12.3e-3));
+    return AddMatrices("eigh", "eigh", sizes_.rows / 4, 1, 13.1e-3);
   }
 
  private:
@@ -424,7 +429,17 @@ class Figures {
     TESSERA_ASSIGN_OR_RETURN(const Tensor few, mixed(few_rows));
     TESSERA_ASSIGN_OR_RETURN(const Tensor updates, Ones(DType::kF32, {few_rows, columns}));
     const auto add = [&] { return ops::Scatter(x, few, updates, {.axis = {{0}}, .mode = "add"}); };
-    return bench_.Add("scatter_add_of_rows", 0.7, 1, InARow(add), "device copy", DirectCopy());
+    TESSERA_RETURN_IF_ERROR(bench_.Add("scatter_add_of_rows", 0.7, 1, InARow(add), "device copy", DirectCopy()));
+    // As gradients of an embedding: as many updates as there are rows, most rows have one.
+    const auto add_all = [&] { return ops::Scatter(x, all, x, {.axis = {{0}}, .mode = "add"}); };
+    TESSERA_RETURN_IF_ERROR(
+        bench_.Add("scatter_add_of_all_rows", 0.4, 1, InARow(add_all), "device copy", DirectCopy()));
+    // A quarter of the bytes that a copy of all has; 4 passes over keys, and over places.
+    TESSERA_ASSIGN_OR_RETURN(const Tensor keys, Numbers(DType::kF32, {sizes_.bytes / 16}, 7));
+    const auto sort = [&] { return ops::Sort(keys, {}); };
+    TESSERA_RETURN_IF_ERROR(bench_.Add("sort_of_a_vector", 0.075, 1, InARow(sort), "device copy", DirectCopy(), 0.25));
+    const auto argsort = [&] { return ops::Argsort(keys, {}); };
+    return bench_.Add("argsort_of_a_vector", 0.075, 1, InARow(argsort), "device copy", DirectCopy(), 0.25);
   }
 
   absl::Status AddTransfers() {
@@ -581,6 +596,28 @@ class Figures {
           return ops::ConvWindows(images, by, {1, 1}, {1, 1}, {1, 1});
         },
         cuda::ConvolutionByDnn(op, call));
+  }
+
+  // A function of f32 matrices [n, n], which are symmetric and positive definite: the most of each row is on the
+  // diagonal.
+  absl::Status AddMatrices(const std::string& name, const std::string& function, int64_t n, size_t operands,
+                           double goal_s) {
+    Creation creation;
+    creation.shape = {n, n};
+    creation.dtype = DType::kF32;
+    creation.mesh = mesh_;
+    creation.placements = Placements{Placement::Replicate()};
+    TESSERA_ASSIGN_OR_RETURN(const Tensor one, ops::Eye(session_, creation, {Scalar::Int(0)}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor large, ops::Multiply(one, static_cast<double>(n)));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor ones, Ones(DType::kF32, {n, n}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor matrix, ops::Add(large, ones));
+    const std::vector<Operand> all(operands, Operand(matrix));
+    return bench_.AddWithin("linalg_" + name, goal_s, [&]() -> absl::StatusOr<double> {
+      const Clock::time_point start = Clock::now();
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<Tensor> results, ops::MatrixFunction(all, function, {}));
+      TESSERA_RETURN_IF_ERROR(results[0].Wait());
+      return SecondsSince(start);
+    });
   }
 
   // Beside a plan of cuFFT that this process gives the library.

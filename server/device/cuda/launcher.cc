@@ -18,6 +18,7 @@ constexpr int64_t kZeroBytes = 256;                       // at the start of a w
 constexpr int64_t kMinWorkspaceBytes = int64_t{2} << 20;  // docs/limits.md: gpu_workspace_bytes
 constexpr uint32_t kDefaultSharedBytes = 48 << 10;        // more is asked for by an attribute of the kernel
 constexpr uint64_t kOperationsOfDnnCall = 4;              // a call may be several kernels and fills
+constexpr uint64_t kOperationsOfSolver = 32;              // likewise: a factorization goes block by block
 constexpr uint64_t kOperationsOfTransform = 8;            // likewise: a kernel for a few factors of the length
 
 // Both sides in one piece: the driver's own copy is the fastest.
@@ -93,6 +94,9 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
     launcher->least_dnn_multiplications_ = std::atof(least);
+  }
+  if (const char* least = std::getenv("TESSERA_CUSOLVER_LEAST"); least != nullptr) {
+    launcher->least_solver_extent_ = std::atoll(least);
   }
   return launcher;
 }
@@ -263,6 +267,7 @@ absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn
     absl::Status operator()(const Fill& fill) const { return launcher.Run(stream, fill); }
     absl::Status operator()(const DnnProblem& problem) const { return launcher.Run(stream, problem, turn); }
     absl::Status operator()(const FourierProblem& problem) const { return launcher.Run(stream, problem, turn); }
+    absl::Status operator()(const SolverProblem& problem) const { return launcher.Run(stream, problem, turn); }
   };
   for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, turn}, step));
   return absl::OkStatus();
@@ -334,6 +339,13 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
         TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(*transform));
         of_step = kOperationsOfTransform * parts.calls.size();
       }
+    } else if (const auto* solver = std::get_if<SolverProblem>(&step); solver != nullptr) {
+      if (solver->least_extent < least_solver_extent_) return absl::UnimplementedError("cuda: matrices that are small");
+      if (solvers_.has_value() && !solvers_->ok()) return absl::UnimplementedError(solvers_->status().message());
+      needs_clear = true;
+      if (turn.is_clear) TESSERA_RETURN_IF_ERROR(RoomOfSolver(*solver).status());
+      // More of a large batch than a queue has room for are let through: a call that is clear may wait.
+      of_step = kOperationsOfSolver;
     }
     operations += of_step;
   }
@@ -455,6 +467,32 @@ absl::Status Launcher::Run(CUstream stream, const FourierProblem& problem, Turn&
   // The host needs none of that memory.
   if (absl::IsResourceExhausted(status)) status = absl::UnimplementedError(status.message());
   if (transform_error_.ok()) transform_error_ = status;
+  return status;
+}
+
+absl::StatusOr<Solvers::Room> Launcher::RoomOfSolver(const SolverProblem& problem) {
+  if (!solvers_.has_value()) solvers_ = Solvers::Open(gpu_);
+  absl::StatusOr<Solvers::Room> room =
+      solvers_->ok() ? (**solvers_)->RoomFor(problem)
+                     : absl::StatusOr<Solvers::Room>(absl::UnimplementedError(solvers_->status().message()));
+  if (solver_error_.ok()) solver_error_ = room.status();
+  return room;
+}
+
+absl::Status Launcher::Run(CUstream stream, const SolverProblem& problem, Turn& turn) {
+  TESSERA_ASSIGN_OR_RETURN(const Solvers::Room room, RoomOfSolver(problem));
+  absl::Status status = ReserveForLibrary(room.device, turn);
+  const std::shared_ptr<DeviceMemory>& memory = turn.workspace.library;
+  std::byte* host = nullptr;
+  if (room.host > 0) {
+    turn.of_host.push_back(std::make_shared<std::byte[]>(static_cast<size_t>(room.host)));
+    host = turn.of_host.back().get();
+  }
+  if (status.ok()) {
+    status = (**solvers_)->Enqueue(stream, problem, room, memory == nullptr ? 0 : AddressOf(memory->data()), host);
+  }
+  if (absl::IsResourceExhausted(status)) status = absl::UnimplementedError(status.message());
+  if (solver_error_.ok()) solver_error_ = status;
   return status;
 }
 

@@ -6,12 +6,13 @@
 // TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
 // TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of some size are cuDNN's where it is there and
 // takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes. So are Fourier
-// transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH), else nobody's here.
+// transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of large matrices cuSOLVER's (solvers.h;
+// TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
 //
 // Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
 // the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
-// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's, cuDNN's and
-// cuFFT's, and those that take memory. In another turn there are launches of what is loaded, fills, and copies with the
+// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of the libraries',
+// and those that take memory. In another turn there are launches of what is loaded, fills, and copies with the
 // GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
 #include <cstdint>
@@ -30,6 +31,7 @@
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
+#include "server/device/cuda/solvers.h"
 #include "server/device/cuda/transforms.h"
 #include "server/device/device.h"
 
@@ -45,6 +47,10 @@ struct StreamWorkspace {
 // Fewer products of two numbers than these are computed by the image's kernels: to make a plan takes the library up to
 // a second, once for each shape. TESSERA_CUDNN_LEAST sets another number. docs/limits.md: min_cudnn_multiplications
 inline constexpr double kLeastDnnMultiplications = 1 << 24;
+
+// Matrices with an extent below that are the host's: a library takes longer to begin. TESSERA_CUSOLVER_LEAST sets
+// another number. docs/limits.md: min_cusolver_extent
+inline constexpr int64_t kLeastSolverExtent = 128;
 
 class Launcher {
  public:
@@ -70,6 +76,7 @@ class Launcher {
     // Workspaces that were too small, to be let go of behind the work.
     std::shared_ptr<DeviceMemory> replaced = nullptr;
     std::vector<std::shared_ptr<DeviceMemory>> replaced_of_library = {};
+    std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // that libraries use until the work has run
     Fault fault = {};
   };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace and the outputs was
@@ -90,6 +97,8 @@ class Launcher {
   const absl::Status& dnn_error() const { return dnn_error_; }
   // Why the first Fourier transform that cuFFT didn't compute was none of its.
   const absl::Status& transform_error() const { return transform_error_; }
+  // Likewise of functions of matrices, and cuSOLVER.
+  const absl::Status& solver_error() const { return solver_error_; }
 
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
@@ -119,6 +128,9 @@ class Launcher {
   absl::Status Run(CUstream stream, const FourierProblem& problem, Turn& turn);
   // In a turn that is clear. Unimplemented where cuFFT isn't there, or doesn't take it.
   absl::StatusOr<Transforms::Parts> PrepareTransforms(const FourierProblem& problem);
+  absl::Status Run(CUstream stream, const SolverProblem& problem, Turn& turn);
+  // In a turn that is clear. Unimplemented where cuSOLVER isn't there, or says so.
+  absl::StatusOr<Solvers::Room> RoomOfSolver(const SolverProblem& problem);
   // In a turn that is clear: that the stream's memory for libraries has so many bytes.
   absl::Status ReserveForLibrary(int64_t bytes, Turn& turn);
 
@@ -147,6 +159,9 @@ class Launcher {
   // Likewise.
   std::optional<absl::StatusOr<std::unique_ptr<Transforms>>> transforms_;
   absl::Status transform_error_;
+  std::optional<absl::StatusOr<std::unique_ptr<Solvers>>> solvers_;
+  int64_t least_solver_extent_ = kLeastSolverExtent;
+  absl::Status solver_error_;
 };
 
 }  // namespace tessera::cuda

@@ -35,14 +35,17 @@ class Transforms::Plan {
     return Cufft::Check("cufftSetAutoAllocation", library_.SetAutoAllocation(handle_, 0));
   }
   cufftResult Make(const FourierShape& shape) {
-    const bool from_real = shape.numbers == FourierNumbers::kFromReal, to_real = shape.numbers == FourierNumbers::kToReal;
-    const cudaDataType real = shape.is_double ? CUDA_R_64F : CUDA_R_32F, complex = shape.is_double ? CUDA_C_64F : CUDA_C_32F;
+    const bool from_real = shape.numbers == FourierNumbers::kFromReal,
+               to_real = shape.numbers == FourierNumbers::kToReal;
+    const cudaDataType real = shape.is_double ? CUDA_R_64F : CUDA_R_32F,
+                       complex = shape.is_double ? CUDA_C_64F : CUDA_C_32F;
     long long length = shape.length;
     long long input_length = to_real ? length / 2 + 1 : length, output_length = from_real ? length / 2 + 1 : length;
     size_t bytes = 0;
-    const cufftResult result = library_.XtMakePlanMany(
-        handle_, 1, &length, &input_length, shape.input_stride, shape.input_distance, from_real ? real : complex,
-        &output_length, shape.output_stride, shape.output_distance, to_real ? real : complex, shape.batch, &bytes, complex);
+    const cufftResult result =
+        library_.XtMakePlanMany(handle_, 1, &length, &input_length, shape.input_stride, shape.input_distance,
+                                from_real ? real : complex, &output_length, shape.output_stride, shape.output_distance,
+                                to_real ? real : complex, shape.batch, &bytes, complex);
     workspace_bytes_ = static_cast<int64_t>(bytes);
     return result;
   }

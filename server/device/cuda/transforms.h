@@ -10,9 +10,9 @@
 // long as the following are kept constant between runs: plan input parameters, cuFFT version, and GPU model" (its
 // documentation): a problem has one plan, or is cut in halves by its extents alone, and no plan is chosen by time.
 //
-// A plan takes no memory of its own for its work. To make one, and to run it first, may load kernels, and the driver may
-// wait then for all that runs in the context. Where the library says no, or fails, the status is Unimplemented: nothing
-// but outputs and the workspace may have been written, so that another may compute it.
+// A plan takes no memory of its own for its work. To make one, and to run it first, may load kernels, and the driver
+// may wait then for all that runs in the context. Where the library says no, or fails, the status is Unimplemented:
+// nothing but outputs and the workspace may have been written, so that another may compute it.
 
 #include <cstdint>
 #include <list>
@@ -52,7 +52,7 @@ class Transforms {
 
  private:
   struct Kept {
-    absl::StatusOr<std::shared_ptr<Plan>> plan;     // that there can be none is kept, too
+    absl::StatusOr<std::shared_ptr<Plan>> plan;    // that there can be none is kept, too
     std::list<const FourierShape*>::iterator use;  // the front was used last
   };
   Transforms(std::unique_ptr<const Cufft> library, size_t max_plans)

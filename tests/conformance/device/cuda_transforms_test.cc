@@ -316,8 +316,8 @@ TEST(CudaTransforms, ACallThatWantsMoreMemoryThanItMayHaveIsCut) {
   OneGpu gpu;
   ExpectByLibrary<C64, C64>(gpu, {}, 4, "halves of halves: 1 and 2 lines, twice");
   // Real lines of an odd number of elements begin at an odd one: two stay together, and one is over.
-  ExpectByLibrary<float, C64>(
-      gpu, {.kind = FourierKind::kRealForward, .extents = {5, 9}, .length = 9}, 3, "real numbers");
+  ExpectByLibrary<float, C64>(gpu, {.kind = FourierKind::kRealForward, .extents = {5, 9}, .length = 9}, 3,
+                              "real numbers");
 }
 
 TEST(CudaTransforms, ALineThatWantsTooMuchIsTheHosts) {
