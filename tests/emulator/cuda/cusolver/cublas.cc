@@ -48,6 +48,10 @@ cublasStatus_t Trsm(const char* name, cublasHandle_t handle, cublasSideMode_t si
 
 extern "C" {
 
+cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
+  *value = type == MAJOR_VERSION ? CUBLAS_VER_MAJOR : 0;
+  return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
   if (const cublasStatus_t entered = Enter("cublasCreate_v2"); entered != CUBLAS_STATUS_SUCCESS) return entered;
   if (CurrentContext() == nullptr) return Refused("cublasCreate_v2", "no context is current");
