@@ -284,8 +284,8 @@ absl::Status Validate(const LinalgOp& op, const KernelCall& call) {
       call.inputs.back().dtype == dtype) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("linalg: ", ToText(output), " of ", NameOf(dtype), " to ",
-                                                 ToText(call.output_extents)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("linalg: ", ToText(output), " of ", NameOf(dtype), " to ", ToText(call.output_extents)));
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ void AddRadixPasses(const RadixSort& sort, int bits, RadixBuffers* buffers, Step
     p.tiles = TilesOf(sort);
     p.tiles_of_line = DivisorOf(p.tiles);
     p.shift = shift;
-    steps->push_back(MakeLaunch(absl::StrCat("radix_count_", sort.key_bytes), p, {blocks, 1, 1}, {kRadixThreads, 1, 1}));
+    steps->push_back(
+        MakeLaunch(absl::StrCat("radix_count_", sort.key_bytes), p, {blocks, 1, 1}, {kRadixThreads, 1, 1}));
     steps->push_back(MakeLaunch("radix_sum", p, {digits, 1, 1}, {kRadixThreads, 1, 1}));
     steps->push_back(MakeLaunch(absl::StrCat("radix_move_", sort.key_bytes), p, {blocks, 1, 1}, {kRadixThreads, 1, 1}));
     std::swap(buffers->keys[0], buffers->keys[1]);

@@ -40,11 +40,11 @@ template <typename T>
 __device__ inline bool IsNonzero(T value) {
   return !(value == T(0));
 }
-#define TESSERA_MATRIX_CHECK(name, Is, T)                                                      \
-  extern "C" __global__ void matrix_##name(const __grid_constant__ MatrixCheckParameters p) {  \
-    for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {                             \
-      if (!Is(static_cast<const T*>(p.elements)[i])) atomicCAS(p.fault, u64(0), p.code);       \
-    }                                                                                          \
+#define TESSERA_MATRIX_CHECK(name, Is, T)                                                     \
+  extern "C" __global__ void matrix_##name(const __grid_constant__ MatrixCheckParameters p) { \
+    for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {                            \
+      if (!Is(static_cast<const T*>(p.elements)[i])) atomicCAS(p.fault, u64(0), p.code);      \
+    }                                                                                         \
   }
 TESSERA_MATRIX_CHECK(finite_f32, IsFinite, float)
 TESSERA_MATRIX_CHECK(finite_f64, IsFinite, double)

@@ -1,5 +1,6 @@
 // Sorting by digits of 8 bits, the lowest first. A pass counts each tile's digits, says where each tile's elements of a
-// digit begin, and moves them there. Elements of one digit stay in their order, so the result is that of any stable sort.
+// digit begin, and moves them there. Elements of one digit stay in their order, so the result is that of any stable
+// sort.
 
 #include "kernels/cuda/nest.cuh"
 #include "kernels/cuda/radix_parameters.h"
@@ -12,7 +13,7 @@ constexpr u32 kAllLanes = 0xFFFFFFFFU;
 template <typename K>
 constexpr int kItemsOf = kRadixItems * 4 / static_cast<int>(sizeof(K));
 template <typename K>
-constexpr int kTileOf = kRadixThreads * kItemsOf<K>;
+constexpr int kTileOf = kRadixThreads* kItemsOf<K>;
 
 template <typename K>
 __device__ inline int DigitOf(K key, int shift) {

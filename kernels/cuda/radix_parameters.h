@@ -35,7 +35,7 @@ struct RadixElements {
   const void* source = nullptr;
   void* destination = nullptr;
   Divisor extent;
-  long long stride = 0;  // of the tensor along the dim
+  long long stride = 0;                      // of the tensor along the dim
   unsigned long long infinity = 0, nan = 0;  // of floats, their bits
   int kind = kRadixUnsigned;
   int is_descending = 0;
@@ -48,8 +48,8 @@ struct ScatterKeyParameters {
   const long long* indices = nullptr;
   unsigned* keys = nullptr;
   unsigned long long* fault = nullptr;
-  Divisor count;                                        // updates of a line
-  long long extent = 0, own_start = 0, own_stop = 0;    // of the output along the dim
+  Divisor count;                                      // updates of a line
+  long long extent = 0, own_start = 0, own_stop = 0;  // of the output along the dim
   long long index_stride = 0;
   unsigned nowhere = 0;
   int padding = 0;
@@ -66,8 +66,8 @@ struct ScatterSortedParameters {
   int dtype = 0;
   int op = 0;  // of ReduceCode; kCodeAvg sets
   int padding = 0;
-  Divisor own;      // elements along the dim that are here
-  Divisor columns;  // elements that have the same index
+  Divisor own;          // elements along the dim that are here
+  Divisor columns;      // elements that have the same index
   long long count = 0;  // updates of a line of the indices
   long long stride = 0, update_stride = 0;
   Nest<2> lines, of_columns;  // the output, the updates

@@ -42,8 +42,8 @@ absl::StatusOr<Steps> LaunchRadixSort(const SortOp& op, const KernelCall& call, 
 // call. `index_strides` are those of the indices against the updates' extents.
 struct SortedScatter {
   size_t dim = 0;
-  int64_t own = 0;      // elements along the dim that are here
-  Shape updates;        // extents
+  int64_t own = 0;  // elements along the dim that are here
+  Shape updates;    // extents
   Strides index_strides;
   // Of indices that differ in this dim too, how many lines there are, and how many elements have the same index.
   int64_t lines() const;

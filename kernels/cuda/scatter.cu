@@ -80,7 +80,8 @@ __device__ inline void ScatterSorted(const ScatterSortedParameters& p) {
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         is_its[k] = next + k < p.size && p.keys[next + k] == key;
-        if (is_its[k]) updates[k] = E::Load(p, p.updates, from + (p.places[next + k] - line * p.count) * p.update_stride);
+        if (is_its[k])
+          updates[k] = E::Load(p, p.updates, from + (p.places[next + k] - line * p.count) * p.update_stride);
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
@@ -91,9 +92,9 @@ __device__ inline void ScatterSorted(const ScatterSortedParameters& p) {
     E::Store(p, to, sum);
   }
 }
-#define TESSERA_SCATTER(name, E, kAhead)                                                                      \
-  extern "C" __global__ void scatter_sorted_##name(const __grid_constant__ ScatterSortedParameters p) {       \
-    ScatterSorted<E, kAhead>(p);                                                                              \
+#define TESSERA_SCATTER(name, E, kAhead)                                                                \
+  extern "C" __global__ void scatter_sorted_##name(const __grid_constant__ ScatterSortedParameters p) { \
+    ScatterSorted<E, kAhead>(p);                                                                        \
   }
 TESSERA_SCATTER(bool, ElementOf<Bool>, 4)
 TESSERA_SCATTER(i8, ElementOf<i8>, 4)

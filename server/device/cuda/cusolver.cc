@@ -15,8 +15,7 @@ constexpr int kVersionsOfAMajor = 1000;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Cusolver>> Cusolver::Open() {
-  TESSERA_ASSIGN_OR_RETURN(void* solver,
-                           OpenLibrary({.variable = "TESSERA_CUSOLVER", .file = "libcusolver.so.12"}));
+  TESSERA_ASSIGN_OR_RETURN(void* solver, OpenLibrary({.variable = "TESSERA_CUSOLVER", .file = "libcusolver.so.12"}));
   TESSERA_ASSIGN_OR_RETURN(void* blas, OpenLibrary({.variable = "TESSERA_CUBLAS", .file = "libcublas.so.13"}));
   auto table = std::make_unique<Cusolver>();
   LibraryFunctions take([solver](const char* name) { return dlsym(solver, name); });

@@ -13,9 +13,7 @@ constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
 constexpr size_t kMaxRooms = 1024;
 
 cudaDataType TypeOf(const SolverProblem& p) { return p.is_double ? CUDA_R_64F : CUDA_R_32F; }
-cublasFillMode_t FillOf(const SolverProblem& p) {
-  return p.is_upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER;
-}
+cublasFillMode_t FillOf(const SolverProblem& p) { return p.is_upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER; }
 cusolverEigMode_t ModeOf(const SolverProblem& p) {
   return p.has_vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
 }
@@ -36,9 +34,8 @@ absl::StatusOr<std::unique_ptr<Solvers>> Solvers::Open(const Gpu& gpu) {
   const Cusolver& of = *solvers->library_;
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnCreate", of.DnCreate(&solvers->handle_)));
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnCreateParams", of.DnCreateParams(&solvers->params_)));
-  TESSERA_RETURN_IF_ERROR(
-      Cusolver::Check("cusolverDnSetDeterministicMode",
-                      of.DnSetDeterministicMode(solvers->handle_, CUSOLVER_DETERMINISTIC_RESULTS)));
+  TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnSetDeterministicMode",
+                                          of.DnSetDeterministicMode(solvers->handle_, CUSOLVER_DETERMINISTIC_RESULTS)));
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cublasCreate", of.BlasCreate_v2(&solvers->blas_)));
   return solvers;
 }
@@ -73,9 +70,9 @@ absl::Status Solvers::AskRoom(const SolverProblem& p, Room* room) {
                                                              type, &device, &host));
       break;
     case SolverCall::kGetrf:
-      status = Cusolver::Check("cusolverDnXgetrf_bufferSize",
-                               library_->DnXgetrf_bufferSize(handle_, params_, p.n, p.n, type, At(p.matrix), p.n, type,
-                                                             &device, &host));
+      status = Cusolver::Check(
+          "cusolverDnXgetrf_bufferSize",
+          library_->DnXgetrf_bufferSize(handle_, params_, p.n, p.n, type, At(p.matrix), p.n, type, &device, &host));
       break;
     case SolverCall::kGetrs: break;
     case SolverCall::kTrsm: device = static_cast<size_t>(kBlasWorkspaceBytes); break;
@@ -85,19 +82,18 @@ absl::Status Solvers::AskRoom(const SolverProblem& p, Room* room) {
                                                              At(p.vector), type, &device, &host));
       break;
     case SolverCall::kOrgqr:
-      status = Cusolver::Check(
-          "cusolverDnorgqr_bufferSize",
-          p.is_double ? library_->DnDorgqr_bufferSize(handle_, m, k, n, At<double>(p.matrix), m, At<double>(p.vector),
-                                                      &elements)
-                      : library_->DnSorgqr_bufferSize(handle_, m, k, n, At<float>(p.matrix), m, At<float>(p.vector),
-                                                      &elements));
+      status = Cusolver::Check("cusolverDnorgqr_bufferSize",
+                               p.is_double ? library_->DnDorgqr_bufferSize(handle_, m, k, n, At<double>(p.matrix), m,
+                                                                           At<double>(p.vector), &elements)
+                                           : library_->DnSorgqr_bufferSize(handle_, m, k, n, At<float>(p.matrix), m,
+                                                                           At<float>(p.vector), &elements));
       device = static_cast<size_t>(BytesOf(p, elements));
       break;
     case SolverCall::kSyevd:
-      status = Cusolver::Check("cusolverDnXsyevd_bufferSize",
-                               library_->DnXsyevd_bufferSize(handle_, params_, ModeOf(p), FillOf(p), p.n, type,
-                                                             At(p.matrix), p.n, type, At(p.vector), type, &device,
-                                                             &host));
+      status =
+          Cusolver::Check("cusolverDnXsyevd_bufferSize",
+                          library_->DnXsyevd_bufferSize(handle_, params_, ModeOf(p), FillOf(p), p.n, type, At(p.matrix),
+                                                        p.n, type, At(p.vector), type, &device, &host));
       break;
   }
   *room = {.device = static_cast<int64_t>(device), .host = static_cast<int64_t>(host)};
@@ -120,8 +116,7 @@ absl::Status Solvers::SetStream(CUstream stream, CUdeviceptr workspace, int64_t 
 
 absl::Status Solvers::Enqueue(CUstream stream, const SolverProblem& problem, const Room& room, CUdeviceptr workspace,
                               std::byte* host) {
-  TESSERA_RETURN_IF_ERROR(
-      SetStream(stream, workspace, problem.call == SolverCall::kTrsm ? room.device : int64_t{0}));
+  TESSERA_RETURN_IF_ERROR(SetStream(stream, workspace, problem.call == SolverCall::kTrsm ? room.device : int64_t{0}));
   const uint64_t bytes = problem.is_double ? 8 : 4;
   const uint64_t of_vector = problem.call == SolverCall::kGetrf || problem.call == SolverCall::kGetrs ? 8 : bytes;
   SolverProblem one = problem;
@@ -140,9 +135,9 @@ absl::Status Solvers::SolveTriangle(const SolverProblem& p) {
   const cublasDiagType_t diagonal = p.has_unit_diagonal ? CUBLAS_DIAG_UNIT : CUBLAS_DIAG_NON_UNIT;
   if (p.is_double) {
     const double one = 1;
-    return Cusolver::Check("cublasDtrsm", library_->BlasDtrsm_v2_64(blas_, CUBLAS_SIDE_RIGHT, FillOf(p), op, diagonal,
-                                                                    p.k, p.n, &one, At<double>(p.matrix), p.n,
-                                                                    At<double>(p.right), p.k));
+    return Cusolver::Check("cublasDtrsm",
+                           library_->BlasDtrsm_v2_64(blas_, CUBLAS_SIDE_RIGHT, FillOf(p), op, diagonal, p.k, p.n, &one,
+                                                     At<double>(p.matrix), p.n, At<double>(p.right), p.k));
   }
   const float one = 1;
   return Cusolver::Check("cublasStrsm",
@@ -163,15 +158,14 @@ absl::Status Solvers::RunOne(const SolverProblem& p, const Room& room, CUdevicep
                              library_->DnXpotrf(handle_, params_, FillOf(p), p.n, type, At(p.matrix), p.n, type, device,
                                                 device_bytes, host, host_bytes, info));
     case SolverCall::kGetrf:
-      return Cusolver::Check("cusolverDnXgetrf",
-                             library_->DnXgetrf(handle_, params_, p.n, p.n, type, At(p.matrix), p.n,
-                                                At<int64_t>(p.vector), type, device, device_bytes, host, host_bytes,
-                                                info));
+      return Cusolver::Check("cusolverDnXgetrf", library_->DnXgetrf(handle_, params_, p.n, p.n, type, At(p.matrix), p.n,
+                                                                    At<int64_t>(p.vector), type, device, device_bytes,
+                                                                    host, host_bytes, info));
     case SolverCall::kGetrs:
-      return Cusolver::Check("cusolverDnXgetrs",
-                             library_->DnXgetrs(handle_, params_, p.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, p.n, p.k,
-                                                type, At(p.matrix), p.n, At<int64_t>(p.vector), type, At(p.right), p.n,
-                                                info));
+      return Cusolver::Check(
+          "cusolverDnXgetrs",
+          library_->DnXgetrs(handle_, params_, p.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, p.n, p.k, type,
+                             At(p.matrix), p.n, At<int64_t>(p.vector), type, At(p.right), p.n, info));
     case SolverCall::kTrsm: return SolveTriangle(p);
     case SolverCall::kGeqrf:
       return Cusolver::Check("cusolverDnXgeqrf",
@@ -179,16 +173,15 @@ absl::Status Solvers::RunOne(const SolverProblem& p, const Room& room, CUdevicep
                                                 type, device, device_bytes, host, host_bytes, info));
     case SolverCall::kOrgqr:
       return Cusolver::Check("cusolverDnorgqr",
-                             p.is_double ? library_->DnDorgqr(handle_, m, k, n, At<double>(p.matrix), m,
-                                                              At<double>(p.vector), At<double>(workspace), elements,
-                                                              info)
-                                         : library_->DnSorgqr(handle_, m, k, n, At<float>(p.matrix), m,
-                                                              At<float>(p.vector), At<float>(workspace), elements, info));
+                             p.is_double
+                                 ? library_->DnDorgqr(handle_, m, k, n, At<double>(p.matrix), m, At<double>(p.vector),
+                                                      At<double>(workspace), elements, info)
+                                 : library_->DnSorgqr(handle_, m, k, n, At<float>(p.matrix), m, At<float>(p.vector),
+                                                      At<float>(workspace), elements, info));
     case SolverCall::kSyevd:
-      return Cusolver::Check("cusolverDnXsyevd",
-                             library_->DnXsyevd(handle_, params_, ModeOf(p), FillOf(p), p.n, type, At(p.matrix), p.n,
-                                                type, At(p.vector), type, device, device_bytes, host, host_bytes,
-                                                info));
+      return Cusolver::Check("cusolverDnXsyevd", library_->DnXsyevd(handle_, params_, ModeOf(p), FillOf(p), p.n, type,
+                                                                    At(p.matrix), p.n, type, At(p.vector), type, device,
+                                                                    device_bytes, host, host_bytes, info));
   }
   return absl::InternalError("cuda: an unknown call of cuSOLVER");
 }

@@ -65,7 +65,8 @@ class Case {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = i == j ? 1 : 0;
-          for (int64_t l = 0; l < n; ++l) sum += root[static_cast<size_t>(i * n + l)] * root[static_cast<size_t>(j * n + l)];
+          for (int64_t l = 0; l < n; ++l)
+            sum += root[static_cast<size_t>(i * n + l)] * root[static_cast<size_t>(j * n + l)];
           a[static_cast<size_t>((matrix * n + i) * n + j)] = static_cast<T>(sum);
         }
       }

@@ -66,13 +66,15 @@ void ExpectTransforms(const FourierOp& op, const StridedArray& x, StridedArray& 
   const int64_t extent = x.extents()[dim];
   const double tolerance = SizeBytes(out.dtype()) / (IsComplex(out.dtype()) ? 2 : 1) == 8 ? 0x1p-46 : 0x1p-18;
   for (int64_t line = 0; line < x.size() / extent; ++line) {
-    const int64_t from = line / inner * extent * inner + line % inner, to = line / inner * op.given() * inner + line % inner;
+    const int64_t from = line / inner * extent * inner + line % inner,
+                  to = line / inner * op.given() * inner + line % inner;
     std::vector<Complex> values;
     for (int64_t i = 0; i < extent; ++i) values.push_back(NumberAt(x, from + i * inner));
     const std::vector<Complex> wanted = Transformed(op, values);
     for (int64_t i = 0; i < op.given(); ++i) {
       const Complex want = wanted[static_cast<size_t>(i)], got = NumberAt(out, to + i * inner);
-      ASSERT_LE(std::abs(got - want), tolerance * 20) << ToText(op) << " of " << ToText(x.dtype()) << ", element " << i << " of line " << line << ": " << got << ", not " << want;
+      ASSERT_LE(std::abs(got - want), tolerance * 20) << ToText(op) << " of " << ToText(x.dtype()) << ", element " << i
+                                                      << " of line " << line << ": " << got << ", not " << want;
     }
   }
 }
@@ -86,8 +88,8 @@ TEST(FourierKinds, AreWhatTheirDefinitionSays) {
       x.FillSmall(8);
       for (const int64_t dim : {1, 2}) {
         for (const int64_t n : {1, 6, 9}) {
-          for (const FourierKind kind : {FourierKind::kForward, FourierKind::kBackward, FourierKind::kRealForward,
-                                         FourierKind::kRealBackward}) {
+          for (const FourierKind kind :
+               {FourierKind::kForward, FourierKind::kBackward, FourierKind::kRealForward, FourierKind::kRealBackward}) {
             if (IsComplex(dtype) && kind == FourierKind::kRealForward) continue;
             for (const FourierScale scale : {FourierScale::kNone, FourierScale::kByLength}) {
               const FourierOp op{.kind = kind, .dim = dim, .length = n, .scale = scale};

@@ -19,7 +19,8 @@ constexpr int64_t kBatch = 2, kSides = 3;
 
 double At(const StridedArray& array, int64_t i) { return array.Get(i).f; }
 
-absl::StatusOr<StridedArray> Computed(const LinalgOp& op, const std::vector<const StridedArray*>& inputs, Layout layout) {
+absl::StatusOr<StridedArray> Computed(const LinalgOp& op, const std::vector<const StridedArray*>& inputs,
+                                      Layout layout) {
   std::vector<KernelInput> operands;
   std::vector<Shape> extents;
   for (const StridedArray* input : inputs) {
@@ -101,7 +102,8 @@ StridedArray Definite(DType dtype, int64_t n, Layout layout) {
   StridedArray a(dtype, {kBatch, n, n}, layout);
   for (int64_t i = 0; i < a.size(); ++i) {
     const int64_t row = i / n % n, column = i % n;
-    a.Set(i, ValueOf(dtype, row == column ? 4 + static_cast<double>(row) : 1.0 / (1 + static_cast<double>(row + column))));
+    a.Set(i,
+          ValueOf(dtype, row == column ? 4 + static_cast<double>(row) : 1.0 / (1 + static_cast<double>(row + column))));
   }
   return a;
 }
