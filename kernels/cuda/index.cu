@@ -1,14 +1,9 @@
 // gather, scatter and scan along a dim. An index that is out of range is written to the fault word, and left out.
 
-#include "kernels/cuda/combine.cuh"
+#include "kernels/cuda/combine_wide.cuh"
 #include "kernels/cuda/scan_parameters.h"
 
 namespace tessera::cuda {
-
-// The first one is kept; index 0, bad where there is no element alone, is told from none.
-__device__ inline void Fault(u64* word, i64 index) {
-  atomicCAS(word, u64(0), index == 0 ? u64(1) << 63 : static_cast<u64>(index));
-}
 
 template <int kBytes>
 __device__ inline void Gather(const GatherParameters& p) {
@@ -50,24 +45,6 @@ __device__ inline void CheckRange(const CheckRangeParameters& p) {
 TESSERA_CHECK_RANGE(i64, i64)
 TESSERA_CHECK_RANGE(f32, float)
 TESSERA_CHECK_RANGE(f64, double)
-
-// Combines two numbers of the dtype into one of it: rounded, and cut to its bits.
-template <DTypes kOf>
-__device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {
-  Wide w;
-  if (dtype == kC64Code) return ToWide(Combine(op, FromWide<C64>(a), FromWide<C64>(b)));
-  if (dtype == kC128Code) return ToWide(Combine(op, FromWide<C128>(a), FromWide<C128>(b)));
-  if (kOf == DTypes::kAny && dtype == kBoolCode) {
-    w.i = op == kCodeMin || op == kCodeProduct ? a.i & b.i : a.i | b.i;
-  } else if (IsFloatCode(dtype)) {
-    w.real = RoundFloat<kOf>(dtype, Combine(op, a.real, b.real));
-  } else if (dtype == kU64Code) {
-    w.i = static_cast<i64>(Combine(op, static_cast<u64>(a.i), static_cast<u64>(b.i)));
-  } else {
-    w.i = CutInteger(dtype, Combine(op, a.i, b.i));
-  }
-  return w;
-}
 
 // A thread a line along the dim, its updates one after the other: their order is that of the numbers.
 extern "C" __global__ void scatter(const __grid_constant__ ScatterParameters p) {

@@ -37,8 +37,8 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
-  absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return HasGpuKernel(op, call.output_dtype); }
-  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return HasGpuKernel(op, call.output_dtype); }
+  absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return LaunchLinalg(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const FourierOp& op) const { return LaunchFourier(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const PoolOp& op) const { return LaunchPool(op, call, workspace); }
 };
@@ -68,6 +68,9 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   if (const auto* scan = std::get_if<ScanOp>(call.op)) return ScanWorkspaceBytes(*scan, call);
   if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
   if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
+  if (const auto* scatter = std::get_if<ScatterOp>(call.op)) return ScatterWorkspaceBytes(*scatter, call);
+  if (const auto* linalg = std::get_if<LinalgOp>(call.op)) return LinalgWorkspaceBytes(*linalg, call);
+  if (const auto* fourier = std::get_if<FourierOp>(call.op)) return FourierWorkspaceBytes(*fourier, call);
   return 0;
 }
 
@@ -90,12 +93,13 @@ absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType
 
 bool MayFault(const LocalOp& op) {
   return std::holds_alternative<GatherOp>(op) || std::holds_alternative<ScatterOp>(op) ||
-         std::holds_alternative<CheckRangeOp>(op);
+         std::holds_alternative<CheckRangeOp>(op) || std::holds_alternative<LinalgOp>(op);
 }
 
 absl::Status FaultOf(const KernelCall& call, int64_t fault_word) {
   if (fault_word == 0) return absl::OkStatus();
   if (const auto* check = std::get_if<CheckRangeOp>(call.op)) return NumberFaultOf(*check, call, fault_word);
+  if (const auto* linalg = std::get_if<LinalgOp>(call.op)) return LinalgFaultOf(*linalg, fault_word);
   const char* kernel = "gather";
   int64_t dim = 0, extent = 0;
   if (const auto* gather = std::get_if<GatherOp>(call.op)) {

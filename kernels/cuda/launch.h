@@ -22,6 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/dnn_graph.h"
+#include "kernels/cuda/fourier_problem.h"
+#include "kernels/cuda/solver_problem.h"
 #include "kernels/kernel.h"
 
 namespace tessera::cuda {
@@ -74,7 +76,8 @@ struct DnnProblem {
   std::vector<Launch> otherwise = {};
 };
 
-using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem>;
+// A FourierProblem is cuFFT's alone, and a SolverProblem cuSOLVER's: where these aren't, the host computes the op.
+using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem, FourierProblem, SolverProblem>;
 
 // Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
 // in the end however many there are.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/radix_steps.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/ops/check_range.h"
 #include "schemas/ops/gpu_kernels.h"
@@ -120,6 +121,18 @@ absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, c
   return Steps{MakeLaunch(absl::StrCat("gather_", bytes), p, GridOf(p.nest.size))};
 }
 
+int64_t ScatterWorkspaceBytes(const ScatterOp& op, const KernelCall& call) {
+  if (!Validate(op, call).ok()) return 0;
+  const KernelInput& updates = call.inputs[2];
+  const size_t dim = static_cast<size_t>(op.dim);
+  if (!CheckExtents("scatter", op.dim, call.output_extents, updates.extents).ok()) return 0;
+  const absl::StatusOr<Strides> strides = IndexStrides("scatter", call.inputs[1], dim, updates.extents);
+  const absl::StatusOr<Interval> own = OwnRange("scatter", dim, op.whole, call);
+  if (!strides.ok() || !own.ok() || NumElements(updates.extents) == 0) return 0;
+  const SortedScatter sorted{.dim = dim, .own = own->size(), .updates = updates.extents, .index_strides = *strides};
+  return sorted.is_faster() ? RadixBuffers::Bytes(sorted.sort()) : 0;
+}
+
 absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace) {
   TESSERA_RETURN_IF_ERROR(Validate(op, call));
   const KernelInput &data = call.inputs[0], &indices = call.inputs[1], &updates = call.inputs[2];
@@ -155,6 +168,11 @@ absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call,
   p.update_stride = StridesOf(updates)[dim];
   p.dtype = static_cast<int>(call.output_dtype);
   p.op = kOps[static_cast<size_t>(op.mode)];
+  const SortedScatter sorted{.dim = dim, .own = own.size(), .updates = updates.extents, .index_strides = index_strides};
+  if (sorted.is_faster()) {
+    TESSERA_RETURN_IF_ERROR(AddSortedScatter(sorted, p, call.output_strides, StridesOf(updates), workspace, &steps));
+    return steps;
+  }
   Shape lines = updates.extents;
   lines[dim] = 1;
   p.lines = MakeNest<3>(lines, {call.output_strides, index_strides, StridesOf(updates)});

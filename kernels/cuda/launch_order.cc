@@ -1,6 +1,7 @@
 // Launches of ops that compare: first extremes, sorting, merging, searching.
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/radix_steps.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/types/status_macros.h"
 
@@ -45,6 +46,8 @@ absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const
 // ---- sorting
 
 int64_t SortWorkspaceBytes(const SortOp& op, const KernelCall& call) {
+  const bool fits = op.dim >= 0 && static_cast<size_t>(op.dim) < call.inputs[0].extents.size();
+  if (fits && IsSortedByDigits(op, call)) return RadixSortBytes(op, call);
   return 4 * Pieces::Rounded(NumElements(call.inputs[0].extents) * 8);
 }
 
@@ -61,6 +64,7 @@ absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const
   if (IsComplex(input.dtype)) return NoKernelFor("sort", input.dtype);
   const int64_t elements = NumElements(input.extents);
   if (elements == 0) return Steps();
+  if (IsSortedByDigits(op, call)) return LaunchRadixSort(op, call, workspace);
   Pieces pieces(workspace);
   std::array<void*, 4> buffers = {};
   for (void*& buffer : buffers) {

@@ -136,12 +136,18 @@ absl::StatusOr<Steps> LaunchMerge(const MergeOp& op, const KernelCall& call, con
 absl::StatusOr<Steps> LaunchSearchSorted(const SearchSortedOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchGather(const GatherOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchScatter(const ScatterOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t ScatterWorkspaceBytes(const ScatterOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchFourier(const FourierOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t FourierWorkspaceBytes(const FourierOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchLinalg(const LinalgOp& op, const KernelCall& call, const Workspace& workspace);
+int64_t LinalgWorkspaceBytes(const LinalgOp& op, const KernelCall& call);
+absl::Status LinalgFaultOf(const LinalgOp& op, int64_t fault_word);
 // Copies that can't fail.
 void AddCopy(absl::Span<const int64_t> extents, int64_t element_bytes, const void* source,
              absl::Span<const int64_t> source_strides, void* destination, absl::Span<const int64_t> destination_strides,

@@ -57,8 +57,22 @@ struct Visitor {
     return op.from == GatherFrom::kOwn ? absl::OkStatus() : None(op);
   }
   absl::Status operator()(const FilterOp& op) const { return None(op); }
-  absl::Status operator()(const LinalgOp& op) const { return None(op); }
-  absl::Status operator()(const FourierOp& op) const { return None(op); }
+  // By a library, from some size on.
+  absl::Status operator()(const LinalgOp& op) const {
+    switch (op.kind) {
+      case LinalgKind::kCholesky:
+      case LinalgKind::kTriangularSolve:
+      case LinalgKind::kSolve:
+      case LinalgKind::kInv:
+      case LinalgKind::kQr:
+      case LinalgKind::kEigh:
+      case LinalgKind::kEigvalsh:
+        if (output == DType::kF32 || output == DType::kF64) return absl::OkStatus();
+        break;
+      default: break;
+    }
+    return None(op);
+  }
   absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
@@ -86,9 +100,9 @@ absl::Status HasGpuKernel(const Expression& expression) {
 std::string_view PlaceOnGpu(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kComposite: return "as its rows";
-    case OpFamily::kFourier:
-    case OpFamily::kGrouped:
-    case OpFamily::kMatrices: return "host";
+    case OpFamily::kFourier: return "cuFFT where it is, else host";
+    case OpFamily::kGrouped: return "host";
+    case OpFamily::kMatrices: return "f32 and f64 by cuSOLVER where it has them, else host";
     case OpFamily::kContraction: return "kernel, floats by cuBLASLt where it is";
     case OpFamily::kAttention: return "kernel, f16 and bf16 by cuDNN where it is";
     case OpFamily::kWindows: return row.min_operands == 2 ? "kernel, f16, bf16 and f32 by cuDNN where it is" : "kernel";

@@ -35,6 +35,7 @@
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
+#include "server/device/cuda/transforms.h"
 
 namespace tessera::bench {
 namespace {
@@ -138,6 +139,21 @@ class Direct {
                              dnn_->Prepare(call, cuda::kMaxConvolutionWorkspaceBytes));
     return dnn_->Enqueue(stream_, parts, cuda::AddressOf(dnn_workspace_->data()));
   }
+  // By a plan of cuFFT, from the memory's first half to the second.
+  absl::Status Transform(int64_t lines, int64_t length) {
+    if (transforms_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(transforms_, cuda::Transforms::Open(gpu_));
+      TESSERA_ASSIGN_OR_RETURN(transforms_workspace_,
+                               cuda::MakeMemory(gpu_, cuda::kMaxFourierWorkspaceBytes, cuda::Sharing::kPrivate));
+    }
+    const cuda::FourierProblem problem{
+        .shape = {.length = length, .batch = lines, .input_distance = length, .output_distance = length},
+        .input = cuda::AddressOf(first()),
+        .output = cuda::AddressOf(second())};
+    TESSERA_ASSIGN_OR_RETURN(const cuda::Transforms::Parts parts,
+                             transforms_->Prepare(problem, cuda::kMaxFourierWorkspaceBytes));
+    return transforms_->Enqueue(stream_, parts, cuda::AddressOf(transforms_workspace_->data()));
+  }
   absl::Status Await() { return Check("cuStreamSynchronize", gpu_.driver->StreamSynchronize(stream_)); }
 
  private:
@@ -154,6 +170,8 @@ class Direct {
   std::unique_ptr<cuda::Products> products_;
   std::unique_ptr<DeviceMemory> dnn_workspace_;
   std::unique_ptr<cuda::DnnPlans> dnn_;
+  std::unique_ptr<DeviceMemory> transforms_workspace_;
+  std::unique_ptr<cuda::Transforms> transforms_;
 };
 
 // A worker's Device in this process.
@@ -290,7 +308,15 @@ class Figures {
     const int64_t line = sizes_.pixels;
     TESSERA_RETURN_IF_ERROR(
         AddConvolution("conv_bf16", DType::kBF16, {sizes_.images, 4 * wide, line, line}, {4 * wide, 4 * wide, 3, 3}));
-    return AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3});
+    TESSERA_RETURN_IF_ERROR(
+        AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3}));
+    TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_a_vector", 1, sizes_.rows * sizes_.rows));
+    TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_rows", sizes_.rows, sizes_.rows));
+    // Within 1.1 times what PyTorch took on an H100.
+    TESSERA_RETURN_IF_ERROR(AddMatrices("cholesky", "cholesky", sizes_.rows, 1, 2.16e-3));
+    TESSERA_RETURN_IF_ERROR(AddMatrices("solve", "solve", sizes_.rows, 2, 20.2e-3));
+    TESSERA_RETURN_IF_ERROR(AddMatrices("qr", "qr", sizes_.rows / 2, 1, 12.3e-3));
+    return AddMatrices("eigh", "eigh", sizes_.rows / 4, 1, 13.1e-3);
   }
 
  private:
@@ -403,7 +429,17 @@ class Figures {
     TESSERA_ASSIGN_OR_RETURN(const Tensor few, mixed(few_rows));
     TESSERA_ASSIGN_OR_RETURN(const Tensor updates, Ones(DType::kF32, {few_rows, columns}));
     const auto add = [&] { return ops::Scatter(x, few, updates, {.axis = {{0}}, .mode = "add"}); };
-    return bench_.Add("scatter_add_of_rows", 0.7, 1, InARow(add), "device copy", DirectCopy());
+    TESSERA_RETURN_IF_ERROR(bench_.Add("scatter_add_of_rows", 0.7, 1, InARow(add), "device copy", DirectCopy()));
+    // As gradients of an embedding: as many updates as there are rows, most rows have one.
+    const auto add_all = [&] { return ops::Scatter(x, all, x, {.axis = {{0}}, .mode = "add"}); };
+    TESSERA_RETURN_IF_ERROR(
+        bench_.Add("scatter_add_of_all_rows", 0.4, 1, InARow(add_all), "device copy", DirectCopy()));
+    // A quarter of the bytes that a copy of all has; 4 passes over keys, and over places.
+    TESSERA_ASSIGN_OR_RETURN(const Tensor keys, Numbers(DType::kF32, {sizes_.bytes / 16}, 7));
+    const auto sort = [&] { return ops::Sort(keys, {}); };
+    TESSERA_RETURN_IF_ERROR(bench_.Add("sort_of_a_vector", 0.075, 1, InARow(sort), "device copy", DirectCopy(), 0.25));
+    const auto argsort = [&] { return ops::Argsort(keys, {}); };
+    return bench_.Add("argsort_of_a_vector", 0.075, 1, InARow(argsort), "device copy", DirectCopy(), 0.25);
   }
 
   absl::Status AddTransfers() {
@@ -560,6 +596,44 @@ class Figures {
           return ops::ConvWindows(images, by, {1, 1}, {1, 1}, {1, 1});
         },
         cuda::ConvolutionByDnn(op, call));
+  }
+
+  // A function of f32 matrices [n, n], which are symmetric and positive definite: the most of each row is on the
+  // diagonal.
+  absl::Status AddMatrices(const std::string& name, const std::string& function, int64_t n, size_t operands,
+                           double goal_s) {
+    Creation creation;
+    creation.shape = {n, n};
+    creation.dtype = DType::kF32;
+    creation.mesh = mesh_;
+    creation.placements = Placements{Placement::Replicate()};
+    TESSERA_ASSIGN_OR_RETURN(const Tensor one, ops::Eye(session_, creation, {Scalar::Int(0)}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor large, ops::Multiply(one, static_cast<double>(n)));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor ones, Ones(DType::kF32, {n, n}));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor matrix, ops::Add(large, ones));
+    const std::vector<Operand> all(operands, Operand(matrix));
+    return bench_.AddWithin("linalg_" + name, goal_s, [&]() -> absl::StatusOr<double> {
+      const Clock::time_point start = Clock::now();
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<Tensor> results, ops::MatrixFunction(all, function, {}));
+      TESSERA_RETURN_IF_ERROR(results[0].Wait());
+      return SecondsSince(start);
+    });
+  }
+
+  // Beside a plan of cuFFT that this process gives the library.
+  absl::Status AddTransform(const std::string& name, int64_t lines, int64_t length) {
+    if (absl::Status status = direct_.Transform(lines, length); !status.ok()) {
+      bench_.Skip(name, status);
+      return absl::OkStatus();
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Tensor x, Numbers(DType::kC64, {lines, length}, 6));
+    const auto limit = [&](int count) -> absl::Status {
+      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.Transform(lines, length));
+      return direct_.Await();
+    };
+    return bench_.Add(name, 0.95, sizes_.passes,
+                      InARow([&] { return ops::Fft(x, {.n = {}, .axis = {{1}}, .norm = "backward"}); }), "cuFFT",
+                      limit);
   }
 
   const Sizes& sizes_;

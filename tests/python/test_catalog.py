@@ -174,7 +174,7 @@ def test_the_catalog_is_shown_without_a_server():
     assert places["matmul"] == "kernel, floats by cuBLASLt where it is"
     assert places["attention"] == "kernel, f16 and bf16 by cuDNN where it is"
     assert places["sin"] == "kernel, complex numbers on the host"
-    assert places["matrix_function"] == places["fft"] == "host" and places["softmax"] == "as its rows"
+    assert places["matrix_function"] == "f32 and f64 by cuSOLVER where it has them, else host" and places["fft"] == "cuFFT where it is, else host" and places["softmax"] == "as its rows"
     assert "COMPUTED BY" in subprocess.run([tool, "ops", "--device", "cuda"], capture_output=True, text=True, check=True).stdout
     nothing = subprocess.run([tool, "ops", "frobnicate"], capture_output=True, text=True)
     assert nothing.returncode == 1 and "frobnicate" in nothing.stderr

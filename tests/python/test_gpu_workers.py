@@ -105,6 +105,7 @@ def test_a_gpu_that_is_not_there_is_named(gpu):
     ("TESSERA_CUBLASLT", "/etc/passwd", "products are computed by the image's own kernels: no cuBLASLt: /etc/passwd: invalid ELF header"),
     ("TESSERA_CUBLASLT", "libm.so.6", "products are computed by the image's own kernels: no cuBLASLt: libm.so.6 has no cublasLtCreate"),
     ("TESSERA_CUDNN", "libm.so.6", "are computed by the image's own kernels: cuDNN has no cudnnGetVersion"),
+    ("TESSERA_CUFFT", "libm.so.6", "Fourier transforms are computed on the host: cuFFT has no cufftCreate"),
     ("TESSERA_NVRTC", "/etc/passwd", "is computed on the host: maps: no NVRTC: /etc/passwd: invalid ELF header"),
     ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
 def test_a_library_that_is_another_thing_is_named_and_done_without(gpu, monkeypatch, new_cluster, variable, library, said):
@@ -118,6 +119,7 @@ def test_a_library_that_is_another_thing_is_named_and_done_without(gpu, monkeypa
     np.testing.assert_array_equal((x * 2 + 1).full_tensor(), a * 2 + 1)
     images = ts.astype(x, np.float32).reshape((1, 1, 8, 8))
     np.testing.assert_array_equal(ts.conv2d(images, images).full_tensor(), [[[[np.sum(a * a)]]]])
+    np.testing.assert_allclose(ts.fft.fft(x).full_tensor(), np.fft.fft(a), atol=1e-9)
     assert said in cluster.log_tail(0)
 
 
@@ -135,13 +137,16 @@ def test_the_figures_of_a_gpu_are_all_measured(gpu):
     figures = json.loads(done.stdout)["figures"]
     assert list(figures) == ["matmul_bf16_32", "matmul_f32_16", "matmul_tf32_16", "linear_f32_16", "linear_tf32_16",
                              "chain_of_6_maps", "sum", "softmax", "sum_of_rows", "sum_of_columns", "max", "argmax_of_rows", "argmax_of_columns",
-                             "cumulative_sum_of_rows", "cumulative_sum_of_a_vector", "gather_of_rows", "scatter_add_of_rows", "upload", "download",
+                             "cumulative_sum_of_rows", "cumulative_sum_of_a_vector", "gather_of_rows", "scatter_add_of_rows",
+                             "scatter_add_of_all_rows", "sort_of_a_vector", "argsort_of_a_vector", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
-                             "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "conv_bf16", "conv_f32"]
+                             "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "conv_bf16", "conv_f32",
+                             "fft_of_a_vector", "fft_of_rows", "linalg_cholesky", "linalg_solve", "linalg_qr", "linalg_eigh"]
     for name, figure in figures.items():
         assert 0 < figure["seconds"] <= figure["median_seconds"], (name, figure)
         assert isinstance(figure["reached"], bool) and f"{name} " in done.stderr
-        assert ("goal_seconds" in figure) == name.startswith("tiny_op") and ("limit_seconds" in figure) != name.startswith("tiny_op")
+        has_no_limit = name.startswith(("tiny_op", "linalg"))
+        assert ("goal_seconds" in figure) == has_no_limit and ("limit_seconds" in figure) != has_no_limit
 
 
 @needs_gpu
@@ -189,6 +194,62 @@ def test_attentions_and_convolutions_are_cudnns_where_it_is(gpu, monkeypatch, ne
     got = ts.conv2d(images, by, padding=1).full_tensor()
     np.testing.assert_allclose(got, np.einsum("nchwij,ocij->nohw", padded, w.astype(np.float64)), atol=1e-4)
     said = "attentions and convolutions are computed by the image's own kernels: no libcudnn.so.9: /nowhere/libcudnn.so.9"
+    assert all((said in cluster.log_tail(worker)) != is_there for worker in range(2))
+
+
+@needs_gpu
+@pytest.mark.parametrize("is_there", [True, False])
+def test_transforms_are_cuffts_where_it_is(gpu, monkeypatch, new_cluster, rng, is_there):
+    """Lines are sharded, and columns: each worker has plans of its own. The worker says where its host computes."""
+    if is_there:
+        needs_library("libcufft.so.12", "TESSERA_CUFFT")
+    else:
+        monkeypatch.setenv("TESSERA_CUFFT", "/nowhere/libcufft.so.12")
+    cluster = new_cluster(workers=2, memory="32MiB", device="cuda")
+    session = cluster.connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    a = rng.standard_normal((6, 10, 8)).astype(np.float32)
+    x = session.distribute_tensor(a, mesh, [ts.Shard(0)])
+    for axis in range(3):
+        np.testing.assert_allclose(ts.fft.fft(x, axis=axis).full_tensor(), np.fft.fft(a, axis=axis), atol=1e-4)
+        half = ts.fft.rfft(x, axis=axis, norm="ortho")
+        np.testing.assert_allclose(half.full_tensor(), np.fft.rfft(a, axis=axis, norm="ortho"), atol=1e-4)
+        np.testing.assert_allclose(ts.fft.irfft(half, axis=axis, norm="ortho").full_tensor(), a, atol=1e-4)
+    np.testing.assert_allclose(ts.fft.fftn(x).full_tensor(), np.fft.fftn(a), atol=1e-3)
+    steps = ts.explain(lambda x: ts.fft.fft(x, axis=2), x).steps
+    assert [step.endswith(", by cuFFT where it is, else on the host") for step in steps] == ["fourier" in step for step in steps]
+    said = "Fourier transforms are computed on the host: no libcufft.so.12: /nowhere/libcufft.so.12"
+    assert all((said in cluster.log_tail(worker)) != is_there for worker in range(2))
+
+
+@needs_gpu
+@pytest.mark.parametrize("is_there", [True, False])
+def test_functions_of_matrices_are_cusolvers_where_it_is(gpu, monkeypatch, new_cluster, rng, is_there):
+    """Matrices of a batch are sharded. The worker says where its host computes."""
+    if is_there:
+        needs_library("libcusolver.so.12", "TESSERA_CUSOLVER")
+        needs_library("libcublas.so.13", "TESSERA_CUBLAS")
+    else:
+        monkeypatch.setenv("TESSERA_CUSOLVER", "/nowhere/libcusolver.so.12")
+    monkeypatch.setenv("TESSERA_CUSOLVER_LEAST", "0")
+    cluster = new_cluster(workers=2, memory="32MiB", device="cuda")
+    session = cluster.connect()
+    mesh = session.init_device_mesh("cuda", (2,))
+    a = rng.standard_normal((4, 6, 6))
+    a = a @ a.swapaxes(1, 2) + np.eye(6)
+    b = rng.standard_normal((4, 6, 3))
+    x, y = (session.distribute_tensor(array, mesh, [ts.Shard(0)]) for array in (a, b))
+    np.testing.assert_allclose(ts.linalg.cholesky(x).full_tensor(), np.linalg.cholesky(a), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(ts.linalg.solve(x, y).full_tensor(), np.linalg.solve(a, b), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(ts.linalg.inv(x).full_tensor(), np.linalg.inv(a), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(ts.linalg.eigvalsh(x).full_tensor(), np.linalg.eigvalsh(a), rtol=1e-9, atol=1e-9)
+    q, r = (part.full_tensor() for part in ts.linalg.qr(y))
+    np.testing.assert_allclose(q @ r, b, atol=1e-9)
+    with pytest.raises(ts.LinAlgError, match="cholesky: not positive definite"):
+        ts.linalg.cholesky(x * -1).wait()
+    with pytest.raises(ts.LinAlgError, match="solve: singular matrix"):
+        ts.linalg.solve(x * 0, y).wait()
+    said = "functions of matrices are computed on the host: no libcusolver.so.12: /nowhere/libcusolver.so.12"
     assert all((said in cluster.log_tail(worker)) != is_there for worker in range(2))
 
 
@@ -514,9 +575,10 @@ def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(gpu, new_cluster, 
     np.testing.assert_allclose((ts.linalg.inv(x * 2) + 1).full_tensor(), np.linalg.inv(a * 2) + 1, rtol=1e-12)
     np.testing.assert_allclose(ts.fft.fft(x, axis=1).full_tensor(), np.fft.fft(a, axis=1), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(ts.exp(x * 1j).full_tensor(), np.exp(a * 1j), rtol=1e-12)
-    steps = ts.explain(lambda x: ts.linalg.inv(x * 2), x).steps
-    assert [step.endswith(", on the host") for step in steps] == ["linalg" in step for step in steps]
-    assert any("linalg" in step for step in steps)
+    for function, who in ((ts.linalg.inv, ", by cuSOLVER where it is, else on the host"), (ts.linalg.svdvals, ", on the host")):
+        steps = ts.explain(lambda x, function=function: function(x * 2), x).steps
+        assert [step.endswith(who) for step in steps] == ["linalg" in step for step in steps]
+        assert any("linalg" in step for step in steps)
     with pytest.raises(ts.LinAlgError, match="cholesky: not positive definite"):
         ts.linalg.cholesky(x * -1).wait()
     assert float(x.sum()) == pytest.approx(a.sum())

@@ -31,6 +31,9 @@ class Library(NamedTuple):
 LIBRARIES = (
     Library("cuBLASLt", "TESSERA_CUBLASLT", ("libcublasLt.so.13",), "dotted(library.cublasLtGetVersion())"),
     Library("cuDNN", "TESSERA_CUDNN", ("libcudnn.so.9",), "dotted(library.cudnnGetVersion())"),
+    Library("cuFFT", "TESSERA_CUFFT", ("libcufft.so.12",), "'.'.join(map(str, divmod(numbers(library.cufftGetVersion, 1)[0], 1000)))"),
+    Library("cuSOLVER", "TESSERA_CUSOLVER", ("libcusolver.so.12",), "'.'.join(map(str, divmod(numbers(library.cusolverGetVersion, 1)[0], 1000)))"),
+    Library("cuBLAS", "TESSERA_CUBLAS", ("libcublas.so.13",), "'.'.join(str(library.cublasGetProperty(i, ctypes.byref(n := ctypes.c_int())) or n.value) for i in range(2))"),
     Library("NCCL", "TESSERA_NCCL", ("libnccl.so.2",), "dotted(numbers(library.ncclGetVersion, 1)[0])"),
     Library("NVRTC", "TESSERA_NVRTC", ("libnvrtc.so.13", "libnvrtc.so.12"), "'.'.join(map(str, numbers(library.nvrtcVersion, 2)))"),
 )

@@ -16,6 +16,8 @@ PROGRAMS = (
     "tests/conformance/device/cuda_dnn_test",
     "tests/conformance/device/cuda_host_steps_test",
     "tests/conformance/device/cuda_products_test",
+    "tests/conformance/device/cuda_solvers_test",
+    "tests/conformance/device/cuda_transforms_test",
     "tests/conformance/device/kernels_on_device_test",
     "tests/conformance/device/matrices_on_device_test",
     "tests/conformance/device/products_on_device_test",
@@ -68,6 +70,8 @@ STEPS = (
          ("--gtest_filter=MatmulKernel.Agrees*:MatmulKernel.Empty*",), 240),
     # Each plan has the same bits each time, also where another process computes beside it.
     Step("dnn", "attentions and convolutions by cuDNN", f"{DEVICE_TESTS}/cuda_dnn_test", (), 120, needs="cuDNN", prints=True),
+    Step("cufft", "Fourier transforms by cuFFT", f"{DEVICE_TESTS}/cuda_transforms_test", (), 60, needs="cuFFT", prints=True),
+    Step("cusolver", "functions of matrices by cuSOLVER", f"{DEVICE_TESTS}/cuda_solvers_test", (), 60, needs="cuSOLVER", prints=True),
     Step("device", "device conformance", f"{DEVICE_TESTS}/cuda_device_test", ("--gtest_filter=*:-CudaDeviceHazards.*",)),
     Step("host_steps", "steps on the host", f"{DEVICE_TESTS}/cuda_host_steps_test", ("--gtest_filter=*:-Nvrtc/*Fails",)),
     Step("kernels", "kernels", f"{DEVICE_TESTS}/kernels_on_device_test", (f"--gtest_filter={NOT_OF_THE_KERNELS}",), 300),

@@ -107,6 +107,13 @@ std::vector<std::string> StepLinesOn(const Topology& topology, absl::FunctionRef
     if (is_product) lines[s] += ", by cuBLASLt where it is";
     // From some size on, and in layouts that it takes: the worker says where it does without.
     if (local != nullptr && IsForCudnn(local->op, dtype_of(local->output))) lines[s] += ", by cuDNN where it is";
+    if (local != nullptr && std::holds_alternative<FourierOp>(local->op)) {
+      lines[s] += ", by cuFFT where it is, else on the host";
+    }
+    if (local != nullptr && std::holds_alternative<LinalgOp>(local->op) &&
+        HasGpuKernel(local->op, dtype_of(local->output)).ok()) {
+      lines[s] += ", by cuSOLVER where it is, else on the host";
+    }
     lines[s] += TransportOf(plan.steps[s], topology, has_nccl);
     if (!calls[s].empty()) lines[s] += StrCat("'s ", calls[s]);
   }

@@ -383,17 +383,21 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
     status = launcher_->Enqueue(stream.get(), work, turn);
   }
   if (turn.replaced != nullptr) LetGoLater(turn.replaced);
-  if (turn.replaced_dnn != nullptr) LetGoLater(turn.replaced_dnn);
   stream.wants_clear = turn.wants == Launcher::Wants::kClear;
   if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
   if (turn.wants != Launcher::Wants::kNothing) return status;
   Fail(stream, stream.Submitted(turn.operations + (turn.replaced == nullptr ? 0 : 1)));  // a larger workspace's zeros
+  // Behind this work: some of it may use them.
+  for (std::shared_ptr<DeviceMemory>& memory : turn.replaced_of_library) LetGoLater(std::move(memory));
+  for (std::shared_ptr<std::byte[]>& memory : turn.of_host) LetGoLater(std::shared_ptr<void>(memory, memory.get()));
   was_at_work_ = true;
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   WarnOnce(launcher_->dnn_error(),
            "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
+  WarnOnce(launcher_->transform_error(), "Fourier transforms are computed on the host: ", &has_warned_of_transforms_);
+  WarnOnce(launcher_->solver_error(), "functions of matrices are computed on the host: ", &has_warned_of_solvers_);
   const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }

@@ -145,6 +145,7 @@ class CudaDevice::Loop {
   PinnedSlots reads_;
   HostThread host_;
   bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
+  bool has_warned_of_transforms_ = false, has_warned_of_solvers_ = false;
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;

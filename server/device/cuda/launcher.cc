@@ -18,6 +18,8 @@ constexpr int64_t kZeroBytes = 256;                       // at the start of a w
 constexpr int64_t kMinWorkspaceBytes = int64_t{2} << 20;  // docs/limits.md: gpu_workspace_bytes
 constexpr uint32_t kDefaultSharedBytes = 48 << 10;        // more is asked for by an attribute of the kernel
 constexpr uint64_t kOperationsOfDnnCall = 4;              // a call may be several kernels and fills
+constexpr uint64_t kOperationsOfSolver = 32;              // likewise: a factorization goes block by block
+constexpr uint64_t kOperationsOfTransform = 8;            // likewise: a kernel for a few factors of the length
 
 // Both sides in one piece: the driver's own copy is the fastest.
 bool IsContiguous(const CopyWork& copy) {
@@ -92,6 +94,9 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
     launcher->least_dnn_multiplications_ = std::atof(least);
+  }
+  if (const char* least = std::getenv("TESSERA_CUSOLVER_LEAST"); least != nullptr) {
+    launcher->least_solver_extent_ = std::atoll(least);
   }
   return launcher;
 }
@@ -261,6 +266,8 @@ absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn
     }
     absl::Status operator()(const Fill& fill) const { return launcher.Run(stream, fill); }
     absl::Status operator()(const DnnProblem& problem) const { return launcher.Run(stream, problem, turn); }
+    absl::Status operator()(const FourierProblem& problem) const { return launcher.Run(stream, problem, turn); }
+    absl::Status operator()(const SolverProblem& problem) const { return launcher.Run(stream, problem, turn); }
   };
   for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, turn}, step));
   return absl::OkStatus();
@@ -324,6 +331,21 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
         if (!parts.ok() && !absl::IsUnimplemented(parts.status())) return parts.status();
         if (parts.ok()) of_step = kOperationsOfDnnCall * parts->calls.size();
       }
+    } else if (const auto* transform = std::get_if<FourierProblem>(&step); transform != nullptr) {
+      if (transforms_.has_value() && !transforms_->ok())
+        return absl::UnimplementedError(transforms_->status().message());
+      needs_clear = true;
+      if (turn.is_clear) {
+        TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(*transform));
+        of_step = kOperationsOfTransform * parts.calls.size();
+      }
+    } else if (const auto* solver = std::get_if<SolverProblem>(&step); solver != nullptr) {
+      if (solver->least_extent < least_solver_extent_) return absl::UnimplementedError("cuda: matrices that are small");
+      if (solvers_.has_value() && !solvers_->ok()) return absl::UnimplementedError(solvers_->status().message());
+      needs_clear = true;
+      if (turn.is_clear) TESSERA_RETURN_IF_ERROR(RoomOfSolver(*solver).status());
+      // More of a large batch than a queue has room for are let through: a call that is clear may wait.
+      of_step = kOperationsOfSolver;
     }
     operations += of_step;
   }
@@ -408,12 +430,8 @@ absl::Status Launcher::Run(CUstream stream, const DnnProblem& problem, Turn& tur
   if (IsForDnn(problem)) {
     const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(problem);
     if (parts.ok()) {
-      std::shared_ptr<DeviceMemory>& memory = turn.workspace.dnn;
-      if (parts->workspace_bytes > (memory == nullptr ? 0 : memory->bytes())) {
-        TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger,
-                                 MakeMemory(gpu_, parts->workspace_bytes, Sharing::kPrivate));
-        turn.replaced_dnn = std::exchange(memory, std::move(larger));
-      }
+      TESSERA_RETURN_IF_ERROR(ReserveForLibrary(parts->workspace_bytes, turn));
+      const std::shared_ptr<DeviceMemory>& memory = turn.workspace.library;
       return (**dnn_)->Enqueue(stream, *parts, memory == nullptr ? 0 : AddressOf(memory->data()));
     }
     if (!absl::IsUnimplemented(parts.status())) return parts.status();
@@ -421,6 +439,61 @@ absl::Status Launcher::Run(CUstream stream, const DnnProblem& problem, Turn& tur
   }
   for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
   return absl::OkStatus();
+}
+
+absl::Status Launcher::ReserveForLibrary(int64_t bytes, Turn& turn) {
+  std::shared_ptr<DeviceMemory>& memory = turn.workspace.library;
+  if (bytes <= (memory == nullptr ? 0 : memory->bytes())) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMemory> larger, MakeMemory(gpu_, bytes, Sharing::kPrivate));
+  if (memory != nullptr) turn.replaced_of_library.push_back(std::move(memory));
+  memory = std::move(larger);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Transforms::Parts> Launcher::PrepareTransforms(const FourierProblem& problem) {
+  if (!transforms_.has_value()) transforms_ = Transforms::Open(gpu_);
+  absl::StatusOr<Transforms::Parts> parts =
+      transforms_->ok() ? (**transforms_)->Prepare(problem, kMaxFourierWorkspaceBytes)
+                        : absl::StatusOr<Transforms::Parts>(absl::UnimplementedError(transforms_->status().message()));
+  if (transform_error_.ok()) transform_error_ = parts.status();
+  return parts;
+}
+
+absl::Status Launcher::Run(CUstream stream, const FourierProblem& problem, Turn& turn) {
+  TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(problem));
+  absl::Status status = ReserveForLibrary(parts.workspace_bytes, turn);
+  const std::shared_ptr<DeviceMemory>& memory = turn.workspace.library;
+  if (status.ok()) status = (**transforms_)->Enqueue(stream, parts, memory == nullptr ? 0 : AddressOf(memory->data()));
+  // The host needs none of that memory.
+  if (absl::IsResourceExhausted(status)) status = absl::UnimplementedError(status.message());
+  if (transform_error_.ok()) transform_error_ = status;
+  return status;
+}
+
+absl::StatusOr<Solvers::Room> Launcher::RoomOfSolver(const SolverProblem& problem) {
+  if (!solvers_.has_value()) solvers_ = Solvers::Open(gpu_);
+  absl::StatusOr<Solvers::Room> room =
+      solvers_->ok() ? (**solvers_)->RoomFor(problem)
+                     : absl::StatusOr<Solvers::Room>(absl::UnimplementedError(solvers_->status().message()));
+  if (solver_error_.ok()) solver_error_ = room.status();
+  return room;
+}
+
+absl::Status Launcher::Run(CUstream stream, const SolverProblem& problem, Turn& turn) {
+  TESSERA_ASSIGN_OR_RETURN(const Solvers::Room room, RoomOfSolver(problem));
+  absl::Status status = ReserveForLibrary(room.device, turn);
+  const std::shared_ptr<DeviceMemory>& memory = turn.workspace.library;
+  std::byte* host = nullptr;
+  if (room.host > 0) {
+    turn.of_host.push_back(std::make_shared<std::byte[]>(static_cast<size_t>(room.host)));
+    host = turn.of_host.back().get();
+  }
+  if (status.ok()) {
+    status = (**solvers_)->Enqueue(stream, problem, room, memory == nullptr ? 0 : AddressOf(memory->data()), host);
+  }
+  if (absl::IsResourceExhausted(status)) status = absl::UnimplementedError(status.message());
+  if (solver_error_.ok()) solver_error_ = status;
+  return status;
 }
 
 absl::Status Launcher::Run(CUstream stream, const Fill& fill) {

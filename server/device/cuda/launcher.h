@@ -5,14 +5,15 @@
 // Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
 // TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
 // TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of some size are cuDNN's where it is there and
-// takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes.
+// takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes. So are Fourier
+// transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of large matrices cuSOLVER's (solvers.h;
+// TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
 //
-// Law: nothing here waits for the device. A fault that depends on data (a bad index) is written to a fault word and
-// found when the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was
-// enqueued in the context are made in a turn that is clear (device_loop.h): to load a compiled map, all of cuBLASLt's
-// and cuDNN's, and those that take memory. In another turn there are launches of what is loaded, fills, and copies with
-// the GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies
-// there.
+// Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
+// the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
+// context are made in a turn that is clear (device_loop.h): to load a compiled map, all of the libraries',
+// and those that take memory. In another turn there are launches of what is loaded, fills, and copies with the
+// GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,8 @@
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
+#include "server/device/cuda/solvers.h"
+#include "server/device/cuda/transforms.h"
 #include "server/device/device.h"
 
 namespace tessera::cuda {
@@ -38,12 +41,16 @@ namespace tessera::cuda {
 struct StreamWorkspace {
   std::shared_ptr<DeviceMemory> memory;
   std::shared_ptr<DeviceMemory> products;  // of kProductWorkspaceBytes
-  std::shared_ptr<DeviceMemory> dnn;       // as much as a call of cuDNN wanted so far
+  std::shared_ptr<DeviceMemory> library;   // as much as a call of cuDNN or cuFFT wanted so far
 };
 
 // Fewer products of two numbers than these are computed by the image's kernels: to make a plan takes the library up to
 // a second, once for each shape. TESSERA_CUDNN_LEAST sets another number. docs/limits.md: min_cudnn_multiplications
 inline constexpr double kLeastDnnMultiplications = 1 << 24;
+
+// Matrices with an extent below that are the host's: a library takes longer to begin. TESSERA_CUSOLVER_LEAST sets
+// another number. docs/limits.md: min_cusolver_extent
+inline constexpr int64_t kLeastSolverExtent = 128;
 
 class Launcher {
  public:
@@ -67,11 +74,13 @@ class Launcher {
     Wants wants = Wants::kNothing;
     uint64_t operations = 0;  // that were enqueued
     // Workspaces that were too small, to be let go of behind the work.
-    std::shared_ptr<DeviceMemory> replaced = nullptr, replaced_dnn = nullptr;
+    std::shared_ptr<DeviceMemory> replaced = nullptr;
+    std::vector<std::shared_ptr<DeviceMemory>> replaced_of_library = {};
+    std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // that libraries use until the work has run
     Fault fault = {};
   };
-  // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace was written then, and
-  // nobody counted.
+  // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace and the outputs was
+  // written then, and nobody counted.
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, Turn& turn);
   // Enqueues a product of matrices and the sum with a bias that follows it as one call of cuBLASLt, where both are that
   // (kernels/cuda/lt_epilogue.h) and the product's algorithm adds a bias: the bits are those of one after the other.
@@ -86,6 +95,10 @@ class Launcher {
   const absl::Status& product_error() const { return product_error_; }
   // Likewise for attentions and convolutions, and cuDNN.
   const absl::Status& dnn_error() const { return dnn_error_; }
+  // Why the first Fourier transform that cuFFT didn't compute was none of its.
+  const absl::Status& transform_error() const { return transform_error_; }
+  // Likewise of functions of matrices, and cuSOLVER.
+  const absl::Status& solver_error() const { return solver_error_; }
 
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
@@ -112,6 +125,14 @@ class Launcher {
   bool IsForDnn(const DnnProblem& problem);
   // In a turn that is clear.
   absl::StatusOr<DnnPlans::Parts> PrepareByDnn(const DnnProblem& problem);
+  absl::Status Run(CUstream stream, const FourierProblem& problem, Turn& turn);
+  // In a turn that is clear. Unimplemented where cuFFT isn't there, or doesn't take it.
+  absl::StatusOr<Transforms::Parts> PrepareTransforms(const FourierProblem& problem);
+  absl::Status Run(CUstream stream, const SolverProblem& problem, Turn& turn);
+  // In a turn that is clear. Unimplemented where cuSOLVER isn't there, or says so.
+  absl::StatusOr<Solvers::Room> RoomOfSolver(const SolverProblem& problem);
+  // In a turn that is clear: that the stream's memory for libraries has so many bytes.
+  absl::Status ReserveForLibrary(int64_t bytes, Turn& turn);
 
   const Gpu gpu_;
   PinnedSlots words_;
@@ -135,6 +156,12 @@ class Launcher {
   std::optional<absl::StatusOr<std::unique_ptr<DnnPlans>>> dnn_;
   double least_dnn_multiplications_ = kLeastDnnMultiplications;
   absl::Status dnn_error_;
+  // Likewise.
+  std::optional<absl::StatusOr<std::unique_ptr<Transforms>>> transforms_;
+  absl::Status transform_error_;
+  std::optional<absl::StatusOr<std::unique_ptr<Solvers>>> solvers_;
+  int64_t least_solver_extent_ = kLeastSolverExtent;
+  absl::Status solver_error_;
 };
 
 }  // namespace tessera::cuda

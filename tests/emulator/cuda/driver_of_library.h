@@ -1,6 +1,7 @@
 #pragma once
 
-// The emulated driver's functions for an emulated library (libraries.h), which is loaded beside it: cuBLASLt and cuDNN.
+// The emulated driver's functions for an emulated library (libraries.h), which is loaded beside it: cuBLASLt, cuDNN,
+// cuFFT.
 
 #include <dlfcn.h>
 

@@ -6,14 +6,19 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 namespace tessera::testing {
 namespace {
 
 // In the runfiles.
 constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
-constexpr const char* kEmulatedDnn = "tests/emulator/cuda/libcudnn.so.9";
-constexpr const char* kEmulatedLt = "tests/emulator/cuda/libcublasLt.so.13";
+// What stands beside it.
+constexpr std::pair<const char*, const char*> kLibraries[] = {
+    {"cuBLASLt", "tests/emulator/cuda/libcublasLt.so.13"}, {"cuDNN", "tests/emulator/cuda/libcudnn.so.9"},
+    {"cuFFT", "tests/emulator/cuda/libcufft.so.12"},       {"cuSOLVER", "tests/emulator/cuda/libcusolver.so.12"},
+    {"cuBLAS", "tests/emulator/cuda/libcublas.so.13"},
+};
 
 }  // namespace
 
@@ -35,12 +40,9 @@ TestDriver::TestDriver() {
     skip_ = std::string("no emulated driver: ") + dlerror();
     return;
   }
-  if (dlopen(kEmulatedLt, RTLD_NOW) == nullptr) {
-    skip_ = std::string("no emulated cuBLASLt: ") + dlerror();
-    return;
-  }
-  if (dlopen(kEmulatedDnn, RTLD_NOW) == nullptr) {
-    skip_ = std::string("no emulated cuDNN: ") + dlerror();
+  for (const auto& [name, path] : kLibraries) {
+    if (dlopen(path, RTLD_NOW) != nullptr) continue;
+    skip_ = std::string("no emulated ") + name + ": " + dlerror();
     return;
   }
   const auto take = [&](const char* name, auto& function) {

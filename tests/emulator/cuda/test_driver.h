@@ -2,7 +2,8 @@
 
 // Which libcuda.so.1 a test runs on: the emulated one, which is found beside the test, or with TESSERA_TEST_GPU=real
 // the machine's own. A library that is loaded by path first is the one that the name then means. With the emulated
-// driver come the emulated libcublasLt.so.13 and libcudnn.so.9; with a real one, the machine's.
+// driver come the emulated libcublasLt.so.13, libcudnn.so.9, libcufft.so.12, libcusolver.so.12 and libcublas.so.13;
+// with a real one, the machine's.
 
 #include <cstdint>
 #include <string>

@@ -60,6 +60,7 @@ std::vector<Sample> Samples() {
       {"attention()", {{4, 8}, {4, 8}, {4, 8}}, {4, 8}, f32, {}, {Scalar::Float(1)}},
       {"grouped_matmul(rows; whole=4)", {{2, 3, 5}, {4, 3}, {2}}, {4, 5}, f32, {f32, f32, i64}},
       {"linalg(inv)", {{3, 3}}, {3, 3}},
+      {"linalg(exp)", {{3, 3}}, {3, 3}},
       {"fourier(forward; dim=0; length=6)", {{6}}, {6}, c64, {}, {}, c64},
       {"conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {{1, 1, 5}, {1, 1, 2}}, {1, 1, 4}},
       complex("conv(stride=[1]; padding=[0]; dilation=[1]; groups=1)", {{1, 1, 5}, {1, 1, 2}}, {1, 1, 4}),
@@ -117,8 +118,8 @@ TEST(GpuKernels, RowsSayWhereTheyAreComputed) {
            {"isnan", "kernel"},
            {"floor_divide", "kernel"},
            {"exp", "kernel, complex numbers on the host"},
-           {"fft", "host"},
-           {"matrix_function", "host"},
+           {"fft", "cuFFT where it is, else host"},
+           {"matrix_function", "f32 and f64 by cuSOLVER where it has them, else host"},
            {"softmax", "as its rows"}}) {
     const absl::StatusOr<const OpRow*> row = FindOpByName(name);
     ASSERT_TRUE(row.ok()) << row.status();

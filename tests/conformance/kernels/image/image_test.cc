@@ -267,6 +267,22 @@ class Exercise {
     Run("window", ConvOp{windows, 2}, {Numbers({2, 4, 11}, {44, 11, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)},
         DType::kF32, {2, 6, 5});
     Run("window", PoolOp{PoolKind::kMax, {3}, windows}, {Numbers({3, 11}, {11, 1})}, DType::kF32, {3, 5});
+    Run("fourier", FourierOp{FourierKind::kRealBackward, 1, 24, FourierScale::kByRoot},
+        {Numbers({2, 11, 3, 2}, {200, 17, 5, 2})}, DType::kF32, {2, 24, 3, 2});
+    Run("fourier", FourierOp{FourierKind::kForward, 3, 2}, {Numbers({2, 11, 3, 2}, {200, 17, 5, 2})}, DType::kC64,
+        {2, 11, 3, 2});
+    Run("matrix", LinalgOp{.kind = LinalgKind::kTriangularSolve},
+        {Numbers({2, 7, 7}, {0, 11, 1}), Numbers({2, 7, 3}, {21, 3, 1})}, DType::kF32, {2, 7, 3});
+    Run("matrix", LinalgOp{.kind = LinalgKind::kQr}, {Numbers({2, 9, 4}, {36, 4, 1})}, DType::kF32, {2, 52});
+    Run("radix", SortOp{SortResult::kPlaces, 0, SortOrder::kDescending}, {Numbers({3000}, {1})}, DType::kI64, {3000});
+    Run("radix", SortOp{SortResult::kValues, 0}, {Numbers({3000}, {1})}, DType::kF32, {3000});
+    std::vector<int64_t> mixed(60);
+    for (size_t i = 0; i < mixed.size(); ++i) mixed[i] = static_cast<int64_t>(i * 7919 % 18) - 9;
+    Run("scatter", ScatterOp{ScatterMode::kAdd, 0},
+        {Numbers({9, 7}, {7, 1}),
+         {.data = mixed.data(), .dtype = DType::kI64, .extents = {60}, .strides = {1}},
+         Numbers({60, 7}, {8, 1}, 100)},
+        DType::kF32, {9, 7});
     if (family_.empty() || family_ == "terms") RunTerms();
   }
   const std::string& seen() const { return seen_; }

@@ -1,5 +1,6 @@
 #include "tests/conformance/kernels/image/on_image.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,6 +13,8 @@
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
 #include "tests/conformance/kernels/backend.h"
+#include "tests/emulator/cuda/cufft/batch.h"
+#include "tests/emulator/cuda/cusolver/operations.h"
 
 namespace tessera::on_image {
 namespace {
@@ -154,6 +157,81 @@ class Machine {
   uint32_t seed_ = 0;
 };
 
+// By the emulated library, at once.
+std::string RunByLibrary(const cuda::FourierProblem& problem, Memory& memory) {
+  const cuda::FourierShape& shape = problem.shape;
+  const emulator::FftBatch batch{.kind = static_cast<emulator::FftKind>(shape.numbers),
+                                 .is_double = shape.is_double,
+                                 .is_backward = problem.is_backward,
+                                 .length = shape.length,
+                                 .batch = shape.batch,
+                                 .input_stride = shape.input_stride,
+                                 .input_distance = shape.input_distance,
+                                 .output_stride = shape.output_stride,
+                                 .output_distance = shape.output_distance,
+                                 .input = problem.input,
+                                 .output = problem.output};
+  return emulator::RunBatch(batch, [&memory](uint64_t address, int64_t bytes, bool is_write) {
+    return memory.Find(address, static_cast<int>(bytes), is_write ? ptx::AccessKind::kWrite : ptx::AccessKind::kRead);
+  });
+}
+
+// Likewise a matrix after the other.
+std::string RunByLibrary(const cuda::SolverProblem& p, Memory& memory) {
+  emulator::DeviceSide side(&memory, [](void* all, uint64_t address, int64_t bytes, int is_write) -> void* {
+    return static_cast<Memory*>(all)->Find(address, static_cast<int>(bytes),
+                                           is_write != 0 ? ptx::AccessKind::kWrite : ptx::AccessKind::kRead);
+  });
+  const bool d = p.is_double;
+  const int64_t bytes = d ? 8 : 4, least = std::min(p.m, p.n);
+  for (int64_t i = 0; i < p.batch; ++i) {
+    const auto at = [i](uint64_t first, int64_t distance) {
+      return reinterpret_cast<void*>(static_cast<uintptr_t>(first + static_cast<uint64_t>(i * distance)));
+    };
+    void *matrix = at(p.matrix, p.matrix_distance * bytes), *right = at(p.right, p.right_distance * bytes);
+    void *vector = at(p.vector, p.vector_distance * bytes), *pivots = at(p.vector, p.vector_distance * 8);
+    emulator::Matrix a = side.Read(matrix, d, p.m, p.n, p.m);
+    emulator::Matrix column(least, 1);
+    std::vector<int64_t> changes;
+    int info = 0;
+    switch (p.call) {
+      case cuda::SolverCall::kPotrf: info = emulator::Potrf(a, p.is_upper); break;
+      case cuda::SolverCall::kGetrf:
+        info = emulator::Getrf(a, changes);
+        side.WritePivots(pivots, changes);
+        break;
+      case cuda::SolverCall::kGetrs: {
+        emulator::Matrix x = side.Read(right, d, p.n, p.k, p.n);
+        emulator::Getrs(a, side.ReadPivots(pivots, p.n), p.is_transposed, x);
+        side.Write(right, d, x, p.n);
+        break;
+      }
+      case cuda::SolverCall::kTrsm: {
+        emulator::Matrix x = side.Read(right, d, p.k, p.n, p.k);
+        emulator::TrsmRight(a, p.is_upper, p.is_transposed, p.has_unit_diagonal, x);
+        side.Write(right, d, x, p.k);
+        break;
+      }
+      case cuda::SolverCall::kGeqrf:
+        emulator::Geqrf(a, column.data);
+        side.Write(vector, d, column, least);
+        break;
+      case cuda::SolverCall::kOrgqr:
+        a.data.resize(static_cast<size_t>(p.m * p.k));
+        a.columns = p.k;
+        emulator::Orgqr(a, side.Read(vector, d, p.n, 1, p.n).data);
+        break;
+      case cuda::SolverCall::kSyevd:
+        info = emulator::Syevd(a, p.is_upper, column.data);
+        side.Write(vector, d, column, least);
+        break;
+    }
+    side.Write(matrix, d, a, p.m);
+    if (p.info != 0) side.WriteInfo(static_cast<int*>(at(p.info, 4)), info);
+  }
+  return side.wrong();
+}
+
 std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
   for (const Step& step : steps) {
     if (const auto* launch = std::get_if<Launch>(&step)) {
@@ -166,6 +244,10 @@ std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
       for (const Launch& plain : dnn->otherwise) {
         if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
       }
+    } else if (const auto* transform = std::get_if<cuda::FourierProblem>(&step)) {
+      if (std::string wrong = RunByLibrary(*transform, memory); !wrong.empty()) return wrong;
+    } else if (const auto* solver = std::get_if<cuda::SolverProblem>(&step)) {
+      if (std::string wrong = RunByLibrary(*solver, memory); !wrong.empty()) return wrong;
     } else {
       const auto& fill = std::get<cuda::Fill>(step);
       std::byte* place = memory.Find(fill.address, static_cast<int>(fill.bytes), ptx::AccessKind::kWrite);

@@ -1,0 +1,32 @@
+#pragma once
+
+// A function of matrices as cuSOLVER and cuBLAS take it: pure, no library, no device. Matrices are in column-major
+// order, dense, those of a batch one behind the other.
+
+#include <cstdint>
+
+namespace tessera::cuda {
+
+enum class SolverCall : uint8_t {
+  kPotrf,  // matrix [n,n] becomes its Cholesky factor, of the triangle `is_upper`
+  kGetrf,  // matrix [n,n] becomes L and U, vector its pivots (int64 [n])
+  kGetrs,  // of these, or of what they are of transposed: right [n,k] becomes x
+  kTrsm,   // right [k,n] becomes x with x op(matrix) = right, of the triangle `is_upper`
+  kGeqrf,  // matrix [m,n] becomes R and reflections, vector what these are scaled by ([min(m,n)])
+  kOrgqr,  // matrix [m,k] becomes the first columns of Q, of n reflections
+  kSyevd,  // matrix [n,n] becomes its eigenvectors, vector the eigenvalues, of the triangle `is_upper`
+};
+
+struct SolverProblem {
+  SolverCall call = SolverCall::kPotrf;
+  bool is_double = false;
+  bool is_upper = false, is_transposed = false, has_unit_diagonal = false, has_vectors = false;
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  uint64_t matrix = 0, vector = 0, right = 0;                            // addresses
+  int64_t matrix_distance = 0, vector_distance = 0, right_distance = 0;  // between those of a batch, in elements
+  uint64_t info = 0;  // of int32, one a matrix: 0 where it has an answer
+  // Of the op's matrices: below some size the host is faster.
+  int64_t least_extent = 0;
+};
+
+}  // namespace tessera::cuda
