@@ -41,17 +41,14 @@ ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:re
                 b"[torch_dynamo_backends]\ntessera = tessera.torch._compile:backend\n")
 # Libraries that a host has: those of C and C++, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}
+# The versions that tools/torch_versions tries the ends of; the device is compiled against the one that is there.
+TORCH = "torch>=2.11,<2.16"
 # libmvec is the C library's.
 EXCLUDED = ("libmvec.so.1",)
 
 
-def requirement_of_torch() -> str:
-    """As tools/torch/requirements.txt pins it: the device is compiled against one torch."""
-    return re.search(r"^torch==\S+", (ROOT / "tools/torch/requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)[0]
-
-
 def metadata(name_version: str, build: Build) -> bytes:
-    extras = {"torch": [requirement_of_torch()], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr>=3.1.3"]}
+    extras = {"torch": [TORCH], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr>=3.1.3"]}
     requires = ["numpy>=2", "ml_dtypes>=0.5"]
     requires += [f'{requirement}; extra == "{extra}"' for extra, listed in extras.items() for requirement in listed]
     raw = {"metadata_version": "2.1", "name": "tessera", "version": name_version, "provides_extra": list(extras),

@@ -4,8 +4,8 @@
 // that of the headers, an extension is compiled that Python 3.12 and every later one loads (abi3).
 //
 // The stable ABI promises that such declarations and layouts stay; below are the ones that 3.12 added and that
-// nanobind or the bindings use. They are those of https://docs.python.org/3.12/c-api/stable.html. Python 3.11 has most of these
-// functions, but some in other forms: an extension that was compiled by this header is not for 3.11.
+// nanobind or the bindings use. They are those of https://docs.python.org/3.12/c-api/stable.html. Python 3.11 has most
+// of these functions, but some in other forms: an extension that was compiled by this header is not for 3.11.
 
 #include_next <Python.h>
 
