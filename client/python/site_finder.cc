@@ -139,6 +139,10 @@ struct Found {
   uint64_t way = 0;
 };
 
+// The torch op that a kernel of the device runs on this thread (tessera/torch/dispatch.h), which is in no frame.
+thread_local PyObject* torch_op_of_kernel = nullptr;
+PyObject** TorchOpSlot() { return &torch_op_of_kernel; }
+
 struct Search {
   std::optional<Found> program;
   std::optional<Found> library;  // the innermost one
@@ -178,6 +182,8 @@ SiteId FindHere() {
   if (tessera_interpreter.holds_lock() == 0 || PyErr_Occurred() != nullptr) return 0;
   PyThreadState* const own = PyThreadState_Get();
   Search search;
+  search.torch_op = torch_op_of_kernel;
+  if (torch_op_of_kernel != nullptr) Mix(search.way, reinterpret_cast<uintptr_t>(torch_op_of_kernel));
   search.In(own);
   if (!search.program.has_value() && !search.library.has_value()) {
     if (PyThreadState* const main = MainThread(); main != own) {
@@ -207,6 +213,9 @@ void DefineSites(nb::module_& module) {
   module.def(
       "add_own_folder", [](const std::string& folder) { KnownFolders().own.push_back(folder); },
       "Whose frames are never where an op was asked for.");
+  module.def(
+      "torch_op_slot", [] { return reinterpret_cast<uintptr_t>(&TorchOpSlot); },
+      "The address of a function that gives the calling thread's slot for the torch op that it runs.");
   module.def("site_here", [] {
     const CallSite* const site = FindSite(FindHere());
     return site == nullptr ? nb::make_tuple(nb::none(), nb::none()) : nb::make_tuple(site->place, site->op);

@@ -53,3 +53,5 @@ torch.ops.load_library(str(_path))
 make = _function(_path, "tessera_make")
 # become(tensor, other): the device, dtype, shape and storage of another tensor, as `tensor.data = other` gives them.
 become = _function(_path, "tessera_become")
+# dispatch(type, again, refusals, slot, ops): from then on these ops go to their rows at once where all tensors are of the type.
+dispatch = _function(_path, "tessera_dispatch")
