@@ -22,7 +22,7 @@ namespace {
 nb::object Explained(nb::object text) {
   const nb::object& explain = GetHooks().explain;
   if (!explain.is_valid()) return text;
-  nb::object shown = nb::steal(PyObject_CallOneArg(explain.ptr(), text.ptr()));
+  nb::object shown = nb::steal(PyObject_CallFunctionObjArgs(explain.ptr(), text.ptr(), nullptr));
   if (shown.is_valid() && PyUnicode_Check(shown.ptr()) != 0) return shown;
   PyErr_Clear();
   return text;
@@ -53,7 +53,7 @@ void RaiseIfError(const absl::Status& status) {
 nb::tuple ShapeToPython(absl::Span<const int64_t> shape) {
   nb::tuple out = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   for (size_t d = 0; d < shape.size(); ++d) {
-    PyTuple_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(d), PyLong_FromLongLong(shape[d]));
+    PyTuple_SetItem(out.ptr(), static_cast<Py_ssize_t>(d), PyLong_FromLongLong(shape[d]));
   }
   return out;
 }
@@ -162,9 +162,11 @@ bool IsLarge(nb::handle object) {
 }
 
 Scalar ComplexFromPython(nb::handle object) {
-  const Py_complex number = PyComplex_AsCComplex(object.ptr());
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  return Scalar::Complex({number.real, number.imag});
+  nb::object number = nb::borrow(object);
+  if (!PyComplex_CheckExact(object.ptr())) {
+    number = nb::borrow(reinterpret_cast<PyObject*>(&PyComplex_Type))(object);
+  }
+  return Scalar::Complex({PyComplex_RealAsDouble(number.ptr()), PyComplex_ImagAsDouble(number.ptr())});
 }
 
 Scalar StrongScalar(DType dtype, nb::handle value) {
@@ -276,14 +278,14 @@ bool OperandFromPython(nb::handle object, CallOperand* out) {
   }
   PyObject* raw = object.ptr();
   if (PyFloat_CheckExact(raw)) {
-    out->scalar = Scalar::Float(PyFloat_AS_DOUBLE(raw));
+    out->scalar = Scalar::Float(PyFloat_AsDouble(raw));
   } else if (PyBool_Check(raw)) {
     out->scalar = Scalar::Bool(raw == Py_True);
   } else if (PyLong_CheckExact(raw)) {
     out->scalar = IsLarge(object) ? LargeFromPython(object) : Scalar::Int(IntegerFromPython(object));
   } else if (PyComplex_CheckExact(raw)) {
     out->scalar = ComplexFromPython(object);
-  } else if (PyTuple_CheckExact(raw) && PyTuple_GET_SIZE(raw) == 2) {
+  } else if (PyTuple_CheckExact(raw) && PyTuple_Size(raw) == 2) {
     out->scalar = StrongScalar(static_cast<DType>(nb::cast<int>(object[0])), object[1]);
   } else {
     return false;

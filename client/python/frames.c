@@ -1,6 +1,6 @@
 #include "client/python/frames.h"
 
-#if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
+#ifndef Py_LIMITED_API // Python 3.11's own frames.
 
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>
@@ -21,14 +21,17 @@ int TesseraNextFrame(TesseraFrames* frames, PyCodeObject** code, int* instructio
   return 1;
 }
 
-PyObject* TesseraSecondArgument(const TesseraFrames* frames) {
+PyObject* TesseraArgument(const TesseraFrames* frames, int index, const char* name) {
+  (void)name;
   const _PyInterpreterFrame* frame = frames->current;
-  return frame->f_code->co_argcount < 2 ? NULL : frame->localsplus[1];
+  return frame->f_code->co_argcount <= index ? NULL : frame->localsplus[index];
 }
 
 void TesseraEndFrames(TesseraFrames* frames) { (void)frames; }
 
 #else // By frame objects, as all versions have them.
+
+#include "client/python/interpreter.h"
 
 TesseraFrames TesseraFramesOf(PyThreadState* thread) {
   const TesseraFrames frames = {NULL, PyThreadState_GetFrame(thread)};
@@ -39,17 +42,20 @@ int TesseraNextFrame(TesseraFrames* frames, PyCodeObject** code, int* instructio
   PyFrameObject* const frame = frames->next;
   Py_XDECREF(frames->current);
   frames->current = frame;
-  frames->next = frame == NULL ? NULL : PyFrame_GetBack(frame);
+  frames->next = frame == NULL ? NULL : tessera_interpreter.frame_back(frame);
   if (frame == NULL) return 0;
   *code = PyFrame_GetCode(frame);
   Py_DECREF(*code); // the frame has it
-  *instruction = PyFrame_GetLasti(frame);
+  *instruction = tessera_interpreter.frame_instruction(frame);
   return 1;
 }
 
-PyObject* TesseraSecondArgument(const TesseraFrames* frames) {
-  (void)frames;
-  return NULL;
+PyObject* TesseraArgument(const TesseraFrames* frames, int index, const char* name) {
+  (void)index;
+  PyObject* const argument = tessera_interpreter.frame_variable(frames->current, name);
+  if (argument == NULL) PyErr_Clear();
+  Py_XDECREF(argument); // the frame has it
+  return argument;
 }
 
 void TesseraEndFrames(TesseraFrames* frames) {

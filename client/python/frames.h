@@ -1,7 +1,8 @@
 #pragma once
 
 // The frames of a thread of Python, from the innermost outwards, without making frame objects, which cost more than a
-// call does. With the interpreter lock, which keeps other threads' frames where they are, too.
+// call does; the build for all versions of Python makes them. With the interpreter lock, which keeps other threads'
+// frames where they are, too.
 
 #include <Python.h>
 
@@ -17,8 +18,8 @@ typedef struct TesseraFrames {
 TesseraFrames TesseraFramesOf(PyThreadState* thread);
 // The next frame's code, borrowed, and its instruction, in bytes; 0: there is none.
 int TesseraNextFrame(TesseraFrames* frames, PyCodeObject** code, int* instruction);
-// The second argument of the frame that came last, borrowed. Null where that can't be told without a frame object.
-PyObject* TesseraSecondArgument(const TesseraFrames* frames);
+// An argument of the frame that came last, by its index and its name, borrowed; null: it has none.
+PyObject* TesseraArgument(const TesseraFrames* frames, int index, const char* name);
 // When the last one that is wanted has come.
 void TesseraEndFrames(TesseraFrames* frames);
 

@@ -59,10 +59,9 @@ nb::object NormaliseOf(nb::handle key, nb::handle shape) {
 std::optional<IndexKeys> KeysFromPython(nb::handle key) {
   IndexKeys keys;
   const bool is_tuple = PyTuple_Check(key.ptr());
-  const Py_ssize_t count = is_tuple ? PyTuple_GET_SIZE(key.ptr()) : 1;
+  const Py_ssize_t count = is_tuple ? PyTuple_Size(key.ptr()) : 1;
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!KeyFromPython(is_tuple ? PyTuple_GET_ITEM(key.ptr(), i) : key.ptr(), &keys.emplace_back()))
-      return std::nullopt;
+    if (!KeyFromPython(is_tuple ? PyTuple_GetItem(key.ptr(), i) : key.ptr(), &keys.emplace_back())) return std::nullopt;
   }
   return keys;
 }

@@ -12,6 +12,7 @@
 #include "client/cluster.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
+#include "client/python/interpreter.h"
 #include "client/python/publication_module.h"
 #include "client/python/rank_module.h"
 #include "client/python/recording_module.h"
@@ -35,7 +36,7 @@ namespace {
 // Waits let go of the interpreter and look for signals.
 class PythonWaits final : public WaitObserver {
  public:
-  void* Enter() override { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+  void* Enter() override { return tessera_interpreter.holds_lock() ? PyEval_SaveThread() : nullptr; }
   void Leave(void* token) override {
     if (token != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(token));
   }
@@ -373,6 +374,9 @@ NB_MODULE(_tessera, module) {
   using namespace tessera;
   using namespace tessera::python;
   nb::set_leak_warnings(false);
+  if (const char* const missing = TesseraFindInterpreter(); missing != nullptr) {
+    throw nb::import_error(StrCat("tessera: this version of Python has no ", missing).c_str());
+  }
   static PythonWaits waits;
   SetWaitObserver(&waits);
   SetImplicitObserver(&WarnImplicit);

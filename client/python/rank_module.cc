@@ -9,6 +9,7 @@
 
 #include "client/process_group.h"
 #include "client/python/convert.h"
+#include "client/python/interpreter.h"
 #include "client/python/rank_table.h"
 
 namespace tessera::python {
@@ -99,7 +100,7 @@ PyGroup Join(const Session& session, const std::string& key, int64_t size, int64
   auto joined = ValueOrRaise(Released([&] { return ProcessGroup::Join(session, options); }));
   // Its thread may be in a callback that waits for the interpreter.
   const auto end = [](TesseraGroup* group) {
-    if (!PyGILState_Check()) {
+    if (tessera_interpreter.holds_lock() == 0) {
       delete group;
       return;
     }

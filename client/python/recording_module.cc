@@ -34,7 +34,7 @@ void Begin(Recording& recording, nb::callable observer) {
     if (PyErr_Occurred() != nullptr) return;
     nb::list list;
     for (const Scalar& number : numbers) list.append(NumberToPython(number));
-    PyObject* result = PyObject_CallOneArg(observer.ptr(), list.ptr());
+    PyObject* result = PyObject_CallFunctionObjArgs(observer.ptr(), list.ptr(), nullptr);
     Py_XDECREF(result);
   }));
 }
@@ -60,7 +60,7 @@ nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& 
   for (size_t i = 0; i < inputs.size(); ++i) {
     const nb::handle object = inputs[i];
     const PyTensor& tensor = nb::cast<const PyTensor&>(object);
-    PyObject* const raw = PyList_GET_ITEM(inputs.ptr(), static_cast<Py_ssize_t>(i));
+    PyObject* const raw = PyList_GetItem(inputs.ptr(), static_cast<Py_ssize_t>(i));
     const HandlePtr& state = tensor.value().state();
     RaiseIfError(Tensor(tensor.value()).AwaitSpec());
     if (i < recording.inputs().size() && !recording.Fits(i, state->spec)) return nb::none();

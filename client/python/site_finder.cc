@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "client/call_sites.h"
 #include "client/python/frames.h"
+#include "client/python/interpreter.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::python {
@@ -23,7 +24,7 @@ namespace nb = nanobind;
 constexpr int kMaxFrames = 200;
 constexpr size_t kMaxWays = 4096;  // of one code object
 
-// kDispatch: where torch brings an op to this package; the op is the second argument.
+// kDispatch: where torch brings an op to this package; the op is the second argument, `func`.
 enum class CodeKind : uint8_t { kProgram, kLibrary, kOwn, kDispatch };
 
 struct CodeNote {
@@ -41,9 +42,13 @@ Folders& KnownFolders() {
 }
 
 std::string TextOf(PyObject* text) {
-  const char* const utf8 = text == nullptr || !PyUnicode_Check(text) ? nullptr : PyUnicode_AsUTF8(text);
+  const char* const utf8 = text == nullptr || !PyUnicode_Check(text) ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
   if (utf8 == nullptr) PyErr_Clear();
   return utf8 == nullptr ? "" : utf8;
+}
+
+nb::object AttributeOf(PyCodeObject* code, const char* name) {
+  return nb::handle(reinterpret_cast<PyObject*>(code)).attr(name);
 }
 
 bool IsIn(std::string_view file, std::string_view folder) {
@@ -51,10 +56,10 @@ bool IsIn(std::string_view file, std::string_view folder) {
 }
 
 CodeKind KindOf(PyCodeObject* code) {
-  const std::string file = TextOf(code->co_filename);
+  const std::string file = TextOf(AttributeOf(code, "co_filename").ptr());
   for (const std::string& folder : KnownFolders().own) {
     if (!IsIn(file, folder)) continue;
-    return TextOf(code->co_name) == "__torch_dispatch__" ? CodeKind::kDispatch : CodeKind::kOwn;
+    return TextOf(AttributeOf(code, "co_name").ptr()) == "__torch_dispatch__" ? CodeKind::kDispatch : CodeKind::kOwn;
   }
   const auto has = [&file](std::string_view part) { return file.find(part) != std::string::npos; };
   const bool is_library =
@@ -64,17 +69,19 @@ CodeKind KindOf(PyCodeObject* code) {
 
 Py_ssize_t NoteIndex() {
   static const Py_ssize_t index =
-      _PyEval_RequestCodeExtraIndex([](void* note) { delete static_cast<CodeNote*>(note); });
+      tessera_interpreter.request_code_extra([](void* note) { delete static_cast<CodeNote*>(note); });
   return index;
 }
 
 CodeNote* NoteOf(PyCodeObject* code) {
   PyObject* const object = reinterpret_cast<PyObject*>(code);
   void* found = nullptr;
-  if (_PyCode_GetExtra(object, NoteIndex(), &found) == 0 && found != nullptr) return static_cast<CodeNote*>(found);
+  if (tessera_interpreter.get_code_extra(object, NoteIndex(), &found) == 0 && found != nullptr) {
+    return static_cast<CodeNote*>(found);
+  }
   auto note = std::make_unique<CodeNote>();
   note->kind = KindOf(code);
-  if (_PyCode_SetExtra(object, NoteIndex(), note.get()) != 0) {
+  if (tessera_interpreter.set_code_extra(object, NoteIndex(), note.get()) != 0) {
     PyErr_Clear();
     return nullptr;
   }
@@ -96,9 +103,10 @@ std::string CellOf(PyObject* file) {
 }
 
 std::string PlaceOf(PyCodeObject* code, int instruction) {
-  const int line = PyCode_Addr2Line(code, instruction);
-  if (const std::string cell = CellOf(code->co_filename); !cell.empty()) return StrCat(cell, line);
-  std::string file = TextOf(code->co_filename);
+  const int line = tessera_interpreter.line_of(code, instruction);
+  const nb::object name = AttributeOf(code, "co_filename");
+  if (const std::string cell = CellOf(name.ptr()); !cell.empty()) return StrCat(cell, line);
+  std::string file = TextOf(name.ptr());
   char folder[PATH_MAX];
   if (getcwd(folder, sizeof(folder)) != nullptr && IsIn(file, StrCat(folder, "/"))) {
     file = file.substr(std::string_view(folder).size() + 1);
@@ -131,6 +139,10 @@ struct Found {
   uint64_t way = 0;
 };
 
+// The torch op that a kernel of the device runs on this thread (tessera/torch/dispatch.h), which is in no frame.
+thread_local PyObject* torch_op_of_kernel = nullptr;
+PyObject** TorchOpSlot() { return &torch_op_of_kernel; }
+
 struct Search {
   std::optional<Found> program;
   std::optional<Found> library;  // the innermost one
@@ -144,7 +156,7 @@ struct Search {
       at.note = NoteOf(at.code);
       if (at.note == nullptr) break;
       if (at.note->kind == CodeKind::kDispatch) {
-        torch_op = TesseraSecondArgument(&frames);
+        torch_op = TesseraArgument(&frames, 1, "func");
         Mix(way, reinterpret_cast<uintptr_t>(torch_op));
       }
       at.way = way;
@@ -161,15 +173,17 @@ struct Search {
 
 // The oldest thread.
 PyThreadState* MainThread() {
-  PyThreadState* thread = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
-  while (PyThreadState* const older = PyThreadState_Next(thread)) thread = older;
+  PyThreadState* thread = tessera_interpreter.first_thread(tessera_interpreter.main());
+  while (PyThreadState* const older = tessera_interpreter.next_thread(thread)) thread = older;
   return thread;
 }
 
 SiteId FindHere() {
-  if (PyGILState_Check() == 0 || PyErr_Occurred() != nullptr) return 0;
+  if (tessera_interpreter.holds_lock() == 0 || PyErr_Occurred() != nullptr) return 0;
   PyThreadState* const own = PyThreadState_Get();
   Search search;
+  search.torch_op = torch_op_of_kernel;
+  if (torch_op_of_kernel != nullptr) Mix(search.way, reinterpret_cast<uintptr_t>(torch_op_of_kernel));
   search.In(own);
   if (!search.program.has_value() && !search.library.has_value()) {
     if (PyThreadState* const main = MainThread(); main != own) {
@@ -199,6 +213,9 @@ void DefineSites(nb::module_& module) {
   module.def(
       "add_own_folder", [](const std::string& folder) { KnownFolders().own.push_back(folder); },
       "Whose frames are never where an op was asked for.");
+  module.def(
+      "torch_op_slot", [] { return reinterpret_cast<uintptr_t>(&TorchOpSlot); },
+      "The address of a function that gives the calling thread's slot for the torch op that it runs.");
   module.def("site_here", [] {
     const CallSite* const site = FindSite(FindHere());
     return site == nullptr ? nb::make_tuple(nb::none(), nb::none()) : nb::make_tuple(site->place, site->op);

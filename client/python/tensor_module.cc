@@ -92,8 +92,8 @@ template <OpId op, int swapped>
 nb::object ComparisonOp(nb::handle self, nb::handle other) {
   nb::object result = BinaryOp(op, self, other, Side::kLeft);
   if (result.ptr() != Py_NotImplemented) return result;
-  if (const richcmpfunc compare = Py_TYPE(other.ptr())->tp_richcompare; compare != nullptr) {
-    result = nb::steal(compare(other.ptr(), self.ptr(), swapped));
+  if (void* const compare = PyType_GetSlot(Py_TYPE(other.ptr()), Py_tp_richcompare); compare != nullptr) {
+    result = nb::steal(reinterpret_cast<richcmpfunc>(compare)(other.ptr(), self.ptr(), swapped));
     if (!result.is_valid()) throw nb::python_error();
     if (result.ptr() != Py_NotImplemented) return result;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/ops.h"
+#include "client/python/interpreter.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
@@ -143,11 +144,8 @@ bool IsReadOnly(const View& view, const Tensor& root) {
 
 // Nobody but the interpreter's stack has it.
 bool IsTemporary(nb::handle object) {
-#if PY_VERSION_HEX >= 0x030E0000
-  return PyUnstable_Object_IsUniqueReferencedTemporary(object.ptr()) != 0;
-#else
+  if (tessera_interpreter.is_temporary != nullptr) return tessera_interpreter.is_temporary(object.ptr()) != 0;
   return Py_REFCNT(object.ptr()) == 1;
-#endif
 }
 
 // How a view was made: (name of the op, what it got) each.

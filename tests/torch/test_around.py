@@ -1,5 +1,9 @@
 """What programs around a model ask of a device: pinned memory, storages to save by, streams, properties, a generator of the CPU."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -75,3 +79,18 @@ def test_a_generator_of_the_cpu_decides_what_is_drawn(session):
         generator = torch.Generator().manual_seed(seed)
         return [torch.randn(4, generator=generator, device="tessera").tolist() for _ in range(2)]
     assert draw(3) == draw(3) != draw(4) and draw(3)[0] != draw(3)[1]
+
+
+@pytest.mark.parametrize("made_for", ["torch 2.12.0+cu130, Python 3.11", None])
+def test_a_device_of_another_torch_says_that_it_is_compiled_again(tmp_path, made_for):
+    """Before it is loaded: it would be a missing symbol, or worse."""
+    from tessera.torch_device import stamp, stamp_path
+    device = tmp_path / "libtessera_torch.so"
+    device.write_bytes(b"is never loaded")
+    if made_for is not None:
+        stamp_path(device).write_text(made_for)
+    done = subprocess.run([sys.executable, "-c", "import tessera.torch"], capture_output=True, text=True,
+                          env={**os.environ, "TESSERA_TORCH_DEVICE": str(device)})
+    assert done.returncode == 1
+    assert (f"{device} was compiled for {made_for or 'an unknown torch'}, and this is {stamp(torch.__version__)}; compile it again: "
+            f"{sys.executable} -m tessera.torch_device") in done.stderr

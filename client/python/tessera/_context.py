@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sysconfig
 import threading
@@ -17,7 +18,7 @@ _open: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary(
 _clusters: "weakref.WeakSet" = weakref.WeakSet()
 
 _tessera.add_own_folder(os.path.dirname(os.path.abspath(__file__)) + os.sep)
-_tessera.add_own_folder(os.path.join(os.path.dirname(os.path.abspath(_tessera.__file__)), "_tessera_ops.py"))
+_tessera.add_own_folder(os.path.abspath(importlib.util.find_spec("_tessera_ops").origin))
 _tessera.set_library_folder(sysconfig.get_path("stdlib") + os.sep)
 
 POLICIES = ("allow", "warn", "forbid")

@@ -12,12 +12,13 @@ import sys
 def check_python() -> None:
     """ImportError, before the extension is loaded, where it was built for another version of Python."""
     try:
-        from _tessera_python import VERSION
+        from _tessera_python import LATER_TOO, VERSION
     except ModuleNotFoundError:
         return
-    if tuple(sys.version_info[:2]) == VERSION:
+    here = tuple(sys.version_info[:2])
+    if here == VERSION or LATER_TOO and here > VERSION:
         return
     found = importlib.util.find_spec("_tessera")
-    built, here = (f"{version[0]}.{version[1]}" for version in (VERSION, sys.version_info))
-    raise ImportError(f"tessera: the extension {found.origin if found else '_tessera'} was built for Python {built}, and this is Python {here} "
-                      f"({sys.executable}); run python{built}, or install a wheel of tessera for Python {here}", name="_tessera")
+    built, running = (f"{version[0]}.{version[1]}" for version in (VERSION, here))
+    raise ImportError(f"tessera: the extension {found.origin if found else '_tessera'} was built for Python {built}{' and later' if LATER_TOO else ''}, and "
+                      f"this is Python {running} ({sys.executable}); run python{built}, or install a wheel of tessera for Python {running}", name="_tessera")

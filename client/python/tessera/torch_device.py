@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +21,21 @@ def built_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     return torch_folder.parent / "tessera_torch_device" / library
 
 
+def stamp_path(library: pathlib.Path) -> pathlib.Path:
+    """Says what a compiled library is for; see stamp()."""
+    return library.with_suffix(".so.for")
+
+
+def stamp(torch_version: str) -> str:
+    """What a library is compiled for: another torch or another Python may load it and die, or miss a symbol."""
+    return f"torch {torch_version}, Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def version_of(torch_folder: pathlib.Path) -> str:
+    """torch's version, without importing it."""
+    return re.search(r"^__version__ = '([^']+)'", (torch_folder / "version.py").read_text(), re.MULTILINE)[1]
+
+
 def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     source = pathlib.Path(__file__).parent / "torch" / SOURCES[library]
     target = built_path(torch_folder, library)
@@ -29,7 +45,10 @@ def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-isystem", include,
                     "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), source,
                     "-L", torch_folder / "lib", "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", new], check=True)
-    return new.replace(target)
+    stamp_path(target).unlink(missing_ok=True)
+    new.replace(target)
+    stamp_path(target).write_text(stamp(version_of(torch_folder)))
+    return target
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from ._restore import load
 from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
-from . import _adapters, _compile, _flex_attention
+from . import _adapters, _compile, _dispatch, _flex_attention
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["CPUOffloadPolicy", "DeviceMesh", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",
@@ -50,3 +50,4 @@ __all__ = ["CPUOffloadPolicy", "DeviceMesh", "DistributedDataParallel", "FSDPMod
 _adapters.install()
 _compile.hook()
 _flex_attention.hook()
+_dispatch.install()

@@ -15,11 +15,11 @@ from ._composed import wide
 from ._dtypes import F64, INT64, INTEGERS
 from ._operands import cast, operand
 from ._placing import full_like, iota, settled, settled_dims
-from ._table import row, run
+from ._table import row, row_where_torch_has_none, run
 from ._tensor import rebind, wrap
 
 _call = _tessera.call
-_MEAN = 1       # torch's number of a reduction
+_NONE, _MEAN = 0, 1     # torch's numbers of reductions
 
 
 # ---- activations ---------------------------------------------------------------------------------------------------------
@@ -116,18 +116,40 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
     return wrap(cast(reshape(parts, tuple(x.shape)), h._dtype))
 
 
-@row("multilabel_margin_loss_backward.default", how="composed")
-def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
-    """The gradient of the sum over labels t before the first -1 and j that are none of max(0, 1 - x[t] + x[j]), divided by the classes."""
+def _margins_of_labels(x, target):
+    """[rows, classes]: how many of a row's labels, which end before the first -1, each class is. And [rows, classes, classes]: by class t
+    and class j max(0, 1 - x[t] + x[j]), and how many pairs of a label t and a class j that is none there are."""
     h = _rows_of(x)
     rows, classes = h.shape
     labels = reshape(settled(operand("multilabel_margin_loss", target, x)), (rows, classes))
     is_label = made.equal(made.cumulative_sum(cast(labels < 0, INT64), axis=1), 0)
     counts = _call(OPS["scatter"], (full_like(h, (rows, classes), h._dtype, 0), made.where(is_label, labels, 0), cast(is_label, h._dtype)),
                    dims=[1], mode="add")
-    over = 1 - reshape(h, (rows, classes, 1)) + reshape(h, (rows, 1, classes))
+    over = made.maximum(1 - reshape(h, (rows, classes, 1)) + reshape(h, (rows, 1, classes)), 0)
     is_other = reshape(made.equal(counts, 0), (rows, 1, classes))
-    pairs = made.where(made.logical_and(over > 0, is_other), reshape(counts, (rows, classes, 1)), 0)
+    return counts, over, made.where(is_other, reshape(counts, (rows, classes, 1)), 0)
+
+
+@row("multilabel_margin_loss_forward.default", how="composed")
+def multilabel_margin_loss(x, target, reduction):
+    """The sum over labels t and classes j that are none of max(0, 1 - x[t] + x[j]), divided by the classes. torch 2.11 would take it apart
+    to another sum."""
+    h = _rows_of(x)
+    counts, over, pairs = _margins_of_labels(x, target)
+    out = made.sum(made.where(pairs > 0, over * pairs, 0), axis=(1, 2)) * (1.0 / h.shape[1])
+    if reduction != _NONE:
+        out = made.sum(out) * (1.0 / h.shape[0] if reduction == _MEAN else 1.0)
+    elif x.ndim < 2:
+        out = reshape(out, ())
+    return wrap(cast(out, h._dtype)), wrap(reshape(cast(counts > 0, h._dtype), tuple(target.shape)))
+
+
+@row("multilabel_margin_loss_backward.default", how="composed")
+def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
+    h = _rows_of(x)
+    classes = h.shape[1]
+    _, over, pairs = _margins_of_labels(x, target)
+    pairs = made.where(over > 0, pairs, 0)
     out = (made.sum(pairs, axis=1) - made.sum(pairs, axis=2)) * (1.0 / classes) * _by_rows(grad, h, reduction)
     return wrap(cast(reshape(out, tuple(x.shape)), h._dtype))
 
@@ -153,6 +175,11 @@ for _dims in (1, 2, 3):
     row(f"replication_pad{_dims}d_backward.default", how="composed")(_replication_pad_backward(_dims))
 
 
+def _for_each(numbers, dims: int) -> list[int]:
+    numbers = [numbers] if isinstance(numbers, int) else [int(one) for one in numbers]
+    return numbers * dims if len(numbers) == 1 else numbers
+
+
 def _windows(like, n: int, m: int):
     """[m, longest]: the elements of each of m windows over n, cut to the last one; and whether they are in it."""
     longest = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
@@ -161,37 +188,60 @@ def _windows(like, n: int, m: int):
     return made.minimum(places, n - 1), places < made.floor_divide((i + 1) * n + (m - 1), m)
 
 
+def _largest_of_windows(h, dims: int, windows):
+    """Each window's largest element, the first of equal ones, and which of the image's elements that is. `windows`: for each of the last
+    dims [windows, longest], the elements that are in a window, and whether there is one."""
+    lead, sizes, (at, inside) = h.ndim - dims, h.shape[h.ndim - dims:], zip(*windows)
+    counts, out = [one.shape[0] for one in at], h
+    for d in reversed(range(dims)):
+        out = _indexing.take(out, reshape(at[d], (at[d].size,)), axis=lead + d)
+        out = reshape(out, (*out.shape[:lead + d], *at[d].shape, *out.shape[lead + d + 1:]))
+    order = [*range(lead), *range(lead, lead + 2 * dims, 2), *range(lead + 1, lead + 2 * dims, 2)]
+    out = reshape(permute_dims(out, order), (*h.shape[:lead], *counts, -1))
+    table = is_in = None        # of the windows' elements which of the image, and whether there is one
+    for d, n in enumerate(sizes):
+        shape = [at[d].shape[0] if e == d else at[d].shape[1] if e == dims + d else 1 for e in range(2 * dims)]
+        place, own = reshape(at[d], shape), reshape(inside[d], shape)
+        table, is_in = (place, own) if table is None else (table * n + place, made.logical_and(is_in, own))
+    table, is_in = (reshape(one, (*counts, -1)) for one in (table, is_in))
+    out = made.where(is_in, out, float("-inf"))
+    largest = argmax(out, axis=out.ndim - 1, keepdims=True)
+    places = broadcast_to(table, out.shape)
+    found = [_call(OPS["take_along_axis"], (one, largest), dims=[out.ndim - 1])[..., 0] for one in (out, places)]
+    return wrap(cast(found[0], h._dtype)), wrap(found[1])
+
+
 def _adaptive_max_pool(dims: int):
     def function(x, output_size):
-        """Window i of m over n elements is [floor(i n / m), ceil((i + 1) n / m)): each dim's windows side by side, padded to the
-        longest, and the first of the largest."""
+        """Window i of m over n elements is [floor(i n / m), ceil((i + 1) n / m))."""
         h, lead = settled(x), x.ndim - dims
         counts, sizes = [int(m) for m in output_size], h.shape[lead:]
         if lead not in (1, 2) or any(m < 1 for m in counts) or 0 in h.shape[1:]:
             raise InvalidArgumentError(f"adaptive_max_pool{dims}d: {counts} windows of {x!r}")
-        at, inside = zip(*(_windows(h, n, m) for n, m in zip(sizes, counts)))
-        out = h
-        for d in reversed(range(dims)):
-            out = _indexing.take(out, reshape(at[d], (at[d].size,)), axis=lead + d)
-            out = reshape(out, (*out.shape[:lead + d], *at[d].shape, *out.shape[lead + d + 1:]))
-        order = [*range(lead), *range(lead, lead + 2 * dims, 2), *range(lead + 1, lead + 2 * dims, 2)]
-        out = reshape(permute_dims(out, order), (*h.shape[:lead], *counts, -1))
-        table = is_in = None        # of the windows' elements which of the image, and whether there is one
-        for d, n in enumerate(sizes):
-            shape = [at[d].shape[0] if e == d else at[d].shape[1] if e == dims + d else 1 for e in range(2 * dims)]
-            place, own = reshape(at[d], shape), reshape(inside[d], shape)
-            table, is_in = (place, own) if table is None else (table * n + place, made.logical_and(is_in, own))
-        table, is_in = (reshape(one, (*counts, -1)) for one in (table, is_in))
-        out = made.where(is_in, out, float("-inf"))
-        largest = argmax(out, axis=out.ndim - 1, keepdims=True)
-        places = broadcast_to(table, out.shape)
-        found = [_call(OPS["take_along_axis"], (one, largest), dims=[out.ndim - 1])[..., 0] for one in (out, places)]
-        return wrap(found[0]), wrap(found[1])
+        return _largest_of_windows(h, dims, [_windows(h, n, m) for n, m in zip(sizes, counts)])
+    return function
+
+
+def _max_pool(dims: int):
+    def function(x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+        h, lead = settled(x), x.ndim - dims
+        kernel, steps, edges, gaps = (_for_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation))
+        windows = []
+        for n, k, step, edge, gap in zip(h.shape[lead:], kernel, steps, edges, gaps):
+            room = n + 2 * edge - gap * (k - 1) - 1
+            m = (room + (step - 1 if ceil_mode else 0)) // step + 1
+            m -= ceil_mode and (m - 1) * step >= n + edge       # a window begins within the image
+            if lead not in (1, 2) or room < 0 or 2 * edge > k or 0 in h.shape[1:]:
+                raise InvalidArgumentError(f"max_pool{dims}d: windows of {kernel}, padded by {edges}, of {x!r}")
+            at = reshape(iota(h, m), (m, 1)) * step + iota(h, k) * gap - edge
+            windows.append((clip(at, 0, n - 1), made.logical_and(at >= 0, at < n)))
+        return _largest_of_windows(h, dims, windows)
     return function
 
 
 for _dims in (2, 3):
     row(f"adaptive_max_pool{_dims}d.default", how="composed")(_adaptive_max_pool(_dims))
+    row_where_torch_has_none(f"max_pool{_dims}d_with_indices.default", _max_pool(_dims))
 
 
 # ---- images of other sizes, each element a mean of those around it --------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 
+import _tessera_ops as made
 import torch
 
 import _tessera
@@ -245,6 +246,13 @@ def clamp_min(x, min):  # noqa: A002
 @row("clamp_max.default", "clamp_max.Tensor")
 def clamp_max(x, max):  # noqa: A002
     return clamp(x, None, max)
+
+
+@row("polar.default", how="composed")
+def polar(absolute, angle):
+    """torch 2.11 would take it apart to other numbers."""
+    r, t = (settled(one) for one in promoted("polar", absolute, angle))
+    return wrap(_call(OPS["complex"], (r * made.cos(t), r * made.sin(t))))
 
 
 @row("complex.default")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import sys
 
 import _tessera
-from ..torch_device import DEVICE, built_path
+from ..torch_device import DEVICE, built_path, stamp, stamp_path
 
 _HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
         "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
@@ -28,6 +29,10 @@ def compiled_path(library: str) -> pathlib.Path:
     path = device if library == DEVICE else device.with_name(library)
     if not path.exists():
         raise ImportError(f"tessera.torch: {library}, compiled against torch {torch.__version__}, is not at {path}. {_HOW}")
+    made_for, here = (stamp_path(path).read_text() if stamp_path(path).exists() else "an unknown torch"), stamp(torch.__version__)
+    if made_for != here:
+        raise ImportError(f"tessera.torch: {path} was compiled for {made_for}, and this is {here}; compile it again: "
+                          f"{sys.executable} -m tessera.torch_device")
     return path
 
 
@@ -48,3 +53,5 @@ torch.ops.load_library(str(_path))
 make = _function(_path, "tessera_make")
 # become(tensor, other): the device, dtype, shape and storage of another tensor, as `tensor.data = other` gives them.
 become = _function(_path, "tessera_become")
+# dispatch(type, again, refusals, slot, ops): from then on these ops go to their rows at once where all tensors are of the type.
+dispatch = _function(_path, "tessera_dispatch")

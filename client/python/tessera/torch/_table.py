@@ -15,6 +15,7 @@ from ._tensor import Tensor, handle_of, rebind
 aten = torch.ops.aten
 TABLE: dict = {}
 KINDS: dict = {}        # of each overload how it is done, for coverage()
+WHERE_TORCH_HAS_NONE: dict = {}     # what older versions of torch don't take apart
 
 
 def overload(name: str):
@@ -33,6 +34,11 @@ def row(*names: str, how: str = "catalog"):
                 put(found, function, how)
         return function
     return register
+
+
+def row_where_torch_has_none(name: str, function) -> None:
+    """For an overload that later versions of torch take apart by themselves, as they do it there."""
+    WHERE_TORCH_HAS_NONE[overload(name)] = function
 
 
 def put(func, function, how: str) -> None:
@@ -111,6 +117,8 @@ def missing(func):
         found, how = func.decompose, "decomposed by torch"      # as where a graph is recorded; inference_mode brings these whole
     elif func in _decompositions() and not any(one.is_out for one in func._schema.arguments):
         found, how = _taken_apart(func, _decompositions()[func]), "decomposed by torch"
+    elif func in WHERE_TORCH_HAS_NONE:
+        found, how = WHERE_TORCH_HAS_NONE[func], "composed"
     else:
         raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
                                   "x.cpu() brings the tensor here, if that is what you want")

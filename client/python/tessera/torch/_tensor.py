@@ -16,6 +16,8 @@ from ._dtypes import TORCH, tensor_of
 from ._library import make as _make
 
 _Base = torch._C.TensorBase
+# With these a row says that it doesn't take its operands as they are; `again` is asked then.
+REFUSALS = (InvalidArgumentError, AttributeError, TypeError)
 
 
 class Tensor(torch.Tensor):
@@ -47,7 +49,7 @@ class Tensor(torch.Tensor):
             row = missing(func)
         try:
             return row(*args, **kwargs) if kwargs else row(*args)
-        except (InvalidArgumentError, AttributeError, TypeError) as error:
+        except REFUSALS as error:
             return again(func, row, args, kwargs or {}, error)
 
     # ---- what it is -----------------------------------------------------------------------------

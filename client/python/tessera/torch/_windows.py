@@ -270,7 +270,7 @@ def _to_places(dims):
     return function
 
 
-for _name, _dims in (("max_pool3d_with_indices", 3), ("adaptive_max_pool2d", 2), ("adaptive_max_pool3d", 3),
+for _name, _dims in (("max_pool2d_with_indices", 2), ("max_pool3d_with_indices", 3), ("adaptive_max_pool2d", 2), ("adaptive_max_pool3d", 3),
                      ("fractional_max_pool2d", 2), ("fractional_max_pool3d", 3)):
     row(f"{_name}_backward.default", how="composed")(_to_places(_dims))
 

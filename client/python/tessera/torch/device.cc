@@ -29,6 +29,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include "dispatch.h"
+
 #include <iterator>
 #include <map>
 #include <memory>
@@ -348,5 +350,13 @@ extern "C" PyObject* tessera_make() {
 extern "C" PyObject* tessera_become() {
   static PyMethodDef method = {"become", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Become)), METH_FASTCALL,
                                nullptr};
+  return PyCFunction_New(&method, nullptr);
+}
+
+// dispatch(...) of dispatch.h.
+extern "C" PyObject* tessera_dispatch() {
+  static PyMethodDef method = {"dispatch",
+                               reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(tessera::torch_device::Dispatch)),
+                               METH_FASTCALL, nullptr};
   return PyCFunction_New(&method, nullptr);
 }

@@ -27,6 +27,18 @@ using Lists = std::vector<Tensors>;
 constexpr int kNobody = -1;
 constexpr bool kIsAsync = true;  // of messages
 
+// The types of two methods that torch 2.11 doesn't tell apart from other coalesced calls.
+template <class Type = OpType>
+constexpr Type AllGatherCoalesced() {
+  if constexpr (requires { Type::ALLGATHER_INTO_TENSOR_COALESCED; }) return Type::ALLGATHER_INTO_TENSOR_COALESCED;
+  return Type::COALESCED;
+}
+template <class Type = OpType>
+constexpr Type ReduceScatterCoalesced() {
+  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+  return Type::COALESCED;
+}
+
 // A method of the backend: its name in errors, its title in torch's profiles, its type.
 struct Method {
   const char* name;
@@ -109,16 +121,14 @@ class RanksBackend final : public c10d::Backend {
       for (size_t k = 0; k < inputs.size(); ++k) AllGather(method, calls, of_inputs[k], inputs[k], options.timeout);
     });
   }
-  intrusive_ptr<Work> all_gather_single(at::Tensor& output, at::Tensor& input,
-                                        const c10d::AllgatherOptions& options) override {
+  intrusive_ptr<Work> all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
     return AllGatherSingle({"all_gather_single", "tessera:all_gather", OpType::_ALLGATHER_BASE}, {output}, {input},
                            options);
   }
   intrusive_ptr<Work> all_gather_single_coalesced(Tensors& outputs, Tensors& inputs,
-                                                  const c10d::AllgatherOptions& options) override {
-    return AllGatherSingle(
-        {"all_gather_single_coalesced", "tessera:all_gather", OpType::ALLGATHER_INTO_TENSOR_COALESCED}, outputs, inputs,
-        options);
+                                                  const c10d::AllgatherOptions& options) {
+    return AllGatherSingle({"all_gather_single_coalesced", "tessera:all_gather", AllGatherCoalesced()}, outputs, inputs,
+                           options);
   }
 
   intrusive_ptr<Work> gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
@@ -130,8 +140,7 @@ class RanksBackend final : public c10d::Backend {
     return Run(method, options.asyncOp, inputs, is_root ? outputs[0] : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? outputs[0] : Tensors{}, inputs[0], options); });
   }
-  intrusive_ptr<Work> gather_single(at::Tensor& output, at::Tensor& input,
-                                    const c10d::GatherOptions& options) override {
+  intrusive_ptr<Work> gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
     const Method method{"gather_single", "tessera:gather", OpType::GATHER};
     const bool is_root = rank_ == options.rootRank;
     CheckTensors(method.name, {input});
@@ -172,15 +181,14 @@ class RanksBackend final : public c10d::Backend {
     });
   }
   intrusive_ptr<Work> reduce_scatter_single(at::Tensor& output, at::Tensor& input,
-                                            const c10d::ReduceScatterOptions& options) override {
+                                            const c10d::ReduceScatterOptions& options) {
     return ReduceScatterSingle({"reduce_scatter_single", "tessera:reduce_scatter", OpType::_REDUCE_SCATTER_BASE},
                                {output}, {input}, options);
   }
   intrusive_ptr<Work> reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
-                                                      const c10d::ReduceScatterOptions& options) override {
-    return ReduceScatterSingle(
-        {"reduce_scatter_single_coalesced", "tessera:reduce_scatter", OpType::REDUCE_SCATTER_TENSOR_COALESCED}, outputs,
-        inputs, options);
+                                                      const c10d::ReduceScatterOptions& options) {
+    return ReduceScatterSingle({"reduce_scatter_single_coalesced", "tessera:reduce_scatter", ReduceScatterCoalesced()},
+                               outputs, inputs, options);
   }
 
   intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
@@ -196,8 +204,7 @@ class RanksBackend final : public c10d::Backend {
                [&](Calls& calls) { Exchange(method, calls, outputs, inputs, options.timeout); });
   }
   intrusive_ptr<Work> all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                                        std::vector<int64_t>& input_splits,
-                                        const c10d::AllToAllOptions& options) override {
+                                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
     const Method method{"all_to_all_single", "tessera:all_to_all", OpType::ALLTOALL_BASE};
     CheckTensors(method.name, {output, input});
     c10d::checkSplitSizes(input_splits, input, size_);
@@ -210,6 +217,27 @@ class RanksBackend final : public c10d::Backend {
       }
       Exchange(method, calls, Slices(output, output_splits), Slices(input, input_splits), options.timeout);
     });
+  }
+
+  // The names that torch 2.11 has for these. Later versions have both, so neither says `override`.
+  intrusive_ptr<Work> _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+    return all_gather_single(output, input, options);
+  }
+  intrusive_ptr<Work> allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::AllgatherOptions& options) {
+    return all_gather_single_coalesced(outputs, inputs, options);
+  }
+  intrusive_ptr<Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::ReduceScatterOptions& options) {
+    return reduce_scatter_single(output, input, options);
+  }
+  intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const c10d::ReduceScatterOptions& options) {
+    return reduce_scatter_single_coalesced(outputs, inputs, options);
+  }
+  intrusive_ptr<Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+    return all_to_all_single(output, input, output_splits, input_splits, options);
   }
 
   intrusive_ptr<Work> send(Tensors& tensors, int destination, int tag) override {

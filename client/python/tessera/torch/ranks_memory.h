@@ -132,7 +132,7 @@ inline uint32_t ReduceOpOf(const char* what, const c10d::ReduceOp& op) {
 
 inline at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return tensor;
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK(factor != nullptr, "tessera: ReduceOp PREMUL_SUM has no factor");
   const at::Tensor& by_tensor = factor->tensor_factor;
   const at::Tensor scaled = by_tensor.defined() ? tensor.mul(by_tensor) : tensor.mul(factor->double_factor);

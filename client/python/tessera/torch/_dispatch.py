@@ -1,0 +1,15 @@
+"""Which ops go from torch's dispatcher to their rows at once (dispatch.h)."""
+
+from __future__ import annotations
+
+import _tessera
+from . import _tensor
+from ._library import dispatch
+from ._table import TABLE
+from ._tensor import REFUSALS, Tensor
+
+
+def install() -> None:
+    """All that have a row by now. Where a row refuses, the same is asked as in __torch_dispatch__."""
+    ops = [(func._schema.name.removeprefix("aten::"), func._schema.overload_name, func) for func in TABLE if func.namespace == "aten"]
+    dispatch(Tensor, lambda *given: _tensor.again(*given), REFUSALS, _tessera.torch_op_slot(), ops)
