@@ -370,6 +370,106 @@ def refusals(rank, ranks):
     assert x == ranks
 
 
+def split(rank, ranks):
+    """Parts of the world, and a part of a part, beside each other."""
+    world = dist.group.WORLD
+    pair = dist.split_group(world, [[0, 1]] if ranks < 4 else [[0, 1], [2, 3]])
+    reversed_world = dist.split_group(world, [list(range(ranks))[::-1]], timeout=one_tenth() * 300)
+    if rank < 2:
+        assert dist.get_world_size(pair) == 2 and dist.get_rank(pair) == rank and dist.get_process_group_ranks(pair) == [0, 1]
+        x = torch.full((5,), float(rank + 1))
+        dist.all_reduce(x, group=pair)
+        assert (x == 3).all()
+        alone = dist.split_group(pair, [[1]])
+        assert (alone == dist.GroupMember.NON_GROUP_MEMBER) == (rank == 0)
+        if rank == 1:
+            dist.all_reduce(x, group=alone)
+            assert (x == 3).all()
+    else:
+        assert pair == dist.GroupMember.NON_GROUP_MEMBER
+    assert dist.get_rank(reversed_world) == ranks - 1 - rank
+    out = [torch.empty(1) for _ in range(ranks)]
+    dist.all_gather(out, torch.tensor([float(rank)]), group=reversed_world)
+    assert torch.cat(out).tolist() == [float(r) for r in range(ranks)][::-1]
+    dist.barrier()
+
+
+def aborted(rank, ranks):
+    """Calls that are under way end at once, at the rank that aborts and at the others."""
+    group, other = dist.new_group(), dist.new_group()
+    seen = []
+    group._get_backend(torch.device("cpu")).register_abort_hook(7, lambda: seen.append("aborting"))
+    if rank == 1:
+        work = dist.irecv(torch.empty(3), 0, group=group)
+        waited = dist.all_reduce(torch.ones(1 << 20), group=other, async_op=True)
+        dist.distributed_c10d._abort_process_group(group)
+        failure(work.wait, "ended at this rank")
+        assert seen == ["aborting"]
+        waited.wait()
+        failure(lambda: group.allreduce([torch.ones(1)]), "shut down")
+    else:
+        waited = dist.all_reduce(torch.ones(1 << 20), group=other, async_op=True)
+        failure(lambda: dist.barrier(group=group), "rank 1", "gone")
+        assert not seen
+        waited.wait()
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert (x == ranks).all()
+
+
+def reconfigured(rank, ranks):
+    """A rank is killed; the others go on in the same process group, with each other."""
+    store = dist.distributed_c10d._get_default_store()
+    assert dist.distributed_c10d._supports_reconfigure()
+    handle = dist.distributed_c10d._get_reconfigure_handle()
+    store.set(f"handle/{rank}", handle)
+    handles = [store.get(f"handle/{r}").decode() for r in range(ranks)]
+    assert handles[rank] == handle and len(set(handles)) == ranks
+    failure(lambda: dist.distributed_c10d._reconfigure(1, handles[:rank] + handles[rank + 1:]), "this rank is not among")
+    failure(lambda: dist.distributed_c10d._reconfigure(1, handles + handles[:1]), "the same")
+    dist.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    failure(lambda: dist.all_reduce(torch.ones(4)), "rank 0", "gone")
+    dist.distributed_c10d._reconfigure(2, set(handles[1:])).wait()
+    group = dist.group.WORLD
+    assert (group.rank(), group.size()) == (rank - 1, ranks - 1)
+    for _ in range(3):
+        x = torch.full((4,), float(rank))
+        group.allreduce([x]).wait()
+        assert (x == sum(range(1, ranks))).all()
+    dist.distributed_c10d._reconfigure(3, [handle_of(group, store, r) for r in range(ranks - 1)][::-1], timeout=one_tenth() * 300).wait()
+    assert group.rank() == ranks - 1 - rank
+    os._exit(0)     # the store is that of rank 0
+
+
+def handle_of(group, store, number):
+    """In the order of the group's ranks: each broadcasts its own."""
+    own = group.get_reconfigure_handle().encode()
+    length = torch.tensor([len(own)])
+    group.broadcast(length, number).wait()
+    text = torch.frombuffer(bytearray(own), dtype=torch.uint8) if group.rank() == number else torch.empty(int(length), dtype=torch.uint8)
+    group.broadcast(text, number).wait()
+    return bytes(text.tolist()).decode()
+
+
+def hooks(rank, ranks):
+    """torch's flight recorder hears of calls that have ended, whether somebody waited for them or not."""
+    import json
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    ended = []
+    backend._register_on_completion_hook(lambda info: ended.append((info.op_type, info.seq)))
+    works = [dist.all_reduce(torch.ones(100), group=group, async_op=True) for _ in range(3)]
+    dist.barrier(group=group)
+    del works
+    backend._wait_for_pending_works()
+    assert len(ended) == 4 and [number for _, number in sorted(ended, key=lambda one: one[1])] == [1, 2, 3, 4], ended
+    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="tessera"))
+    of_group = [(entry["profiling_name"], entry["state"]) for entry in trace["entries"] if entry["process_group"][0] == group.group_name]
+    assert of_group == [("tessera:all_reduce", "completed")] * 3 + [("tessera:barrier", "completed")], of_group
+
+
 def data_parallel(rank, ranks):
     def net():
         torch.manual_seed(7)

@@ -11,7 +11,9 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "ranks_calls.h"
+#include "ranks_hooks.h"
 #include "ranks_memory.h"
+#include "ranks_python.h"
 #include "ranks_work.h"
 
 namespace tessera::torch_ranks {
@@ -36,8 +38,11 @@ struct Method {
 
 class RanksBackend final : public c10d::Backend {
  public:
-  RanksBackend(std::shared_ptr<Member> member, int rank, int size, Milliseconds timeout)
-      : Backend(rank, size), member_(std::move(member)), options_(c10::make_intrusive<Options>("tessera", timeout)) {
+  RanksBackend(PythonRank own, int rank, int size, Milliseconds timeout)
+      : Backend(rank, size),
+        own_(std::move(own)),
+        member_(own_.Enter()),
+        options_(c10::make_intrusive<Options>("tessera", timeout)) {
     init();
   }
 
@@ -46,15 +51,44 @@ class RanksBackend final : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void abort() override { member_.reset(); }
-  void shutdown() override { member_.reset(); }
+  bool isInitialized() override { return member_ != nullptr; }
+  // Calls that are under way end with an error, here and at the others.
+  void abort() override {
+    if (member_) hooks_->Aborting();
+    shutdown();
+  }
+  void shutdown() override {
+    is_over_ = true;
+    member_.reset();
+  }
+  c10d::ErrorType getError() override { return hooks_->error(); }
+
+  bool supportsSplitting() const override { return true; }
+  intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                               const intrusive_ptr<Options>& options) override;
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return own_.Handle(); }
+  intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& options) override;
+
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { hooks_->AddAbort(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { hooks_->RemoveAbort(id); }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    hooks_->AddCompletion(id, std::move(hook));
+  }
+  void unregisterCompletionHook(int64_t id) override { hooks_->RemoveCompletion(id); }
+  void registerOnCompletionHook(OnCompletion&& hook) override {
+    onCompletionHook_ = hook;  // hasHooks looks for it
+    hooks_->SetOnCompletion(std::move(hook));
+  }
+  void waitForPendingWorks() override { hooks_->AwaitWatched(); }
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { coalesced_ = NewCalls(); }
   intrusive_ptr<Work> endCoalescing() override {
     TORCH_CHECK(coalesced_, "tessera: endCoalescing without startCoalescing");
-    return c10::make_intrusive<RanksWork>(rank_, OpType::COALESCED, "tessera:coalesced", Tensors{}, Tensors{},
-                                          std::exchange(coalesced_, nullptr), sequence_);
+    return NewWork({"coalesced", "tessera:coalesced", OpType::COALESCED}, {}, {}, std::exchange(coalesced_, nullptr));
   }
 
   intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -247,8 +281,14 @@ class RanksBackend final : public c10d::Backend {
   void LeadMonitoredBarrier(const Method& method, int tag, Milliseconds timeout, bool wait_all_ranks);
 
   std::shared_ptr<Calls> NewCalls() const {
-    if (!member_) Throw("tessera: the process group was shut down");
+    if (is_over_) Throw("tessera: the process group was shut down");
+    if (!member_) Throw("tessera: the process group has no members yet; reconfigure() comes first");
     return std::make_shared<Calls>(member_);
+  }
+  intrusive_ptr<RanksWork> NewWork(const Method& method, const Tensors& inputs, const Tensors& outputs,
+                                   std::shared_ptr<Calls> calls) const {
+    return c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, std::move(calls),
+                                          sequence_, hooks_);
   }
 
   int64_t TimeoutUs(Milliseconds timeout) const {
@@ -273,8 +313,9 @@ class RanksBackend final : public c10d::Backend {
     }
     auto calls = NewCalls();
     calls->set_waited_for(!is_async);
-    auto work = c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, calls, sequence_);
+    auto work = NewWork(method, inputs, outputs, calls);
     begin(*calls);
+    if (is_async && hooks_->watches()) work->Watch();
     return work;
   }
 
@@ -442,8 +483,11 @@ class RanksBackend final : public c10d::Backend {
 
   static constexpr uint64_t kOwnTags = 1 << 30;
 
-  std::shared_ptr<Member> member_;
+  PythonRank own_;
+  std::shared_ptr<Member> member_;  // null before the first reconfigure, and when it is over
+  bool is_over_ = false;
   const intrusive_ptr<Options> options_;
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   std::shared_ptr<Calls> coalesced_;
   uint64_t sequence_ = 0;
   uint64_t exchanges_ = 0;
@@ -514,29 +558,40 @@ void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseco
                  " failed to pass monitoredBarrier in ", timeout.count(), " ms\n Original exception: \n", reason));
 }
 
-// Calls a function of Python's from C++, whose threads may not hold the interpreter's lock, or may outlive it.
-std::function<void()> CallOf(py::object function) {
-  auto held = std::shared_ptr<py::object>(new py::object(std::move(function)), [](py::object* object) {
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire gil;
-    delete object;
-  });
-  return [held] {
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire gil;
-    try {
-      (*held)();
-    } catch (const py::error_already_set& error) {
-      TORCH_WARN("tessera: leaving a group: ", error.what());
-    }
-  };
+double SecondsOf(Milliseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
+
+// The coordinator brings the ranks of the part together, by the name that torch gave it; the store isn't needed. Null
+// at ranks that are in no part.
+intrusive_ptr<c10d::Backend> RanksBackend::split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                                 const intrusive_ptr<Options>& options) {
+  NewCalls();  // throws where there is no group
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return {};
+  const int rank = static_cast<int>(own - ranks.begin());
+  const std::vector<uint64_t>& of_world = options->global_ranks_in_group;
+  const int64_t world_rank = of_world.size() == ranks.size() ? static_cast<int64_t>(of_world[rank]) : rank_;
+  const PythonRank part = own_.Split(options->group_name, rank, ranks, world_rank, SecondsOf(options->timeout));
+  return c10::make_intrusive<RanksBackend>(part, rank, static_cast<int>(ranks.size()), options->timeout);
 }
 
-intrusive_ptr<c10d::Backend> MakeBackend(uintptr_t table, uintptr_t group, py::object leave, int rank, int size,
-                                         Milliseconds timeout) {
-  auto member = std::make_shared<Member>(reinterpret_cast<const TesseraRanks*>(table),
-                                         reinterpret_cast<TesseraGroup*>(group), CallOf(std::move(leave)));
-  return c10::make_intrusive<RanksBackend>(std::move(member), rank, size, timeout);
+// The group is left when the one with other members is there.
+intrusive_ptr<Work> RanksBackend::reconfigure(const c10d::ReconfigureOptions& options) {
+  std::vector<std::string> handles;
+  std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, options.handles);
+  const bool is_ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(options.handles);
+  own_ = own_.Reconfigure(options.uuid, handles, is_ordered, SecondsOf(options.timeout.value_or(options_->timeout)));
+  member_ = own_.Enter();
+  is_over_ = false;
+  rank_ = own_.rank();
+  size_ = own_.size();
+  hooks_->ForgetError();
+  return NewWork({"reconfigure", "tessera:reconfigure", OpType::UNKNOWN}, {}, {}, NewCalls());
+}
+
+intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout) {
+  PythonRank own(std::move(rank));
+  const int number = own.rank(), size = own.size();
+  return c10::make_intrusive<RanksBackend>(std::move(own), number, size, timeout);
 }
 
 }  // namespace

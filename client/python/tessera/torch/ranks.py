@@ -18,7 +18,7 @@ import importlib.util
 
 import torch.distributed as dist
 
-from ..distributed._ranks import join_for_torch
+from ..distributed._ranks import join_for_torch, rank_to_reconfigure
 from ..torch_device import RANKS
 from ._library import compiled_path
 
@@ -40,11 +40,12 @@ _make_backend = _compiled().make_backend
 def create(dist_backend_opts, pg_options=None):
     """The backend of one group, in one rank. `pg_options` may be a dist.Backend's Options, of which the time-out counts."""
     opts = dist_backend_opts
-    timeout = opts.timeout
-    member = join_for_torch(opts.store, opts.group_id, opts.group_rank, opts.group_size, list(opts.global_ranks_in_group),
-                            timeout.total_seconds())
-    # The backend calls `leave` at its end, and by the bound method keeps the member.
-    return _make_backend(member.table, member.group, member.leave, opts.group_rank, opts.group_size, timeout)
+    timeout, ranks = opts.timeout, list(opts.global_ranks_in_group)
+    if opts.enable_reconfigure:
+        return _make_backend(rank_to_reconfigure(opts.group_rank, opts.group_size, ranks), timeout)
+    # The backend calls `leave` at its end, and keeps the rank until then.
+    rank = join_for_torch(opts.store, opts.group_id, opts.group_rank, opts.group_size, ranks, timeout.total_seconds())
+    return _make_backend(rank, timeout)
 
 
 def register() -> None:
