@@ -328,21 +328,6 @@ class RanksBackend final : public c10d::Backend {
     return call;
   }
 
-  // Undefined tensors: the rank gives or takes nothing.
-  static void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
-    if (input.defined()) {
-      call.has_input = 1;
-      call.input_elements = input.numel();
-      call.input = input.numel() == 0 ? nullptr : input.const_data_ptr();
-    }
-    if (output.defined()) {
-      call.has_output = 1;
-      call.output_elements = output.numel();
-      call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
-    }
-    calls.Start(call, input, output);
-  }
-
   void Broadcast(const Method& method, Calls& calls, const Tensors& tensors, int root, Milliseconds timeout) {
     TesseraCall call = Call(method, TESSERA_BROADCAST, tensors[0], timeout);
     call.peer = root;
@@ -452,11 +437,6 @@ class RanksBackend final : public c10d::Backend {
     return at::split_with_sizes(tensor, splits, 0);
   }
 
-  static void CheckMessage(const char* what, const Tensors& tensors, int tag) {
-    CheckTensors(what, tensors);
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tessera: ", what, " takes one tensor, and got ", tensors.size());
-    TORCH_CHECK_VALUE(tag >= 0, "tessera: ", what, ": Tag must be nonnegative, and is ", tag);
-  }
   // A list with a part for each rank, of the dtype of `like`.
   void CheckGathered(const char* what, const Tensors& parts, const at::Tensor& like) const {
     Tensors all = parts;
@@ -476,11 +456,6 @@ class RanksBackend final : public c10d::Backend {
     TORCH_CHECK_VALUE(whole.numel() == part.numel() * size_, "tessera: ", what, ": the ", side, " has ", whole.numel(),
                       " elements, and ", size_, " ranks with ", part.numel(), " each have ", part.numel() * size_);
   }
-  static void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
-    TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
-                      outputs.size(), " outputs");
-  }
-
   static constexpr uint64_t kOwnTags = 1 << 30;
 
   PythonRank own_;

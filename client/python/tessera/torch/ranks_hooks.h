@@ -1,7 +1,8 @@
 #pragma once
 
 // Functions of the user's that hear when a call of a group is done, and before the group is aborted. A group has one,
-// which its works share. torch's flight recorder is such a function of every group, so a hook that fires costs each call.
+// which its works share. torch's flight recorder is such a function of every group, so a hook that fires costs each
+// call.
 //
 // The law: no lock is held while a hook runs, so a hook may ask for the interpreter's lock and call the group.
 

@@ -36,6 +36,17 @@ inline void CheckTensors(const char* what, const Tensors& tensors) {
   }
 }
 
+inline void CheckMessage(const char* what, const Tensors& tensors, int tag) {
+  CheckTensors(what, tensors);
+  TORCH_CHECK_VALUE(tensors.size() == 1, "tessera: ", what, " takes one tensor, and got ", tensors.size());
+  TORCH_CHECK_VALUE(tag >= 0, "tessera: ", what, ": Tag must be nonnegative, and is ", tag);
+}
+
+inline void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
+                    outputs.size(), " outputs");
+}
+
 inline bool AreOfOneSize(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() != tensors[0].numel()) return false;
@@ -112,6 +123,21 @@ inline uint32_t DTypeOf(const char* what, const at::Tensor& tensor, Use use) {
   if (as_bits && tensor.element_size() == 1) return TESSERA_U8;
   if (as_bits && tensor.element_size() == 4) return TESSERA_U32;
   TORCH_CHECK(false, "Backend tessera does not support ", what, " of ", tensor.scalar_type());
+}
+
+// Undefined tensors: the rank gives or takes nothing.
+inline void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+  if (input.defined()) {
+    call.has_input = 1;
+    call.input_elements = input.numel();
+    call.input = input.numel() == 0 ? nullptr : input.const_data_ptr();
+  }
+  if (output.defined()) {
+    call.has_output = 1;
+    call.output_elements = output.numel();
+    call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
+  }
+  calls.Start(call, input, output);
 }
 
 // The table's ReduceOp. PREMUL_SUM is the sum of scaled copies, which Scaled makes.
