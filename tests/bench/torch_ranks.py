@@ -19,7 +19,7 @@ import time
 import torch
 import torch.distributed as dist
 
-import tessera.torch.ranks  # noqa: F401
+import tessera.torch_ranks  # noqa: F401
 import tessera as ts
 
 CASES = {4: 200, 64: 200, 1024: 40, 65536: 2}   # KiB -> calls of a round

@@ -44,7 +44,7 @@ def test_class(ranks: int, folder: str):
     import torch.multiprocessing
     from torch.testing._internal.distributed import distributed_test
 
-    import tessera.torch.ranks  # noqa: F401 - a forked rank has it already
+    import tessera.torch_ranks  # noqa: F401 - a forked rank has it already
 
     torch.set_num_threads(1)
     logging.disable(logging.INFO)

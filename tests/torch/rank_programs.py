@@ -14,7 +14,7 @@ import time
 import torch
 import torch.distributed as dist
 
-import tessera.torch.ranks  # noqa: F401
+import tessera.torch_ranks  # noqa: F401
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)

@@ -70,3 +70,10 @@ dist.destroy_process_group()
 def test_some_of_torchs_own_tests(cluster):
     said = json.loads(run(cluster, HERE / "dist_suite.py", "--fast").strip().split("\n")[-1])
     assert said["failed"] == said["skipped"] == 0 and said["passed"] >= 15
+
+
+@pytest.mark.parametrize("program", ["tensor_parallel", "sequence_parallel", "fsdp2"])
+def test_a_program_of_two_ranks_has_the_losses_that_it_has_on_gloo(cluster, program):
+    losses = {backend: json.loads(run(cluster, HERE / "rank_examples.py", backend, program, 2).splitlines()[-1]) for backend in ("gloo", "tessera")}
+    assert len(losses["gloo"]) == 6 and len(set(losses["gloo"])) == 6
+    assert losses["tessera"] == pytest.approx(losses["gloo"], rel=0, abs=1e-6)

@@ -25,7 +25,7 @@ from checkout import PROGRAMS, ROOT, built, copy, version
 
 CLIENT = ("client/python/_tessera.so", "client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi", "client/python/_tessera_python.py")
 # init_process_group("tessera") finds its backend by this, without an import.
-ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:register\n"
+ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch_ranks:register\n"
                 b"[torch_dynamo_backends]\ntessera = tessera.torch._compile:backend\n")
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 # Libraries that a host has: those of C and C++, which a manylinux tag promises.

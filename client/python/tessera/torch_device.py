@@ -13,11 +13,20 @@ import sysconfig
 DEVICE = "libtessera_torch.so"
 RANKS = "libtessera_ranks.so"
 SOURCES = {DEVICE: "device.cc", RANKS: "ranks.cc"}
+HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
+       "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
 
 
 def built_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     """Where tessera.torch looks for it: beside torch, whose one version it is for."""
     return torch_folder.parent / "tessera_torch_device" / library
+
+
+def compiled_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
+    """A library that is compiled against torch: beside the device that TESSERA_TORCH_DEVICE names, else as built_path says."""
+    named = os.environ.get("TESSERA_TORCH_DEVICE")
+    device = pathlib.Path(named) if named else built_path(torch_folder, DEVICE)
+    return device if library == DEVICE else device.with_name(library)
 
 
 def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed: its process groups with backend="tessera" join here, on memory of their own (torch/ranks.py)."""
+"""Ranks of torch.distributed: its process groups with backend="tessera" join here, on memory of their own (torch_ranks.py)."""
 
 from __future__ import annotations
 

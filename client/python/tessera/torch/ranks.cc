@@ -1,5 +1,5 @@
 // torch.distributed's backend `tessera`: the collectives of ranks whose tensors lie in their own memory, as calls of
-// the table of functions that the built extension gives (ranks_table.h). tessera.torch.ranks registers it.
+// the table of functions that the built extension gives (ranks_table.h). tessera.torch_ranks registers it.
 //
 // Compiled on the user's machine against the user's torch (tessera.torch_device), so nothing of the library is
 // included. Every method begins its calls and returns. The Work that it returns waits for them (ranks_work.h).
@@ -573,6 +573,6 @@ intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout) 
 }  // namespace tessera::torch_ranks
 
 PYBIND11_MODULE(libtessera_ranks, module) {
-  module.doc() = "torch.distributed's backend `tessera`; tessera.torch.ranks registers it";
+  module.doc() = "torch.distributed's backend `tessera`; tessera.torch_ranks registers it";
   module.def("make_backend", &tessera::torch_ranks::MakeBackend);
 }
