@@ -301,6 +301,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> Run(const Method& method, bool is_async, const Tensors& inputs, const Tensors& outputs,
                           Begin begin) {
     const at::NoGradGuard no_grad;
+    if (method.type != OpType::SEND) CheckWritten(method.name, outputs);
     if (!c10d::isP2POp(method.type)) ++sequence_;
     if (coalesced_) {
       try {

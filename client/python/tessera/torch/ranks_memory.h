@@ -7,9 +7,12 @@
 //   at::Tensor output = Unpacked(tensors, *calls);   // written to the tensors when the calls are done
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ranks_calls.h"
@@ -45,6 +48,24 @@ inline void CheckMessage(const char* what, const Tensors& tensors, int tag) {
 inline void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
                     outputs.size(), " outputs");
+}
+
+// Throws where an element of these tensors, which are written, is one of another tensor or place, too.
+inline void CheckWritten(const char* what, const Tensors& tensors) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "tessera: ", what,
+                      " would write a tensor of strides ", tensor.strides(),
+                      ", several of whose elements are one place in memory; give it a clone()");
+    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
+    const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+    ranges.emplace_back(begin, begin + tensor.nbytes());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    TORCH_CHECK_VALUE(ranges[i - 1].second <= ranges[i].first, "tessera: ", what,
+                      " would write tensors that overlap in memory");
+  }
 }
 
 inline bool AreOfOneSize(const Tensors& tensors) {
