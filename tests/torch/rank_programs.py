@@ -453,6 +453,41 @@ def reconfigured(rank, ranks):
     os._exit(0)     # the store is that of rank 0
 
 
+def allocated(rank, ranks):
+    """Memory that the others read and write where it lies: of all ranks, of some, of views, and after its group is gone."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    size = 1_000_003    # many steps through the page
+
+    def tensor(is_there=True, dtype=torch.float32, count=size):
+        own = backend.allocate_tensor(count, dtype=dtype, device=torch.device("cpu")) if is_there else torch.empty(count, dtype=dtype)
+        return own.copy_(value(rank, count, dtype))
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for is_there in (True, rank != 1):
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+                x = tensor(is_there, dtype)
+                dist.all_reduce(x, op)
+                same(x, reduced(op, [value(r, size, dtype) for r in range(ranks)]))
+                work = dist.all_reduce(x[7:-5], op, async_op=True)
+                work.wait()
+                same(x[7:-5], reduced(op, [reduced(op, [value(r, size, dtype) for r in range(ranks)])[7:-5]] * ranks))
+            whole = tensor(is_there, dtype, size * ranks)
+            own = whole[rank * size:(rank + 1) * size].copy_(value(rank, size, dtype))
+            dist.all_gather_into_tensor(whole, own)
+            same(whole, torch.cat([value(r, size, dtype) for r in range(ranks)]))
+            part = torch.empty(size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, tensor(is_there, dtype, size * ranks))
+            same(part, sum(value(r, size * ranks, dtype)[rank * size:(rank + 1) * size] for r in range(ranks)))
+    first = tensor().data_ptr()
+    assert tensor().data_ptr() == first     # what was freed is taken again
+    group = dist.new_group()
+    kept = group._get_backend(torch.device("cpu")).allocate_tensor(10, dtype=torch.float32, device=torch.device("cpu"))
+    dist.destroy_process_group(group)
+    assert kept.fill_(3).sum() == 30
+    failure(lambda: backend.allocate_tensor(3, dtype=torch.float32, device=torch.device("meta")), "meta", "own memory")
+
+
 def handle_of(group, store, number):
     """In the order of the group's ranks: each broadcasts its own."""
     own = group.get_reconfigure_handle().encode()
@@ -511,7 +546,12 @@ def many_at_once(rank, ranks):
         assert (x == sum(r + number for r in range(ranks))).all(), number
 
 
-def fully_sharded(rank, ranks):
+def fully_sharded_in_the_arena(rank, ranks):
+    """FSDP2 whose buffers are the group's memory."""
+    fully_sharded(rank, ranks, prepare=lambda layer: layer.set_allocate_memory_from_process_group_for_comm(True))
+
+
+def fully_sharded(rank, ranks, prepare=lambda layer: None):
     """torch's FSDP2 and DTensor on a mesh of CPU ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -524,7 +564,7 @@ def fully_sharded(rank, ranks):
         models.append(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
     sharded, alone = models
     for layer in (sharded[0], sharded[2], sharded):
-        fully_shard(layer, mesh=mesh)
+        prepare(fully_shard(layer, mesh=mesh))
     batch = torch.randn(4 * ranks, 8, generator=torch.Generator().manual_seed(3))
     for model, rows in ((sharded, batch[4 * rank:4 * rank + 4]), (alone, batch)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -63,6 +63,9 @@ class RanksBackend final : public c10d::Backend {
   }
   c10d::ErrorType getError() override { return hooks_->error(); }
 
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return member_ != nullptr; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
   bool supportsSplitting() const override { return true; }
   intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                const intrusive_ptr<Options>& options) override;
@@ -532,6 +535,23 @@ void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseco
   }
   Throw(c10::str("[Rank 0]: ", wait_all_ranks ? "Ranks " : "Rank ", c10::Join(", ", missing),
                  " failed to pass monitoredBarrier in ", timeout.count(), " ms\n Original exception: \n", reason));
+}
+
+// In memory that the other ranks read and write where it lies; in any other where there is none.
+at::Tensor RanksBackend::allocateTensor(long size, at::TensorOptions options) {
+  const auto device = options.device_opt().value_or(at::Device(at::kCPU));
+  TORCH_CHECK(device.is_cpu(), "Backend tessera does not support allocateTensor on ", device,
+              ": a rank's tensors lie in its own memory");
+  TORCH_CHECK_VALUE(size >= 0, "tessera: allocateTensor: ", size, " elements");
+  options = options.device(at::kCPU);
+  const auto bytes = static_cast<int64_t>(size) * static_cast<int64_t>(options.dtype().itemsize());
+  void* data = nullptr;
+  NewCalls();  // throws where there is no group
+  const TesseraRanks* const table = member_->table();
+  TesseraMemory* const memory = table->allocate(member_->group(), bytes, &data);
+  if (memory == nullptr) return at::empty({size}, options);
+  return at::from_blob(
+      data, {size}, [table, memory](void*) { table->release_memory(memory); }, options);
 }
 
 double SecondsOf(Milliseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
