@@ -361,7 +361,8 @@ def refusals(rank, ranks):
     failure(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "avg")
     failure(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "band")
     failure(lambda: dist.reduce(torch.ones(3, dtype=torch.complex64), 0, dist.ReduceOp.MAX), "max")
-    failure(lambda: dist.all_reduce(torch.ones(3, 3).to_sparse()), "Backend tessera does not support")
+    failure(lambda: dist.all_reduce(torch.ones(3, 3).to_sparse(), dist.ReduceOp.MAX), "Backend tessera does not support")
+    failure(lambda: dist.all_reduce(torch.ones(3 + rank, 3).to_sparse()), "sizes differ")
     failure(lambda: dist.all_reduce(torch.ones(3, dtype=torch.float8_e4m3fn)), "Backend tessera does not support", "Float8")
     failure(lambda: dist.all_gather_into_tensor(torch.ones(4), torch.ones(3)), "4 elements")
     failure(lambda: dist.send(torch.ones(1), (rank + 1) % ranks, tag=-1), "Tag must be nonnegative")
@@ -402,6 +403,23 @@ def split(rank, ranks):
     dist.all_gather(out, torch.tensor([float(rank)]), group=reversed_world)
     assert torch.cat(out).tolist() == [float(r) for r in range(ranks)][::-1]
     dist.barrier()
+
+
+def sparse(rank, ranks):
+    """Sums of sparse tensors: other places by rank, none at one, rows of values."""
+    for dense_dim in (0, 1):
+        for empty in (-1, 1):
+            terms = []
+            for r in range(ranks):
+                dense = torch.zeros(5, 4)
+                if r != empty:
+                    dense[r, :] = value(r, 4) + 1
+                    dense[4, 1] = 0.5
+                terms.append(dense.to_sparse(2 - dense_dim))
+            x = terms[rank].clone()
+            dist.all_reduce(x)
+            same(x.to_dense(), sum(term.to_dense() for term in terms))
+            assert x.is_sparse and x.sparse_dim() == 2 - dense_dim
 
 
 def aborted(rank, ranks):

@@ -16,7 +16,7 @@ import torch.distributed
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
             "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once",
-            "split", "aborted", "reconfigured", "hooks", "allocated", "fully_sharded_in_the_arena")
+            "split", "aborted", "reconfigured", "hooks", "allocated", "sparse", "fully_sharded_in_the_arena")
 
 
 def run(cluster, *command, timeout=240):

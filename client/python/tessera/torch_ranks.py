@@ -42,15 +42,16 @@ def _compiled():
 _make_backend = _compiled().make_backend
 
 
-def create(dist_backend_opts, pg_options=None):
-    """The backend of one group, in one rank. `pg_options` may be a dist.Backend's Options, of which the time-out counts."""
+def create(dist_backend_opts, pg_options=None, name=NAME):
+    """The backend of one group, in one rank. `pg_options` may be a dist.Backend's Options, of which the time-out counts. `name` is in
+    the titles of its calls in a profile."""
     opts = dist_backend_opts
     timeout, ranks = opts.timeout, list(opts.global_ranks_in_group)
     if opts.enable_reconfigure:
-        return _make_backend(rank_to_reconfigure(opts.group_rank, opts.group_size, ranks), timeout)
+        return _make_backend(rank_to_reconfigure(opts.group_rank, opts.group_size, ranks), timeout, name)
     # The backend calls `leave` at its end, and keeps the rank until then.
     rank = join_for_torch(opts.store, opts.group_id, opts.group_rank, opts.group_size, ranks, timeout.total_seconds())
-    return _make_backend(rank, timeout)
+    return _make_backend(rank, timeout, name)
 
 
 def register() -> None:

@@ -14,6 +14,7 @@
 #include "ranks_hooks.h"
 #include "ranks_memory.h"
 #include "ranks_python.h"
+#include "ranks_sparse.h"
 #include "ranks_work.h"
 
 namespace tessera::torch_ranks {
@@ -26,6 +27,7 @@ using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
 using Lists = std::vector<Tensors>;
 
+constexpr std::string_view kName = "tessera";  // of the backend, and before the titles of its calls
 constexpr int kNobody = -1;
 constexpr bool kIsAsync = true;  // of messages
 
@@ -38,15 +40,16 @@ struct Method {
 
 class RanksBackend final : public c10d::Backend {
  public:
-  RanksBackend(PythonRank own, int rank, int size, Milliseconds timeout)
+  RanksBackend(PythonRank own, int rank, int size, Milliseconds timeout, std::string name)
       : Backend(rank, size),
         own_(std::move(own)),
         member_(own_.Enter()),
-        options_(c10::make_intrusive<Options>("tessera", timeout)) {
+        name_(std::move(name)),
+        options_(c10::make_intrusive<Options>(name_, timeout)) {
     init();
   }
 
-  const std::string getBackendName() const override { return "tessera"; }
+  const std::string getBackendName() const override { return name_; }
   intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
@@ -64,7 +67,10 @@ class RanksBackend final : public c10d::Backend {
   c10d::ErrorType getError() override { return hooks_->error(); }
 
   bool supportsTensorAlloc(c10::DeviceIndex) override { return member_ != nullptr; }
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    NewCalls();  // throws where there is no group
+    return Allocated(*member_, size, options);
+  }
 
   bool supportsSplitting() const override { return true; }
   intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -103,6 +109,7 @@ class RanksBackend final : public c10d::Backend {
   }
 
   intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    if (tensors.size() == 1 && tensors[0].is_sparse()) return AllReduceSparse(tensors, options);
     return AllReduce({"allreduce", "tessera:all_reduce", OpType::ALLREDUCE}, tensors, options);
   }
   intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
@@ -172,7 +179,7 @@ class RanksBackend final : public c10d::Backend {
     const Method method{"gather_single", "tessera:gather", OpType::GATHER};
     const bool is_root = rank_ == options.rootRank;
     CheckTensors(method.name, {input});
-    if (is_root) CheckWhole(method.name, "output", output, input);
+    if (is_root) CheckWhole(method.name, size_, "output", output, input);
     return Run(method, options.asyncOp, {input}, is_root ? Tensors{output} : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? Tensors{output} : Tensors{}, input, options); });
   }
@@ -245,7 +252,8 @@ class RanksBackend final : public c10d::Backend {
               Unpacked({output}, calls));
         return;
       }
-      Exchange(method, calls, Slices(output, output_splits), Slices(input, input_splits), options.timeout);
+      Exchange(method, calls, Slices(output, output_splits, size_), Slices(input, input_splits, size_),
+               options.timeout);
     });
   }
 
@@ -290,8 +298,11 @@ class RanksBackend final : public c10d::Backend {
   }
   intrusive_ptr<RanksWork> NewWork(const Method& method, const Tensors& inputs, const Tensors& outputs,
                                    std::shared_ptr<Calls> calls) const {
-    return c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, std::move(calls),
-                                          sequence_, hooks_);
+    thread_local std::string renamed;
+    const char* title = method.title;
+    if (name_ != kName) title = (renamed = name_ + (method.title + kName.size())).c_str();
+    return c10::make_intrusive<RanksWork>(rank_, method.type, title, inputs, outputs, std::move(calls), sequence_,
+                                          hooks_);
   }
 
   int64_t TimeoutUs(Milliseconds timeout) const {
@@ -352,6 +363,24 @@ class RanksBackend final : public c10d::Backend {
     });
   }
 
+  // How much the ranks have is known when the first gather is over, so all is done when this returns.
+  intrusive_ptr<Work> AllReduceSparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+    const Method method{"allreduce", "tessera:all_reduce", OpType::_ALLREDUCE_SPARSE};
+    TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM && tensors[0].device().is_cpu(),
+                "Backend tessera does not support allreduce of a sparse tensor but sums on the CPU");
+    const at::NoGradGuard no_grad;
+    tensors[0].copy_(SumOfSparse(tensors[0], size_, [&](const at::Tensor& own) {
+      at::Tensor whole = at::empty({own.numel() * size_}, own.options());
+      at::Tensor flat = own.reshape({-1});
+      c10d::AllgatherOptions gather;
+      gather.timeout = options.timeout;
+      gather.asyncOp = false;
+      all_gather_single(whole, flat, gather)->wait();
+      return whole;
+    }));
+    return NewWork(method, tensors, tensors, NewCalls());
+  }
+
   void Reduce(const Method& method, Calls& calls, const at::Tensor& input, const at::Tensor& output, int root,
               const c10d::ReduceOp& op, Milliseconds timeout) {
     TesseraCall call = Call(method, TESSERA_REDUCE, input, timeout, Use::kReduces);
@@ -369,7 +398,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> ReduceScatterSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) {
     CheckPairs(method.name, outputs, inputs);
-    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "input", inputs[k], outputs[k]);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, size_, "input", inputs[k], outputs[k]);
     return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) ReduceScatter(method, calls, outputs[k], Packed(inputs[k]), options);
     });
@@ -389,7 +418,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> AllGatherSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
     CheckPairs(method.name, outputs, inputs);
-    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "output", outputs[k], inputs[k]);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, size_, "output", outputs[k], inputs[k]);
     return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) {
         Start(calls, Call(method, TESSERA_ALL_GATHER, inputs[k], options.timeout), Packed(inputs[k]),
@@ -436,11 +465,6 @@ class RanksBackend final : public c10d::Backend {
     }
     outputs[rank_].copy_(inputs[rank_].reshape(outputs[rank_].sizes()));
   }
-  Tensors Slices(const at::Tensor& tensor, std::vector<int64_t> splits) const {
-    if (splits.empty()) splits.assign(size_, tensor.size(0) / size_);
-    return at::split_with_sizes(tensor, splits, 0);
-  }
-
   // A list with a part for each rank, of the dtype of `like`.
   void CheckGathered(const char* what, const Tensors& parts, const at::Tensor& like) const {
     Tensors all = parts;
@@ -455,16 +479,12 @@ class RanksBackend final : public c10d::Backend {
     CheckGathered(what, parts, like);
     TORCH_CHECK_VALUE(AreOfOneSize(parts), "tessera: ", what, " takes tensors of one size");
   }
-  void CheckWhole(const char* what, const char* side, const at::Tensor& whole, const at::Tensor& part) const {
-    CheckTensors(what, {whole, part});
-    TORCH_CHECK_VALUE(whole.numel() == part.numel() * size_, "tessera: ", what, ": the ", side, " has ", whole.numel(),
-                      " elements, and ", size_, " ranks with ", part.numel(), " each have ", part.numel() * size_);
-  }
   static constexpr uint64_t kOwnTags = 1 << 30;
 
   PythonRank own_;
   std::shared_ptr<Member> member_;  // null before the first reconfigure, and when it is over
   bool is_over_ = false;
+  const std::string name_;
   const intrusive_ptr<Options> options_;
   const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   std::shared_ptr<Calls> coalesced_;
@@ -480,6 +500,7 @@ void RanksBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
   const int tag = -1 - 2 * static_cast<int>(monitored_++ % kOwnTags);
   const Milliseconds timeout(std::max<int64_t>(1, TimeoutUs(options.timeout) / 1000));
   if (rank_ == 0) {
+    if (TimeoutUs(options.timeout) <= 0) Throw("Rank 0 timed out in monitoredBarrier: it may wait for 0 ms");
     LeadMonitoredBarrier(method, tag, timeout, wait_all_ranks);
     return;
   }
@@ -537,25 +558,6 @@ void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseco
                  " failed to pass monitoredBarrier in ", timeout.count(), " ms\n Original exception: \n", reason));
 }
 
-// In memory that the other ranks read and write where it lies; in any other where there is none.
-at::Tensor RanksBackend::allocateTensor(long size, at::TensorOptions options) {
-  const auto device = options.device_opt().value_or(at::Device(at::kCPU));
-  TORCH_CHECK(device.is_cpu(), "Backend tessera does not support allocateTensor on ", device,
-              ": a rank's tensors lie in its own memory");
-  TORCH_CHECK_VALUE(size >= 0, "tessera: allocateTensor: ", size, " elements");
-  options = options.device(at::kCPU);
-  const auto bytes = static_cast<int64_t>(size) * static_cast<int64_t>(options.dtype().itemsize());
-  void* data = nullptr;
-  NewCalls();  // throws where there is no group
-  const TesseraRanks* const table = member_->table();
-  TesseraMemory* const memory = table->allocate(member_->group(), bytes, &data);
-  if (memory == nullptr) return at::empty({size}, options);
-  return at::from_blob(
-      data, {size}, [table, memory](void*) { table->release_memory(memory); }, options);
-}
-
-double SecondsOf(Milliseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
-
 // The coordinator brings the ranks of the part together, by the name that torch gave it; the store isn't needed. Null
 // at ranks that are in no part.
 intrusive_ptr<c10d::Backend> RanksBackend::split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -567,7 +569,7 @@ intrusive_ptr<c10d::Backend> RanksBackend::split(const intrusive_ptr<c10d::Store
   const std::vector<uint64_t>& of_world = options->global_ranks_in_group;
   const int64_t world_rank = of_world.size() == ranks.size() ? static_cast<int64_t>(of_world[rank]) : rank_;
   const PythonRank part = own_.Split(options->group_name, rank, ranks, world_rank, SecondsOf(options->timeout));
-  return c10::make_intrusive<RanksBackend>(part, rank, static_cast<int>(ranks.size()), options->timeout);
+  return c10::make_intrusive<RanksBackend>(part, rank, static_cast<int>(ranks.size()), options->timeout, name_);
 }
 
 // The group is left when the one with other members is there.
@@ -584,10 +586,9 @@ intrusive_ptr<Work> RanksBackend::reconfigure(const c10d::ReconfigureOptions& op
   return NewWork({"reconfigure", "tessera:reconfigure", OpType::UNKNOWN}, {}, {}, NewCalls());
 }
 
-intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout) {
-  PythonRank own(std::move(rank));
-  const int number = own.rank(), size = own.size();
-  return c10::make_intrusive<RanksBackend>(std::move(own), number, size, timeout);
+intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout, std::string name) {
+  const PythonRank own(std::move(rank));
+  return c10::make_intrusive<RanksBackend>(own, own.rank(), own.size(), timeout, std::move(name));
 }
 
 }  // namespace

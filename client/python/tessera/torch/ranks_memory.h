@@ -75,6 +75,17 @@ inline bool AreOfOneSize(const Tensors& tensors) {
   return true;
 }
 
+inline void CheckWhole(const char* what, int ranks, const char* side, const at::Tensor& whole, const at::Tensor& part) {
+  CheckTensors(what, {whole, part});
+  TORCH_CHECK_VALUE(whole.numel() == part.numel() * ranks, "tessera: ", what, ": the ", side, " has ", whole.numel(),
+                    " elements, and ", ranks, " ranks with ", part.numel(), " each have ", part.numel() * ranks);
+}
+
+inline Tensors Slices(const at::Tensor& tensor, std::vector<int64_t> splits, int ranks) {
+  if (splits.empty()) splits.assign(ranks, tensor.size(0) / ranks);
+  return at::split_with_sizes(tensor, splits, 0);
+}
+
 // One range of memory where the tensors are neighbours in one storage, in their order; else undefined.
 inline at::Tensor AsNeighbours(const Tensors& tensors) {
   int64_t next = tensors[0].storage_offset();
@@ -184,6 +195,22 @@ inline at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const at::Tensor& by_tensor = factor->tensor_factor;
   const at::Tensor scaled = by_tensor.defined() ? tensor.mul(by_tensor) : tensor.mul(factor->double_factor);
   return scaled.to(tensor.scalar_type()).contiguous();
+}
+
+// In memory that the other ranks read and write where it lies; in any other where there is none.
+inline at::Tensor Allocated(const Member& member, int64_t size, at::TensorOptions options) {
+  const auto device = options.device_opt().value_or(at::Device(at::kCPU));
+  TORCH_CHECK(device.is_cpu(), "Backend tessera does not support allocateTensor on ", device,
+              ": a rank's tensors lie in its own memory");
+  TORCH_CHECK_VALUE(size >= 0, "tessera: allocateTensor: ", size, " elements");
+  options = options.device(at::kCPU);
+  const TesseraRanks* const table = member.table();
+  void* data = nullptr;
+  TesseraMemory* const memory =
+      table->allocate(member.group(), size * static_cast<int64_t>(options.dtype().itemsize()), &data);
+  if (memory == nullptr) return at::empty({size}, options);
+  return at::from_blob(
+      data, {size}, [table, memory](void*) { table->release_memory(memory); }, options);
 }
 
 }  // namespace tessera::torch_ranks

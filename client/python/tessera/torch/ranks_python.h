@@ -11,6 +11,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,6 +22,8 @@
 #include "ranks_calls.h"
 
 namespace tessera::torch_ranks {
+
+inline double SecondsOf(std::chrono::milliseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
 
 class PythonRank {
  public:
