@@ -179,7 +179,8 @@ RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
     if (page_ != nullptr && call.fits_page && !page_->is_closed() && hurried_ == 0) {
       call.program_.emplace(call.signature, call.operands, *page_);
       call.program_->Write(0, page_->Part(page_->rank(), 0));
-      page_->Come(call.number_, call.signature);
+      // What one step does is done sooner through the page.
+      page_->Come(call.number_, call.signature, call.program_->steps() > 1 ? call.places : RankPage::Places{});
       call.has_come_ = true;
     } else if (page_ != nullptr) {
       page_->Ask(call.number_);
@@ -237,15 +238,25 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
 absl::Status RankLane::RunSteps(LaneCall& call, Poll poll) {
   const int64_t stall_ns = SteadyNs() + std::max(kStallNs, std::min(call.timeout_us, kForeverNs / 2000) * 1000);
   const PageProgram& program = *call.program_;
+  if (const auto in_arena = ArenaProgram::Make(call.signature, call.operands, *page_, call.number_)) {
+    in_arena->Run();
+    TESSERA_RETURN_IF_ERROR(EndStep(call, stall_ns, poll));
+    page_->EndCall();
+    return absl::OkStatus();
+  }
   for (int64_t step = 0; step < program.steps(); ++step) {
     program.Read(step);
     if (step + 1 == program.steps()) break;
     program.Write(step + 1, page_->NextPart(0));
-    page_->PublishNext();
-    TESSERA_RETURN_IF_ERROR(AwaitStep(call, stall_ns, poll));
+    TESSERA_RETURN_IF_ERROR(EndStep(call, stall_ns, poll));
   }
   page_->EndCall();
   return absl::OkStatus();
+}
+
+absl::Status RankLane::EndStep(const LaneCall& call, int64_t stall_ns, Poll poll) {
+  page_->PublishNext();
+  return AwaitStep(call, stall_ns, poll);
 }
 
 absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll) {

@@ -26,6 +26,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "client/rank_page/arena_program.h"
 #include "client/rank_page/page_program.h"
 #include "client/rank_page/rank_page.h"
 #include "client/report.h"
@@ -42,6 +43,7 @@ class LaneCall {
   CollectiveSignature signature;
   PageOperands operands;
   bool fits_page = false;
+  RankPage::Places places;  // in the ranks' arena
   int64_t timeout_us = 0;
 
  private:
@@ -111,6 +113,7 @@ class RankLane {
   Ran Run(LaneCall& call, int64_t until_ns, Poll poll);
   RankPage::Verdict AwaitVerdict(LaneCall& call, int64_t until_ns, Poll poll, absl::Status& interrupted);
   absl::Status RunSteps(LaneCall& call, Poll poll);
+  absl::Status EndStep(const LaneCall& call, int64_t stall_ns, Poll poll);
   absl::Status AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll);
   absl::Status WhyClosed(const LaneCall& call);
   Members LookAtMembers();

@@ -245,6 +245,9 @@ void RankMemory::FillLaneCall(const GroupCallOptions& call, MemoryWork& work) co
   work.fits_page = PageProgram::Takes(signature) &&
                    MayRunInSteps(read, read_bytes, written, written_bytes,
                                  std::max<int64_t>(1, signature.elements * SizeBytes(signature.dtype)));
+  if (const RankPage* page = group_->lane().page()) {
+    work.places = ArenaProgram::PlacesOf(signature, work.operands, *page);
+  }
 }
 
 void RankMemory::Watch(std::shared_ptr<MemoryWork> work) {

@@ -5,12 +5,19 @@
 #include <string>
 #include <utility>
 
+#include "client/rank_lane.h"
+#include "client/rank_page/rank_arena.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 struct TesseraWork {
   std::shared_ptr<tessera::MemoryWork> work;
   TesseraGroup* group = nullptr;
+};
+
+struct TesseraMemory {
+  std::shared_ptr<tessera::RankArena> arena;
+  std::byte* data = nullptr;
 };
 
 namespace tessera::python {
@@ -77,11 +84,26 @@ void WhenDone(TesseraWork* work, void (*callback)(void*, const char*), void* con
 void Release(TesseraWork* work) { delete work; }
 void FreeText(char* text) { std::free(text); }
 
+TesseraMemory* Allocate(TesseraGroup* group, int64_t bytes, void** data) {
+  const RankPage* const page = group->memory.group()->lane().page();
+  if (page == nullptr || page->arena() == nullptr) return nullptr;
+  std::byte* const allocated = page->arena()->Allocate(bytes);
+  if (allocated == nullptr) return nullptr;
+  *data = allocated;
+  return new TesseraMemory{page->arena(), allocated};
+}
+
+void ReleaseMemory(TesseraMemory* memory) {
+  memory->arena->Free(memory->data);
+  delete memory;
+}
+
 }  // namespace
 
 const TesseraRanks& RankTable() {
   static const TesseraRanks table = {
-      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &WhenDone, &Release, &FreeText};
+      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &WhenDone, &Release, &FreeText, &Allocate,
+      &ReleaseMemory};
   return table;
 }
 

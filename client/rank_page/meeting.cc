@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "client/host_memory.h"
+#include "client/rank_page/rank_arena.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/types/str_cat.h"
 
@@ -26,6 +27,7 @@ constexpr int64_t kMeetNs = 5'000'000'000;  // docs/limits.md: page_meeting
 constexpr int64_t kFollowNs = 2 * kMeetNs;
 constexpr char kMapped = 'm', kAllMapped = 'a';
 
+// A descriptor that this object closes.
 class Socket {
  public:
   explicit Socket(int fd) : fd_(fd) {}
@@ -39,6 +41,12 @@ class Socket {
  private:
   int fd_;
 };
+
+bool SetArena(int fd, RankPage& page) {
+  absl::StatusOr<std::shared_ptr<RankArena>> arena = RankArena::Open(fd, page.rank(), page.ranks());
+  if (arena.ok()) page.set_arena(*std::move(arena));
+  return arena.ok();
+}
 
 bool AwaitInput(int fd, int64_t until_ns) {
   for (;;) {
@@ -164,13 +172,19 @@ std::unique_ptr<RankPage> RankMeeting::Lead() {
   const absl::StatusOr<std::shared_ptr<HostMemory>> memory = HostMemory::Make(RankPage::BytesFor(ranks_));
   if (!memory.ok()) return nullptr;  // the others find the connection closed
   absl::StatusOr<std::unique_ptr<RankPage>> page = RankPage::Map((*memory)->fd(), 0, ranks_);
-  if (!page.ok()) return nullptr;
+  const absl::StatusOr<int> file = RankArena::MakeFile(ranks_);
+  if (!page.ok() || !file.ok()) return nullptr;
+  const Socket arena(*file);
+  if (!SetArena(arena.fd(), **page)) return nullptr;
   const int64_t until_ns = SteadyNs() + kMeetNs;
   std::vector<Socket> others;
   while (static_cast<int64_t>(others.size()) + 1 < ranks_) {
     if (!AwaitInput(listening_, until_ns)) return nullptr;
     Socket other(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (other.fd() < 0 || !IsOfOwnUser(other.fd()) || !SendDescriptor(other.fd(), (*memory)->fd())) continue;
+    if (other.fd() < 0 || !IsOfOwnUser(other.fd()) || !SendDescriptor(other.fd(), (*memory)->fd()) ||
+        !SendDescriptor(other.fd(), arena.fd())) {
+      continue;
+    }
     others.push_back(std::move(other));
   }
   for (const Socket& other : others) {
@@ -190,9 +204,12 @@ std::unique_ptr<RankPage> RankMeeting::Follow(const std::string& name) {
     return nullptr;
   }
   const std::optional<Socket> memory = ReceiveDescriptor(leader.fd(), until_ns);
-  if (!memory.has_value()) return nullptr;
+  const std::optional<Socket> arena = ReceiveDescriptor(leader.fd(), until_ns);
+  if (!memory.has_value() || !arena.has_value()) return nullptr;
   absl::StatusOr<std::unique_ptr<RankPage>> page = RankPage::Map(memory->fd(), rank_, ranks_);
-  if (!page.ok() || !SayByte(leader.fd(), kMapped) || !HearByte(leader.fd(), kAllMapped, until_ns)) return nullptr;
+  if (!page.ok() || !SetArena(arena->fd(), **page) || !SayByte(leader.fd(), kMapped) ||
+      !HearByte(leader.fd(), kAllMapped, until_ns))
+    return nullptr;
   return *std::move(page);
 }
 

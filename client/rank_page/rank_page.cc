@@ -102,6 +102,8 @@ struct RankPage::Line {
   std::atomic<uint64_t> came;
   std::atomic<uint64_t> head;
   std::atomic<int64_t> elements;
+  // In the arena, of calls in turn: a rank may come to the next call before others have looked at these.
+  std::atomic<int64_t> input_at[2], output_at[2];
   std::atomic<uint32_t> sleeping;
   std::atomic<int32_t> login;  // the session of its process (setsid)
   alignas(kLine) std::atomic<uint32_t> bell;
@@ -158,8 +160,10 @@ std::byte* RankPage::buffer(int64_t rank, uint64_t turn) const {
 
 // ---- the match
 
-void RankPage::Come(uint64_t number, const CollectiveSignature& signature) {
+void RankPage::Come(uint64_t number, const CollectiveSignature& signature, const Places& places) {
   Line& own = line(rank_);
+  own.input_at[number & 1].store(places.input, std::memory_order_relaxed);
+  own.output_at[number & 1].store(places.output, std::memory_order_relaxed);
   own.head.store(HeadOf(signature), std::memory_order_relaxed);
   own.elements.store(signature.elements, std::memory_order_relaxed);
   own.came.store(number, std::memory_order_relaxed);
@@ -180,6 +184,12 @@ void RankPage::Come(uint64_t number, const CollectiveSignature& signature) {
   if (LowOf(next) == static_cast<uint64_t>(ranks_)) {
     Decide(number, AreAllTheSame() ? Verdict::kGranted : Verdict::kAsked);
   }
+}
+
+RankPage::Places RankPage::PlacesOf(int64_t rank, uint64_t number) const {
+  const Line& other = line(rank);
+  return {other.input_at[number & 1].load(std::memory_order_relaxed),
+          other.output_at[number & 1].load(std::memory_order_relaxed)};
 }
 
 bool RankPage::AreAllTheSame() const {

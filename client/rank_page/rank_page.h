@@ -19,8 +19,9 @@
 // buffer, waits until all have published the step, and reads those of the others. There are two buffers, for steps in
 // turn: a rank that writes one has seen that all others have read what it had.
 //
-// Damage: another rank of the group may write anything here. Lengths and addresses are never read from the page, so
-// such a rank spoils the values and the waits of its own group alone.
+// Damage: another rank of the group may write anything here. Lengths and addresses are never read from the page, and
+// places in the arena (rank_arena.h) are looked at before they are used, so such a rank spoils the values and the waits
+// of its own group alone.
 //
 // One thread at a time uses it, but for Wake.
 
@@ -29,6 +30,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -37,6 +39,8 @@
 #include "schemas/types/collective_signature.h"
 
 namespace tessera {
+
+class RankArena;
 
 inline constexpr int64_t kMaxPageRanks = 64;       // docs/limits.md: max_page_ranks
 inline constexpr size_t kMaxPageFlightCalls = 64;  // docs/limits.md: max_flight_calls
@@ -63,9 +67,19 @@ class RankPage {
 
   int64_t rank() const { return rank_; }
   int64_t ranks() const { return ranks_; }
+  // The ranks' arena, which goes with the page; null where there is none.
+  void set_arena(std::shared_ptr<RankArena> arena) { arena_ = std::move(arena); }
+  const std::shared_ptr<RankArena>& arena() const { return arena_; }
 
   // ---- the match; calls are numbered from 1
-  void Come(uint64_t number, const CollectiveSignature& signature);
+  // `places`: where the operands lie in this rank's part of the arena, if they do.
+  struct Places {
+    int64_t input = -1;
+    int64_t output = -1;
+  };
+  void Come(uint64_t number, const CollectiveSignature& signature, const Places& places = {-1, -1});
+  // Those of a rank that came to a granted call, until this rank comes to the next one.
+  Places PlacesOf(int64_t rank, uint64_t number) const;
   Verdict VerdictOf(uint64_t number) const;
   // For the flight record: this rank has seen that the call was granted.
   void NoteGranted(uint64_t number);
@@ -126,6 +140,7 @@ class RankPage {
   uint64_t turn_ = 0;  // of the buffers
   uint64_t step_ = 0;  // that this rank has published
   int64_t seen_ = 0;   // ranks before this one have published it
+  std::shared_ptr<RankArena> arena_;
   std::optional<bool> has_strangers_;
   Linger linger_;
 };

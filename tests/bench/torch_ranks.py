@@ -1,10 +1,11 @@
 """torch.distributed's all_reduce and barrier, and what DDP adds to a step, on the backends tessera and gloo, beside each other: ranks of
 this host, f32, in place.
 
-    tools/python --torch tests/bench/torch_ranks.py [--ranks N] [--rounds N] [--only KIB ...] [--barrier] [--ddp]
+    tools/python --torch tests/bench/torch_ranks.py [--ranks N] [--rounds N] [--only KIB ...] [--allocated] [--barrier] [--ddp]
 
 A round is some calls in a row on one backend, then as many on the other, by the same processes. Microseconds of a call: the best round's
-mean, the median of the rounds' means, and the median of all calls. Of DDP: an MLP's step with SGD, less the same step without DDP. Prints
+mean, the median of the rounds' means, and the median of all calls. --allocated: the same of tensors in memory of allocate_tensor, which gloo's
+are not. Of DDP: an MLP's step with SGD, less the same step without DDP. Prints
 a table, and the same as JSON in the last line.
 """
 
@@ -19,7 +20,7 @@ import time
 import torch
 import torch.distributed as dist
 
-import tessera.torch.ranks  # noqa: F401
+import tessera.torch_ranks  # noqa: F401
 import tessera as ts
 
 CASES = {4: 200, 64: 200, 1024: 40, 65536: 2}   # KiB -> calls of a round
@@ -88,6 +89,12 @@ def rank_program(rank: int, options, store: str, connection) -> None:
         calls = {backend: (group, lambda group=group: dist.all_reduce(tensor, group=group)) for backend, group in groups.items()}
         found = in_turns(calls, CASES[kib], options.rounds)
         rows += [row(f"{kib} KiB", backend, rounds) for backend, rounds in found.items()]
+    for kib in options.only if options.allocated else ():
+        own = groups["tessera"]._get_backend(torch.device("cpu")).allocate_tensor(kib << 8, dtype=torch.float32, device=torch.device("cpu")).zero_()
+        tensors = {"tessera": own, "gloo": torch.zeros(kib << 8)}
+        calls = {backend: (group, lambda group=group, tensor=tensors[backend]: dist.all_reduce(tensor, group=group)) for backend, group in groups.items()}
+        found = in_turns(calls, CASES[kib], options.rounds)
+        rows += [row(f"{kib} KiB allocated", backend, rounds) for backend, rounds in found.items()]
     if options.barrier:
         calls = {backend: (group, lambda group=group: dist.barrier(group=group)) for backend, group in groups.items()}
         rows += [row("barrier", backend, rounds) for backend, rounds in in_turns(calls, BARRIERS, options.rounds).items()]
@@ -103,6 +110,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", type=int, nargs="*", choices=list(CASES), default=list(CASES), metavar="KIB")
+    parser.add_argument("--allocated", action="store_true")
     parser.add_argument("--barrier", action="store_true")
     parser.add_argument("--ddp", action="store_true")
     options = parser.parse_args()
@@ -118,10 +126,10 @@ def main() -> None:
         rows = taken.recv()
         for process in processes:
             process.join()
-    print(f"{'':>18} {'backend':>8} {'best us':>12} {'median us':>12} {'a call us':>12}")
+    print(f"{'':>20} {'backend':>8} {'best us':>12} {'median us':>12} {'a call us':>12}")
     for one in rows:
-        print(f"{one['what']:>18} {one['backend']:>8} {one['best_us']:>12} {one['median_us']:>12} {one['call_us']:>12}")
-    print(json.dumps({"ranks": options.ranks, "rows": rows}))
+        print(f"{one['what']:>20} {one['backend']:>8} {one['best_us']:>12} {one['median_us']:>12} {one['call_us']:>12}")
+    print(json.dumps({"ranks": options.ranks, "load": os.getloadavg()[0], "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Collectives of processes that are ranks, on tensors of their workers and on arrays of their own: against NumPy."""
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -332,6 +334,24 @@ def test_calls_that_differ_are_named_at_all_ranks(ranks, field):
     ranks.run(chain_of_handles)     # the group goes on
 
 
+def destroyed_group_is_used(x):
+    group = dist.new_group([0, 1, 2])
+    dist.destroy_process_group(group)
+    dist.all_reduce(x, group=group)
+
+
+def splits_that_differ():
+    """Rank 0 wants two rows of rank 1, which gives one."""
+    rank = dist.get_rank()
+    takes = [1, 2, 1] if rank == 0 else [1, 1, 1]
+    dist.all_to_all_single(np.zeros(sum(takes)), np.ones(3), takes, [1, 1, 1])
+
+
+def test_splits_that_the_other_side_does_not_expect_are_named(own_ranks):
+    for failure in own_ranks().run(splits_that_differ, allow=True)[:2]:     # those whom it concerns
+        assert "rank 1 called send f64[1] to rank 0" in failure.text and "rank 0 called recv f64[2] from rank 1" in failure.text
+
+
 def refused(case):
     rank = dist.get_rank()
     x = np.ones(4, dtype="float32")
@@ -352,6 +372,8 @@ def refused(case):
         "splits": lambda: dist.all_to_all_single(np.zeros(4, dtype="float32"), x, [1, 1, 1], [2, 1, 1]),
         "time": lambda: dist.barrier(timeout=0),
         "no number": lambda: dist.barrier(timeout=float("nan")),
+        "infinite": lambda: dist.barrier(timeout=float("inf")),
+        "destroyed": lambda: destroyed_group_is_used(x),
         "twice": lambda: dist.init_process_group(),
         "no group": lambda: dist.barrier(dist.GroupMember.NON_GROUP_MEMBER),
         "ranks": lambda: dist.new_group([0, 9]),
@@ -374,6 +396,8 @@ def refused(case):
     ("splits", "output_split_sizes is [1, 1, 1]; it has an extent for each of 3 ranks, 4 rows in all"),
     ("time", "barrier: timeout is 0"),
     ("no number", "barrier: timeout is nan"),
+    ("infinite", "barrier: timeout is inf"),
+    ("destroyed", "was destroyed"),
     ("twice", "destroy_process_group() comes first"),
     ("no group", "barrier: this rank is not in the group"),
     ("ranks", "new_group: ranks is [0, 9]"),
@@ -467,6 +491,32 @@ def test_a_killed_rank_is_named_and_the_others_go_on(own_ranks):
     later = ranks.run(wait_for_rank_two, ranks=[0, 1])
     assert all("is gone" in text and seconds < 5 for text, seconds in later)
     assert ranks.run(pair_goes_on, ranks=[0, 1]) == [[2.0] * 3] * 2
+
+
+LATE = """
+import sys
+import tessera as ts
+import tessera.distributed as dist
+try:
+    dist.init_process_group(rank=int(sys.argv[1]), world_size=2, timeout=float(sys.argv[2]))
+except ts.TesseraError as error:
+    print(error)
+else:
+    print("joined", dist.get_rank())
+"""
+
+
+def test_a_process_of_an_earlier_restart_meets_nobody(cluster, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+
+    def begin(rank, restart, seconds):
+        environment = {**os.environ, "TESSERA_ADDRESS": cluster.address, "TORCHELASTIC_RUN_ID": str(tmp_path), "TORCHELASTIC_RESTART_COUNT": restart}
+        return subprocess.Popen([sys.executable, script, str(rank), str(seconds)], env=environment, stdout=subprocess.PIPE, text=True)
+
+    late, first, second = begin(1, "0", 10), begin(0, "1", 60), begin(1, "1", 60)
+    assert [first.communicate()[0], second.communicate()[0]] == ["joined 0\n", "joined 1\n"]
+    assert "rank 0" in late.communicate()[0]     # is missing
 
 
 def leave_and_join_again():

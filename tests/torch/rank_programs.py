@@ -14,7 +14,7 @@ import time
 import torch
 import torch.distributed as dist
 
-import tessera.torch.ranks  # noqa: F401
+import tessera.torch_ranks  # noqa: F401
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
@@ -361,13 +361,176 @@ def refusals(rank, ranks):
     failure(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "avg")
     failure(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "band")
     failure(lambda: dist.reduce(torch.ones(3, dtype=torch.complex64), 0, dist.ReduceOp.MAX), "max")
-    failure(lambda: dist.all_reduce(torch.ones(3, 3).to_sparse()), "Backend tessera does not support")
+    failure(lambda: dist.all_reduce(torch.ones(3, 3).to_sparse(), dist.ReduceOp.MAX), "Backend tessera does not support")
+    failure(lambda: dist.all_reduce(torch.ones(3 + rank, 3).to_sparse()), "sizes differ")
     failure(lambda: dist.all_reduce(torch.ones(3, dtype=torch.float8_e4m3fn)), "Backend tessera does not support", "Float8")
     failure(lambda: dist.all_gather_into_tensor(torch.ones(4), torch.ones(3)), "4 elements")
     failure(lambda: dist.send(torch.ones(1), (rank + 1) % ranks, tag=-1), "Tag must be nonnegative")
+    failure(lambda: dist.all_reduce(torch.ones(1).expand(4)), "allreduce", "one place in memory")
+    x = torch.ones(4)
+    failure(lambda: dist.all_gather([x] * ranks, torch.ones(4)), "allgather", "overlap in memory")
+    failure(lambda: dist.all_to_all(list(torch.ones(ranks + 1).unfold(0, 2, 1)), list(torch.ones(ranks, 2))), "alltoall", "overlap in memory")
+    failure(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1] * ranks, [1] * ranks), "Split sizes")
+    failure(lambda: dist.broadcast(x, 9), "9")
+    failure(lambda: dist.all_gather([x], torch.ones(4)), "list of")
+    group = dist.new_group()
+    dist.destroy_process_group(group)
+    failure(lambda: dist.all_reduce(x, group=group), "group")
     x = torch.ones(1)
     dist.all_reduce(x)
     assert x == ranks
+
+
+def split(rank, ranks):
+    """Parts of the world, and a part of a part, beside each other."""
+    world = dist.group.WORLD
+    pair = dist.split_group(world, [[0, 1]] if ranks < 4 else [[0, 1], [2, 3]])
+    reversed_world = dist.split_group(world, [list(range(ranks))[::-1]], timeout=one_tenth() * 300)
+    if rank < 2:
+        assert dist.get_world_size(pair) == 2 and dist.get_rank(pair) == rank and dist.get_process_group_ranks(pair) == [0, 1]
+        x = torch.full((5,), float(rank + 1))
+        dist.all_reduce(x, group=pair)
+        assert (x == 3).all()
+        alone = dist.split_group(pair, [[1]])
+        assert (alone == dist.GroupMember.NON_GROUP_MEMBER) == (rank == 0)
+        if rank == 1:
+            dist.all_reduce(x, group=alone)
+            assert (x == 3).all()
+    else:
+        assert pair == dist.GroupMember.NON_GROUP_MEMBER
+    assert dist.get_rank(reversed_world) == ranks - 1 - rank
+    out = [torch.empty(1) for _ in range(ranks)]
+    dist.all_gather(out, torch.tensor([float(rank)]), group=reversed_world)
+    assert torch.cat(out).tolist() == [float(r) for r in range(ranks)][::-1]
+    dist.barrier()
+
+
+def sparse(rank, ranks):
+    """Sums of sparse tensors: other places by rank, none at one, rows of values."""
+    for dense_dim in (0, 1):
+        for empty in (-1, 1):
+            terms = []
+            for r in range(ranks):
+                dense = torch.zeros(5, 4)
+                if r != empty:
+                    dense[r, :] = value(r, 4) + 1
+                    dense[4, 1] = 0.5
+                terms.append(dense.to_sparse(2 - dense_dim))
+            x = terms[rank].clone()
+            dist.all_reduce(x)
+            same(x.to_dense(), sum(term.to_dense() for term in terms))
+            assert x.is_sparse and x.sparse_dim() == 2 - dense_dim
+
+
+def aborted(rank, ranks):
+    """Calls that are under way end at once, at the rank that aborts and at the others."""
+    group, other = dist.new_group(), dist.new_group()
+    seen = []
+    group._get_backend(torch.device("cpu")).register_abort_hook(7, lambda: seen.append("aborting"))
+    if rank == 1:
+        work = dist.irecv(torch.empty(3), 0, group=group)
+        waited = dist.all_reduce(torch.ones(1 << 20), group=other, async_op=True)
+        dist.distributed_c10d._abort_process_group(group)
+        failure(work.wait, "ended at this rank")
+        assert seen == ["aborting"]
+        waited.wait()
+        failure(lambda: group.allreduce([torch.ones(1)]), "shut down")
+    else:
+        waited = dist.all_reduce(torch.ones(1 << 20), group=other, async_op=True)
+        failure(lambda: dist.barrier(group=group), "rank 1", "gone")
+        assert not seen
+        waited.wait()
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert (x == ranks).all()
+
+
+def reconfigured(rank, ranks):
+    """A rank is killed; the others go on in the same process group, with each other."""
+    store = dist.distributed_c10d._get_default_store()
+    assert dist.distributed_c10d._supports_reconfigure()
+    handle = dist.distributed_c10d._get_reconfigure_handle()
+    store.set(f"handle/{rank}", handle)
+    handles = [store.get(f"handle/{r}").decode() for r in range(ranks)]
+    assert handles[rank] == handle and len(set(handles)) == ranks
+    failure(lambda: dist.distributed_c10d._reconfigure(1, handles[:rank] + handles[rank + 1:]), "this rank is not among")
+    failure(lambda: dist.distributed_c10d._reconfigure(1, handles + handles[:1]), "the same")
+    dist.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    failure(lambda: dist.all_reduce(torch.ones(4)), "rank 0", "gone")
+    dist.distributed_c10d._reconfigure(2, set(handles[1:])).wait()
+    group = dist.group.WORLD
+    assert (group.rank(), group.size()) == (rank - 1, ranks - 1)
+    for _ in range(3):
+        x = torch.full((4,), float(rank))
+        group.allreduce([x]).wait()
+        assert (x == sum(range(1, ranks))).all()
+    dist.distributed_c10d._reconfigure(3, [handle_of(group, store, r) for r in range(ranks - 1)][::-1], timeout=one_tenth() * 300).wait()
+    assert group.rank() == ranks - 1 - rank
+    os._exit(0)     # the store is that of rank 0
+
+
+def allocated(rank, ranks):
+    """Memory that the others read and write where it lies: of all ranks, of some, of views, and after its group is gone."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    size = 1_000_003    # many steps through the page
+
+    def tensor(is_there=True, dtype=torch.float32, count=size):
+        own = backend.allocate_tensor(count, dtype=dtype, device=torch.device("cpu")) if is_there else torch.empty(count, dtype=dtype)
+        return own.copy_(value(rank, count, dtype))
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for is_there in (True, rank != 1):
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+                x = tensor(is_there, dtype)
+                dist.all_reduce(x, op)
+                same(x, reduced(op, [value(r, size, dtype) for r in range(ranks)]))
+                work = dist.all_reduce(x[7:-5], op, async_op=True)
+                work.wait()
+                same(x[7:-5], reduced(op, [reduced(op, [value(r, size, dtype) for r in range(ranks)])[7:-5]] * ranks))
+            whole = tensor(is_there, dtype, size * ranks)
+            own = whole[rank * size:(rank + 1) * size].copy_(value(rank, size, dtype))
+            dist.all_gather_into_tensor(whole, own)
+            same(whole, torch.cat([value(r, size, dtype) for r in range(ranks)]))
+            part = torch.empty(size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, tensor(is_there, dtype, size * ranks))
+            same(part, sum(value(r, size * ranks, dtype)[rank * size:(rank + 1) * size] for r in range(ranks)))
+    first = tensor().data_ptr()
+    assert tensor().data_ptr() == first     # what was freed is taken again
+    group = dist.new_group()
+    kept = group._get_backend(torch.device("cpu")).allocate_tensor(10, dtype=torch.float32, device=torch.device("cpu"))
+    dist.destroy_process_group(group)
+    assert kept.fill_(3).sum() == 30
+    failure(lambda: backend.allocate_tensor(3, dtype=torch.float32, device=torch.device("meta")), "meta", "own memory")
+
+
+def handle_of(group, store, number):
+    """In the order of the group's ranks: each broadcasts its own."""
+    own = group.get_reconfigure_handle().encode()
+    length = torch.tensor([len(own)])
+    group.broadcast(length, number).wait()
+    text = torch.frombuffer(bytearray(own), dtype=torch.uint8) if group.rank() == number else torch.empty(int(length), dtype=torch.uint8)
+    group.broadcast(text, number).wait()
+    return bytes(text.tolist()).decode()
+
+
+def hooks(rank, ranks):
+    """torch's flight recorder hears of calls that have ended, whether somebody waited for them or not."""
+    import json
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    ended = []
+    backend._register_on_completion_hook(lambda info: ended.append((info.op_type, info.seq)))
+    works = [dist.all_reduce(torch.ones(100), group=group, async_op=True) for _ in range(3)]
+    dist.barrier(group=group)
+    del works
+    backend._wait_for_pending_works()
+    assert len(ended) == 4 and [number for _, number in sorted(ended, key=lambda one: one[1])] == [1, 2, 3, 4], ended
+    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="tessera"))
+    of_group = [(entry["profiling_name"], entry["state"]) for entry in trace["entries"] if entry["process_group"][0] == group.group_name]
+    assert of_group == [("tessera:all_reduce", "completed")] * 3 + [("tessera:barrier", "completed")], of_group
 
 
 def data_parallel(rank, ranks):
@@ -401,7 +564,12 @@ def many_at_once(rank, ranks):
         assert (x == sum(r + number for r in range(ranks))).all(), number
 
 
-def fully_sharded(rank, ranks):
+def fully_sharded_in_the_arena(rank, ranks):
+    """FSDP2 whose buffers are the group's memory."""
+    fully_sharded(rank, ranks, prepare=lambda layer: layer.set_allocate_memory_from_process_group_for_comm(True))
+
+
+def fully_sharded(rank, ranks, prepare=lambda layer: None):
     """torch's FSDP2 and DTensor on a mesh of CPU ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -414,7 +582,7 @@ def fully_sharded(rank, ranks):
         models.append(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)))
     sharded, alone = models
     for layer in (sharded[0], sharded[2], sharded):
-        fully_shard(layer, mesh=mesh)
+        prepare(fully_shard(layer, mesh=mesh))
     batch = torch.randn(4 * ranks, 8, generator=torch.Generator().manual_seed(3))
     for model, rows in ((sharded, batch[4 * rank:4 * rank + 4]), (alone, batch)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

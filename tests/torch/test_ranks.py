@@ -1,17 +1,22 @@
 """torch.distributed's backend `tessera`: ranks in processes of their own, whose collectives give the dense answer.
 rank_programs.py has the programs that the ranks run."""
 
+import inspect
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
+import torch
+import torch.distributed
 
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
-            "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once")
+            "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once",
+            "split", "aborted", "reconfigured", "hooks", "allocated", "sparse", "fully_sharded_in_the_arena")
 
 
 def run(cluster, *command, timeout=240):
@@ -69,3 +74,22 @@ dist.destroy_process_group()
 def test_some_of_torchs_own_tests(cluster):
     said = json.loads(run(cluster, HERE / "dist_suite.py", "--fast").strip().split("\n")[-1])
     assert said["failed"] == said["skipped"] == 0 and said["passed"] >= 15
+
+
+@pytest.mark.parametrize("program", ["tensor_parallel", "sequence_parallel", "fsdp2"])
+def test_a_program_of_two_ranks_has_the_losses_that_it_has_on_gloo(cluster, program):
+    losses = {backend: json.loads(run(cluster, HERE / "rank_examples.py", backend, program, 2).splitlines()[-1]) for backend in ("gloo", "tessera")}
+    assert len(losses["gloo"]) == 6 and len(set(losses["gloo"])) == 6
+    assert losses["tessera"] == pytest.approx(losses["gloo"], rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_examples_of_torchs_documentation_run(cluster, ranks):
+    run(cluster, HERE / "rank_snippets.py", ranks)
+
+
+def test_every_function_with_an_example_has_it_in_the_tests():
+    import rank_snippets
+    functions = {name for name, one in vars(torch.distributed.distributed_c10d).items() if type(one) is types.FunctionType and
+                 one.__module__ == "torch.distributed.distributed_c10d" and ">>> " in (inspect.getdoc(one) or "")}
+    assert functions - {"_time_estimator"} <= set(rank_snippets.NAMES)     # which NCCL alone has

@@ -37,7 +37,7 @@ ONE_VERSION = Build("client/python/_tessera.so", "client/python/_tessera_python.
 STABLE_ABI = Build("client/python/stable_abi/_tessera.abi3.so", "client/python/stable_abi/_tessera_python.py", "cp312-abi3", ">=3.12")
 FUNCTIONS = ("client/python/_tessera_ops.py", "client/python/_tessera_ops.pyi")
 # init_process_group("tessera") finds its backend by this, without an import.
-ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch.ranks:register\n"
+ENTRY_POINTS = (b"[torch.distributed.backends]\ntessera = tessera.torch_ranks:register\n"
                 b"[torch_dynamo_backends]\ntessera = tessera.torch._compile:backend\n")
 # Libraries that a host has: those of C and C++, which a manylinux tag promises.
 OF_THE_HOST = {"libc6", "libgcc-s1", "libstdc++6"}

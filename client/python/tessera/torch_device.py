@@ -14,6 +14,8 @@ import sysconfig
 DEVICE = "libtessera_torch.so"
 RANKS = "libtessera_ranks.so"
 SOURCES = {DEVICE: "device.cc", RANKS: "ranks.cc"}
+HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
+       "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
 
 
 def built_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
@@ -21,19 +23,11 @@ def built_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     return torch_folder.parent / "tessera_torch_device" / library
 
 
-def stamp_path(library: pathlib.Path) -> pathlib.Path:
-    """Says what a compiled library is for; see stamp()."""
-    return library.with_suffix(".so.for")
-
-
-def stamp(torch_version: str) -> str:
-    """What a library is compiled for: another torch or another Python may load it and die, or miss a symbol."""
-    return f"torch {torch_version}, Python {sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def version_of(torch_folder: pathlib.Path) -> str:
-    """torch's version, without importing it."""
-    return re.search(r"^__version__ = '([^']+)'", (torch_folder / "version.py").read_text(), re.MULTILINE)[1]
+def compiled_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
+    """A library that is compiled against torch: beside the device that TESSERA_TORCH_DEVICE names, else as built_path says."""
+    named = os.environ.get("TESSERA_TORCH_DEVICE")
+    device = pathlib.Path(named) if named else built_path(torch_folder, DEVICE)
+    return device if library == DEVICE else device.with_name(library)
 
 
 def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:

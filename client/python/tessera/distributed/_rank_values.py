@@ -10,7 +10,9 @@ from _tessera import Tensor
 from .._dtypes import code_of
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from .._ops import relabel
-from .._placements import Replicate
+from .._placements import Replicate, encode
+
+_REPLICATED = tuple(encode([Replicate()], "distributed"))
 
 
 class Value:
@@ -20,7 +22,7 @@ class Value:
 
     def __init__(self, op: str, name: str, x, group):
         if isinstance(x, Tensor):
-            if list(x.device_mesh.workers) != [group.worker]:
+            if not x._mesh.same(group.mesh._raw) and list(x._mesh.workers) != [group.worker]:
                 raise InvalidArgumentError(f"{op}: {name} is {x._spec}; a rank's values lie on its worker, {group.worker}: "
                                            "make them with ts.asarray(x, device=dist.get_mesh())")
             if x._has_partial:
@@ -51,7 +53,10 @@ class Value:
         if self.is_own_memory:
             array = np.ascontiguousarray(self.x).reshape(-1)
             return self.group.session.distribute_tensor(array, self.group.mesh, [Replicate()])
-        return relabel(self.x, (self.size,), [Replicate()])
+        x = self.x
+        if x.ndim == 1 and x._placements == _REPLICATED and x._mesh.same(self.group.mesh._raw):
+            return x
+        return relabel(x, (self.size,), [Replicate()])
 
     def check_writable(self) -> None:
         if self.is_own_memory and not self.x.flags.writeable:

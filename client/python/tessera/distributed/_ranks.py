@@ -1,15 +1,17 @@
-"""Ranks of torch.distributed: its process groups with backend="tessera" join here, on memory of their own (torch/ranks.py)."""
+"""Ranks of torch.distributed: its process groups with backend="tessera" join here, on memory of their own (torch_ranks.py)."""
 
 from __future__ import annotations
 
 import atexit
+import hashlib
+import json
 import os
 import time
 
 import _tessera
 
 from .. import _session
-from .._errors import TesseraError
+from .._errors import InvalidArgumentError, TesseraError
 from ._rendezvous import Meeting, new_key
 from ._world import own_worker
 
@@ -20,15 +22,68 @@ _sessions: dict = {}    # by address: of this process
 _clusters: list = []    # that this process began
 
 
-class TorchGroup:
-    """A group that this process has joined; `table` and `group` are the addresses that torch/ranks_table.h names."""
+class TorchRank:
+    """This process as a rank of one of torch's groups; `table` and `group` are the addresses that torch/ranks_table.h names.
 
-    def __init__(self, joined, session):
-        self._joined, self.session = joined, session
-        self.table, self.group = joined.table, joined.group
+    One that waits for reconfigure() is in no group: its `group` is 0."""
+
+    def __init__(self, address: str, rank: int, size: int, world_rank: int):
+        self.address, self.rank, self.size, self._world_rank = address, rank, size, world_rank
+        self._joined, self._id, self._worker = None, new_key(), world_rank
+
+    def join(self, key: str, worker: int, timeout_s: float) -> "TorchRank":
+        """Blocks until all ranks are there."""
+        self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s)
+        self._worker = worker
+        return self
+
+    @property
+    def table(self) -> int:
+        return self._joined.table if self._joined else 0
+
+    @property
+    def group(self) -> int:
+        return self._joined.group if self._joined else 0
 
     def leave(self) -> None:
-        self._joined.leave()
+        """Its calls that are under way end with an error."""
+        joined, self._joined = self._joined, None
+        if joined:
+            joined.leave()
+
+    def split(self, name: str, rank: int, ranks, world_rank: int, timeout_s: float) -> "TorchRank":
+        """In a group of some ranks of this one, which all call it with the same name."""
+        part = TorchRank(self.address, rank, len(ranks), world_rank)
+        return part.join(f"{self._joined.key}/{name}/{'-'.join(map(str, ranks))}", self._worker, timeout_s)
+
+    def handle(self) -> str:
+        """What others need to make a group with this process: where its coordinator is, its worker, and a number that no other has."""
+        if not self.address and self.rank == 0:
+            self.address = _own_address(self.size)
+        return json.dumps({"rank": f"{self._world_rank:08}", "id": self._id, "address": self.address, "worker": self._worker})
+
+    def reconfigure(self, uuid: int, handles, is_ordered: bool, timeout_s: float) -> "TorchRank":
+        """In the group of the processes that gave these handles, which all call it with the same ones. The group before goes on until it
+        is left."""
+        op, own = "reconfigure", self.handle()
+        handles = list(handles) if is_ordered else sorted(handles)      # by their ranks: those come first
+        if len(set(handles)) != len(handles):
+            raise InvalidArgumentError(f"{op}: two of the {len(handles)} handles are the same")
+        if own not in handles:
+            raise InvalidArgumentError(f"{op}: the handle of this rank is not among the {len(handles)} that were given")
+        try:
+            known = [json.loads(handle) for handle in handles]
+            workers, addresses = [one["worker"] for one in known], [one["address"] for one in known if one["address"]]
+        except (ValueError, TypeError, KeyError):
+            raise InvalidArgumentError(f"{op}: one of the handles is none that get_reconfigure_handle gave") from None
+        if not addresses:
+            raise InvalidArgumentError(f"{op}: TESSERA_ADDRESS names no cluster, and no rank of the group was rank 0, which starts one")
+        rank = handles.index(own)
+        joining = TorchRank(addresses[0], rank, len(handles), self._world_rank)
+        if len(set(workers)) != len(workers):       # of processes that were the same rank of groups of their own
+            workers = [own_worker(_session_at(addresses[0]), number) for number in range(len(handles))]
+        members = hashlib.sha256("\n".join(handles).encode()).hexdigest()[:32]
+        return joining.join(f"torch/{members}/{uuid}", workers[rank], timeout_s)
 
 
 def _session_at(address: str):
@@ -62,7 +117,7 @@ def _end_cluster() -> None:
     cluster.stop()
 
 
-def join_for_torch(store, group_id: str, rank: int, size: int, global_ranks, timeout_s: float) -> TorchGroup:
+def join_for_torch(store, group_id: str, rank: int, size: int, global_ranks, timeout_s: float) -> TorchRank:
     """Joins the process group that torch makes: its store tells all of them the coordinator's address and a key that no other
     group has."""
     if rank == 0:
@@ -70,6 +125,11 @@ def join_for_torch(store, group_id: str, rank: int, size: int, global_ranks, tim
         store.set(KEY, meeting.text())
     else:
         meeting = Meeting.of(bytes(store.get(KEY)).decode())
+    world_rank = global_ranks[rank] if global_ranks else rank
     session = _session_at(meeting.address)
-    worker = own_worker(session, global_ranks[rank] if global_ranks else rank)
-    return TorchGroup(_tessera.join_group(session, meeting.key, size, rank, worker, timeout_s), session)
+    return TorchRank(meeting.address, rank, size, world_rank).join(meeting.key, own_worker(session, world_rank), timeout_s)
+
+
+def rank_to_reconfigure(rank: int, size: int, global_ranks) -> TorchRank:
+    """A rank that is in no group yet."""
+    return TorchRank(os.environ.get("TESSERA_ADDRESS", ""), rank, size, global_ranks[rank] if global_ranks else rank)

@@ -8,31 +8,20 @@ import pathlib
 import sys
 
 import _tessera
-from ..torch_device import DEVICE, built_path, stamp, stamp_path
-
-_HOW = ("tools/setup_torch makes a Python that has it (run a file there with tools/python --torch FILE); in a Python of "
-        "your own: pip install 'tessera[torch]', and then python -m tessera.torch_device")
+from ..torch_device import DEVICE, HOW, compiled_path
 
 try:
     import torch
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError(f"tessera.torch needs PyTorch, which this Python doesn't have. {_HOW}", name="torch") from None
+    raise ImportError(f"tessera.torch needs PyTorch, which this Python doesn't have. {HOW}", name="torch") from None
 
 
-def compiled_path(library: str) -> pathlib.Path:
-    """A library that is compiled against torch: beside the device that TESSERA_TORCH_DEVICE names, else where
-    tessera.torch_device puts both."""
-    named = os.environ.get("TESSERA_TORCH_DEVICE")
-    device = pathlib.Path(named) if named else built_path(pathlib.Path(torch.__file__).parent, DEVICE)
-    path = device if library == DEVICE else device.with_name(library)
+def _device_path() -> pathlib.Path:
+    path = compiled_path(pathlib.Path(torch.__file__).parent, DEVICE)
     if not path.exists():
-        raise ImportError(f"tessera.torch: {library}, compiled against torch {torch.__version__}, is not at {path}. {_HOW}")
-    made_for, here = (stamp_path(path).read_text() if stamp_path(path).exists() else "an unknown torch"), stamp(torch.__version__)
-    if made_for != here:
-        raise ImportError(f"tessera.torch: {path} was compiled for {made_for}, and this is {here}; compile it again: "
-                          f"{sys.executable} -m tessera.torch_device")
+        raise ImportError(f"tessera.torch: {DEVICE}, compiled against torch {torch.__version__}, is not at {path}. {HOW}")
     return path
 
 
@@ -41,13 +30,13 @@ def _function(path: pathlib.Path, name: str):
     try:
         function = getattr(ctypes.PyDLL(str(path)), name)
     except AttributeError:
-        raise ImportError(f"tessera.torch: {path} was compiled from another version of tessera. {_HOW}") from None
+        raise ImportError(f"tessera.torch: {path} was compiled from another version of tessera. {HOW}") from None
     function.restype = ctypes.py_object
     return function()
 
 
 _tessera.add_own_folder(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
-_path = compiled_path(DEVICE)
+_path = _device_path()
 torch.ops.load_library(str(_path))
 # make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
 make = _function(_path, "tessera_make")

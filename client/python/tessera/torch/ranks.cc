@@ -1,5 +1,5 @@
 // torch.distributed's backend `tessera`: the collectives of ranks whose tensors lie in their own memory, as calls of
-// the table of functions that the built extension gives (ranks_table.h). tessera.torch.ranks registers it.
+// the table of functions that the built extension gives (ranks_table.h). tessera.torch_ranks registers it.
 //
 // Compiled on the user's machine against the user's torch (tessera.torch_device), so nothing of the library is
 // included. Every method begins its calls and returns. The Work that it returns waits for them (ranks_work.h).
@@ -11,7 +11,10 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "ranks_calls.h"
+#include "ranks_hooks.h"
 #include "ranks_memory.h"
+#include "ranks_python.h"
+#include "ranks_sparse.h"
 #include "ranks_work.h"
 
 namespace tessera::torch_ranks {
@@ -24,6 +27,7 @@ using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
 using Lists = std::vector<Tensors>;
 
+constexpr std::string_view kName = "tessera";  // of the backend, and before the titles of its calls
 constexpr int kNobody = -1;
 constexpr bool kIsAsync = true;  // of messages
 
@@ -48,25 +52,64 @@ struct Method {
 
 class RanksBackend final : public c10d::Backend {
  public:
-  RanksBackend(std::shared_ptr<Member> member, int rank, int size, Milliseconds timeout)
-      : Backend(rank, size), member_(std::move(member)), options_(c10::make_intrusive<Options>("tessera", timeout)) {
+  RanksBackend(PythonRank own, int rank, int size, Milliseconds timeout, std::string name)
+      : Backend(rank, size),
+        own_(std::move(own)),
+        member_(own_.Enter()),
+        name_(std::move(name)),
+        options_(c10::make_intrusive<Options>(name_, timeout)) {
     init();
   }
 
-  const std::string getBackendName() const override { return "tessera"; }
+  const std::string getBackendName() const override { return name_; }
   intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void abort() override { member_.reset(); }
-  void shutdown() override { member_.reset(); }
+  bool isInitialized() override { return member_ != nullptr; }
+  // Calls that are under way end with an error, here and at the others.
+  void abort() override {
+    if (member_) hooks_->Aborting();
+    shutdown();
+  }
+  void shutdown() override {
+    is_over_ = true;
+    member_.reset();
+  }
+  c10d::ErrorType getError() override { return hooks_->error(); }
+
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return member_ != nullptr; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    NewCalls();  // throws where there is no group
+    return Allocated(*member_, size, options);
+  }
+
+  bool supportsSplitting() const override { return true; }
+  intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                               const intrusive_ptr<Options>& options) override;
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return own_.Handle(); }
+  intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& options) override;
+
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { hooks_->AddAbort(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { hooks_->RemoveAbort(id); }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    hooks_->AddCompletion(id, std::move(hook));
+  }
+  void unregisterCompletionHook(int64_t id) override { hooks_->RemoveCompletion(id); }
+  void registerOnCompletionHook(OnCompletion&& hook) override {
+    onCompletionHook_ = hook;  // hasHooks looks for it
+    hooks_->SetOnCompletion(std::move(hook));
+  }
+  void waitForPendingWorks() override { hooks_->AwaitWatched(); }
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { coalesced_ = NewCalls(); }
   intrusive_ptr<Work> endCoalescing() override {
     TORCH_CHECK(coalesced_, "tessera: endCoalescing without startCoalescing");
-    return c10::make_intrusive<RanksWork>(rank_, OpType::COALESCED, "tessera:coalesced", Tensors{}, Tensors{},
-                                          std::exchange(coalesced_, nullptr), sequence_);
+    return NewWork({"coalesced", "tessera:coalesced", OpType::COALESCED}, {}, {}, std::exchange(coalesced_, nullptr));
   }
 
   intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -78,6 +121,7 @@ class RanksBackend final : public c10d::Backend {
   }
 
   intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    if (tensors.size() == 1 && tensors[0].is_sparse()) return AllReduceSparse(tensors, options);
     return AllReduce({"allreduce", "tessera:all_reduce", OpType::ALLREDUCE}, tensors, options);
   }
   intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
@@ -144,7 +188,7 @@ class RanksBackend final : public c10d::Backend {
     const Method method{"gather_single", "tessera:gather", OpType::GATHER};
     const bool is_root = rank_ == options.rootRank;
     CheckTensors(method.name, {input});
-    if (is_root) CheckWhole(method.name, "output", output, input);
+    if (is_root) CheckWhole(method.name, size_, "output", output, input);
     return Run(method, options.asyncOp, {input}, is_root ? Tensors{output} : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? Tensors{output} : Tensors{}, input, options); });
   }
@@ -215,7 +259,8 @@ class RanksBackend final : public c10d::Backend {
               Unpacked({output}, calls));
         return;
       }
-      Exchange(method, calls, Slices(output, output_splits), Slices(input, input_splits), options.timeout);
+      Exchange(method, calls, Slices(output, output_splits, size_), Slices(input, input_splits, size_),
+               options.timeout);
     });
   }
 
@@ -275,8 +320,17 @@ class RanksBackend final : public c10d::Backend {
   void LeadMonitoredBarrier(const Method& method, int tag, Milliseconds timeout, bool wait_all_ranks);
 
   std::shared_ptr<Calls> NewCalls() const {
-    if (!member_) Throw("tessera: the process group was shut down");
+    if (is_over_) Throw("tessera: the process group was shut down");
+    if (!member_) Throw("tessera: the process group has no members yet; reconfigure() comes first");
     return std::make_shared<Calls>(member_);
+  }
+  intrusive_ptr<RanksWork> NewWork(const Method& method, const Tensors& inputs, const Tensors& outputs,
+                                   std::shared_ptr<Calls> calls) const {
+    thread_local std::string renamed;
+    const char* title = method.title;
+    if (name_ != kName) title = (renamed = name_ + (method.title + kName.size())).c_str();
+    return c10::make_intrusive<RanksWork>(rank_, method.type, title, inputs, outputs, std::move(calls), sequence_,
+                                          hooks_);
   }
 
   int64_t TimeoutUs(Milliseconds timeout) const {
@@ -289,6 +343,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> Run(const Method& method, bool is_async, const Tensors& inputs, const Tensors& outputs,
                           Begin begin) {
     const at::NoGradGuard no_grad;
+    if (method.type != OpType::SEND) CheckWritten(method.name, outputs);
     if (!c10d::isP2POp(method.type)) ++sequence_;
     if (coalesced_) {
       try {
@@ -301,8 +356,9 @@ class RanksBackend final : public c10d::Backend {
     }
     auto calls = NewCalls();
     calls->set_waited_for(!is_async);
-    auto work = c10::make_intrusive<RanksWork>(rank_, method.type, method.title, inputs, outputs, calls, sequence_);
+    auto work = NewWork(method, inputs, outputs, calls);
     begin(*calls);
+    if (is_async && hooks_->watches()) work->Watch();
     return work;
   }
 
@@ -313,21 +369,6 @@ class RanksBackend final : public c10d::Backend {
     call.dtype = DTypeOf(method.name, like, use);
     call.timeout_us = TimeoutUs(timeout);
     return call;
-  }
-
-  // Undefined tensors: the rank gives or takes nothing.
-  static void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
-    if (input.defined()) {
-      call.has_input = 1;
-      call.input_elements = input.numel();
-      call.input = input.numel() == 0 ? nullptr : input.const_data_ptr();
-    }
-    if (output.defined()) {
-      call.has_output = 1;
-      call.output_elements = output.numel();
-      call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
-    }
-    calls.Start(call, input, output);
   }
 
   void Broadcast(const Method& method, Calls& calls, const Tensors& tensors, int root, Milliseconds timeout) {
@@ -350,6 +391,24 @@ class RanksBackend final : public c10d::Backend {
     });
   }
 
+  // How much the ranks have is known when the first gather is over, so all is done when this returns.
+  intrusive_ptr<Work> AllReduceSparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+    const Method method{"allreduce", "tessera:all_reduce", OpType::_ALLREDUCE_SPARSE};
+    TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM && tensors[0].device().is_cpu(),
+                "Backend tessera does not support allreduce of a sparse tensor but sums on the CPU");
+    const at::NoGradGuard no_grad;
+    tensors[0].copy_(SumOfSparse(tensors[0], size_, [&](const at::Tensor& own) {
+      at::Tensor whole = at::empty({own.numel() * size_}, own.options());
+      at::Tensor flat = own.reshape({-1});
+      c10d::AllgatherOptions gather;
+      gather.timeout = options.timeout;
+      gather.asyncOp = false;
+      all_gather_single(whole, flat, gather)->wait();
+      return whole;
+    }));
+    return NewWork(method, tensors, tensors, NewCalls());
+  }
+
   void Reduce(const Method& method, Calls& calls, const at::Tensor& input, const at::Tensor& output, int root,
               const c10d::ReduceOp& op, Milliseconds timeout) {
     TesseraCall call = Call(method, TESSERA_REDUCE, input, timeout, Use::kReduces);
@@ -367,7 +426,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> ReduceScatterSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) {
     CheckPairs(method.name, outputs, inputs);
-    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "input", inputs[k], outputs[k]);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, size_, "input", inputs[k], outputs[k]);
     return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) ReduceScatter(method, calls, outputs[k], Packed(inputs[k]), options);
     });
@@ -387,7 +446,7 @@ class RanksBackend final : public c10d::Backend {
   intrusive_ptr<Work> AllGatherSingle(const Method& method, const Tensors& outputs, const Tensors& inputs,
                                       const c10d::AllgatherOptions& options) {
     CheckPairs(method.name, outputs, inputs);
-    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, "output", outputs[k], inputs[k]);
+    for (size_t k = 0; k < outputs.size(); ++k) CheckWhole(method.name, size_, "output", outputs[k], inputs[k]);
     return Run(method, options.asyncOp, inputs, outputs, [&](Calls& calls) {
       for (size_t k = 0; k < outputs.size(); ++k) {
         Start(calls, Call(method, TESSERA_ALL_GATHER, inputs[k], options.timeout), Packed(inputs[k]),
@@ -434,16 +493,6 @@ class RanksBackend final : public c10d::Backend {
     }
     outputs[rank_].copy_(inputs[rank_].reshape(outputs[rank_].sizes()));
   }
-  Tensors Slices(const at::Tensor& tensor, std::vector<int64_t> splits) const {
-    if (splits.empty()) splits.assign(size_, tensor.size(0) / size_);
-    return at::split_with_sizes(tensor, splits, 0);
-  }
-
-  static void CheckMessage(const char* what, const Tensors& tensors, int tag) {
-    CheckTensors(what, tensors);
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tessera: ", what, " takes one tensor, and got ", tensors.size());
-    TORCH_CHECK_VALUE(tag >= 0, "tessera: ", what, ": Tag must be nonnegative, and is ", tag);
-  }
   // A list with a part for each rank, of the dtype of `like`.
   void CheckGathered(const char* what, const Tensors& parts, const at::Tensor& like) const {
     Tensors all = parts;
@@ -458,20 +507,14 @@ class RanksBackend final : public c10d::Backend {
     CheckGathered(what, parts, like);
     TORCH_CHECK_VALUE(AreOfOneSize(parts), "tessera: ", what, " takes tensors of one size");
   }
-  void CheckWhole(const char* what, const char* side, const at::Tensor& whole, const at::Tensor& part) const {
-    CheckTensors(what, {whole, part});
-    TORCH_CHECK_VALUE(whole.numel() == part.numel() * size_, "tessera: ", what, ": the ", side, " has ", whole.numel(),
-                      " elements, and ", size_, " ranks with ", part.numel(), " each have ", part.numel() * size_);
-  }
-  static void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
-    TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
-                      outputs.size(), " outputs");
-  }
-
   static constexpr uint64_t kOwnTags = 1 << 30;
 
-  std::shared_ptr<Member> member_;
+  PythonRank own_;
+  std::shared_ptr<Member> member_;  // null before the first reconfigure, and when it is over
+  bool is_over_ = false;
+  const std::string name_;
   const intrusive_ptr<Options> options_;
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   std::shared_ptr<Calls> coalesced_;
   uint64_t sequence_ = 0;
   uint64_t exchanges_ = 0;
@@ -485,6 +528,7 @@ void RanksBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
   const int tag = -1 - 2 * static_cast<int>(monitored_++ % kOwnTags);
   const Milliseconds timeout(std::max<int64_t>(1, TimeoutUs(options.timeout) / 1000));
   if (rank_ == 0) {
+    if (TimeoutUs(options.timeout) <= 0) Throw("Rank 0 timed out in monitoredBarrier: it may wait for 0 ms");
     LeadMonitoredBarrier(method, tag, timeout, wait_all_ranks);
     return;
   }
@@ -542,35 +586,43 @@ void RanksBackend::LeadMonitoredBarrier(const Method& method, int tag, Milliseco
                  " failed to pass monitoredBarrier in ", timeout.count(), " ms\n Original exception: \n", reason));
 }
 
-// Calls a function of Python's from C++, whose threads may not hold the interpreter's lock, or may outlive it.
-std::function<void()> CallOf(py::object function) {
-  auto held = std::shared_ptr<py::object>(new py::object(std::move(function)), [](py::object* object) {
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire gil;
-    delete object;
-  });
-  return [held] {
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire gil;
-    try {
-      (*held)();
-    } catch (const py::error_already_set& error) {
-      TORCH_WARN("tessera: leaving a group: ", error.what());
-    }
-  };
+// The coordinator brings the ranks of the part together, by the name that torch gave it; the store isn't needed. Null
+// at ranks that are in no part.
+intrusive_ptr<c10d::Backend> RanksBackend::split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                                 const intrusive_ptr<Options>& options) {
+  NewCalls();  // throws where there is no group
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return {};
+  const int rank = static_cast<int>(own - ranks.begin());
+  const std::vector<uint64_t>& of_world = options->global_ranks_in_group;
+  const int64_t world_rank = of_world.size() == ranks.size() ? static_cast<int64_t>(of_world[rank]) : rank_;
+  const PythonRank part = own_.Split(options->group_name, rank, ranks, world_rank, SecondsOf(options->timeout));
+  return c10::make_intrusive<RanksBackend>(part, rank, static_cast<int>(ranks.size()), options->timeout, name_);
 }
 
-intrusive_ptr<c10d::Backend> MakeBackend(uintptr_t table, uintptr_t group, py::object leave, int rank, int size,
-                                         Milliseconds timeout) {
-  auto member = std::make_shared<Member>(reinterpret_cast<const TesseraRanks*>(table),
-                                         reinterpret_cast<TesseraGroup*>(group), CallOf(std::move(leave)));
-  return c10::make_intrusive<RanksBackend>(std::move(member), rank, size, timeout);
+// The group is left when the one with other members is there.
+intrusive_ptr<Work> RanksBackend::reconfigure(const c10d::ReconfigureOptions& options) {
+  std::vector<std::string> handles;
+  std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, options.handles);
+  const bool is_ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(options.handles);
+  own_ = own_.Reconfigure(options.uuid, handles, is_ordered, SecondsOf(options.timeout.value_or(options_->timeout)));
+  member_ = own_.Enter();
+  is_over_ = false;
+  rank_ = own_.rank();
+  size_ = own_.size();
+  hooks_->ForgetError();
+  return NewWork({"reconfigure", "tessera:reconfigure", OpType::UNKNOWN}, {}, {}, NewCalls());
+}
+
+intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout, std::string name) {
+  const PythonRank own(std::move(rank));
+  return c10::make_intrusive<RanksBackend>(own, own.rank(), own.size(), timeout, std::move(name));
 }
 
 }  // namespace
 }  // namespace tessera::torch_ranks
 
 PYBIND11_MODULE(libtessera_ranks, module) {
-  module.doc() = "torch.distributed's backend `tessera`; tessera.torch.ranks registers it";
+  module.doc() = "torch.distributed's backend `tessera`; tessera.torch_ranks registers it";
   module.def("make_backend", &tessera::torch_ranks::MakeBackend);
 }

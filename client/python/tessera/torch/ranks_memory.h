@@ -7,9 +7,12 @@
 //   at::Tensor output = Unpacked(tensors, *calls);   // written to the tensors when the calls are done
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ranks_calls.h"
@@ -36,11 +39,51 @@ inline void CheckTensors(const char* what, const Tensors& tensors) {
   }
 }
 
+inline void CheckMessage(const char* what, const Tensors& tensors, int tag) {
+  CheckTensors(what, tensors);
+  TORCH_CHECK_VALUE(tensors.size() == 1, "tessera: ", what, " takes one tensor, and got ", tensors.size());
+  TORCH_CHECK_VALUE(tag >= 0, "tessera: ", what, ": Tag must be nonnegative, and is ", tag);
+}
+
+inline void CheckPairs(const char* what, const Tensors& outputs, const Tensors& inputs) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tessera: ", what, " got ", inputs.size(), " inputs for ",
+                    outputs.size(), " outputs");
+}
+
+// Throws where an element of these tensors, which are written, is one of another tensor or place, too.
+inline void CheckWritten(const char* what, const Tensors& tensors) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "tessera: ", what,
+                      " would write a tensor of strides ", tensor.strides(),
+                      ", several of whose elements are one place in memory; give it a clone()");
+    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
+    const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+    ranges.emplace_back(begin, begin + tensor.nbytes());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    TORCH_CHECK_VALUE(ranges[i - 1].second <= ranges[i].first, "tessera: ", what,
+                      " would write tensors that overlap in memory");
+  }
+}
+
 inline bool AreOfOneSize(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() != tensors[0].numel()) return false;
   }
   return true;
+}
+
+inline void CheckWhole(const char* what, int ranks, const char* side, const at::Tensor& whole, const at::Tensor& part) {
+  CheckTensors(what, {whole, part});
+  TORCH_CHECK_VALUE(whole.numel() == part.numel() * ranks, "tessera: ", what, ": the ", side, " has ", whole.numel(),
+                    " elements, and ", ranks, " ranks with ", part.numel(), " each have ", part.numel() * ranks);
+}
+
+inline Tensors Slices(const at::Tensor& tensor, std::vector<int64_t> splits, int ranks) {
+  if (splits.empty()) splits.assign(ranks, tensor.size(0) / ranks);
+  return at::split_with_sizes(tensor, splits, 0);
 }
 
 // One range of memory where the tensors are neighbours in one storage, in their order; else undefined.
@@ -114,6 +157,21 @@ inline uint32_t DTypeOf(const char* what, const at::Tensor& tensor, Use use) {
   TORCH_CHECK(false, "Backend tessera does not support ", what, " of ", tensor.scalar_type());
 }
 
+// Undefined tensors: the rank gives or takes nothing.
+inline void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+  if (input.defined()) {
+    call.has_input = 1;
+    call.input_elements = input.numel();
+    call.input = input.numel() == 0 ? nullptr : input.const_data_ptr();
+  }
+  if (output.defined()) {
+    call.has_output = 1;
+    call.output_elements = output.numel();
+    call.output = output.numel() == 0 ? nullptr : output.mutable_data_ptr();
+  }
+  calls.Start(call, input, output);
+}
+
 // The table's ReduceOp. PREMUL_SUM is the sum of scaled copies, which Scaled makes.
 inline uint32_t ReduceOpOf(const char* what, const c10d::ReduceOp& op) {
   switch (op.op_) {
@@ -137,6 +195,22 @@ inline at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const at::Tensor& by_tensor = factor->tensor_factor;
   const at::Tensor scaled = by_tensor.defined() ? tensor.mul(by_tensor) : tensor.mul(factor->double_factor);
   return scaled.to(tensor.scalar_type()).contiguous();
+}
+
+// In memory that the other ranks read and write where it lies; in any other where there is none.
+inline at::Tensor Allocated(const Member& member, int64_t size, at::TensorOptions options) {
+  const auto device = options.device_opt().value_or(at::Device(at::kCPU));
+  TORCH_CHECK(device.is_cpu(), "Backend tessera does not support allocateTensor on ", device,
+              ": a rank's tensors lie in its own memory");
+  TORCH_CHECK_VALUE(size >= 0, "tessera: allocateTensor: ", size, " elements");
+  options = options.device(at::kCPU);
+  const TesseraRanks* const table = member.table();
+  void* data = nullptr;
+  TesseraMemory* const memory =
+      table->allocate(member.group(), size * static_cast<int64_t>(options.dtype().itemsize()), &data);
+  if (memory == nullptr) return at::empty({size}, options);
+  return at::from_blob(
+      data, {size}, [table, memory](void*) { table->release_memory(memory); }, options);
 }
 
 }  // namespace tessera::torch_ranks

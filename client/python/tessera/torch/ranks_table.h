@@ -12,10 +12,11 @@
 extern "C" {
 #endif
 
-#define TESSERA_RANKS_VERSION 2
+#define TESSERA_RANKS_VERSION 3
 
 typedef struct TesseraGroup TesseraGroup;
 typedef struct TesseraWork TesseraWork;
+typedef struct TesseraMemory TesseraMemory;
 
 // Numbers of schemas/types/collective_kind.h.
 enum TesseraCollective {
@@ -101,6 +102,10 @@ typedef struct {
   // The work goes on without its owner; input and output have to stay until it is done.
   void (*release)(TesseraWork* work);
   void (*free_text)(char* text);
+  // Memory that the group's other ranks read and write where it lies, from *data on; it may outlive the group. Null
+  // where there is none: the ranks are on several hosts, or so much is taken already.
+  TesseraMemory* (*allocate)(TesseraGroup* group, int64_t bytes, void** data);
+  void (*release_memory)(TesseraMemory* memory);
 } TesseraRanks;
 
 #ifdef __cplusplus

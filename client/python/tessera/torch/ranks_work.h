@@ -8,6 +8,8 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -16,18 +18,21 @@
 #include <vector>
 
 #include "ranks_calls.h"
+#include "ranks_hooks.h"
 
 namespace tessera::torch_ranks {
 
 class RanksWork final : public c10d::Work {
  public:
   RanksWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-            std::vector<at::Tensor> outputs, std::shared_ptr<Calls> calls, uint64_t sequence)
+            std::vector<at::Tensor> outputs, std::shared_ptr<Calls> calls, uint64_t sequence,
+            std::shared_ptr<Hooks> hooks)
       : Work(rank, type, title, inputs),
         title_(title),
         outputs_(std::move(outputs)),
         calls_(std::move(calls)),
-        sequence_(sequence) {}
+        sequence_(sequence),
+        hooks_(std::move(hooks)) {}
   // The calls of a work that nobody waits for go on, and write their outputs.
   ~RanksWork() override {
     if (IsComplete()) {
@@ -61,6 +66,15 @@ class RanksWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   int sourceRank() const override { return calls_->Source(); }
   uint64_t getSequencenumber() const override { return sequence_; }
+  uint64_t getCompletionKey() const override { return key_; }
+  // Hooks hear of its end also where nobody waits for it.
+  void Watch() {
+    hooks_->WatchBegan();
+    calls_->WhenAllDone([self = c10::intrusive_ptr<RanksWork>::reclaim_copy(this)] {
+      self->Complete(self->calls_->Wait(-1));
+      self->hooks_->WatchEnded();
+    });
+  }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     bool is_first = false;
@@ -87,19 +101,31 @@ class RanksWork final : public c10d::Work {
     const std::lock_guard lock(mutex_);
     return completed_;
   }
+  static uint64_t NextKey() {
+    static std::atomic<uint64_t> last = 0;
+    return ++last;
+  }
 
   // One thread copies the outputs; the others that found the calls done wait for it.
   void Complete(const Waited& waited) {
-    const std::lock_guard lock(completing_);
-    if (IsComplete()) return;
     std::exception_ptr error;
-    try {
-      if (waited.outcome == Outcome::kFailed) Throw(waited.error);
-      calls_->CopyOut();
-    } catch (...) {
-      error = std::current_exception();
+    {
+      const std::lock_guard lock(completing_);
+      if (IsComplete()) return;
+      try {
+        if (waited.outcome == Outcome::kFailed) Throw(waited.error);
+        calls_->CopyOut();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      finish(error);
     }
-    finish(error);
+    if (error) {
+      hooks_->Failed(waited.error);
+    } else if (hooks_->watches()) {
+      const auto now = std::chrono::steady_clock::now();
+      hooks_->Completed(key_, {opType_, sequence_, began_, now, now - began_});
+    }
   }
 
   // Holds no lock: the future runs the user's callbacks here.
@@ -116,6 +142,9 @@ class RanksWork final : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
   const std::shared_ptr<Calls> calls_;
   const uint64_t sequence_;
+  const std::shared_ptr<Hooks> hooks_;
+  const uint64_t key_ = NextKey();
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::mutex completing_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
