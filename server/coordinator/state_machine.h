@@ -134,8 +134,7 @@ class StateMachine final : private MachineTables {
                         const absl::Status& why);
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
 
-  // intake.cc: records in session order, as far as limits let them. Take gives records from the front of the session's
-  // queue, and counts them in `taken`.
+  // intake.cc: records in session order, as far as limits let them. `taken` counts those that it took from the front.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
   // Memory and names for all of its tensors, or for none of them.

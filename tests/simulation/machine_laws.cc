@@ -45,6 +45,13 @@ absl::Status CheckBuffers(const StateMachine& machine) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAwaited(const SessionEvent& event) {
+  const auto* failed = std::get_if<FailedHandleEvent>(&event.body);
+  const bool is_wrong = failed != nullptr && absl::IsInternal(failed->status) &&
+                        StdView(failed->status.message()).find("was not awaited") != std::string_view::npos;
+  return is_wrong ? failed->status : absl::OkStatus();
+}
+
 absl::Status CheckNothingIsLeft(const StateMachine& machine) {
   if (!machine.sessions().empty()) return absl::InternalError("a session is left");
   if (machine.process_groups().size() > 0) return absl::InternalError("a process group is left");

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+inline constexpr int64_t kSpillBytes = 128 << 10;  // of a worker: somewhat more than its arena
+
 inline CoordinatorConfig SimulatedConfig(uint64_t seed) {
   CoordinatorConfig config;
   config.debug_fill = seed % 3 == 0 ? 1 : 0;

@@ -33,7 +33,6 @@ constexpr uint64_t kFirstEpoch = 7;
 constexpr uint64_t kPeerKey = 99;
 constexpr int64_t kTearOneIn = 150;  // of events that may be torn
 constexpr int kWorkers = 3;
-constexpr int64_t kSpillBytes = 128 << 10;  // somewhat more than an arena
 constexpr int kSessions = 3;
 constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
@@ -239,11 +238,7 @@ class Simulation {
         }
       } else if (const auto* to_client = std::get_if<ToClient>(&effect)) {
         Session& session = At(static_cast<int>(to_client->session.value) - 1);
-        const auto* failed = std::get_if<FailedHandleEvent>(&to_client->event.body);
-        if (failed != nullptr && absl::IsInternal(failed->status) &&
-            StdView(failed->status.message()).find("was not awaited") != std::string_view::npos) {
-          Broken(failed->status);
-        }
+        Broken(CheckAwaited(to_client->event));
         if (std::string text = TextOf(to_client->event); !text.empty()) {
           session.sent.push_back({to_client->event.number, std::move(text)});
         }

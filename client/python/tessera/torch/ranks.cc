@@ -13,6 +13,7 @@
 #include "ranks_calls.h"
 #include "ranks_hooks.h"
 #include "ranks_memory.h"
+#include "ranks_method.h"
 #include "ranks_python.h"
 #include "ranks_sparse.h"
 #include "ranks_work.h"
@@ -27,28 +28,8 @@ using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
 using Lists = std::vector<Tensors>;
 
-constexpr std::string_view kName = "tessera";  // of the backend, and before the titles of its calls
 constexpr int kNobody = -1;
 constexpr bool kIsAsync = true;  // of messages
-
-// The types of two methods that torch 2.11 doesn't tell apart from other coalesced calls.
-template <class Type = OpType>
-constexpr Type AllGatherCoalesced() {
-  if constexpr (requires { Type::ALLGATHER_INTO_TENSOR_COALESCED; }) return Type::ALLGATHER_INTO_TENSOR_COALESCED;
-  return Type::COALESCED;
-}
-template <class Type = OpType>
-constexpr Type ReduceScatterCoalesced() {
-  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) return Type::REDUCE_SCATTER_TENSOR_COALESCED;
-  return Type::COALESCED;
-}
-
-// A method of the backend: its name in errors, its title in torch's profiles, its type.
-struct Method {
-  const char* name;
-  const char* title;
-  OpType type;
-};
 
 class RanksBackend final : public c10d::Backend {
  public:
@@ -142,7 +123,7 @@ class RanksBackend final : public c10d::Backend {
     const Method method{"allgather", "tessera:all_gather", OpType::ALLGATHER};
     TORCH_CHECK_VALUE(outputs.size() == 1 && inputs.size() == 1,
                       "tessera: allgather takes one input and one list of outputs");
-    CheckGathered(method.name, outputs[0], inputs[0]);
+    CheckGathered(method.name, rank_, size_, outputs[0], inputs[0]);
     return Run(method, options.asyncOp, inputs, outputs[0],
                [&](Calls& calls) { AllGather(method, calls, outputs[0], inputs[0], options.timeout); });
   }
@@ -158,7 +139,7 @@ class RanksBackend final : public c10d::Backend {
     Tensors all;
     for (size_t k = 0; k < inputs.size(); ++k) {
       for (const Tensors& of_rank : outputs) of_inputs[k].push_back(of_rank.at(k));
-      CheckGathered(method.name, of_inputs[k], inputs[k]);
+      CheckGathered(method.name, rank_, size_, of_inputs[k], inputs[k]);
     }
     for (const Tensors& of_rank : outputs) all.insert(all.end(), of_rank.begin(), of_rank.end());
     return Run(method, options.asyncOp, inputs, all, [&](Calls& calls) {
@@ -180,7 +161,7 @@ class RanksBackend final : public c10d::Backend {
     CheckTensors(method.name, inputs);
     const bool is_root = rank_ == options.rootRank;
     TORCH_CHECK_VALUE(outputs.size() == (is_root ? 1 : 0), "tessera: gather takes a list of outputs at the root alone");
-    if (is_root) CheckParts(method.name, outputs[0], inputs[0]);
+    if (is_root) CheckParts(method.name, rank_, size_, outputs[0], inputs[0]);
     return Run(method, options.asyncOp, inputs, is_root ? outputs[0] : Tensors{},
                [&](Calls& calls) { Gather(method, calls, is_root ? outputs[0] : Tensors{}, inputs[0], options); });
   }
@@ -198,7 +179,7 @@ class RanksBackend final : public c10d::Backend {
     CheckTensors(method.name, outputs);
     const bool is_root = rank_ == options.rootRank;
     TORCH_CHECK_VALUE(inputs.size() == (is_root ? 1 : 0), "tessera: scatter takes a list of inputs at the root alone");
-    if (is_root) CheckParts(method.name, inputs[0], outputs[0]);
+    if (is_root) CheckParts(method.name, rank_, size_, inputs[0], outputs[0]);
     return Run(method, options.asyncOp, is_root ? inputs[0] : Tensors{}, outputs, [&](Calls& calls) {
       TesseraCall call = Call(method, TESSERA_SCATTER, outputs[0], options.timeout);
       call.peer = static_cast<int32_t>(options.rootRank);
@@ -212,7 +193,7 @@ class RanksBackend final : public c10d::Backend {
     const Method method{"reduce_scatter", "tessera:reduce_scatter", OpType::REDUCE_SCATTER};
     CheckTensors(method.name, outputs);
     TORCH_CHECK_VALUE(inputs.size() == 1, "tessera: reduce_scatter takes one list of inputs");
-    CheckGathered(method.name, inputs[0], outputs[0]);
+    CheckGathered(method.name, rank_, size_, inputs[0], outputs[0]);
     return Run(method, options.asyncOp, inputs[0], outputs, [&](Calls& calls) {
       if (AreOfOneSize(inputs[0])) {
         ReduceScatter(method, calls, outputs[0], Packed(inputs[0]), options);
@@ -492,20 +473,6 @@ class RanksBackend final : public c10d::Backend {
       Send(method, calls, inputs[destination], destination, tag, timeout);
     }
     outputs[rank_].copy_(inputs[rank_].reshape(outputs[rank_].sizes()));
-  }
-  // A list with a part for each rank, of the dtype of `like`.
-  void CheckGathered(const char* what, const Tensors& parts, const at::Tensor& like) const {
-    Tensors all = parts;
-    all.push_back(like);
-    CheckTensors(what, all);
-    TORCH_CHECK_VALUE(parts.size() == static_cast<size_t>(size_), "tessera: ", what, " takes a list of ", size_,
-                      " tensors, one for each rank, and got ", parts.size());
-    TORCH_CHECK_VALUE(parts[rank_].numel() == like.numel(), "tessera: ", what, ": the part of rank ", rank_, " has ",
-                      parts[rank_].numel(), " elements in the list, and ", like.numel(), " as the tensor");
-  }
-  void CheckParts(const char* what, const Tensors& parts, const at::Tensor& like) const {
-    CheckGathered(what, parts, like);
-    TORCH_CHECK_VALUE(AreOfOneSize(parts), "tessera: ", what, " takes tensors of one size");
   }
   static constexpr uint64_t kOwnTags = 1 << 30;
 
