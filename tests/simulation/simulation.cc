@@ -782,16 +782,14 @@ class Simulation {
   int64_t killed_us_ = 0;
   int64_t paused_us_ = 0;       // without a coordinator
   std::set<TicketId> tickets_;  // that were given
-  std::map<std::pair<uint64_t, uint64_t>, std::string>
-      messages_;  // to a worker's process, by its incarnation and number
+  // To a worker's process, by its incarnation and number.
+  std::map<std::pair<uint64_t, uint64_t>, std::string> messages_;
   TenantLaws laws_;
   PublicationLaws publication_laws_;
   std::vector<std::pair<int64_t, Event>> events_;  // to be replayed
   std::vector<std::string> texts_;                 // of all effects
   bool is_replayed_ = true;
-  bool going_on_ = false;
-  bool is_settling_ = false;
-  bool is_over_ = false;
+  bool going_on_ = false, is_settling_ = false, is_over_ = false;
 };
 
 }  // namespace
