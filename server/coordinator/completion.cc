@@ -351,7 +351,8 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
   if (report.times.has_run()) {
     ticket.runs.push_back({.worker = worker, .times = report.times, .transferred_bytes = report.bytes});
   }
-  if (!report.status.ok() && ticket.is_spill()) SpillDesk(*this).Failed(worker);
+  const bool is_leaving = ticket.is_spill() && ticket.direction == TransferDirection::kDownload;
+  if (!report.status.ok() && is_leaving) SpillDesk(*this).Failed(worker);
   if (!report.status.ok() && ticket.status.ok()) {
     ticket.status = report.status;
     // A broken upload is over everywhere.

@@ -46,7 +46,7 @@ class StateMachine::SpillDesk {
 
   // A transfer of a buffer to or from files is over.
   void Ended(TicketEntry& ticket);
-  // A worker said that its part of one failed: for a while no other buffer is tried there.
+  // A worker could not write its part of one: for a while no other buffer is tried there.
   void Failed(WorkerIndex worker);
 
  private:
