@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -174,6 +175,23 @@ def test_a_worker_that_finds_no_coordinator_in_time_ends_by_name(tmp_path):
     with ended(worker):
         assert worker.wait(20) == 3
         assert f"join: no server at unix:{tmp_path}/socket" in worker.stderr.read()
+
+
+def test_words_of_a_worker_make_no_lines_of_the_coordinators_log(tmp_path):
+    """The address at which others reach a worker is what it says."""
+    with tempfile.TemporaryDirectory(prefix="x\n[forged] \x1b[2J", dir="/tmp") as folder:
+        coordinator = started(tmp_path, COORDINATOR)
+        worker = subprocess.Popen([WORKER, f"--coordinator=unix:{tmp_path}/socket", "--memory=1MiB", f"--socket-dir={folder}"],
+                                  env={**os.environ, "TESSERA_JOIN_TOKEN": "b"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with ended(coordinator, worker):
+            coordinator.stdout.readline()
+            with ts.connect(f"unix:{tmp_path}/socket", token="a") as session:
+                wait_until(lambda: [one["state"] for one in session.status()["workers"]] == ["alive"] or worker.poll() is not None)
+                assert worker.poll() is None, worker.stderr.read()
+            coordinator.terminate()
+            said = coordinator.stderr.read()
+    assert "[forged]" in said and "\x1b" not in said
+    assert not [line for line in said.splitlines() if line.startswith("[forged]")]
 
 
 def test_a_worker_that_is_asked_to_end_ends_with_status_0(tmp_path):
