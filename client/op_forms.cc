@@ -65,9 +65,11 @@ absl::StatusOr<Tensor> Rand(const Session& session, const Shape& shape, int64_t 
 }
 
 #define TESSERA_DEFINE_AXIS_FORM(Name)                                                               \
+  template <typename>                                                                                \
   absl::StatusOr<Tensor> Name(const Operand& x, absl::Span<const int64_t> axis, KeepDims keepdims) { \
     return Name(x, AxisOptions<Name##Options>(axis, keepdims));                                      \
-  }
+  }                                                                                                  \
+  template absl::StatusOr<Tensor> Name<void>(const Operand&, absl::Span<const int64_t>, KeepDims);
 TESSERA_AXIS_FORMS(TESSERA_DEFINE_AXIS_FORM)
 #undef TESSERA_DEFINE_AXIS_FORM
 

@@ -40,10 +40,12 @@ absl::StatusOr<Tensor> Eye(const Session& session, int64_t rows, int64_t columns
 absl::StatusOr<Tensor> Rand(const Session& session, const Shape& shape, int64_t seed, int64_t stream = 0,
                             const CreationOptions& options = {});
 
-// Reductions over these dims, which may be negative; an empty span: over all, as ops::Sum(x) is.
+// Reductions over these dims, which may be negative; an empty span: over all, as ops::Sum(x) is. Templates, so that
+// {.axis = {{1}}} is the options of the other form.
 #define TESSERA_AXIS_FORMS(APPLY) \
   APPLY(Sum) APPLY(Prod) APPLY(Mean) APPLY(Max) APPLY(Min) APPLY(All) APPLY(Any) APPLY(Argmax) APPLY(Argmin)
 #define TESSERA_DECLARE_AXIS_FORM(Name) \
+  template <typename = void>            \
   absl::StatusOr<Tensor> Name(const Operand& x, absl::Span<const int64_t> axis, KeepDims keepdims = KeepDims::kNo);
 TESSERA_AXIS_FORMS(TESSERA_DECLARE_AXIS_FORM)
 #undef TESSERA_DECLARE_AXIS_FORM
