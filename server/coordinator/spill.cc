@@ -65,7 +65,8 @@ bool StateMachine::SpillDesk::AwaitsMemory(SessionEntry& session, absl::Span<con
   if (table_.size() == 0) return false;
   if (IsOthersTurn(session.info.session)) return true;
   const bool is_made = MakesRoom(session, requests);
-  table_.turn = is_made ? session.info.session : SessionId();
+  if (!is_made) Wait(session.info.session);
+  if (is_made) table_.turn = session.info.session;
   return is_made;
 }
 
@@ -255,6 +256,9 @@ void StateMachine::SpillDesk::Wait(SessionId session) {
   if (table_.turn != session) return;
   table_.turn = SessionId();
   ++machine_.closed_windows_;  // others may have their memory now
+  for (const auto& [id, other] : machine_.sessions_) {
+    if (id != session && (other.memory_wait.has_value() || other.wants_spilled)) machine_.turns_.Retry(id);
+  }
 }
 
 bool StateMachine::SpillDesk::IsOthersTurn(SessionId session) const {
