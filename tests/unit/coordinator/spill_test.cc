@@ -211,6 +211,19 @@ TEST_F(SpillTest, TwoThatWantMoreThanThereIsBothGetIt) {
   }
 }
 
+TEST_F(SpillTest, WhoIsRefusedRoomHandsItsTurnOn) {
+  Fill(session_, 1, 4);
+  std::vector<SessionId> others;
+  for (int i = 0; i < 4; ++i) others.push_back(cluster_.Open());
+  for (const SessionId other : others) cluster_.Submit(other, {Full(1)});
+  ASSERT_EQ(Windows().size(), 1u) << "room is made for one of them";
+  FinishSpills(absl::ResourceExhaustedError("the disk is full"));
+  for (const SessionId other : others) {
+    EXPECT_EQ(cluster_.EventsOf<FailedHandleEvent>(other).size(), 1u) << other.value;
+    EXPECT_TRUE(cluster_.machine().sessions().at(other).queue.empty());
+  }
+}
+
 TEST_F(SpillTest, MoreThanAllMemoryIsRefusedAtOnceAndNothingLeaves) {
   Fill(session_, 1, 4);
   cluster_.Submit(session_, {FullRecord(Both(), {5 * kMiB}, {Placement::Shard(0)}, 5)});
