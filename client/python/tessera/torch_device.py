@@ -30,6 +30,33 @@ def compiled_path(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     return device if library == DEVICE else device.with_name(library)
 
 
+def stamp_path(library: pathlib.Path) -> pathlib.Path:
+    """Says what a compiled library is for; see stamp()."""
+    return library.with_suffix(".so.for")
+
+
+def stamp(torch_version: str) -> str:
+    """What a library is compiled for: another torch or another Python may load it and die, or miss a symbol."""
+    return f"torch {torch_version}, Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def version_of(torch_folder: pathlib.Path) -> str:
+    """torch's version, without importing it."""
+    return re.search(r"^__version__ = '([^']+)'", (torch_folder / "version.py").read_text(), re.MULTILINE)[1]
+
+
+def found_path(torch_folder: pathlib.Path, library: str, torch_version: str, who: str) -> pathlib.Path:
+    """Of a compiled library that is there, and for this torch and this Python; else an ImportError of `who` says what to do."""
+    path = compiled_path(torch_folder, library)
+    if not path.exists():
+        raise ImportError(f"{who}: {library}, compiled against torch {torch_version}, is not at {path}. {HOW}")
+    made_for, here = (stamp_path(path).read_text() if stamp_path(path).exists() else "an unknown torch"), stamp(torch_version)
+    if made_for != here:
+        raise ImportError(f"{who}: {path} was compiled for {made_for}, and this is {here}; compile it again: "
+                          f"{sys.executable} -m tessera.torch_device")
+    return path
+
+
 def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     source = pathlib.Path(__file__).parent / "torch" / SOURCES[library]
     target = built_path(torch_folder, library)

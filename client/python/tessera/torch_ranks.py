@@ -22,16 +22,13 @@ import torch
 import torch.distributed as dist
 
 from .distributed._ranks import join_for_torch, rank_to_reconfigure
-from .torch_device import RANKS, HOW, compiled_path
+from .torch_device import RANKS, found_path
 
 NAME = "tessera"
 
 
 def _compiled():
-    path = compiled_path(pathlib.Path(torch.__file__).parent, RANKS)
-    if not path.exists():
-        raise ImportError(f"tessera: {RANKS}, compiled against torch {torch.__version__}, is not at {path}. {HOW}")
-    path = str(path)
+    path = str(found_path(pathlib.Path(torch.__file__).parent, RANKS, torch.__version__, "tessera"))
     name = RANKS.removesuffix(".so")
     spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.ExtensionFileLoader(name, path))
     module = importlib.util.module_from_spec(spec)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-import sys
 
 import _tessera
-from ..torch_device import DEVICE, HOW, compiled_path
+from ..torch_device import DEVICE, HOW, found_path
 
 try:
     import torch
@@ -16,13 +15,6 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ImportError(f"tessera.torch needs PyTorch, which this Python doesn't have. {HOW}", name="torch") from None
-
-
-def _device_path() -> pathlib.Path:
-    path = compiled_path(pathlib.Path(torch.__file__).parent, DEVICE)
-    if not path.exists():
-        raise ImportError(f"tessera.torch: {DEVICE}, compiled against torch {torch.__version__}, is not at {path}. {HOW}")
-    return path
 
 
 def _function(path: pathlib.Path, name: str):
@@ -36,7 +28,7 @@ def _function(path: pathlib.Path, name: str):
 
 
 _tessera.add_own_folder(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
-_path = _device_path()
+_path = found_path(pathlib.Path(torch.__file__).parent, DEVICE, torch.__version__, "tessera.torch")
 torch.ops.load_library(str(_path))
 # make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
 make = _function(_path, "tessera_make")
