@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-// What an op without operands makes. Its numbers, as the row's: full the value; arange start and step; eye k; rand seed
-// and stream. op_forms.h has typed forms.
+// The result of an op without operands. Its numbers are the row's: full the value; arange start and step; eye k; rand
+// seed and stream. op_forms.h has typed forms.
 struct Creation {
   DType dtype = DType::kF64;
   Shape shape{};

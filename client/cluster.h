@@ -36,12 +36,12 @@ struct ClusterOptions {
   std::string socket_path{};
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
   std::vector<std::string> files{};
-  // Of a coordinator that can be started again with all that it had, for which workers wait (docs/survive.md); empty:
-  // what it holds ends with it.
+  // A coordinator with this folder can be started again with all that it had, and its workers wait for that
+  // (docs/survive.md). Empty: all that it holds ends with it.
   std::string state_folder{};
   // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
   std::string decoder{};
-  // Of clients, workers and admins, all three or none: then they are made here.
+  // The clients', workers' and admins' tokens, all three or none: then they are made here.
   std::string token{}, join_token{}, admin_token{};
   auto tokens() const { return std::tie(token, join_token, admin_token); }
   // No worker is started here: all are of other machines, and Start waits for none.

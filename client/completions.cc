@@ -174,7 +174,7 @@ void Completions::Ask(const FetchingPtr& fetching) {
   record.allow_inline = bytes <= max_inline;
   session.Push(std::move(record));
   session.connection_->Flush();
-  // Who told in the meantime found no request to end.
+  // A call of Tell in the meantime found no request to end.
   if (fetching->is_told) EndRequest(fetching);
 }
 

@@ -25,7 +25,7 @@ class Completions {
   using ValueCallback = std::function<void(absl::StatusOr<HostArray>)>;
   // Called once: what Wait would return; the request of the calling thread may end it before.
   void OnReady(const HandlePtr& handle, ReadyCallback done);
-  // Called once with all values, row-major. Of a tensor without pending terms.
+  // Called once with all values, row-major. The tensor has no pending terms.
   void Fetch(const HandlePtr& handle, ValueCallback done);
   // The first that is there, or has failed; none of them is null.
   absl::StatusOr<size_t> WaitAny(absl::Span<const HandlePtr> handles, std::optional<double> timeout_s);

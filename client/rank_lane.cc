@@ -179,7 +179,7 @@ RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
     if (page_ != nullptr && call.fits_page && !page_->is_closed() && hurried_ == 0) {
       call.program_.emplace(call.signature, call.operands, *page_);
       call.program_->Write(0, page_->Part(page_->rank(), 0));
-      // What one step does is done sooner through the page.
+      // A collective of one step is done sooner through the page.
       page_->Come(call.number_, call.signature, call.program_->steps() > 1 ? call.places : RankPage::Places{});
       call.has_come_ = true;
     } else if (page_ != nullptr) {

@@ -23,7 +23,7 @@
 // above
 //   kSnapshotBytes until the source has been read; and an op while 65,536 records wait to be sent. A call that blocks
 //   blocks its thread alone. `Request` (request.h) gives calls a deadline and a cancel; completion.h calls back.
-// - What SetThreadImplicitPolicy, Request::Scope and SpeakAs set is the calling thread's.
+// - SetThreadImplicitPolicy, Request::Scope and SpeakAs set a state of the calling thread alone.
 // - Close ends the calls of all threads with FailedPrecondition. A child of fork() has to connect by itself.
 
 #include "client/require_cxx20.h"
@@ -137,7 +137,7 @@ class Session {
   // The tensor of that name, of this process or of one that had the session before. NotFound, with the names there are.
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   SessionState state() const;
-  // What it has done, for metrics; asks nobody.
+  // Counts what the session has done, for metrics; asks nobody.
   SessionCounts Counts() const;
 
   uint64_t id() const;

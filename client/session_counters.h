@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-// Of one number: the counter's column in SessionCounters, the count's in SessionCounts, and its help.
+// APPLY gets, for each number, the counter's column in SessionCounters, the count's in SessionCounts, and its help.
 #define TESSERA_SESSION_COUNTERS(APPLY)                                             \
   APPLY(calls, "Ops that were asked for")                                           \
   APPLY(failed_tensors, "Tensors that failed, each with those that depend on it")   \

@@ -165,7 +165,7 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   const Holders holders = SlabRun::HoldersOf(spec, part.flat_position, box);
   std::vector<WorkerIndex> workers;
   for (const auto& [worker, own] : holders) workers.push_back(worker);
-  // What the workers write to: the array, or a ring.
+  // The workers write to the array, or to a ring.
   const bool in_place = landing.memory != nullptr && landing.memory->fd() >= 0;
   const std::vector<Slab> slabs =
       in_place ? std::vector<Slab>() : InTurns(Slab::Cut(box, element_bytes, kSlabBytes), holders);

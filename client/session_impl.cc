@@ -247,7 +247,7 @@ void SessionImpl::CancelAll() {
   connection_->CancelAll(last_number, std::move(needed));
 }
 
-// What other requests want is all that they hold, and what has a name.
+// Other requests want all that they hold, and every tensor that has a name.
 void SessionImpl::CancelCallsOf(uint64_t request, const absl::Status& why) {
   const auto runs_on = [request](const HandleState& handle) {
     return handle.request != request || handle.on_cancel != OnCancel::kEnds;

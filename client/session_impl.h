@@ -163,7 +163,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   void CancelRequest(uint64_t request);
   // Nobody waits for it any more: it is cancelled, or its ticket is given back, now or when it comes.
   void EndRequest(uint64_t number, const RequestPtr& request, absl::Status reason = absl::OkStatus());
-  // Gives up a ticket: workers close its windows. Of an upload that is not complete its tensor fails with `reason`.
+  // Gives up a ticket: workers close its windows. The tensor of an upload that is not complete fails with `reason`.
   void ReleaseTicket(uint64_t ticket, absl::Status reason = absl::OkStatus());
   // Gives up an upload whose bytes can't be brought: releases its ticket, and the tensor has failed here at once.
   void GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a session tells the program: counts, lines of its log, and callbacks of tensors that are settled.
+// A session tells the program by these: counts, lines of its log, and callbacks of tensors that are settled.
 
 #include <atomic>
 #include <functional>

@@ -28,7 +28,7 @@ struct SessionImpl::SlabRun {
 
   // The workers that have some of the box, each with what it has: of copies one.
   static Holders HoldersOf(const TensorSpec& spec, std::optional<int64_t> flat_position, const Box& box);
-  // What each holder is asked for where the box lies in memory from `offset_bytes` on.
+  // The runs that each holder is asked for where the box lies in memory from `offset_bytes` on.
   static std::vector<SlabRun> OfHolders(const Holders& holders, const Box& box, int64_t element_bytes,
                                         int64_t offset_bytes);
 };

@@ -100,7 +100,7 @@ absl::Status SessionImpl::WaitUntil(std::string_view what, std::optional<double>
       if (timeout_s.has_value() && SecondsSince(start) >= *timeout_s) {
         return absl::DeadlineExceededError(StrCat(what, ": not done after ", *timeout_s, " s"));
       }
-      // Who says how long to wait, waits so long.
+      // A caller that says how long to wait waits so long.
       const bool is_timed = timeout_s.has_value() || (request != nullptr && request->has_deadline());
       if (!is_timed && SecondsSince(progress_) > stall_timeout_s_) {
         counters().stalls.Add(1);

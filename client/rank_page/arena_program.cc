@@ -18,7 +18,7 @@ struct Bytes {
   int64_t output = 0;
 };
 
-// Of the operands that others reach; nothing for a kind that doesn't run here.
+// The bytes of an operand that others reach; nothing for a kind that doesn't run here.
 std::optional<Bytes> ReachedBytes(const CollectiveSignature& signature, int64_t ranks) {
   const int64_t part = signature.elements * SizeBytes(signature.dtype);
   switch (signature.kind) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// RankArena: memory of the ranks of a group that all of them have mapped, a part for each. What a rank's program
-// allocates there, others read and write where it lies, so a collective copies nothing into the page (rank_page.h).
+// RankArena: memory of the ranks of a group that all of them have mapped, a part for each. Others read and write a
+// rank's tensors there where they lie, so a collective copies nothing into the page (rank_page.h).
 //
 //   std::byte* data = arena->Allocate(64 << 20);
 //   arena->OffsetOf(data, 64 << 20);            // 0: where it begins in the own part
@@ -40,7 +40,7 @@ class RankArena {
   // Begins at a multiple of 4 KiB. Null where the part is full, or the host has no memory.
   std::byte* Allocate(int64_t bytes);
   void Free(std::byte* data);
-  // Of a range that lies in the own part as a whole, else kNowhere.
+  // The offset of a range that lies in the own part as a whole, else kNowhere.
   int64_t OffsetOf(const void* data, int64_t bytes) const;
   // Null for a range that isn't in the rank's part.
   std::byte* At(int64_t rank, int64_t offset, int64_t bytes);

@@ -78,7 +78,7 @@ class RankPage {
     int64_t output = -1;
   };
   void Come(uint64_t number, const CollectiveSignature& signature, const Places& places = {-1, -1});
-  // Those of a rank that came to a granted call, until this rank comes to the next one.
+  // The places of a rank that came to a granted call, until this rank comes to the next one.
   Places PlacesOf(int64_t rank, uint64_t number) const;
   Verdict VerdictOf(uint64_t number) const;
   // For the flight record: this rank has seen that the call was granted.

@@ -11,7 +11,7 @@ __device__ inline void Fault(u64* word, i64 index) {
   atomicCAS(word, u64(0), index == 0 ? u64(1) << 63 : static_cast<u64>(index));
 }
 
-// Of two numbers of the dtype one of it: rounded, and cut to its bits.
+// Combines two numbers of the dtype to one of it: rounded, and cut to its bits.
 template <DTypes kOf>
 __device__ inline Wide CombineWide(int op, int dtype, const Wide& a, const Wide& b) {
   Wide w;

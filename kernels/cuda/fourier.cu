@@ -1,5 +1,6 @@
-// What Fourier transforms of the library take and give, where it can't take it as it lies: numbers of another dtype,
-// lines that are cut or continued with zeros, spectra of real signals (the library writes over these), and scales.
+// Copies before and after the library's Fourier transforms, of operands that it can't take as they lie: numbers of
+// another dtype, lines that are cut or continued with zeros, spectra of real signals (the library writes over these),
+// and scales.
 
 #include "kernels/cuda/fourier_parameters.h"
 #include "kernels/cuda/nest.cuh"

@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-// What a transform takes, from where it lies to dense memory; or what it gives, from there to where it goes. Elements
+// A copy of a transform's input to dense memory, or of its output from there to where it goes. Elements
 // are numbered as they lie in the dense memory: along the transformed dim last, or first.
 struct FourierParameters {
   const void* source = nullptr;

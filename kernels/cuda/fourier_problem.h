@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxFourierWorkspaceBytes = int64_t{512} << 20;
 // kFromReal gives, and kToReal takes, length / 2 + 1 elements of a line.
 enum class FourierNumbers : uint8_t { kComplex, kFromReal, kToReal };
 
-// What a plan is made for.
+// The library makes a plan for one of these.
 struct FourierShape {
   FourierNumbers numbers = FourierNumbers::kComplex;
   bool is_double = false;

@@ -26,7 +26,7 @@ int64_t OutputBytes(const FourierShape& shape) {
 std::optional<std::pair<FourierProblem, FourierProblem>> HalvesOf(const FourierProblem& problem) {
   const FourierShape& shape = problem.shape;
   int64_t lines = shape.batch / 2;
-  // What is aligned to a complex number stays so.
+  // An address that is aligned to a complex number stays so.
   const bool is_odd = (shape.numbers == FourierNumbers::kFromReal && shape.input_distance % 2 != 0) ||
                       (shape.numbers == FourierNumbers::kToReal && shape.output_distance % 2 != 0);
   if (is_odd) lines += lines % 2;

@@ -17,7 +17,7 @@
 namespace tessera::cuda {
 namespace {
 
-// What is left in the fault word.
+// Values that kernels leave in the fault word.
 constexpr uint64_t kNoAnswer = 1, kNotFinite = 2;
 
 Strides ColumnMajorStrides(const Shape& extents) {
@@ -28,7 +28,7 @@ Strides ColumnMajorStrides(const Shape& extents) {
   return strides;
 }
 
-// Of a call: its matrices, and the steps that are made one after the other.
+// One call: its matrices, and the steps that are made one after the other.
 class Linalg {
  public:
   Linalg(const LinalgOp& op, const KernelCall& call, const Workspace& workspace)

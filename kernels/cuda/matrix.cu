@@ -1,5 +1,5 @@
-// What stands around the calls of a library that computes functions of matrices: parts of what it leaves, and whether
-// there is an answer.
+// Kernels around the calls of a library that computes functions of matrices: they copy parts of its results, and find
+// whether there is an answer.
 
 #include "kernels/cuda/matrix_parameters.h"
 #include "kernels/cuda/nest.cuh"

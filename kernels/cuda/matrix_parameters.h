@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-// What of a matrix is written: all else is 0.
+// The part of a matrix that is written: all else is 0.
 enum MatrixPart : int { kMatrixLower, kMatrixUpper, kMatrixIdentity };
 
 struct MatrixPartParameters {

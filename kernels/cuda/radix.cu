@@ -20,7 +20,7 @@ __device__ inline int DigitOf(K key, int shift) {
   return static_cast<int>(key >> shift) & (kRadixDigits - 1);
 }
 
-// What the threads before this one have; all threads of a block of kRadixThreads.
+// The sum of the threads before this one; all threads of a block of kRadixThreads.
 __device__ inline u32 SumBefore(u32 value, u32* of_warps) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   u32 sum = value;

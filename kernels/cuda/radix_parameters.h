@@ -11,7 +11,7 @@ inline constexpr int kRadixThreads = 256;
 inline constexpr int kRadixDigits = 256;  // values of a digit of 8 bits
 inline constexpr int kRadixItems = 16;    // keys of 4 bytes of a thread; half as many of 8 bytes
 
-// How bits of an element become those of a key. Of floats -0 is below 0, or equal to it; all NaNs are one, and last.
+// How bits of an element become those of a key. A float -0 is below 0, or equal to it; all NaNs are one, and last.
 enum RadixKind : int { kRadixUnsigned, kRadixSigned, kRadixFloat, kRadixFloatOfEqualZeros, kRadixBool };
 
 // One pass: elements go to where their digit says, those of the same digit in the order in which they were. Counts lie
@@ -42,8 +42,8 @@ struct RadixElements {
   Nest<1> lines;  // the tensor
 };
 
-// Updates of a scatter as keys: the number of the element along the dim, line by line of the indices. What another
-// shard has, and what is nowhere, has the key behind all others.
+// Updates of a scatter as keys: the number of the element along the dim, line by line of the indices. An
+// update of another shard's element, or of none, has the key behind all others.
 struct ScatterKeyParameters {
   const long long* indices = nullptr;
   unsigned* keys = nullptr;

@@ -45,7 +45,7 @@ struct SortedScatter {
   int64_t own = 0;  // elements along the dim that are here
   Shape updates;    // extents
   Strides index_strides;
-  // Of indices that differ in this dim too, how many lines there are, and how many elements have the same index.
+  // Where indices differ in this dim too: how many lines there are, and how many elements have the same index.
   int64_t lines() const;
   int64_t columns() const;
   RadixSort sort() const;

@@ -25,7 +25,7 @@ struct SolverProblem {
   uint64_t matrix = 0, vector = 0, right = 0;                            // addresses
   int64_t matrix_distance = 0, vector_distance = 0, right_distance = 0;  // between those of a batch, in elements
   uint64_t info = 0;  // of int32, one a matrix: 0 where it has an answer
-  // Of the op's matrices: below some size the host is faster.
+  // The extent of the op's matrices: below some size the host is faster.
   int64_t least_extent = 0;
 };
 

@@ -70,7 +70,7 @@ bool StateMachine::SpillDesk::AwaitsMemory(SessionEntry& session, absl::Span<con
   return is_made;
 }
 
-// Those of the buffer's workers that have its bytes: not one that was lost, nor a process that came in its place.
+// The buffer's workers that have its bytes: not one that was lost, nor a process that came in its place.
 std::vector<WorkerIndex> StateMachine::SpillDesk::HoldersOf(const BufferEntry& buffer) const {
   std::vector<WorkerIndex> holders = *buffer.workers;
   std::erase_if(holders, [&](WorkerIndex worker) {
@@ -320,7 +320,7 @@ void StateMachine::SpillDesk::BeginComing(const BufferPointer& buffer, const Buf
   buffer->offset_bytes = placed->offset_bytes;
   buffer->workers = placed->workers;
   buffer->tenant = placed->tenant;
-  // Whoever had the range before may still use it.
+  // Instructions of the range's former owners may still run.
   if (placed->history) machine_.HistoryOf(buffer).Merge(*placed->history);
   placed->history = nullptr;
   placed->bytes = 0;

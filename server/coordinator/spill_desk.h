@@ -7,7 +7,7 @@
 // are guaranteed; those of sessions without a client first, then those that were used longest ago. A buffer leaves only
 // when nothing is under way on it, no transfer has it, and nobody published it. It leaves by a transfer window like a
 // download's, and its range is given back when all its workers have its bytes in files. A record whose tensor is away
-// waits until the buffer is back, in another range; other sessions go on. What fails costs no tensor: one whose file
+// waits until the buffer is back, in another range; other sessions go on. A failure costs no tensor: one whose file
 // can't be written stays, and one whose file can't be read stays away, and the record is told why.
 //
 // Law: no instruction names a range whose buffer is away. Every record that takes a tensor asks BringBack first, and
@@ -37,7 +37,7 @@ class StateMachine::SpillDesk {
   absl::StatusOr<Progress> BringBack(SessionEntry& session, absl::Span<const TensorPointer> tensors);
   // Their record was taken: something reads them from now on.
   void Use(absl::Span<const TensorPointer> tensors);
-  // What was refused memory: whether it may be given some later, since windows are being closed or buffers leave.
+  // Whether a record that was refused memory may be given some later, since windows are being closed or buffers leave.
   bool AwaitsMemory(SessionEntry& session, absl::Span<const MemoryMap::Request> requests);
   static std::vector<MemoryMap::Request> RequestsOf(const PlanTemplate& plan);
   // The session's first record was taken; or waits for something else, and lets others go first.

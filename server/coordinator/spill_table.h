@@ -56,7 +56,7 @@ class SpillTable {
   }
   SpillEntry& at(uint32_t slot) { return entries_[slot - 1]; }
   const SpillEntry& at(uint32_t slot) const { return entries_[slot - 1]; }
-  // Those whose buffer is of none are free slots.
+  // An entry whose buffer is of none is a free slot.
   std::vector<SpillEntry>& entries() { return entries_; }
   const std::vector<SpillEntry>& entries() const { return entries_; }
   size_t size() const { return size_; }

@@ -167,7 +167,7 @@ struct OpEntry {
   ProfiledRuns runs;  // of the workers that have reported
 };
 
-// Of a session's transfer, or of nobody's: of a buffer that is written to files, or read back (spill_desk.h).
+// A session's transfer, or nobody's: of a buffer that is written to files, or read back (spill_desk.h).
 struct TicketEntry {
   bool is_spill() const { return session == SessionId(); }
   SessionId session;

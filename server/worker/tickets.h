@@ -63,7 +63,7 @@ class TicketTable {
   // The window of this ordinal is open; nothing for ordinals that are no window's. The ticket of one that is between
   // the shard and a file of this worker, which nobody redeems (WorkerServer has the gate begin with it); else nullopt.
   std::optional<TicketId> Open(Ordinal ordinal);
-  // Of such a ticket that isn't over; null: it is, or there is none.
+  // Such a ticket that isn't over; null: it is, or there is none.
   TicketPointer FindSpill(TicketId id);
   // Whether there are windows that were not opened yet. Any thread may ask: a window that has been reported is one of
   // them until Open.

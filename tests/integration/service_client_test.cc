@@ -215,7 +215,7 @@ TEST(Service, WaitAnyFollowsTensorsAsTheyFinish) {
   std::map<int, Tensor> waiting;
   for (int i = 0; i < 20; ++i) {
     const Tensor y = *ops::Multiply(x, i);
-    // Of some the shape is not known yet.
+    // Some have a shape that is not known yet.
     waiting.emplace(i, i % 4 == 3 ? *ops::Add(ops::Nonzero(y)->front(), 1) : y);
   }
   int done = 0;

@@ -78,7 +78,7 @@ class SimulatedWorkers {
   void ForgetTaken() { forget_taken_ = true; }
   // A fault: stalled workers answer probes.
   void AnswerProbes() { stalled_answer_ = true; }
-  // Of windows that wrote buffers to files, or read them back.
+  // Windows that wrote buffers to files, or read them back.
   int64_t spills() const { return spills_; }
   // A fault: files of spilled buffers are gone when they are to be read.
   void LoseFiles() { lose_files_ = true; }

@@ -302,7 +302,7 @@ absl::Status Snapshot::Decoder::Tensors(Rows<wire::SnapshotTensor> rows) {
     tensor->producer = Ordinal(in.getProducer());
     tensor->uploading = in.getIsUploading();
     tensor->unmatched = in.getIsUnmatched();
-    // Those of no session are of a window, or published.
+    // Tensors of no session are a window's, or published.
     if (tensor->session != SessionId() && tensor->buffer && tensor->buffer->spill_slot != 0) {
       machine_->spills_.at(tensor->buffer->spill_slot).tensors.push_back(tensor.number());
     }

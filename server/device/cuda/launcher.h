@@ -9,7 +9,7 @@
 // transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of large matrices cuSOLVER's (solvers.h;
 // TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
 //
-// Law: nothing here waits for the device. What depends on data (a bad index) is written to a fault word and found when
+// Law: nothing here waits for the device. An error in the data (a bad index) is written to a fault word and found when
 // the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
 // context are made in a turn that is clear (device_loop.h): to load a compiled map, all of the libraries',
 // and those that take memory. In another turn there are launches of what is loaded, fills, and copies with the

@@ -7,7 +7,7 @@
 namespace tessera::cuda {
 namespace {
 
-// Of cuBLAS: what its documentation advises for an H100.
+// The workspace that cuBLAS's documentation advises for an H100.
 constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
 // Answers about rooms that are kept; docs/limits.md: max_cusolver_sizes
 constexpr size_t kMaxRooms = 1024;

@@ -98,7 +98,7 @@ absl::StatusOr<std::shared_ptr<Transforms::Plan>> Transforms::PlanOf(const Fouri
   }
   bool is_final = false;
   absl::StatusOr<std::shared_ptr<Plan>> plan = MakePlan(shape, &is_final);
-  // What else goes wrong (memory that is short) is asked again.
+  // A call that failed otherwise (memory that is short) is asked again.
   if (!plan.ok() && !is_final) return plan;
   if (kept_.size() >= max_plans_) {
     const FourierShape* last = uses_.back();

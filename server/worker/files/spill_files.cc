@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<SpillFiles>> SpillFiles::Make(const std::string& 
   return std::shared_ptr<SpillFiles>(new SpillFiles(folder, static_cast<int64_t>(kSpillShare * free_bytes)));
 }
 
-// Of a size that no range goes beyond for long; none of it has blocks yet.
+// Makes a file of a size that no range goes beyond for long; none of it has blocks yet.
 absl::Status SpillFiles::Begin(int64_t bytes) {
   TESSERA_ASSIGN_OR_RETURN(FileDescriptor file, Open());
   int64_t size = std::max(kWholeBytes, bytes);

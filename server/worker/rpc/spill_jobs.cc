@@ -88,7 +88,8 @@ void SpillJobs::Begin(TicketId id) {
           .step = [copy](JobClock::time_point until) { return copy->Go(until); },
           .ended = [copy, report]() { report(*copy, copy->status()); }};
   tasks_.add(parts_.threads.files.Run(std::move(job)).catch_([copy, report](kj::Exception&& exception) {
-    // A disk that says nothing. Who reads memory does no harm there later; who writes to it is waited for.
+    // A disk that says nothing. A job that reads memory does no harm there later; one that writes to it is
+    // waited for.
     if (copy->leaves()) report(*copy, FromException(exception));
   }));
 }

@@ -38,7 +38,7 @@ using C64 = std::complex<float>;
 using C128 = std::complex<double>;
 
 constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
-// Of cufftResult.
+// Values of cufftResult.
 constexpr int kAllocFailed = 2, kExecFailed = 6, kSetupFailed = 7, kNotSupported = 16;
 
 // Read when a device is made, and as it opens the library.

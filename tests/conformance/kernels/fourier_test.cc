@@ -20,7 +20,7 @@ Complex NumberAt(const StridedArray& array, int64_t i) {
   return {value.f, IsComplex(value.dtype) ? value.imaginary : 0};
 }
 
-// Of one line, as fourier_op.h defines it.
+// The transform of one line, as fourier_op.h defines it.
 std::vector<Complex> Transformed(const FourierOp& op, std::vector<Complex> x) {
   const int64_t n = op.length;
   const bool is_backward = op.kind == FourierKind::kBackward || op.kind == FourierKind::kRealBackward;

@@ -137,7 +137,7 @@ TEST(ManyElements, AnIndexOutsideOfManyIsAnErrorThatNamesIt) {
   }
 }
 
-// Of a shard that is empty nothing is here.
+// An empty shard has nothing here.
 TEST(ManyElements, UpdatesOfAnEmptyShardAreLookedAt) {
   const StridedArray a = Small(DType::kF32, {0, 4}, Layout::kRowMajor, 21);
   const StridedArray updates = Small(DType::kF32, {50, 4}, Layout::kRowMajor, 22);

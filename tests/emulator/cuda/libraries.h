@@ -1,7 +1,7 @@
 #pragma once
 
-// What an emulated library (libcublasLt.so.13, libcudnn.so.9, libcufft.so.12, libnccl.so.2) asks of the emulated driver
-// beside the driver's calls. Taken by dlsym from the library that is the driver: a real one doesn't have them.
+// Questions of an emulated library (libcublasLt.so.13, libcudnn.so.9, libcufft.so.12, libnccl.so.2) to the emulated
+// driver, beside the driver's calls. Taken by dlsym from the library that is the driver: a real one doesn't have them.
 
 #include <cstdint>
 

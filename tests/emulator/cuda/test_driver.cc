@@ -13,7 +13,7 @@ namespace {
 
 // In the runfiles.
 constexpr const char* kEmulated = "tests/emulator/cuda/libcuda.so.1";
-// What stands beside it.
+// The libraries that stand beside it.
 constexpr std::pair<const char*, const char*> kLibraries[] = {
     {"cuBLASLt", "tests/emulator/cuda/libcublasLt.so.13"}, {"cuDNN", "tests/emulator/cuda/libcudnn.so.9"},
     {"cuFFT", "tests/emulator/cuda/libcufft.so.12"},       {"cuSOLVER", "tests/emulator/cuda/libcusolver.so.12"},

@@ -99,7 +99,7 @@ class Figures : private WireClient {
   }
 
  private:
-  // Of the process's first thread, on a processor.
+  // The time of the process's first thread on a processor.
   static double LoopMs(int pid) {
     int64_t ns = 0;
     const std::string number = std::to_string(pid);

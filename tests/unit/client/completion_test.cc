@@ -49,7 +49,7 @@ FakeOptions Silent() {
   return options;
 }
 
-// What a callback was called with, and how often.
+// The values that a callback was called with, and how often.
 class Told {
  public:
   std::function<void(const absl::Status&)> Callback() {

@@ -22,7 +22,7 @@ class SpillTest : public testing::Test {
   SpillTest() { cluster_.Advance(1000); }
   static Mesh Both() { return *Mesh::Make({2}, {}, {WorkerIndex(0), WorkerIndex(1)}); }
   CallRecord Full(uint64_t handle) { return FullRecord(Both(), {2 * kMiB / 4}, {Placement::Shard(0)}, handle); }
-  // Of all elements, in a buffer of some bytes.
+  // The sum of all elements, in a buffer of some bytes.
   CallRecord Sum(uint64_t operand, uint64_t result) {
     CallRecord record = OpRecord(OpId::kSum, {operand}, result);
     record.call.attributes.Set(attribute::dims, std::vector<int64_t>{0});

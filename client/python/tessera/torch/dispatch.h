@@ -30,7 +30,7 @@ using torch::jit::Stack;
 // op.
 using OpSlot = PyObject** (*)();
 
-// What Python gives once: the class of tensors, what is asked where a row refuses its operands, and the slot.
+// Python gives these once: the class of tensors, the function to call where a row refuses its operands, and the slot.
 struct Dispatching {
   PyTypeObject* type = nullptr;
   PyObject* again = nullptr;
@@ -135,7 +135,7 @@ class RowKernel final : public c10::OperatorKernel {
     return list;
   }
 
-  // Of the interpreter: torch lets go of it where it can, and backward has threads of its own.
+  // The interpreter's lock: torch lets go of it where it can, and backward has threads of its own.
   struct Lock {
     const PyGILState_STATE state = PyGILState_Ensure();
     ~Lock() { PyGILState_Release(state); }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the backend's methods say of themselves, and their checks of lists that have a part for each rank.
+// Names, titles and types of the backend's methods, and their checks of lists that have a part for each rank.
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 

@@ -97,7 +97,7 @@ std::string Run(const FftBatch& b, const FftMemory& memory) {
 }  // namespace
 
 std::string RunBatch(const FftBatch& batch, const FftMemory& memory) {
-  // Of a large one both ends: each byte that is written is remembered.
+  // Both ends of a large one: each byte that is written is remembered.
   const int64_t end = std::min(batch.workspace_bytes, kWorkspaceEnd);
   for (const int64_t first : {int64_t{0}, batch.workspace_bytes - end}) {
     if (end == 0) break;

@@ -24,7 +24,7 @@ struct FftBatch {
 
 // Where [address, address + bytes) is, which is read or written; null where it is nobody's.
 using FftMemory = std::function<std::byte*(uint64_t address, int64_t bytes, bool is_write)>;
-// What is wrong with it, else empty.
+// Says what is wrong with it, else empty.
 std::string RunBatch(const FftBatch& batch, const FftMemory& memory);
 
 }  // namespace tessera::emulator

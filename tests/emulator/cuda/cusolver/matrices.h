@@ -1,6 +1,6 @@
 #pragma once
 
-// What the emulated cuSOLVER and cuBLAS compute, in doubles, of matrices in column-major order. Each function is
+// The functions of the emulated cuSOLVER and cuBLAS, in doubles, of matrices in column-major order. Each function is
 // LAPACK's of that name, and gives its info: 0 where there is an answer.
 
 #include <cstddef>

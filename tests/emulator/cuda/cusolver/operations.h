@@ -1,6 +1,6 @@
 #pragma once
 
-// What the emulated cuSOLVER and cuBLAS have in common: calls that begin, and operations on matrices of the device.
+// The emulated cuSOLVER and cuBLAS have in common: calls that begin, and operations on matrices of the device.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace tessera::emulator {
 
-// What the driver says of a call that begins: 0, an injected status of the library, or below 0 what a context keeps.
+// The driver's answer to a call that begins: 0, an injected status of the library, or below 0 what a context keeps.
 int BeginCall(const char* function);
 // Whether the call may be made: it may load kernels.
 bool MayLoad(const char* function);
