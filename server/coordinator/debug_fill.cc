@@ -18,10 +18,7 @@ namespace tessera {
 void StateMachine::FillFreed() {
   for (const BufferPointer& buffer : std::exchange(unfilled_, {})) {
     std::vector<WorkerIndex> holders = *buffer->workers;
-    std::erase_if(holders, [&](WorkerIndex worker) {
-      const WorkerEntry& entry = workers_.at(worker);
-      return entry.state == WorkerState::kDead || entry.join_number > buffer->born;
-    });
+    std::erase_if(holders, [&](WorkerIndex worker) { return !Holds(workers_.at(worker), *buffer); });
     if (holders.empty()) continue;
     CallRecord full;
     full.call.op = OpId::kFull;

@@ -150,7 +150,6 @@ void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
 
 absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
   std::vector<Scalar> scalars;
-  TESSERA_RETURN_IF_ERROR(SpillDesk(*this).BringBack(session, unit.tensors).status());  // all are here
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
   unit.lane = LaneFor(session, *plan, unit.tensors);
   if (!HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
@@ -184,12 +183,12 @@ Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size
     if (back.ok()) plan = TemplateOf(session, *unit, scalars);
     status = plan.status();
     if (plan.ok()) {
-      const PlanTemplate& whole = **plan;
+      const std::shared_ptr<const Plan> whole = (*plan)->plan;
       unit->lane = LaneFor(session, **plan, unit->tensors);
       if (!HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
       plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
-      if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(whole))) {
+      if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(*whole))) {
         return Progress::kBlocked;
       }
       if (plan.ok()) SpillDesk(*this).Use(unit->tensors);

@@ -222,11 +222,7 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId 
 
 bool StateMachine::FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const {
   std::vector<MemoryMap::Request> requests = held;
-  for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
-    for (const PlanBuffer& buffer : plan.buffers) {
-      if (buffer.kind == kind) requests.push_back({buffer.mesh.workers(), buffer.bytes});
-    }
-  }
+  for (const MemoryMap::Request& request : SpillDesk::RequestsOf(plan)) requests.push_back(request);
   return memory_.LargestFitAfter(requests, {}).has_value();
 }
 

@@ -102,7 +102,7 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   if (!plan.ok()) return SaidBy(name, NameOf(record.call.op), plan.status());
   if (!HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
   const absl::Status run = RunCollective(name, group, givers, takers, **plan);
-  if (absl::IsResourceExhausted(run) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(**plan)))
+  if (absl::IsResourceExhausted(run) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(*(*plan)->plan)))
     return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(run);
   return tell();

@@ -227,7 +227,7 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   for (auto& [ticket_id, ticket] : tickets_) {
     if (ticket.session == id) CloseTicketOf(ticket_id, ticket);
   }
-  SpillDesk(*this).Wait(id);
+  SpillDesk(*this).HandTurnOn(id);
   SessionEntry gone = std::move(found->second);
   sessions_.erase(found);
   turns_.RemoveSession(id);

@@ -46,12 +46,12 @@ SpillPlace StateMachine::PlaceOf(const TensorEntry& tensor) const {
 
 // ---- making room --------------------------------------------------------------------------------
 
-std::vector<MemoryMap::Request> StateMachine::SpillDesk::RequestsOf(const PlanTemplate& plan) {
+std::vector<MemoryMap::Request> StateMachine::SpillDesk::RequestsOf(const Plan& plan) {
   std::vector<MemoryMap::Request> requests;
-  const std::vector<PlanBuffer>& buffers = plan.plan->buffers;
-  for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b].kind == PlanBuffer::Kind::kInput || buffers[b].kind == PlanBuffer::Kind::kPassing) continue;
-    requests.push_back({*plan.buffer_workers[b], buffers[b].bytes});
+  for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
+    for (const PlanBuffer& buffer : plan.buffers) {
+      if (buffer.kind == kind) requests.push_back({buffer.mesh.workers(), buffer.bytes});
+    }
   }
   return requests;
 }
@@ -65,7 +65,7 @@ bool StateMachine::SpillDesk::AwaitsMemory(SessionEntry& session, absl::Span<con
   if (table_.size() == 0) return false;
   if (IsOthersTurn(session.info.session)) return true;
   const bool is_made = MakesRoom(session, requests);
-  if (!is_made) Wait(session.info.session);
+  if (!is_made) HandTurnOn(session.info.session);
   if (is_made) table_.turn = session.info.session;
   return is_made;
 }
@@ -73,10 +73,7 @@ bool StateMachine::SpillDesk::AwaitsMemory(SessionEntry& session, absl::Span<con
 // The buffer's workers that have its bytes: not one that was lost, nor a process that came in its place.
 std::vector<WorkerIndex> StateMachine::SpillDesk::HoldersOf(const BufferEntry& buffer) const {
   std::vector<WorkerIndex> holders = *buffer.workers;
-  std::erase_if(holders, [&](WorkerIndex worker) {
-    const WorkerEntry& entry = machine_.workers_.at(worker);
-    return entry.state == WorkerState::kDead || entry.join_number > buffer.born;
-  });
+  std::erase_if(holders, [&](WorkerIndex worker) { return !Holds(machine_.workers_.at(worker), buffer); });
   return holders;
 }
 
@@ -114,17 +111,17 @@ StateMachine::SpillDesk::Ease StateMachine::SpillDesk::EaseOf(SpillEntry& entry,
 // Has idle buffers leave. True: some do, or are still busy and may do so later; false: there will not be enough.
 bool StateMachine::SpillDesk::MakesRoom(const SessionEntry& session, absl::Span<const MemoryMap::Request> requests) {
   const MemoryMap& memory = machine_.memory_;
-  std::map<WorkerIndex, int64_t> wanted, missing;
+  std::map<WorkerIndex, int64_t> wanted, lacking;
   for (const MemoryMap::Request& request : requests) {
     for (const WorkerIndex worker : request.workers) wanted[worker] += memory.RoundUp(request.bytes);
   }
   bool is_short = false;
   for (const auto& [worker, bytes] : wanted) {
-    missing[worker] = bytes - (memory.TotalBytes(worker) - memory.UsedBytes(worker));
-    is_short = is_short || missing[worker] > 0;
+    lacking[worker] = bytes - (memory.TotalBytes(worker) - memory.UsedBytes(worker));
+    is_short = is_short || lacking[worker] > 0;
   }
   // There is room, in pieces; or the tenant's limits forbid it.
-  if (!is_short) missing = wanted;
+  std::map<WorkerIndex, int64_t> missing = is_short ? lacking : wanted;
   struct Leaver {
     bool has_client;
     uint64_t last_use;
@@ -162,8 +159,8 @@ bool StateMachine::SpillDesk::MakesRoom(const SessionEntry& session, absl::Span<
       leavers.push_back({has_client, entry.last_use, buffer->offset_bytes, std::move(buffer)});
     }
   }
-  for (const auto& [worker, bytes] : wanted) {
-    if (is_short && later[worker] < bytes - (memory.TotalBytes(worker) - memory.UsedBytes(worker))) return false;
+  for (const auto& [worker, bytes] : lacking) {
+    if (is_short && later[worker] < bytes) return false;
   }
   std::sort(leavers.begin(), leavers.end(), [](const Leaver& a, const Leaver& b) {
     return std::tie(a.has_client, a.last_use, a.offset_bytes, *a.buffer->workers) <
@@ -245,14 +242,14 @@ void StateMachine::SpillDesk::Use(absl::Span<const TensorPointer> tensors) {
 }
 
 void StateMachine::SpillDesk::Taken(SessionEntry& session) {
-  Wait(session.info.session);
+  HandTurnOn(session.info.session);
   if (!std::exchange(session.wants_spilled, false)) return;
   for (SpillEntry& entry : table_.entries()) {
     if (entry.wanted_by == session.info.session) entry.wanted_by = SessionId();
   }
 }
 
-void StateMachine::SpillDesk::Wait(SessionId session) {
+void StateMachine::SpillDesk::HandTurnOn(SessionId session) {
   if (table_.turn != session) return;
   table_.turn = SessionId();
   ++machine_.closed_windows_;  // others may have their memory now

@@ -39,10 +39,12 @@ class StateMachine::SpillDesk {
   void Use(absl::Span<const TensorPointer> tensors);
   // Whether a record that was refused memory may be given some later, since windows are being closed or buffers leave.
   bool AwaitsMemory(SessionEntry& session, absl::Span<const MemoryMap::Request> requests);
-  static std::vector<MemoryMap::Request> RequestsOf(const PlanTemplate& plan);
-  // The session's first record was taken; or waits for something else, and lets others go first.
+  // Memory that the plan takes: its results', which stay, then its temporaries'.
+  static std::vector<MemoryMap::Request> RequestsOf(const Plan& plan);
+  // The session's first record was taken.
   void Taken(SessionEntry& session);
-  void Wait(SessionId session);
+  // It waits for something else, or is refused: if room was being made for it, others have their turn.
+  void HandTurnOn(SessionId session);
 
   // A transfer of a buffer to or from files is over.
   void Ended(TicketEntry& ticket);

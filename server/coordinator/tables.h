@@ -70,6 +70,10 @@ struct BufferEntry {
   uint32_t spill_slot = 0;        // of the SpillTable; 0: it never leaves
   HistoryTable::Pointer history;  // null: nobody touches it
 };
+// Whether a worker has the buffer's bytes: it wasn't lost, and no other process came in its place since.
+inline bool Holds(const WorkerEntry& worker, const BufferEntry& buffer) {
+  return worker.state != WorkerState::kDead && worker.join_number <= buffer.born;
+}
 using BufferTable = CountedTable<BufferEntry>;
 using BufferPointer = BufferTable::Pointer;
 

@@ -71,7 +71,7 @@ void StateMachine::TakeTurn(SessionEntry& session) {
   const Progress progress = Take(session, taken);
   session.awaits_upload = progress == Progress::kAwaitsUpload;
   if (progress != Progress::kDone) {
-    if (gate_ != FairTurns::kAnyChange || session.awaits_upload) SpillDesk(*this).Wait(turn_);
+    if (gate_ != FairTurns::kAnyChange || session.awaits_upload) SpillDesk(*this).HandTurnOn(turn_);
     return turns_.SetBlocked(turn_, gate_);
   }
   SpillDesk(*this).Taken(session);

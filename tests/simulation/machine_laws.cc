@@ -19,8 +19,7 @@ absl::Status CheckBuffers(const StateMachine& machine) {
       if (IsEmpty(LocalBox(tensor.spec(), position))) continue;
       const WorkerIndex worker = tensor.spec().mesh.workers()[static_cast<size_t>(i)];
       // A publication hears of a loss when it is asked for.
-      const WorkerEntry& entry = machine.workers().at(worker);
-      if (entry.state == WorkerState::kDead || entry.join_number > tensor.buffer->born) continue;
+      if (!Holds(machine.workers().at(worker), *tensor.buffer)) continue;
       const auto [at, is_new] = live[worker].try_emplace(tensor.buffer->offset_bytes, tensor.buffer.get());
       if (is_new || at->second == tensor.buffer.get()) continue;
       status = absl::InternalError(StrCat("two buffers of worker ", worker.value, " begin at ", at->first));

@@ -24,8 +24,7 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
     if (machine.PlaceOf(tensor) == SpillPlace::kAway) return;  // in files, where no limit of memory counts it
     for (const WorkerIndex worker : *tensor.buffer->workers) {
       // A worker that was lost took its part along, and one that joined since has nothing of it.
-      const WorkerEntry& entry = machine.workers().at(worker);
-      if (entry.state == WorkerState::kDead || entry.join_number > tensor.buffer->born) continue;
+      if (!Holds(machine.workers().at(worker), *tensor.buffer)) continue;
       if (!seen.insert({tensor.buffer.get(), worker}).second) continue;
       held[{tenant, worker}] += machine.memory().RoundUp(tensor.buffer->bytes);
     }
