@@ -57,7 +57,7 @@ class Solvers {
   cublasHandle_t blas_ = nullptr;
   CUstream stream_ = nullptr;
   CUdeviceptr workspace_ = 0;
-  // By what decides it.
+  // Rooms by all that decides their size.
   using Key = std::tuple<SolverCall, bool, bool, bool, int64_t, int64_t, int64_t>;
   std::map<Key, Room> rooms_;
 };

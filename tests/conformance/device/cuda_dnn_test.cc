@@ -11,7 +11,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "schemas/ops/local_op.h"
 #include "schemas/types/half.h"
 #include "tests/conformance/device/device_arrays.h"
+#include "tests/conformance/device/ordered_writes.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -388,13 +388,10 @@ TEST_F(CudaDnn, CallsAreEnqueuedWhenNoStreamStandsStill) {
 
 // ---- hazards
 
-enum class LeftOut { kNothing, kAttentionsWait, kWritersWait };
-
 // One stream writes the queries, another attends, and the first writes them again. All is enqueued before anything
 // runs.
 std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
-  const TestDriver& driver = TestDriver::Get();
-  driver.Seed(seed);
+  TestDriver::Get().Seed(seed);
   OneGpu gpu;
   const auto one = MakeCase<BF16>(Attention{});
   const KernelCall& there = one->On(gpu);
@@ -407,37 +404,8 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
                       .source_strides = {1},
                       .destination = const_cast<void*>(there.inputs[0].data),
                       .destination_strides = {1}};
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});  // what is made once is made
-  EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
-  gpu.device().Drain();
-  const size_t before = driver.Hazards().size();
-  driver.Hold();
-  gpu.device().Hold();
-  gpu.device().EnqueueRun(kExchange, copy);
-  gpu.device().EnqueueSignal(kExchange, 1);
-  if (left_out != LeftOut::kAttentionsWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
-  gpu.device().EnqueueSignal(kCompute, 1);
-  if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
-  gpu.device().EnqueueRun(kExchange, copy);
-  std::promise<void> done[2];
-  size_t reported = 0;
-  for (const StreamId stream : {kCompute, kExchange}) {
-    gpu.device().EnqueueReport(stream, [&done, n = reported++](absl::Status status, const RunTimes&) {
-      EXPECT_EQ(status, absl::OkStatus());
-      done[n].set_value();
-    });
-  }
-  gpu.device().Flush();
-  // Two copies, the attention, two signals and two reports; and three to a wait, as the other stream records an event,
-  // and the host looks before it.
-  const int queued = left_out == LeftOut::kNothing ? 13 : 10;
-  while (driver.Queued() < queued) std::this_thread::yield();
-  driver.Release();
-  for (std::promise<void>& one_done : done) one_done.get_future().get();
-  std::vector<std::string> hazards = driver.Hazards();
-  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
-  return hazards;
+  const auto run = [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); };
+  return FindHazards(gpu, {copy, run, copy}, left_out);
 }
 
 TEST_F(CudaDnn, AnOrderedAttentionHasNoHazards) {
@@ -450,7 +418,7 @@ TEST_F(CudaDnn, AnOrderedAttentionHasNoHazards) {
 TEST_F(CudaDnn, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
   if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 10; ++seed) {
-    for (const LeftOut left_out : {LeftOut::kAttentionsWait, LeftOut::kWritersWait}) {
+    for (const LeftOut left_out : {LeftOut::kReadersWait, LeftOut::kWritersWait}) {
       EXPECT_THAT(FindHazards(seed, left_out), Contains(HasSubstr("cudnn"))) << seed;
     }
   }

@@ -9,7 +9,6 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "schemas/ops/expression.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
+#include "tests/conformance/device/ordered_writes.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -406,7 +406,6 @@ TEST_F(CudaBiases, AFailureIsReportedOnceAndWhatFollowsRuns) {
 
 // ---- hazards
 
-enum class LeftOut { kNothing, kProductsWait, kWritersWait };
 enum class Written { kFactor, kBias };
 
 // One stream writes an operand, another multiplies by it or has it for the product's bias, and the first writes it
@@ -432,43 +431,10 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out, Written wr
     gpu.device().EnqueueRun(kCompute, KernelWork{linear.product.call, {}});
     gpu.device().EnqueueRun(kCompute, KernelWork{linear.sum, {}});
   };
-  gpu.device().Drain();
-  gpu.device().Hold();
-  multiply();  // what is made once is made
-  gpu.device().Flush();
-  EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
-  gpu.device().Drain();
-  const size_t before = driver.Hazards().size();
-  driver.Hold();
-  gpu.device().Hold();
-  gpu.device().EnqueueRun(kExchange, copy(ones));
-  gpu.device().EnqueueSignal(kExchange, 1);
-  if (left_out != LeftOut::kProductsWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  multiply();
-  gpu.device().EnqueueSignal(kCompute, 1);
-  if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
-  gpu.device().EnqueueRun(kExchange, copy(twos));
-  std::promise<void> done[2];
-  size_t reported = 0;
-  for (const StreamId stream : {kCompute, kExchange}) {
-    gpu.device().EnqueueReport(stream, [&done, n = reported++](absl::Status status, const RunTimes&) {
-      EXPECT_EQ(status, absl::OkStatus());
-      done[n].set_value();
-    });
-  }
-  gpu.device().Flush();
-  // Two copies, the product, with its bias or without, two signals and two reports; and three to a wait, as the other
-  // stream records an event, and the host looks before it.
-  const int queued = left_out == LeftOut::kNothing ? 13 : 10;
-  while (driver.Queued() < queued) std::this_thread::yield();
-  EXPECT_EQ(driver.Queued(), queued);
-  driver.Release();
-  for (std::promise<void>& one : done) one.get_future().get();
+  std::vector<std::string> hazards = FindHazards(gpu, {copy(ones), multiply, copy(twos)}, left_out);
   if (left_out == LeftOut::kNothing) {
     EXPECT_THAT(gpu.Get(result, 64), Each(written == Written::kFactor ? 8 : 9)) << seed;
   }
-  std::vector<std::string> hazards = driver.Hazards();
-  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
   return hazards;
 }
 
@@ -487,7 +453,7 @@ TEST(CudaProductHazards, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
   if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 20; ++seed) {
     for (const Written written : {Written::kFactor, Written::kBias}) {
-      for (const LeftOut left_out : {LeftOut::kProductsWait, LeftOut::kWritersWait}) {
+      for (const LeftOut left_out : {LeftOut::kReadersWait, LeftOut::kWritersWait}) {
         EXPECT_THAT(FindHazards(seed, left_out, written), Contains(HasSubstr("product"))) << seed;
       }
     }

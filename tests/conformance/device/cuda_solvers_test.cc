@@ -6,10 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -21,6 +19,7 @@
 #include "kernels/kernel.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
+#include "tests/conformance/device/ordered_writes.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -275,13 +274,10 @@ TEST_F(CudaSolvers, WhereALibraryFailsTheHostComputes) {
 
 // ---- hazards
 
-enum class LeftOut : uint8_t { kNothing, kSolversWait, kWritersWait };
-
 // One stream writes the matrices, another factors them, and the first writes them again. All is enqueued before
 // anything runs.
 std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
-  const TestDriver& driver = TestDriver::Get();
-  driver.Seed(seed);
+  TestDriver::Get().Seed(seed);
   OneGpu gpu;
   Case<double> one(LinalgOp{.kind = LinalgKind::kCholesky});
   const KernelCall& there = one.On(gpu);
@@ -292,43 +288,16 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
                       .source_strides = {1},
                       .destination = const_cast<void*>(there.inputs[0].data),
                       .destination_strides = {1}};
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});  // what is made once is made
-  EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
-  gpu.device().Drain();
-  const size_t before = driver.Hazards().size();
-  driver.Hold();
-  gpu.device().Hold();
-  gpu.device().EnqueueRun(kExchange, copy);
-  gpu.device().EnqueueSignal(kExchange, 1);
-  if (left_out != LeftOut::kSolversWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
-  gpu.device().EnqueueSignal(kCompute, 1);
-  if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
-  gpu.device().EnqueueRun(kExchange, copy);
-  std::promise<void> done[2];
-  size_t reported = 0;
-  for (const StreamId stream : {kCompute, kExchange}) {
-    gpu.device().EnqueueReport(stream, [&done, n = reported++](absl::Status status, const RunTimes&) {
-      EXPECT_EQ(status, absl::OkStatus());
-      done[n].set_value();
-    });
-  }
-  gpu.device().Flush();
-  // Two copies; a copy, the factorizations and two kernels; two signals and two reports; and three to a wait.
-  const int queued = left_out == LeftOut::kNothing ? 17 : 14;
-  while (driver.Queued() < queued) std::this_thread::yield();
-  driver.Release();
-  for (std::promise<void>& one_done : done) one_done.get_future().get();
-  std::vector<std::string> hazards = driver.Hazards();
-  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
-  return hazards;
+  // The work is a copy, the factorizations and two kernels.
+  const auto run = [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); };
+  return FindHazards(gpu, {copy, run, copy, 17}, left_out);
 }
 
 TEST_F(CudaSolvers, OrderedFunctionsHaveNoHazardsAndEachWaitThatIsLeftOutIsFound) {
   if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 5; ++seed) {
     for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
-    for (const LeftOut left_out : {LeftOut::kSolversWait, LeftOut::kWritersWait}) {
+    for (const LeftOut left_out : {LeftOut::kReadersWait, LeftOut::kWritersWait}) {
       EXPECT_THAT(FindHazards(seed, left_out), Contains(HasSubstr("copy"))) << seed;
     }
   }

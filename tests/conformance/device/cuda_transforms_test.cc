@@ -12,7 +12,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "kernels/kernel.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
+#include "tests/conformance/device/ordered_writes.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -353,13 +353,10 @@ TEST(CudaTransforms, CallsAreEnqueuedWhenNoStreamStandsStill) {
 
 // ---- hazards
 
-enum class LeftOut : uint8_t { kNothing, kTransformsWait, kWritersWait };
-
 // One stream writes the input, another transforms it, and the first writes it again. All is enqueued before anything
 // runs.
 std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
-  const TestDriver& driver = TestDriver::Get();
-  driver.Seed(seed);
+  TestDriver::Get().Seed(seed);
   OneGpu gpu;
   Case<C64, C64> one({});
   const KernelCall& there = one.On(gpu);
@@ -370,43 +367,15 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
                       .source_strides = {1},
                       .destination = const_cast<void*>(there.inputs[0].data),
                       .destination_strides = {1}};
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});  // what is made once is made
-  EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
-  gpu.device().Drain();
-  const size_t before = driver.Hazards().size();
-  driver.Hold();
-  gpu.device().Hold();
-  gpu.device().EnqueueRun(kExchange, copy);
-  gpu.device().EnqueueSignal(kExchange, 1);
-  if (left_out != LeftOut::kTransformsWait) gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
-  gpu.device().EnqueueSignal(kCompute, 1);
-  if (left_out != LeftOut::kWritersWait) gpu.device().EnqueueWait(kExchange, {WorkerIndex(0), kCompute, 1});
-  gpu.device().EnqueueRun(kExchange, copy);
-  std::promise<void> done[2];
-  size_t reported = 0;
-  for (const StreamId stream : {kCompute, kExchange}) {
-    gpu.device().EnqueueReport(stream, [&done, n = reported++](absl::Status status, const RunTimes&) {
-      EXPECT_EQ(status, absl::OkStatus());
-      done[n].set_value();
-    });
-  }
-  gpu.device().Flush();
-  // As for an attention (cuda_dnn_test.cc): what is one call here is one there.
-  const int queued = left_out == LeftOut::kNothing ? 13 : 10;
-  while (driver.Queued() < queued) std::this_thread::yield();
-  driver.Release();
-  for (std::promise<void>& one_done : done) one_done.get_future().get();
-  std::vector<std::string> hazards = driver.Hazards();
-  hazards.erase(hazards.begin(), hazards.begin() + static_cast<std::ptrdiff_t>(before));
-  return hazards;
+  const auto run = [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); };
+  return FindHazards(gpu, {copy, run, copy}, left_out);
 }
 
 TEST(CudaTransforms, OrderedTransformsHaveNoHazardsAndEachWaitThatIsLeftOutIsFound) {
   if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 10; ++seed) {
     for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
-    for (const LeftOut left_out : {LeftOut::kTransformsWait, LeftOut::kWritersWait}) {
+    for (const LeftOut left_out : {LeftOut::kReadersWait, LeftOut::kWritersWait}) {
       EXPECT_THAT(FindHazards(seed, left_out), Contains(HasSubstr("cufft"))) << seed;
     }
   }
