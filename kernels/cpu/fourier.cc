@@ -17,6 +17,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/fourier_scale.h"
 #include "schemas/ops/complex_functions.h"
 
 namespace tessera::cpu {
@@ -119,16 +120,6 @@ void Gather(const FourierOp& op, const FourierLayout& l, const T* line, std::vec
   to[0] = to[0].real();
   if (n % 2 == 0) to[n / 2] = to[n / 2].real();
   for (size_t i = n / 2 + 1; i < n; ++i) to[i] = std::conj(to[n - i]);
-}
-
-double ScaleOf(const FourierOp& op) {
-  const double n = static_cast<double>(op.length);
-  switch (op.scale) {
-    case FourierScale::kNone: return 1;
-    case FourierScale::kByRoot: return 1 / std::sqrt(n);
-    case FourierScale::kByLength: return 1 / n;
-  }
-  return 1;
 }
 
 template <typename T, typename Out>

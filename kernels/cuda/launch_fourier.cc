@@ -12,6 +12,7 @@
 #include "kernels/cuda/fourier_parameters.h"
 #include "kernels/cuda/fourier_problem.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/fourier_scale.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -160,16 +161,6 @@ std::vector<Part> PartsOf(const FourierOp& op, const KernelCall& call, const voi
   std::vector<Part> parts;
   AddParts(op, from, to, input.is_zero, &parts);
   return parts;
-}
-
-double ScaleOf(const FourierOp& op) {
-  const double n = static_cast<double>(op.length);
-  switch (op.scale) {
-    case FourierScale::kNone: return 1;
-    case FourierScale::kByRoot: return 1 / std::sqrt(n);
-    case FourierScale::kByLength: return 1 / n;
-  }
-  return 1;
 }
 
 // Over a side's elements, `width` of them along the dim, in the order of dense memory.

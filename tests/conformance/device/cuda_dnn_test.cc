@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -21,7 +19,7 @@
 #include "schemas/ops/local_op.h"
 #include "schemas/types/half.h"
 #include "tests/conformance/device/device_arrays.h"
-#include "tests/conformance/device/ordered_writes.h"
+#include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -34,23 +32,6 @@ using ::testing::IsEmpty;
 
 constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
 constexpr int kNotSupported = 3000, kExecutionFailed = 5000;  // of cudnnStatus_t
-
-// Read when a device is made, and as it opens the library.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* const name_;
-};
-
-struct Warnings {
-  cuda::CudaDeviceOptions Options() {
-    return {.warn = [this](const absl::Status& why) { texts.emplace_back(why.message()); }};
-  }
-  std::vector<std::string> texts;
-};
 
 template <typename T>
 std::vector<T> Normal(int64_t count, uint32_t seed) {
@@ -372,17 +353,7 @@ TEST_F(CudaDnn, CallsAreEnqueuedWhenNoStreamStandsStill) {
   const auto one = MakeCase<BF16>(Attention{.rows = 32});
   for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
     const KernelCall& there = one->On(gpu);
-    std::promise<Device::Done> started;
-    gpu.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
-    Device::Done done = started.get_future().get();
-    gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
-    std::promise<absl::Status> reported;
-    gpu.device().EnqueueReport(kCompute,
-                               [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
-    std::future<absl::Status> report = reported.get_future();
-    EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-    done(absl::OkStatus());
-    EXPECT_EQ(report.get(), absl::OkStatus());
+    ExpectAwaitsStreams(gpu, [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
   }
 }
 

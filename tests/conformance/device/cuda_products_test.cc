@@ -4,9 +4,7 @@
 #include "server/device/cuda/products.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <future>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,7 +17,7 @@
 #include "schemas/ops/expression.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
-#include "tests/conformance/device/ordered_writes.h"
+#include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -63,13 +61,6 @@ class Library {
 };
 
 std::vector<float> Ones(size_t count) { return std::vector<float>(count, 1); }
-
-struct Warnings {
-  cuda::CudaDeviceOptions Options() {
-    return {.warn = [this](const absl::Status& why) { texts.emplace_back(why.message()); }};
-  }
-  std::vector<std::string> texts;
-};
 
 TEST(CudaProducts, WithoutTheLibraryAreTheImagesAndItIsSaidOnce) {
   const Library library("/nowhere/libcublasLt.so.13");
@@ -360,18 +351,10 @@ TEST_F(CudaBiases, AreEnqueuedWhenNoStreamStandsStill) {
   const auto linear = MakeLinear(4, 14, 8);  // a shape of its own
   const std::vector<float> want = RunApart(*linear);
   for (int time = 0; time < 2; ++time) {  // not only where something has to be loaded
-    std::promise<Device::Done> started;
-    gpu_.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
-    Device::Done done = started.get_future().get();
-    gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
-    gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
-    std::promise<absl::Status> reported;
-    gpu_.device().EnqueueReport(kCompute,
-                                [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
-    std::future<absl::Status> report = reported.get_future();
-    EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-    done(absl::OkStatus());
-    EXPECT_EQ(report.get(), absl::OkStatus());
+    ExpectAwaitsStreams(gpu_, [&] {
+      gpu_.device().EnqueueRun(kCompute, KernelWork{linear->product.call, {}});
+      gpu_.device().EnqueueRun(kCompute, KernelWork{linear->sum, {}});
+    });
     EXPECT_EQ(gpu_.Get(result_, results_), want);
   }
 }

@@ -2,7 +2,6 @@
 // order with all else.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +18,7 @@
 #include "kernels/kernel.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
-#include "tests/conformance/device/ordered_writes.h"
+#include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -32,23 +31,6 @@ using ::testing::IsEmpty;
 
 constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
 constexpr int kExecutionFailed = 6;  // of cusolverStatus_t
-
-// Read when a device is made, and as it opens the library.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* const name_;
-};
-
-struct Warnings {
-  cuda::CudaDeviceOptions Options() {
-    return {.warn = [this](const absl::Status& why) { texts.emplace_back(why.message()); }};
-  }
-  std::vector<std::string> texts;
-};
 
 // A function of two symmetric matrices whose eigenvalues are from 1 on, and of b.
 template <typename T>

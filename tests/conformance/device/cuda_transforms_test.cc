@@ -2,13 +2,11 @@
 // else.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <complex>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,7 +21,7 @@
 #include "kernels/kernel.h"
 #include "schemas/ops/local_op.h"
 #include "tests/conformance/device/device_arrays.h"
-#include "tests/conformance/device/ordered_writes.h"
+#include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
 
 namespace tessera::testing {
@@ -40,23 +38,6 @@ using C128 = std::complex<double>;
 constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
 // Values of cufftResult.
 constexpr int kAllocFailed = 2, kExecFailed = 6, kSetupFailed = 7, kNotSupported = 16;
-
-// Read when a device is made, and as it opens the library.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* const name_;
-};
-
-struct Warnings {
-  cuda::CudaDeviceOptions Options() {
-    return {.warn = [this](const absl::Status& why) { texts.emplace_back(why.message()); }};
-  }
-  std::vector<std::string> texts;
-};
 
 template <typename T>
 constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kF32
@@ -337,17 +318,7 @@ TEST(CudaTransforms, CallsAreEnqueuedWhenNoStreamStandsStill) {
   Case<C64, C64> one({.extents = {7, 12}});
   const KernelCall& there = one.On(gpu);
   for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
-    std::promise<Device::Done> started;
-    gpu.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
-    Device::Done done = started.get_future().get();
-    gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
-    std::promise<absl::Status> reported;
-    gpu.device().EnqueueReport(kCompute,
-                               [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
-    std::future<absl::Status> report = reported.get_future();
-    EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-    done(absl::OkStatus());
-    EXPECT_EQ(report.get(), absl::OkStatus());
+    ExpectAwaitsStreams(gpu, [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
   }
 }
 

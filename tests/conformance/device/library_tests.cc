@@ -1,8 +1,10 @@
-#include "tests/conformance/device/ordered_writes.h"
+#include "tests/conformance/device/library_tests.h"
 
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -11,12 +13,26 @@
 namespace tessera::testing {
 namespace {
 
+constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
 constexpr int kCallsOfAWait = 3;
 
 }  // namespace
 
+void ExpectAwaitsStreams(OneGpu& gpu, const std::function<void()>& enqueue) {
+  std::promise<Device::Done> started;
+  gpu.device().EnqueueAsync(kExchange, [&](Device::Done done) { started.set_value(std::move(done)); });
+  Device::Done done = started.get_future().get();
+  enqueue();
+  std::promise<absl::Status> reported;
+  gpu.device().EnqueueReport(kCompute,
+                             [&](absl::Status status, const RunTimes&) { reported.set_value(std::move(status)); });
+  std::future<absl::Status> report = reported.get_future();
+  EXPECT_EQ(report.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  done(absl::OkStatus());
+  EXPECT_EQ(report.get(), absl::OkStatus());
+}
+
 std::vector<std::string> FindHazards(OneGpu& gpu, const OrderedWrites& writes, LeftOut left_out) {
-  constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
   const TestDriver& driver = TestDriver::Get();
   gpu.device().Drain();
   gpu.device().Hold();
