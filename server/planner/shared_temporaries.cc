@@ -41,14 +41,17 @@ class Sharer {
     for (size_t b = 0; b < needs_.size(); ++b) {
       if (!needs_[b].stays && needs_[b].first > 0) order.push_back(b);
     }
-    std::stable_sort(order.begin(), order.end(),
-                     [this](size_t x, size_t y) { return needs_[x].first < needs_[y].first; });
-    for (size_t i = 0; i < order.size(); ++i) {
-      const std::optional<size_t> in = PlaceFor(order[i], {order.data(), i}, place);
-      if (!in.has_value()) continue;
-      place[order[i]] = static_cast<int>(*in);
-      plan_.buffers[*in].bytes = std::max(plan_.buffers[*in].bytes, plan_.buffers[order[i]].bytes);
-      needs_[*in].last = needs_[order[i]].last;
+    // The largest first, so that none grows, and what is small and needed long takes no large one's room (Pisarchyk,
+    // Lee: "Efficient memory management for deep neural net inference", 2020, greedy by size).
+    std::stable_sort(order.begin(), order.end(), [this](size_t x, size_t y) {
+      const int64_t a = plan_.buffers[x].bytes, b = plan_.buffers[y].bytes;
+      return a != b ? a > b : needs_[x].first < needs_[y].first;
+    });
+    std::vector<std::vector<size_t>> lying(needs_.size());  // by buffer: those that lie in it
+    for (const size_t buffer : order) {
+      const size_t in = PlaceFor(buffer, order, lying);
+      place[buffer] = static_cast<int>(in);
+      lying[in].push_back(buffer);
     }
     Renumber(place);
   }
@@ -85,16 +88,19 @@ class Sharer {
     }
   }
 
-  // The buffer, of those that are placed, that is free by then and needs the fewest bytes more, or has the fewest over.
-  std::optional<size_t> PlaceFor(size_t buffer, absl::Span<const size_t> placed, const std::vector<int>& place) const {
+  // The smallest buffer that has room and is free all the while, or its own.
+  size_t PlaceFor(size_t buffer, absl::Span<const size_t> order, const std::vector<std::vector<size_t>>& lying) const {
     std::optional<size_t> best;
-    const auto distance = [&](size_t b) { return std::abs(plan_.buffers[b].bytes - plan_.buffers[buffer].bytes); };
-    for (const size_t b : placed) {
-      if (place[b] != static_cast<int>(b) || needs_[b].last >= needs_[buffer].first) continue;
-      if (!(plan_.buffers[b].mesh == plan_.buffers[buffer].mesh)) continue;
-      if (!best.has_value() || distance(b) < distance(*best)) best = b;
+    const Need& need = needs_[buffer];
+    for (const size_t b : order) {
+      if (b == buffer) break;
+      if (lying[b].empty() || !(plan_.buffers[b].mesh == plan_.buffers[buffer].mesh)) continue;
+      const bool is_free = std::all_of(lying[b].begin(), lying[b].end(), [&](size_t other) {
+        return needs_[other].last < need.first || need.last < needs_[other].first;
+      });
+      if (is_free && (!best.has_value() || plan_.buffers[b].bytes < plan_.buffers[*best].bytes)) best = b;
     }
-    return best;
+    return best.value_or(buffer);
   }
 
   void Renumber(const std::vector<int>& place) {

@@ -291,6 +291,64 @@ def test_sharded_rows_are_factored_by_blocks(session, mesh4, mesh22, rng, n, dty
             np.testing.assert_allclose(want.conj().T @ np.asarray(solved.full_tensor()), b, atol=1e-3 if dtype == np.float32 else 1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
+@pytest.mark.parametrize("n", [128, 131, 300])
+def test_sharded_matrices_are_solved_by_columns_in_turns(session, mesh4, mesh22, rng, n, dtype):
+    def made(*shape):
+        return (rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype == np.complex128 else 0)).astype(dtype)
+
+    def near(got, want):   # LAPACK's pivots, and sums in another order than LAPACK's
+        np.testing.assert_allclose(np.asarray(got.full_tensor()), want, atol=(3e-2 if dtype == np.float32 else 1e-9) * np.abs(want).max())
+
+    a = made(n, n)
+    for mesh, placements in ((mesh4, [S(0)]), (mesh4, [S(1)]), (mesh22, [R(), S(0)]), (mesh22, [S(1), R()])):
+        x = session.distribute_tensor(a, mesh, placements)
+        near(ts.linalg.inv(x), np.linalg.inv(a))
+        sign, logarithm = ts.linalg.slogdet(x)
+        want = np.linalg.slogdet(a)
+        np.testing.assert_allclose(np.asarray(sign.full_tensor()), want.sign, atol=1e-3)
+        np.testing.assert_allclose(np.asarray(logarithm.full_tensor()), want.logabsdet, rtol=1e-4)
+        for b in (made(n), made(n, 3), made(n, n // 4 + 1)):
+            near(ts.linalg.solve(x, session.distribute_tensor(b, mesh, [S(0)] * mesh.ndim)), np.linalg.solve(a, b))
+    batch, sides = made(4, n, n), made(4, n, 5)
+    x = session.distribute_tensor(batch, mesh22, [S(0), S(1)])
+    solved = ts.linalg.solve(x, session.distribute_tensor(sides, mesh22, [S(0), R()]))
+    assert solved.placements[0] == S(0)
+    near(solved, np.linalg.solve(batch, sides))
+    near(ts.linalg.inv(x), np.linalg.inv(batch))
+
+
+@pytest.mark.parametrize("placement", [S(0), S(1)])
+def test_a_singular_matrix_in_shards_is_named(session, mesh4, rng, placement):
+    a = rng.standard_normal((256, 256))
+    a[:, 200] = a[:, 3] * 0
+    x = session.distribute_tensor(a, mesh4, [placement])
+    sign, logarithm = ts.linalg.slogdet(x)
+    assert sign.item() == 0 and logarithm.item() == -np.inf
+    assert ts.linalg.det(x).item() == 0
+    for call in (lambda: ts.linalg.solve(x, x[:, :2]), lambda: ts.linalg.inv(x)):
+        with pytest.raises(ts.InvalidArgumentError, match="singular"):
+            call().wait()
+    a[0, 0] = np.nan
+    assert np.isnan(ts.linalg.det(session.distribute_tensor(a, mesh4, [placement])).item())
+
+
+def test_a_matrix_that_no_worker_can_hold_is_factored(rng):
+    n = 2048                                            # 32 MiB, of which a worker has 4
+    a = rng.standard_normal((n, n))
+    b = rng.standard_normal(n)
+    with ts.local_cluster(8, memory="28MiB") as cluster, cluster.connect() as session:
+        mesh = session.init_device_mesh((8,))
+        x = session.distribute_tensor(a, mesh, [S(0)])
+        np.testing.assert_allclose(a @ np.asarray(ts.linalg.solve(x, session.distribute_tensor(b, mesh, [R()])).full_tensor()), b, atol=1e-8)
+        assert abs(ts.linalg.slogdet(x)[1].item() - np.linalg.slogdet(a)[1]) < 1e-8
+        del x
+        definite = a @ a.T / n + np.eye(n)
+        x = session.distribute_tensor(definite, mesh, [S(0)])
+        lower = ts.linalg.cholesky(x)
+        np.testing.assert_allclose(np.asarray(lower[:64].full_tensor()), np.linalg.cholesky(definite)[:64], atol=1e-10)
+
+
 def test_what_is_factored_by_blocks_is_not_gathered(session, mesh4, rng):
     n = 512
     a = rng.standard_normal((n, n))

@@ -1,4 +1,4 @@
-// Factorisations and substitutions by blocks of rows, each where its rows lie.
+// Substitutions by blocks of rows, each where its rows lie.
 
 #include <utility>
 
@@ -80,38 +80,6 @@ std::optional<RowBlocks> RowBlocksOf(const V& x) {
   if (blocks.count < 2 || blocks.count > kMaxRowBlocks || spec.rank() >= kMaxRank) return std::nullopt;
   blocks.size = (Rows(x) + blocks.count - 1) / blocks.count;
   return blocks.size >= kMinBlockRows ? std::optional(blocks) : std::nullopt;
-}
-
-// The right-looking form by blocks (Golub, Van Loan, "Matrix Computations", 4.2.6), a column of blocks after the other:
-// L_kk = cholesky(A_kk), L_ik = A_ik L_kk^-H, A_ij -= L_ik L_jk^H. A worker gets A_kk and the column L_k: of
-// p^2 blocks in all p (p + 1) / 2, towards half of the matrix, and holds one column of blocks at a time beside its
-// rows.
-V BlockedCholesky(G& g, const V& x, const RowBlocks& blocks) {
-  const int64_t n = Rows(x), whole = blocks.count * blocks.size;
-  const Shape batch = BatchOf(x);
-  V rest = MatrixInRowBlocks(g, x, blocks);
-  if (g.failed()) return x;
-  const V number = g.Iota(rest, rest.rank() - 3, blocks.count);
-  std::vector<V> columns;
-  for (int64_t k = 0; k < blocks.count && !g.failed(); ++k) {
-    const V corner = MatrixFunction(g, LinalgKind::kCholesky, {BlockOf(g, rest, k, 0, blocks.size)});
-    if (g.failed()) return x;
-    const V one = g.ExpandDim(corner, corner.rank() - 2);
-    const V panel = g.SliceDim(rest, rest.rank() - 1, 0, blocks.size);
-    const V each = g.BroadcastTo(one, panel.spec().shape);
-    const V below = Transposed(g, TriangularSolve(g, each, Transposed(g, panel), {}));
-    const V or_corner = g.Where(g.Map(OpId::kEqual, {number, V(k)}), each, V(0));
-    columns.push_back(g.Where(g.Map(OpId::kGreater, {number, V(k)}), below, or_corner));
-    if (g.failed() || k + 1 == blocks.count) break;
-    const V column = g.Reshape(columns.back(), Shaped(batch, {whole, blocks.size}));
-    const V after = g.SliceDim(column, column.rank() - 2, (k + 1) * blocks.size, whole - (k + 1) * blocks.size);
-    const V later = Transposed(g, after);
-    rest = g.SliceDim(rest, rest.rank() - 1, blocks.size, Columns(rest) - blocks.size) -
-           g.Map(OpId::kMatmul, {columns.back(), g.ExpandDim(later, later.rank() - 2)});
-  }
-  if (g.failed()) return x;
-  const V joined = g.Reshape(g.Concat(columns, columns[0].rank() - 1), Shaped(batch, {whole, whole}));
-  return g.SliceDim(g.SliceDim(joined, joined.rank() - 1, 0, n), joined.rank() - 2, 0, n);
 }
 
 V SolvedTriangle(G& g, const V& left, const V& right, Attributes attributes) {

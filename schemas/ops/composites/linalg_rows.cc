@@ -20,9 +20,10 @@ using V = GraphValue;
 
 void Cholesky(G& g) {
   if (!AreSquare(g)) return;
-  if (const std::optional<RowBlocks> blocks = RowBlocksOf(g.operand(0)); blocks.has_value()) {
-    const V lower = BlockedCholesky(g, g.operand(0), *blocks);
-    if (!g.failed()) g.Return(g.attributes().Get(attribute::upper) ? Transposed(g, lower) : lower);
+  if (const std::optional<ColumnTurns> turns = ColumnTurnsOf(g.operand(0)); turns.has_value()) {
+    const bool upper = g.attributes().Get(attribute::upper);
+    const V lower = CholeskyByTurns(g, upper ? Transposed(g, g.operand(0)) : g.operand(0), *turns);
+    if (!g.failed()) g.Return(upper ? Transposed(g, lower) : lower);
     return;
   }
   Attributes attributes;
@@ -30,11 +31,19 @@ void Cholesky(G& g) {
   g.Return(MatrixFunction(g, LinalgKind::kCholesky, {g.operand(0)}, attributes));
 }
 void Inv(G& g) {
-  if (AreSquare(g)) g.Return(MatrixFunction(g, LinalgKind::kInv, {g.operand(0)}));
+  if (!AreSquare(g)) return;
+  const V x = g.operand(0);
+  if (const std::optional<ColumnTurns> turns = ColumnTurnsOf(x); turns.has_value()) {
+    const V unit = g.AsType(OnDiagonal(g, x), x.dtype());
+    if (!g.failed()) g.Return(SolvedByTurns(g, x, g.BroadcastTo(unit, x.spec().shape), *turns));
+    return;
+  }
+  g.Return(MatrixFunction(g, LinalgKind::kInv, {x}));
 }
 
 std::vector<V> SignAndLogarithm(G& g) {
   const V x = g.operand(0);
+  if (const std::optional<ColumnTurns> turns = ColumnTurnsOf(x); turns.has_value()) return SlogdetByTurns(g, x, *turns);
   const V both = MatrixFunction(g, LinalgKind::kSlogdet, {x});
   std::vector<V> results = Unpacked(g, both, BatchOf(x), {{}, {}});
   if (results.size() == 1) results.push_back(results[0]);
@@ -85,7 +94,12 @@ void Eigvalsh(G& g) {
 void Solve(G& g) {
   if (!AreSquare(g)) return;
   const System s = SystemOf(g, g.operand(0), g.operand(1));
-  if (!g.failed()) ReturnSolution(g, MatrixFunction(g, LinalgKind::kSolve, {s.left, s.right}), s);
+  if (g.failed()) return;
+  const std::optional<ColumnTurns> turns = ColumnTurnsOf(s.left);
+  ReturnSolution(g,
+                 turns.has_value() ? SolvedByTurns(g, s.left, s.right, *turns)
+                                   : MatrixFunction(g, LinalgKind::kSolve, {s.left, s.right}),
+                 s);
 }
 void SolveTriangular(G& g) {
   if (!AreSquare(g)) return;
@@ -121,23 +135,6 @@ void LuFactor(G& g) {
       Unpacked(g, MatrixFunction(g, LinalgKind::kLu, {Wide(g, x)}), BatchOf(x), {{m, n}, {std::min(m, n)}});
   if (g.failed()) return;
   g.Return({g.AsType(parts[0], x.dtype()), g.AsType(RealPart(g, parts[1]), DType::kI64)});
-}
-
-// Which row the pivots bring to each place, of matrices of that many rows.
-V PermutationOf(G& g, const V& pivots, int64_t rows) {
-  const DTypeKind kind = Kind(pivots.dtype());
-  if (kind != DTypeKind::kSigned && kind != DTypeKind::kUnsigned) g.RefuseDType("pivots are integers");
-  const int64_t last = pivots.rank() - 1, own = last < 0 ? 0 : pivots.extent(last);
-  if (last < 0 || own > rows) g.Refuse("there are more pivots than rows");
-  if (g.failed()) return pivots;
-  V whole = g.AsType(pivots, DType::kF64);
-  if (own < rows) {
-    Shape extents = whole.spec().shape;
-    extents.back() = rows - own;
-    const V stay = g.Iota(whole, last, rows - own, DType::kI64) + V(own);
-    whole = g.Concat({whole, g.BroadcastTo(g.AsType(stay, DType::kF64), extents)}, last);
-  }
-  return g.AsType(MatrixFunction(g, LinalgKind::kPermutation, {g.ExpandDim(whole, whole.rank())}), DType::kI64);
 }
 
 V Triangle(G& g, OpId op, const V& x, int64_t k) {

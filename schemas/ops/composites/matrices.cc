@@ -88,6 +88,22 @@ V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
   return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
 }
 
+V PermutationOf(G& g, const V& pivots, int64_t rows) {
+  const DTypeKind kind = Kind(pivots.dtype());
+  if (kind != DTypeKind::kSigned && kind != DTypeKind::kUnsigned) g.RefuseDType("pivots are integers");
+  const int64_t last = pivots.rank() - 1, own = last < 0 ? 0 : pivots.extent(last);
+  if (last < 0 || own > rows) g.Refuse("there are more pivots than rows");
+  if (g.failed()) return pivots;
+  V whole = g.AsType(pivots, DType::kF64);
+  if (own < rows) {
+    Shape extents = whole.spec().shape;
+    extents.back() = rows - own;
+    const V stay = g.Iota(whole, last, rows - own, DType::kI64) + V(own);
+    whole = g.Concat({whole, g.BroadcastTo(g.AsType(stay, DType::kF64), extents)}, last);
+  }
+  return g.AsType(MatrixFunction(g, LinalgKind::kPermutation, {g.ExpandDim(whole, whole.rank())}), DType::kI64);
+}
+
 System SystemOf(G& g, const V& left, const V& right) {
   System s{left, right};
   const absl::StatusOr<DType> dtype = Promote(s.left.dtype(), s.right.dtype());

@@ -37,6 +37,9 @@ GraphValue OnDiagonal(GraphBuilder& g, const GraphValue& x);
 // With zeros below and on the right.
 GraphValue PaddedTo(GraphBuilder& g, const GraphValue& x, int64_t rows, int64_t columns);
 
+// The row that pivots bring to each place, of matrices of that many rows: i64. Refuses pivots that are no integers.
+GraphValue PermutationOf(GraphBuilder& g, const GraphValue& pivots, int64_t rows);
+
 // Both sides in their common dtype, with one batch; a vector on the right is a column. The array API's rule: it is a
 // vector where it has one dim.
 struct System {
@@ -55,9 +58,27 @@ struct RowBlocks {
   int64_t count = 0, size = 0;
 };
 std::optional<RowBlocks> RowBlocksOf(const GraphValue& x);
-GraphValue BlockedCholesky(GraphBuilder& g, const GraphValue& x, const RowBlocks& blocks);
 // By blocks where the matrix has them, else at once. Attributes: upper, transposed, unit_diagonal.
 GraphValue SolvedTriangle(GraphBuilder& g, const GraphValue& left, const GraphValue& right, Attributes attributes);
+
+// ---- by columns, dealt out in turns (column_turns.cc) ----
+
+// Square matrices that one mesh dim shards, evenly, by rows or by columns. Their columns go in panels of `width` to the
+// workers, one after the other, `turns` times around: [..., rows, turns, workers, width], so that all have work until
+// the last panel (the block-cyclic layout of ScaLAPACK, with one row of processes). A panel goes to all workers, which
+// factor it, and each reduces its own columns. A worker gets half of the matrix, panel by panel, and holds its share.
+struct ColumnTurns {
+  int mesh_dim = 0;
+  int64_t workers = 0, turns = 0, width = 0;
+  int64_t whole() const { return workers * turns * width; }  // rows and columns, with those of the unit matrix
+};
+std::optional<ColumnTurns> ColumnTurnsOf(const GraphValue& x);
+// Its rows lie as the mesh dim's Shard(rows).
+GraphValue CholeskyByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
+// A result of many columns has them sharded, one of few is whole on every worker.
+GraphValue SolvedByTurns(GraphBuilder& g, const GraphValue& left, const GraphValue& right, const ColumnTurns& turns);
+// The determinant's sign, and the logarithm of its size.
+std::vector<GraphValue> SlogdetByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 
 // ---- decompositions of tall matrices, where their rows lie (tall_matrices.cc) ----
 

@@ -99,8 +99,8 @@ def spill(options):
     each, count, shape = 64 * MIB, 4, (64 * MIB // 8192, 1024)
     with tempfile.TemporaryDirectory() as folder, measure.running(2, count * each // 2 + 8 * MIB, spill=folder) as session:
         mesh = session.init_device_mesh((2,))
-        make = lambda value: [ts.full(shape, value + i, dtype="f64", mesh=mesh, placements=[ts.Shard(0)]) for i in range(count)]  # noqa: E731
-        settle = lambda: ts.zeros(2, mesh=mesh).wait()     # behind what was dropped     # noqa: E731
+        make = lambda value: [ts.full(shape, value + i, dtype="f64", device_mesh=mesh, placements=[ts.Shard(0)]) for i in range(count)]  # noqa: E731
+        settle = lambda: ts.zeros(2, device_mesh=mesh).wait()     # behind what was dropped     # noqa: E731
         spillers = Spillers(folder, count * each // 2)
         out, back, written, read = [], [], [], []
         for _ in range(options.rounds * options.repetitions):     # in turns

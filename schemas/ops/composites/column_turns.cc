@@ -1,0 +1,371 @@
+// Factorisations of matrices whose columns are dealt out to the workers in turns.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/composites/matrices.h"
+#include "schemas/ops/composites/rows.h"
+#include "schemas/ops/op_ids.h"
+
+namespace tessera::composites {
+namespace {
+
+using G = GraphBuilder;
+using V = GraphValue;
+
+// Narrower panels take longer to be told than to be factored.
+constexpr int64_t kMinPanelWidth = 32;  // docs/limits.md: min_panel_width
+// Each panel is some steps of a plan. The panels are factored by every worker, which is 1 / kPanels of the work of one.
+constexpr int64_t kPanels = 16;  // docs/limits.md: factor_panels
+// A right side with fewer than n / kWideSide columns is whole on every worker, where it costs less than its parts.
+constexpr int64_t kWideSide = 16;
+
+// The same tensor with another placement on one mesh dim.
+V Moved(G& g, const V& x, int mesh_dim, Placement placement) {
+  if (g.failed()) return x;
+  Placements placements = x.spec().placements;
+  placements[static_cast<size_t>(mesh_dim)] = placement;
+  if (placements == x.spec().placements) return x;
+  Attributes attributes;
+  attributes.Set(attribute::placements, std::move(placements));
+  return g.Call(OpId::kRedistribute, std::move(attributes), {x});
+}
+
+// The same values, in memory of their own and at this step: fusion would compute a map where it is read, and keep what it
+// is of until then. A sum of one term is no map, and takes in those before it.
+V Computed(G& g, const V& x) {
+  return g.failed() ? x : g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo);
+}
+
+struct Range {
+  int64_t start = 0, size = 0;
+};
+
+// A box of the last dims, which goes to where it is wanted without a stop elsewhere.
+V BoxTo(G& g, const V& x, const std::vector<Range>& box, int mesh_dim, Placement placement) {
+  if (g.failed()) return x;
+  const TensorSpec& spec = x.spec();
+  std::vector<IndexItem> index;
+  const size_t batch = spec.shape.size() - box.size();
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    const Range range = d < batch ? Range{0, spec.shape[d]} : box[d - batch];
+    index.push_back({IndexItem::Kind::kSlice, range.start, range.size, 1});
+  }
+  Placements placements = spec.placements;
+  placements[static_cast<size_t>(mesh_dim)] = placement;
+  Attributes attributes;
+  attributes.Set(attribute::index, std::move(index));
+  attributes.Set(attribute::placements, std::move(placements));
+  return g.Call(OpId::kSlice, std::move(attributes), {x});
+}
+
+V TriangularSolve(G& g, const V& left, const V& right, bool upper, bool unit_diagonal) {
+  Attributes attributes;
+  attributes.Set(attribute::upper, upper);
+  attributes.Set(attribute::unit_diagonal, unit_diagonal);
+  return MatrixFunction(g, LinalgKind::kTriangularSolve, {left, right}, std::move(attributes));
+}
+
+// Its rows [start, start + size).
+V RowsOf(G& g, const V& x, int64_t start, int64_t size) {
+  return g.failed() || size == Rows(x) ? x : g.SliceDim(x, x.rank() - 2, start, size);
+}
+
+// With as many rows of zeros above.
+V PaddedAbove(G& g, const V& x, int64_t rows) {
+  if (g.failed() || rows == 0) return x;
+  Attributes pad;
+  std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
+  width[width.size() - 4] = rows;
+  pad.Set(attribute::pad_width, std::move(width));
+  return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
+}
+
+// Continued by rows and columns of the unit matrix.
+V ContinuedTo(G& g, const V& x, int64_t whole) {
+  const int64_t n = Rows(x);
+  const V padded = PaddedTo(g, x, whole, whole);
+  if (n == whole || g.failed()) return padded;
+  const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
+  return g.Where(
+      g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})}), V(1),
+      padded);
+}
+
+// The dims before the last two and the last one changed by each other.
+V WorkersFirst(G& g, const V& x) {
+  if (g.failed()) return x;
+  Dims dims(static_cast<size_t>(x.rank()));
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
+  std::swap(dims[dims.size() - 3], dims[dims.size() - 2]);
+  return g.Permute(x, dims);
+}
+
+// Panels [..., rows, workers * width], of rows [start, end) and one turn, as [..., workers, rows, width] with a panel
+// on each worker.
+V OneTurn(G& g, const V& x, const ColumnTurns& turns, int64_t turn, int64_t start) {
+  const int64_t width = turns.workers * turns.width, rows = turns.whole() - start;
+  const V box = BoxTo(g, x, {{start, rows}, {turn * width, width}}, turns.mesh_dim, Placement::Shard(x.rank() - 1));
+  if (g.failed()) return x;
+  return WorkersFirst(g, g.Reshape(box, Shaped(BatchOf(x), {rows, turns.workers, turns.width})));
+}
+
+// [..., 1, rows, columns] repeated for each worker, each of which has its own.
+V OnEach(G& g, const V& x, const ColumnTurns& turns) {
+  if (g.failed()) return x;
+  const V repeated = g.BroadcastTo(g.ExpandDim(x, x.rank() - 2), Shaped(BatchOf(x), {turns.workers, Rows(x), Columns(x)}));
+  return g.failed() ? x : Moved(g, repeated, turns.mesh_dim, Placement::Shard(repeated.rank() - 3));
+}
+
+// A step of the elimination: the panel's factors, and the row that its pivots bring to each place.
+struct Panel {
+  V factors;  // [..., rows, width]: L below the diagonal, without its ones, and U
+  V pivots;   // [..., width], numbers of the dtype
+  V places;   // [..., rows] i64
+};
+Panel FactoredPanel(G& g, const V& panel) {
+  const int64_t rows = Rows(panel), width = Columns(panel);
+  const std::vector<V> parts =
+      Unpacked(g, MatrixFunction(g, LinalgKind::kLu, {panel}), BatchOf(panel), {{rows, width}, {width}});
+  if (g.failed()) return {panel, panel, panel};
+  const V pivots = RealPart(g, parts[1]);
+  return {parts[0], pivots, PermutationOf(g, g.AsType(pivots, DType::kI64), rows)};
+}
+
+// Rows in the order of places. x may have a dim of the workers before its rows.
+V InOrder(G& g, const V& x, const V& places) {
+  if (g.failed()) return x;
+  V index = g.ExpandDim(places, places.rank());
+  if (x.rank() > index.rank()) index = g.ExpandDim(index, index.rank() - 2);
+  Attributes attributes;
+  attributes.Set(attribute::dims, {x.rank() - 2});
+  return g.Call(OpId::kTakeAlongAxis, std::move(attributes), {x, index});
+}
+
+// Columns on the right of a panel after its step: the rows that leave, solved by L, and those that stay, reduced.
+struct Eliminated {
+  V leaving, staying;
+};
+Eliminated Eliminate(G& g, const V& columns, const Panel& panel, const V& corner) {
+  if (g.failed()) return {columns, columns};
+  const int64_t width = Columns(panel.factors), rest = Rows(columns) - width;
+  const bool is_dealt = columns.rank() > panel.factors.rank();
+  const V ordered = InOrder(g, columns, panel.places);
+  const V leaving =
+      TriangularSolve(g, corner, RowsOf(g, ordered, 0, width), /*upper=*/false, /*unit_diagonal=*/true);
+  if (rest == 0 || g.failed()) return {leaving, leaving};
+  const V below = RowsOf(g, panel.factors, width, rest);
+  const V factor = is_dealt ? g.ExpandDim(below, below.rank() - 2) : below;
+  return {leaving, RowsOf(g, ordered, width, rest) - g.Map(OpId::kMatmul, {factor, leaving})};
+}
+
+// What one step leaves behind.
+struct Step {
+  V corner;                  // [..., width, width]: L and U on the diagonal
+  std::optional<V> right;    // [..., workers, width, columns]: U right of it, from `first_turn` on, if there is a side
+  std::optional<V> side;     // the right side's rows of the step, solved by L
+  int64_t first_turn = 0;
+};
+
+// The right-looking form by panels (Golub, Van Loan, "Matrix Computations", 3.4.1, 3.6.1), with the largest pivots, as
+// LAPACK has them. A worker has all rows of its columns: rows change places without a message.
+std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const ColumnTurns& turns,
+                              absl::FunctionRef<void(const Panel&)> look) {
+  const V whole = ContinuedTo(g, x, turns.whole());
+  std::vector<V> dealt;
+  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) dealt.push_back(OneTurn(g, whole, turns, turn, 0));
+  if (g.failed()) return {};
+  std::vector<Step> steps;
+  for (int64_t turn = 0; turn < turns.turns; ++turn) {
+    for (int64_t worker = 0; worker < turns.workers && !g.failed(); ++worker) {
+      const V& own = dealt[static_cast<size_t>(turn)];
+      const V box = BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, turns.width}}, turns.mesh_dim,
+                          Placement::Replicate());
+      if (g.failed()) return {};
+      const Panel panel = FactoredPanel(g, g.DropDims(box, {box.rank() - 3}));
+      look(panel);
+      const V corner = Computed(g, RowsOf(g, panel.factors, 0, turns.width));  // a view would keep the panel
+      const int64_t first = worker + 1 < turns.workers ? turn : turn + 1;
+      Step step{corner, std::nullopt, std::nullopt, first};
+      std::vector<V> right;
+      const V each = OnEach(g, corner, turns);
+      for (int64_t later = first; later < turns.turns && !g.failed(); ++later) {
+        V& columns = dealt[static_cast<size_t>(later)];
+        const Eliminated eliminated = Eliminate(g, columns, panel, each);
+        right.push_back(eliminated.leaving);
+        columns = eliminated.staying;
+      }
+      if (g.failed()) return {};
+      if (!right.empty() && side.has_value()) step.right = g.Concat(right, right[0].rank() - 1);
+      if (side.has_value()) {
+        const Eliminated eliminated = Eliminate(g, *side, panel, side->rank() > corner.rank() ? each : corner);
+        step.side = eliminated.leaving;
+        side = eliminated.staying;
+      }
+      steps.push_back(std::move(step));
+    }
+  }
+  return steps;
+}
+
+// The rows that later steps solved, in the order of `right`: by worker, then by turn; zeros for those of earlier steps.
+V LaterRows(G& g, const std::vector<V>& solved, size_t step, int64_t first_turn, const ColumnTurns& turns) {
+  const V zeros = solved[step + 1] * V(0);
+  std::vector<V> rows;
+  for (int64_t worker = 0; worker < turns.workers; ++worker) {
+    for (int64_t turn = first_turn; turn < turns.turns; ++turn) {
+      const size_t number = static_cast<size_t>(turn * turns.workers + worker);
+      rows.push_back(number > step ? solved[number] : zeros);
+    }
+  }
+  return g.Concat(rows, rows[0].rank() - 2);
+}
+
+// Back substitution: x_k = U_kk^-1 (y_k - U_k,later x_later). A narrow side's sums of products are of each worker's
+// columns of U, and pending; beside a wide one the rows of U go to all workers, and each has its own columns of x.
+std::vector<V> BackSubstituted(G& g, const std::vector<Step>& steps, const ColumnTurns& turns, bool is_wide) {
+  std::vector<V> solved;
+  for (const Step& step : steps) solved.push_back(*step.side);
+  for (size_t k = steps.size(); k-- > 0 && !g.failed();) {
+    const Step& step = steps[k];
+    V rest = solved[k];
+    if (step.right.has_value() && k + 1 < steps.size()) {
+      const V later = LaterRows(g, solved, k, step.first_turn, turns);
+      const V& right = *step.right;
+      if (is_wide) {
+        const V brought = WorkersFirst(g, Moved(g, right, turns.mesh_dim, Placement::Replicate()));
+        const V rows = g.Reshape(brought, Shaped(BatchOf(step.corner), {1, turns.width, turns.workers * Columns(right)}));
+        rest = rest - g.Map(OpId::kMatmul, {rows, later});
+      } else {
+        const V each = g.Reshape(later, Shaped(BatchOf(later), {turns.workers, Columns(right), Columns(later)}));
+        const V own = Moved(g, each, turns.mesh_dim, Placement::Shard(each.rank() - 3));
+        const V products = g.Map(OpId::kMatmul, {right, own});
+        if (g.failed()) break;
+        const V sum = g.Reduce(OpId::kSum, products, {products.rank() - 3}, Keep::kNo);
+        rest = rest - Moved(g, sum, turns.mesh_dim, Placement::Replicate());
+      }
+    }
+    const V corner = is_wide ? OnEach(g, step.corner, turns) : step.corner;
+    solved[k] = TriangularSolve(g, corner, rest, /*upper=*/true, /*unit_diagonal=*/false);
+  }
+  return solved;
+}
+
+}  // namespace
+
+std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
+  const TensorSpec& spec = x.spec();
+  ColumnTurns found;
+  for (int i = 0; i < spec.mesh.ndim(); ++i) {
+    const Placement& placement = spec.placements[static_cast<size_t>(i)];
+    if (placement.is_partial()) return std::nullopt;
+    if (!placement.is_shard(spec.rank() - 1) && !placement.is_shard(spec.rank() - 2)) continue;
+    if (found.workers > 0 || placement != Placement::Shard(placement.dim())) return std::nullopt;
+    found.workers = spec.mesh.shape()[static_cast<size_t>(i)];
+    found.mesh_dim = i;
+  }
+  const int64_t n = Columns(x), widest = n / std::max<int64_t>(found.workers * kMinPanelWidth, 1);
+  if (found.workers < 2 || found.workers > kPanels || widest < 1 || spec.rank() + 2 > kMaxRank) return std::nullopt;
+  if (AccumulatedIn(spec.dtype) != spec.dtype) return std::nullopt;  // pivots are numbers of the dtype
+  found.turns = std::clamp<int64_t>(kPanels / found.workers, 1, widest);
+  const int64_t panels = found.workers * found.turns;
+  found.width = (n + panels - 1) / panels;
+  return found;
+}
+
+V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
+  const int64_t n = Rows(x), whole = turns.whole(), width = turns.width;
+  const V matrix = ContinuedTo(g, x, whole);
+  if (g.failed()) return x;
+  std::vector<V> dealt, columns;  // rows of a turn from its first column's on
+  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) {
+    dealt.push_back(OneTurn(g, matrix, turns, turn, turn * turns.workers * width));
+  }
+  for (int64_t k = 0; k < turns.workers * turns.turns && !g.failed(); ++k) {
+    const int64_t turn = k / turns.workers, worker = k % turns.workers, after = whole - (k + 1) * width;
+    V& own = dealt[static_cast<size_t>(turn)];
+    const V box = BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, width}}, turns.mesh_dim, Placement::Replicate());
+    if (g.failed()) return x;
+    const V panel = g.DropDims(box, {box.rank() - 3});
+    const V corner = MatrixFunction(g, LinalgKind::kCholesky, {RowsOf(g, panel, 0, width)});
+    V column = corner;
+    if (after > 0) {
+      const V below = RowsOf(g, panel, width, after);
+      const V lower = Transposed(g, TriangularSolve(g, corner, Transposed(g, below), false, false));
+      if (g.failed()) return x;
+      column = g.Concat({corner, lower}, corner.rank() - 2);
+      for (int64_t later = worker + 1 < turns.workers ? turn : turn + 1; later < turns.turns && !g.failed(); ++later) {
+        V& columns_of_turn = dealt[static_cast<size_t>(later)];
+        // Rows from the first one of the turn that is left, and those of the turn's own columns, which are zeros where
+        // the columns are done.
+        const int64_t start = later == turn ? 0 : later * turns.workers * width - (k + 1) * width;
+        const int64_t done = later == turn ? (worker + 1) * width : 0;
+        const V rows = RowsOf(g, lower, start, after - start);
+        const V across = PaddedAbove(g, RowsOf(g, rows, 0, turns.workers * width - done), done);
+        if (g.failed()) return x;
+        const V blocks = g.Reshape(across, Shaped(BatchOf(across), {turns.workers, width, width}));
+        const V turned = Transposed(g, Moved(g, blocks, turns.mesh_dim, Placement::Shard(blocks.rank() - 3)));
+        const V left = later == turn ? RowsOf(g, columns_of_turn, width, after) : columns_of_turn;
+        if (g.failed()) return x;
+        columns_of_turn = Computed(g, left - g.Map(OpId::kMatmul, {g.ExpandDim(rows, rows.rank() - 2), turned}));
+      }
+    }
+    const V padded = PaddedAbove(g, column, k * width);
+    const V own_rows = Moved(g, padded, turns.mesh_dim, Placement::Shard(padded.rank() - 2));
+    columns.push_back(Computed(g, own_rows));  // a view would keep the panel
+  }
+  if (g.failed()) return x;
+  const V joined = g.Concat(columns, columns[0].rank() - 1);
+  return whole == n ? joined : g.SliceDim(g.SliceDim(joined, joined.rank() - 1, 0, n), joined.rank() - 2, 0, n);
+}
+
+V SolvedByTurns(G& g, const V& left, const V& right, const ColumnTurns& turns) {
+  const int64_t n = Rows(left), m = Columns(right), whole = turns.whole();
+  const bool is_wide = m >= turns.workers && m >= n / kWideSide;
+  const int64_t own = (m + turns.workers - 1) / turns.workers;
+  V side = PaddedTo(g, right, whole, is_wide ? turns.workers * own : m);
+  if (g.failed()) return right;
+  if (is_wide) {
+    const V dealt = Moved(g, side, turns.mesh_dim, Placement::Shard(side.rank() - 1));
+    side = WorkersFirst(g, g.Reshape(dealt, Shaped(BatchOf(left), {whole, turns.workers, own})));
+  } else {
+    side = Moved(g, side, turns.mesh_dim, Placement::Replicate());
+  }
+  const std::vector<Step> steps = Elimination(g, left, side, turns, [](const Panel&) {});
+  if (g.failed()) return right;
+  const std::vector<V> solved = BackSubstituted(g, steps, turns, is_wide);
+  if (g.failed()) return right;
+  V joined = g.Concat(solved, solved[0].rank() - 2);
+  if (is_wide) {
+    const V rows = WorkersFirst(g, joined);
+    if (g.failed()) return right;
+    joined = g.Reshape(rows, Shaped(BatchOf(left), {whole, turns.workers * own}));
+  }
+  if (g.failed()) return right;
+  if (Columns(joined) > m) joined = g.SliceDim(joined, joined.rank() - 1, 0, m);
+  return RowsOf(g, joined, 0, n);
+}
+
+std::vector<V> SlogdetByTurns(G& g, const V& x, const ColumnTurns& turns) {
+  std::optional<V> sign, logarithm;
+  Elimination(g, x, std::nullopt, turns, [&](const Panel& panel) {
+    const V corner = RowsOf(g, panel.factors, 0, turns.width);
+    const V diagonal = g.Where(OnDiagonal(g, corner), corner, V(1));
+    if (g.failed()) return;
+    const Dims both = {diagonal.rank() - 2, diagonal.rank() - 1};
+    const V number = g.Iota(panel.pivots, panel.pivots.rank() - 1, turns.width);
+    const V swapped = g.Map(OpId::kNotEqual, {g.AsType(panel.pivots, DType::kI64), number});
+    const V turned = g.AsType(g.Where(swapped, V(-1), V(1)), x.dtype());
+    const V signs = g.Reduce(OpId::kProd, g.Map(OpId::kSign, {diagonal}), both, Keep::kNo) *
+                    g.Reduce(OpId::kProd, turned, {turned.rank() - 1}, Keep::kNo);
+    const V logarithms = g.Reduce(OpId::kSum, g.Map(OpId::kLog, {g.Map(OpId::kAbs, {diagonal})}), both, Keep::kNo);
+    sign = sign.has_value() ? *sign * signs : signs;
+    logarithm = logarithm.has_value() ? *logarithm + logarithms : logarithms;
+  });
+  if (g.failed() || !sign.has_value()) return {x, x};
+  return {*sign, *logarithm};
+}
+
+}  // namespace tessera::composites
