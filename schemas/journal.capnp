@@ -50,6 +50,8 @@ struct JournalEvent {
     workerAdmits @22 :WorkerAdmits;
     workerDrained @23 :WorkerGone;
     # It is told to end; workerLost follows when it has.
+    committed @24 :UInt64;
+    # No event of the machine's: so many events, from the first on, are on the disk. A log at the level `disk` has it.
   }
 }
 

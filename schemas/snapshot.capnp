@@ -20,6 +20,10 @@ struct SegmentHeader {
   # This one's number, from 1. 0: it is the only one.
   eventsBefore @3 :UInt64;
   # In the segments before it.
+  level @4 :UInt8;
+  # process disk: an end of the machine may have left holes behind what is committed.
+  version @5 :UInt32;
+  # Of the log's form (server/coordinator/rpc/versions.h). 0: of a program that wrote none, which is version 1.
 }
 
 struct SnapshotPart {
@@ -526,6 +530,8 @@ struct SnapshotWorkerLine {
   reports @2 :UInt64;
   first @3 :UInt64;
   messages @4 :List(W.WorkerMessages.Message);
+  epoch @5 :UInt64;
+  # Of the coordinator that it joined first.
 }
 
 struct SnapshotPublication {

@@ -45,6 +45,7 @@ Command AddRunCommand(CLI::App& app);
 Command AddKeepCommand(CLI::App& app);
 Command AddPublishedCommand(CLI::App& app);
 Command AddUnpublishCommand(CLI::App& app);
+Command AddUpgradeCommand(CLI::App& app);
 
 // --address, with TESSERA_ADDRESS and the config file (~/.config/tessera/config.json) behind it. The token: that of the
 // address, TESSERA_ADMIN_TOKEN, TESSERA_TOKEN, then the config file.

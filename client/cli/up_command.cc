@@ -35,7 +35,7 @@ struct UpOptions {
   std::string transport = "shm";
   std::vector<std::string> listen;
   TlsFiles tls;
-  std::string state;
+  std::string state, state_level;
   std::string folder;         // of the CA and the tokens that it makes; empty: in that of the state, or of the user
   std::string write_address;  // a file for programs
   bool is_here = false;       // also in an allocation of Slurm
@@ -308,6 +308,10 @@ int Up(UpOptions up) {
   options.state_folder = up.state;
   std::optional<Pool> pool;
   if (const absl::Status listening = AddListening(up, options, pool); !listening.ok()) return Failed(listening);
+  if (!up.state.empty() && options.token.empty()) {
+    if (const absl::Status tokens = KeepTokens(up.state, options); !tokens.ok()) return Failed(tokens);
+  }
+  if (!up.state_level.empty()) options.coordinator_flags.push_back("--state-level=" + up.state_level);
   if (options.workers > 0) {
     if (const absl::Status decoders = AddDecoders(up, options); !decoders.ok()) return Failed(decoders);
   }
@@ -371,6 +375,10 @@ Command AddUpCommand(CLI::App& app) {
   command->add_option(
       "--state", options->state,
       "folder of a log with which the coordinator is started again, should it end, with all that it had");
+  command
+      ->add_option("--state-level", options->state_level,
+                   "of --state: process (the default), or disk: nothing is answered before it is on the disk")
+      ->check(CLI::IsMember({"process", "disk"}));
   command->add_option(
       "--folder", options->folder,
       "where the CA, certificates and tokens lie that it makes for --listen tls://... without --tls-cert\n"

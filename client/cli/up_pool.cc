@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -107,6 +108,17 @@ absl::StatusOr<Pool> MakePool(const std::string& folder, const Address& listen) 
   TESSERA_ASSIGN_OR_RETURN(pool.pin, PinOf(std::string(std::istreambuf_iterator<char>(in), {})));
   TESSERA_RETURN_IF_ERROR(TakeTokens(folder + "/tokens", pool));
   return pool;
+}
+
+absl::Status KeepTokens(const std::string& state, ClusterOptions& options) {
+  if (mkdir(state.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(StrCat("up: --state ", state, ": can't make it: ", std::strerror(errno)));
+  }
+  Pool kept;
+  TESSERA_RETURN_IF_ERROR(TakeTokens(state + "/tokens", kept));
+  std::tie(options.token, options.join_token, options.admin_token) =
+      std::tie(kept.token, kept.join_token, kept.admin_token);
+  return absl::OkStatus();
 }
 
 void ServePool(const Pool& pool, ClusterOptions& options) {

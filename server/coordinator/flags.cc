@@ -157,6 +157,13 @@ void AddStateOptions(CLI::App& app, CoordinatorOptions& options) {
   app.add_option("--state", options.state_folder,
                  "keep the log of all events in this folder, and go on with what stands there: sessions, tensors and\n"
                  "work survive the end of this process, while workers with --outlive and clients with a lease wait");
+  app.add_option_function<std::string>(
+         "--state-level", [&options](const std::string& level) { options.syncs_state = level == "disk"; },
+         "with --state, what the log survives: the end of every process (process), or that of the machine, too "
+         "(disk):\n"
+         "then nothing is answered before it is on the disk")
+      ->check(CLI::IsMember({"process", "disk"}))
+      ->default_str("process");
   app.add_option("--snapshot-after", options.snapshot_after_s,
                  "with --state: seconds of work behind the last snapshot, of which a restart repeats about as many")
       ->check(CLI::Range(0.001, 86'400.0))

@@ -31,7 +31,9 @@
 #include "server/coordinator/rpc/listeners.h"
 #include "server/coordinator/rpc/state_folder.h"
 #include "server/coordinator/rpc/tenants_watcher.h"
+#include "server/coordinator/rpc/upgrade.h"
 #include "server/process/log.h"
+#include "server/process/relaunch.h"
 #include "server/process/server_manager.h"
 
 namespace tessera {
@@ -95,14 +97,15 @@ absl::StatusOr<std::unique_ptr<Enroller>> MakeEnroller(const EnrolOptions& enrol
 }
 
 // Ends when the process is to stop, and says by what: a signal, which may be followed by another one, or its parent.
-enum class Cause : uint8_t { kSignal, kParent };
+enum class Cause : uint8_t { kSignal, kParent, kUpgrade };
 kj::Promise<void> WhenSignalled(kj::UnixEventPort& port) {
   return port.onSignal(SIGTERM).exclusiveJoin(port.onSignal(SIGINT)).ignoreResult();
 }
-kj::Promise<Cause> WhenToStop(kj::AsyncIoContext& io, int exit_with_parent_fd) {
+kj::Promise<Cause> WhenToStop(kj::AsyncIoContext& io, int exit_with_parent_fd, Upgrade& upgrade) {
   return WhenSignalled(io.unixEventPort)
       .then([]() { return Cause::kSignal; })
-      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, exit_with_parent_fd).then([]() { return Cause::kParent; }));
+      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, exit_with_parent_fd).then([]() { return Cause::kParent; }))
+      .exclusiveJoin(upgrade.WhenToBegin().then([]() { return Cause::kUpgrade; }));
 }
 
 // Until `is_so`, for so long at most.
@@ -146,11 +149,14 @@ absl::StatusOr<std::unique_ptr<HttpLoop>> StartHttp(const CoordinatorOptions& op
   return http;
 }
 
-void Run(const CoordinatorOptions& options, const ServerManager& manager, Listeners& listeners, Hub& hub,
-         Enroller* enroller, TenantsWatcher& watcher, kj::AsyncIoContext& io) {
-  auto stop = WhenToStop(io, options.exit_with_parent_fd).then([&](Cause cause) -> kj::Promise<void> {
-    manager.Stopping();
-    return cause == Cause::kParent ? kj::Promise<void>(kj::READY_NOW) : Stop(hub, io);
+// Why it has stopped.
+Cause Run(const CoordinatorOptions& options, const ServerManager& manager, Listeners& listeners, Hub& hub,
+          Enroller* enroller, TenantsWatcher& watcher, Upgrade& upgrade, kj::AsyncIoContext& io) {
+  Cause why = Cause::kSignal;
+  auto stop = WhenToStop(io, options.exit_with_parent_fd, upgrade).then([&](Cause cause) -> kj::Promise<void> {
+    why = cause;
+    if (cause != Cause::kUpgrade) manager.Stopping();
+    return cause != Cause::kSignal ? kj::Promise<void>(kj::READY_NOW) : Stop(hub, io);
   });
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                  listeners.Run(hub, enroller)
@@ -161,9 +167,17 @@ void Run(const CoordinatorOptions& options, const ServerManager& manager, Listen
                })) {
     spdlog::error("stopping: {}", exception->getDescription().cStr());
   }
+  return why;
 }
 
-int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const ServerManager& manager) {
+std::string TokensText(const CoordinatorOptions& options) {
+  std::string text = StrCat("TESSERA_TOKEN=", options.token, "\nTESSERA_JOIN_TOKEN=", options.join_token, "\n");
+  if (!options.admin_token.empty()) StrAppend(&text, "TESSERA_ADMIN_TOKEN=", options.admin_token, "\n");
+  return text;
+}
+
+int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const ServerManager& manager,
+          const Relaunch& relaunch) {
   // Before any socket is taken: a coordinator that has the folder has those, too.
   std::optional<StateFolder> state;
   if (!options.state_folder.empty()) {
@@ -174,10 +188,12 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
     }
     state = *std::move(opened);
     state->SnapshotAfter(options.snapshot_after_s);
+    state->SetLevel(options.syncs_state ? LogLevel::kDisk : LogLevel::kProcess);
   }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
+  if (!options.state_folder.empty()) kj::UnixEventPort::captureSignal(SIGUSR2);
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   absl::StatusOr<TenantsFile> tenants = TenantsFile{};
@@ -219,16 +235,20 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   if (!options.tenants_path.empty()) hub.SetTenants(*std::move(tenants));
   std::fflush(stdout);
   manager.Ready(StrCat("serves ", listeners.addresses().front()));
-  Run(options, manager, listeners, hub, enroller->get(), watcher, io);
+  Upgrade upgrade(relaunch, options.state_folder, io.unixEventPort, io.provider->getTimer());
+  upgrade.TellServing(StrCat("version ", kServerVersion, ", epoch ", hub.epoch()));
+  const Cause why = Run(options, manager, listeners, hub, enroller->get(), watcher, upgrade, io);
   http->reset();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   listeners.RemoveSockets();
   hub.SaveNow();
-  if (options.exit_with_parent_fd >= 0) listeners.RemoveFolders();
+  if (options.exit_with_parent_fd >= 0 && why != Cause::kUpgrade) listeners.RemoveFolders();
   hub.CloseBook();
   hub.Stop();
   opened->reset();  // connections speak of the hub until they end
-  if (*audit != nullptr && !(*audit)->Finish(kAuditPatience)) {
+  const bool has_finished = *audit == nullptr || (*audit)->Finish(kAuditPatience);
+  if (why == Cause::kUpgrade) return Fail(upgrade.Become(TokensText(options)));
+  if (!has_finished) {
     SayFatal(StrCat("--audit ", options.audit_path, ": its disk answers nothing; its last entries are lost"));
     std::_Exit(0);
   }
@@ -236,6 +256,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
 }
 
 int Main(int argc, char** argv) {
+  const Relaunch relaunch(argc, argv);
   const ServerManager manager;
   CoordinatorOptions options;
   EnrolOptions enrol;
@@ -245,7 +266,7 @@ int Main(int argc, char** argv) {
   // A session's memory lies in fast bins after its end until glibc merges a hundred thousand pieces at once, which
   // holds the loop up for 60 ms.
   mallopt(M_MXFAST, 0);
-  return Serve(options, enrol, manager);
+  return Serve(options, enrol, manager, relaunch);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
-"""The cost of a state folder: ops a second and the time of an op and its value, with `--state` and without, in turns; and how
-long a coordinator that is killed is away.
+"""The cost of a state folder: ops a second and the time of an op and its value, without one and at the levels `process` and `disk`,
+in turns; and how long a coordinator is away that is killed, or upgraded in place.
 
-    tools/python tests/bench/state_log.py [--json] [--seconds 3] [--rounds 3] [--tensors 100000]
+    tools/python tests/bench/state_log.py [--json] [--seconds 3] [--rounds 3] [--tensors 100000] [--folder FOLDER]
 
 Two CPU workers. `kept` ops keep their results, a `chain` is planned in segments, `op_and_value` is one op and its number. Of
 each the best round, as others on the machine only add to it. `restart`: the time from the kill to the first right value, of a
-pool with so many tensors, and what a start says that it read.
+pool with so many tensors, and what a start says that it read; `upgrade`: the same of `tessera upgrade`. `commit_us`: an fdatasync of a
+few hundred bytes in a file beside the logs, in the same run; an op and its value take two of them more at the level `disk`.
+`--folder` is on the disk that is measured.
 """
 
 import argparse
@@ -31,8 +33,8 @@ WORKERS = 2
 
 
 class Pool:
-    def __init__(self, folder, has_state):
-        self.folder, self.has_state = folder, has_state
+    def __init__(self, folder, level=None):
+        self.folder, self.level = folder, level
         self.environment = {**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": secrets.token_hex(8)}
         self.address = f"unix:{folder}/socket"
         self.log = open(f"{folder}/log", "w+")
@@ -46,7 +48,7 @@ class Pool:
 
     def start(self):
         command = [BINARIES / "server/coordinator/tessera-coordinator", f"--listen={self.address}"]
-        command += [f"--state={self.folder}/state"] if self.has_state else []
+        command += [f"--state={self.folder}/state", f"--state-level={self.level}"] if self.level else []
         self.coordinator = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=self.log)
         self.coordinator.stdout.readline()
 
@@ -92,14 +94,27 @@ def best(rounds):
     return {name: (min if name.endswith("_us") else max)(one[name] for one in rounds) for name in rounds[0]}
 
 
-def restart(pool, tensors):
+def commit_us(folder, seconds=1.0):
+    """The median time of an fdatasync behind a write of 400 bytes."""
+    times, end = [], time.perf_counter() + seconds
+    with open(f"{folder}/commits", "wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, 4 << 20)
+        while time.perf_counter() < end:
+            file.write(b"x" * 400)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return float(np.median(times)) * 1e6
+
+
+def restart(pool, tensors, act):
+    """`act` ends the coordinator, and another one is there."""
     with pool.connect() as session:
         mesh = session.init_device_mesh((WORKERS,))
         held = [ts.full((2, 2), float(i), device_mesh=mesh, placements=[ts.Shard(0)]) for i in range(tensors)]
         held[-1].wait()
-        pool.kill_coordinator()
         began = time.perf_counter()
-        pool.start()
+        act()
         value = float(ts.sum(held[tensors // 2]))
         took = time.perf_counter() - began
         assert value == 4.0 * (tensors // 2), value
@@ -108,25 +123,53 @@ def restart(pool, tensors):
         return {"tensors": tensors, "first_value_s": took, "start_said": lines[-1].replace(str(pool.folder), "")}
 
 
+def pauses(pool, tensors):
+    """The longest time for which an op and its value took, while the coordinator is upgraded beside so many tensors."""
+    with pool.connect() as session:
+        mesh = session.init_device_mesh((WORKERS,))
+        held = [ts.full((2, 2), float(i), device_mesh=mesh, placements=[ts.Shard(0)]) for i in range(tensors)]
+        held[-1].wait()
+        process = subprocess.Popen([BINARIES / "client/cli/tessera", "upgrade", f"--state={pool.folder}/state"], stdout=subprocess.DEVNULL)
+        longest, until = 0.0, None
+        while until is None or time.perf_counter() < until:
+            began = time.perf_counter()
+            value = float(ts.sum(held[7]))
+            longest = max(longest, time.perf_counter() - began)
+            assert value == 28.0, value
+            if until is None and process.poll() is not None:
+                assert process.returncode == 0, process.returncode
+                until = time.perf_counter() + 0.5
+        return {"tensors": tensors, "longest_value_s": longest}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tensors", type=int, default=100_000)
+    parser.add_argument("--folder", default=None)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as kept:
-        pools = {"without": Pool(plain, False), "with_state": Pool(kept, True)}
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for name in ("without", "process", "disk"):
+            os.mkdir(f"{folder}/{name}", 0o700)
+        pools = {"without": Pool(f"{folder}/without"), **{level: Pool(f"{folder}/{level}", level) for level in ("process", "disk")}}
         try:
             rounds = {name: [] for name in pools}
             for _ in range(options.rounds):
                 for name, pool in pools.items():
                     rounds[name].append(measure(pool, options.seconds))
             figures = {name: best(one) for name, one in rounds.items()}
-            figures["kept_ratio"] = figures["with_state"]["kept_per_s"] / figures["without"]["kept_per_s"]
-            figures["chain_ratio"] = figures["with_state"]["chain_per_s"] / figures["without"]["chain_per_s"]
-            figures["op_and_value_added_us"] = figures["with_state"]["op_and_value_us"] - figures["without"]["op_and_value_us"]
-            figures["restart"] = restart(pools["with_state"], options.tensors)
+            plain = figures["without"]
+            for level in ("process", "disk"):
+                one = figures[level]
+                figures[f"{level}_ratios"] = {"kept": one["kept_per_s"] / plain["kept_per_s"], "chain": one["chain_per_s"] / plain["chain_per_s"],
+                                              "op_and_value_added_us": one["op_and_value_us"] - plain["op_and_value_us"]}
+            figures["commit_us"] = commit_us(folder)
+            for level in ("process", "disk"):
+                pool = pools[level]
+                figures[f"{level}_restart"] = restart(pool, options.tensors, lambda pool=pool: (pool.kill_coordinator(), pool.start()))
+                figures[f"{level}_upgrade"] = pauses(pool, options.tensors)
         finally:
             for pool in pools.values():
                 pool.stop()

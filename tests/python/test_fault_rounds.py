@@ -19,7 +19,11 @@ def test_rounds_in_which_the_coordinator_alone_is_killed_have_no_error_at_all():
 
 
 def test_rounds_in_which_the_coordinator_workers_and_clients_are_killed_hold():
-    assert faults.run(rounds=1, seed=50, transport="shm", kill=faults.KILLED) > 0
+    assert faults.run(rounds=1, seed=50, transport="shm", kill=("coordinator", "worker", "client")) > 0
+
+
+def test_a_round_in_which_tessera_up_and_what_it_keeps_are_killed_holds():
+    assert faults.run(rounds=1, seed=60, transport="shm", kill=faults.KILLED) > 0
 
 
 def test_a_wrong_number_fails_a_round():

@@ -12,61 +12,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-
-BINARIES = Path(os.environ.get("TESSERA_BIN_DIR", Path(__file__).parents[2] / "bazel-bin"))
-ENVIRONMENT = {**os.environ, "TESSERA_TOKEN": "t", "TESSERA_JOIN_TOKEN": "j", "TESSERA_ADMIN_TOKEN": "a"}
-
-
-class Pool:
-    """A coordinator with a state folder and workers that outlive it, each a process of its own."""
-
-    def __init__(self, folder: Path, workers: int = 2, outlive: float = 60):
-        self.folder, self.state = folder, folder / "state"
-        self.log = (folder / "log").open("w+")
-        self.coordinator = self.start_coordinator()
-        self.workers = [self.start_worker(i, outlive) for i in range(workers)]
-        with self.connect() as session:
-            deadline = time.monotonic() + 60
-            while len(session.status()["workers"]) < workers:
-                assert time.monotonic() < deadline, self.text()
-                time.sleep(0.02)
-
-    @property
-    def address(self) -> str:
-        return f"unix:{self.folder}/socket"
-
-    def start_coordinator(self, *flags: str, check: bool = True) -> subprocess.Popen:
-        process = subprocess.Popen([BINARIES / "server/coordinator/tessera-coordinator", f"--listen={self.address}",
-                                    f"--state={self.state}", *flags], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=self.log)
-        if check:
-            assert b"listening" in process.stdout.readline(), self.text()
-        return process
-
-    def start_worker(self, index: int, outlive: float) -> subprocess.Popen:
-        return subprocess.Popen([BINARIES / "server/worker/tessera-worker", f"--coordinator={self.address}",
-                                 f"--index={index}", "--memory=128MiB", f"--socket-dir={self.folder}", f"--outlive={outlive}"],
-                                env=ENVIRONMENT, stdout=self.log, stderr=self.log)
-
-    def connect(self, **options):
-        return ts.connect(self.address, token="t", **options)
-
-    def kill_coordinator(self):
-        self.coordinator.send_signal(signal.SIGKILL)
-        self.coordinator.wait()
-
-    def restart(self):
-        self.kill_coordinator()
-        self.coordinator = self.start_coordinator()
-
-    def text(self) -> str:
-        return (self.folder / "log").read_text()
-
-    def stop(self):
-        for process in [*self.workers, self.coordinator]:
-            process.terminate()
-        for process in [*self.workers, self.coordinator]:
-            process.wait(30)
-
+from state_pool import BINARIES, ENVIRONMENT, Pool
 
 @pytest.fixture
 def pool(tmp_path):
@@ -274,3 +220,74 @@ def test_up_starts_its_coordinator_again_and_a_session_goes_on(tmp_path):
 def coordinator_of(parent: int) -> int:
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return next(int(child) for child in children if "coordin" in Path(f"/proc/{child}/comm").read_text())
+
+
+def test_up_that_is_killed_and_started_again_has_the_sessions_and_names_the_tensors_that_are_lost(tmp_path):
+    tmp_path.chmod(0o700)
+
+    def start():
+        up = subprocess.Popen([BINARIES / "client/cli/tessera", "up", "--workers=2", "--memory=64MiB", f"--state={tmp_path}/state",
+                               f"--listen=unix:{tmp_path}/socket"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return up, up.stdout.readline().strip()
+
+    up, address = start()
+    session = ts.connect(address, name="training")
+    x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+    x.name = "x"
+    x.wait()
+    up.kill()
+    up.wait()
+    again, same = start()
+    assert same == address, "its tokens lie in the folder"
+    assert (tmp_path / "state/tokens").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ts.UnavailableError, match="was lost"):
+        np.asarray(session["x"])
+    y = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+    assert float(ts.sum(y)) == 28.0
+    session.close()
+    again.terminate()
+    assert again.wait(30) == 0
+
+
+NOTEBOOK = """
+import os, numpy as np, tessera as ts
+session = ts.connect(os.environ["POOL"], token="t")
+mesh = session.init_device_mesh((2,))
+random = np.random.default_rng(4)
+expected = random.standard_normal((200, 300))
+x = session.distribute_tensor(expected, mesh, [ts.Shard(0)])
+"""
+CELL = """
+for i in range(60):
+    x, expected = x * 1.01 + float(i), expected * 1.01 + float(i)
+np.testing.assert_allclose(np.asarray(x.redistribute(mesh, [ts.Shard({dim})])), expected)
+x
+"""
+
+
+def test_a_notebook_whose_coordinator_is_killed_in_every_third_cell_shows_what_it_should(pool):
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    kills = []
+
+    class Client(nbclient.NotebookClient):
+        async def async_execute_cell(self, cell, cell_index, **options):
+            killer = threading.Timer(0.02, lambda: (pool.restart(), kills.append(cell_index)))
+            if cell_index % 3 == 0:
+                killer.start()
+            done = await super().async_execute_cell(cell, cell_index, **options)
+            if cell_index % 3 == 0:
+                killer.join()
+            return done
+
+        execute_cell = nbclient.util.run_sync(async_execute_cell)
+
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [NOTEBOOK, *(CELL.format(dim=i % 2) for i in range(11)), "session.close()"]
+    notebook.cells = [nbformat.v4.new_code_cell(text) for text in cells]
+    Client(notebook, timeout=120, kernel_name="python3").execute(env={**os.environ, "POOL": pool.address})
+    assert kills == [0, 3, 6, 9, 12]
+    shown = [output for cell in notebook.cells for output in cell.outputs]
+    assert not [output for output in shown if output.output_type == "error"]
+    assert sum("Tensor(f64[200,300]" in output.get("data", {}).get("text/plain", "") for output in shown) == 11

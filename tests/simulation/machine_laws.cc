@@ -1,5 +1,6 @@
 #include "tests/simulation/machine_laws.h"
 
+#include <algorithm>
 #include <map>
 
 #include "schemas/types/layout.h"
@@ -64,6 +65,23 @@ absl::Status CheckNothingIsLeft(const StateMachine& machine) {
     if (outstanding != 0) {
       return absl::InternalError(StrCat("worker ", index.value, " has ", outstanding, " outstanding"));
     }
+  }
+  return absl::OkStatus();
+}
+
+void AddTexts(const Effects& effects, std::vector<std::string>& texts) {
+  for (const Effect& effect : effects) texts.push_back(ToText(effect));
+}
+
+absl::Status CheckReplay(const CoordinatorConfig& config, const std::vector<std::pair<int64_t, Event>>& events,
+                         const std::vector<std::string>& texts) {
+  StateMachine again(config);
+  std::vector<std::string> made;
+  for (const auto& [now_us, event] : events) AddTexts(again.Apply(now_us, Event(event)), made);
+  for (size_t i = 0; i < std::max(made.size(), texts.size()); ++i) {
+    if (i < made.size() && i < texts.size() && made[i] == texts[i]) continue;
+    return absl::InternalError(StrCat("a replay's effect ", i, " is ", i < made.size() ? made[i] : "not there",
+                                      ", and was ", i < texts.size() ? texts[i] : "not there"));
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,13 @@
 
 // Laws of the state machine that hold at any time, after any events.
 
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "server/coordinator/config.h"
 #include "server/coordinator/state_machine.h"
 
 namespace tessera {
@@ -13,5 +19,10 @@ absl::Status CheckBuffers(const StateMachine& machine);
 absl::Status CheckAwaited(const SessionEvent& event);
 // When all sessions are closed: no op, no group and no byte of memory.
 absl::Status CheckNothingIsLeft(const StateMachine& machine);
+
+void AddTexts(const Effects& effects, std::vector<std::string>& texts);
+// The events, which a machine was given at these times, lead another one to the same effects.
+absl::Status CheckReplay(const CoordinatorConfig& config, const std::vector<std::pair<int64_t, Event>>& events,
+                         const std::vector<std::string>& texts);
 
 }  // namespace tessera

@@ -31,13 +31,19 @@ int main(int argc, char** argv) {
                "kill the coordinator at any time, also as it writes an event; another one goes on with its log");
   app.add_option("--torn-records", torn_records,
                  "with --kill-coordinator: in the end one of so many records of the log is torn at each of its bytes");
+  bool ends_machine = false;
+  app.add_flag(
+      "--end-machine", ends_machine,
+      "as --kill-coordinator, and half of the times its machine ends: what its log has behind the last sync is lost");
   CLI11_PARSE(app, argc, argv);
+  kills_coordinator = kills_coordinator || ends_machine;
   int64_t steps = 0;
   int64_t restarts = 0;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const tessera::SimulationResult result = tessera::Simulate({.seed = seed,
                                                                 .kills_coordinator = kills_coordinator,
                                                                 .takes_snapshots = kills_coordinator,
+                                                                .ends_machine = ends_machine,
                                                                 .torn_records = kills_coordinator ? torn_records : 0});
     steps += result.steps;
     restarts += result.restarts;

@@ -23,6 +23,11 @@ class PublicationLaws {
   // A coordinator goes, and another one comes from its log: buffers lie where they lay, under other numbers.
   void Goes(const StateMachine& machine) { held_ = HeldRanges(machine); }
   void Comes(const StateMachine& machine);
+  // One comes from a part of the log: what is published now is all that is known.
+  void ComesFromBefore(const StateMachine& machine) {
+    published_.clear();
+    See(machine);
+  }
   // A fault: the result of some op is placed where a published tensor lies, as if that were donated. False: there was
   // neither such an op nor such a tensor.
   bool Misplace(const StateMachine& machine, Generator& random, ToWorkers& told) const;

@@ -108,13 +108,17 @@ class SimulatedCoordinator::Output final : public JournalOutput {
   std::shared_ptr<Disk> disk_;
 };
 
-SimulatedCoordinator::SimulatedCoordinator(const CoordinatorConfig& config, Log log) {
+SimulatedCoordinator::SimulatedCoordinator(const CoordinatorConfig& config, Log log, Holds holds) : log_(log) {
   if (log == Log::kNone) {
     core_ = std::make_unique<Core>(config, nullptr);
     return;
   }
   disk_ = std::make_shared<Disk>();
-  core_ = std::make_unique<Core>(config, *JournalWriter::Begin(std::make_unique<Output>(disk_), config));
+  const LogLevel level = log == Log::kSynced ? LogLevel::kDisk : LogLevel::kProcess;
+  log_holds_ = holds != Holds::kNothing;
+  core_ = std::make_unique<Core>(
+      config, *JournalWriter::Begin(std::make_unique<Output>(disk_), config, {.segment = 0, .level = level}));
+  if (log == Log::kSynced && log_holds_) core_->HoldBack();
 }
 
 void SimulatedCoordinator::Observe(std::function<void(const Effects&)> see) {
@@ -125,15 +129,20 @@ void SimulatedCoordinator::Observe(std::function<void(const Effects&)> see) {
 absl::StatusOr<Core::Consequences> SimulatedCoordinator::Apply(int64_t now_us, Event& event,
                                                                const wire::Batch::Reader* batch) {
   absl::StatusOr<Core::Consequences> done = core_->Apply(now_us, event, batch);
-  if (done.ok() && disk_ != nullptr) seen_.push_back(absl::HashOf(DescribeMachine(core_->machine())));
+  if (done.ok() && disk_ != nullptr) {
+    seen_.push_back(absl::HashOf(DescribeMachine(core_->machine())));
+    event_ends_.push_back(disk_->ends.size());
+  }
   return done;
 }
 
-absl::Status SimulatedCoordinator::Restart() {
+absl::Status SimulatedCoordinator::Restart() { return RestartAs(absl::HashOf(DescribeMachine(core_->machine()))); }
+
+absl::Status SimulatedCoordinator::RestartAs(size_t state) {
   const std::string before = DescribeMachine(core_->machine());
   absl::StatusOr<Core::Recovered> recovered = Recover();
   if (!recovered.ok()) return recovered.status();
-  const size_t torn_bytes = disk_->bytes.size() - disk_->ends.back();
+  const size_t torn_bytes = TornBytes();
   if (recovered->end.torn_bytes != torn_bytes) {
     return absl::InternalError(
         StrCat(torn_bytes, " bytes of the log are torn, and ", recovered->end.torn_bytes, " were found so"));
@@ -143,16 +152,71 @@ absl::Status SimulatedCoordinator::Restart() {
   disk_->bytes.resize(disk_->ends.back());
   core_->LogTo(JournalWriter::GoOn(std::make_unique<Output>(disk_)));
   core_->Observe(see_);
+  if (log_ == Log::kSynced && log_holds_) core_->HoldBack();
+  disk_->synced = disk_->ends.size();  // as a start does it
   const std::string after = DescribeMachine(core_->machine());
-  if (after != before) return absl::InternalError(StrCat("the log leads to\n", after, "and there was\n", before));
+  if (absl::HashOf(after) != state)
+    return absl::InternalError(StrCat("the log leads to\n", after, "and there was\n", before));
   if (core_->peer_key() != peer_key) return absl::InternalError("the peer key is another one");
   return absl::OkStatus();
 }
 
+// Behind the last whole record: what was torn, or what holes were left between.
+size_t SimulatedCoordinator::TornBytes() const {
+  constexpr size_t kWord = sizeof(uint64_t);
+  const std::string rest = disk_->bytes.substr(disk_->ends.back());
+  const bool begins_with_hole = rest.size() >= kWord && rest.find_first_not_of('\0') >= kWord;
+  if (!begins_with_hole) return rest.size();
+  const size_t last = rest.find_last_not_of('\0');
+  return last == std::string::npos ? 0 : (last + kWord) / kWord * kWord;
+}
+
+void SimulatedCoordinator::BeginSync() {
+  begun_ = disk_->ends.size();
+  begun_events_ = core_->events();
+}
+
+uint64_t SimulatedCoordinator::EndSync() {
+  disk_->synced = std::max(disk_->synced, begun_);
+  return begun_events_;
+}
+
+absl::Status SimulatedCoordinator::RestartMachine(Generator& random) {
+  const size_t written = disk_->ends.size();
+  size_t kept = std::max<size_t>(1, disk_->synced);
+  if (random.OneIn(2)) kept += static_cast<size_t>(random.Below(static_cast<int64_t>(written - kept + 1)));
+  while (!event_ends_.empty() && event_ends_.back() > kept) {
+    event_ends_.pop_back();
+    seen_.pop_back();
+  }
+  LeaveHoles(kept, random);
+  return RestartAs(seen_.empty() ? 0 : seen_.back());
+}
+
+void SimulatedCoordinator::LeaveHoles(size_t kept, Generator& random) {
+  std::string bytes = disk_->bytes.substr(0, disk_->ends[kept - 1]);
+  for (size_t i = kept; i < disk_->ends.size(); ++i) {
+    const size_t begin = disk_->ends[i - 1], size = disk_->ends[i] - begin;
+    const bool is_there = i > kept && random.OneIn(2);
+    bytes += is_there ? disk_->bytes.substr(begin, size) : std::string(size, '\0');
+  }
+  disk_->bytes = bytes;
+  disk_->ends.resize(kept);
+}
+
+std::string SimulatedCoordinator::HeaderBehind(uint64_t events) const {
+  const auto header = std::make_shared<Disk>();
+  const LogLevel level = log_ == Log::kSynced ? LogLevel::kDisk : LogLevel::kProcess;
+  const JournalPlace place{.segment = 0, .events_before = events, .level = level};
+  const auto begun = JournalWriter::Begin(std::make_unique<Output>(header), core_->machine().config(), place);
+  return begun.ok() ? header->bytes : "";
+}
+
 absl::Status SimulatedCoordinator::TakeSnapshot() {
   snapshot_.clear();
+  snapshot_events_ = core_->events();
   snapshot_record_ = disk_->ends.size() - 1;
-  return Snapshot::Save(*core_, {}, [this](kj::ArrayPtr<const kj::byte> bytes) {
+  return Snapshot::Save(*core_, {0, core_->events()}, [this](kj::ArrayPtr<const kj::byte> bytes) {
     snapshot_.append(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
     return absl::OkStatus();
   });
@@ -165,7 +229,7 @@ absl::StatusOr<Core::Recovered> SimulatedCoordinator::Recover() const {
   if (!loaded.ok()) return loaded.status();
   const size_t skipped = loses_first_ && snapshot_record_ + 1 < disk_->ends.size() ? 1 : 0;
   const std::string tail =
-      disk_->bytes.substr(0, disk_->ends[0]) + disk_->bytes.substr(disk_->ends[snapshot_record_ + skipped]);
+      HeaderBehind(snapshot_events_) + disk_->bytes.substr(disk_->ends[snapshot_record_ + skipped]);
   absl::StatusOr<Core::Recovered> recovered = Core::RecoverFrom(SpanOf(tail, tail.size()), std::move(loaded->core));
   if (!recovered.ok()) return recovered;
   if (Snapshot::Digest(*recovered->core) != Snapshot::Digest(*whole->core)) {

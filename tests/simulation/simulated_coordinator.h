@@ -7,6 +7,12 @@
 //   coordinator.Apply(now_us, event, batch);
 //   coordinator.TearNext(3);   // of the next record three bytes get into the log, and the process ends: Unavailable
 //   coordinator.Restart();     // another process; core() is its core
+//
+// With Log::kSynced the log is at the level `disk`, and the machine may end, too:
+//
+//   coordinator.BeginSync();                        // of all that is written
+//   core.Commit(coordinator.EndSync());
+//   coordinator.RestartMachine(random);             // any part of what was written behind the last sync is lost
 
 #include <cstdint>
 #include <functional>
@@ -18,13 +24,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/coordinator/rpc/core.h"
+#include "tests/simulation/generator.h"
 
 namespace tessera {
 
 class SimulatedCoordinator {
  public:
-  enum class Log : uint8_t { kNone, kKept };
-  SimulatedCoordinator(const CoordinatorConfig& config, Log log);
+  enum class Log : uint8_t { kNone, kKept, kSynced };
+  enum class Holds : uint8_t { kEffects, kNothing };  // a fault: with a synced log effects wait for no sync
+  SimulatedCoordinator(const CoordinatorConfig& config, Log log, Holds holds = Holds::kEffects);
 
   Core& core() { return *core_; }
   const StateMachine& machine() const { return core_->machine(); }
@@ -36,6 +44,11 @@ class SimulatedCoordinator {
   void TearNext(uint64_t random) { disk_->torn_by = random; }
   // The core goes, and another one comes from the log. The error says in what it differs from the one that went.
   absl::Status Restart();
+  void BeginSync();
+  // So many events are on the disk.
+  uint64_t EndSync();
+  // As Restart, after the end of the machine.
+  absl::Status RestartMachine(Generator& random);
   // The state now. The next process goes on from the last one and the log behind it, and it is checked that the
   // whole log leads to the same.
   absl::Status TakeSnapshot();
@@ -51,11 +64,17 @@ class SimulatedCoordinator {
   struct Disk {
     std::string bytes;
     std::vector<size_t> ends;  // of the records; the first is the header
+    size_t synced = 0;         // records that the end of the machine leaves
     std::optional<uint64_t> torn_by;
   };
   class Output;
 
   absl::StatusOr<Core::Recovered> Recover() const;
+  // Records from `kept` on: some are there, and some are zeros.
+  void LeaveHoles(size_t kept, Generator& random);
+  absl::Status RestartAs(size_t state);  // a hash of what has to be there
+  size_t TornBytes() const;
+  std::string HeaderBehind(uint64_t events) const;
 
   std::shared_ptr<Disk> disk_;  // null: no log
   std::string snapshot_;        // empty: none was taken
@@ -63,7 +82,13 @@ class SimulatedCoordinator {
   bool loses_first_ = false;
   std::unique_ptr<Core> core_;
   std::function<void(const Effects&)> see_;
-  std::vector<size_t> seen_;  // after each record that is an event: a hash of what there is
+  std::vector<size_t> seen_;        // after each record that is an event: a hash of what there is
+  std::vector<size_t> event_ends_;  // of each of them: the records up to it
+  Log log_;
+  bool log_holds_ = true;
+  size_t begun_ = 0;  // records that the sync under way covers
+  uint64_t begun_events_ = 0;
+  uint64_t snapshot_events_ = 0;
 };
 
 // Whether an event that is lost comes again by itself, or says no more than that time has passed.

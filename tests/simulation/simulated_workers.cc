@@ -68,6 +68,7 @@ bool SimulatedWorkers::is_connected(WorkerIndex index) const {
 
 void SimulatedWorkers::LoseCoordinator() {
   for (auto& [index, worker] : workers_) {
+    if (!worker.is_linked) continue;  // it has heard the last of the one before
     worker.is_linked = false;
     worker.hears_until_us = schedule_.now_us() + random_.Between(0, 300);
   }
@@ -103,7 +104,7 @@ void SimulatedWorkers::JoinAgain(WorkerIndex index, uint64_t incarnation) {
   for (const auto& [number, report] : worker.reports) SendReport(index, worker, number);
 }
 
-void SimulatedWorkers::Issued(const ToWorkers& told) {
+void SimulatedWorkers::Issued(const ToWorkers& told, const std::vector<uint64_t>& processes) {
   VisitOrdinal(told.message, [&](Ordinal ordinal, StreamId stream, const std::vector<InstanceWait>& waits) {
     if (!ordinals_.insert(ordinal).second) {
       calls_.broken(absl::InternalError(StrCat("ordinal ", ordinal.value, " is given again")));
@@ -118,7 +119,8 @@ void SimulatedWorkers::Issued(const ToWorkers& told) {
           StrCat("ordinal ", ordinal.value, is_across ? ", a light one," : "", " waits for ", wait.ordinal.value)));
     }
     for (WorkerIndex index : *told.workers) {
-      if (workers_.at(index).lives) running_[ordinal].insert(index);
+      const bool is_same = workers_.at(index).incarnation == processes[static_cast<size_t>(index.value)];
+      if (workers_.at(index).lives && is_same) running_[ordinal].insert(index);
     }
   });
 }

@@ -53,7 +53,14 @@ class SimulatedWorkers {
 
   void JoinAll();
   // It is issued from now on, and others wait for it; its bytes come by Tell.
-  void Issued(const ToWorkers& told);
+  // `processes`: those that it was meant for (Processes), where others hear of it later.
+  void Issued(const ToWorkers& told, const std::vector<uint64_t>& processes);
+  // The incarnations that there are, by worker.
+  std::vector<uint64_t> Processes() const {
+    std::vector<uint64_t> processes;
+    for (const auto& [index, worker] : workers_) processes.push_back(worker.incarnation);
+    return processes;
+  }
   // Message `number` of the coordinator, which has so many reports of the worker.
   void Tell(WorkerIndex index, uint64_t number, const std::shared_ptr<const WorkerMessage>& message, uint64_t reports);
   // Whether it has a link to the coordinator that is there.
@@ -71,6 +78,9 @@ class SimulatedWorkers {
   void Beat();
   bool lives(WorkerIndex worker) const { return workers_.at(worker).lives; }
   bool is_stalled(WorkerIndex worker) const { return workers_.at(worker).is_stalled; }
+  uint64_t incarnation(WorkerIndex worker) const { return workers_.at(worker).incarnation; }
+  // The coordinator that comes has given none after this one, as its log has it.
+  void GivenUpTo(uint64_t incarnation) { newest_incarnation_ = incarnation; }
   int64_t instances() const { return instances_; }
   // A fault: the next report is lost, and its worker goes on.
   void LoseReport() { lose_report_ = true; }

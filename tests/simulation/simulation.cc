@@ -14,14 +14,13 @@
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/rpc/session_outbox.h"
 #include "server/coordinator/state_machine.h"
-#include "tests/simulation/client_end.h"
-#include "tests/simulation/frames.h"
 #include "tests/simulation/generator.h"
 #include "tests/simulation/machine_laws.h"
 #include "tests/simulation/publication_laws.h"
 #include "tests/simulation/schedule.h"
 #include "tests/simulation/simulated_config.h"
 #include "tests/simulation/simulated_coordinator.h"
+#include "tests/simulation/simulated_session.h"
 #include "tests/simulation/simulated_workers.h"
 #include "tests/simulation/tenant_laws.h"
 #include "tests/simulation/texts.h"
@@ -32,7 +31,7 @@ namespace {
 constexpr uint64_t kFirstEpoch = 7;
 constexpr uint64_t kPeerKey = 99;
 constexpr int64_t kTearOneIn = 150;  // of events that may be torn
-constexpr int kWorkers = 3;
+constexpr int kWorkers = kSimulatedWorkers;
 constexpr int kSessions = 3;
 constexpr int kRanks = 2;  // sessions that are members of a process group
 constexpr int64_t kLeaseUs = 30'000;
@@ -41,57 +40,14 @@ constexpr int64_t kSilenceUs = 40'000;
 // Longer than any lease, pause and queue.
 constexpr int64_t kSettlingUs = 2'000'000;  // a worker that stalls is probed after 100 times what it has to do
 
-// One way of a link: bytes on their way, in order.
-struct Pipe {
-  std::deque<std::string> pieces;
-  int64_t last_arrival_us = 0;
-};
-
-struct Link {
-  int session = 0;
-  uint64_t connection = 0;
-  bool is_cut = false;
-  bool is_silent = false;  // nothing arrives, and nobody says so
-  int coordinator = 0;     // counts the coordinators: the one that it leads to
-  uint64_t epoch = 0;      // of it
-  Pipe to_server;
-  Pipe to_client;
-  Frames at_server;
-};
-using LinkPointer = std::shared_ptr<Link>;
-
-struct Session {
-  SessionId id;
-  ClientEnd client{kWorkers};
-  struct Sent {
-    uint64_t number = 0;
-    std::string text;
-  };
-  std::vector<Sent> sent;  // the events that the machine sent
-  size_t begin = 0;        // of them, from which on they come out of this process
-  size_t compared = 0;     // behind that, that came out as they were sent
-  uint64_t acknowledged = 0;
-  size_t taken = 0;         // batches
-  uint64_t connection = 0;  // the newest one
-  bool was_welcomed = false;
-  int process = 0;  // of its client; those before are gone
-  Returning returning = Returning::kSameClient;
-  int64_t heard_us = 0;
-  LinkPointer at_client;      // null: the client has no connection
-  LinkPointer at_server;      // null: none has come
-  bool is_connected = false;  // as the coordinator has it
-  bool is_closed = false;     // by its client
-  bool has_stopped = false;   // its client
-  bool is_over = false;       // for the coordinator
-};
-
 class Simulation {
  public:
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed),
-        coordinator_(SimulatedConfig(options.seed),
-                     options.kills_coordinator ? SimulatedCoordinator::Log::kKept : SimulatedCoordinator::Log::kNone),
+        coordinator_(SimulatedConfig(options.seed), LogOf(options),
+                     options.fault == Fault::kEffectBeforeSync ? SimulatedCoordinator::Holds::kNothing
+                                                               : SimulatedCoordinator::Holds::kEffects),
         workers_(schedule_, random_,
                  {[this](Event event) { Apply(std::move(event)); }, [this](absl::Status status) { Broken(status); },
                   [this](std::string text) { Trace(text); }, [this]() { return is_up_ ? epoch() : 0; },
@@ -121,6 +77,7 @@ class Simulation {
       laws_.Opened(session.id, TenantOf(i));
       Dial(i, session.process);
     }
+    SyncNow();
     Tick();
     Act(options_.acts);
     while (!schedule_.empty() && result_.status.ok()) {
@@ -130,7 +87,9 @@ class Simulation {
       Broken(laws_.Check(machine()));
     }
     if (result_.status.ok()) Broken(CheckNothingIsLeft(machine()));
-    if (result_.status.ok() && options_.replays) CheckReplay();
+    if (result_.status.ok() && options_.replays) {
+      Broken(CheckReplay(SimulatedConfig(options_.seed), events_, texts_));
+    }
     if (result_.status.ok() && options_.torn_records > 0) Broken(coordinator_.CheckEveryEnd(options_.torn_records));
     result_.instances = workers_.instances();
     result_.spills = workers_.spills();
@@ -141,6 +100,10 @@ class Simulation {
   }
 
  private:
+  static SimulatedCoordinator::Log LogOf(const SimulationOptions& options) {
+    if (options.ends_machine) return SimulatedCoordinator::Log::kSynced;
+    return options.kills_coordinator ? SimulatedCoordinator::Log::kKept : SimulatedCoordinator::Log::kNone;
+  }
   void Trace(const std::string& text) { result_.trace.push_back(StrCat(schedule_.now_us(), " us: ", text)); }
   void Broken(const absl::Status& status) {
     if (!result_.status.ok() || status.ok()) return;
@@ -151,7 +114,8 @@ class Simulation {
   Session& At(int index) { return sessions_[static_cast<size_t>(index)]; }
   const StateMachine& machine() const { return coordinator_.machine(); }
   uint64_t epoch() const { return machine().given().epoch; }
-  SessionOutbox& OutboxOf(const Session& session) { return coordinator_.core().outbox(session.id); }
+  Core& core() { return coordinator_.core(); }
+  SessionOutbox& OutboxOf(const Session& session) { return core().outbox(session.id); }
   // The machine's time: a coordinator that was away counts against nobody.
   int64_t NowUs() const { return schedule_.now_us() - paused_us_; }
   uint64_t NextConnection() {
@@ -181,6 +145,7 @@ class Simulation {
     ++result_.changed_limits;
     Trace(StrCat("limits of ", tenants.size(), " tenants change"));
     laws_.Changed(machine(), tenants);
+    limits_ = tenants;
     is_replayed_ = options_.fault != Fault::kLimitsByTheEdge;
     if (options_.fault != Fault::kForgetLowering) Apply(TenantsChangedEvent{std::move(tenants)});
     is_replayed_ = true;
@@ -201,18 +166,8 @@ class Simulation {
       KillCoordinator("as it writes an event");
       return false;
     }
-    for (const EndSession& end : done->ended) {
-      OnEnd(end);
-      coordinator_.core().Drop(end.session);
-    }
-    for (const KillWorker& victim : done->victims) {
-      if (!workers_.is_stalled(victim.worker)) {
-        Broken(StrCat("worker ", victim.worker.value, " works, and is ended: it ", victim.reason));
-      }
-      workers_.Kill(victim.worker);
-    }
-    FlushWorkers();
-    Flush(SessionOutbox::Quiet::kMayWait);
+    Carry(*done);
+    BeginSync();
     if (machine().has_more() && !std::exchange(going_on_, true)) {
       schedule_.In(0, [this, coordinator = coordinators_]() {
         if (coordinator != coordinators_) return;
@@ -223,15 +178,106 @@ class Simulation {
     return true;
   }
 
+  // ---- the level `disk` ---------------------------------------------------------------------------
+
+  void BeginSync() {
+    if (!options_.ends_machine || is_syncing_ || (core().holds_back() && !core().has_held())) return;
+    is_syncing_ = true;
+    coordinator_.BeginSync();
+    schedule_.In(random_.Between(20, random_.OneIn(20) ? 20'000 : 800), [this, coordinator = coordinators_]() {
+      if (coordinator != coordinators_) return;
+      is_syncing_ = false;
+      ++result_.syncs;
+      Carry(core().Commit(coordinator_.EndSync()));
+      BeginSync();
+    });
+  }
+
+  void SyncNow() {
+    while (core().holds_back() && core().committed() < core().events()) {
+      coordinator_.BeginSync();
+      Carry(core().Commit(coordinator_.EndSync()));
+    }
+  }
+
+  // Others hear of the effects of the events up to this one.
+  void TellUpTo(uint64_t event) {
+    for (; !untold_.empty() && untold_.front().event <= event; untold_.pop_front()) Tell(untold_.front());
+  }
+
+  void Carry(const Core::Consequences& done) {
+    TellUpTo(core().committed());
+    for (const EndSession& end : done.ended) {
+      OnEnd(end);
+      core().Drop(end.session);
+    }
+    for (const KillWorker& victim : done.victims) {
+      if (workers_.incarnation(victim.worker) != victim.incarnation) continue;
+      if (!workers_.is_stalled(victim.worker)) {
+        Broken(StrCat("worker ", victim.worker.value, " works, and is ended: it ", victim.reason));
+      }
+      workers_.Kill(victim.worker);
+    }
+    FlushWorkers();
+    Flush(SessionOutbox::Quiet::kMayWait);
+  }
+
+  // What the process that went had applied and told nobody is there again, or the machine's end has lost it.
+  void GoOnFromDisk() {
+    for (const UntoldEffects& untold : untold_) {
+      if (untold.event > core().events()) break;
+      Tell(untold);
+      for (const Effect& effect : untold.effects) {
+        if (const auto* end = std::get_if<EndSession>(&effect)) OnEnd(*end);
+      }
+    }
+    untold_.clear();
+    is_syncing_ = false;
+    if (!ends_machine_) return;
+    lacks_ = true;
+    newest_connection_ = machine().given().connection;
+    workers_.GivenUpTo(machine().given().incarnation);
+    publication_laws_.ComesFromBefore(machine());
+    for (const auto& [id, entry] : machine().sessions()) {
+      Session& session = At(static_cast<int>(id.value) - 1);
+      session.taken = entry.last_batch;
+      if (session.is_closed) schedule_.In(1000, [this, &session]() { Close(session); });
+    }
+  }
+
+  // Their file is read again, and workers whose processes have gone are found so.
+  void FindWhatTheLogLacks() {
+    if (!limits_.empty()) {
+      laws_.Changed(machine(), limits_);
+      Apply(TenantsChangedEvent{limits_});
+    }
+    std::vector<std::pair<WorkerIndex, uint64_t>> gone;
+    for (const auto& [index, worker] : machine().workers()) {
+      const bool is_other = workers_.incarnation(index) != worker.info.incarnation;
+      if (worker.state != WorkerState::kDead && is_other) gone.emplace_back(index, worker.info.incarnation);
+    }
+    for (const auto& [index, incarnation] : gone) Apply(WorkerLostEvent{index, incarnation, "its process is gone"});
+    lacks_ = !is_up_;
+  }
+
   void See(const Effects& effects) {
     if (options_.replays) AddTexts(effects, texts_);
     publication_laws_.See(machine());
     for (const Effect& effect : effects) {
+      const auto* told = std::get_if<ToWorkers>(&effect);
+      if (told == nullptr) continue;
+      ToWorkers looked_at = *told;
+      if (options_.fault == Fault::kWritePublished) publication_laws_.Misplace(machine(), random_, looked_at);
+      Broken(publication_laws_.Check(machine(), looked_at));
+    }
+    const UntoldEffects untold{core().events(), effects, workers_.Processes()};
+    core().holds_back() ? untold_.push_back(untold) : Tell(untold);
+  }
+
+  void Tell(const UntoldEffects& untold) {
+    for (const Effect& effect : untold.effects) {
       if (const auto* told = std::get_if<ToWorkers>(&effect)) {
-        ToWorkers looked_at = *told;
-        if (options_.fault == Fault::kWritePublished) publication_laws_.Misplace(machine(), random_, looked_at);
-        Broken(publication_laws_.Check(machine(), looked_at));
-        workers_.Issued(*told);
+        workers_.Issued(*told, untold.processes);
         if (const auto* window = std::get_if<TransferWindow>(&told->message)) {
           if (!tickets_.insert(window->ticket).second)
             Broken(StrCat("ticket ", window->ticket.value, " is given again"));
@@ -248,13 +294,13 @@ class Simulation {
   }
 
   void FlushWorkers() {
-    for (auto& [index, line] : coordinator_.core().workers()) {
+    for (auto& [index, line] : core().workers()) {
       while (line.outbox.unsent() > 0 && workers_.is_connected(index)) {
         const std::shared_ptr<const WorkerMessage> message = *line.outbox.next();
         const uint64_t number = line.outbox.next_number();
         if (options_.kills_coordinator) CheckMessage(index, line.incarnation, number, *message);
         line.outbox.Sent(1);
-        workers_.Tell(index, number, message, line.reports);
+        workers_.Tell(index, number, message, line.committed_reports());
       }
     }
   }
@@ -270,7 +316,7 @@ class Simulation {
   }
 
   void TakeReport(uint64_t number, WorkerReportEvent report) {
-    const Core::WorkerLine* const line = coordinator_.core().FindWorker(report.worker);
+    const Core::WorkerLine* const line = core().FindWorker(report.worker);
     if (!is_up_ || line == nullptr || line->incarnation != report.incarnation) return;
     if (number <= line->reports) return;  // it is here already
     if (number > line->reports + 1) return Broken(StrCat("report ", number, " came after report ", line->reports));
@@ -281,7 +327,8 @@ class Simulation {
 
   void KillCoordinator(const std::string& when) {
     if (!is_up_) return;
-    Trace(StrCat("the coordinator is killed ", when));
+    ends_machine_ = options_.ends_machine && random_.OneIn(2);
+    Trace(StrCat(ends_machine_ ? "the coordinator's machine ends " : "the coordinator is killed ", when));
     is_up_ = false;
     ++coordinators_;
     publication_laws_.Goes(machine());
@@ -301,22 +348,26 @@ class Simulation {
     if (link->is_cut || link->is_silent) return;
     link->is_cut = true;
     link->to_server.pieces.clear();
-    KeepSome(link->to_client);
+    KeepSome(link->to_client, random_);
     schedule_.At(std::max(schedule_.now_us(), link->to_client.last_arrival_us) + random_.Between(1, 3000),
                  [this, link]() { LostAtClient(link); });
   }
 
   void RestartCoordinator() {
     if (options_.fault == Fault::kEffectBeforeLog) coordinator_.LoseTail();
-    Broken(coordinator_.Restart());
+    const uint64_t events = core().events();
+    Broken(ends_machine_ ? coordinator_.RestartMachine(random_) : coordinator_.Restart());
     if (!result_.status.ok()) return;
     publication_laws_.Comes(machine());
+    if (options_.ends_machine) GoOnFromDisk();
+    result_.machine_ends += ends_machine_ ? 1 : 0;
+    result_.lost_events += static_cast<int64_t>(events - core().events());
     ++result_.restarts;
     is_up_ = true;
     paused_us_ += schedule_.now_us() - killed_us_;
     const uint64_t next_epoch = epoch() + (options_.fault == Fault::kKeepEpoch ? 0 : 1);
     Trace(StrCat("a coordinator of epoch ", next_epoch, " goes on"));
-    Apply(StartedEvent{next_epoch, coordinator_.core().peer_key()});
+    Apply(StartedEvent{next_epoch, core().peer_key()});
     std::vector<std::pair<SessionId, uint64_t>> connected;
     for (const auto& [id, entry] : machine().sessions()) {
       Session& session = At(static_cast<int>(id.value) - 1);
@@ -325,28 +376,30 @@ class Simulation {
       if (entry.connected) connected.emplace_back(id, entry.connection);
     }
     for (const auto& [id, connection] : connected) Apply(ConnectionLostEvent{id, connection});
-    std::vector<WorkerIndex> here;
-    for (const auto& [index, worker] : machine().workers()) {
-      if (worker.state != WorkerState::kDead) here.push_back(index);
+    if (lacks_ && is_up_) FindWhatTheLogLacks();
+    for (int32_t i = 0; i < kWorkers; ++i) {
+      if (machine().workers().at(WorkerIndex(i)).state != WorkerState::kDead) Apply(WorkerHeardEvent{WorkerIndex(i)});
     }
-    for (const WorkerIndex worker : here) Apply(WorkerHeardEvent{worker});
-    if (is_up_) workers_.FindCoordinator();
+    if (!is_up_) return;
+    SyncNow();
+    workers_.FindCoordinator();
   }
 
   void TakeSnapshot() {
     ++result_.snapshots;
+    SyncNow();
     Broken(coordinator_.TakeSnapshot());
   }
 
   std::optional<uint64_t> Rejoin(const SimulatedWorkers::Rejoin& worker) {
-    Core::WorkerLine* const line = coordinator_.core().FindWorker(worker.worker);
+    Core::WorkerLine* const line = core().FindWorker(worker.worker);
     if (line == nullptr || line->incarnation != worker.incarnation) return std::nullopt;
     if (worker.reported < line->reports && options_.fault != Fault::kForgetTaken) {
       Broken(StrCat("worker ", worker.worker.value, " has sent ", worker.reported, " reports, and more are here"));
     }
     Broken(line->outbox.Resume(worker.taken));
     result_.reports_again += static_cast<int64_t>(worker.reported - line->reports);
-    return options_.fault == Fault::kForgetReports ? 0 : line->reports;
+    return options_.fault == Fault::kForgetReports ? 0 : line->committed_reports();
   }
 
   void OnEnd(const EndSession& end) {
@@ -408,7 +461,7 @@ class Simulation {
       const auto message = reader.getRoot<wire::ToCoordinator>();
       if (message.isAcknowledge()) {
         session.acknowledged = std::max(session.acknowledged, message.getAcknowledge());
-        Broken(coordinator_.core().Acknowledge(session.id, message.getAcknowledge()));
+        Broken(core().Acknowledge(session.id, message.getAcknowledge()));
       } else {
         TakeBatch(session, message.getBatch());
       }
@@ -423,7 +476,9 @@ class Simulation {
     const std::string text = TextOf(*records);
     const uint64_t number = batch.getNumber();
     if (batch.getEpoch() != epoch()) return Broken(StrCat("batch ", number, " is for epoch ", batch.getEpoch()));
-    const uint64_t before = machine().sessions().at(session.id).last_batch;
+    const auto entry = machine().sessions().find(session.id);
+    if (entry == machine().sessions().end()) return;  // its end is not committed yet
+    const uint64_t before = entry->second.last_batch;
     if (!Apply(BatchEvent{session.id, number, *std::move(records)}, &batch)) return;
     ++result_.batches;
     Trace(StrCat("session ", session.id.value, " batch ", number, ": ", text));
@@ -462,7 +517,7 @@ class Simulation {
     if (session.at_client != link) return;
     Broken(session.client.Take(bytes));
     if (options_.fault == Fault::kRepeatEvent && random_.OneIn(20)) session.client.RepeatEvent();
-    CompareEvents(session);
+    Broken(CompareEvents(session));
     BringUploads(session, link->session);
     SendBatches(session);  // for which credit may have come
     if (is_settling_ || random_.OneIn(3)) Send(link, &Link::to_server, session.client.Acknowledgement());
@@ -488,38 +543,17 @@ class Simulation {
     }
   }
 
-  void CompareEvents(Session& session) {
-    const std::vector<std::string>& came = session.client.events();
-    for (; session.compared < came.size(); ++session.compared) {
-      const size_t at = session.begin + session.compared;
-      const std::string sent = at < session.sent.size() ? session.sent[at].text : "nothing";
-      if (came[session.compared] == sent) continue;
-      return Broken(StrCat("event ", session.compared + 1, " of session ", session.id.value, " came out as ",
-                           came[session.compared], " and was sent as ", sent));
-    }
-  }
-
   // After any byte of what is on its way, in each direction.
   void Cut(const LinkPointer& link) {
     if (link->is_cut) return;
     link->is_cut = true;
     for (Pipe Link::*way : {&Link::to_server, &Link::to_client}) {
       Pipe& pipe = (*link).*way;
-      KeepSome(pipe);
+      KeepSome(pipe, random_);
       // Each end hears of it by itself, after what came.
       const int64_t heard_us = std::max(schedule_.now_us(), pipe.last_arrival_us) + random_.Between(1, 8000);
       schedule_.At(heard_us,
                    [this, link, way]() { way == &Link::to_server ? LostAtServer(link) : LostAtClient(link); });
-    }
-  }
-
-  void KeepSome(Pipe& pipe) {
-    int64_t bytes = 0;
-    for (const std::string& piece : pipe.pieces) bytes += static_cast<int64_t>(piece.size());
-    size_t kept = static_cast<size_t>(random_.Below(bytes + 1));
-    for (std::string& piece : pipe.pieces) {
-      piece.resize(std::min(piece.size(), kept));
-      kept -= piece.size();
     }
   }
 
@@ -563,7 +597,7 @@ class Simulation {
   void Welcome(int index, int process, uint64_t last_event) {
     Session& session = At(index);
     if (session.is_over || session.process != process) return;
-    if (!is_up_) return DialIn(random_.Between(100, 3000), index);
+    if (!is_up_ || !machine().sessions().contains(session.id)) return DialIn(random_.Between(100, 3000), index);
     const bool is_first = !std::exchange(session.was_welcomed, true);
     if (session.at_server) Cut(std::exchange(session.at_server, nullptr));
     auto link = std::make_shared<Link>();
@@ -590,18 +624,19 @@ class Simulation {
       schedule_.In(random_.Between(1, 5000), [this, link]() { LostAtServer(link); });
       return DialIn(random_.Between(100, 9000), index);
     }
-    schedule_.In(random_.Between(10, 2000),
-                 [this, link, process, last_batch]() { Connected(link, process, last_batch); });
+    schedule_.In(random_.Between(10, 2000), [this, link, process, last_batch, event = core().events()]() {
+      ConnectedAfter(event, link, process, last_batch);
+    });
   }
 
-  // The events that come out of a process that has seen nothing yet: those that nobody has acknowledged, behind the
-  // event that it knows.
-  void BeginBehind(Session& session) {
-    const uint64_t known = std::max(session.acknowledged, session.client.last_event());
-    const auto first = std::find_if(session.sent.begin(), session.sent.end(),
-                                    [known](const Session::Sent& sent) { return sent.number > known; });
-    session.begin = static_cast<size_t>(first - session.sent.begin());
-    session.compared = 0;
+  // The answer tells of the events up to this one.
+  void ConnectedAfter(uint64_t event, const LinkPointer& link, int process, uint64_t last_batch) {
+    if (!core().holds_back() || link->coordinator != coordinators_ || core().committed() >= event) {
+      return Connected(link, process, last_batch);
+    }
+    core().Want();
+    BeginSync();
+    schedule_.In(100, [=, this]() { ConnectedAfter(event, link, process, last_batch); });
   }
 
   void Connected(const LinkPointer& link, int process, uint64_t last_batch) {
@@ -713,8 +748,7 @@ class Simulation {
 
   void Close(Session& session) {
     if (session.is_over) return;
-    Trace(StrCat("session ", session.id.value, " is closed"));
-    session.is_closed = true;
+    if (!std::exchange(session.is_closed, true)) Trace(StrCat("session ", session.id.value, " is closed"));
     if (Apply(SessionClosedEvent{session.id})) return;
     schedule_.In(1000, [this, &session]() { Close(session); });
   }
@@ -724,50 +758,13 @@ class Simulation {
     Trace("nothing new from here on");
     is_settling_ = true;
     schedule_.In(kSettlingUs, [this]() {
-      for (Session& session : sessions_) CheckSettled(session);
+      for (Session& session : sessions_) Broken(CheckSettled(session, machine(), OutboxOf(session)));
       for (Session& session : sessions_) Close(session);
       schedule_.In(kSettlingUs, [this]() { is_over_ = true; });
     });
   }
 
   // ---- laws ---------------------------------------------------------------------------------------
-
-  void CheckSettled(const Session& session) {
-    if (session.is_over) return;
-    const std::string name = StrCat("session ", session.id.value, ": ");
-    if (session.has_stopped) return Broken(name + "its client has stopped, and it is there");
-    const size_t made = session.client.batches().size();
-    if (session.taken != made) return Broken(StrCat(name, made, " batches were made, ", session.taken, " taken"));
-    const size_t came = session.client.events().size();
-    if (session.begin + came != session.sent.size()) {
-      return Broken(StrCat(name, session.sent.size() - session.begin, " events were sent, ", came, " came out"));
-    }
-    const std::set<uint64_t> open = session.client.open_requests();
-    if (!open.empty()) return Broken(StrCat(name, "request ", *open.begin(), " is not answered"));
-    if (const size_t left = OutboxOf(session).size(); left > 0) {
-      return Broken(StrCat(name, left, " events are not acknowledged"));
-    }
-    const SessionEntry& entry = machine().sessions().at(session.id);
-    if (!entry.queue.empty()) return Broken(name + "records wait in its queue");
-    if (entry.parked_weight > 0) return Broken(name + "reads wait beside its queue");
-    if (entry.tickets > 0) return Broken(StrCat(name, entry.tickets, " tickets are open"));
-    if (!session.client.has_credit()) return Broken(name + "all is taken up, and its client has no credit");
-  }
-
-  static void AddTexts(const Effects& effects, std::vector<std::string>& texts) {
-    for (const Effect& effect : effects) texts.push_back(ToText(effect));
-  }
-
-  void CheckReplay() {
-    StateMachine again(SimulatedConfig(options_.seed));
-    std::vector<std::string> texts;
-    for (auto& [now_us, event] : events_) AddTexts(again.Apply(now_us, std::move(event)), texts);
-    for (size_t i = 0; i < std::max(texts.size(), texts_.size()); ++i) {
-      if (i < texts.size() && i < texts_.size() && texts[i] == texts_[i]) continue;
-      return Broken(StrCat("a replay's effect ", i, " is ", i < texts.size() ? texts[i] : "not there", ", and was ",
-                           i < texts_.size() ? texts_[i] : "not there"));
-    }
-  }
 
   SimulationOptions options_;
   Generator random_;
@@ -777,8 +774,12 @@ class Simulation {
   std::array<Session, kSessions> sessions_;
   SimulatedWorkers workers_;
   uint64_t newest_connection_ = 0;
-  bool is_up_ = true;     // the coordinator is there
-  int coordinators_ = 0;  // those before it
+  bool is_up_ = true;  // the coordinator is there
+  bool is_syncing_ = false, lacks_ = false;
+  bool ends_machine_ = false;  // the coordinator that went, with its machine
+  std::deque<UntoldEffects> untold_;
+  std::vector<TenantLimits> limits_;  // the newest
+  int coordinators_ = 0;              // those before it
   int64_t killed_us_ = 0;
   int64_t paused_us_ = 0;       // without a coordinator
   std::set<TicketId> tickets_;  // that were given

@@ -23,6 +23,10 @@
 // whole event; that each message of a worker, and each report, is taken once, in order, as it was first made; that
 // epochs, incarnations, ordinals and tickets are never given again.
 //
+// With `ends_machine` the log is at the level `disk`: effects wait for a sync, which takes a while, and the
+// coordinator's machine may end, with what it had written behind the last one, or with any part of that. Workers and
+// clients are on others. Then whatever one of them has heard of has to be there.
+//
 // The same seed gives the same run, text for text.
 
 #include <cstdint>
@@ -57,6 +61,7 @@ enum class Fault : uint8_t {
   kForgetReports,       // the next one says to workers that it has none of their reports
   kKeepEpoch,           // the next one has the epoch of the one before
   kSkipBehindSnapshot,  // a restart from a snapshot leaves out the first event behind it
+  kEffectBeforeSync,    // what an event leads to leaves before the event is on the disk
 };
 
 struct SimulationOptions {
@@ -66,7 +71,9 @@ struct SimulationOptions {
   bool replays = false;  // all events once more in the end: the effects have to be the same
   bool kills_coordinator = false;
   bool takes_snapshots = false;  // beside it: then a restart is from the last one
-  size_t torn_records = 0;       // with a log: of so many records one is torn at each of its bytes in the end; 0: none
+  bool ends_machine =
+      false;  // beside it: the log is at the level `disk`, and half of the times all is lost behind its last sync
+  size_t torn_records = 0;  // with a log: of so many records one is torn at each of its bytes in the end; 0: none
 };
 
 struct SimulationResult {
@@ -92,6 +99,9 @@ struct SimulationResult {
   int64_t spills = 0;        // buffers that went to files of a worker, or came back
   int64_t publications = 0;  // that are left in the end, when no session is
   int64_t restarts = 0;      // of the coordinator
+  int64_t machine_ends = 0;  // of them, with the machine
+  int64_t lost_events = 0;   // by these
+  int64_t syncs = 0;
   int64_t torn_events = 0;
   int64_t snapshots = 0;
   int64_t messages_again = 0;  // of workers, from another coordinator

@@ -93,6 +93,51 @@ TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorIsKilled) {
   EXPECT_GT(sum.collectives, 50);
 }
 
+TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorsMachineEnds) {
+  SimulationResult sum;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const SimulationResult result = Simulate({.seed = seed,
+                                              .kills_coordinator = true,
+                                              .takes_snapshots = seed % 3 != 0,
+                                              .ends_machine = true,
+                                              .torn_records = seed % 50 == 0 ? size_t{40} : 0});
+    ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
+    sum.restarts += result.restarts;
+    sum.machine_ends += result.machine_ends;
+    sum.lost_events += result.lost_events;
+    sum.syncs += result.syncs;
+    sum.snapshots += result.snapshots;
+    sum.messages_again += result.messages_again;
+    sum.reports_again += result.reports_again;
+    sum.resent_batches += result.resent_batches;
+    sum.instances += result.instances;
+    sum.attached += result.attached;
+  }
+  EXPECT_GT(sum.restarts, 600);
+  EXPECT_GT(sum.machine_ends, 300);
+  EXPECT_GT(sum.lost_events, 300);
+  EXPECT_GT(sum.syncs, 10'000);
+  EXPECT_GT(sum.snapshots, 500);
+  EXPECT_GT(sum.messages_again, 100);
+  EXPECT_GT(sum.reports_again, 50);
+  EXPECT_GT(sum.resent_batches, 100);
+  EXPECT_GT(sum.instances, 5000);
+}
+
+TEST(SimulationTest, AnEffectThatLeavesBeforeItsSyncIsSeen) {
+  std::set<std::string> found;
+  int broken = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const SimulationResult result =
+        Simulate({.seed = seed, .fault = Fault::kEffectBeforeSync, .kills_coordinator = true, .ends_machine = true});
+    if (result.status.ok()) continue;
+    ++broken;
+    found.insert(std::string(result.status.message()));
+  }
+  EXPECT_GT(broken, 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the worker has taken messages up to")));
+}
+
 TEST(SimulationTest, ASeedIsOneRun) {
   for (uint64_t seed : {3, 17, 2024}) {
     const SimulationResult result = Simulate({.seed = seed});

@@ -7,8 +7,9 @@ A round holds if no client ever gets a wrong number, every error is one that a f
 end the cluster has all its workers, computes, and has its memory back. Else it says its seed and what happened, and
 `--rounds 1 --seed SEED` makes the same plan again (when each op meets a fault is up to the machine).
 
-`--kill coordinator,worker,client` kills these alone. With the coordinator among them the cluster has a state folder, and
-another coordinator goes on with it. Where it alone is killed no client may see an error at all."""
+`--kill coordinator,worker,up,client` kills these alone. With the coordinator among them the cluster has a state folder, and
+another coordinator goes on with it. Where it alone is killed no client may see an error at all. With `up` it is `tessera up`
+that keeps the cluster: it starts the others again, and it is started again on its folder, where all tensors are lost by name."""
 
 import argparse
 import os
@@ -37,7 +38,7 @@ END_SECONDS = 60
 # What a fault may end an op with. A session whose connection is cut is closed from then on.
 EXPLAINED = (ts.UnavailableError, ts.DeadlineExceededError, ts.CancelledError)
 FAULTS = ("worker", "stop", "client", "cut")
-KILLED = ("coordinator", "worker", "client")
+KILLED = ("coordinator", "worker", "up", "client")
 LEASE_SECONDS = 10  # with a state folder: of a client that is killed
 
 
@@ -128,7 +129,7 @@ def client(address, seed, explained=EXPLAINED):
     print(f"done {steps} {failures}", flush=True)
 
 
-# ---- the cluster and its rounds
+# ---- clusters and their rounds
 
 
 class Cluster:
@@ -168,6 +169,10 @@ class Cluster:
         command += ["--outlive", "60"] if self.outlives else []
         with open(f"{self.folder}/worker{index}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stderr=log)
+
+    def kill_worker(self, index):
+        self.workers[index].kill()
+        self.restart_worker(index)
 
     def restart_worker(self, index):
         """Once the coordinator knows that the old one is dead."""
@@ -209,6 +214,54 @@ class Cluster:
             process.kill()
             process.wait()
         self.coordinator.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class UpCluster(Cluster):
+    """One that `tessera up` keeps: it starts what is killed, and is started again when it is."""
+
+    def __init__(self, transport, kill):
+        self.folder = tempfile.mkdtemp(prefix="tessera-faults-")
+        self.transport, self.kill = transport, kill
+        self.start_up()
+        self.session = ts.connect(self.address)
+
+    def start_up(self):
+        command = [BINARIES / "client/cli/tessera", "up", f"--workers={WORKERS}", "--memory=256MiB", f"--transport={self.transport}",
+                   f"--state={self.folder}/state", f"--listen=unix:{self.folder}/coordinator.sock"]
+        with open(f"{self.folder}/up.log", "ab") as log:
+            self.up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "TESSERA_BIN_DIR": str(BINARIES)})
+        self.address = self.up.stdout.readline().strip()
+        if not self.address:
+            raise Wrong("tessera up does not start")
+
+    def processes(self, name):
+        children = pathlib.Path(f"/proc/{self.up.pid}/task/{self.up.pid}/children").read_text().split()
+        return [int(child) for child in children if pathlib.Path(f"/proc/{child}/comm").read_text().startswith(name)]
+
+    def restart_coordinator(self):
+        for pid in self.processes("tessera-coordin"):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_worker(self, index):
+        for pid in self.processes("tessera-worker")[index:index + 1]:
+            os.kill(pid, signal.SIGKILL)
+
+    def restart_up(self):
+        self.up.kill()
+        self.up.wait()
+        self.up.stdout.close()
+        lock = int(pathlib.Path(f"{self.folder}/state/lock").read_text())
+        wait_until(lambda: not pathlib.Path(f"/proc/{lock}").exists(), "the coordinator of a killed up has ended")
+        self.start_up()
+
+    def is_whole(self):
+        return self.states() == ["alive"] * WORKERS
+
+    def stop(self):
+        self.up.terminate()
+        self.up.wait()
+        self.up.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -256,8 +309,10 @@ def run_round(cluster, seed, told):
                 cluster.restart_coordinator()
             elif fault == "worker":
                 told.append(f"{at:.2f} s: worker {index} is killed, and starts again")
-                cluster.workers[index].kill()
-                cluster.restart_worker(index)
+                cluster.kill_worker(index)
+            elif fault == "up":
+                told.append(f"{at:.2f} s: tessera up is killed, and starts again")
+                cluster.restart_up()
             elif fault == "stop":
                 told.append(f"{at:.2f} s: worker {index} is stopped for {pause:.2f} s")
                 stopped.append(cluster.workers[index])
@@ -290,10 +345,11 @@ def run(rounds, seed, transport, kill=()):
     cluster, steps = None, 0
     try:
         for number in range(rounds):
-            if cluster is None or number % ROUNDS_PER_CLUSTER == 0:
+            has_up = "up" in kill
+            if cluster is None or has_up or number % ROUNDS_PER_CLUSTER == 0:  # up starts each a few times alone
                 if cluster is not None:
                     cluster.stop()
-                cluster = Cluster(transport, kill)
+                cluster = (UpCluster if has_up else Cluster)(transport, kill)
             told = []
             try:
                 cluster.check()
@@ -313,7 +369,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--transport", choices=["shm", "ucx"], default="shm")
-    parser.add_argument("--kill", type=lambda text: tuple(text.split(",")), default=(), metavar="coordinator,worker,client",
+    parser.add_argument("--kill", type=lambda text: tuple(text.split(",")), default=(), metavar="coordinator,worker,up,client",
                         help="kill these alone")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,5 +1,7 @@
 #include "server/coordinator/rpc/core.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "schemas/types/status_macros.h"
@@ -50,13 +52,54 @@ Core::WorkerLine* Core::FindWorker(WorkerIndex worker) {
   return found == workers_.end() ? nullptr : &found->second;
 }
 
-absl::StatusOr<Core::Consequences> Core::Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch) {
-  if (journal_) TESSERA_RETURN_IF_ERROR(journal_->Append(now_us, event, batch));
+absl::StatusOr<Core::Consequences> Core::Apply(int64_t now_us, Event& event, const wire::Batch::Reader* batch,
+                                               JournalWriter::Words came) {
+  if (journal_ && committed_ > marked_) {
+    TESSERA_RETURN_IF_ERROR(journal_->AppendCommitted(now_us, committed_));
+    marked_ = committed_;
+  }
+  if (journal_) TESSERA_RETURN_IF_ERROR(journal_->Append(now_us, event, batch, came));
+  const bool is_report = std::holds_alternative<WorkerReportEvent>(event);
   Consequences consequences;
   Effects effects = Enter(now_us, std::move(event));
   if (see_) see_(effects);
+  if (holds_back_ && (is_report || !effects.empty())) wanted_ = events_;
   Route(std::move(effects), consequences);
-  return consequences;
+  if (!holds_back_ || consequences.is_empty()) return consequences;
+  held_.emplace_back(events_, std::move(consequences));
+  return Consequences{};
+}
+
+void Core::HoldBack() {
+  holds_back_ = true;
+  committed_ = wanted_ = marked_ = events_;
+}
+
+Core::Consequences Core::Commit(uint64_t events) {
+  committed_ = std::max(committed_, std::min(events, events_));
+  for (auto& [id, session] : sessions_) session.outbox.Commit(committed_);
+  for (auto& [index, worker] : workers_) {
+    worker.outbox.Commit(committed_);
+    worker.held_reports.Commit(committed_);
+  }
+  Consequences due;
+  for (; !held_.empty() && held_.front().first <= committed_; held_.pop_front()) {
+    Consequences& freed = held_.front().second;
+    std::move(freed.ended.begin(), freed.ended.end(), std::back_inserter(due.ended));
+    std::move(freed.victims.begin(), freed.victims.end(), std::back_inserter(due.victims));
+  }
+  return due;
+}
+
+std::optional<EndSession> Core::TakeRefusal(SessionId session) {
+  if (held_.empty() || held_.back().first != events_) return std::nullopt;
+  std::vector<EndSession>& ended = held_.back().second.ended;
+  const auto found =
+      std::find_if(ended.begin(), ended.end(), [session](const EndSession& end) { return end.session == session; });
+  if (found == ended.end()) return std::nullopt;
+  EndSession refusal = std::move(*found);
+  ended.erase(found);
+  return refusal;
 }
 
 void Core::Replay(int64_t now_us, Event event) {
@@ -95,6 +138,7 @@ Effects Core::Enter(int64_t now_us, Event event) {
     WorkerLine& line = workers_[joined->worker];
     line = WorkerLine{};
     line.incarnation = joined->incarnation;
+    line.epoch = machine_.given().epoch;
   } else if (const auto* lost = std::get_if<WorkerLostEvent>(&event)) {
     const WorkerLine* line = FindWorker(lost->worker);
     if (line != nullptr && line->incarnation == lost->incarnation) workers_.erase(lost->worker);
@@ -102,6 +146,7 @@ Effects Core::Enter(int64_t now_us, Event event) {
     WorkerLine* line = FindWorker(report->worker);
     if (line != nullptr && line->incarnation == report->incarnation) {
       ++line->reports;
+      line->held_reports.Add(HeldEvent());
       line->outbox.Taken(report->taken);
     }
   }
@@ -115,10 +160,10 @@ void Core::Route(Effects effects, Consequences& consequences) {
     if (auto* to_workers = std::get_if<ToWorkers>(&effect)) {
       const auto message = std::make_shared<const WorkerMessage>(std::move(to_workers->message));
       for (const WorkerIndex worker : *to_workers->workers) {
-        if (WorkerLine* line = FindWorker(worker)) line->outbox.Add(message);
+        if (WorkerLine* line = FindWorker(worker)) line->outbox.Add(message, HeldEvent());
       }
     } else if (auto* to_client = std::get_if<ToClient>(&effect)) {
-      sessions_[to_client->session].outbox.Add(std::move(to_client->event));
+      sessions_[to_client->session].outbox.Add(std::move(to_client->event), HeldEvent());
     } else if (auto* end = std::get_if<EndSession>(&effect)) {
       consequences.ended.push_back(std::move(*end));
     } else if (auto* victim = std::get_if<KillWorker>(&effect)) {

@@ -49,6 +49,21 @@ class SessionServer final : public wire::Session::Server {
     admission_.Dismiss();
   }
 
+  // Where effects are held back an answer waits for the commit of what it tells, and the next call for the answer: a
+  // session holds one that can't be sent.
+  DispatchCallResult dispatchCall(uint64_t interface, uint16_t method,
+                                  capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) override {
+    if (!hub_.holds_back()) return wire::Session::Server::dispatchCall(interface, method, context);
+    auto done = turn_.addBranch()
+                    .then([this, interface, method, context]() mutable {
+                      return wire::Session::Server::dispatchCall(interface, method, context).promise;
+                    })
+                    .then([this]() { return hub_.WhenCommitted(); })
+                    .fork();
+    turn_ = done.addBranch().catch_([](kj::Exception&&) {}).fork();
+    return {done.addBranch(), false};
+  }
+
   void End(absl::Status reason) {
     ended_ = std::move(reason);
     place_ = nullptr;
@@ -178,6 +193,7 @@ class SessionServer final : public wire::Session::Server {
   Acceptor::Admission admission_;
   TenantsEdge::Place place_;
   absl::Status ended_;
+  kj::ForkedPromise<void> turn_ = kj::Promise<void>(kj::READY_NOW).fork();
 };
 
 class MembershipServer final : public wire::Membership::Server {
@@ -258,7 +274,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     results.setSession(kj::mv(server));
     results.setLinkKey(opened.link_key);
     DescribeWelcome(hub_, opened, results.initWelcome());
-    return kj::READY_NOW;
+    return hub_.WhenCommitted();
   }
 
   kj::Promise<void> join(JoinContext context) override {
@@ -296,7 +312,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     welcome.setReported(joined->reported);
     results.setMembership(kj::heap<MembershipServer>(hub_, joined->worker, joined->incarnation));
     results.setLinkKey(joined->link_key);
-    return kj::READY_NOW;
+    return hub_.WhenCommitted();
   }
 
   kj::Promise<void> enroll(EnrollContext context) override {

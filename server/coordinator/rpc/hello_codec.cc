@@ -20,9 +20,10 @@ absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::
 }
 
 absl::Status CheckVersion(std::string_view who, uint32_t version) {
-  if (version == wire::PROTOCOL_VERSION) return absl::OkStatus();
-  return absl::FailedPreconditionError(StrCat(who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION,
-                                              ", the other side ", version, "; use the same release on both"));
+  if (version >= kOldestProtocolVersion && version <= wire::PROTOCOL_VERSION) return absl::OkStatus();
+  return absl::FailedPreconditionError(StrCat(
+      who, ": this server speaks protocol version ", wire::PROTOCOL_VERSION, " and the one before, the other side ",
+      version, version > wire::PROTOCOL_VERSION ? "; upgrade the server first" : "; use the server's release"));
 }
 
 absl::StatusOr<ClientHello> DecodeClientHello(wire::ClientHello::Reader reader, std::string_view tenant,

@@ -3,8 +3,6 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <csignal>
-#include <cstdlib>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -29,8 +27,6 @@ constexpr auto kTick = 50 * kj::MILLISECONDS;
 constexpr int64_t kMaxFailureBytes = 1024;  // of a tensor's event that says why it failed, about
 constexpr int64_t kRestUs = 1'000'000;
 constexpr int64_t kMaxPauseUs = 1'000'000;  // docs/limits.md: max_pause
-constexpr timespec kLogRetryPause{0, 200'000'000};
-constexpr int64_t kLogComplaintUs = 10'000'000;
 
 void SendEnded(MessageLink& link, const absl::Status& reason) {
   capnp::MallocMessageBuilder message(FirstSegmentWords(1, kWordsPerMessage));
@@ -51,6 +47,7 @@ Hub::Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort&
     : options_(options),
       manager_(manager),
       timer_(timer),
+      port_(port),
       linger_(port),
       started_(timer.now()),
       core_(std::move(core)),
@@ -96,41 +93,19 @@ int64_t Hub::NowUs() {
   return began_us_ + uptime_us - paused_us_;
 }
 
-void Hub::Apply(Event event, const wire::Batch::Reader* batch) {
+void Hub::Apply(Event event, const wire::Batch::Reader* batch, JournalWriter::Words came) {
+  AwaitSlowSync();
   const int64_t began_ns = MonotonicNs();
   KJ_DEFER(loop_ns_ += MonotonicNs() - began_ns);
-  absl::StatusOr<Core::Consequences> consequences = core_->Apply(NowUs(), event, batch);
+  absl::StatusOr<Core::Consequences> consequences = core_->Apply(NowUs(), event, batch, came);
   while (!consequences.ok()) {
     AwaitLog(consequences.status());
-    consequences = core_->Apply(NowUs(), event, batch);
+    consequences = core_->Apply(NowUs(), event, batch, came);
   }
   if (state_ != nullptr) state_->Spent(MonotonicNs() - began_ns);
   Carry(*std::move(consequences));
+  BeginSync();
   if (machine_.has_more()) GoOn();
-}
-
-// With --state nothing is done that is not in the log: until it can be written this process takes nothing, and says so.
-// Its workers and clients keep what they have to say.
-void Hub::AwaitLog(const absl::Status& why) {
-  if (options_.state_folder.empty()) {
-    spdlog::error("{}; going on without a journal", std::string(why.message()));
-    return core_->StopLogging();
-  }
-  const int64_t now_us = UptimeUs();
-  if (now_us - log_complaint_us_ >= kLogComplaintUs || log_complaint_us_ == 0) {
-    spdlog::error("{}; nothing is admitted until that is mended", std::string(why.message()));
-    log_complaint_us_ = now_us;
-  }
-  manager_.Alive();
-  // KJ's loop doesn't turn meanwhile, and takes no signal.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  if (sigtimedwait(&signals, nullptr, &kLogRetryPause) > 0) {
-    spdlog::error("ending; the log has all that anybody has heard of");
-    std::_Exit(1);
-  }
 }
 
 // By the timer: sockets are looked at before it fires.
@@ -149,7 +124,9 @@ void Hub::Carry(Core::Consequences consequences) {
       Record({"end", end.tenant, "", end.session.value, end.name, "allowed", std::string(end.reason.message())});
     }
     FlushSession(end.session);
-    EndLink(end.session, end.reason);
+    const auto link = sessions_.find(end.session);
+    const bool is_refused = link != sessions_.end() && !link->second.refusal.ok();
+    EndLink(end.session, is_refused ? link->second.refusal : end.reason);
     core_->Drop(end.session);
   }
   Flush();
@@ -184,7 +161,15 @@ void Hub::Flush() {
 
 void Hub::Refuse(SessionId session, const absl::Status& reason) {
   LogRefusal(StrCat("session ", session.value), StdView(reason.message()));
-  EndLink(session, reason);
+  CloseFor(session, reason);
+}
+
+// Its client hears why when the event is committed.
+void Hub::CloseFor(SessionId session, const absl::Status& reason) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || !found->second.refusal.ok()) return;
+  if (!machine_.sessions().contains(session)) return EndLink(session, reason);
+  found->second.refusal = reason;
   Apply(SessionClosedEvent{session});
 }
 
@@ -283,9 +268,7 @@ void Hub::StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> 
   if (!IsCurrent(session, connection)) return;
   SessionLink& link = sessions_.at(session);
   link.link = kj::heap<MessageLink>(kj::mv(stream), &unfinished_);
-  link.link->Start({[this, session](capnp::MessageReader& message) {
-                      return TakeFromClient(session, message.getRoot<wire::ToCoordinator>());
-                    },
+  link.link->Start({[this, session](capnp::MessageReader& message) { return TakeFromClient(session, message); },
                     [this, session, connection](absl::Status status) {
                       const bool is_cut = status.ok() || absl::IsUnavailable(status);
                       if (!is_cut && IsCurrent(session, connection)) return Refuse(session, status);
@@ -295,8 +278,10 @@ void Hub::StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> 
   FlushSession(session);
 }
 
-kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoordinator::Reader message) {
+kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, capnp::MessageReader& came) {
+  const auto message = came.getRoot<wire::ToCoordinator>();
   SessionLink& link = sessions_.at(session);
+  if (!link.refusal.ok()) return nullptr;  // it is over, and its client hears so soon
   link.heard_us = began_us_ + last_uptime_us_ - paused_us_;
   if (message.isAcknowledge()) {
     if (const absl::Status status = core_->Acknowledge(session, message.getAcknowledge()); !status.ok()) {
@@ -307,7 +292,7 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
   // A batch that comes while the process stops is not taken: with --state its client sends it to the next one.
   const bool is_held = is_stopping_ && message.isBatch();
   const absl::Status status = is_held             ? absl::OkStatus()
-                              : message.isBatch() ? TakeBatch(session, message.getBatch())
+                              : message.isBatch() ? TakeBatch(session, message.getBatch(), came)
                                                   : absl::InvalidArgumentError("a message of an unknown kind");
   if (!status.ok()) Refuse(session, status);
   auto found = sessions_.find(session);
@@ -317,14 +302,15 @@ kj::Maybe<kj::Promise<void>> Hub::TakeFromClient(SessionId session, wire::ToCoor
   return kj::mv(room.promise);
 }
 
-absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch) {
+absl::Status Hub::TakeBatch(SessionId session, wire::Batch::Reader batch, capnp::MessageReader& came) {
   if (batch.getEpoch() != epoch()) {
     return absl::FailedPreconditionError(StrCat("batch ", batch.getNumber(), " is for epoch ", batch.getEpoch(),
                                                 " of the coordinator; this is ", epoch()));
   }
   TESSERA_ASSIGN_OR_RETURN(auto records, DecodeRecords(batch));
   linger_.Begin();
-  Apply(BatchEvent{session, batch.getNumber(), std::move(records)}, &batch);
+  const bool is_one = came.getSegment(1) == nullptr;
+  Apply(BatchEvent{session, batch.getNumber(), std::move(records)}, &batch, is_one ? came.getSegment(0) : nullptr);
   return absl::OkStatus();
 }
 
@@ -340,6 +326,10 @@ absl::StatusOr<Hub::Opened> Hub::OpenSession(SessionOpenedEvent event, std::func
   event.connection = ConnectSession(event.session, link);
   Opened opened{event.session, link.secret, event.connection, link.link_key};
   Apply(event);
+  if (const std::optional<EndSession> refusal = core_->TakeRefusal(event.session); refusal.has_value()) {
+    EndLink(event.session, refusal->reason);
+    core_->Drop(event.session);
+  }
   TESSERA_RETURN_IF_ERROR(refused);
   sessions_.at(opened.session).on_end = std::move(on_end);
   return opened;
@@ -349,9 +339,9 @@ absl::StatusOr<Hub::Opened> Hub::ResumeSession(const ResumeRequest& resume, cons
                                                std::function<void(absl::Status)> on_end) {
   const SessionId session = resume.session;
   auto found = sessions_.find(session);
-  if (found == sessions_.end() || found->second.secret != resume.secret ||
-      machine_.sessions().at(session).info.role != holder.role ||
-      machine_.sessions().at(session).info.tenant != holder.tenant) {
+  const auto entry = machine_.sessions().find(session);
+  if (found == sessions_.end() || entry == machine_.sessions().end() || found->second.secret != resume.secret ||
+      entry->second.info.role != holder.role || entry->second.info.tenant != holder.tenant) {
     return absl::NotFoundError(
         StrCat("connect: no session ", session.value, " with this secret is here; its lease may be over"));
   }
@@ -372,8 +362,7 @@ absl::Status Hub::CloseByAdmin(SessionId session, SessionId by) {
     return absl::NotFoundError(StrCat("close: session ", session.value, " is not here"));
   }
   spdlog::info("session {} is closed by the admin of session {}", session.value, by.value);
-  EndLink(session, absl::CancelledError("an admin closed the session"));
-  Apply(SessionClosedEvent{session});
+  CloseFor(session, absl::CancelledError("an admin closed the session"));
   return absl::OkStatus();
 }
 
@@ -397,8 +386,9 @@ void Hub::LoseSilent() {
   const int64_t now_us = NowUs();
   std::vector<std::pair<SessionId, uint64_t>> silent;
   for (const auto& [session, link] : sessions_) {
-    if (!link.is_connected || now_us - link.heard_us <= limit_us) continue;
-    silent.emplace_back(session, machine_.sessions().at(session).connection);
+    const auto entry = machine_.sessions().find(session);
+    if (!link.is_connected || now_us - link.heard_us <= limit_us || entry == machine_.sessions().end()) continue;
+    silent.emplace_back(session, entry->second.connection);
   }
   for (const auto& [session, connection] : silent) {
     spdlog::warn("session {}: its client has said nothing for {} s (session_silence)", session.value,
@@ -442,17 +432,13 @@ kj::Promise<void> Hub::RunTicks() {
                      manager_.Alive();
                    }
                    MayRest() ? Flush() : Apply(TickEvent{});
-                   if (state_ != nullptr) state_->Tick(*core_);
+                   SnapshotWhenDue();
                  })) {
       spdlog::error("tick failed: {}", exception->getDescription().cStr());
     }
     ticking_ = false;
     return RunTicks();
   });
-}
-
-void Hub::SaveNow() {
-  if (state_ != nullptr) state_->SaveNow(*core_);
 }
 
 void Hub::taskFailed(kj::Exception&& exception) { spdlog::error("task failed: {}", exception.getDescription().cStr()); }

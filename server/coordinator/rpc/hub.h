@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <kj/async-unix.h>
 #include <kj/async.h>
 #include <kj/io.h>
 #include <kj/time.h>
@@ -33,6 +34,7 @@ class Timer;
 
 namespace tessera {
 
+class LogSync;
 class StateFolder;
 
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
@@ -48,10 +50,14 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   Hub(const CoordinatorOptions& options, kj::Timer& timer, kj::UnixEventPort& port, std::unique_ptr<Core> core,
       const ServerManager& manager);
 
-  void Apply(Event event, const wire::Batch::Reader* batch = nullptr);
+  void Apply(Event event, const wire::Batch::Reader* batch = nullptr, JournalWriter::Words came = nullptr);
   kj::Promise<void> RunTicks();
   // Its core's log is in this folder, and snapshots are to be. The folder outlives the hub.
-  void KeepIn(StateFolder& folder) { state_ = &folder; }
+  void KeepIn(StateFolder& folder);
+  // When all events that there are now are committed: what an answer tells may be lost before. At once where effects
+  // are not held back.
+  kj::Promise<void> WhenCommitted();
+  bool holds_back() const { return core_->holds_back(); }
   // A snapshot of all, as the process ends; with a folder.
   void SaveNow();
 
@@ -157,6 +163,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
     SessionOutbox* outbox = nullptr;  // the core's; it stays there until the link is gone
     std::function<void(absl::Status)> on_end;
     kj::Maybe<kj::Own<kj::PromiseFulfiller<void>>> room;  // for whom the link's reading waits
+    absl::Status refusal;                                 // why it is being ended from here
   };
   void BookUsage();
   void GoOnWithSessions();
@@ -175,15 +182,25 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   bool MayRest();
   // Sessions whose clients have said nothing for too long.
   void LoseSilent();
-  kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, wire::ToCoordinator::Reader message);
+  kj::Maybe<kj::Promise<void>> TakeFromClient(SessionId session, capnp::MessageReader& came);
   // Ends the session, for what its client sent.
   void Refuse(SessionId session, const absl::Status& reason);
-  absl::Status TakeBatch(SessionId session, wire::Batch::Reader batch);
+  absl::Status TakeBatch(SessionId session, wire::Batch::Reader batch, capnp::MessageReader& came);
   absl::Status TakeReported(WorkerIndex worker, uint64_t incarnation, wire::Reported::Reader reported);
   // Lets go of a link that may be calling this very moment.
   void Retire(kj::Own<MessageLink> link);
   bool HasRoom(SessionId session) const;
+  void CloseFor(SessionId session, const absl::Status& reason);
+  // hub_commit.cc
   void AwaitLog(const absl::Status& why);
+  void BeginSync();
+  kj::Promise<void> WatchSync();
+  // A sync has ended: what it covers may leave.
+  void TakeSync();
+  void AwaitSlowSync();
+  void AwaitSyncEnd();
+  void CommitAll();
+  void SnapshotWhenDue();
   void Carry(Core::Consequences consequences);
   // Goes on with what the machine has left, when others have had their turn.
   void GoOn();
@@ -207,6 +224,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   CoordinatorOptions options_;
   const ServerManager& manager_;
   kj::Timer& timer_;
+  kj::UnixEventPort& port_;
   LoopLinger linger_;
   kj::TimePoint started_;
   int64_t last_uptime_us_ = 0;
@@ -214,6 +232,10 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   int64_t loop_ns_ = 0;
   std::unique_ptr<Core> core_;
   StateFolder* state_ = nullptr;
+  bool is_sync_due_ = false;
+  LogSync* sync_ = nullptr;  // null: an event is committed when it is in the log
+  kj::Own<kj::UnixEventPort::FdObserver> sync_ended_;
+  std::multimap<uint64_t, kj::Own<kj::PromiseFulfiller<void>>> awaiting_commit_;  // of events up to that number
   const StateMachine& machine_;
   int64_t log_complaint_us_ = 0;  // when it was said last that the log can't be written
   const int64_t began_us_;        // by the machine's clock, which goes on where a former process left it

@@ -125,7 +125,7 @@ void Hub::FlushWorkers() {
       }
       auto root = message->getRoot<wire::WorkerMessages>();
       root.setFirst(outbox.next_number());
-      root.setReported(line->reports);
+      root.setReported(line->committed_reports());
       outbox.Sent(encoded);
       link.link->Send(*message);
     }
@@ -257,6 +257,11 @@ absl::StatusOr<Hub::Joined> Hub::RejoinWorker(const WorkerJoinedEvent& event, co
   if (found == workers_.end() || line == nullptr || line->incarnation != again.incarnation || !found->second.is_away) {
     return absl::FailedPreconditionError(StrCat("join: worker ", worker.value, ", process ", again.incarnation,
                                                 " of that number, is not waited for here any more"));
+  }
+  if (again.epoch < line->epoch) {
+    return absl::FailedPreconditionError(StrCat("join: worker ", worker.value, ", process ", again.incarnation,
+                                                " of epoch ", again.epoch, ", is not the one of epoch ", line->epoch,
+                                                " that has its number"));
   }
   if (again.epoch > epoch()) {
     return absl::FailedPreconditionError(StrCat("join: worker ", worker.value, " had the coordinator of epoch ",

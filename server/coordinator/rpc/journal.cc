@@ -1,8 +1,6 @@
 #include "server/coordinator/rpc/journal.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,16 +8,14 @@
 #include <fstream>
 #include <utility>
 
+#include <capnp/any.h>
 #include <capnp/message.h>
-#include <capnp/serialize.h>
 #include <kj/io.h>
 #include <xxhash.h>
 
-#include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
 #include "schemas/session.capnp.h"
 #include "schemas/snapshot.capnp.h"
-#include "schemas/types/errors.h"
 #include "schemas/types/mesh.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -27,7 +23,6 @@
 #include "server/coordinator/rpc/mapped_log.h"
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/rpc/tenants_codec.h"
-#include "server/coordinator/state_machine.h"
 #include "server/plan/rpc/instance_codec.h"
 
 namespace tessera {
@@ -36,7 +31,6 @@ namespace {
 using Journal = wire::JournalEvent;
 
 constexpr size_t kScratchWords = 1024;
-constexpr int64_t kMaxTimeUs = int64_t{1} << 60;  // sums of two don't overflow
 
 struct EventWriter {
   Journal::Builder out;
@@ -149,95 +143,6 @@ absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
   return event;
 }
 
-// The messages of a journal that lies in memory, one after the other.
-class JournalReader {
- public:
-  explicit JournalReader(kj::ArrayPtr<const kj::byte> bytes) : bytes_(bytes) {}
-
-  bool is_at_end() const { return at_ == bytes_.size(); }
-  size_t at() const { return at_; }
-  size_t left() const { return bytes_.size() - at_; }
-  // Gives the next message to `take`. DataLoss: the bytes there are not whole (OutOfRange), or not as they were
-  // written.
-  template <typename Take>
-  absl::Status Next(const Take& take) {
-    const auto words = WordsFrom(at_);
-    TESSERA_ASSIGN_OR_RETURN(const size_t size, SizeOfNext(words));
-    if (!IsAsWritten(words, size)) return Broken();
-    absl::Status status;
-    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
-                   capnp::FlatArrayMessageReader message(words.slice(0, size), kReaderOptions);
-                   status = take(message);
-                 })) {
-      return absl::DataLossError(StrCat("journal: ", exception->getDescription().cStr()));
-    }
-    at_ += (size + 1) * sizeof(capnp::word);
-    return status;
-  }
-
-  // Whether the messages have ended, and zeros follow: a file's reserve.
-  bool IsAtReserve() const {
-    const auto words = WordsFrom(at_);
-    return words.size() > 0 && IsZero(words[0]);
-  }
-  // The bytes up to the last word that isn't zero.
-  size_t LeftBeforeReserve() const {
-    const auto words = WordsFrom(at_);
-    size_t count = words.size();
-    while (count > 0 && IsZero(words[count - 1])) --count;
-    return count * sizeof(capnp::word);
-  }
-
-  // Whether some whole message begins behind the place where the next one should.
-  bool HasLaterMessage() const {
-    for (size_t at = at_ + sizeof(capnp::word); at < bytes_.size(); at += sizeof(capnp::word)) {
-      const auto words = WordsFrom(at);
-      const absl::StatusOr<size_t> size = SizeOfNext(words);
-      if (size.ok() && *size > 1 && IsAsWritten(words, *size)) return true;
-    }
-    return false;
-  }
-  absl::Status Broken() const {
-    return absl::DataLossError(
-        StrCat("journal: what stands at byte ", at_, " of ", bytes_.size(), " is not what was written there"));
-  }
-
- private:
-  kj::ArrayPtr<const capnp::word> WordsFrom(size_t at) const {
-    return kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes_.begin() + at), (bytes_.size() - at) / 8);
-  }
-  static bool IsZero(const capnp::word& word) {
-    uint64_t value = 0;
-    std::memcpy(&value, &word, sizeof(value));
-    return value == 0;
-  }
-  static bool IsAsWritten(kj::ArrayPtr<const capnp::word> words, size_t size) {
-    uint64_t checksum = 0;
-    std::memcpy(&checksum, words.begin() + size, sizeof(checksum));
-    return checksum == XXH3_64bits(words.begin(), size * sizeof(capnp::word));
-  }
-  static constexpr capnp::ReaderOptions kReaderOptions{2 * kMaxMessageBytes / sizeof(capnp::word), 64};
-  // In words, with its segment table; the checksum follows.
-  absl::StatusOr<size_t> SizeOfNext(kj::ArrayPtr<const capnp::word> words) const {
-    const auto at = [&words](size_t index) {
-      uint32_t value = 0;
-      std::memcpy(&value, words.asBytes().begin() + index * sizeof(value), sizeof(value));
-      return value;
-    };
-    if (words.size() == 0) return absl::OutOfRangeError("");
-    const size_t segments = size_t{at(0)} + 1;
-    if (segments > kMaxSegments) return Broken();
-    size_t size = segments / 2 + 1;
-    if (size > words.size()) return absl::OutOfRangeError("");
-    for (size_t i = 1; i <= segments; ++i) size += at(i);
-    if (size >= words.size()) return absl::OutOfRangeError("");
-    return size;
-  }
-
-  kj::ArrayPtr<const kj::byte> bytes_;
-  size_t at_ = 0;
-};
-
 }  // namespace
 
 EffectsDigest::EffectsDigest() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
@@ -265,7 +170,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
   switch (reader.which()) {
     case Journal::SESSION_OPENED: {
       auto e = reader.getSessionOpened();
-      if (e.getLeaseUs() < 0 || e.getLeaseUs() > kMaxTimeUs) {
+      if (e.getLeaseUs() < 0 || e.getLeaseUs() > kMaxJournalTimeUs) {
         return absl::InvalidArgumentError(StrCat("journal: a lease of ", e.getLeaseUs(), " us"));
       }
       return SessionOpenedEvent{
@@ -313,7 +218,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     }
     case Journal::SESSION_CHARGED: {
       auto e = reader.getSessionCharged();
-      if (e.getUs() < 0 || e.getUs() > kMaxTimeUs / 2) {
+      if (e.getUs() < 0 || e.getUs() > kMaxJournalTimeUs / 2) {
         return absl::InvalidArgumentError(StrCat("journal: a session was charged ", e.getUs(), " us"));
       }
       return SessionChargedEvent{SessionId(e.getSession()), e.getUs()};
@@ -338,6 +243,7 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
     case Journal::SESSION_RESUMED:
     case Journal::SESSION_WENT_ON:
     case Journal::STARTED:
+    case Journal::COMMITTED:
     case Journal::ACKNOWLEDGED: break;
   }
   return absl::InvalidArgumentError(StrCat("journal: unknown event ", static_cast<int>(reader.which())));
@@ -387,6 +293,8 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Begin(std::unique_
   header.setConfig(ToJson(config).c_str());
   header.setSegment(place.segment);
   header.setEventsBefore(place.events_before);
+  header.setLevel(static_cast<uint8_t>(place.level));
+  header.setVersion(place.version);
   std::unique_ptr<JournalWriter> writer = GoOn(std::move(output));
   TESSERA_RETURN_IF_ERROR(writer->Write(message));
   return writer;
@@ -427,28 +335,67 @@ void JournalWriter::AddToDigest(const Effects& effects) {
 }
 
 // As capnp::messageToFlatArray has it, with the checksum behind it, in memory that is used again.
-absl::Status JournalWriter::Write(capnp::MessageBuilder& message) {
+absl::Status JournalWriter::Write(capnp::MessageBuilder& message, Words last) {
   const auto segments = message.getSegmentsForOutput();
-  flat_.resize(segments.size() / 2 + 1);
+  const size_t count = segments.size() + (last.size() > 0 ? 1 : 0);
+  flat_.resize(count / 2 + 1);
   const auto put = [this](size_t index, size_t value) {
     const auto number = static_cast<uint32_t>(value);
     std::memcpy(reinterpret_cast<char*>(flat_.data()) + index * sizeof(number), &number, sizeof(number));
   };
-  if (segments.size() % 2 == 0) put(segments.size() + 1, 0);
-  put(0, segments.size() - 1);
-  for (size_t i = 0; i < segments.size(); ++i) put(i + 1, segments[i].size());
-  for (const auto& segment : segments) {
+  if (count % 2 == 0) put(count + 1, 0);
+  put(0, count - 1);
+  const auto add = [this](Words segment) {
     const auto* const words = reinterpret_cast<const uint64_t*>(segment.begin());
     flat_.insert(flat_.end(), words, words + segment.size());
-  }
+  };
+  for (size_t i = 0; i < segments.size(); ++i) put(i + 1, segments[i].size());
+  if (last.size() > 0) put(count, last.size());
+  for (const auto& segment : segments) add(segment);
+  add(last);
   flat_.push_back(XXH3_64bits(flat_.data(), flat_.size() * sizeof(uint64_t)));
   const kj::ArrayPtr<const kj::byte> piece(reinterpret_cast<const kj::byte*>(flat_.data()),
                                            flat_.size() * sizeof(uint64_t));
   return output_->Write(kj::arrayPtr(&piece, 1));
 }
 
-absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch) {
+namespace {
+
+// In a message of one segment whose root is a ToCoordinator: where the pointer to its batch is. 0: it is none that
+// leads there directly.
+uint32_t PlaceOfBatch(JournalWriter::Words came) {
+  constexpr uint64_t kKind = 3;  // the low bits of a pointer: 0 is one to a struct
+  const auto word = [&came](size_t index) {
+    uint64_t value = 0;
+    std::memcpy(&value, came.begin() + index, sizeof(value));
+    return value;
+  };
+  if (came.size() == 0 || (word(0) & kKind) != 0) return 0;
+  const int64_t offset = static_cast<int32_t>(static_cast<uint32_t>(word(0))) >> 2;
+  const auto data_words = static_cast<int64_t>((word(0) >> 32) & 0xffff);
+  const auto pointers = static_cast<int64_t>(word(0) >> 48);
+  const int64_t place = 1 + offset + data_words;
+  if (pointers < 1 || place < 1 || place >= static_cast<int64_t>(came.size())) return 0;
+  const uint64_t batch = word(static_cast<size_t>(place));
+  return batch != 0 && (batch & kKind) == 0 ? static_cast<uint32_t>(place) : 0;
+}
+
+}  // namespace
+
+absl::Status JournalWriter::Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch, Words came) {
   capnp::MallocMessageBuilder message(scratch_);  // which leaves it as it was: zeros
+  const uint32_t place = PlaceOfBatch(came);
+  if (const auto* e = std::get_if<BatchEvent>(&event); e != nullptr && batch != nullptr && place > 0) {
+    auto root = message.initRoot<Journal>();
+    root.setNowUs(now_us);
+    auto made = root.initBatch();
+    made.setSession(e->session.value);
+    // The batch is in the second segment, which is the message that came: a far pointer leads to the pointer there.
+    constexpr uint64_t kFar = 2, kSecondSegment = uint64_t{1} << 32;
+    const uint64_t far = kFar | (uint64_t{place} << 3) | kSecondSegment;
+    std::memcpy(capnp::AnyStruct::Builder(kj::mv(made)).getDataSection().end(), &far, sizeof(far));
+    return Write(message, came);
+  }
   EncodeEvent(now_us, event, batch, message.initRoot<Journal>());
   return Write(message);
 }
@@ -463,103 +410,12 @@ absl::Status JournalWriter::AppendAcknowledged(int64_t now_us, SessionId session
   return Write(message);
 }
 
-absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal) {
-  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
-  JournalPlace place;
-  const absl::Status header = in.Next([&](capnp::MessageReader& message) {
-    const auto reader = message.getRoot<wire::SegmentHeader>();
-    place = {reader.getSegment(), reader.getEventsBefore()};
-    return absl::OkStatus();
-  });
-  if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
-  return place;
-}
-
-absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor) {
-  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
-  const absl::Status header = in.Next([&](capnp::MessageReader& message) {
-    visitor.OnConfig(ConfigFromJson(TextOf(message.getRoot<wire::JournalHeader>().getConfig())));
-    return absl::OkStatus();
-  });
-  if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
-  JournalEnd end;
-  int64_t now_us = 0;
-  const auto take = [&](capnp::MessageReader& message) -> absl::Status {
-    const auto reader = message.getRoot<Journal>();
-    if (reader.getNowUs() < now_us || reader.getNowUs() > kMaxTimeUs) {
-      return absl::InvalidArgumentError(StrCat("journal: the time is ", reader.getNowUs(), " after ", now_us));
-    }
-    now_us = reader.getNowUs();
-    if (reader.isAcknowledged()) {
-      const auto acknowledged = reader.getAcknowledged();
-      visitor.OnAcknowledged(SessionId(acknowledged.getSession()), acknowledged.getEvent());
-      return absl::OkStatus();
-    }
-    TESSERA_ASSIGN_OR_RETURN(Event event, DecodeEvent(reader));
-    visitor.OnEvent(now_us, std::move(event));
-    ++end.events;
-    return absl::OkStatus();
-  };
-  while (!in.is_at_end()) {
-    const bool is_at_reserve = in.IsAtReserve();
-    const absl::Status status = is_at_reserve ? absl::OutOfRangeError("") : in.Next(take);
-    if (absl::IsOutOfRange(status)) {
-      // The end of a process tears the last message alone: with a whole one behind it, this one's size is wrong.
-      if (in.HasLaterMessage()) return in.Broken();
-      end.torn_bytes = is_at_reserve ? in.LeftBeforeReserve() : in.left();
-      break;
-    }
-    if (!status.ok()) return WithMessage(status, StrCat(StdView(status.message()), "; event ", end.events));
-  }
-  end.whole_bytes = in.at();
-  return end;
-}
-
-namespace {
-
-class Replayer final : public JournalVisitor {
- public:
-  void OnConfig(const CoordinatorConfig& config) override { machine_ = std::make_unique<StateMachine>(config); }
-  void OnEvent(int64_t now_us, Event event) override { digest_.Add(machine_->Apply(now_us, std::move(event))); }
-  void OnAcknowledged(SessionId, uint64_t) override {}
-  ReplayResult ResultAt(const JournalEnd& end) const {
-    return {end.events, digest_.count(), digest_.Hex(), machine_->given(), end.torn_bytes};
-  }
-
- private:
-  std::unique_ptr<StateMachine> machine_;
-  EffectsDigest digest_;
-};
-
-}  // namespace
-
-absl::StatusOr<ReplayResult> ReplayBytes(absl::Span<const std::byte> journal) {
-  Replayer replayer;
-  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(journal, replayer));
-  return replayer.ResultAt(end);
-}
-
-absl::StatusOr<ReplayResult> ReplayJournal(const std::string& path) {
-  Replayer replayer;
-  TESSERA_ASSIGN_OR_RETURN(const JournalEnd end, ReadJournal(path, replayer));
-  return replayer.ResultAt(end);
-}
-
-absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor) {
-  const kj::AutoCloseFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat found {};
-  if (fd.get() < 0 || fstat(fd, &found) != 0) {
-    return absl::NotFoundError(StrCat("journal: can't read ", path, ": ", std::strerror(errno)));
-  }
-  if (!S_ISREG(found.st_mode)) return absl::InvalidArgumentError(StrCat("journal: ", path, " is no file"));
-  const auto size = static_cast<size_t>(found.st_size);
-  if (size == 0) return absl::InvalidArgumentError(StrCat("journal: ", path, " is empty"));
-  void* const start = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (start == MAP_FAILED) {
-    return absl::UnavailableError(StrCat("journal: can't map ", path, ": ", std::strerror(errno)));
-  }
-  KJ_DEFER(munmap(start, size));
-  return ReadJournal(absl::Span<const std::byte>(static_cast<const std::byte*>(start), size), visitor);
+absl::Status JournalWriter::AppendCommitted(int64_t now_us, uint64_t events) {
+  capnp::MallocMessageBuilder message(scratch_);
+  auto record = message.initRoot<Journal>();
+  record.setNowUs(now_us);
+  record.setCommitted(events);
+  return Write(message);
 }
 
 }  // namespace tessera

@@ -21,6 +21,7 @@
 #include "server/coordinator/config.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/rpc/versions.h"
 
 struct XXH3_state_s;
 
@@ -53,10 +54,17 @@ class JournalOutput {
   virtual absl::Status Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) = 0;
 };
 
+inline constexpr int64_t kMaxJournalTimeUs = int64_t{1} << 60;  // sums of two don't overflow
+
+// What the log survives: the end of every process, or that of the machine, too.
+enum class LogLevel : uint8_t { kProcess, kDisk };
+
 // Where in a log of several segments a journal begins.
 struct JournalPlace {
   uint64_t segment = 0;  // 0: it is the only one
   uint64_t events_before = 0;
+  LogLevel level = LogLevel::kProcess;
+  uint32_t version = kLogVersion;
 };
 
 class JournalWriter {
@@ -75,16 +83,22 @@ class JournalWriter {
   // request.
   ~JournalWriter();
 
-  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). Unavailable, and nothing is kept of the
-  // event, when the file can't be written.
-  absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch);
+  // A batch is kept as it came (`batch` is not null exactly for a BatchEvent). `came`: the message of one segment in
+  // which it did, which is then copied as it is; empty: the batch is copied value by value. Unavailable, and nothing is
+  // kept of the event, when the file can't be written.
+  using Words = kj::ArrayPtr<const capnp::word>;
+  absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch, Words came = nullptr);
   // Notes that a client has its session's events up to there.
   absl::Status AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event);
+  // Notes that so many events, from the first segment on, are on the disk. What is damaged up to there is a loss;
+  // behind it the end of the machine may have left any hole.
+  absl::Status AppendCommitted(int64_t now_us, uint64_t events);
   void AddToDigest(const Effects& effects);
 
  private:
   explicit JournalWriter(std::unique_ptr<JournalOutput> output);
-  absl::Status Write(capnp::MessageBuilder& message);
+  // `last`: words of one more segment.
+  absl::Status Write(capnp::MessageBuilder& message, Words last = nullptr);
   std::unique_ptr<JournalOutput> output_;
   kj::Array<capnp::word> scratch_;  // of a message that is made, zeros between two
   std::vector<uint64_t> flat_;      // one message as it is written
@@ -105,13 +119,15 @@ struct JournalEnd {
   uint64_t whole_bytes = 0;
   uint64_t torn_bytes = 0;  // behind them: of an event that was not written whole, when the process ended
 };
+// At the level `disk` the torn bytes may hold whole events, behind one that is not.
 // NotFound or Unavailable for a file that can't be read, InvalidArgument for one that isn't a journal, DataLoss where
 // it is not as it was written.
 absl::StatusOr<JournalEnd> ReadJournal(const std::string& path, JournalVisitor& visitor);
 // Reads a journal that is in memory, aligned to 8 bytes.
 absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor);
 
-// InvalidArgument for one that does not begin as a journal.
+// InvalidArgument for one that does not begin as a journal, FailedPrecondition for a version that this program doesn't
+// read.
 absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal);
 
 struct ReplayResult {

@@ -22,6 +22,7 @@ struct CoordinatorOptions {
   uint64_t epoch = 0;             // of this process: larger than that of any before
   double lease_s = 0;             // default of a session on a unix socket without a name
   std::string state_folder;       // of the log that a restart goes on with; empty: none is kept
+  bool syncs_state = false;       // the log survives the machine, too: the level `disk`
   double snapshot_after_s = 1.5;  // of work behind the last snapshot; docs/limits.md: snapshot_after
   double long_lease_s = 3600;     // of one with a name, or from elsewhere
   // A client that says nothing for so long loses its connection; 0: never.

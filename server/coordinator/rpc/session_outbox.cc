@@ -52,9 +52,10 @@ int64_t BytesOf(const SessionEvent& event) {
 
 }  // namespace
 
-void SessionOutbox::Add(SessionEvent event) {
+void SessionOutbox::Add(SessionEvent event, uint64_t of_event) {
   bytes_ += BytesOf(event);
   events_.push_back(std::move(event));
+  held_.Add(of_event);
 }
 
 void SessionOutbox::PopFront() {
@@ -63,14 +64,15 @@ void SessionOutbox::PopFront() {
 }
 
 bool SessionOutbox::CanWait() const {
-  if (events_.size() - sent_ >= kMaxQuietEvents) return false;
-  return std::all_of(events_.begin() + static_cast<ptrdiff_t>(sent_), events_.end(),
+  if (sendable() - sent_ >= kMaxQuietEvents) return false;
+  const auto end = events_.begin() + static_cast<ptrdiff_t>(sendable());
+  return std::all_of(events_.begin() + static_cast<ptrdiff_t>(sent_), end,
                      [](const SessionEvent& event) { return std::holds_alternative<BatchDoneEvent>(event.body); });
 }
 
 bool SessionOutbox::NextMessage(Quiet quiet, std::optional<capnp::MallocMessageBuilder>& message) {
-  if (sent_ == events_.size() || (quiet == Quiet::kMayWait && CanWait())) return false;
-  const size_t count = std::min(events_.size() - sent_, kMaxEventsPerMessage);
+  if (sent_ == sendable() || (quiet == Quiet::kMayWait && CanWait())) return false;
+  const size_t count = std::min(sendable() - sent_, kMaxEventsPerMessage);
   message.emplace(FirstSegmentWords(count, kWordsPerEvent));
   auto list = message->initRoot<wire::ToClient>().initEvents(static_cast<unsigned>(count));
   for (unsigned i = 0; i < count; ++i) EncodeSessionEvent(events_[sent_ + i], list[i]);
@@ -87,7 +89,7 @@ void SessionOutbox::Acknowledge(uint64_t number) {
 
 void SessionOutbox::Resume(uint64_t last_event) {
   Disconnected();
-  while (!events_.empty() && events_.front().number <= last_event) PopFront();
+  while (sendable() > 0 && events_.front().number <= last_event) PopFront();
 }
 
 }  // namespace tessera

@@ -8,6 +8,8 @@
 //   outbox.Acknowledge(number);      // the client has the events up to there
 //   outbox.Disconnected();           // what was sent and not acknowledged is to be sent again
 //   outbox.Resume(last_event);       // the client that comes back has the events up to there
+//   outbox.Add(event, 7);            // of the machine's event 7, before whose commit it is not sent
+//   outbox.Commit(7);
 //
 // Law: each event stays here until the client has said that it has it, and on every connection they are sent once and
 // in order, from the first that is here. So a client that drops what it has, by number, gets each once.
@@ -21,12 +23,15 @@
 #include <capnp/message.h>
 
 #include "server/coordinator/effects.h"
+#include "server/coordinator/rpc/held_back.h"
 
 namespace tessera {
 
 class SessionOutbox {
  public:
-  void Add(SessionEvent event);
+  // `of_event`: of the machine, whose commit it waits for; 0: for nothing.
+  void Add(SessionEvent event, uint64_t of_event = 0);
+  void Commit(uint64_t events) { held_.Commit(events); }
 
   // Whether a few answers to batches, which only bound what is in flight, may wait for something else to say.
   enum class Quiet : uint8_t { kMayWait, kNow };
@@ -46,11 +51,13 @@ class SessionOutbox {
  private:
   friend class Snapshot;
   bool CanWait() const;
+  size_t sendable() const { return events_.size() - held_.count(); }
   void PopFront();
 
   std::deque<SessionEvent> events_;  // not acknowledged
   int64_t bytes_ = 0;                // of them all
   size_t sent_ = 0;                  // of them, on this connection
+  HeldBack held_;                    // the last ones
 };
 
 }  // namespace tessera

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/coordinator/rpc/core.h"
+#include "server/coordinator/rpc/versions.h"
 
 namespace tessera {
 
@@ -34,6 +35,7 @@ class Snapshot {
   struct Place {
     uint64_t segment = 0;  // the log's, whose first event comes next
     uint64_t events = 0;   // that led to it
+    uint32_t version = kSnapshotVersion;
   };
   using Write = std::function<absl::Status(kj::ArrayPtr<const kj::byte>)>;
   // Calls `write` for each piece, in order; its first error ends it.
@@ -43,7 +45,8 @@ class Snapshot {
     std::unique_ptr<Core> core;  // without a log
     Place place;
   };
-  // DataLoss, with the byte, for what is not as it was written; FailedPrecondition for another version.
+  // DataLoss, with the byte, for what is not as it was written; FailedPrecondition for a version that this program
+  // doesn't read.
   static absl::StatusOr<Loaded> Load(absl::Span<const std::byte> bytes);
 
   // XXH3 of the state machine's parts: equal for equal state, however it came to be.

@@ -114,13 +114,10 @@ absl::Status Snapshot::Decoder::TakeWork(Part::Reader part) {
 }
 
 absl::Status Snapshot::Decoder::Header(wire::SnapshotHeader::Reader in) {
-  if (in.getVersion() != kSnapshotVersion) {
-    return absl::FailedPreconditionError(
-        StrCat("it is of version ", in.getVersion(), "; this program reads version ", kSnapshotVersion));
-  }
+  TESSERA_RETURN_IF_ERROR(CheckFileVersion("it", in.getVersion(), kOldestSnapshotVersion, kSnapshotVersion));
   core_ = std::make_unique<Core>(ConfigFromJson(TextOf(in.getConfig())), nullptr);
   machine_ = &core_->machine_;
-  place_ = {in.getSegment(), in.getEvents()};
+  place_ = {in.getSegment(), in.getEvents(), in.getVersion()};
   core_->events_ = place_.events;
   return absl::OkStatus();
 }
@@ -362,6 +359,7 @@ absl::Status Snapshot::Decoder::WorkerLines(Rows<wire::SnapshotWorkerLine> rows)
     Core::WorkerLine& line = core_->workers_[WorkerIndex(in.getWorker())];
     line.incarnation = in.getIncarnation();
     line.reports = in.getReports();
+    line.epoch = in.getEpoch();
     line.outbox.first_ = in.getFirst();
     for (const auto message : in.getMessages()) {
       TESSERA_ASSIGN_OR_RETURN(WorkerMessage decoded, DecodeWorkerMessage(message));

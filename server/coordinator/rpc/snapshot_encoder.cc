@@ -54,7 +54,7 @@ void Snapshot::Encoder::Put(capnp::MessageBuilder& message) {
 void Snapshot::Encoder::Header(const Place& place) {
   One([&](Part::Builder part) {
     auto header = part.initHeader();
-    header.setVersion(kSnapshotVersion);
+    header.setVersion(place.version);
     header.setConfig(ToJson(machine_.config_));
     header.setSegment(place.segment);
     header.setEvents(place.events);
@@ -446,6 +446,7 @@ void Snapshot::Encoder::Lines() {
       out.setWorker(index.value);
       out.setIncarnation(line.incarnation);
       out.setReports(line.reports);
+      out.setEpoch(line.epoch);
       out.setFirst(line.outbox.first_);
       auto messages = out.initMessages(static_cast<unsigned>(line.outbox.messages_.size()));
       for (unsigned i = 0; i < messages.size(); ++i) EncodeWorkerMessage(*line.outbox.messages_[i], messages[i]);

@@ -8,8 +8,6 @@
 
 namespace tessera {
 
-inline constexpr uint32_t kSnapshotVersion = 2;
-
 inline kj::StringPtr Text(const std::string& text) { return {text.c_str(), text.size()}; }
 inline kj::ArrayPtr<const kj::byte> Bytes(const std::string& bytes) {
   return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};

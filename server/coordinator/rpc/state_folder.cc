@@ -34,6 +34,7 @@ constexpr size_t kWriteBytes = size_t{1} << 20;
 constexpr int kChildNiceness = 10;
 constexpr int64_t kRestsPerSnapshot = 4;  // of its own time, before the next one
 constexpr int64_t kRetryNs = 10'000'000'000;
+constexpr int64_t kLookNs = 200'000'000;  // between two looks whether the log is there
 
 }  // namespace
 
@@ -67,6 +68,11 @@ absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
   return StateFolder(path, kj::mv(lock));
 }
 
+void StateFolder::SetLevel(LogLevel level) {
+  level_ = level;
+  sync_ = level == LogLevel::kDisk ? std::make_unique<LogSync>() : nullptr;
+}
+
 namespace {
 
 // A folder of a version that had no segments.
@@ -94,7 +100,8 @@ void RemoveBegun(const std::string& folder) {
 
 struct Loaded {
   std::unique_ptr<Core> core;
-  uint64_t segment = 1;  // to be read next
+  uint64_t segment = 1;                 // to be read next
+  LogLevel level = LogLevel::kProcess;  // of the last segment that was read
 };
 
 // The newest snapshot that is whole. One that is not is told, and the one before it is as good with more of the log.
@@ -136,6 +143,7 @@ absl::StatusOr<JournalEnd> ReadSegments(const StateFiles& files, Loaded& loaded)
       return absl::DataLossError(StrCat(found->second, ": it says that it is segment ", place->segment, ", after ",
                                         place->events_before, " events; segment ", number, " follows ", events));
     }
+    loaded.level = place->level;
     absl::StatusOr<Core::Recovered> recovered = Core::RecoverFrom(file.bytes(), std::move(loaded.core));
     if (!recovered.ok()) return in_file(recovered.status());
     loaded.core = std::move(recovered->core);
@@ -159,6 +167,7 @@ absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig&
   if (files.segments.empty() && files.snapshots.empty()) {
     auto core = std::make_unique<Core>(config, nullptr);
     TESSERA_RETURN_IF_ERROR(BeginSegment(*core));
+    if (sync_ != nullptr) core->HoldBack();
     return core;
   }
   const int64_t began_ns = MonotonicNs();
@@ -171,6 +180,8 @@ absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig&
   const std::string& log = files.segments.at(segment_);
   TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Continue(log, end.whole_bytes));
   loaded.core->LogTo(std::move(journal));
+  TESSERA_RETURN_IF_ERROR(
+      TakeLevel(*loaded.core, loaded.level, is_from_snapshot && end.events == 0 && end.torn_bytes == 0));
   const StateMachine& machine = loaded.core->machine();
   size_t tensors = 0;
   for (const auto& [id, session] : machine.sessions()) tensors += session.tensors.size();
@@ -190,6 +201,20 @@ absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig&
   return std::move(loaded.core);
 }
 
+// What a former process left in the log may not be on the disk, and a sync that succeeds now proves nothing where one
+// of its own had failed: so the state is written once more.
+absl::Status StateFolder::TakeLevel(Core& core, LogLevel former, bool is_on_disk) {
+  if (former != level_ || (sync_ != nullptr && !is_on_disk)) TESSERA_RETURN_IF_ERROR(BeginSegment(core));
+  if (sync_ == nullptr) return absl::OkStatus();
+  if (former != level_ || !is_on_disk) {
+    TESSERA_RETURN_IF_ERROR(WriteSnapshot(core));
+    DropOld();
+  }
+  TESSERA_RETURN_IF_ERROR(sync_->GoOnIn(SegmentPath(path_, segment_)));
+  core.HoldBack();
+  return absl::OkStatus();
+}
+
 // ---- snapshots ----------------------------------------------------------------------------------
 
 absl::Status StateFolder::BeginSegment(Core& core) {
@@ -197,14 +222,19 @@ absl::Status StateFolder::BeginSegment(Core& core) {
   const std::string begun = path + ".begun";
   // Under its name it has a header, whenever this process ends.
   TESSERA_RETURN_IF_ERROR(
-      JournalWriter::Create(begun, core.machine().config(), JournalDigest::kNone, {segment_ + 1, core.events()})
+      JournalWriter::Create(begun, core.machine().config(), JournalDigest::kNone, {segment_ + 1, core.events(), level_})
           .status());
+  if (sync_ != nullptr) TESSERA_RETURN_IF_ERROR(SyncFile(begun));
   struct stat header {};
   if (stat(begun.c_str(), &header) != 0 || rename(begun.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(StrCat("can't rename ", begun, ": ", std::strerror(errno)));
   }
   // It is there from now on, whether it can be written to or not.
   ++segment_;
+  if (sync_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(SyncFolder(path_));
+    TESSERA_RETURN_IF_ERROR(sync_->GoOnIn(path));
+  }
   TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Continue(path, static_cast<uint64_t>(header.st_size)));
   core.LogTo(std::move(journal));
   return absl::OkStatus();
@@ -239,11 +269,25 @@ absl::Status StateFolder::WriteSnapshot(const Core& core) const {
   TESSERA_RETURN_IF_ERROR(flush());
   if (fsync(fd) != 0) return failed("write");
   if (rename(begun.c_str(), path.c_str()) != 0) return failed("rename");
+  return SyncFolder(path_);
+}
+
+absl::Status StateFolder::CheckThere() {
+  if (MonotonicNs() - looked_ns_ < kLookNs) return absl::OkStatus();
+  const std::string path = SegmentPath(path_, segment_);
+  if (access(path.c_str(), W_OK) != 0) {
+    return absl::UnavailableError(StrCat("journal: ", path, " is not there any more: ", std::strerror(errno)));
+  }
+  looked_ns_ = MonotonicNs();
   return absl::OkStatus();
 }
 
+bool StateFolder::WantsSnapshot() {
+  return !IsBusy() && tail_ns_ >= snapshot_after_ns_ && MonotonicNs() >= not_before_ns_;
+}
+
 void StateFolder::Tick(Core& core) {
-  if (IsBusy() || tail_ns_ < snapshot_after_ns_ || MonotonicNs() < not_before_ns_) return;
+  if (!WantsSnapshot()) return;
   if (const absl::Status status = BeginSegment(core); !status.ok()) return CannotSave(std::string(status.message()));
   tail_ns_ = 0;
   ForkChild(core);
@@ -287,12 +331,26 @@ bool StateFolder::IsBusy() {
   return false;
 }
 
+void StateFolder::EndChild() {
+  if (child_ == 0) return;
+  kill(child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+  child_ = 0;
+}
+
+absl::Status StateFolder::Mend(Core& core) {
+  EndChild();
+  if (!is_mending_) TESSERA_RETURN_IF_ERROR(BeginSegment(core));
+  is_mending_ = true;
+  TESSERA_RETURN_IF_ERROR(WriteSnapshot(core));
+  is_mending_ = false;
+  tail_ns_ = 0;
+  DropOld();
+  return absl::OkStatus();
+}
+
 void StateFolder::SaveNow(Core& core) {
-  if (child_ != 0) {
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = 0;
-  }
+  EndChild();
   absl::Status status = BeginSegment(core);
   if (status.ok()) status = WriteSnapshot(core);
   if (!status.ok()) return CannotSave(std::string(status.message()));
@@ -365,6 +423,7 @@ std::string DescribeSegment(const std::string& path) {
   const absl::StatusOr<JournalEnd> end = ReadJournal(file->bytes(), counter);
   if (!end.ok()) return StrCat(size, "not usable: ", std::string(end.status().message()));
   return StrCat(size, end->events, " events after ", place->events_before,
+                place->level == LogLevel::kDisk ? ", at the level disk" : "",
                 end->torn_bytes == 0 ? "" : StrCat(", and ", end->torn_bytes, " torn bytes, which a start cuts off"));
 }
 

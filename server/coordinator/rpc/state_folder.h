@@ -9,6 +9,8 @@
 //   folder.Tick(*core);     // now and then: a snapshot begins when reading the log's tail would take long
 //   folder.SaveNow(*core);  // as the process ends
 //
+// At the level `disk` the core holds its effects back, and sync() brings the log onto the disk (log_sync.h).
+//
 // A snapshot is written by a forked child, under another name until it is whole. The last two are kept, with the
 // segments of the log behind the older one. Files: state_files.h.
 
@@ -23,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "server/coordinator/config.h"
 #include "server/coordinator/rpc/core.h"
+#include "server/coordinator/rpc/log_sync.h"
 #include "server/coordinator/rpc/state_files.h"
 
 namespace tessera {
@@ -36,14 +39,28 @@ class StateFolder {
   // A snapshot begins when the events behind the last one took so long, which is about what reading them would take.
   void SnapshotAfter(double seconds) { snapshot_after_ns_ = static_cast<int64_t>(seconds * 1e9); }
 
+  // Before Load. `process` where it isn't called.
+  void SetLevel(LogLevel level);
+  // Null at the level `process`.
+  LogSync* sync() const { return sync_.get(); }
+
   // The core to which the newest whole snapshot and the log behind it lead, or one with a fresh log. Lines in the
   // process's log say which. DataLoss, with file and byte, where the log is not as it was written or a segment is
-  // missing.
+  // missing. At the level `disk` all of it is on the disk then: what a former process had not brought there is in a new
+  // snapshot.
   absl::StatusOr<std::unique_ptr<Core>> Load(const CoordinatorConfig& config);
 
   // The events since the last call took so long.
   void Spent(int64_t ns) { tail_ns_ += ns; }
+  // A snapshot begins, where one is to (WantsSnapshot). At the level `disk` all events are committed before.
   void Tick(Core& core);
+  // Unavailable while the log's file is not at its place: the disk is gone, or somebody took the folder away. Looks now
+  // and then.
+  absl::Status CheckThere();
+  bool WantsSnapshot();
+  // A sync has failed, and all that the core has gets onto the disk in another file: a snapshot. Unavailable: it
+  // doesn't yet; to be called again.
+  absl::Status Mend(Core& core);
   // A snapshot by this process, which may take seconds. A line says where it can't be.
   void SaveNow(Core& core);
 
@@ -52,11 +69,15 @@ class StateFolder {
   // The log goes on in the next segment, at whose beginning the snapshot is to be.
   absl::Status BeginSegment(Core& core);
   absl::Status WriteSnapshot(const Core& core) const;
+  // A core that was loaded goes on at this folder's level. `is_on_disk`: at the level `disk` nothing of it was lacking
+  // there.
+  absl::Status TakeLevel(Core& core, LogLevel former, bool is_on_disk);
   void ForkChild(const Core& core);
   // Whether a child is at work.
   bool IsBusy();
   // The newest snapshot is there: files that nobody needs any more go.
   void DropOld() const;
+  void EndChild();
   void CannotSave(const std::string& why);
 
   std::string path_;
@@ -64,6 +85,10 @@ class StateFolder {
   int64_t snapshot_after_ns_ = INT64_MAX;
   int64_t tail_ns_ = 0;
   uint64_t segment_ = 0;  // the log's last one
+  LogLevel level_ = LogLevel::kProcess;
+  std::unique_ptr<LogSync> sync_;
+  int64_t looked_ns_ = 0;    // whether the log is there
+  bool is_mending_ = false;  // a segment was begun for it
   pid_t child_ = 0;
   int64_t began_ns_ = 0;       // the child
   int64_t not_before_ns_ = 0;  // a snapshot

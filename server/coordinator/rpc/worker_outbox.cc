@@ -15,12 +15,12 @@ void WorkerOutbox::Taken(uint64_t number) {
 }
 
 absl::Status WorkerOutbox::Resume(uint64_t number) {
-  const uint64_t last = first_ + messages_.size() - 1;
+  const uint64_t last = first_ + messages_.size() - held_.count() - 1;
   if (number + 1 < first_ || number > last) {
     return absl::DataLossError(StrCat("join: the worker has taken messages up to ", number, "; those from ", first_,
                                       " to ", last, " are here"));
   }
-  sent_ = messages_.size();
+  sent_ = messages_.size() - held_.count();
   Taken(number);
   Disconnected();
   return absl::OkStatus();

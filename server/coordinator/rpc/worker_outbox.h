@@ -8,6 +8,8 @@
 //   outbox.Sent(count);              // so many of them it was given
 //   outbox.Taken(number);            // the worker has taken those up to there
 //   outbox.Disconnected();           // what it has not taken is to be sent again
+//   outbox.Add(message, 7);          // of event 7: it is not unsent before
+//   outbox.Commit(7);
 //
 // Messages have dense numbers, from 1 for each process of a worker. Law: each stays here until the worker has said that
 // it has taken it, and on every link they are sent once and in order.
@@ -18,6 +20,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "server/coordinator/rpc/held_back.h"
 #include "server/plan/worker_message.h"
 
 namespace tessera {
@@ -26,9 +29,14 @@ class WorkerOutbox {
  public:
   using Messages = std::deque<std::shared_ptr<const WorkerMessage>>;
 
-  void Add(std::shared_ptr<const WorkerMessage> message) { messages_.push_back(std::move(message)); }
+  // `event`: it waits for that one's commit; 0: for nothing.
+  void Add(std::shared_ptr<const WorkerMessage> message, uint64_t event = 0) {
+    messages_.push_back(std::move(message));
+    held_.Add(event);
+  }
+  void Commit(uint64_t events) { held_.Commit(events); }
 
-  size_t unsent() const { return messages_.size() - sent_; }
+  size_t unsent() const { return messages_.size() - held_.count() - sent_; }
   Messages::const_iterator next() const { return messages_.begin() + static_cast<ptrdiff_t>(sent_); }
   uint64_t next_number() const { return first_ + sent_; }
   void Sent(size_t count) { sent_ += count; }
@@ -48,6 +56,7 @@ class WorkerOutbox {
   Messages messages_;
   uint64_t first_ = 1;  // number of the first that is here
   size_t sent_ = 0;     // of those here, on this link
+  HeldBack held_;       // the last ones
 };
 
 }  // namespace tessera

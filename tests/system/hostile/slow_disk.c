@@ -1,7 +1,8 @@
 // A disk that is slow, or away: preloaded into a worker (LD_PRELOAD), it stands before the C library's calls about files.
 // A call on a path at or below SLOW_DISK_PREFIX is written to the file SLOW_DISK_LOG, a line "thread call path", and then
 // waits for as long as the file SLOW_DISK_HANG is there and names it ("pread fsync"), or is empty. A pread, pwrite or
-// fallocate that the file SLOW_DISK_FAIL names in the same way fails, as those of a broken or a full disk. Others pass.
+// fallocate that the file SLOW_DISK_FAIL names in the same way fails, as those of a broken or a full disk; so do an fsync, an
+// fdatasync and a fork, but only where their names stand there. Others pass.
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,6 +39,13 @@ static int is_named(const char* variable, const char* call) {
   raw(SYS_close, fd, 0, 0, 0);
   names[length < 0 ? 0 : length] = '\0';
   return length <= 0 || strstr(names, call) != NULL;
+}
+
+// As is_named, and an empty file names none.
+static int is_spelled(const char* variable, const char* call) {
+  struct stat info;
+  const char* const path = getenv(variable);
+  return path != NULL && REAL(stat)(path, &info) == 0 && info.st_size > 0 && is_named(variable, call);
 }
 
 static void wait_and_log(const char* call, const char* path) {
@@ -154,11 +162,17 @@ ssize_t pwrite64(int fd, const void* from, size_t size, off64_t offset) {
 }
 int fsync(int fd) {
   meet_fd("fsync", fd);
+  if (is_spelled("SLOW_DISK_FAIL", "fsync")) return fail(EIO);
   return REAL(fsync)(fd);
 }
 int fdatasync(int fd) {
   meet_fd("fdatasync", fd);
+  if (is_spelled("SLOW_DISK_FAIL", "fdatasync")) return fail(EIO);
   return REAL(fdatasync)(fd);
+}
+pid_t fork(void) {
+  if (is_spelled("SLOW_DISK_FAIL", "fork")) return fail(EAGAIN);
+  return REAL(fork)();
 }
 int syncfs(int fd) {
   meet_fd("syncfs", fd);

@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -142,6 +145,106 @@ TEST(CoreTest, AFlippedBitAnywhereIsToldAndNothingBegins) {
                                  << " torn bytes";
     ASSERT_TRUE(absl::IsDataLoss(recovered.status()) || absl::IsInvalidArgument(recovered.status()))
         << recovered.status();
+  }
+  unlink(path.c_str());
+}
+
+// What a core may send now: messages to workers, and events to sessions in messages.
+size_t Sendable(Core& core) {
+  size_t count = 0;
+  for (const auto& [index, line] : core.workers()) count += line.outbox.unsent();
+  for (const auto& [id, session] : core.machine().sessions()) {
+    core.outbox(id).Disconnected();
+    std::optional<capnp::MallocMessageBuilder> message;
+    while (core.outbox(id).NextMessage(SessionOutbox::Quiet::kNow, message)) ++count;
+    core.outbox(id).Disconnected();
+  }
+  return count;
+}
+
+TEST(CoreTest, EffectsThatAreHeldBackLeaveWithTheirCommitAndTheSameOnes) {
+  Core held(StoryConfig(), nullptr), other(StoryConfig(), nullptr);
+  held.HoldBack();
+  uint64_t waiting = 0, ended = 0, other_ended = 0;
+  TellStory(3, 120, [&](const ToldEvent& next) {
+    Event event = next.event, again = next.event;
+    const size_t before = Sendable(held);
+    const auto done = held.Apply(next.now_us, event, next.batch);
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_TRUE(done->is_empty()) << "nothing is to be carried out before the commit";
+    if (!std::holds_alternative<WorkerReportEvent>(next.event) &&
+        !std::holds_alternative<WorkerLostEvent>(next.event) &&
+        !std::holds_alternative<SessionClosedEvent>(next.event)) {
+      EXPECT_LE(Sendable(held), before);
+    }
+    const auto told = other.Apply(next.now_us, again, next.batch);
+    ASSERT_TRUE(told.ok());
+    for (const EndSession& end : told->ended) other.Drop(end.session);
+    other_ended += told->ended.size();
+    waiting += held.has_held() ? 1 : 0;
+    if (held.events() % 7 != 0) return;
+    const Core::Consequences due = held.Commit(held.events());
+    for (const EndSession& end : due.ended) held.Drop(end.session);
+    ended += due.ended.size();
+    EXPECT_FALSE(held.has_held());
+    EXPECT_EQ(Describe(held), Describe(other));
+    EXPECT_EQ(Sendable(held), Sendable(other));
+  });
+  EXPECT_GT(waiting, 20u);
+  const Core::Consequences due = held.Commit(held.events());
+  EXPECT_EQ(ended + due.ended.size(), other_ended);
+}
+
+TEST(CoreTest, ACommitFreesTheEventsUpToItAndNoLaterOnes) {
+  Core core(StoryConfig(), nullptr);
+  core.HoldBack();
+  WorkerOutbox outbox;
+  for (const uint64_t event : {4u, 4u, 6u}) outbox.Add(std::make_shared<const WorkerMessage>(Shutdown{"x"}), event);
+  EXPECT_EQ(outbox.unsent(), 0u);
+  outbox.Commit(5);
+  EXPECT_EQ(outbox.unsent(), 2u);
+  outbox.Sent(2);
+  outbox.Taken(9);
+  EXPECT_EQ(outbox.size(), 1u) << "a worker has not taken what it was not sent";
+  EXPECT_TRUE(absl::IsDataLoss(outbox.Resume(3)));
+  outbox.Commit(6);
+  EXPECT_EQ(outbox.unsent(), 1u);
+}
+
+// A log at the level `disk`: `commits` says after which events how many are on the disk.
+std::string DiskLog(unsigned seed, int steps, std::vector<size_t>& ends) {
+  const std::string path = StrCat(testing::TempDir(), "/disk.", getpid());
+  const JournalPlace place{.level = LogLevel::kDisk};
+  Core core(StoryConfig(), *JournalWriter::Create(path, StoryConfig(), JournalDigest::kNone, place));
+  core.HoldBack();
+  TellStory(seed, steps, [&](const ToldEvent& next) {
+    Event event = next.event;
+    ASSERT_TRUE(core.Apply(next.now_us, event, next.batch).ok());
+    ends.push_back(TextOf(path).size());
+    if (core.events() % 10 == 0) core.Commit(core.events() - 3);
+  });
+  const std::string log = TextOf(path);
+  unlink(path.c_str());
+  return log;
+}
+
+TEST(CoreTest, AHoleBehindTheLastCommitIsTheMachinesEndAndOneBeforeItALoss) {
+  const std::string path = StrCat(testing::TempDir(), "/hole.", getpid());
+  std::vector<size_t> ends;
+  const std::string log = DiskLog(3, 60, ends);
+  const size_t count = ends.size();
+  // The newest record of a commit stands behind event 10n + 1 and says 10n - 3.
+  const size_t committed = (count - 1) / 10 * 10 - 3;
+  for (size_t lost = 5; lost < count; ++lost) {
+    std::string holed = log;
+    std::fill(holed.begin() + static_cast<long>(ends[lost - 1]), holed.begin() + static_cast<long>(ends[lost]), '\0');
+    const auto recovered = RecoverFrom(path, holed);
+    if (lost < committed) {
+      ASSERT_TRUE(absl::IsDataLoss(recovered.status())) << "event " << lost << ": " << recovered.status();
+    } else {
+      ASSERT_TRUE(recovered.ok()) << "event " << lost << ": " << recovered.status();
+      EXPECT_EQ(recovered->end.events, lost);
+    }
   }
   unlink(path.c_str());
 }
