@@ -67,6 +67,9 @@ struct TenantReport {
   int64_t max_connections = -1;
   int64_t max_queued_records = -1;
   int64_t max_spilled_bytes = -1;
+  int64_t max_device_permille = -1;  // of the pool's device time
+  int64_t max_detached_bytes = -1;
+  int64_t lanes = 0;          // 0: auto, 1: interactive, 2: batch
   int64_t used_bytes = 0;     // on the worker where it has the most
   int64_t spilled_bytes = 0;  // in files of a worker, at most
   uint64_t sessions = 0;

@@ -162,6 +162,12 @@ struct TenantLimits {
   maxConnections @5 :Int64 = -1;
   maxQueuedRecords @6 :Int64 = -1;
   maxSpilledBytes @7 :Int64 = -1;
+  deviceSharePermille @8 :Int64 = -1;
+  # Of the pool's device time, at most; in thousandths.
+  maxDetachedBytes @9 :Int64 = -1;
+  # Of its sessions without a client, on each worker.
+  lanes @10 :Int64 = 0;
+  # 0: as the coordinator chooses; 1: interactive; 2: batch.
 }
 
 struct TenantInfo {

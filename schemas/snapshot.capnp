@@ -109,6 +109,8 @@ struct SnapshotTenant {
   deviceNs @3 :Int64;
   usedBytes @4 :List(Int64);
   spilledBytes @5 :Int64;
+  shareTicks @6 :Int64;
+  shareAtUs @7 :Int64;
 }
 
 struct SnapshotWorker {

@@ -17,6 +17,7 @@ struct TenantsOptions {
 
 // -1 is no limit.
 std::string LimitText(int64_t limit) { return limit < 0 ? "-" : StrCat(limit); }
+std::string LanesText(int64_t lanes) { return lanes == 1 ? "interactive" : lanes == 2 ? "batch" : "auto"; }
 nlohmann::json LimitJson(int64_t limit) { return limit < 0 ? nlohmann::json() : nlohmann::json(limit); }
 
 double AllDeviceSeconds(const std::vector<TenantReport>& tenants) {
@@ -44,6 +45,11 @@ std::string TenantsJson(const std::vector<TenantReport>& tenants) {
                    {"max_queued", LimitJson(tenant.max_queued_records)},
                    {"device_seconds", tenant.device_seconds},
                    {"share", all > 0 ? tenant.device_seconds / all : 0.0},
+                   {"device_share", tenant.max_device_permille < 0
+                                        ? nlohmann::json()
+                                        : nlohmann::json(static_cast<double>(tenant.max_device_permille) / 1000)},
+                   {"max_detached_bytes", LimitJson(tenant.max_detached_bytes)},
+                   {"lanes", LanesText(tenant.lanes)},
                    {"removed", tenant.is_removed}});
   }
   return nlohmann::json({{"tenants", out}})
@@ -53,7 +59,7 @@ std::string TenantsJson(const std::vector<TenantReport>& tenants) {
 std::string TenantsText(const std::vector<TenantReport>& tenants) {
   std::vector<std::vector<std::string>> rows = {{"TENANT", "WEIGHT", "USED/WORKER", "MAX/WORKER", "GUARANTEED",
                                                  "IN FILES", "SESSIONS", "CONNECTIONS", "QUEUED", "DEVICE-SECONDS",
-                                                 "SHARE"}};
+                                                 "SHARE", "LANES"}};
   const double all = AllDeviceSeconds(tenants);
   const auto of = [](uint64_t count, int64_t limit) {
     return limit < 0 ? StrCat(count) : StrCat(count, " of ", LimitText(limit));
@@ -65,7 +71,11 @@ std::string TenantsText(const std::vector<TenantReport>& tenants) {
                     ShowBytes(tenant.spilled_bytes), of(tenant.sessions, tenant.max_sessions),
                     of(tenant.connections, tenant.max_connections), of(tenant.queued, tenant.max_queued_records),
                     absl::StrFormat("%.3f", tenant.device_seconds),
-                    all > 0 ? absl::StrFormat("%.1f %%", 100 * tenant.device_seconds / all) : "-"});
+                    (all > 0 ? absl::StrFormat("%.1f %%", 100 * tenant.device_seconds / all) : "-") +
+                        (tenant.max_device_permille < 0
+                             ? ""
+                             : absl::StrFormat(" of %g %%", static_cast<double>(tenant.max_device_permille) / 10)),
+                    LanesText(tenant.lanes)});
   }
   return ShowTable(rows);
 }
@@ -115,9 +125,10 @@ Command AddLimitCommand(CLI::App& app) {
   auto options = std::make_shared<LimitOptions>();
   options->address.AddTo(*command);
   command->add_option("tenant", options->tenant, "its name, as `tessera tenants` shows it")->required();
-  command->add_option("key", options->key, "weight, memory.guaranteed, memory.max, sessions, connections or queued")
+  command->add_option("key", options->key, "a key of [[tenant]], such as weight, memory.max or device_share")
       ->required();
-  command->add_option("value", options->value, "a number, bytes such as 8GiB, or none")->required();
+  command->add_option("value", options->value, "a number, bytes such as 8GiB, a fraction such as 0.25, or none")
+      ->required();
   command->footer("Example:\n  TESSERA_ADMIN_TOKEN=... tessera limit vision memory.max 8GiB");
   return {command, [options] { return SetLimit(*options); }};
 }

@@ -13,7 +13,12 @@ bool StateMachine::IsWrittenIn(Lane lane, const BufferPointer& buffer) const {
 }
 
 Lane StateMachine::UsualLane(SessionEntry& session) const {
-  return session.recent_use.IsLight(now_us_, config_) ? Lane::kLight : Lane::kBatch;
+  const bool is_light = session.recent_use.IsLight(now_us_, config_);
+  switch (session.tenant == nullptr ? kLanesAuto : session.tenant->limits.lanes) {
+    case kLanesInteractive: return Lane::kLight;
+    case kLanesBatch: return Lane::kBatch;
+    default: return is_light ? Lane::kLight : Lane::kBatch;
+  }
 }
 
 Lane StateMachine::LaneForRead(SessionEntry& session, const TensorEntry& tensor) const {

@@ -379,8 +379,11 @@ void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
                                 config_.max_profiled_runs);
     LeaveScopes(gone.session, gone.comm_scopes);
   }
+  for (const TensorPointer& tensor : gone.tensors) {
+    tensor->uploading = tensor->uploading && !is_upload;
+    if (!tensor->status.ok() && tensor->former != nullptr) GiveUpRest(*tensor);
+  }
   if (!is_upload) return;
-  for (const TensorPointer& tensor : gone.tensors) tensor->uploading = false;
   // A window that never opens, as those of lost workers, answers nothing any more.
   if (const OpPointer window = gone.window.lock()) window->request = 0;
   if (gone.status.ok() && !gone.closing) {

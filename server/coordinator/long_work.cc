@@ -18,6 +18,13 @@ constexpr int64_t kLookCost = 1;
 constexpr int64_t kDropCost = 12;
 constexpr int64_t kLossCost = 12;
 
+// Whether a failed tensor has memory on the worker that was lost.
+bool WasThere(const TensorEntry& tensor, const WorkerLoss& loss) {
+  if (!tensor.buffer || tensor.buffer->born > loss.joins) return false;
+  const std::vector<WorkerIndex>& workers = *tensor.buffer->workers;
+  return std::find(workers.begin(), workers.end(), loss.worker) != workers.end();
+}
+
 }  // namespace
 
 bool StateMachine::HasLongWork() const { return !long_work_.given_up.empty() || !long_work_.is_seen; }
@@ -73,6 +80,9 @@ int64_t StateMachine::Sweep(SessionId id, int64_t max_cost) {
     TensorEntry& tensor = *at->second;
     for (size_t i = session.seen_losses; i < sweep->end_loss; ++i) {
       if (LoseShard(tensor, long_work_.losses[i])) cost += kLossCost;
+      if (tensor.status.ok() || !WasThere(tensor, long_work_.losses[i])) continue;
+      GiveUpRest(tensor);
+      cost += kDropCost + static_cast<int64_t>(tickets_.size());
     }
   }
   if (at != session.tensors.end()) {
@@ -82,6 +92,16 @@ int64_t StateMachine::Sweep(SessionId id, int64_t max_cost) {
   session.seen_losses = sweep->end_loss;
   sweep.reset();
   return cost;
+}
+
+void MachineTables::GiveUpRest(TensorEntry& tensor) const {
+  if (!tensor.buffer || tensor.is_awaited() || tensor.buffer->spill_slot != 0) return;
+  const auto has = [&tensor](const auto& ticket) {
+    const std::vector<TensorPointer>& pinned = ticket.second.tensors;
+    return std::any_of(pinned.begin(), pinned.end(), [&](const TensorPointer& one) { return &*one == &tensor; });
+  };
+  if (std::any_of(tickets_.begin(), tickets_.end(), has)) return;
+  tensor.buffer = {};
 }
 
 bool StateMachine::LoseShard(TensorEntry& tensor, const WorkerLoss& loss) {

@@ -39,6 +39,13 @@ class MachineTables {
         memory_(config.alignment_bytes),
         buffers_(std::move(give_back)),
         plans_(config.max_cached_plans, config.max_cached_plan_bytes) {}
+  // long_work.cc: what is left of a tensor whose shards were lost is nobody's. A window that a client may still use
+  // keeps it, and is asked again when it is closed; so does memory that may leave for files.
+  void GiveUpRest(TensorEntry& tensor) const;
+  // turns.cc: a tenant's device_share (tenants/device_share.h). `ticks` is device time, summed over workers.
+  DeviceShare::Rate RateOf(const TenantEntry& tenant) const;
+  void AddToShare(TenantEntry& tenant, int64_t ticks);
+  bool IsOverShare(const TenantEntry& tenant) const;
 
   CoordinatorConfig config_;
   int64_t now_us_ = 0;

@@ -85,7 +85,9 @@ void StateMachine::On(const ConnectionLostEvent& event) {
   if (found == sessions_.end() || found->second.connection != event.connection) return;
   found->second.connected = false;
   found->second.lease_deadline_us = now_us_ + found->second.info.lease_us;
-  if (found->second.info.lease_us <= 0) CloseSession(event.session, absl::UnavailableError("the client is gone"));
+  if (found->second.info.lease_us <= 0)
+    return CloseSession(event.session, absl::UnavailableError("the client is gone"));
+  EndBeyondDetached(*found->second.tenant);
 }
 
 void StateMachine::On(const SessionResumedEvent& event) {

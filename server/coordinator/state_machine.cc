@@ -186,7 +186,10 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
   op->cost_us = cost_us;
   op->lane = lane;
   op->issued_us = now_us_;
-  if (turn_ != SessionId()) op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
+  if (turn_ != SessionId()) {
+    op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
+    AddToShare(tenants_.at(op->charge.tenant), op->charge.ticks * static_cast<int64_t>(workers->size()));
+  }
   const int64_t window_us = WindowUs();
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);

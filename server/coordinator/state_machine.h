@@ -94,8 +94,7 @@ class StateMachine final : private MachineTables {
   void On(const WorkerAdmitsEvent& event);
   void On(const WorkerDrainedEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
-  // A process that came back under a lost number never ran what was issued before: no wait names it for that.
-  void DropRejoined(std::vector<InstanceWait>& waits) const;
+  void DropRejoined(std::vector<InstanceWait>& waits) const;  // of processes that a later one of their number replaced
   bool IsDead(WorkerIndex worker) const;
   // stalls.cc
   void WatchWork();
@@ -132,6 +131,7 @@ class StateMachine final : private MachineTables {
                                             std::string_view op);
   absl::Status Unplaced(SessionId owner, TenantEntry* tenant, absl::Span<const WorkerIndex> workers, int64_t bytes,
                         const absl::Status& why);
+  void EndBeyondDetached(const TenantEntry& tenant);  // sessions without a client, the first to lose it first
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
 
   // intake.cc: records in session order, as far as limits let them. `taken` counts those that it took from the front.

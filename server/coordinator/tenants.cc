@@ -37,6 +37,14 @@ std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const P
   return text + also;
 }
 
+// Of each worker.
+int64_t DetachedBytes(const std::map<SessionId, SessionEntry>& sessions, const TenantEntry& tenant) {
+  int64_t bytes = 0;
+  for (const auto& [id, session] : sessions)
+    bytes += session.tenant == &tenant && !session.connected ? session.bytes : 0;
+  return bytes;
+}
+
 }  // namespace
 
 void StateMachine::On(const TenantsChangedEvent& event) {
@@ -53,6 +61,26 @@ void StateMachine::On(const TenantEvictedEvent& event) {
   for (const SessionId session : evicted) CloseSession(session, absl::CancelledError(event.reason));
 }
 
+void StateMachine::EndBeyondDetached(const TenantEntry& tenant) {
+  const int64_t limit = tenant.limits.max_detached_bytes;
+  if (limit == kUnlimited) return;
+  std::vector<std::pair<int64_t, SessionId>> detached;  // by the end of their leases
+  for (const auto& [id, session] : sessions_) {
+    const bool counts = session.tenant == &tenant && !session.connected && session.bytes > 0;
+    if (counts) detached.emplace_back(session.lease_deadline_us, id);
+  }
+  std::sort(detached.begin(), detached.end());
+  int64_t held = DetachedBytes(sessions_, tenant);
+  for (const auto& [deadline_us, id] : detached) {
+    if (held <= limit) return;
+    const int64_t bytes = sessions_.at(id).bytes;
+    CloseSession(id, absl::ResourceExhaustedError(StrCat("the session had no client, and the sessions of tenant \"",
+                                                         Printable(tenant.limits.name), "\" without one had ", held,
+                                                         " bytes of each worker; its detached is ", limit)));
+    held -= bytes;
+  }
+}
+
 absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::Span<const WorkerIndex> workers,
                                                         int64_t bytes, std::string_view op) {
   // Memory that is of no session alone, as what a collective takes while it runs, is of who has the turn.
@@ -60,6 +88,15 @@ absl::StatusOr<TenantEntry*> StateMachine::ChargeMemory(SessionId owner, absl::S
   if (session == sessions_.end()) session = sessions_.find(turn_);
   if (session == sessions_.end()) return nullptr;
   TenantEntry* const tenant = session->second.tenant;
+  if (!session->second.connected && tenant->limits.max_detached_bytes != kUnlimited) {
+    const int64_t held = DetachedBytes(sessions_, *tenant);
+    if (bytes > tenant->limits.max_detached_bytes - held) {
+      return absl::ResourceExhaustedError(
+          StrCat(op, ": is above the tenant's detached: ", bytes, " bytes wanted on each of ", workers.size(),
+                 " workers; sessions of tenant \"", Printable(tenant->limits.name), "\" without a client have ", held,
+                 " bytes of each worker, its detached is ", tenant->limits.max_detached_bytes));
+    }
+  }
   if (absl::Status status = tenants_.Charge(*tenant, workers, bytes, memory_, op); !status.ok()) {
     return WithMessage(status, StrCat(StdView(status.message()), HoldersOf(sessions_, publications_, *tenant)));
   }

@@ -27,6 +27,23 @@ constexpr int64_t kAverageParts = 4;    // of a measured cost: the last one is o
 // The time of a device. A worker that doesn't measure it says the time that passed.
 int64_t DeviceNs(const ProfiledRun& run) { return run.times.busy_ns > 0 ? run.times.busy_ns : run.times.work_ns; }
 
+// Gates below those that FairTurns names are of tenants: one that had its device_share waits there.
+constexpr int32_t kFirstTenantGate = FairTurns::kAnyChange - 1;
+int32_t GateOf(const TenantEntry& tenant) { return kFirstTenantGate - tenant.number; }
+int32_t TenantOfGate(int32_t gate) { return kFirstTenantGate - gate; }
+
+// Drops, watches and the like are taken up however much the tenant had: they give back, or cost the devices nothing.
+bool NeedsDevices(const Record& record) {
+  return std::holds_alternative<CallRecord>(record) || std::holds_alternative<UploadRecord>(record) ||
+         std::holds_alternative<DownloadRecord>(record) || std::holds_alternative<CollectiveRecord>(record);
+}
+
+int64_t SumOfNs(const ProfiledRuns& runs) {
+  int64_t ns = 0;
+  for (const ProfiledRun& run : runs) ns += DeviceNs(run);
+  return ns;
+}
+
 int64_t SlowestOf(const ProfiledRuns& runs) {
   int64_t work_ns = 0;
   for (const ProfiledRun& run : runs) work_ns = std::max(work_ns, DeviceNs(run));
@@ -38,6 +55,7 @@ int64_t SlowestOf(const ProfiledRuns& runs) {
 void StateMachine::Pump() {
   has_more_ = false;
   const auto is_open = [this](int32_t gate) {
+    if (gate <= kFirstTenantGate) return !IsOverShare(tenants_.at(TenantOfGate(gate)));
     return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate));
   };
   turns_.Reopen(is_open);
@@ -49,7 +67,7 @@ void StateMachine::Pump() {
       if (unparked_.empty()) return;
       continue;
     }
-    if (const int32_t gate = turns_.GateOf(*next); gate >= 0 && !is_open(gate)) {
+    if (const int32_t gate = turns_.GateOf(*next); (gate >= 0 || gate <= kFirstTenantGate) && !is_open(gate)) {
       turns_.Close(gate);
       continue;
     }
@@ -66,6 +84,11 @@ void StateMachine::Pump() {
 void StateMachine::TakeTurn(SessionEntry& session) {
   gate_ = FairTurns::kAnyChange;
   if (!IsSwept(session)) return turns_.SetBlocked(turn_, gate_);
+  if (NeedsDevices(session.queue.front()) && IsOverShare(*session.tenant)) {
+    session.awaits_upload = false;
+    SpillDesk(*this).HandTurnOn(turn_);
+    return turns_.SetBlocked(turn_, GateOf(*session.tenant));
+  }
   size_t taken = 1;
   int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
   const Progress progress = Take(session, taken);
@@ -95,6 +118,25 @@ void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
 
 void StateMachine::On(const SessionChargedEvent& event) {
   if (sessions_.contains(event.session)) turns_.Pay(event.session, event.us * kTicksPerUs);
+}
+
+// ---- device_share -------------------------------------------------------------------------------
+
+DeviceShare::Rate MachineTables::RateOf(const TenantEntry& tenant) const {
+  const auto lives = [](const auto& worker) { return worker.second.state != WorkerState::kDead; };
+  return {tenant.limits.max_device_permille, std::count_if(workers_.begin(), workers_.end(), lives)};
+}
+
+void MachineTables::AddToShare(TenantEntry& tenant, int64_t ticks) {
+  if (tenant.limits.max_device_permille == kUnlimited) return;
+  tenant.share.Add(now_us_, ticks, RateOf(tenant));
+}
+
+// A pool without workers has no device time to share: its records are taken up, and refused by name.
+bool MachineTables::IsOverShare(const TenantEntry& tenant) const {
+  if (tenant.limits.max_device_permille == kUnlimited) return false;
+  const DeviceShare::Rate rate = RateOf(tenant);
+  return rate.workers > 0 && tenant.share.IsOver(now_us_, rate);
 }
 
 // ---- windows ------------------------------------------------------------------------------------
@@ -157,9 +199,12 @@ void StateMachine::EndWork(OpEntry& op) {
   }
   if (op.charge.tenant < 0) return;
   turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
-  int64_t device_ns = 0;
-  for (const ProfiledRun& run : op.runs) device_ns += DeviceNs(run);
-  tenants_.at(op.charge.tenant).device_ns += device_ns;
+  const int64_t device_ns = SumOfNs(op.runs);
+  TenantEntry& tenant = tenants_.at(op.charge.tenant);
+  tenant.device_ns += device_ns;
+  if (took > 0) {
+    AddToShare(tenant, TicksOfNs(device_ns) - op.charge.ticks * static_cast<int64_t>(op.workers->size()));
+  }
   if (auto session = sessions_.find(op.session); session != sessions_.end()) {
     session->second.usage.device_ns += device_ns;
   }
@@ -168,9 +213,9 @@ void StateMachine::EndWork(OpEntry& op) {
 
 void StateMachine::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
   turns_.Pay(session.info.session, TicksOfNs(SlowestOf(runs)));
-  int64_t device_ns = 0;
-  for (const ProfiledRun& run : runs) device_ns += DeviceNs(run);
+  const int64_t device_ns = SumOfNs(runs);
   session.tenant->device_ns += device_ns;
+  AddToShare(*session.tenant, TicksOfNs(device_ns));
   session.usage.device_ns += device_ns;
 }
 

@@ -277,6 +277,17 @@ class _SessionMethods:
         """
         return sorted((worker for worker in self._status()["workers"] if worker["state"] == "alive"), key=lambda worker: worker["index"])
 
+    def on_worker(self, callback):
+        """Calls `callback` with a WorkerChange, ("came" or "went", the worker's entry of `status()`), when a worker comes or goes,
+        from a thread of its own and within about half a second. Workers that are there already are not told; one that comes
+        and goes between two looks isn't either. Returns the watch: `stop()` ends it, as the session's end does. A callback
+        that raises makes a warning, and is called again at the next change.
+
+        >>> watch = session.on_worker(lambda change: print(change.change, change.worker["index"]))
+        """
+        from ._worker_watch import watch_workers
+        return watch_workers(self, callback)
+
     def publish(self, tensors, name, readers=()) -> int:
         """Publishes tensors of this session as one set: ts.publish."""
         from ._publications import publish_of

@@ -156,6 +156,8 @@ absl::Status Snapshot::Decoder::Tenants(Rows<wire::SnapshotTenant> rows) {
     tenant.sessions = in.getSessions();
     tenant.device_ns = in.getDeviceNs();
     tenant.spilled_bytes = in.getSpilledBytes();
+    tenant.share.level_ticks_ = in.getShareTicks();
+    tenant.share.at_us_ = in.getShareAtUs();
     ReadList(in.getUsedBytes(), tenant.used_bytes);
   }
   return absl::OkStatus();

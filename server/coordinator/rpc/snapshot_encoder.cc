@@ -240,6 +240,8 @@ void Snapshot::Encoder::Tenants() {
         out.setSessions(tenant->sessions);
         out.setDeviceNs(tenant->device_ns);
         out.setSpilledBytes(tenant->spilled_bytes);
+        out.setShareTicks(tenant->share.level_ticks_);
+        out.setShareAtUs(tenant->share.at_us_);
         FillList(tenant->used_bytes, [&](unsigned n) { return out.initUsedBytes(n); });
       });
   One([this](Part::Builder part) {

@@ -21,6 +21,9 @@ void EncodeTenantLimits(const TenantLimits& limits, wire::TenantLimits::Builder 
   builder.setMaxConnections(ToWire(limits.max_connections));
   builder.setMaxSpilledBytes(ToWire(limits.max_spilled_bytes));
   builder.setMaxQueuedRecords(ToWire(limits.max_queued_records));
+  builder.setDeviceSharePermille(ToWire(limits.max_device_permille));
+  builder.setMaxDetachedBytes(ToWire(limits.max_detached_bytes));
+  builder.setLanes(limits.lanes);
 }
 
 TenantLimits DecodeTenantLimits(wire::TenantLimits::Reader reader) {
@@ -31,7 +34,10 @@ TenantLimits DecodeTenantLimits(wire::TenantLimits::Reader reader) {
           .max_sessions = FromWire(reader.getMaxSessions()),
           .max_connections = FromWire(reader.getMaxConnections()),
           .max_spilled_bytes = FromWire(reader.getMaxSpilledBytes()),
-          .max_queued_records = FromWire(reader.getMaxQueuedRecords())};
+          .max_queued_records = FromWire(reader.getMaxQueuedRecords()),
+          .max_device_permille = FromWire(reader.getDeviceSharePermille()),
+          .max_detached_bytes = FromWire(reader.getMaxDetachedBytes()),
+          .lanes = reader.getLanes()};
 }
 
 absl::StatusOr<std::vector<TenantLimits>> DecodeTenants(capnp::List<wire::TenantLimits>::Reader list) {

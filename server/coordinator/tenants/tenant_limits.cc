@@ -1,8 +1,11 @@
 #include "server/coordinator/tenants/tenant_limits.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 
+#include "absl/strings/str_format.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
@@ -11,7 +14,9 @@
 namespace tessera {
 namespace {
 
-enum class Unit { kCount, kBytes };
+enum class Unit { kCount, kBytes, kPermille, kLanes };
+
+constexpr std::string_view kLaneWords[] = {"auto", "interactive", "batch"};  // by kLanesAuto and so on
 
 struct Field {
   std::string_view key;
@@ -31,6 +36,9 @@ constexpr Field kFields[] = {
     {"sessions", &TenantLimits::max_sessions, Unit::kCount, 0, int64_t{1} << 20, true},
     {"connections", &TenantLimits::max_connections, Unit::kCount, 0, int64_t{1} << 20, true},
     {"queued", &TenantLimits::max_queued_records, Unit::kCount, 1, int64_t{1} << 40, true},
+    {"device_share", &TenantLimits::max_device_permille, Unit::kPermille, 1, 1000, true},
+    {"detached", &TenantLimits::max_detached_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
+    {"lanes", &TenantLimits::lanes, Unit::kLanes, kLanesAuto, kLanesBatch, false},
 };
 
 const Field* FieldOf(std::string_view key) {
@@ -43,11 +51,51 @@ const Field* FieldOf(std::string_view key) {
 absl::Status CheckRange(const Field& field, int64_t value) {
   const bool is_none = field.may_be_none && value == kUnlimited;
   if (is_none || (value >= field.least && value <= field.most)) return absl::OkStatus();
+  if (field.unit == Unit::kPermille) {
+    return absl::InvalidArgumentError(
+        StrCat(field.key, " is ", value, " thousandths; it is 0.001 to 1, in thousandths, or none"));
+  }
   return absl::InvalidArgumentError(StrCat(field.key, " is ", value, "; it is ", field.least, " to ", field.most,
                                            field.may_be_none ? ", or none" : ""));
 }
 
+// "0.25" and "25%" are 250. At most three digits behind the point, of a percentage one.
+absl::StatusOr<int64_t> PermilleOf(const Field& field, std::string_view text) {
+  std::string_view digits = text;
+  size_t places = 3;
+  if (!digits.empty() && digits.back() == '%') {
+    digits.remove_suffix(1);
+    places = 1;
+  }
+  const size_t point = std::min(digits.find('.'), digits.size());
+  const std::string_view whole = digits.substr(0, point);
+  std::string part(point < digits.size() ? digits.substr(point + 1) : "");
+  while (part.size() > places && part.back() == '0') part.pop_back();
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const bool is_number = !whole.empty() && whole.size() <= 4 && part.size() <= places &&
+                         std::all_of(whole.begin(), whole.end(), is_digit) &&
+                         std::all_of(part.begin(), part.end(), is_digit);
+  if (!is_number) {
+    return absl::InvalidArgumentError(StrCat(field.key, " is \"", Printable(text, kMaxNameBytes),
+                                             "\", which is no fraction in thousandths, such as 0.25 or 25%"));
+  }
+  part.resize(places, '0');
+  int64_t permille = 0;
+  for (const char c : StrCat(whole, part)) permille = permille * 10 + (c - '0');
+  return permille;
+}
+
+absl::StatusOr<int64_t> LanesOf(const Field& field, std::string_view text) {
+  for (size_t i = 0; i < std::size(kLaneWords); ++i) {
+    if (text == kLaneWords[i]) return static_cast<int64_t>(i);
+  }
+  return absl::InvalidArgumentError(
+      StrCat(field.key, " is \"", Printable(text, kMaxNameBytes), "\"; it is auto, interactive or batch"));
+}
+
 absl::StatusOr<int64_t> NumberOf(const Field& field, std::string_view text) {
+  if (field.unit == Unit::kPermille) return PermilleOf(field, text);
+  if (field.unit == Unit::kLanes) return LanesOf(field, text);
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size()) return number;
@@ -89,7 +137,15 @@ std::string LimitText(const TenantLimits& limits, std::string_view key) {
   const Field* const field = FieldOf(key);
   if (field == nullptr) return "";
   const int64_t value = limits.*(field->value);
-  return value == kUnlimited ? "none" : StrCat(value);
+  if (value == kUnlimited) return "none";
+  if (field->unit == Unit::kLanes) return std::string(kLaneWords[static_cast<size_t>(value)]);
+  if (field->unit == Unit::kPermille) return absl::StrFormat("%d.%03d", value / 1000, value % 1000);
+  return StrCat(value);
+}
+
+bool IsFraction(std::string_view key) {
+  const Field* const field = FieldOf(key);
+  return field != nullptr && field->unit == Unit::kPermille;
 }
 
 absl::Status CheckLimits(const TenantLimits& limits) {

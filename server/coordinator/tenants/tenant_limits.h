@@ -24,6 +24,12 @@ inline constexpr size_t kMaxTenants = 1024;          // docs/limits.md: max_tena
 // Sessions whose token names no tenant are of this one.
 inline constexpr char kDefaultTenant[] = "default";
 
+// TenantLimits::lanes. `auto`: by what a session had of late (lanes.h). `interactive`: short ops have the light lane,
+// whatever the session had. `batch`: no op has it. An op that is long, or waits for the batch lane, goes there always.
+inline constexpr int64_t kLanesAuto = 0;
+inline constexpr int64_t kLanesInteractive = 1;
+inline constexpr int64_t kLanesBatch = 2;
+
 struct TenantLimits {
   std::string name;
   int64_t weight = 1;              // its share of the devices, beside those of others
@@ -31,12 +37,17 @@ struct TenantLimits {
   int64_t max_bytes = kUnlimited;  // of each worker
   int64_t max_sessions = kUnlimited;
   int64_t max_connections = kUnlimited;
-  int64_t max_spilled_bytes = kUnlimited;   // in files of each worker
-  int64_t max_queued_records = kUnlimited;  // of all its sessions, as max_queued_records counts them
+  int64_t max_spilled_bytes = kUnlimited;    // in files of each worker
+  int64_t max_queued_records = kUnlimited;   // of all its sessions, as max_queued_records counts them
+  int64_t max_device_permille = kUnlimited;  // thousandths of the device time of all workers (device_share.h)
+  int64_t max_detached_bytes = kUnlimited;   // of each worker, of its sessions without a client
+  int64_t lanes = kLanesAuto;                // which lane of the workers its short ops have
 
   bool operator==(const TenantLimits&) const = default;
 };
 
+// Whether the key's numbers are fractions, which a file may have as they are: "0.25" and "25%" are the same.
+bool IsFraction(std::string_view key);
 // The keys of SetLimit, as the file has them: "weight", "memory.guaranteed", ...
 std::vector<std::string_view> LimitKeys();
 // InvalidArgument for a key that is none, and a value that is no number, or out of its range. A number of bytes may

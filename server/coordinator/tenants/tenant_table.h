@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "schemas/types/ids.h"
 #include "server/coordinator/memory_map.h"
+#include "server/coordinator/tenants/device_share.h"
 #include "server/coordinator/tenants/tenant_limits.h"
 
 namespace tessera {
@@ -35,6 +36,7 @@ struct TenantEntry {
   int64_t spilled_bytes = 0;        // in files, on each worker at most
   int64_t device_ns = 0;            // that its work took, summed over workers
   std::vector<int64_t> used_bytes;  // by worker; shorter where the rest is 0
+  DeviceShare share;                // where it has a device_share
 
   int64_t UsedOn(WorkerIndex worker) const {
     const auto at = static_cast<size_t>(worker.value);

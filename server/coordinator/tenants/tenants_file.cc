@@ -13,6 +13,7 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "absl/strings/str_format.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -49,6 +50,8 @@ absl::Status TakeLimit(const Place& place, std::string_view key, const toml::nod
     status = SetLimit(limits, key, StrCat(*number));
   } else if (const auto text = value.value_exact<std::string>(); text.has_value()) {
     status = SetLimit(limits, key, *text);
+  } else if (const auto real = value.value_exact<double>(); real.has_value() && IsFraction(key)) {
+    status = SetLimit(limits, key, absl::StrFormat("%.9g", *real));
   }
   return status.ok() ? status : place.Error(StdView(status.message()));
 }

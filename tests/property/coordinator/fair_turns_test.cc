@@ -176,5 +176,87 @@ TEST(FairTurnsLawTest, AnOpNowAndThenWaitsForTheSharedWindowAlone) {
   EXPECT_LE(waits[495], 3'500) << "us; alone the window would let 10 ops by";
 }
 
+// A limit of device time holds whether or not others have work, and leaves the rest to them.
+TEST(DeviceShareTest, ATenantHasItsShareAndNoMoreAlsoWhenItIsAlone) {
+  TimedCluster cluster(2, Config());
+  cluster.Change({{.name = "a", .max_device_permille = 250}});
+  cluster.Flood(cluster.Open("a"), {8, 700});
+  cluster.RunUntil(2 * kSecond);  // it spends what it may have at once
+  const int64_t before_us = cluster.WorkOf("a");
+  cluster.RunUntil(12 * kSecond);
+  EXPECT_NEAR(static_cast<double>(cluster.WorkOf("a") - before_us) / (10 * kSecond), 0.25, 0.0075);
+}
+
+TEST(DeviceShareTest, OthersHaveWhatItMayNot) {
+  TimedCluster cluster(2, Config());
+  cluster.Change({{.name = "a", .weight = 9, .max_device_permille = 100}, {.name = "b"}});
+  for (int64_t s = 0; s < 20; ++s) cluster.Flood(cluster.Open("a"), {100 + s, 1'000});
+  cluster.Flood(cluster.Open("b"), {9, 400});
+  cluster.RunUntil(2 * kSecond);
+  const int64_t a_us = cluster.WorkOf("a"), b_us = cluster.WorkOf("b");
+  cluster.RunUntil(12 * kSecond);
+  EXPECT_NEAR(static_cast<double>(cluster.WorkOf("a") - a_us) / (10 * kSecond), 0.1, 0.003);
+  EXPECT_GT(cluster.WorkOf("b") - b_us, 10 * kSecond * 85 / 100);
+}
+
+TEST(DeviceShareTest, ALimitThatChangesHoldsFromThenOn) {
+  TimedCluster cluster(1, Config());
+  cluster.Change({{.name = "a"}});
+  cluster.Flood(cluster.Open("a"), {8, 500});
+  cluster.RunUntil(kSecond);
+  EXPECT_GT(cluster.WorkOf("a"), kSecond * 9 / 10);
+  cluster.Change({{.name = "a", .max_device_permille = 500}});
+  cluster.RunUntil(3 * kSecond);
+  int64_t before_us = cluster.WorkOf("a");
+  cluster.RunUntil(8 * kSecond);
+  EXPECT_NEAR(static_cast<double>(cluster.WorkOf("a") - before_us) / (5 * kSecond), 0.5, 0.015);
+  cluster.Change({{.name = "a"}});
+  before_us = cluster.WorkOf("a");
+  cluster.RunUntil(9 * kSecond);
+  EXPECT_GT(cluster.WorkOf("a") - before_us, kSecond * 9 / 10) << "one that is taken away holds up nothing";
+}
+
+// The law of tenants/device_share.h, over random shares, costs, sessions and mispredictions.
+TEST(DeviceShareTest, NobodyHasMoreThanItsShareOfAnyTime) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    TimedCluster cluster(2, Config(), seed);
+    std::vector<TenantLimits> limits;
+    for (int32_t t = 0; t < static_cast<int32_t>(random.Between(1, 4)) + 1; ++t) {
+      limits.push_back({.name = std::string(1, static_cast<char>('a' + t)),
+                        .weight = random.Between(1, 4),
+                        .max_device_permille = random.Between(10, 400)});
+    }
+    cluster.Change(limits);
+    int64_t number = 0;
+    for (const TenantLimits& tenant : limits) {
+      const int64_t work_us = random.Between(1, 3) == 1 ? random.Between(1'000, 20'000) : random.Between(30, 600);
+      for (int64_t s = random.Between(1, 6); s > 0; --s) {
+        cluster.Flood(cluster.Open(tenant.name), {ElementsFor(random, number += 1), work_us, work_us});
+      }
+    }
+    std::vector<std::vector<int64_t>> works;  // by look
+    std::vector<int64_t> looks_us;
+    for (int look = 0; look < 60; ++look) {
+      cluster.RunUntil(cluster.now_us() + random.Between(20'000, 200'000));
+      looks_us.push_back(cluster.now_us());
+      works.emplace_back();
+      for (const TenantLimits& tenant : limits) works.back().push_back(cluster.WorkOf(tenant.name));
+    }
+    for (size_t t = 0; t < limits.size(); ++t) {
+      const int64_t longest_us = cluster.LongestOp(limits[t].name);
+      const int64_t beyond_us = (1 + cluster.MostUnderWay(limits[t].name)) * longest_us;
+      for (size_t from = 0; from < works.size(); ++from) {
+        for (size_t to = from + 1; to < works.size(); ++to) {
+          const int64_t time_us = looks_us[to] - looks_us[from] + DeviceShare::kWindowUs;
+          ASSERT_LE(works[to][t] - works[from][t], time_us * limits[t].max_device_permille / 1000 + beyond_us)
+              << "tenant " << t << " from " << looks_us[from] << " to " << looks_us[to];
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

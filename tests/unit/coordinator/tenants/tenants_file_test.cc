@@ -34,6 +34,9 @@ memory = { guaranteed = "2GiB", max = "8GiB" }
 sessions = 20
 connections = 40
 queued = 50000
+device_share = 0.25
+detached = "1GiB"
+lanes = "batch"
 [[tenant]]
 name = "speech"
 memory.max = "none"
@@ -57,7 +60,10 @@ expires = 1970-01-01T01:00:00+01:00
                             .max_bytes = int64_t{8} << 30,
                             .max_sessions = 20,
                             .max_connections = 40,
-                            .max_queued_records = 50'000};
+                            .max_queued_records = 50'000,
+                            .max_device_permille = 250,
+                            .max_detached_bytes = int64_t{1} << 30,
+                            .lanes = kLanesBatch};
   EXPECT_EQ(file->tenants[0], vision);
   EXPECT_EQ(file->tenants[1], TenantLimits{.name = "speech"});
   ASSERT_EQ(file->tokens.size(), 2u);
@@ -66,6 +72,18 @@ expires = 1970-01-01T01:00:00+01:00
   EXPECT_EQ(file->tokens[1].role, TokenRole::kAdmin);
   EXPECT_EQ(file->tokens[1].tenant, kDefaultTenant);
   EXPECT_EQ(file->tokens[1].expires_s, 0);
+}
+
+TEST(TenantsFileTest, AShareIsAFractionOrAPercentageAndPrintsAsItIsRead) {
+  for (const auto& [text, permille] : std::vector<std::pair<std::string, int64_t>>{
+           {"0.25", 250}, {"25%", 250}, {"12.5%", 125}, {"0.125000", 125}, {"1", 1000}, {"0.001", 1}, {"100%", 1000}}) {
+    TenantLimits limits{.name = "a"};
+    ASSERT_TRUE(SetLimit(limits, "device_share", text).ok()) << text;
+    EXPECT_EQ(limits.max_device_permille, permille) << text;
+    TenantLimits again{.name = "a"};
+    ASSERT_TRUE(SetLimit(again, "device_share", LimitText(limits, "device_share")).ok());
+    EXPECT_EQ(again, limits);
+  }
 }
 
 TEST(TenantsFileTest, AnEmptyFileHasNobody) {
@@ -91,6 +109,16 @@ TEST(TenantsFileTest, EachFaultIsNamedWithItsLine) {
       {"[[tenant]]\nname = 7\n", "t.toml:2: name is no text"},
       {"[[tenant]]\nname = \"" + std::string(1025, 'x') + "\"\n",
        "name has 1025 bytes; it has 1 to max_name_bytes, 1024"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = 1.5\n",
+       "t.toml:3: device_share is 1500 thousandths; it is 0.001 to 1"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = 0\n", "t.toml:3: device_share is 0 thousandths"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = -0.5\n", "device_share is \"-0.5\", which is no fraction"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = nan\n", "device_share is \"nan\", which is no fraction"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = 0.3333\n", "\"0.3333\", which is no fraction in thousandths"},
+      {"[[tenant]]\nname = \"a\"\ndevice_share = \"%\"\n", "\"%\", which is no fraction in thousandths"},
+      {"[[tenant]]\nname = \"a\"\ndetached = 0.5\n", "t.toml:3: detached is neither a number nor a text"},
+      {"[[tenant]]\nname = \"a\"\nlanes = \"fast\"\n", "t.toml:3: lanes is \"fast\"; it is auto, interactive or batch"},
+      {"[[tenant]]\nname = \"a\"\nlanes = 1\n", "t.toml:3: lanes is \"1\"; it is auto, interactive or batch"},
       {"[tenant]\nname = \"a\"\n", "tenant is written as [[tenant]]"},
       {"tenants = 7\n", "t.toml:1: \"tenants\" is no part of it"},
       {"[[tenant]\nname", "t.toml:1: "},

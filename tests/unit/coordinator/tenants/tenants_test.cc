@@ -152,6 +152,22 @@ TEST(TenantsTest, ALostWorkerTakesWhatWasChargedThere) {
   }
 }
 
+// What is left of it on workers that live is of use to nobody, whoever still has its handle.
+TEST(TenantsTest, ATensorThatIsLostGivesItsMemoryBackAtOnce) {
+  Pool pool;
+  const SessionId a = pool.Open("a");
+  pool.Submit(a,
+              {FullRecord(MeshOf(2), {4096}, {Placement::Shard(0)}, 1), FullRecord(MeshOf(2), {512}, kEverywhere, 2)});
+  const auto used = [&] { return pool.cluster.machine().tenants().at(0).UsedOn(WorkerIndex(0)); };
+  EXPECT_EQ(used(), (8 << 10) + (2 << 10));
+  pool.cluster.Kill(WorkerIndex(1));
+  EXPECT_EQ(used(), 2 << 10) << "the replicated one lives";
+  EXPECT_EQ(pool.cluster.machine().memory().UsedBytes(WorkerIndex(0)), 2 << 10);
+  pool.Submit(a, {DropRecord{{HandleId(1), HandleId(2)}}});
+  EXPECT_EQ(used(), 0) << "and the lost one gave back once";
+  EXPECT_EQ(pool.cluster.machine().memory().UsedBytes(WorkerIndex(0)), 0);
+}
+
 TEST(TenantsTest, SessionsBeyondTheLimitAreRefused) {
   Pool pool;
   pool.Change({{.name = "a", .max_sessions = 2}});
@@ -200,6 +216,70 @@ TEST(TenantsTest, WorkIsChargedByWhatTheSlowestWorkerMeasured) {
   const int64_t charged_us = (turns.VirtualTimeOf(0) - before) / kTicksPerUs;
   EXPECT_NEAR(static_cast<double>(charged_us), 4'500, 5);
   EXPECT_EQ(pool.cluster.machine().tenants().at(0).device_ns, 10'000'000);
+}
+
+// What is done when a session loses its client, of a tenant with 8 KiB for those.
+struct DetachedPool : Pool {
+  DetachedPool() { Change({{.name = "a", .max_detached_bytes = 8 << 10}, {.name = "b"}}); }
+  SessionId OpenWithLease(const std::string& tenant) {
+    const SessionId session(++sessions);
+    cluster.Apply(SessionOpenedEvent{session, 77, tenant, "test", /*lease_us=*/60'000'000});
+    return session;
+  }
+  void Detach(SessionId session) {
+    cluster.Apply(ConnectionLostEvent{session, cluster.machine().sessions().at(session).connection});
+  }
+};
+
+TEST(TenantsTest, SessionsWithoutAClientHoldNoMoreThanDetached) {
+  DetachedPool pool;
+  const SessionId first = pool.OpenWithLease("a"), second = pool.OpenWithLease("a"), other = pool.OpenWithLease("b");
+  EXPECT_EQ(pool.Make(first, 1, 5), "");
+  EXPECT_EQ(pool.Make(second, 1, 4), "");
+  EXPECT_EQ(pool.Make(other, 1, 20), "");
+  pool.Detach(other);
+  pool.Detach(first);
+  EXPECT_TRUE(pool.cluster.ended().empty());
+  pool.Detach(second);
+  ASSERT_EQ(pool.cluster.ended().size(), 1u) << "the one that is without a client for longest";
+  EXPECT_EQ(
+      pool.cluster.ended().at(first).message(),
+      "the session had no client, and the sessions of tenant \"a\" without one had 9216 bytes of each worker; its "
+      "detached is 8192");
+  EXPECT_EQ(pool.Used("a"), 4 << 10);
+}
+
+TEST(TenantsTest, ASessionWithoutAClientTakesNoMemoryBeyondDetached) {
+  DetachedPool pool;
+  const SessionId a = pool.OpenWithLease("a");
+  EXPECT_EQ(pool.Make(a, 1, 5), "");
+  pool.Detach(a);
+  EXPECT_THAT(
+      pool.Make(a, 2, 4),
+      HasSubstr(
+          "full: is above the tenant's detached: 4096 bytes wanted on each of 2 workers; sessions of tenant \"a\" "
+          "without a client have 5120 bytes of each worker, its detached is 8192"));
+  EXPECT_EQ(pool.Make(a, 3, 3), "");
+  // A limit that is lowered takes nothing away from who is detached already.
+  pool.Change({{.name = "a", .max_detached_bytes = 1 << 10}});
+  EXPECT_TRUE(pool.cluster.ended().empty());
+  pool.cluster.Apply(SessionResumedEvent{a});
+  EXPECT_EQ(pool.Make(a, 4, 20), "") << "with its client it is limited no more";
+}
+
+TEST(TenantsTest, LanesOfATenantAreAsItsFileSays) {
+  Pool pool;
+  pool.Change({{.name = "a", .lanes = kLanesBatch}, {.name = "b", .lanes = kLanesInteractive}});
+  const auto outstanding = [&](Lane lane) {
+    return pool.cluster.machine().workers().at(WorkerIndex(0)).windows.of(lane).outstanding;
+  };
+  const SessionId a = pool.Open("a"), b = pool.Open("b");
+  pool.cluster.Apply(BatchEvent{a, 1, {FullRecord(MeshOf(2), {8}, kEverywhere, 1)}});
+  EXPECT_EQ(outstanding(Lane::kBatch), 1);
+  EXPECT_EQ(outstanding(Lane::kLight), 0);
+  pool.cluster.Apply(BatchEvent{b, 1, {FullRecord(MeshOf(2), {8}, kEverywhere, 1)}});
+  EXPECT_EQ(outstanding(Lane::kBatch), 1);
+  EXPECT_EQ(outstanding(Lane::kLight), 1);
 }
 
 }  // namespace
