@@ -225,18 +225,32 @@ TEST(RankMailTest, ScribblesStayInTheirMemory) {
   EXPECT_GT(damaged, 0);
 }
 
-TEST(RankMailTest, CountsThatCannotBeAreAnErrorOfTheirSender) {
+TEST(RankMailTest, CountsThatCannotBeAreAnErrorOfTheOtherSide) {
   for (const int fill : {0x01, 0x7f, 0x80, 0xff}) {
     Mails mails(2);
+    const auto given = Filled(64, 1);
     std::vector<std::byte> taken(64);
+    Send(mails[0], 1, 0, given);
+    mails[0].Move();  // a whole message, so only the count tells of the damage
     const Request receive = Receive(mails[1], 0, 0, taken);
     std::memset(mails.base + 256, fill, 8);  // how much rank 0 has written to rank 1
     mails[1].Move();
     ASSERT_TRUE(receive->is_done);
     EXPECT_EQ(receive->status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_NE(receive->status.message().find("rank 0"), std::string::npos);
+    EXPECT_NE(receive->status.message().find("from rank 0"), std::string::npos);
     EXPECT_EQ(Receive(mails[1], 0, 0, taken)->status.code(), absl::StatusCode::kDataLoss);
   }
+}
+
+TEST(RankMailTest, ARingThatIsDamagedOnTheWayOutEndsTheSend) {
+  Mails mails(2);
+  const auto given = Filled(64, 1);
+  std::memset(mails.base + 512 + 128, 0x7f, 8);  // how much rank 0 has taken from rank 1
+  const Request send = Send(mails[1], 0, 0, given);
+  mails[1].Move();
+  ASSERT_TRUE(send->is_done);
+  EXPECT_EQ(send->status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(send->status.message().find("to rank 0"), std::string::npos);
 }
 
 TEST(RankMailTest, AHeadThatCannotBeIsDamage) {
