@@ -11,7 +11,7 @@ import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import concat, permute_dims, reshape
 from .._tensor import OPS
-from . import _composed, _ranges
+from . import _composed, _ranges, _sparse
 from ._cell import moved
 from ._composed import _call, wide
 from ._dtypes import INT64
@@ -132,6 +132,14 @@ def _maxima(rows, numbers, bag, counted, size):
 row("_embedding_bag.default", "_embedding_bag_forward_only.default", how="composed")(_embedding_bag)
 
 
+def _of_rows(g, bag, size, mode: int, sample_weights):
+    """The gradients of the rows that sums and means of bags took, in the order of the indices."""
+    if mode == MEAN:
+        g = g / _beside(made.maximum(cast(settled(size), g._dtype), 1.0), True)
+    rows = _call(OPS["take_along_axis"], (g, settled(bag)), dims=[0])
+    return rows if sample_weights is None else rows * _beside(cast(settled(sample_weights), rows._dtype), True)
+
+
 @row("_embedding_bag_dense_backward.default", how="composed")
 def of_weight(grad, indices, bag, size, most, count, by_freq, mode, sample_weights, padding_idx=-1):
     g, numbers = wide(settled(grad)), cast(settled(indices), INT64)
@@ -141,19 +149,29 @@ def of_weight(grad, indices, bag, size, most, count, by_freq, mode, sample_weigh
         g = made.where(made.greater_equal(at, 0), g, 0.0)
         zeros = full_like(g, (count, g.shape[1]), g._dtype, 0, [one if one[0] == 1 and one[1] == 1 else (0, 0, 0) for one in g._placements])
         return wrap(cast(_added(zeros, made.maximum(at, 0), g), kind))
-    if mode == MEAN:
-        g = g / _beside(made.maximum(cast(settled(size), g._dtype), 1.0), True)
-    rows = _call(OPS["take_along_axis"], (g, settled(bag)), dims=[0])
-    if sample_weights is not None:
-        rows = rows * _beside(cast(settled(sample_weights), rows._dtype), True)
+    rows = _of_rows(g, bag, size, mode, sample_weights)
     if by_freq:
         rows = by_frequency(rows, numbers, count)
     out = _call(OPS["embedding_backward"], (rows, numbers), num_classes=count, ignore_index=padding_idx)
     return wrap(cast(out, kind))
 
 
+def _sparse_of_weight(grad, indices, bag, size, count, mode, sample_weights, padding_idx):
+    """The rows' gradients by their indices; those of the padding's row are zeros, so that nobody waits for how many it has."""
+    if mode == MAX:
+        raise NotImplementedError("embedding_bag: mode='max' has no sparse gradient, as in torch; sparse=False has one")
+    g, numbers = wide(settled(grad)), cast(settled(indices), INT64)
+    rows = _of_rows(g, bag, size, mode, sample_weights)
+    counted = _is_counted(numbers, padding_idx, count)
+    if counted is not None:
+        rows = made.where(_beside(counted, True), rows, 0.0)
+    return _sparse.make(wrap(reshape(numbers, (1, numbers.shape[0]))), wrap(cast(rows, settled(grad)._dtype)), (count, g.shape[1]))
+
+
 @row("_embedding_bag_backward.default", how="composed")
 def backward(grad, indices, offsets, bag, size, most, count, by_freq, mode, sparse, sample_weights, padding_idx=-1):
+    if sparse:
+        return _sparse_of_weight(grad, indices, bag, size, count, mode, sample_weights, padding_idx)
     return of_weight(grad, indices, bag, size, most, count, by_freq, mode, sample_weights, padding_idx)
 
 

@@ -15,6 +15,7 @@ from . import _table
 MAX_CHECKED = 4096      # docs/limits.md: max_checked_custom_calls
 _KEYS = ("PrivateUse1", "CompositeExplicitAutograd")
 _OWN = frozenset(("aten", "prims", "prim"))
+_OF_TORCH = frozenset(("quantized_decomposed",))     # whose fakes and bodies name other dtypes in places; no program can mend them
 
 
 def kernel_of(func):
@@ -22,6 +23,9 @@ def kernel_of(func):
     if func.namespace in _OWN:
         return None
     if _key_of(func) is not None:
+        if func.namespace in _OF_TORCH:
+            key = _key_of(func)
+            return lambda *args, **kwargs: func._op_dk(key, *args, **kwargs)
         return _checked(func)
     name = func.name()
     if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):

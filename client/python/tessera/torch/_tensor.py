@@ -43,6 +43,8 @@ class Tensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if len(types) > 1 and sparse_class in types:
+            return sparse_row(func, args, kwargs or {})
         try:
             row = func.tessera_row
         except AttributeError:
@@ -221,6 +223,15 @@ def again(func, row, args, kwargs, error):      # replaced by _meeting, which kn
 def set_again(function) -> None:
     global again
     again = function
+
+
+sparse_class, sparse_row = None, None
+
+
+def set_sparse(kind, function) -> None:
+    """The class of sparse tensors, and what runs an op that has one among its operands (_sparse)."""
+    global sparse_class, sparse_row
+    sparse_class, sparse_row = kind, function
 
 
 def wrap(handle) -> Tensor:
