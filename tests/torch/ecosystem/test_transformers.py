@@ -86,6 +86,54 @@ def test_generate_gives_the_tokens_of_the_cpu(mesh, folder, options):
     assert torch.equal(said.cpu(), expected)
 
 
+class Said:
+    """A streamer that keeps what it was given."""
+
+    def __init__(self):
+        self.tokens, self.has_ended = [], False
+
+    def put(self, value):
+        self.tokens += value.flatten().tolist()
+
+    def end(self):
+        self.has_ended = True
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_generate_ends_at_a_token_as_on_the_cpu(mesh, folder, cache):
+    here, there = (LlamaForCausalLM.from_pretrained(folder, **options).eval() for options in ({}, {"device_map": "auto"}))
+    x = tokens()
+    free = here.generate(x, max_new_tokens=12, pad_token_id=0, do_sample=False)
+    for end in {int(free[0, 11]), int(free[1, 12]), int(free[2, -1])}:      # some sequences end, or all do, at different steps
+        for rows in (x[:1], x):
+            options = {"max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": end, "do_sample": False}
+            expected = here.generate(rows, **options)
+            assert torch.equal(there.generate(rows.to("tessera"), cache_implementation=cache, **options).cpu(), expected)
+    mine, its = Said(), Said()
+    here.generate(x[:1], streamer=its, **options)
+    there.generate(x[:1].to("tessera"), streamer=mine, cache_implementation=cache, **options)
+    assert mine.tokens == its.tokens and mine.has_ended
+    kept, other = (model.generate(rows, return_dict_in_generate=True, output_scores=True, cache_implementation=cache, **options)
+                   for model, rows in ((there, x[:1].to("tessera")), (here, x[:1])))
+    assert torch.equal(kept.sequences.cpu(), other.sequences) and len(kept.scores) == len(other.scores)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("plan", [None, "auto"])
+def test_a_static_cache_makes_a_step_one_message(mesh, folder, options, plan, monkeypatch):
+    from tessera.torch import _compiled
+    graphs, make = [], _compiled._new_graph
+    monkeypatch.setattr(_compiled, "_new_graph", lambda *given: graphs.append(make(*given)) or graphs[-1])
+    torch._dynamo.reset()
+    model = LlamaForCausalLM.from_pretrained(folder, **({"device_map": "auto"} if plan is None else {"tp_plan": plan})).eval()
+    x = tokens()
+    said = model.generate(x.to("tessera"), max_new_tokens=8, pad_token_id=0, do_sample=False, cache_implementation="static", **options)
+    expected = LlamaForCausalLM.from_pretrained(folder).eval().generate(x, max_new_tokens=8, pad_token_id=0, do_sample=False, **options)
+    assert torch.equal(said.cpu(), expected)
+    if plan is None and not options:        # hooks of the styles end graphs, and transformers compiles no step of a beam search
+        assert max(graph.replays for graph in graphs) >= 4 and sum(graph.runs for graph in graphs) <= 8
+
+
 def test_lora_trains_saves_and_is_read_on_the_cpu(mesh, folder, tmp_path):
     peft = pytest.importorskip("peft")
 

@@ -106,6 +106,10 @@ def promoted(op: str, a, b, is_true_divide: bool = False):
         return ha, hb
     elif is_b and type(ha) in (int, float) and hb._dtype in FLOATS:
         return ha, hb
+    elif is_a and type(hb) is int and ha._dtype in INTEGERS and not is_true_divide:
+        return ha, number_as(hb, ha._dtype)
+    elif is_b and type(ha) is int and hb._dtype in INTEGERS and not is_true_divide:
+        return number_as(ha, hb._dtype), hb
     kind = torch.result_type(a, b)
     if is_true_divide and not (kind.is_floating_point or kind.is_complex):
         kind = torch.get_default_dtype()

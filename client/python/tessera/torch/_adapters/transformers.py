@@ -1,4 +1,4 @@
-"""Hugging Face's transformers: TrainingArguments().device, device_map="auto", tp_plan="auto"."""
+"""Hugging Face's transformers: TrainingArguments().device, device_map="auto", tp_plan="auto", the compiled step of generate."""
 
 from __future__ import annotations
 
@@ -49,6 +49,70 @@ def install_models(module) -> None:
         return _parallel(load(cls, *args, **options), plan, size)
 
     module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+
+
+def install_generation(module) -> None:
+    """module: transformers.generation.utils. `generate` with a cache of fixed length (cache_implementation="static") compiles the decode
+    step on this device, as on others: a step is one message. disable_compile=True leaves it as it is."""
+    mixin = module.GenerationMixin
+    criteria = mixin._valid_auto_compile_criteria
+
+    @functools.wraps(criteria)
+    def valid_auto_compile_criteria(self, model_kwargs, generation_config):
+        cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+        if self.device.type == NAME and generation_config.compile_config is None and _is_fixed(module, cache):
+            from transformers import CompileConfig
+            generation_config.compile_config = CompileConfig(backend=NAME, mode="default")
+            generation_config.compile_config._compile_all_devices = True
+        return criteria(self, model_kwargs, generation_config)
+
+    mixin._valid_auto_compile_criteria = valid_auto_compile_criteria
+    if hasattr(module, "DeferredStopCheck"):
+        module.DeferredStopCheck = _stop_check(module.DeferredStopCheck, module.StopCheck)
+
+
+def _stop_check(deferred, plain):
+    """transformers' check that reads a step later whether all sequences have ended, with the value on this device: the program asks for the
+    next token while workers compute this one. The step that was too many is undone by `generate`. Not where the cache is given back."""
+    class StopCheck(deferred):
+        @staticmethod
+        def is_supported(device, cache, cache_is_returned, is_assistant):
+            if device.type != NAME:
+                return deferred.is_supported(device, cache, cache_is_returned, is_assistant)
+            return not cache_is_returned and not is_assistant
+
+        def __init__(self, input_ids, max_length, cache, cache_is_returned, streamer=None):
+            self.is_here = input_ids.device.type == NAME
+            if not self.is_here:
+                super().__init__(input_ids, max_length, cache, cache_is_returned, streamer)
+                return
+            plain.__init__(self, streamer)
+            self.max_length, self.before, self.stop_reported = max_length, None, False
+
+        def __call__(self, unfinished_sequences, tokens, length):
+            if not self.is_here:
+                return super().__call__(unfinished_sequences, tokens, length)
+            before, self.before = self.before, (unfinished_sequences.max() == 0, tokens if self.streamer is not None else None)
+            if before is not None:
+                if self.streamer is not None:
+                    self.streamer.put(before[1].cpu())
+                self.stop_reported = bool(before[0])
+            return self.stop_reported or (self.max_length is not None and length >= self.max_length)
+
+        def finish(self):
+            if not self.is_here:
+                return super().finish()
+            if self.streamer is not None and self.before is not None and not self.stop_reported:
+                self.streamer.put(self.before[1].cpu())
+            return int(self.stop_reported)
+
+    return StopCheck
+
+
+def _is_fixed(module, cache) -> bool:
+    """Whether a cache has the same shapes in each step."""
+    inner = getattr(cache, "self_attention_cache", cache)
+    return bool(getattr(cache, "is_compileable", False)) and type(inner) is not module.DynamicCache
 
 
 def _get(config, name):
