@@ -158,7 +158,7 @@ def test_a_disk_that_hangs_holds_up_who_waits_for_it_alone(tmp_path):
         mesh = session.init_device_mesh((2,))
         kept = arrays(15)
         held = [session.distribute_tensor(array, mesh, [ts.Shard(0)]).wait() for array in kept]
-        small = neighbour.distribute_tensor(np.arange(10.0), neighbour.init_device_mesh((2,)), [ts.Shard(0)])
+        small = neighbour.distribute_tensor(np.arange(10.0), neighbour.init_device_mesh((2,)), [ts.Shard(0)]).wait()
         with disk.away("pwrite", "fallocate"):
             waiting = []
             thread = threading.Thread(target=lambda: waiting.extend(session.distribute_tensor(array, mesh, [ts.Shard(0)]) for array in kept[:2]))
