@@ -268,6 +268,7 @@ struct LocalCluster::State {
   std::vector<std::string> WorkerFlags(int index) const;
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
+  absl::Status CheckChild(Child& child);
   absl::Status CheckChildren();
   std::string LogTail(int worker) const;
   void Stop();
@@ -404,17 +405,19 @@ absl::Status LocalCluster::State::SpawnWorker(int index) {
   return absl::OkStatus();
 }
 
+absl::Status LocalCluster::State::CheckChild(Child& child) {
+  if (child.Alive()) return absl::OkStatus();
+  return absl::UnavailableError(
+      StrCat("local_cluster: the ", child.name, " ended (", child.reason, "): ", child.LogTail()));
+}
+
 absl::Status LocalCluster::State::CheckChildren() {
-  auto check = [](Child& child) {
-    if (child.Alive()) return absl::OkStatus();
-    return absl::UnavailableError(
-        StrCat("local_cluster: the ", child.name, " ended (", child.reason, "): ", child.LogTail()));
-  };
-  TESSERA_RETURN_IF_ERROR(check(coordinator));
-  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(check(worker));
+  TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
+  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(CheckChild(worker));
   return absl::OkStatus();
 }
 
+// A worker that ends meanwhile is another matter: a coordinator that is started again goes on without it.
 absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_point deadline) {
   WaitScope scope;
   std::string line;
@@ -427,11 +430,11 @@ absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_poin
       if (absl::StrContains(line, "\n")) return absl::OkStatus();
       if (count == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it closed stdout: it is ending
-        TESSERA_RETURN_IF_ERROR(CheckChildren());
+        TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
       }
     }
     TESSERA_RETURN_IF_ERROR(scope.Poll());
-    TESSERA_RETURN_IF_ERROR(CheckChildren());
+    TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
   }
   return absl::DeadlineExceededError(StrCat("local_cluster: the coordinator does not listen after ",
                                             options.start_timeout_s, " s: ", coordinator.LogTail()));

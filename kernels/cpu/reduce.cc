@@ -133,9 +133,9 @@ void StoreResults(const ReduceLayout& l, int64_t k, int64_t count, void* results
   StoreBlockBytes(l.kept, output, SizeBytes(l.output_dtype), l.output, k, count, rounded.data());
 }
 
-// Rows that are dense, one after the other at one stride.
+// Rows that are dense, one after the other at one stride. Rows of one element are copied as columns.
 bool AreRowsInPlace(const ReduceLayout& l) {
-  return l.map == nullptr && l.value_dtype == l.dtype && l.reduced.extents.size() == 1 &&
+  return l.map == nullptr && l.value_dtype == l.dtype && l.reduced.extents.size() == 1 && l.reduced.size > 1 &&
          l.reduced.strides[0][0] == 1 && l.kept.extents.size() == 1 && !l.inputs[0].is_zero;
 }
 

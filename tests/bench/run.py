@@ -17,12 +17,12 @@ import os
 import pathlib
 import sys
 
-from suite import catalog, collectives, far, files, hosts, narrow, peers, products, programs, redistribution, report, service
+from suite import catalog, collectives, far, files, hosts, matrices, narrow, peers, products, programs, redistribution, report, service
 from suite.measure import HERE, Options, Unavailable
 
 FAMILIES = (redistribution, collectives, products, hosts, catalog)
 FIGURES = {name: functools.partial(family.run, name=name) for family in FAMILIES for name in family.CASES}
-FIGURES |= catalog.OTHERS | narrow.FIGURES
+FIGURES |= catalog.OTHERS | narrow.FIGURES | matrices.FIGURES
 FIGURES |= {"up_and_down": service.up_and_down, "tiny_ops": service.tiny_ops, "chained_maps": service.chained_maps,
             "live_tensors": service.live_tensors, "load_npy": files.load_npy, "spill": files.spill,
             "far_up_and_down": far.far_up_and_down, "far_tiny_ops": far.far_tiny_ops, "crowd": far.crowd,

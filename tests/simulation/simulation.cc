@@ -82,7 +82,7 @@ class Simulation {
     Act(options_.acts);
     while (!schedule_.empty() && result_.status.ok()) {
       schedule_.Step();
-      ++result_.steps;
+      if (++result_.steps > kMaxSimulatedSteps) Broken(absl::InternalError("the run does not end"));
       Broken(CheckBuffers(machine()));
       Broken(laws_.Check(machine()));
     }

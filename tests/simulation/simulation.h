@@ -76,6 +76,9 @@ struct SimulationOptions {
   size_t torn_records = 0;  // with a log: of so many records one is torn at each of its bytes in the end; 0: none
 };
 
+// Runs have some 1,600 steps. One that has many more waits for what never comes, while the clock goes on.
+inline constexpr int64_t kMaxSimulatedSteps = 100'000;
+
 struct SimulationResult {
   absl::Status status;  // or which law was broken
   int64_t steps = 0;    // events of the clock

@@ -221,7 +221,7 @@ TEST(SimulationTest, AReportThatIsLostIsSeen) {
 
 TEST(SimulationTest, AWorkerThatBreathesAndWorksNoMoreIsSeenWhereNobodyEndsIt) {
   std::set<std::string> found;
-  EXPECT_GT(Breaking(Fault::kAnswerProbes, found), 5);
+  EXPECT_GT(Breaking(Fault::kAnswerProbes, found, 80), 20);
   EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("is not answered")));
 }
 

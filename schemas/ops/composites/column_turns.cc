@@ -17,6 +17,8 @@ using V = GraphValue;
 
 // Narrower panels take longer to be told than to be factored.
 constexpr int64_t kMinPanelWidth = 32;  // docs/limits.md: min_panel_width
+// Wide enough that a panel's steps are worth a further turn.
+constexpr int64_t kPanelWidth = 64;
 // Each panel is some steps of a plan. The panels are factored by every worker, which is 1 / kPanels of the work of one.
 constexpr int64_t kPanels = 16;  // docs/limits.md: factor_panels
 // A right side with fewer than n / kWideSide columns is whole on every worker, where it costs less than its parts.
@@ -33,11 +35,9 @@ V Moved(G& g, const V& x, int mesh_dim, Placement placement) {
   return g.Call(OpId::kRedistribute, std::move(attributes), {x});
 }
 
-// The same values, in memory of their own and at this step: fusion would compute a map where it is read, and keep what it
-// is of until then. A sum of one term is no map, and takes in those before it.
-V Computed(G& g, const V& x) {
-  return g.failed() ? x : g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo);
-}
+// The same values, in memory of their own and at this step: fusion would compute a map where it is read, and keep what
+// it is of until then. A sum of one term is no map, and takes in those before it.
+V Computed(G& g, const V& x) { return g.failed() ? x : g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo); }
 
 struct Range {
   int64_t start = 0, size = 0;
@@ -115,7 +115,8 @@ V OneTurn(G& g, const V& x, const ColumnTurns& turns, int64_t turn, int64_t star
 // [..., 1, rows, columns] repeated for each worker, each of which has its own.
 V OnEach(G& g, const V& x, const ColumnTurns& turns) {
   if (g.failed()) return x;
-  const V repeated = g.BroadcastTo(g.ExpandDim(x, x.rank() - 2), Shaped(BatchOf(x), {turns.workers, Rows(x), Columns(x)}));
+  const V repeated =
+      g.BroadcastTo(g.ExpandDim(x, x.rank() - 2), Shaped(BatchOf(x), {turns.workers, Rows(x), Columns(x)}));
   return g.failed() ? x : Moved(g, repeated, turns.mesh_dim, Placement::Shard(repeated.rank() - 3));
 }
 
@@ -153,8 +154,7 @@ Eliminated Eliminate(G& g, const V& columns, const Panel& panel, const V& corner
   const int64_t width = Columns(panel.factors), rest = Rows(columns) - width;
   const bool is_dealt = columns.rank() > panel.factors.rank();
   const V ordered = InOrder(g, columns, panel.places);
-  const V leaving =
-      TriangularSolve(g, corner, RowsOf(g, ordered, 0, width), /*upper=*/false, /*unit_diagonal=*/true);
+  const V leaving = TriangularSolve(g, corner, RowsOf(g, ordered, 0, width), /*upper=*/false, /*unit_diagonal=*/true);
   if (rest == 0 || g.failed()) return {leaving, leaving};
   const V below = RowsOf(g, panel.factors, width, rest);
   const V factor = is_dealt ? g.ExpandDim(below, below.rank() - 2) : below;
@@ -163,9 +163,9 @@ Eliminated Eliminate(G& g, const V& columns, const Panel& panel, const V& corner
 
 // What one step leaves behind.
 struct Step {
-  V corner;                  // [..., width, width]: L and U on the diagonal
-  std::optional<V> right;    // [..., workers, width, columns]: U right of it, from `first_turn` on, if there is a side
-  std::optional<V> side;     // the right side's rows of the step, solved by L
+  V corner;                // [..., width, width]: L and U on the diagonal
+  std::optional<V> right;  // [..., workers, width, columns]: U right of it, from `first_turn` on, if there is a side
+  std::optional<V> side;   // the right side's rows of the step, solved by L
   int64_t first_turn = 0;
 };
 
@@ -181,8 +181,8 @@ std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const Col
   for (int64_t turn = 0; turn < turns.turns; ++turn) {
     for (int64_t worker = 0; worker < turns.workers && !g.failed(); ++worker) {
       const V& own = dealt[static_cast<size_t>(turn)];
-      const V box = BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, turns.width}}, turns.mesh_dim,
-                          Placement::Replicate());
+      const V box =
+          BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, turns.width}}, turns.mesh_dim, Placement::Replicate());
       if (g.failed()) return {};
       const Panel panel = FactoredPanel(g, g.DropDims(box, {box.rank() - 3}));
       look(panel);
@@ -236,7 +236,8 @@ std::vector<V> BackSubstituted(G& g, const std::vector<Step>& steps, const Colum
       const V& right = *step.right;
       if (is_wide) {
         const V brought = WorkersFirst(g, Moved(g, right, turns.mesh_dim, Placement::Replicate()));
-        const V rows = g.Reshape(brought, Shaped(BatchOf(step.corner), {1, turns.width, turns.workers * Columns(right)}));
+        const V rows =
+            g.Reshape(brought, Shaped(BatchOf(step.corner), {1, turns.width, turns.workers * Columns(right)}));
         rest = rest - g.Map(OpId::kMatmul, {rows, later});
       } else {
         const V each = g.Reshape(later, Shaped(BatchOf(later), {turns.workers, Columns(right), Columns(later)}));
@@ -266,10 +267,11 @@ std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
     found.workers = spec.mesh.shape()[static_cast<size_t>(i)];
     found.mesh_dim = i;
   }
-  const int64_t n = Columns(x), widest = n / std::max<int64_t>(found.workers * kMinPanelWidth, 1);
-  if (found.workers < 2 || found.workers > kPanels || widest < 1 || spec.rank() + 2 > kMaxRank) return std::nullopt;
+  const int64_t n = Columns(x);
+  if (found.workers < 2 || found.workers > kPanels || n < found.workers * kMinPanelWidth) return std::nullopt;
+  if (spec.rank() + 2 > kMaxRank) return std::nullopt;
   if (AccumulatedIn(spec.dtype) != spec.dtype) return std::nullopt;  // pivots are numbers of the dtype
-  found.turns = std::clamp<int64_t>(kPanels / found.workers, 1, widest);
+  found.turns = std::clamp<int64_t>(n / (found.workers * kPanelWidth), 1, kPanels / found.workers);
   const int64_t panels = found.workers * found.turns;
   found.width = (n + panels - 1) / panels;
   return found;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <kj/async-unix.h>
@@ -53,12 +54,13 @@ class FakeGateway {
   const Address& address() const { return address_; }
   // Closes the connections.
   void Stop() {
+    bool was_stopped = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       ready_.wait(lock, [this] { return executor_.get() != nullptr; });
-      if (!stopped_) executor_->executeSync([this] { stop_->fulfill(); });
-      stopped_ = true;
+      was_stopped = std::exchange(stopped_, true);
     }
+    if (!was_stopped) executor_->executeSync([this] { stop_->fulfill(); });  // without the lock: the loop may want it
     if (thread_.joinable()) thread_.join();
   }
   std::vector<SeenBatch> batches() {
