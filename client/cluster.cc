@@ -113,6 +113,10 @@ struct Child {
     if (pread(log_fd, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) < 0) tail.clear();
     return tail;
   }
+  absl::Status Check() {
+    if (Alive()) return absl::OkStatus();
+    return absl::UnavailableError(StrCat("local_cluster: the ", name, " ended (", reason, "): ", LogTail()));
+  }
 };
 
 // Gives the host back what logs have above kMaxLogBytes, but for their second half. A thread looks at them now and
@@ -268,7 +272,6 @@ struct LocalCluster::State {
   std::vector<std::string> WorkerFlags(int index) const;
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
-  absl::Status CheckChild(Child& child);
   absl::Status CheckChildren();
   std::string LogTail(int worker) const;
   void Stop();
@@ -405,15 +408,9 @@ absl::Status LocalCluster::State::SpawnWorker(int index) {
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::State::CheckChild(Child& child) {
-  if (child.Alive()) return absl::OkStatus();
-  return absl::UnavailableError(
-      StrCat("local_cluster: the ", child.name, " ended (", child.reason, "): ", child.LogTail()));
-}
-
 absl::Status LocalCluster::State::CheckChildren() {
-  TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
-  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(CheckChild(worker));
+  TESSERA_RETURN_IF_ERROR(coordinator.Check());
+  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(worker.Check());
   return absl::OkStatus();
 }
 
@@ -430,11 +427,11 @@ absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_poin
       if (absl::StrContains(line, "\n")) return absl::OkStatus();
       if (count == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it closed stdout: it is ending
-        TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
+        TESSERA_RETURN_IF_ERROR(coordinator.Check());
       }
     }
     TESSERA_RETURN_IF_ERROR(scope.Poll());
-    TESSERA_RETURN_IF_ERROR(CheckChild(coordinator));
+    TESSERA_RETURN_IF_ERROR(coordinator.Check());
   }
   return absl::DeadlineExceededError(StrCat("local_cluster: the coordinator does not listen after ",
                                             options.start_timeout_s, " s: ", coordinator.LogTail()));
