@@ -19,25 +19,14 @@ constexpr int64_t kMinBlockRows = 32;  // docs/limits.md: min_block_rows
 constexpr int64_t kMaxRowBlocks = 16;  // docs/limits.md: max_row_blocks
 
 V MatrixInRowBlocks(G& g, const V& x, const RowBlocks& blocks) {
-  const int64_t n = Rows(x), whole = blocks.count * blocks.size;
-  V padded = PaddedTo(g, x, whole, whole);
-  if (n < whole && !g.failed()) {
-    const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
-    const V is_unit =
-        g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})});
-    padded = g.Where(is_unit, V(1), padded);
-  }
-  return g.Reshape(padded, Shaped(BatchOf(x), {blocks.count, blocks.size, whole}));
+  const int64_t whole = blocks.count * blocks.size;
+  return g.Reshape(ContinuedTo(g, x, whole), Shaped(BatchOf(x), {blocks.count, blocks.size, whole}));
 }
 
 // One block of rows, and columns from `start` on, with every worker.
 V BlockOf(G& g, const V& blocks, int64_t block, int64_t start, int64_t size) {
   const V rows = g.SliceDim(g.SliceDim(blocks, blocks.rank() - 1, start, size), blocks.rank() - 3, block, 1);
   return g.failed() ? rows : g.DropDims(rows, {rows.rank() - 3});
-}
-
-V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
-  return MatrixFunction(g, LinalgKind::kTriangularSolve, {left, right}, std::move(attributes));
 }
 
 // Substitution by blocks, forwards or of an upper matrix backwards: X_k = T_kk^-1 B_k, B_i -= T_ik X_k. The matrix
@@ -68,18 +57,11 @@ V BlockedTriangularSolve(G& g, const V& left, const V& right, const RowBlocks& b
 }  // namespace
 
 std::optional<RowBlocks> RowBlocksOf(const V& x) {
-  const TensorSpec& spec = x.spec();
-  RowBlocks blocks;
-  for (int i = 0; i < spec.mesh.ndim(); ++i) {
-    const Placement& placement = spec.placements[static_cast<size_t>(i)];
-    if (placement.is_partial() || placement.is_shard(spec.rank() - 1)) return std::nullopt;
-    if (!placement.is_shard(spec.rank() - 2)) continue;
-    if (blocks.count > 0 || placement != Placement::Shard(placement.dim())) return std::nullopt;
-    blocks.count = spec.mesh.shape()[static_cast<size_t>(i)];
-  }
-  if (blocks.count < 2 || blocks.count > kMaxRowBlocks || spec.rank() >= kMaxRank) return std::nullopt;
-  blocks.size = (Rows(x) + blocks.count - 1) / blocks.count;
-  return blocks.size >= kMinBlockRows ? std::optional(blocks) : std::nullopt;
+  const std::optional<MatrixShards> shards = ShardsOf(x);
+  if (!shards.has_value() || shards->dim != x.rank() - 2 || x.rank() >= kMaxRank) return std::nullopt;
+  const RowBlocks blocks{shards->workers, (Rows(x) + shards->workers - 1) / shards->workers};
+  if (blocks.count < 2 || blocks.count > kMaxRowBlocks || blocks.size < kMinBlockRows) return std::nullopt;
+  return blocks;
 }
 
 V SolvedTriangle(G& g, const V& left, const V& right, Attributes attributes) {

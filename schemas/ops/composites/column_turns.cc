@@ -61,11 +61,16 @@ V BoxTo(G& g, const V& x, const std::vector<Range>& box, int mesh_dim, Placement
   return g.Call(OpId::kSlice, std::move(attributes), {x});
 }
 
-V TriangularSolve(G& g, const V& left, const V& right, bool upper, bool unit_diagonal) {
+// By the lower triangle with ones on its diagonal, as L of a panel has them; by the upper triangle.
+V SolvedByL(G& g, const V& corner, const V& right) {
   Attributes attributes;
-  attributes.Set(attribute::upper, upper);
-  attributes.Set(attribute::unit_diagonal, unit_diagonal);
-  return MatrixFunction(g, LinalgKind::kTriangularSolve, {left, right}, std::move(attributes));
+  attributes.Set(attribute::unit_diagonal, true);
+  return TriangularSolve(g, corner, right, std::move(attributes));
+}
+V SolvedByU(G& g, const V& corner, const V& right) {
+  Attributes attributes;
+  attributes.Set(attribute::upper, true);
+  return TriangularSolve(g, corner, right, std::move(attributes));
 }
 
 // Its rows [start, start + size).
@@ -73,28 +78,7 @@ V RowsOf(G& g, const V& x, int64_t start, int64_t size) {
   return g.failed() || size == Rows(x) ? x : g.SliceDim(x, x.rank() - 2, start, size);
 }
 
-// With as many rows of zeros above.
-V PaddedAbove(G& g, const V& x, int64_t rows) {
-  if (g.failed() || rows == 0) return x;
-  Attributes pad;
-  std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
-  width[width.size() - 4] = rows;
-  pad.Set(attribute::pad_width, std::move(width));
-  return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
-}
-
-// Continued by rows and columns of the unit matrix.
-V ContinuedTo(G& g, const V& x, int64_t whole) {
-  const int64_t n = Rows(x);
-  const V padded = PaddedTo(g, x, whole, whole);
-  if (n == whole || g.failed()) return padded;
-  const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
-  return g.Where(
-      g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})}), V(1),
-      padded);
-}
-
-// The dims before the last two and the last one changed by each other.
+// The rows and the dim before them change places.
 V WorkersFirst(G& g, const V& x) {
   if (g.failed()) return x;
   Dims dims(static_cast<size_t>(x.rank()));
@@ -140,9 +124,7 @@ V InOrder(G& g, const V& x, const V& places) {
   if (g.failed()) return x;
   V index = g.ExpandDim(places, places.rank());
   if (x.rank() > index.rank()) index = g.ExpandDim(index, index.rank() - 2);
-  Attributes attributes;
-  attributes.Set(attribute::dims, {x.rank() - 2});
-  return g.Call(OpId::kTakeAlongAxis, std::move(attributes), {x, index});
+  return Along(g, OpId::kTakeAlongAxis, x.rank() - 2, {x, index});
 }
 
 // Columns on the right of a panel after its step: the rows that leave, solved by L, and those that stay, reduced.
@@ -154,14 +136,14 @@ Eliminated Eliminate(G& g, const V& columns, const Panel& panel, const V& corner
   const int64_t width = Columns(panel.factors), rest = Rows(columns) - width;
   const bool is_dealt = columns.rank() > panel.factors.rank();
   const V ordered = InOrder(g, columns, panel.places);
-  const V leaving = TriangularSolve(g, corner, RowsOf(g, ordered, 0, width), /*upper=*/false, /*unit_diagonal=*/true);
+  const V leaving = SolvedByL(g, corner, RowsOf(g, ordered, 0, width));
   if (rest == 0 || g.failed()) return {leaving, leaving};
   const V below = RowsOf(g, panel.factors, width, rest);
   const V factor = is_dealt ? g.ExpandDim(below, below.rank() - 2) : below;
   return {leaving, RowsOf(g, ordered, width, rest) - g.Map(OpId::kMatmul, {factor, leaving})};
 }
 
-// What one step leaves behind.
+// Results of one step that later ones need.
 struct Step {
   V corner;                // [..., width, width]: L and U on the diagonal
   std::optional<V> right;  // [..., workers, width, columns]: U right of it, from `first_turn` on, if there is a side
@@ -249,7 +231,7 @@ std::vector<V> BackSubstituted(G& g, const std::vector<Step>& steps, const Colum
       }
     }
     const V corner = is_wide ? OnEach(g, step.corner, turns) : step.corner;
-    solved[k] = TriangularSolve(g, corner, rest, /*upper=*/true, /*unit_diagonal=*/false);
+    solved[k] = SolvedByU(g, corner, rest);
   }
   return solved;
 }
@@ -257,24 +239,13 @@ std::vector<V> BackSubstituted(G& g, const std::vector<Step>& steps, const Colum
 }  // namespace
 
 std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
-  const TensorSpec& spec = x.spec();
-  ColumnTurns found;
-  for (int i = 0; i < spec.mesh.ndim(); ++i) {
-    const Placement& placement = spec.placements[static_cast<size_t>(i)];
-    if (placement.is_partial()) return std::nullopt;
-    if (!placement.is_shard(spec.rank() - 1) && !placement.is_shard(spec.rank() - 2)) continue;
-    if (found.workers > 0 || placement != Placement::Shard(placement.dim())) return std::nullopt;
-    found.workers = spec.mesh.shape()[static_cast<size_t>(i)];
-    found.mesh_dim = i;
-  }
-  const int64_t n = Columns(x);
-  if (found.workers < 2 || found.workers > kPanels || n < found.workers * kMinPanelWidth) return std::nullopt;
-  if (spec.rank() + 2 > kMaxRank) return std::nullopt;
-  if (AccumulatedIn(spec.dtype) != spec.dtype) return std::nullopt;  // pivots are numbers of the dtype
-  found.turns = std::clamp<int64_t>(n / (found.workers * kPanelWidth), 1, kPanels / found.workers);
-  const int64_t panels = found.workers * found.turns;
-  found.width = (n + panels - 1) / panels;
-  return found;
+  const std::optional<MatrixShards> shards = ShardsOf(x);
+  if (!shards.has_value() || x.rank() + 2 > kMaxRank) return std::nullopt;
+  if (AccumulatedIn(x.dtype()) != x.dtype()) return std::nullopt;  // pivots are numbers of the dtype
+  const int64_t n = Columns(x), workers = shards->workers;
+  if (workers < 2 || workers > kPanels || n < workers * kMinPanelWidth) return std::nullopt;
+  const int64_t turns = std::clamp<int64_t>(n / (workers * kPanelWidth), 1, kPanels / workers);
+  return ColumnTurns{shards->mesh_dim, workers, turns, (n + workers * turns - 1) / (workers * turns)};
 }
 
 V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
@@ -295,7 +266,7 @@ V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
     V column = corner;
     if (after > 0) {
       const V below = RowsOf(g, panel, width, after);
-      const V lower = Transposed(g, TriangularSolve(g, corner, Transposed(g, below), false, false));
+      const V lower = Transposed(g, TriangularSolve(g, corner, Transposed(g, below), {}));
       if (g.failed()) return x;
       column = g.Concat({corner, lower}, corner.rank() - 2);
       for (int64_t later = worker + 1 < turns.workers ? turn : turn + 1; later < turns.turns && !g.failed(); ++later) {

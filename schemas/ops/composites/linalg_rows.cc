@@ -170,12 +170,6 @@ void LuUnpack(G& g) {
   g.Return({g.AsType(permutation, x.dtype()), lower + unit, upper});
 }
 
-V Along(G& g, OpId op, int64_t dim, std::vector<V> operands) {
-  Attributes attributes;
-  attributes.Set(attribute::dims, {dim});
-  return g.Call(op, std::move(attributes), std::move(operands));
-}
-
 // P L U x = b by two triangles; transposed: U^T L^T P^T x = b.
 void LuSolve(G& g) {
   const V pivots = g.operand(1);

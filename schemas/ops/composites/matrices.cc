@@ -78,14 +78,57 @@ V OnDiagonal(G& g, const V& x) {
                {g.Iota(x, x.rank() - 2, Rows(x), DType::kI64), g.Iota(x, x.rank() - 1, Columns(x), DType::kI64)});
 }
 
-V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
-  if (Rows(x) == rows && Columns(x) == columns) return x;
+namespace {
+
+V Padded(G& g, const V& x, int64_t above, int64_t below, int64_t right) {
+  if (g.failed() || (above == 0 && below == 0 && right == 0)) return x;
   Attributes pad;
   std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
-  width[width.size() - 3] = rows - Rows(x);
-  width[width.size() - 1] = columns - Columns(x);
+  width[width.size() - 4] = above;
+  width[width.size() - 3] = below;
+  width[width.size() - 1] = right;
   pad.Set(attribute::pad_width, std::move(width));
   return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
+}
+
+}  // namespace
+
+V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
+  return Padded(g, x, 0, rows - Rows(x), columns - Columns(x));
+}
+V PaddedAbove(G& g, const V& x, int64_t rows) { return Padded(g, x, rows, 0, 0); }
+
+V ContinuedTo(G& g, const V& x, int64_t whole) {
+  const int64_t n = Rows(x);
+  const V padded = PaddedTo(g, x, whole, whole);
+  if (n == whole || g.failed()) return padded;
+  const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
+  const V is_unit =
+      g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})});
+  return g.Where(is_unit, V(1), padded);
+}
+
+V Along(G& g, OpId op, int64_t dim, std::vector<V> operands) {
+  Attributes attributes;
+  attributes.Set(attribute::dims, {dim});
+  return g.Call(op, std::move(attributes), std::move(operands));
+}
+
+V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
+  return MatrixFunction(g, LinalgKind::kTriangularSolve, {left, right}, std::move(attributes));
+}
+
+std::optional<MatrixShards> ShardsOf(const V& x) {
+  const TensorSpec& spec = x.spec();
+  std::optional<MatrixShards> found;
+  for (int i = 0; i < spec.mesh.ndim(); ++i) {
+    const Placement& placement = spec.placements[static_cast<size_t>(i)];
+    if (placement.is_partial()) return std::nullopt;
+    if (!placement.is_shard() || placement.dim() < spec.rank() - 2) continue;
+    if (found.has_value() || placement != Placement::Shard(placement.dim())) return std::nullopt;
+    found = {i, placement.dim(), spec.mesh.shape()[static_cast<size_t>(i)]};
+  }
+  return found;
 }
 
 V PermutationOf(G& g, const V& pivots, int64_t rows) {

@@ -36,6 +36,23 @@ GraphValue Transposed(GraphBuilder& g, const GraphValue& x);
 GraphValue OnDiagonal(GraphBuilder& g, const GraphValue& x);
 // With zeros below and on the right.
 GraphValue PaddedTo(GraphBuilder& g, const GraphValue& x, int64_t rows, int64_t columns);
+// With as many rows of zeros above.
+GraphValue PaddedAbove(GraphBuilder& g, const GraphValue& x, int64_t rows);
+// A square matrix, continued by rows and columns of the unit matrix.
+GraphValue ContinuedTo(GraphBuilder& g, const GraphValue& x, int64_t whole);
+// An op that goes along one dim.
+GraphValue Along(GraphBuilder& g, OpId op, int64_t dim, std::vector<GraphValue> operands);
+// One call of LAPACK. Attributes: upper, transposed, unit_diagonal.
+GraphValue TriangularSolve(GraphBuilder& g, const GraphValue& left, const GraphValue& right, Attributes attributes);
+
+// The mesh dim that alone shards the matrices, evenly, and which of their dims. Others may shard the batch.
+struct MatrixShards {
+  int mesh_dim = 0;
+  int dim = 0;          // of the tensor: that of the rows or that of the columns
+  int64_t workers = 0;  // along the mesh dim
+};
+// nullopt where none does, several do, the sizes are explicit, or something is pending.
+std::optional<MatrixShards> ShardsOf(const GraphValue& x);
 
 // The row that pivots bring to each place, of matrices of that many rows: i64. Refuses pivots that are no integers.
 GraphValue PermutationOf(GraphBuilder& g, const GraphValue& pivots, int64_t rows);

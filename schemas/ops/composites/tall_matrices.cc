@@ -22,20 +22,12 @@ std::vector<V> PlainQr(G& g, const V& x, bool complete) {
 
 // The mesh dim that alone shards the rows, evenly, where pieces of them are tall enough for TSQR; -1 where none is.
 int RowsMeshDim(const V& x) {
-  const TensorSpec& spec = x.spec();
-  int found = -1;
-  for (int i = 0; i < spec.mesh.ndim(); ++i) {
-    const Placement& placement = spec.placements[static_cast<size_t>(i)];
-    if (placement.is_partial() || placement.is_shard(spec.rank() - 1)) return -1;
-    if (!placement.is_shard(spec.rank() - 2)) continue;
-    if (found >= 0 || placement != Placement::Shard(placement.dim())) return -1;
-    found = i;
-  }
-  if (found < 0) return -1;
-  const int64_t pieces = spec.mesh.shape()[static_cast<size_t>(found)];
+  const std::optional<MatrixShards> shards = ShardsOf(x);
+  if (!shards.has_value() || shards->dim != x.rank() - 2) return -1;
+  const int64_t pieces = shards->workers;
   const int64_t height = (Rows(x) + pieces - 1) / pieces;
   const bool is_tall = Columns(x) > 0 && height >= Columns(x) && Rows(x) >= 2 * Columns(x);
-  return pieces > 1 && is_tall && (pieces - 1) * height < Rows(x) ? found : -1;
+  return pieces > 1 && is_tall && (pieces - 1) * height < Rows(x) ? shards->mesh_dim : -1;
 }
 
 // TSQR (Demmel, Grigori, Hoemmen, Langou: "Communication-optimal parallel and sequential QR and LU factorizations",
