@@ -163,9 +163,9 @@ struct TenantLimits {
   maxQueuedRecords @6 :Int64 = -1;
   maxSpilledBytes @7 :Int64 = -1;
   deviceSharePermille @8 :Int64 = -1;
-  # Of the pool's device time, at most; in thousandths.
+  # The most of the pool's device time, in thousandths.
   maxDetachedBytes @9 :Int64 = -1;
-  # Of its sessions without a client, on each worker.
+  # Sessions without a client have at most so many on each worker.
   lanes @10 :Int64 = 0;
   # 0: as the coordinator chooses; 1: interactive; 2: batch.
 }

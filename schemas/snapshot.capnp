@@ -23,7 +23,7 @@ struct SegmentHeader {
   level @4 :UInt8;
   # process disk: an end of the machine may have left holes behind what is committed.
   version @5 :UInt32;
-  # Of the log's form (server/coordinator/rpc/versions.h). 0: of a program that wrote none, which is version 1.
+  # The form of the log (server/coordinator/rpc/versions.h). 0: a program wrote it that had no number, which is version 1.
 }
 
 struct SnapshotPart {
@@ -533,7 +533,7 @@ struct SnapshotWorkerLine {
   first @3 :UInt64;
   messages @4 :List(W.WorkerMessages.Message);
   epoch @5 :UInt64;
-  # Of the coordinator that it joined first.
+  # The coordinator that it joined first had this one.
 }
 
 struct SnapshotPublication {

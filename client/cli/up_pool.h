@@ -30,10 +30,10 @@ std::string PoolFolder(const std::string& state);
 // Makes what is missing in the folder, and a new leaf. InvalidArgument for a host that is none, FailedPrecondition
 // where others may write to the folder.
 absl::StatusOr<Pool> MakePool(const std::string& folder, const Address& listen);
-// The flags and tokens of a cluster that serves the pool.
 // The tokens of a pool with a state folder lie there: when `tessera up` is started on it again, clients find their
 // sessions. Made where there are none. Unavailable when they can't be written.
 absl::Status KeepTokens(const std::string& state, ClusterOptions& options);
+// The flags and tokens of a cluster that serves the pool.
 void ServePool(const Pool& pool, ClusterOptions& options);
 // The line for a shell of the next machine. It carries the workers' token.
 std::string JoinLine(const Pool& pool);

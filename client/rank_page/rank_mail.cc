@@ -1,7 +1,9 @@
 #include "client/rank_page/rank_mail.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "schemas/types/collective_kind.h"
@@ -16,10 +18,18 @@ constexpr int64_t kMostRings = int64_t{512} << 10;  // of a rank, all together
 constexpr uint64_t kMark = 0x6d61696c'74657373;     // of a head
 constexpr int64_t kMostMessage = int64_t{1} << 56;  // no memory has more
 
-int64_t RoundDownToPower(int64_t value) {
-  int64_t power = 1;
-  while (power * 2 <= value) power *= 2;
-  return power;
+absl::Status Damaged(std::string_view direction, int64_t rank) {
+  return absl::DataLossError(
+      StrCat("the ring ", direction, " rank ", rank, " of this group is damaged: make a new group"));
+}
+absl::Status SizesDiffer(int64_t from, int32_t tag, int64_t sent, int64_t wanted) {
+  return absl::InvalidArgumentError(StrCat("recv of ", wanted, " bytes: rank ", from, " sent ", sent,
+                                           " bytes with tag ", tag, "; both sides have to name one size"));
+}
+
+void End(RankMail::Request& request, absl::Status status) {
+  request.is_done = true;
+  request.status = std::move(status);
 }
 
 }  // namespace
@@ -31,7 +41,8 @@ struct RankMail::Ring {
 };
 
 int64_t RankMail::RingBytes(int64_t ranks) {
-  return std::max(kLeastRing, RoundDownToPower(kMostRings / std::max<int64_t>(ranks, 1)));
+  const auto most = static_cast<uint64_t>(kMostRings / std::max<int64_t>(ranks, 1));
+  return std::max(kLeastRing, static_cast<int64_t>(std::bit_floor(most)));
 }
 int64_t RankMail::BytesFor(int64_t ranks) {
   return ranks * ranks * (static_cast<int64_t>(sizeof(Ring)) + RingBytes(ranks));
@@ -95,15 +106,16 @@ std::shared_ptr<RankMail::Request> RankMail::Send(MailAddress to, const std::byt
   send->bytes = const_cast<std::byte*>(bytes);  // which it only reads
   send->size = size;
   if (to.peer < 0 || to.peer >= ranks_ || size < 0 || size > kMostMessage) {
-    send->is_done = true;
-    send->status = absl::InvalidArgumentError(
-        StrCat("send of ", size, " bytes to rank ", to.peer, " of a group of ", ranks_, " ranks"));
+    End(*send, absl::InvalidArgumentError(
+                   StrCat("send of ", size, " bytes to rank ", to.peer, " of a group of ", ranks_, " ranks")));
     return send;
   }
   Peer& peer = peers_[static_cast<size_t>(to.peer)];
-  send->is_done = !peer.status.ok();
-  send->status = peer.status;
-  if (!send->is_done) peer.sends.push_back(send);
+  if (peer.status.ok()) {
+    peer.sends.push_back(send);
+  } else {
+    End(*send, peer.status);
+  }
   return send;
 }
 
@@ -113,28 +125,15 @@ std::shared_ptr<RankMail::Request> RankMail::Receive(MailAddress from, std::byte
   receive->bytes = bytes;
   receive->size = size;
   if (from.peer < kAnySource || from.peer >= ranks_ || size < 0) {
-    receive->is_done = true;
-    receive->status = absl::InvalidArgumentError(
-        StrCat("recv of ", size, " bytes from rank ", from.peer, " of a group of ", ranks_, " ranks"));
-    return receive;
+    End(*receive, absl::InvalidArgumentError(
+                      StrCat("recv of ", size, " bytes from rank ", from.peer, " of a group of ", ranks_, " ranks")));
+  } else if (from.peer != kAnySource && !peers_[static_cast<size_t>(from.peer)].status.ok()) {
+    End(*receive, peers_[static_cast<size_t>(from.peer)].status);
+  } else if (!TakeKept(*receive)) {
+    receives_.push_back(receive);
   }
-  if (from.peer != kAnySource && !peers_[static_cast<size_t>(from.peer)].status.ok()) {
-    receive->is_done = true;
-    receive->status = peers_[static_cast<size_t>(from.peer)].status;
-    return receive;
-  }
-  if (!TakeKept(*receive)) receives_.push_back(receive);
   return receive;
 }
-
-namespace {
-
-absl::Status SizesDiffer(int64_t from, int32_t tag, int64_t sent, int64_t wanted) {
-  return absl::InvalidArgumentError(StrCat("recv of ", wanted, " bytes: rank ", from, " sent ", sent,
-                                           " bytes with tag ", tag, "; both sides have to name one size"));
-}
-
-}  // namespace
 
 // The first message that is kept for the receive and is whole. One that still comes goes on being kept: `is_kept` and
 // the last of `kept` stand for it, and the receive waits.
@@ -180,24 +179,19 @@ bool RankMail::IsAwaited(int64_t from) const {
 void RankMail::Spoil(int64_t from, const absl::Status& status) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   peer.status = status;
-  const auto end = [&](Request& request) {
-    request.is_done = true;
-    request.status = status;
-  };
-  if (peer.taker != nullptr) end(*std::exchange(peer.taker, nullptr));
-  for (const std::shared_ptr<Request>& send : peer.sends) end(*send);
+  if (peer.taker != nullptr) End(*std::exchange(peer.taker, nullptr), status);
+  for (const std::shared_ptr<Request>& send : peer.sends) End(*send, status);
   peer.sends.clear();
   std::erase_if(receives_, [&](const std::shared_ptr<Request>& receive) {
     if (receive->address.peer != from && receive->address.peer != kAnySource) return false;
-    end(*receive);
+    End(*receive, status);
     return true;
   });
 }
 
 void RankMail::Cancel(const std::shared_ptr<Request>& request, const absl::Status& status) {
   if (request->is_done) return;
-  request->is_done = true;
-  request->status = status;
+  End(*request, status);
   std::erase(receives_, request);
   for (Peer& peer : peers_) {
     if (peer.taker == request) peer.taker = nullptr;  // the rest is dropped as it comes
@@ -231,7 +225,7 @@ bool RankMail::MoveOut(int64_t to) {
     Request& send = *peer.sends.front();
     int64_t room = Room(to);
     if (room < 0) {
-      Spoil(to, absl::DataLossError(StrCat("the ring to rank ", to, " of this group is damaged: make a new group")));
+      Spoil(to, Damaged("to", to));
       return true;
     }
     if (!peer.has_head_gone) {
@@ -259,8 +253,7 @@ bool RankMail::BeginMessage(int64_t from) {
   Head head;
   Take(from, &head, sizeof(head));
   if (head.mark != kMark || head.size < 0 || head.size > kMostMessage || head.tag != static_cast<int32_t>(head.tag)) {
-    Spoil(from,
-          absl::DataLossError(StrCat("the ring from rank ", from, " of this group is damaged: make a new group")));
+    Spoil(from, Damaged("from", from));
     return false;
   }
   const auto tag = static_cast<int32_t>(head.tag);
@@ -275,8 +268,8 @@ bool RankMail::BeginMessage(int64_t from) {
   peer.taker->source = static_cast<int32_t>(from);
   next_source_ = from + 1;
   if (peer.taker->size != head.size) {
-    peer.taker->status = SizesDiffer(from, tag, head.size, peer.taker->size);
-    std::exchange(peer.taker, nullptr)->is_done = true;
+    End(*peer.taker, SizesDiffer(from, tag, head.size, peer.taker->size));
+    peer.taker = nullptr;
   }
   return true;
 }
@@ -287,8 +280,7 @@ bool RankMail::MoveIn(int64_t from) {
   for (;;) {
     const int64_t waiting = Waiting(from);
     if (waiting < 0) {
-      Spoil(from,
-            absl::DataLossError(StrCat("the ring from rank ", from, " of this group is damaged: make a new group")));
+      Spoil(from, Damaged("from", from));
       return true;
     }
     const bool is_between = peer.left == 0;

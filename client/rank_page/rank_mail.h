@@ -14,10 +14,10 @@
 // A send is done when its last byte lies in the ring: a small one without the receiver, a large one when the receiver
 // takes it. Afterwards its memory may change.
 //
-// The law of the order: a message is a head of three words, and its bytes. Those of one sender with one tag are taken
-// in the order in which they were sent, by the receives in the order in which they were made. A message that no receive
-// waits for is kept in memory of this process, so those behind it, of other tags, get by. It is so only when a receive
-// of that sender or of any waits; else it stays in the ring, and the sender waits.
+// The law of the order: a message is a head of three words, and its bytes. Messages of one sender with one tag are
+// taken in the order in which they were sent, by the receives in the order in which they were made. A message that no
+// receive waits for is kept in memory of this process, so those behind it, of other tags, get by. It is so only when a
+// receive of that sender or of any waits; else it stays in the ring, and the sender waits.
 //
 // Damage: a ring's other side may write anything there. A count of bytes that can't be is an error of that sender, and
 // all its receives end by it; the size in a head takes no memory before the bytes are there.

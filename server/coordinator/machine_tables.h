@@ -39,7 +39,7 @@ class MachineTables {
         memory_(config.alignment_bytes),
         buffers_(std::move(give_back)),
         plans_(config.max_cached_plans, config.max_cached_plan_bytes) {}
-  // long_work.cc: what is left of a tensor whose shards were lost is nobody's. A window that a client may still use
+  // long_work.cc: gives back the memory that a tensor has beside its lost shards. A window that a client may still use
   // keeps it, and is asked again when it is closed; so does memory that may leave for files.
   void GiveUpRest(TensorEntry& tensor) const;
   // turns.cc: a tenant's device_share (tenants/device_share.h). `ticks` is device time, summed over workers.

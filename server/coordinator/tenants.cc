@@ -37,7 +37,7 @@ std::string HoldersOf(const std::map<SessionId, SessionEntry>& sessions, const P
   return text + also;
 }
 
-// Of each worker.
+// Bytes of each worker that the tenant's sessions without a client have.
 int64_t DetachedBytes(const std::map<SessionId, SessionEntry>& sessions, const TenantEntry& tenant) {
   int64_t bytes = 0;
   for (const auto& [id, session] : sessions)

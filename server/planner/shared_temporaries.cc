@@ -1,7 +1,6 @@
 #include "server/planner/shared_temporaries.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <variant>

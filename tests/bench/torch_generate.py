@@ -2,8 +2,8 @@
 
     "$(tools/setup_ecosystem --path)" tests/bench/torch_generate.py [--json] [--tokens 64] [--rounds 5] [--ops]
 
-Needs the Python of tools/setup_ecosystem. Greedy, one sequence, torch on one thread; in turns, the least of several rounds. `plans` and
-`ops` are of a token; `waits` are values that the program reads for one. --ops shows which ops a token asks torch for, of the most first.
+Needs the Python of tools/setup_ecosystem. Greedy, one sequence, torch on one thread; in turns, the least of several rounds. `ops` are
+those of a token; `waits` are values that the program reads for one. --ops shows which ops a token asks torch for, of the most first.
 """
 
 import argparse

@@ -114,11 +114,14 @@ SimulatedCoordinator::SimulatedCoordinator(const CoordinatorConfig& config, Log 
     return;
   }
   disk_ = std::make_shared<Disk>();
-  const LogLevel level = log == Log::kSynced ? LogLevel::kDisk : LogLevel::kProcess;
   log_holds_ = holds != Holds::kNothing;
   core_ = std::make_unique<Core>(
-      config, *JournalWriter::Begin(std::make_unique<Output>(disk_), config, {.segment = 0, .level = level}));
-  if (log == Log::kSynced && log_holds_) core_->HoldBack();
+      config, *JournalWriter::Begin(std::make_unique<Output>(disk_), config, {.segment = 0, .level = level()}));
+  HoldBackIfSynced();
+}
+
+void SimulatedCoordinator::HoldBackIfSynced() {
+  if (log_ == Log::kSynced && log_holds_) core_->HoldBack();
 }
 
 void SimulatedCoordinator::Observe(std::function<void(const Effects&)> see) {
@@ -152,7 +155,7 @@ absl::Status SimulatedCoordinator::RestartAs(size_t state) {
   disk_->bytes.resize(disk_->ends.back());
   core_->LogTo(JournalWriter::GoOn(std::make_unique<Output>(disk_)));
   core_->Observe(see_);
-  if (log_ == Log::kSynced && log_holds_) core_->HoldBack();
+  HoldBackIfSynced();
   disk_->synced = disk_->ends.size();  // as a start does it
   const std::string after = DescribeMachine(core_->machine());
   if (absl::HashOf(after) != state)
@@ -206,8 +209,7 @@ void SimulatedCoordinator::LeaveHoles(size_t kept, Generator& random) {
 
 std::string SimulatedCoordinator::HeaderBehind(uint64_t events) const {
   const auto header = std::make_shared<Disk>();
-  const LogLevel level = log_ == Log::kSynced ? LogLevel::kDisk : LogLevel::kProcess;
-  const JournalPlace place{.segment = 0, .events_before = events, .level = level};
+  const JournalPlace place{.segment = 0, .events_before = events, .level = level()};
   const auto begun = JournalWriter::Begin(std::make_unique<Output>(header), core_->machine().config(), place);
   return begun.ok() ? header->bytes : "";
 }

@@ -75,6 +75,8 @@ class SimulatedCoordinator {
   absl::Status RestartAs(size_t state);  // a hash of what has to be there
   size_t TornBytes() const;
   std::string HeaderBehind(uint64_t events) const;
+  LogLevel level() const { return log_ == Log::kSynced ? LogLevel::kDisk : LogLevel::kProcess; }
+  void HoldBackIfSynced();
 
   std::shared_ptr<Disk> disk_;  // null: no log
   std::string snapshot_;        // empty: none was taken

@@ -40,7 +40,7 @@ struct Link {
 };
 using LinkPointer = std::shared_ptr<Link>;
 
-// What an event has led to and nobody has heard of: it is not committed.
+// Effects of an event that is not committed: nobody has heard of them.
 struct UntoldEffects {
   uint64_t event = 0;
   Effects effects;
@@ -79,7 +79,7 @@ void BeginBehind(Session& session);
 absl::Status CompareEvents(Session& session);
 // Whether all that its client made was taken and answered, when nothing is under way any more.
 absl::Status CheckSettled(const Session& session, const StateMachine& machine, const SessionOutbox& outbox);
-// Of the bytes that are on their way, those up to some byte.
+// Cuts the bytes that are on their way off behind some byte.
 void KeepSome(Pipe& pipe, Generator& random);
 
 }  // namespace tessera

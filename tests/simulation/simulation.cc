@@ -222,7 +222,8 @@ class Simulation {
     Flush(SessionOutbox::Quiet::kMayWait);
   }
 
-  // What the process that went had applied and told nobody is there again, or the machine's end has lost it.
+  // Events that the process applied before it went, and told nobody, are there again, or the machine's end has lost
+  // them.
   void GoOnFromDisk() {
     for (const UntoldEffects& untold : untold_) {
       if (untold.event > core().events()) break;

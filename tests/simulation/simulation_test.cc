@@ -18,29 +18,41 @@ std::string Last(const SimulationResult& result) {
   return text;
 }
 
+void AddCounts(SimulationResult& sum, const SimulationResult& result) {
+  sum.batches += result.batches;
+  sum.resent_batches += result.resent_batches;
+  sum.events += result.events;
+  sum.cuts += result.cuts;
+  sum.lost_workers += result.lost_workers;
+  sum.stalled_workers += result.stalled_workers;
+  sum.ended_leases += result.ended_leases;
+  sum.instances += result.instances;
+  sum.uploads += result.uploads;
+  sum.given_up_uploads += result.given_up_uploads;
+  sum.waits_for_credit += result.waits_for_credit;
+  sum.silences += result.silences;
+  sum.new_processes += result.new_processes;
+  sum.changed_limits += result.changed_limits;
+  sum.attached += result.attached;
+  sum.spills += result.spills;
+  sum.publications += result.publications;
+  sum.restarts += result.restarts;
+  sum.machine_ends += result.machine_ends;
+  sum.lost_events += result.lost_events;
+  sum.syncs += result.syncs;
+  sum.torn_events += result.torn_events;
+  sum.snapshots += result.snapshots;
+  sum.messages_again += result.messages_again;
+  sum.reports_again += result.reports_again;
+  sum.collectives += result.collectives;
+}
+
 TEST(SimulationTest, TheLawsHoldOverSeeds) {
   SimulationResult sum;
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     const SimulationResult result = Simulate({.seed = seed, .replays = seed % 10 == 0});
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
-    sum.batches += result.batches;
-    sum.resent_batches += result.resent_batches;
-    sum.events += result.events;
-    sum.cuts += result.cuts;
-    sum.lost_workers += result.lost_workers;
-    sum.stalled_workers += result.stalled_workers;
-    sum.ended_leases += result.ended_leases;
-    sum.instances += result.instances;
-    sum.uploads += result.uploads;
-    sum.given_up_uploads += result.given_up_uploads;
-    sum.waits_for_credit += result.waits_for_credit;
-    sum.silences += result.silences;
-    sum.new_processes += result.new_processes;
-    sum.collectives += result.collectives;
-    sum.changed_limits += result.changed_limits;
-    sum.attached += result.attached;
-    sum.publications += result.publications;
-    sum.spills += result.spills;
+    AddCounts(sum, result);
   }
   // Each of them happens.
   EXPECT_GT(sum.batches, 50'000);
@@ -72,15 +84,7 @@ TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorIsKilled) {
                                               .takes_snapshots = seed % 3 != 0,
                                               .torn_records = seed % 50 == 0 ? size_t{40} : 0});
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
-    sum.restarts += result.restarts;
-    sum.torn_events += result.torn_events;
-    sum.snapshots += result.snapshots;
-    sum.messages_again += result.messages_again;
-    sum.reports_again += result.reports_again;
-    sum.resent_batches += result.resent_batches;
-    sum.instances += result.instances;
-    sum.collectives += result.collectives;
-    sum.spills += result.spills;
+    AddCounts(sum, result);
   }
   EXPECT_GT(sum.spills, 100);
   EXPECT_GT(sum.restarts, 600);
@@ -102,16 +106,7 @@ TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorsMachineEnds) {
                                               .ends_machine = true,
                                               .torn_records = seed % 50 == 0 ? size_t{40} : 0});
     ASSERT_TRUE(result.status.ok()) << "seed " << seed << ", step " << result.steps << "\n" << Last(result);
-    sum.restarts += result.restarts;
-    sum.machine_ends += result.machine_ends;
-    sum.lost_events += result.lost_events;
-    sum.syncs += result.syncs;
-    sum.snapshots += result.snapshots;
-    sum.messages_again += result.messages_again;
-    sum.reports_again += result.reports_again;
-    sum.resent_batches += result.resent_batches;
-    sum.instances += result.instances;
-    sum.attached += result.attached;
+    AddCounts(sum, result);
   }
   EXPECT_GT(sum.restarts, 600);
   EXPECT_GT(sum.machine_ends, 300);
@@ -122,20 +117,6 @@ TEST(SimulationTest, TheLawsHoldWhileTheCoordinatorsMachineEnds) {
   EXPECT_GT(sum.reports_again, 50);
   EXPECT_GT(sum.resent_batches, 100);
   EXPECT_GT(sum.instances, 5000);
-}
-
-TEST(SimulationTest, AnEffectThatLeavesBeforeItsSyncIsSeen) {
-  std::set<std::string> found;
-  int broken = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const SimulationResult result =
-        Simulate({.seed = seed, .fault = Fault::kEffectBeforeSync, .kills_coordinator = true, .ends_machine = true});
-    if (result.status.ok()) continue;
-    ++broken;
-    found.insert(std::string(result.status.message()));
-  }
-  EXPECT_GT(broken, 30);
-  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the worker has taken messages up to")));
 }
 
 TEST(SimulationTest, ASeedIsOneRun) {
@@ -149,20 +130,31 @@ TEST(SimulationTest, ASeedIsOneRun) {
 
 // How many of so many seeds break a law; their words are in `found`. A fault that few seeds show, 4 of 100, takes a
 // thousand: any change of the coordinator draws other runs.
-int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20, bool replays = false,
-             bool kills_coordinator = false) {
+int BreakingOf(SimulationOptions options, std::set<std::string>& found, uint64_t seeds) {
   int broken = 0;
-  for (uint64_t seed = 1; seed <= seeds; ++seed) {
-    const SimulationResult result = Simulate({.seed = seed,
-                                              .fault = fault,
-                                              .replays = replays,
-                                              .kills_coordinator = kills_coordinator,
-                                              .takes_snapshots = kills_coordinator});
+  for (options.seed = 1; options.seed <= seeds; ++options.seed) {
+    const SimulationResult result = Simulate(options);
     if (result.status.ok()) continue;
     ++broken;
     found.insert(std::string(result.status.message()));
   }
   return broken;
+}
+int Breaking(Fault fault, std::set<std::string>& found, uint64_t seeds = 20, bool replays = false,
+             bool kills_coordinator = false) {
+  return BreakingOf({.fault = fault,
+                     .replays = replays,
+                     .kills_coordinator = kills_coordinator,
+                     .takes_snapshots = kills_coordinator},
+                    found, seeds);
+}
+
+TEST(SimulationTest, AnEffectThatLeavesBeforeItsSyncIsSeen) {
+  std::set<std::string> found;
+  const int broken =
+      BreakingOf({.fault = Fault::kEffectBeforeSync, .kills_coordinator = true, .ends_machine = true}, found, 60);
+  EXPECT_GT(broken, 30);
+  EXPECT_THAT(found, ::testing::Contains(::testing::HasSubstr("the worker has taken messages up to")));
 }
 
 TEST(SimulationTest, MemoryThatIsChargedToAnotherTenantIsSeen) {

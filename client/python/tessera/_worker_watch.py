@@ -13,7 +13,7 @@ LOOK = 0.25     # seconds between looks
 
 
 class WorkerChange(NamedTuple):
-    """What `session.on_worker` tells. `change` is "came" or "went"; `worker` is the entry of `session.status()["workers"]`,
+    """A change that `session.on_worker` tells. `change` is "came" or "went"; `worker` is the entry of `session.status()["workers"]`,
     of one that went the last that was seen."""
 
     change: str

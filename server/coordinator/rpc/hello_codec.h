@@ -31,9 +31,9 @@ struct ClientHello {
 
 // Checks the length of a text that a status shows: InvalidArgument when it is longer.
 absl::Status CheckName(std::string_view op, std::string_view what, capnp::Text::Reader text);
-// FailedPrecondition for another version of the protocol.
 // A server goes on with clients and workers of the version before: so it is upgraded first, and they when they like.
 inline constexpr uint32_t kOldestProtocolVersion = wire::PROTOCOL_VERSION - 1;
+// FailedPrecondition for any other version of the protocol.
 absl::Status CheckVersion(std::string_view who, uint32_t version);
 // A worker that has lost its coordinator says this.
 struct RejoinRequest {

@@ -56,7 +56,7 @@ class JournalOutput {
 
 inline constexpr int64_t kMaxJournalTimeUs = int64_t{1} << 60;  // sums of two don't overflow
 
-// What the log survives: the end of every process, or that of the machine, too.
+// The log survives the end of every process, or that of the machine, too.
 enum class LogLevel : uint8_t { kProcess, kDisk };
 
 // Where in a log of several segments a journal begins.
@@ -90,7 +90,7 @@ class JournalWriter {
   absl::Status Append(int64_t now_us, const Event& event, const wire::Batch::Reader* batch, Words came = nullptr);
   // Notes that a client has its session's events up to there.
   absl::Status AppendAcknowledged(int64_t now_us, SessionId session, uint64_t event);
-  // Notes that so many events, from the first segment on, are on the disk. What is damaged up to there is a loss;
+  // Notes that so many events, from the first segment on, are on the disk. Damage up to there is a loss;
   // behind it the end of the machine may have left any hole.
   absl::Status AppendCommitted(int64_t now_us, uint64_t events);
   void AddToDigest(const Effects& effects);

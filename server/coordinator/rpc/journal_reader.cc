@@ -134,18 +134,30 @@ absl::StatusOr<JournalPlace> DecodePlace(wire::SegmentHeader::Reader header) {
   return JournalPlace{header.getSegment(), header.getEventsBefore(), level, version};
 }
 
-}  // namespace
-
-absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal) {
-  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
+// The first message, which is also given to `take`.
+template <typename Take>
+absl::StatusOr<JournalPlace> TakeHeader(JournalReader& in, const Take& take) {
   JournalPlace place;
   const absl::Status header = in.Next([&](capnp::MessageReader& message) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(place, DecodePlace(message.getRoot<wire::SegmentHeader>()));
+    const auto reader = message.getRoot<wire::SegmentHeader>();
+    TESSERA_ASSIGN_OR_RETURN(place, DecodePlace(reader));
+    take(reader);
     return absl::OkStatus();
   });
   if (absl::IsFailedPrecondition(header)) return header;
   if (!header.ok()) return absl::InvalidArgumentError("journal: it does not begin as one");
   return place;
+}
+
+JournalReader ReaderOf(absl::Span<const std::byte> journal) {
+  return JournalReader(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<JournalPlace> PlaceOf(absl::Span<const std::byte> journal) {
+  JournalReader in = ReaderOf(journal);
+  return TakeHeader(in, [](wire::SegmentHeader::Reader) {});
 }
 
 namespace {
@@ -163,12 +175,10 @@ bool IsLoss(const JournalReader& in, const JournalPlace& place, uint64_t events)
 }  // namespace
 
 absl::StatusOr<JournalEnd> ReadJournal(absl::Span<const std::byte> journal, JournalVisitor& visitor) {
-  JournalReader in(kj::arrayPtr(reinterpret_cast<const kj::byte*>(journal.data()), journal.size()));
-  TESSERA_ASSIGN_OR_RETURN(const JournalPlace place, PlaceOf(journal));
-  TESSERA_RETURN_IF_ERROR(in.Next([&](capnp::MessageReader& message) {
-    visitor.OnConfig(ConfigFromJson(TextOf(message.getRoot<wire::SegmentHeader>().getConfig())));
-    return absl::OkStatus();
-  }));
+  JournalReader in = ReaderOf(journal);
+  TESSERA_ASSIGN_OR_RETURN(const JournalPlace place, TakeHeader(in, [&](wire::SegmentHeader::Reader header) {
+                             visitor.OnConfig(ConfigFromJson(TextOf(header.getConfig())));
+                           }));
   JournalEnd end;
   int64_t now_us = 0;
   const auto take = [&](capnp::MessageReader& message) -> absl::Status {

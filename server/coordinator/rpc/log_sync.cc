@@ -133,14 +133,8 @@ int64_t LogSync::busy_ns() const {
 
 int LogSync::ended_fd() const { return state_->ended_fd; }
 
-absl::Status SyncFolder(const std::string& path) {
-  const kj::AutoCloseFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) return Failed("open", path, errno);
-  return fsync(fd) == 0 ? absl::OkStatus() : Failed("sync", path, errno);
-}
-
-absl::Status SyncFile(const std::string& path) {
-  const kj::AutoCloseFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+absl::Status SyncPath(const std::string& path) {
+  const kj::AutoCloseFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return Failed("open", path, errno);
   return fsync(fd) == 0 ? absl::OkStatus() : Failed("sync", path, errno);
 }

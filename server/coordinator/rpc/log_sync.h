@@ -55,8 +55,8 @@ class LogSync {
   std::string path_;
 };
 
-// The entries of a folder on the disk: files that were made, renamed or removed there. Unavailable, with the path.
-absl::Status SyncFolder(const std::string& path);
-absl::Status SyncFile(const std::string& path);
+// Brings a file onto the disk, or the entries of a folder: files that were made, renamed or removed there.
+// Unavailable, with the path.
+absl::Status SyncPath(const std::string& path);
 
 }  // namespace tessera

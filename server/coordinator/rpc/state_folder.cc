@@ -201,7 +201,7 @@ absl::StatusOr<std::unique_ptr<Core>> StateFolder::Load(const CoordinatorConfig&
   return std::move(loaded.core);
 }
 
-// What a former process left in the log may not be on the disk, and a sync that succeeds now proves nothing where one
+// The log that a former process left may not be on the disk, and a sync that succeeds now proves nothing where one
 // of its own had failed: so the state is written once more.
 absl::Status StateFolder::TakeLevel(Core& core, LogLevel former, bool is_on_disk) {
   if (former != level_ || (sync_ != nullptr && !is_on_disk)) TESSERA_RETURN_IF_ERROR(BeginSegment(core));
@@ -224,7 +224,7 @@ absl::Status StateFolder::BeginSegment(Core& core) {
   TESSERA_RETURN_IF_ERROR(
       JournalWriter::Create(begun, core.machine().config(), JournalDigest::kNone, {segment_ + 1, core.events(), level_})
           .status());
-  if (sync_ != nullptr) TESSERA_RETURN_IF_ERROR(SyncFile(begun));
+  if (sync_ != nullptr) TESSERA_RETURN_IF_ERROR(SyncPath(begun));
   struct stat header {};
   if (stat(begun.c_str(), &header) != 0 || rename(begun.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(StrCat("can't rename ", begun, ": ", std::strerror(errno)));
@@ -232,7 +232,7 @@ absl::Status StateFolder::BeginSegment(Core& core) {
   // It is there from now on, whether it can be written to or not.
   ++segment_;
   if (sync_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(SyncFolder(path_));
+    TESSERA_RETURN_IF_ERROR(SyncPath(path_));
     TESSERA_RETURN_IF_ERROR(sync_->GoOnIn(path));
   }
   TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Continue(path, static_cast<uint64_t>(header.st_size)));
@@ -269,7 +269,7 @@ absl::Status StateFolder::WriteSnapshot(const Core& core) const {
   TESSERA_RETURN_IF_ERROR(flush());
   if (fsync(fd) != 0) return failed("write");
   if (rename(begun.c_str(), path.c_str()) != 0) return failed("rename");
-  return SyncFolder(path_);
+  return SyncPath(path_);
 }
 
 absl::Status StateFolder::CheckThere() {

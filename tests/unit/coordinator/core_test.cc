@@ -149,7 +149,7 @@ TEST(CoreTest, AFlippedBitAnywhereIsToldAndNothingBegins) {
   unlink(path.c_str());
 }
 
-// What a core may send now: messages to workers, and events to sessions in messages.
+// Messages that a core may send now: those to workers, and those with events to sessions.
 size_t Sendable(Core& core) {
   size_t count = 0;
   for (const auto& [index, line] : core.workers()) count += line.outbox.unsent();

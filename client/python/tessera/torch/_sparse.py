@@ -122,12 +122,16 @@ def _to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_bl
 
 # ---- rows of dense tensors at the indices ----------------------------------------------------------------------
 
+def _shaped(h, shape):
+    return h if tuple(h.shape) == tuple(shape) else _call(OPS["reshape"], (h,), shape=list(shape))
+
+
 def _flat(x: SparseTensor):
     """The numbers of the values' rows in a tensor whose sparse dims are one, and the shape of that."""
     at, count = cast(settled(x._at), INT64), x._at.shape[0]
     number = None
     for d in range(count):
-        one = _call(OPS["reshape"], (at[d:d + 1],), shape=[at.shape[1]])
+        one = _shaped(at[d:d + 1], (at.shape[1],))
         number = one if number is None else number * x.shape[d] + one
     return number, (math.prod(x.shape[:count]), *x.shape[count:])
 
@@ -137,10 +141,7 @@ def _added(h, x: SparseTensor, values):
     number, shape = _flat(x)
     if not number.size:
         return h
-    is_flat = tuple(shape) == tuple(h.shape)
-    out = h if is_flat else _call(OPS["reshape"], (h,), shape=list(shape))
-    out = _call(OPS["scatter"], (out, number, cast(values, h._dtype)), dims=[0], mode="add")
-    return out if is_flat else _call(OPS["reshape"], (out,), shape=list(h.shape))
+    return _shaped(_call(OPS["scatter"], (_shaped(h, shape), number, cast(values, h._dtype)), dims=[0], mode="add"), h.shape)
 
 
 @_sparse_row("_to_dense.default")
@@ -158,8 +159,7 @@ def _sparse_mask(dense, mask):
     if tuple(dense.shape) != tuple(mask.shape):
         raise InvalidArgumentError(f"sparse_mask: takes tensors of one shape, not {tuple(dense.shape)} and {tuple(mask.shape)}")
     number, shape = _flat(mask)
-    h = settled(dense)
-    h = h if tuple(shape) == tuple(h.shape) else _call(OPS["reshape"], (h,), shape=list(shape))
+    h = _shaped(settled(dense), shape)
     taken = _composed.embedding(h, number) if h.ndim == 2 else _indexing.take(h, number, axis=0)
     return make(alias(mask._at), wrap(taken), mask.shape, mask._is_coalesced)
 
@@ -174,7 +174,7 @@ def _coalesce(x):
     count = found.values.shape[0]
     zeros = full_like(values, (count, *values.shape[1:]), values._dtype, 0, [(1, *one[1:]) if one[0] == 1 and one[1] else (0, 0, 0)
                                                                               for one in values._placements])
-    at = _call(OPS["reshape"], (found.inverse_indices,), shape=[number.size])
+    at = _shaped(found.inverse_indices, (number.size,))
     total = _call(OPS["scatter"], (zeros, at, values), dims=[0], mode="add")
     rest, columns = found.values, []
     for extent in reversed(x.shape[1:x._at.shape[0]]):

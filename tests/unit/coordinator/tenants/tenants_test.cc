@@ -152,7 +152,7 @@ TEST(TenantsTest, ALostWorkerTakesWhatWasChargedThere) {
   }
 }
 
-// What is left of it on workers that live is of use to nobody, whoever still has its handle.
+// Its memory on workers that live is of use to nobody, whoever still has its handle.
 TEST(TenantsTest, ATensorThatIsLostGivesItsMemoryBackAtOnce) {
   Pool pool;
   const SessionId a = pool.Open("a");
@@ -218,7 +218,7 @@ TEST(TenantsTest, WorkIsChargedByWhatTheSlowestWorkerMeasured) {
   EXPECT_EQ(pool.cluster.machine().tenants().at(0).device_ns, 10'000'000);
 }
 
-// What is done when a session loses its client, of a tenant with 8 KiB for those.
+// A session loses its client, and its tenant has 8 KiB for sessions without one.
 struct DetachedPool : Pool {
   DetachedPool() { Change({{.name = "a", .max_detached_bytes = 8 << 10}, {.name = "b"}}); }
   SessionId OpenWithLease(const std::string& tenant) {
