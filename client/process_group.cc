@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/rank_lane.h"
+#include "client/rank_mailbox.h"
 #include "client/rank_page/meeting.h"
 #include "client/session_groups.h"
 #include "client/session_impl.h"
@@ -30,7 +31,7 @@ std::string OwnProcess() {
 
 absl::StatusOr<int64_t> TimeoutUs(std::string_view what, double seconds) {
   if (!(seconds >= 0)) return absl::InvalidArgumentError(StrCat(what, ": a time-out of ", seconds, " s"));
-  return static_cast<int64_t>(std::min(seconds, kMaxTimeoutS) * 1e6);
+  return std::llround(std::min(seconds, kMaxTimeoutS) * 1e6);
 }
 
 absl::Status GroupWork::Wait(std::optional<double> timeout_s) const {
@@ -60,15 +61,20 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& 
   record.worker = options.worker.value;
   record.process = OwnProcess();
   TESSERA_ASSIGN_OR_RETURN(record.timeout_us, TimeoutUs(StrCat("group '", options.key, "'"), options.timeout_s));
-  RankMeeting meeting(options.rank, options.size);
+  RankMeeting meeting(options.rank, options.size, options.key);
   record.meeting = meeting.text();
   TESSERA_ASSIGN_OR_RETURN(auto joined, GroupDoor(*session.impl()).Join(std::move(record)));
   group->group_ = joined.first;
   group->members_ = std::move(joined.second);
   std::vector<std::string> texts;
   for (const GroupMemberReport& member : group->members_) texts.push_back(member.meeting);
+  RankMeeting::Met met = meeting.Meet(texts);
+  if (met.mail != nullptr && options.only_memory) {
+    group->mailbox_ = std::make_unique<RankMailbox>(session.impl(), group->group_, options.key, std::move(met.mail),
+                                                    met.page->HasStrangers());
+  }
   group->lane_ =
-      std::make_unique<RankLane>(RankLane::Group{session.impl(), group->group_, options.key}, meeting.Meet(texts));
+      std::make_unique<RankLane>(RankLane::Group{session.impl(), group->group_, options.key}, std::move(met.page));
   return group;
 }
 
@@ -78,7 +84,9 @@ ProcessGroup::~ProcessGroup() { Leave(); }
 
 void ProcessGroup::Leave() {
   if (group_ == 0 || has_left_.exchange(true)) return;
-  lane_->Cancel(absl::CancelledError(StrCat("the group '", options_.key, "' has ended at this rank")));
+  const absl::Status why = absl::CancelledError(StrCat("the group '", options_.key, "' has ended at this rank"));
+  lane_->Cancel(why);
+  if (mailbox_ != nullptr) mailbox_->Cancel(why);
   GroupDoor(*session_.impl()).Leave(group_);
 }
 
@@ -124,6 +132,10 @@ absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const 
                                             const std::optional<Shape>& result,
                                             std::optional<DType> result_dtype) const {
   TESSERA_RETURN_IF_ERROR(CheckMember(ToText(call.kind)));
+  if (IsPointToPoint(call.kind) && options_.only_memory) {
+    return absl::InvalidArgumentError(StrCat(ToText(call.kind), " of a Tensor: group '", options_.key,
+                                             "' was made for arrays in the ranks' own memory alone"));
+  }
   if (IsPointToPoint(call.kind)) return Send(call, operand, result, result_dtype, 0, 0);
   std::optional<GroupWork> work;
   TESSERA_RETURN_IF_ERROR(lane_->Ask([&](uint64_t number) -> absl::Status {

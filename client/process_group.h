@@ -25,6 +25,7 @@
 namespace tessera {
 
 class RankLane;
+class RankMailbox;
 
 struct GroupOptions {
   std::string key;  // all ranks say the same
@@ -32,6 +33,9 @@ struct GroupOptions {
   int64_t rank = 0;
   WorkerIndex worker;  // of its own
   double timeout_s = 1800;
+  // All sends and receives of the group are on memory (RankMemory), at each rank: where the ranks are processes of one
+  // host, they go through rings that the ranks have mapped. Sends and receives of Tensors are refused, then.
+  bool only_memory = false;
 };
 
 struct GroupCallOptions {
@@ -41,6 +45,9 @@ struct GroupCallOptions {
   int32_t tag = 0;
   double timeout_s = 1800;
   bool is_waited_for = false;  // RankMemory::Start runs it on the calling thread
+  // Of a send and a receive that are an exchange: the elements of the message the other way, for a text to both sides
+  // where these differ.
+  int64_t other_elements = -1;
 };
 
 // InvalidArgument for NaN and what is below 0; more than a year is a year.
@@ -90,6 +97,8 @@ class ProcessGroup {
   const Session& session() const { return session_; }
   const std::vector<GroupMemberReport>& members() const { return members_; }
   RankLane& lane() const { return *lane_; }
+  // Null where sends and receives go through the workers.
+  RankMailbox* mailbox() const { return mailbox_.get(); }
 
  private:
   friend class MemoryWork;  // sends calls of the lane
@@ -108,6 +117,7 @@ class ProcessGroup {
   uint64_t group_ = 0;
   std::vector<GroupMemberReport> members_;
   std::unique_ptr<RankLane> lane_;
+  std::unique_ptr<RankMailbox> mailbox_;
   std::atomic<bool> has_left_{false};
 };
 

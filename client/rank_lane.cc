@@ -15,7 +15,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kSliceNs = int64_t{kWaitPollMs} * 1'000'000;
-constexpr int64_t kAskNs = 200'000'000;       // docs/limits.md: member_look
 constexpr int64_t kStallNs = 5'000'000'000;   // docs/limits.md: page_stall
 constexpr int64_t kAnswerNs = 1'000'000'000;  // that the coordinator's answer is waited for
 constexpr int64_t kShortNs = 10'000'000;
@@ -30,14 +29,6 @@ constexpr int64_t kAtOnce = 0;  // a time that a driver waits for: not at all
 absl::Status NeverInterrupted() { return absl::OkStatus(); }
 
 }  // namespace
-
-// A question to the coordinator. The connection's thread answers it.
-struct RankLane::Question {
-  std::mutex mutex;
-  bool is_asked = false;
-  int64_t asked_ns = 0;
-  Members answer;
-};
 
 RankLane::~RankLane() {
   if (owner_ != getpid()) {
@@ -221,7 +212,7 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
     if (is_there()) return page_->VerdictOf(number);
     if (now_ns >= deadline_ns || hurried_ > 0 || page_->is_closed()) return page_->Ask(number);
     if (now_ns >= slice_ns) {
-      const std::shared_ptr<const FlightReport> report = LookAtMembers().report;
+      const std::shared_ptr<const FlightReport> report = members_.Look().report;
       interrupted = poll();
       const auto needs_judge = [number](const FlightReport::Member& member) {
         return !member.why_gone.empty() || member.next_call > number;
@@ -268,7 +259,7 @@ absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll po
         std::min(slice_ns, stall_ns));
     if (is_published()) return absl::OkStatus();
     if (page_->is_closed()) return WhyClosed(call);
-    const Members members = LookAtMembers();
+    const RankMembers::View members = members_.Look();
     if (const std::optional<int64_t> gone = members.FindGone(); gone.has_value()) {
       page_->Close(*gone);
       return members.WhyGone(NameOf(call), *gone);
@@ -292,11 +283,11 @@ absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll po
 // Another rank gave the call up. The coordinator's answers tell from now on whether a rank is gone.
 absl::Status RankLane::WhyClosed(const LaneCall& call) {
   const int64_t start_ns = SteadyNs();
-  Members members = LookAtMembers();
+  RankMembers::View members = members_.Look();
   while (members.asked_ns < start_ns && SteadyNs() < start_ns + kAnswerNs && !is_cancelled_) {
     page_->Await(
         RankPage::News::kStep, [] { return false; }, SteadyNs() + kShortNs);
-    members = LookAtMembers();
+    members = members_.Look();
   }
   if (const std::optional<int64_t> gone = members.FindGone(); gone.has_value()) {
     return members.WhyGone(NameOf(call), *gone);
@@ -307,44 +298,6 @@ absl::Status RankLane::WhyClosed(const LaneCall& call) {
 
 std::string RankLane::NameOf(const LaneCall& call) const {
   return StrCat("call ", call.number_, " of group '", group_.key, "'");
-}
-
-// ---- the members, as the coordinator sees them
-
-std::optional<int64_t> RankLane::Members::FindGone() const {
-  for (size_t rank = 0; report != nullptr && rank < report->members.size(); ++rank) {
-    if (!report->members[rank].why_gone.empty()) return static_cast<int64_t>(rank);
-  }
-  return std::nullopt;
-}
-
-std::string RankLane::Members::NameOf(int64_t rank) const {
-  const std::string process = report == nullptr ? "" : report->members[static_cast<size_t>(rank)].process;
-  return process.empty() ? StrCat("rank ", rank) : StrCat("rank ", rank, " (", process, ")");
-}
-
-absl::Status RankLane::Members::WhyGone(const std::string& call, int64_t rank) const {
-  return absl::UnavailableError(
-      StrCat(call, ": ", NameOf(rank), " is gone: ", report->members[static_cast<size_t>(rank)].why_gone));
-}
-
-RankLane::Members RankLane::LookAtMembers() {
-  if (question_ == nullptr) question_ = std::make_shared<Question>();
-  std::unique_lock<std::mutex> lock(question_->mutex);
-  const int64_t now_ns = SteadyNs();
-  if (!question_->is_asked && now_ns >= question_->asked_ns + kAskNs) {
-    question_->is_asked = true;
-    question_->asked_ns = now_ns;
-    lock.unlock();
-    GroupDoor(*group_.session)
-        .AskFlight(group_.number, 0, [question = question_, now_ns](absl::StatusOr<FlightReport> report) {
-          std::lock_guard<std::mutex> answered(question->mutex);
-          question->is_asked = false;
-          if (report.ok()) question->answer = {std::make_shared<const FlightReport>(*std::move(report)), now_ns};
-        });
-    lock.lock();
-  }
-  return question_->answer;
 }
 
 // ---- the thread

@@ -26,10 +26,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "client/rank_members.h"
 #include "client/rank_page/arena_program.h"
 #include "client/rank_page/page_program.h"
 #include "client/rank_page/rank_page.h"
-#include "client/report.h"
 #include "client/session_impl.h"
 
 namespace tessera {
@@ -98,16 +98,6 @@ class RankLane {
     absl::Status interrupted;
     std::optional<absl::Status> end;  // for EndInLane
   };
-  // The coordinator's last answer about the members, who are asked about again and again. Null: none yet.
-  struct Members {
-    std::shared_ptr<const FlightReport> report;
-    int64_t asked_ns = 0;
-    std::optional<int64_t> FindGone() const;
-    std::string NameOf(int64_t rank) const;
-    absl::Status WhyGone(const std::string& call, int64_t rank) const;
-  };
-  struct Question;
-
   // `lock` holds the mutex, and nobody drives.
   absl::Status RunFront(std::unique_lock<std::mutex>& lock, int64_t until_ns, Poll poll);
   Ran Run(LaneCall& call, int64_t until_ns, Poll poll);
@@ -116,14 +106,13 @@ class RankLane {
   absl::Status EndStep(const LaneCall& call, int64_t stall_ns, Poll poll);
   absl::Status AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll);
   absl::Status WhyClosed(const LaneCall& call);
-  Members LookAtMembers();
   std::string NameOf(const LaneCall& call) const;
   void RunThread();
 
   const Group group_;
   const pid_t owner_ = getpid();  // a fork's copy has no thread
   const std::unique_ptr<RankPage> page_;
-  std::shared_ptr<Question> question_;
+  RankMembers members_{group_.session, group_.number};
   uint64_t next_number_ = 1;  // of the thread that drives
 
   std::mutex mutex_;

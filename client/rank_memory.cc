@@ -1,6 +1,7 @@
 #include "client/rank_memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -72,11 +73,11 @@ absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
   return absl::OkStatus();
 }
 
-absl::Status MemoryWork::AwaitLane(std::optional<double> timeout_s) {
-  const auto is_in_lane = [this] { return state_ == State::kInLane; };
+absl::Status MemoryWork::AwaitRanks(std::optional<double> timeout_s) {
+  const auto is_among_ranks = [this] { return state_ == State::kAmongRanks; };
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!is_in_lane()) return absl::OkStatus();
+    if (!is_among_ranks()) return absl::OkStatus();
   }
   if (const std::shared_ptr<ProcessGroup> group = group_.lock()) {
     int64_t until_ns = kForeverNs;
@@ -84,12 +85,14 @@ absl::Status MemoryWork::AwaitLane(std::optional<double> timeout_s) {
       TESSERA_ASSIGN_OR_RETURN(const int64_t timeout_us, TimeoutUs("wait", *timeout_s));
       until_ns = SteadyNs() + timeout_us * 1000;
     }
-    const absl::Status driven = group->lane().Drive(*this, until_ns, PollScope);
-    if (absl::IsDeadlineExceeded(driven)) group->lane().LeaveToThread();
+    const absl::Status driven = is_mail_ ? group->mailbox()->Drive(*this, until_ns, PollScope)
+                                         : group->lane().Drive(*this, until_ns, PollScope);
+    if (absl::IsDeadlineExceeded(driven) && is_mail_) group->mailbox()->LeaveToThread();
+    if (absl::IsDeadlineExceeded(driven) && !is_mail_) group->lane().LeaveToThread();
     TESSERA_RETURN_IF_ERROR(driven);
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [&] { return !is_in_lane(); });  // the thread that drove it says so now
+  ended_.wait(lock, [&] { return !is_among_ranks(); });  // the thread that drove it says so now
   return absl::OkStatus();
 }
 
@@ -138,7 +141,7 @@ absl::Status MemoryWork::Wait(std::optional<double> timeout_s) {
     std::lock_guard<std::mutex> lock(mutex_);
     return state_ == State::kDone;
   };
-  TESSERA_RETURN_IF_ERROR(AwaitLane(timeout_s));
+  TESSERA_RETURN_IF_ERROR(AwaitRanks(timeout_s));
   if (timeout_s.has_value() && !is_done()) {
     // A failure is that of the call, which End tells; a time-out leaves it under way.
     const absl::Status waited = work_.Wait(timeout_s);
@@ -151,7 +154,12 @@ absl::Status MemoryWork::Wait(std::optional<double> timeout_s) {
 
 bool MemoryWork::IsDone() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (state_ == State::kAmongRanks && is_mail_) {
+      lock.unlock();
+      if (const std::shared_ptr<ProcessGroup> group = group_.lock()) group->mailbox()->MoveNow();
+      lock.lock();
+    }
     if (state_ != State::kUnderWay) return state_ == State::kDone;  // the lane's thread goes on without this one
   }
   if (!work_.IsDone()) return false;
@@ -164,7 +172,7 @@ void MemoryWork::WhenDone(RankMemory& memory, Callback callback) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (state_ != State::kDone) {
       callbacks_.push_back(std::move(callback));
-      if (callbacks_.size() == 1 && state_ != State::kInLane) memory.Watch(shared_from_this());
+      if (callbacks_.size() == 1 && state_ != State::kAmongRanks) memory.Watch(shared_from_this());
       return;
     }
   }
@@ -196,7 +204,8 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOpt
   work->group_ = group_;
   work->memory_ = this;
   if (IsPointToPoint(call.kind)) {
-    TESSERA_RETURN_IF_ERROR(work->SendAsked(0, 0));
+    RankMailbox* const mailbox = group_->mailbox();
+    TESSERA_RETURN_IF_ERROR(mailbox != nullptr ? StartMail(work, *mailbox) : work->SendAsked(0, 0));
     return work;
   }
   FillLaneCall(call, *work);
@@ -210,6 +219,37 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOpt
     lane.Begin(*work);
   }
   return work;
+}
+
+absl::Status RankMemory::StartMail(const std::shared_ptr<MemoryWork>& work, RankMailbox& mailbox) const {
+  const GroupCallOptions& call = work->call_;
+  work->is_mail_ = true;
+  work->is_send = call.kind == CollectiveKind::kSend;
+  if (work->is_send ? !work->input_.has_value() : !work->output_.has_value()) {
+    return absl::InvalidArgumentError(StrCat(ToText(call.kind), ": it has no memory"));
+  }
+  if (work->is_send) {
+    const HostView& input = *work->input_;
+    work->message = {call.peer, call.tag, input.dtype, NumElements(input.shape), call.other_elements};
+    work->bytes = reinterpret_cast<std::byte*>(const_cast<char*>(input.data));
+    const int64_t element_bytes = SizeBytes(input.dtype);
+    if (!input.shape.empty() && input.shape[0] > 1 && input.strides_bytes[0] != element_bytes) {
+      work->packed_.resize(static_cast<size_t>(NumElements(input.shape) * element_bytes));
+      for (int64_t i = 0; i < input.shape[0]; ++i) {
+        std::memcpy(work->packed_.data() + i * element_bytes, input.data + i * input.strides_bytes[0],
+                    static_cast<size_t>(element_bytes));
+      }
+      work->bytes = work->packed_.data();
+    }
+  } else {
+    const HostTarget& output = *work->output_;
+    work->message = {call.peer, call.tag, output.dtype, NumElements(output.shape), call.other_elements};
+    work->bytes = reinterpret_cast<std::byte*>(output.data);
+  }
+  TESSERA_ASSIGN_OR_RETURN(work->wait_us, TimeoutUs(ToText(call.kind), call.timeout_s));
+  TESSERA_RETURN_IF_ERROR(mailbox.Push(work));
+  mailbox.LeaveToThread();  // also where it is waited for: others of the same exchange come behind it
+  return absl::OkStatus();
 }
 
 void RankMemory::FillLaneCall(const GroupCallOptions& call, MemoryWork& work) const {

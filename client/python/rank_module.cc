@@ -95,8 +95,8 @@ PyMemoryWork RunOnMemory(const PyGroup& group, int kind, int op, int peer, int t
 }
 
 PyGroup Join(const Session& session, const std::string& key, int64_t size, int64_t rank, int32_t worker,
-             double timeout_s) {
-  const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s};
+             double timeout_s, bool only_memory) {
+  const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s, only_memory};
   auto joined = ValueOrRaise(Released([&] { return ProcessGroup::Join(session, options); }));
   // Its thread may be in a callback that waits for the interpreter.
   const auto end = [](TesseraGroup* group) {
@@ -200,7 +200,7 @@ void DefineRanks(nb::module_& module) {
       .def_prop_ro("table", [](const PyGroup&) { return reinterpret_cast<uintptr_t>(&RankTable()); })
       .def_prop_ro("group", [](const PyGroup& g) { return reinterpret_cast<uintptr_t>(g.group.get()); });
   module.def("join_group", &Join, nb::arg("session"), nb::arg("key"), nb::arg("size"), nb::arg("rank"),
-             nb::arg("worker"), nb::arg("timeout"));
+             nb::arg("worker"), nb::arg("timeout"), nb::arg("only_memory") = false);
 }
 
 }  // namespace tessera::python

@@ -45,6 +45,7 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> StartCall(TesseraGroup& group, const
   options.tag = call.tag;
   options.timeout_s = static_cast<double>(call.timeout_us) * 1e-6;
   options.is_waited_for = call.is_waited_for != 0;
+  options.other_elements = call.other_elements;
   std::optional<HostView> input;
   std::optional<HostTarget> output;
   if (call.has_input != 0) input = MakeHostView(dtype, {call.input_elements}, call.input);

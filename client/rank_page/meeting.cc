@@ -42,12 +42,6 @@ class Socket {
   int fd_;
 };
 
-bool SetArena(int fd, RankPage& page) {
-  absl::StatusOr<std::shared_ptr<RankArena>> arena = RankArena::Open(fd, page.rank(), page.ranks());
-  if (arena.ok()) page.set_arena(*std::move(arena));
-  return arena.ok();
-}
-
 bool AwaitInput(int fd, int64_t until_ns) {
   for (;;) {
     const int64_t left_ms = (until_ns - SteadyNs()) / 1'000'000;
@@ -140,7 +134,8 @@ std::string RandomName() {
 }  // namespace
 
 // The text is the socket's name, "-" of ranks that don't listen, a space, and the host.
-RankMeeting::RankMeeting(int64_t rank, int64_t ranks) : rank_(rank), ranks_(ranks) {
+RankMeeting::RankMeeting(int64_t rank, int64_t ranks, std::string group)
+    : rank_(rank), ranks_(ranks), group_(std::move(group)) {
   if (rank < 0 || rank >= ranks || ranks > kMaxPageRanks) return;
   if (rank == 0 && ranks > 1) {
     name_ = RandomName();
@@ -159,58 +154,69 @@ RankMeeting::~RankMeeting() {
   if (listening_ >= 0) close(listening_);
 }
 
-std::unique_ptr<RankPage> RankMeeting::Meet(const std::vector<std::string>& texts) {
+RankMeeting::Met RankMeeting::Meet(const std::vector<std::string>& texts) {
   const auto host_of = [](const std::string& text) { return text.substr(std::min(text.find(' '), text.size())); };
-  if (text_.empty()) return nullptr;
+  if (text_.empty()) return {};
   for (const std::string& text : texts) {
-    if (host_of(text) != host_of(text_)) return nullptr;
+    if (host_of(text) != host_of(text_)) return {};
   }
   return rank_ == 0 ? Lead() : Follow(texts[0].substr(0, texts[0].find(' ')));
 }
 
-std::unique_ptr<RankPage> RankMeeting::Lead() {
+RankMeeting::Met RankMeeting::Map(int page_fd, int arena_fd, int mail_fd) const {
+  absl::StatusOr<std::unique_ptr<RankPage>> page = RankPage::Map(page_fd, rank_, ranks_);
+  absl::StatusOr<std::shared_ptr<RankArena>> arena = RankArena::Open(arena_fd, rank_, ranks_);
+  absl::StatusOr<std::unique_ptr<RankMail>> mail = RankMail::Open(mail_fd, rank_, ranks_, group_);
+  if (!page.ok() || !arena.ok() || !mail.ok()) return {};
+  (*page)->set_arena(*std::move(arena));
+  return {*std::move(page), *std::move(mail)};
+}
+
+RankMeeting::Met RankMeeting::Lead() {
   const absl::StatusOr<std::shared_ptr<HostMemory>> memory = HostMemory::Make(RankPage::BytesFor(ranks_));
-  if (!memory.ok()) return nullptr;  // the others find the connection closed
-  absl::StatusOr<std::unique_ptr<RankPage>> page = RankPage::Map((*memory)->fd(), 0, ranks_);
-  const absl::StatusOr<int> file = RankArena::MakeFile(ranks_);
-  if (!page.ok() || !file.ok()) return nullptr;
-  const Socket arena(*file);
-  if (!SetArena(arena.fd(), **page)) return nullptr;
+  if (!memory.ok()) return {};  // the others find the connection closed
+  const absl::StatusOr<int> arena_fd = RankArena::MakeFile(ranks_);
+  if (!arena_fd.ok()) return {};
+  const Socket arena(*arena_fd);
+  const absl::StatusOr<int> mail_fd = RankMail::MakeFile(ranks_);
+  if (!mail_fd.ok()) return {};
+  const Socket mail(*mail_fd);
+  Met met = Map((*memory)->fd(), arena.fd(), mail.fd());
+  if (met.page == nullptr) return {};
   const int64_t until_ns = SteadyNs() + kMeetNs;
   std::vector<Socket> others;
   while (static_cast<int64_t>(others.size()) + 1 < ranks_) {
-    if (!AwaitInput(listening_, until_ns)) return nullptr;
+    if (!AwaitInput(listening_, until_ns)) return {};
     Socket other(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
     if (other.fd() < 0 || !IsOfOwnUser(other.fd()) || !SendDescriptor(other.fd(), (*memory)->fd()) ||
-        !SendDescriptor(other.fd(), arena.fd())) {
+        !SendDescriptor(other.fd(), arena.fd()) || !SendDescriptor(other.fd(), mail.fd())) {
       continue;
     }
     others.push_back(std::move(other));
   }
   for (const Socket& other : others) {
-    if (!HearByte(other.fd(), kMapped, until_ns)) return nullptr;
+    if (!HearByte(other.fd(), kMapped, until_ns)) return {};
   }
   for (const Socket& other : others) SayByte(other.fd(), kAllMapped);  // one that doesn't hear it is gone
-  return *std::move(page);
+  return met;
 }
 
-std::unique_ptr<RankPage> RankMeeting::Follow(const std::string& name) {
+RankMeeting::Met RankMeeting::Follow(const std::string& name) {
   const int64_t until_ns = SteadyNs() + kFollowNs;
   const Socket leader(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address;
   const socklen_t size = AddressOf(name, address);
   if (leader.fd() < 0 || connect(leader.fd(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       !IsOfOwnUser(leader.fd())) {
-    return nullptr;
+    return {};
   }
   const std::optional<Socket> memory = ReceiveDescriptor(leader.fd(), until_ns);
   const std::optional<Socket> arena = ReceiveDescriptor(leader.fd(), until_ns);
-  if (!memory.has_value() || !arena.has_value()) return nullptr;
-  absl::StatusOr<std::unique_ptr<RankPage>> page = RankPage::Map(memory->fd(), rank_, ranks_);
-  if (!page.ok() || !SetArena(arena->fd(), **page) || !SayByte(leader.fd(), kMapped) ||
-      !HearByte(leader.fd(), kAllMapped, until_ns))
-    return nullptr;
-  return *std::move(page);
+  const std::optional<Socket> mail = ReceiveDescriptor(leader.fd(), until_ns);
+  if (!memory.has_value() || !arena.has_value() || !mail.has_value()) return {};
+  Met met = Map(memory->fd(), arena->fd(), mail->fd());
+  if (met.page == nullptr || !SayByte(leader.fd(), kMapped) || !HearByte(leader.fd(), kAllMapped, until_ns)) return {};
+  return met;
 }
 
 }  // namespace tessera

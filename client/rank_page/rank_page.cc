@@ -1,26 +1,17 @@
 #include "client/rank_page/rank_page.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <climits>
 #include <cstring>
 
 #include "schemas/codec/memory_file.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace tessera {
 namespace {
@@ -28,10 +19,6 @@ namespace {
 constexpr int64_t kLine = 128;  // two cache lines: the processor fetches them in pairs
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kBufferBytes = int64_t{256} << 10;  // docs/limits.md: page_buffer
-constexpr int kLooks = 200;                           // before the first yield
-constexpr int kMostLingering = 4;                     // ranks a core, of a group that lingers
-constexpr int64_t kStrangersLingerNs = 50'000;        // docs/limits.md: linger
-constexpr int64_t kSliceNs = 50'000'000;              // of a sleep: a ring that is lost costs no more
 
 // Words of the match: a call's number, and 16 bits beside it.
 constexpr int kLowBits = 16;
@@ -59,31 +46,7 @@ CollectiveSignature SignatureOf(uint64_t head, int64_t elements) {
   return signature;
 }
 
-void Pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
-void FutexWait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns) {
-  const timespec timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &timeout, nullptr, 0);
-}
-void FutexWake(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-int Cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 }  // namespace
-
-int64_t SteadyNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 struct RankPage::Header {
   // The call that ranks come to, and how many have.
@@ -210,7 +173,8 @@ void RankPage::Decide(uint64_t number, Verdict verdict) {
   if (NumberOf(known) >= number) return;
   const uint64_t ago = verdict == Verdict::kGranted ? 0 : std::min(LowOf(known) + 1, kLowMask);
   // Where it fails, another rank has given this call a verdict.
-  if (decided.compare_exchange_strong(known, Pack(number, ago), std::memory_order_acq_rel)) WakeForVerdict();
+  if (decided.compare_exchange_strong(known, Pack(number, ago), std::memory_order_acq_rel))
+    RingIfAsleep(verdict_bell());
 }
 
 RankPage::Verdict RankPage::VerdictOf(uint64_t number) const {
@@ -261,7 +225,7 @@ int64_t RankPage::FindMissing() const {
 void RankPage::Close(int64_t missing) {
   uint32_t open = 0;
   header().closed.compare_exchange_strong(open, static_cast<uint32_t>(missing) + 1, std::memory_order_seq_cst);
-  WakeForVerdict();
+  RingIfAsleep(verdict_bell());
   WakeForStep();
 }
 bool RankPage::is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
@@ -272,32 +236,20 @@ int64_t RankPage::blamed() const {
 
 // ---- waiting
 
-void RankPage::WakeForVerdict() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (header().sleepers.load(std::memory_order_relaxed) == 0) return;
-  header().bell.fetch_add(1, std::memory_order_seq_cst);
-  FutexWake(header().bell);
-}
+Bell RankPage::verdict_bell() const { return {header().bell, header().sleepers}; }
+Bell RankPage::step_bell(int64_t rank) const { return {line(rank).bell, line(rank).sleeping}; }
 
 void RankPage::WakeForStep() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int64_t rank = 0; rank < ranks_; ++rank) {
-    Line& other = line(rank);
-    if (rank == rank_ || other.sleeping.load(std::memory_order_relaxed) == 0) continue;
-    other.bell.fetch_add(1, std::memory_order_seq_cst);
-    FutexWake(other.bell);
+    if (rank != rank_) RingIfAsleep(step_bell(rank));
   }
 }
 
 void RankPage::Wake() {
-  for (std::atomic<uint32_t>* bell : {&line(rank_).bell, &header().bell}) {
-    bell->fetch_add(1, std::memory_order_seq_cst);
-    FutexWake(*bell);
-  }
+  Ring(line(rank_).bell);
+  Ring(header().bell);
 }
 
-// Whether a rank is in another session of processes (setsid) than this one: the kernel schedules those in groups, and a
-// yield finds the own group's processes alone.
 bool RankPage::HasStrangers() {
   if (has_strangers_.has_value()) return *has_strangers_;
   const int32_t login = line(rank_).login.load(std::memory_order_relaxed);
@@ -309,32 +261,8 @@ bool RankPage::HasStrangers() {
 }
 
 void RankPage::Await(News news, absl::FunctionRef<bool()> done, int64_t until_ns) {
-  static const int cores = Cores();
-  const int looks = ranks_ <= cores ? kLooks : 1;
-  for (int look = 0; look < looks; ++look) {
-    if (done()) return;
-    Pause();
-  }
-  std::atomic<uint32_t>& bell = news == News::kVerdict ? header().bell : line(rank_).bell;
-  uint32_t rung = bell.load(std::memory_order_seq_cst);
-  // Among many ranks those that yield take turns, and the one that all wait for comes last.
-  const bool lingers = ranks_ <= kMostLingering * cores;
-  if (lingers) linger_.Begin(HasStrangers() ? kStrangersLingerNs : kLingerNs);
-  while (lingers && linger_.Yield()) {
-    if (!done()) continue;
-    linger_.Arrived();
-    return;
-  }
-  std::atomic<uint32_t>& sleeping = news == News::kVerdict ? header().sleepers : line(rank_).sleeping;
-  sleeping.fetch_add(1, std::memory_order_seq_cst);
-  for (;;) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    const int64_t left_ns = until_ns - SteadyNs();
-    if (done() || left_ns <= 0) break;
-    FutexWait(bell, rung, std::min(left_ns, kSliceNs));
-    rung = bell.load(std::memory_order_seq_cst);
-  }
-  sleeping.fetch_sub(1, std::memory_order_seq_cst);
+  const Bell bell = news == News::kVerdict ? verdict_bell() : step_bell(rank_);
+  AwaitBell(bell, PatienceOf(ranks_, HasStrangers()), linger_, done, until_ns);
 }
 
 std::vector<RankPage::FlightCall> RankPage::FlightOf(int64_t rank) const {

@@ -35,6 +35,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "client/rank_page/bell.h"
 #include "schemas/codec/linger.h"
 #include "schemas/types/collective_signature.h"
 
@@ -116,6 +117,9 @@ class RankPage {
   // Ends a sleep in Await of this rank. Any thread.
   void Wake();
 
+  // Whether a rank is in another session of processes (setsid) than this one. All have come to the page.
+  bool HasStrangers();
+
   // The last calls that a rank came to, in order.
   std::vector<FlightCall> FlightOf(int64_t rank) const;
 
@@ -131,9 +135,9 @@ class RankPage {
   std::byte* buffer(int64_t rank, uint64_t turn) const;
   void Decide(uint64_t number, Verdict verdict);
   bool AreAllTheSame() const;
-  void WakeForVerdict();
+  Bell verdict_bell() const;
+  Bell step_bell(int64_t rank) const;
   void WakeForStep();
-  bool HasStrangers();
 
   std::byte* const base_;
   const int64_t bytes_, rank_, ranks_, part_bytes_;
@@ -144,7 +148,5 @@ class RankPage {
   std::optional<bool> has_strangers_;
   Linger linger_;
 };
-
-int64_t SteadyNs();
 
 }  // namespace tessera

@@ -2,10 +2,11 @@
 this host, f32, in place.
 
     tools/python --torch tests/bench/torch_ranks.py [--ranks N] [--rounds N] [--only KIB ...] [--allocated] [--barrier] [--ddp]
+                                             [--messages]
 
 A round is some calls in a row on one backend, then as many on the other, by the same processes. Microseconds of a call: the best round's
 mean, the median of the rounds' means, and the median of all calls. --allocated: the same of tensors in memory of allocate_tensor, which gloo's
-are not. Of DDP: an MLP's step with SGD, less the same step without DDP. Prints
+are not. --messages: rank 0 sends to rank 1, which sends it back (send and recv of both). Of DDP: an MLP's step with SGD, less the same step without DDP. Prints
 a table, and the same as JSON in the last line.
 """
 
@@ -98,6 +99,17 @@ def rank_program(rank: int, options, store: str, connection) -> None:
     if options.barrier:
         calls = {backend: (group, lambda group=group: dist.barrier(group=group)) for backend, group in groups.items()}
         rows += [row("barrier", backend, rounds) for backend, rounds in in_turns(calls, BARRIERS, options.rounds).items()]
+    for kib in options.only if options.messages else ():
+        tensor = torch.zeros(kib << 8)
+
+        def there_and_back(group, tensor=tensor):
+            if rank < 2:
+                for turn in (0, 1):
+                    (dist.send if rank == turn else dist.recv)(tensor, 1 - rank, group=group)
+
+        calls = {backend: (group, lambda group=group: there_and_back(group)) for backend, group in groups.items()}
+        found = in_turns(calls, CASES[kib], options.rounds)
+        rows += [row(f"{kib} KiB there and back", backend, rounds) for backend, rounds in found.items()]
     if options.ddp:
         rows += steps_of(groups, options)
     if rank == 0:
@@ -113,6 +125,7 @@ def main() -> None:
     parser.add_argument("--allocated", action="store_true")
     parser.add_argument("--barrier", action="store_true")
     parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--messages", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     context = multiprocessing.get_context("fork")

@@ -222,8 +222,7 @@ class Simulation {
     Flush(SessionOutbox::Quiet::kMayWait);
   }
 
-  // Events that the process applied before it went, and told nobody, are there again, or the machine's end has lost
-  // them.
+  // Events that the process had applied and told nobody are there again, or the machine's end has lost them.
   void GoOnFromDisk() {
     for (const UntoldEffects& untold : untold_) {
       if (untold.event > core().events()) break;

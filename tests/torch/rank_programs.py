@@ -240,6 +240,90 @@ def messages(rank, ranks):
     dist.barrier()
 
 
+def messages_of_any_size(rank, ranks):
+    """Large ones at once in all directions, and beside collectives; nobody has to receive before others can send."""
+    others = [r for r in range(ranks) if r != rank]
+    for size in (0, 1, 30_000, 400_000):
+        works = [dist.isend(value(rank, size) + to, to, tag=3) for to in others]
+        x = torch.full((5,), float(rank))
+        dist.all_reduce(x)
+        assert (x == sum(range(ranks))).all()
+        taken = {r: torch.empty(size) for r in others}
+        works += [dist.irecv(taken[r], r, tag=3) for r in reversed(others)]
+        while not all(work.is_completed() for work in works):
+            time.sleep(0)
+        [same(taken[r], value(r, size) + rank) for r in others]
+    small = torch.ones(1)
+    for r in others:        # all send first
+        dist.send(small * rank, r)
+    for r in others:
+        dist.recv(small, r)
+        assert small.item() == r
+
+
+def messages_that_fail(rank, ranks):
+    """The receiver is told what differs, a wait ends by its time, and the group goes on."""
+    def text_of(work, words):
+        began = time.monotonic()
+        found = failure(work, *words)
+        assert time.monotonic() - began < 10, found
+
+    if rank == 0:
+        dist.send(torch.ones(3), 1, tag=5)
+        dist.send(torch.ones(3), 1, tag=6)
+        dist.send(torch.ones(3), 1, tag=7)
+    if rank == 1:
+        text_of(lambda: dist.recv(torch.ones(2), 0, tag=5), ["differs", "rank 0 called send f32[3] to rank 1 with tag 5",
+                                                             "rank 1 called recv f32[2] from rank 0 with tag 5"])
+        text_of(lambda: dist.recv(torch.ones(3, dtype=torch.int32), 0, tag=6), ["differs", "send f32[3]", "recv i32[3]"])
+        x = torch.zeros(3)
+        dist.recv(x, 0, tag=7)
+        assert (x == 1).all()
+    dist.barrier()
+    hurried = dist.new_group(timeout=one_tenth())
+    if rank == 1:
+        text_of(lambda: dist.recv(torch.ones(2), 0, group=hurried), ["recv f32[2] from rank 0", "timed out after 0.1 s", "has not sent it"])
+        text_of(lambda: dist.recv(torch.ones(2), group=hurried), ["no rank has sent it"])
+        large = torch.ones(1 << 20)
+        text_of(lambda: dist.send(large, 0, group=hurried), ["send f32[1048576] to rank 0", "has not received it"])
+    dist.barrier()
+    if rank == 0:       # what was given up midway
+        text_of(lambda: dist.recv(torch.empty(1 << 20), 1, group=hurried), ["rank 1 of group", "gave a send up"])
+    x = torch.full((2,), float(rank))
+    if rank == 1:
+        dist.isend(x, 0, group=hurried).wait()
+    if rank == 0:
+        dist.recv(x, 1, group=hurried)
+        assert (x == 1).all()
+    dist.barrier()
+
+
+def killed_in_a_message(rank, ranks):
+    taken = torch.empty(2)
+    if rank == 2:
+        dist.send(torch.full((2,), 7.0), 0)     # lies there when its sender has gone
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    began = time.monotonic()
+    if rank == 0:
+        time.sleep(0.5)
+        dist.recv(taken, 2)
+        assert (taken == 7).all()
+    failure(lambda: dist.recv(taken, 2), "recv f32[2] from rank 2", "rank 2 (pid", "is gone")
+    failure(lambda: dist.send(torch.ones(1 << 20), 2), "send f32[1048576] to rank 2", "is gone")
+    assert time.monotonic() - began < 20
+    other = 1 - rank
+    work = dist.isend(torch.full((2,), float(rank)), other)
+    dist.recv(taken, other)
+    work.wait()
+    assert (taken == other).all()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {rank} is done", "")
+    store.wait([f"rank {other} is done"])
+    os._exit(0)
+
+
 def objects(rank, ranks):
     gathered = [None] * ranks
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank})

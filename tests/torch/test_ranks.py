@@ -16,7 +16,8 @@ import torch.distributed
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
             "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once",
-            "split", "aborted", "reconfigured", "hooks", "allocated", "sparse", "fully_sharded_in_the_arena")
+            "split", "aborted", "reconfigured", "hooks", "allocated", "sparse", "fully_sharded_in_the_arena",
+            "messages_of_any_size", "messages_that_fail", "killed_in_a_message")
 
 
 def run(cluster, *command, timeout=240):
@@ -33,7 +34,7 @@ def test_three_ranks(cluster, program):
     run(cluster, HERE / "rank_programs.py", program, 3)
 
 
-@pytest.mark.parametrize("program", ["all_moves", "uneven", "messages"])
+@pytest.mark.parametrize("program", ["all_moves", "uneven", "messages", "messages_of_any_size", "messages_that_fail"])
 def test_two_ranks(cluster, program):
     run(cluster, HERE / "rank_programs.py", program, 2)
 

@@ -3,7 +3,9 @@
 #include "client/rank_page/rank_mail.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -20,12 +22,17 @@ namespace {
 
 using Request = std::shared_ptr<RankMail::Request>;
 
+constexpr int64_t kBells = 128, kCounts = 256;  // of a rank, of a ring
+constexpr int64_t kFirstRing = 4096;            // of few ranks
+
 // The mail of each rank of a group, all in this process.
 struct Mails {
   explicit Mails(int64_t ranks) : bytes(RankMail::BytesFor(ranks)) {
-    base = static_cast<std::byte*>(
-        mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    for (int64_t rank = 0; rank < ranks; ++rank) mails.push_back(std::make_unique<RankMail>(base, rank, ranks));
+    const int fd = *RankMail::MakeFile(ranks);
+    base =
+        static_cast<std::byte*>(mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    for (int64_t rank = 0; rank < ranks; ++rank) mails.push_back(*RankMail::Open(fd, rank, ranks, "g"));
+    close(fd);
   }
   ~Mails() { munmap(base, static_cast<size_t>(bytes)); }
   Mails(const Mails&) = delete;
@@ -51,16 +58,17 @@ std::vector<std::byte> Filled(int64_t size, int seed) {
 int64_t SizeOf(const std::vector<std::byte>& bytes) { return static_cast<int64_t>(bytes.size()); }
 
 Request Send(RankMail& mail, int32_t to, int32_t tag, const std::vector<std::byte>& bytes) {
-  return mail.Send({to, tag}, bytes.data(), SizeOf(bytes));
+  return mail.Send({to, tag, DType::kU8, SizeOf(bytes)}, bytes.data());
 }
 Request Receive(RankMail& mail, int32_t from, int32_t tag, std::vector<std::byte>& bytes) {
-  return mail.Receive({from, tag}, bytes.data(), SizeOf(bytes));
+  return mail.Receive({from, tag, DType::kU8, SizeOf(bytes)}, bytes.data());
 }
 
 TEST(RankMailTest, BringsAnySize) {
   Mails mails(2);
   const int64_t ring = RankMail::RingBytes(2);
-  for (const int64_t size : {int64_t{0}, int64_t{1}, ring - 25, ring - 24, ring - 23, ring, 3 * ring + 5}) {
+  for (const int64_t size :
+       {int64_t{0}, int64_t{1}, ring - 41, ring - 40, ring - 39, ring - 32, ring - 31, ring, 3 * ring + 5}) {
     const auto given = Filled(size, 3);
     std::vector<std::byte> taken(given.size());
     const Request send = Send(mails[0], 1, 7, given), receive = Receive(mails[1], 0, 7, taken);
@@ -161,8 +169,8 @@ TEST(RankMailTest, ASizeThatDiffersIsToldWithBothAndTheNextMessageComes) {
   ASSERT_TRUE(first->is_done && second->is_done);
   EXPECT_EQ(first->status.code(), absl::StatusCode::kInvalidArgument);
   const std::string text(first->status.message());
-  EXPECT_NE(text.find("recv of 16 bytes"), std::string::npos) << text;
-  EXPECT_NE(text.find("sent " + std::to_string(wrong.size()) + " bytes"), std::string::npos) << text;
+  EXPECT_EQ(text, "message of group 'g' differs: rank 0 called send u8[" + std::to_string(wrong.size()) +
+                      "] to rank 1 with tag 0; rank 1 called recv u8[16] from rank 0 with tag 0");
   EXPECT_TRUE(second->status.ok()) << second->status;
   EXPECT_EQ(taken, right);
 }
@@ -182,18 +190,112 @@ TEST(RankMailTest, ACancelledReceiveLeavesItsMessageToTheNext) {
   EXPECT_EQ(never, std::vector<std::byte>(4));
 }
 
-TEST(RankMailTest, ASendThatIsGivenUpMidwaySpoilsThatPairAlone) {
-  Mails mails(3);
-  const auto large = Filled(2 * RankMail::RingBytes(3), 1), small = Filled(4, 2);
+TEST(RankMailTest, ADTypeThatDiffersIsToldByBothNames) {
+  Mails mails(2);
+  std::vector<float> given(4, 1), taken(4, 2);
+  mails[0].Send({1, 3, DType::kF32, 4}, reinterpret_cast<const std::byte*>(given.data()));
+  const Request receive = mails[1].Receive({0, 3, DType::kI32, 4}, reinterpret_cast<std::byte*>(taken.data()));
+  mails.Settle();
+  ASSERT_TRUE(receive->is_done);
+  EXPECT_EQ(receive->status.message(),
+            "message of group 'g' differs: rank 0 called send f32[4] to rank 1 with tag 3; rank 1 called recv i32[4] "
+            "from rank 0 with tag 3");
+  EXPECT_EQ(taken, std::vector<float>(4, 2));
+}
+
+TEST(RankMailTest, BothSidesOfAnExchangeAreToldThatOneWantsAnotherSize) {
+  Mails mails(2);
+  const std::vector<std::byte> three(3), two(2);
+  std::vector<std::byte> first(2), second(2);
+  // Rank 0 sends 3 and takes 2, rank 1 sends 2 and takes 2.
+  mails[0].Send({1, -2, DType::kU8, 3, 2}, three.data());
+  mails[1].Send({0, -2, DType::kU8, 2, 2}, two.data());
+  const Request at_0 = mails[0].Receive({1, -2, DType::kU8, 2, 3}, first.data());
+  const Request at_1 = mails[1].Receive({0, -2, DType::kU8, 2, 2}, second.data());
+  mails.Settle();
+  ASSERT_TRUE(at_0->is_done && at_1->is_done);
+  EXPECT_EQ(at_0->status.message(),
+            "message of group 'g' differs: rank 0 called send u8[3] to rank 1 with tag -2; rank 1 called recv u8[2] "
+            "from rank 0 with tag -2");
+  EXPECT_EQ(at_1->status.message(), at_0->status.message());
+}
+
+TEST(RankMailTest, ASendThatIsGivenUpMidwayFailsItsReceiveAndTheNextMessageComes) {
+  Mails mails(2);
+  const auto large = Filled(2 * RankMail::RingBytes(2), 1), small = Filled(4, 2);
+  std::vector<std::byte> taken_large(large.size()), taken(4), next(4);
   const Request send = Send(mails[0], 1, 0, large);
   mails[0].Move();
   mails[0].Cancel(send, absl::DeadlineExceededError("rank 1 is missing"));
-  EXPECT_EQ(Send(mails[0], 1, 0, small)->status.code(), absl::StatusCode::kDeadlineExceeded);
-  std::vector<std::byte> taken(4);
-  const Request other = Send(mails[0], 2, 0, small), receive = Receive(mails[2], 0, 0, taken);
+  EXPECT_EQ(send->status.code(), absl::StatusCode::kDeadlineExceeded);
+  const Request other = Send(mails[0], 1, 0, small), last = Send(mails[0], 1, 1, small);
+  const Request first = Receive(mails[1], 0, 0, taken_large), second = Receive(mails[1], 0, 0, taken);
   mails.Settle();
-  EXPECT_TRUE(other->is_done && receive->is_done && receive->status.ok());
+  ASSERT_TRUE(first->is_done && second->is_done && other->is_done);
+  EXPECT_EQ(first->status.code(), absl::StatusCode::kAborted);
+  EXPECT_NE(first->status.message().find("rank 0 of group 'g' gave a send up"), std::string::npos);
+  EXPECT_TRUE(second->status.ok()) << second->status;
   EXPECT_EQ(taken, small);
+  const Request third = Receive(mails[1], 0, 1, next);
+  mails.Settle();
+  EXPECT_TRUE(third->is_done && third->status.ok() && last->is_done);
+  EXPECT_EQ(next, small);
+}
+
+TEST(RankMailTest, MessagesThatNobodyWaitsForAreKeptUpToALimit) {
+  Mails mails(2);
+  const auto large = Filled(kMaxKeptMail / 2, 1), small = Filled(4, 2);
+  for (int32_t count = 0; count < 3; ++count) Send(mails[0], 1, 1, large);
+  Send(mails[0], 1, 2, small);
+  std::vector<std::byte> taken(4), of_large(large.size());
+  const Request receive = Receive(mails[1], 0, 2, taken);
+  mails.Settle();
+  EXPECT_FALSE(receive->is_done);
+  EXPECT_TRUE(mails[1].IsFull(0));
+  const Request makes_room = Receive(mails[1], 0, 1, of_large);
+  mails.Settle();
+  EXPECT_TRUE(makes_room->is_done);
+  EXPECT_EQ(of_large, large);
+  ASSERT_TRUE(receive->is_done);
+  EXPECT_EQ(taken, small);
+}
+
+TEST(RankMailTest, AwaitEndsWhenAnotherRankMovesAndWhenItIsWoken) {
+  Mails mails(2);
+  const auto* const sleepers = reinterpret_cast<const std::atomic<uint32_t>*>(mails.base + kBells + 4);
+  const auto await_sleep = [sleepers] {
+    while (sleepers->load() == 0) std::this_thread::yield();
+  };
+  const int64_t never_ns = SteadyNs() + int64_t{600'000'000'000};
+  const auto given = Filled(4, 1);
+  std::vector<std::byte> taken(4);
+  const Request receive = Receive(mails[1], 0, 0, taken);
+  std::thread sender([&] {
+    await_sleep();
+    Send(mails[0], 1, 0, given);
+    mails[0].Move();
+  });
+  mails[1].Await(
+      false, [&] { return mails[1].Move() && receive->is_done; }, never_ns);
+  EXPECT_EQ(taken, given);
+  sender.join();
+  std::atomic<bool> is_over = false;
+  std::thread waker([&] {
+    await_sleep();
+    is_over = true;
+    mails[1].Wake();
+  });
+  mails[1].Await(
+      false, [&] { return is_over.load(); }, never_ns);
+  EXPECT_TRUE(is_over);
+  waker.join();
+}
+
+TEST(RankMailTest, RefusesAnyOtherFile) {
+  const int other = *RankMail::MakeFile(3);
+  EXPECT_EQ(RankMail::Open(other, 0, 2, "g").status().code(), absl::StatusCode::kInvalidArgument);
+  close(other);
+  EXPECT_EQ(RankMail::Open(-1, 0, 2, "g").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // A rank that scribbles over all of the memory, again and again: nothing is written outside of what a receive has, and
@@ -205,13 +307,14 @@ TEST(RankMailTest, ScribblesStayInTheirMemory) {
     Mails mails(2);
     const auto given = Filled(3000, round);
     std::vector<std::byte> guarded(3 * 1024, std::byte{0x5a});
-    const Request receive = mails[1].Receive({0, 1}, guarded.data() + 1024, 1024);
+    const Request receive = mails[1].Receive({0, 1, DType::kU8, 1024}, guarded.data() + 1024);
     std::vector<Request> sends;
     for (int32_t tag = 0; tag < 4; ++tag) sends.push_back(Send(mails[0], 1, tag, given));
     mails[0].Move();
     for (int scribble = 0; scribble < 20; ++scribble) {
       // Counts of the four rings, and the first bytes of their contents.
-      const uint64_t at = random() % 2 == 0 ? random() % (4 * 256) : 4 * 256 + RankMail::RingBytes(2) + random() % 4000;
+      const uint64_t at = random() % 2 == 0 ? 2 * kBells + random() % (4 * kCounts)
+                                            : kFirstRing + RankMail::RingBytes(2) + random() % 4000;
       mails.base[at] = static_cast<std::byte>(random());
       mails[1].Move();
       mails[0].Move();
@@ -233,7 +336,7 @@ TEST(RankMailTest, CountsThatCannotBeAreAnErrorOfTheOtherSide) {
     Send(mails[0], 1, 0, given);
     mails[0].Move();  // a whole message, so only the count tells of the damage
     const Request receive = Receive(mails[1], 0, 0, taken);
-    std::memset(mails.base + 256, fill, 8);  // how much rank 0 has written to rank 1
+    std::memset(mails.base + 2 * kBells + kCounts, fill, 8);  // how much rank 0 has written to rank 1
     mails[1].Move();
     ASSERT_TRUE(receive->is_done);
     EXPECT_EQ(receive->status.code(), absl::StatusCode::kDataLoss);
@@ -245,7 +348,7 @@ TEST(RankMailTest, CountsThatCannotBeAreAnErrorOfTheOtherSide) {
 TEST(RankMailTest, ARingThatIsDamagedOnTheWayOutEndsTheSend) {
   Mails mails(2);
   const auto given = Filled(64, 1);
-  std::memset(mails.base + 512 + 128, 0x7f, 8);  // how much rank 0 has taken from rank 1
+  std::memset(mails.base + 2 * kBells + 2 * kCounts + kCounts / 2, 0x7f, 8);  // how much rank 0 has taken from rank 1
   const Request send = Send(mails[1], 0, 0, given);
   mails[1].Move();
   ASSERT_TRUE(send->is_done);
@@ -259,7 +362,7 @@ TEST(RankMailTest, AHeadThatCannotBeIsDamage) {
   const auto given = Filled(64, 1);
   Send(mails[0], 1, 0, given);
   mails[0].Move();
-  std::memset(mails.base + 4 * 256 + RankMail::RingBytes(2) + 16, 0xff, 8);  // the size, in the ring of 0 to 1
+  std::memset(mails.base + kFirstRing + RankMail::RingBytes(2) + 16, 0xff, 8);  // the elements, in the ring of 0 to 1
   const Request receive = Receive(mails[1], 0, 0, taken);
   mails[1].Move();
   ASSERT_TRUE(receive->is_done);
@@ -270,7 +373,9 @@ TEST(RankMailTest, RefusesWhatIsNoRank) {
   Mails mails(2);
   std::vector<std::byte> bytes(4);
   EXPECT_EQ(Send(mails[0], 2, 0, bytes)->status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Send(mails[0], 0, 0, bytes)->status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Receive(mails[0], -2, 0, bytes)->status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(mails[0].Receive({1, 0, DType::kU8, -1}, nullptr)->status.code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ class TorchRank:
 
     def join(self, key: str, worker: int, timeout_s: float) -> "TorchRank":
         """Blocks until all ranks are there."""
-        self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s)
+        self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s,
+                                           only_memory=True)
         self._worker = worker
         return self
 

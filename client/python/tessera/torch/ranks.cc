@@ -347,6 +347,7 @@ class RanksBackend final : public c10d::Backend {
                    Use use = Use::kMoves) const {
     TesseraCall call{};
     call.kind = kind;
+    call.other_elements = -1;
     call.dtype = DTypeOf(method.name, like, use);
     call.timeout_us = TimeoutUs(timeout);
     return call;
@@ -444,14 +445,17 @@ class RanksBackend final : public c10d::Backend {
   }
 
   void Send(const Method& method, Calls& calls, const at::Tensor& tensor, int destination, int tag,
-            Milliseconds timeout) {
+            Milliseconds timeout, int64_t other_elements = -1) {
     TesseraCall call = Call(method, TESSERA_SEND, tensor, timeout);
+    call.other_elements = other_elements;
     call.peer = destination;
     call.tag = tag;
     Start(calls, call, Packed(tensor), {});
   }
-  void Recv(const Method& method, Calls& calls, const at::Tensor& tensor, int source, int tag, Milliseconds timeout) {
+  void Recv(const Method& method, Calls& calls, const at::Tensor& tensor, int source, int tag, Milliseconds timeout,
+            int64_t other_elements = -1) {
     TesseraCall call = Call(method, TESSERA_RECV, tensor, timeout);
+    call.other_elements = other_elements;
     call.peer = source;
     call.tag = tag;
     Start(calls, call, {}, Unpacked({tensor}, calls));
@@ -466,11 +470,11 @@ class RanksBackend final : public c10d::Backend {
                       " gives itself ", inputs[rank_].numel(), " elements and takes ", outputs[rank_].numel());
     for (int step = 1; step < size_; ++step) {
       const int source = (rank_ + size_ - step) % size_;
-      Recv(method, calls, outputs[source], source, tag, timeout);
+      Recv(method, calls, outputs[source], source, tag, timeout, inputs[source].numel());
     }
     for (int step = 1; step < size_; ++step) {
       const int destination = (rank_ + step) % size_;
-      Send(method, calls, inputs[destination], destination, tag, timeout);
+      Send(method, calls, inputs[destination], destination, tag, timeout, outputs[destination].numel());
     }
     outputs[rank_].copy_(inputs[rank_].reshape(outputs[rank_].sizes()));
   }

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TESSERA_RANKS_VERSION 3
+#define TESSERA_RANKS_VERSION 4
 
 typedef struct TesseraGroup TesseraGroup;
 typedef struct TesseraWork TesseraWork;
@@ -82,6 +82,9 @@ typedef struct {
   int64_t input_elements;
   void* output;
   int64_t output_elements;
+  // Of a send and a recv that are an exchange of two ranks: the elements of the message the other way, so that both
+  // ranks are told where they differ. Else -1.
+  int64_t other_elements;
   int64_t timeout_us;
 } TesseraCall;
 
