@@ -45,7 +45,7 @@ struct GroupCallOptions {
   int32_t tag = 0;
   double timeout_s = 1800;
   bool is_waited_for = false;  // RankMemory::Start runs it on the calling thread
-  // Of a send and a receive that are an exchange: the elements of the message the other way, for a text to both sides
+  // Where a send and a receive are an exchange: the elements of the message the other way, for a text to both sides
   // where these differ.
   int64_t other_elements = -1;
 };

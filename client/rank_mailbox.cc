@@ -52,7 +52,8 @@ absl::Status RankMailbox::Push(std::shared_ptr<MailCall> call) {
     }
     call->deadline_ns_ = SteadyNs() + std::min(call->wait_us, kForeverNs / 2000) * 1000;
     call->is_queued_ = true;
-    call->request_ = call->is_send ? mail_->Send(call->message, call->bytes) : mail_->Receive(call->message, call->bytes);
+    call->request_ =
+        call->is_send ? mail_->Send(call->message, call->bytes) : mail_->Receive(call->message, call->bytes);
     calls_.push_back(std::move(call));
     Move(ended);
     // The thread that drives looks whether its call is over.
@@ -219,8 +220,8 @@ void RankMailbox::LeaveToThreadLocked() {
   wanted_.notify_one();
 }
 
-// Most calls that are left to the thread are waited for at once. So it looks after a while, and goes on looking for some
-// time, since to wake it for each call would cost more than the call.
+// Most calls that are left to the thread are waited for at once. So it looks after a while, and goes on looking for
+// some time, since to wake it for each call would cost more than the call.
 void RankMailbox::RunThread() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!is_ending_) {

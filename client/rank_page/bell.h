@@ -6,7 +6,8 @@
 //   write(); RingIfAsleep({line.bell, line.sleepers});                                         // the other one
 //
 // A rank that waits looks some times, gives its core away in turns (Linger), then sleeps on the bell. The writer looks
-// whether anybody sleeps behind a full fence, and the sleeper looks for the news behind one: one of them sees the other.
+// whether anybody sleeps behind a full fence, and the sleeper looks for the news behind one: one of them sees the
+// other.
 
 #include <atomic>
 #include <cstdint>
@@ -27,8 +28,8 @@ struct Patience {
   int looks = 1;          // before the first yield
   int64_t linger_ns = 0;  // 0: yields take turns among too many ranks
 };
-// Of a group of so many ranks. `has_strangers`: some are in other sessions of processes (setsid), which the kernel
-// schedules in groups of their own, so that a yield doesn't find them.
+// The patience of a group of so many ranks. `has_strangers`: some are in other sessions of processes (setsid), which
+// the kernel schedules in groups of their own, so that a yield doesn't find them.
 Patience PatienceOf(int64_t ranks, bool has_strangers);
 
 // Until `done` holds, or the time.
@@ -38,7 +39,7 @@ void RingIfAsleep(Bell bell);
 // Wakes all that sleep on it, also those that look for nothing that was written.
 void Ring(std::atomic<uint32_t>& rung);
 
-// Of the host's steady clock.
+// The host's steady clock.
 int64_t SteadyNs();
 
 }  // namespace tessera

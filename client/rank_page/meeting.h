@@ -41,7 +41,7 @@ class RankMeeting {
  private:
   Met Lead();
   Met Follow(const std::string& name);
-  // Of the descriptors of page, arena and mail.
+  // Maps the descriptors of page, arena and mail.
   Met Map(int page, int arena, int mail) const;
 
   const int64_t rank_, ranks_;

@@ -48,7 +48,7 @@ except ts.ResourceExhaustedError as error:
 # %% [markdown]
 # ## Normal equations, part by part
 #
-# Of each part the workers multiply their own rows; the four terms of 32 x 32 numbers are added. That is all that moves
+# The workers multiply their own rows of each part; the four terms of 32 x 32 numbers are added. That is all that moves
 # between workers, and all that stays. The next part is read while this one is multiplied.
 
 # %%

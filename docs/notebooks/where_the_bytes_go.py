@@ -86,7 +86,7 @@ for op in profile.ops:
 # %% [markdown]
 # ## Advice
 #
-# What of a placement costs time: in sentences, with the numbers of the planner.
+# The costs of a placement: in sentences, with the numbers of the planner.
 
 # %%
 for finding in ts.advise(x.redistribute([ts.Shard(1)]), ts.softmax):

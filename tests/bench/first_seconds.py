@@ -23,7 +23,7 @@ def percentiles(rounds: list[list[float]]) -> dict[str, float]:
 
 
 def measure(memory: str, seconds: float) -> list[float]:
-    """Of each op, how long it took."""
+    """How long each op took."""
     taken = []
     with ts.local_cluster(workers=2, memory=memory) as cluster, cluster.connect() as session:
         mesh = session.init_device_mesh((2,))

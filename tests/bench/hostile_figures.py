@@ -1,4 +1,4 @@
-"""What single attacks cost: the coordinator's time and memory, an upload beside a thin load, clients that connect during a flood.
+"""The cost of single attacks: the coordinator's time and memory, an upload beside a thin load, clients that connect during a flood.
 
     tools/python tests/bench/hostile_figures.py [--only calls thin flood]
 

@@ -1,4 +1,4 @@
-"""What long sides cost where they lie, beside the same op on a copy that was gathered first.
+"""The cost of long sides where they lie, beside the same op on a copy that was gathered first.
 
     tools/python tests/bench/long_sides.py
 

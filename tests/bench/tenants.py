@@ -161,7 +161,7 @@ class Loads:
             assert process.stdout.readline() == "ready\n"
 
     def rate(self):
-        """Of all together, since it was asked last."""
+        """The rate of all loops together, since it was asked last."""
         for process in self.processes:
             process.stdin.write("rate\n")
             process.stdin.flush()

@@ -1,4 +1,4 @@
-"""What a step of AdamW costs a worker beside one pass over the memory that it takes.
+"""A worker's time for a step of AdamW beside one pass over the memory that it takes.
 
     tools/python --torch tests/bench/torch_adamw.py
 

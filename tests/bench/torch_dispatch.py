@@ -1,4 +1,4 @@
-"""What an op costs the main thread: torch on this CPU, the bare client, and tessera.torch.
+"""The main thread's time for an op: torch on this CPU, the bare client, and tessera.torch.
 
     tools/python --torch tests/bench/torch_dispatch.py
 

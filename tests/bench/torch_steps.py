@@ -1,4 +1,4 @@
-"""What a training step of an MLP costs: torch in one process of one thread, tessera.torch on two workers of one, and captured.
+"""The time of a training step of an MLP: torch in one process of one thread, tessera.torch on two workers of one, and captured.
 
     tools/python --torch tests/bench/torch_steps.py [--only 32x64] [--rounds N]
 

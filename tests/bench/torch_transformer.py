@@ -1,4 +1,4 @@
-"""What a transformer of two layers, forward and backward, costs the calling thread: torch with its arithmetic, and tessera.torch.
+"""The calling thread's time for a transformer of two layers, forward and backward: torch with its arithmetic, and tessera.torch.
 
     tools/python --torch tests/bench/torch_transformer.py [--profile]
 

@@ -1,4 +1,4 @@
-"""What an upload by torch's ways costs beside the client's own: `.to("tessera")`, `copy_` and `load_state_dict` beside
+"""The time of an upload by torch's ways beside the client's own: `.to("tessera")`, `copy_` and `load_state_dict` beside
 ts.distribute_tensor, of one tensor in shards of its first dim.
 
     tools/python --torch tests/bench/torch_uploads.py [--mib 1024] [--workers 4] [--rounds N]

@@ -130,7 +130,7 @@ def test_the_batch_script_of_the_page_runs_as_it_stands_there_and_ends_in_order(
     assert "from SLURM_MEM_PER_NODE" in tell() or "SLURM_MEM_PER_NODE lets it have 268435456" in tell(), tell()
     tokens = [line.partition("=")[2] for line in (tmp_path / "pool/tls/tokens").read_text().splitlines()]
     assert len(tokens) == 3 and not any(token in tell() for token in tokens), "a job's output is for others, too"
-    # What Slurm does a minute before the job's time is over.
+    # Slurm does this a minute before the job's time is over.
     slurm.run("scancel", "--signal=TERM", "--batch", job)
     seconds_until(lambda: slurm.run("squeue", "--noheader") == "", "the job to end", tell=tell)
     assert "JobState=COMPLETED" in slurm.run("scontrol", "show", "job", job), tell()

@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TRANSPORT = os.environ.get("TESSERA_TEST_TRANSPORT", "shm")
-# What the workers compute on. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.
+# The workers' device. "cuda" is the emulated driver, unless TESSERA_TEST_GPU=real says the machine's own.
 DEVICE = os.environ.get("TESSERA_TEST_DEVICE", "cpu")
 REAL_GPU = os.environ.get("TESSERA_TEST_GPU") == "real"
 IS_EMULATED = DEVICE == "cuda" and not REAL_GPU
@@ -65,7 +65,7 @@ def received_bytes(cluster) -> int | None:
 
 
 class Moved:
-    """What the clusters of a test moved: the shared one since it was asked last, its own ones until they are stopped."""
+    """The bytes that a test's clusters moved: the shared one since it was asked last, its own ones until they are stopped."""
 
     def __init__(self):
         self.asked = False

@@ -57,7 +57,7 @@ class Program:
         return bool(self.rng.random() < probability)
 
     def any(self, fits=lambda known: True):
-        """Of those that fit one, rather than any other the last one: then ops follow on one that may be pending."""
+        """One of the operands that fit, most often the last one: then ops follow on one that may be pending."""
         names = [name for name, known in self.pool.items() if fits(known)]
         if names and self.chance(0.4):
             return names[-1]
@@ -375,7 +375,7 @@ def index(p):
 
 @op(2)
 def reshape(p):
-    """Of replicas: differential_ops has reshapes that move data between workers."""
+    """Takes replicas: differential_ops has reshapes that move data between workers."""
     x = p.any()
     shape = p.choose([(-1,), (1,) + p.pool[x].shape, p.pool[x].shape[::-1], (2, -1)])
     if p.pool[x].low.size == 0 or (shape[:1] == (2,) and p.pool[x].low.size % 2):

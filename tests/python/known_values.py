@@ -1,4 +1,4 @@
-"""What is known of a result, whatever the order in which its terms are added: the oracle of differential tests.
+"""Facts about a result that hold whatever the order in which its terms are added: the oracle of differential tests.
 
 A Known says of each element that it lies in [low, high], that it is NaN, or nothing (`open`): sums of numbers that cancel,
 and what may overflow in one order and not in another, are nobody's fault. Intervals are in NumPy's longdouble, which has
@@ -61,7 +61,7 @@ FIELDS = ("low", "high", "reach", "nan", "open", "whole", "signed")
 
 
 def exactly(value) -> Known:
-    """What is uploaded."""
+    """The values to upload."""
     value = np.asarray(value)
     if not is_float(value.dtype):
         none = np.zeros(value.shape, bool)
@@ -150,7 +150,7 @@ def multiply(a: Known, b: Known) -> Known:
     low, high = np.where(all_nan, np.nan, low), np.where(all_nan, np.nan, high)
     most_a = np.maximum(a.reach, np.where(np.isfinite(a.high), np.maximum(np.abs(a.low), np.abs(a.high)), 0))
     most_b = np.maximum(b.reach, np.where(np.isfinite(b.high), np.maximum(np.abs(b.low), np.abs(b.high)), 0))
-    # What may be 0 beside an infinity may give NaN.
+    # A value that may be 0 beside an infinity may give NaN.
     maybe = [(x.low <= 0) & (x.high >= 0) & (x.low != x.high) & ~np.isfinite(y.high) for x, y in ((a, b), (b, a))]
     return rounded(a.dtype, low, high, most_a * most_b, a.nan | b.nan,
                    a.open | b.open | (some_nan & ~all_nan) | maybe[0] | maybe[1], a.whole & b.whole)

@@ -1,4 +1,4 @@
-"""What each rank of test_ranks_two_hosts.py runs: python rank_hosts_program.py RANK RANKS. Prints "ok" when all it got is right."""
+"""The program of each rank of test_ranks_two_hosts.py: python rank_hosts_program.py RANK RANKS. Prints "ok" when all it got is right."""
 
 import sys
 

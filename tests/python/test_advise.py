@@ -1,4 +1,4 @@
-"""What ts.advise finds, and that what it advises is so."""
+"""ts.advise finds faults, and its advice holds."""
 
 import numpy as np
 import pytest

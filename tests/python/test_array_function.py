@@ -22,7 +22,7 @@ def pair(session, mesh22):
     lambda a: np.reshape(a, (4, -1)), lambda a: np.diff(a, axis=0), lambda a: np.argmax(a, axis=1), lambda a: np.clip(a, -1, 1),
     # A tensor is the list of its slices.
     np.concatenate, np.stack, np.hstack, np.vstack, np.dstack, np.column_stack, lambda a: np.stack(a, axis=1),
-    # Of the first two dims, whatever a has.
+    # Diagonals of the first two dims, however many dims a has.
     lambda a: np.diagonal(np.stack([a, a, 2 * a])), lambda a: np.trace(np.stack([a, a, 2 * a])), lambda a: np.diagonal(a, 1),
     lambda a: np.diagonal(np.stack([a, a, 2 * a]), -1, 2, 0), lambda a: np.trace(np.stack([a, a, 2 * a]), 1, axis1=1, axis2=2)])
 def test_there_is_one_of_tensors(pair, call):

@@ -72,7 +72,7 @@ UNARY = {
     "nan_to_num": np.nan_to_num, "ptp": np.ptp, "nansum": np.nansum, "nanprod": np.nanprod, "nanmax": np.nanmax,
     "nanmin": np.nanmin, "nanmean": np.nanmean, "nanvar": np.nanvar, "nanstd": np.nanstd,
 }
-# What the op is given, where it isn't what the oracle is.
+# The op's arguments, where they differ from the oracle's.
 GIVEN = {"sqrt": np.abs, "log": lambda x: np.abs(x) + 1, "reciprocal": lambda x: np.abs(x) + 1,
          "rsqrt": lambda x: np.abs(x) + 1, "logit": sigmoid}
 NUMPY = {"log1p": "log1p", "log2": "log2", "log10": "log10", "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan",
@@ -103,7 +103,7 @@ GIVEN_SECOND |= {name: np.abs for name in ("pow", "bitwise_left_shift", "bitwise
 GIVEN_FIRST = {name: lambda a: np.abs(a) + 1 for name in ("pow", "float_power")}
 INTEGERS_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "bitwise_invert", "gcd", "lcm"}
 FLOATS_ONLY = {"copysign", "nextafter", "hypot", "atan2", "mse_loss"}
-# What complex numbers have no meaning for: an order, or a function of real numbers.
+# Ops without a meaning for complex numbers: an order, or a function of real numbers.
 REAL_ONLY = {
     "relu", "sigmoid", "erf", "relu6", "leaky_relu", "elu", "selu", "silu", "gelu", "softplus", "mish", "hardswish", "hardsigmoid",
     "softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm", "normalize", "floor", "ceil", "trunc", "signbit", "max", "min",
@@ -525,7 +525,7 @@ def test_gradients_of_attention_are_the_slopes(session, mesh22, rng, heads):
 
 
 def test_sharded_classes_stay_where_they_are(session, mesh4, rng):
-    """Of a cross-entropy rows are reduced: the largest, the sum and what the labels pick."""
+    """A cross-entropy reduces rows: the largest, the sum and what the labels pick."""
     x = session.distribute_tensor(draw(rng, np.float32, (64, 64)), mesh4, [S(1)])
     labels = ts.asarray(rng.integers(0, 64, 64))
     with session.comm_debug() as comm:

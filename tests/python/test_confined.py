@@ -20,7 +20,7 @@ landlock = pytest.mark.skipif(not _confined.landlock_version(), reason="this ker
 
 @pytest.fixture
 def tried(tmp_path):
-    """What becomes of statements in a process that may read `in` and write `out`: "done", or the class of the error."""
+    """The end of statements in a process that may read `in` and write `out`: "done", or the class of the error."""
     for name in ("in", "out", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("here")
@@ -54,7 +54,7 @@ def test_no_socket_no_program_no_other_process(tried):
                "subprocess.run(['/bin/true'])", "os.execv('/bin/true', ['true'])", "os.kill(os.getppid(), 0)", "os.pidfd_open(os.getppid())",
                "assert ctypes.CDLL(None, use_errno=True).ptrace(16, os.getppid(), 0, 0) == 0 or ctypes.get_errno() != 1"]
     assert tried(*refused) == ["PermissionError"] * 10 + ["AssertionError"]
-    # What decoders need: threads, pairs of sockets (event loops have them), the socket that is there, and their own end.
+    # Decoders need threads, pairs of sockets (event loops have them), the socket that is there, and their own end.
     assert tried("threading.Thread(target=print).start()", "socket.socketpair()", "ends[0].send(b'x')", "assert ends[1].recv(9) == b'x'",
                  "signal.raise_signal(0)") == ["done"] * 5
 

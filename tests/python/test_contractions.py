@@ -30,7 +30,7 @@ def same(session, mesh, function, oracle, shapes, rng, rounds=4, dtype=np.float6
 
 
 def test_a_product_in_tf32_is_exact_on_cpus_and_its_plan_says_it(session, mesh4, rng):
-    """What GPUs make of it: test_gpu_workers.py."""
+    """test_gpu_workers.py has the same on GPUs."""
     a, b = (rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
     x, y = session.distribute_tensor(a, mesh4, [S(0)]), session.distribute_tensor(b, mesh4, [R()])
     for product in (lambda x, y, **how: ts.matmul(x, y, **how), lambda x, y, **how: ts.einsum("mk,kn->mn", x, y, **how)):
@@ -40,7 +40,7 @@ def test_a_product_in_tf32_is_exact_on_cpus_and_its_plan_says_it(session, mesh4,
         assert "tf32" not in str(ts.explain(product, x, y, precision="full"))
         with pytest.raises(ts.InvalidArgumentError, match="precision is 'half', not 'full' or 'tf32'"):
             product(x, y, precision="half")
-    # Of other dtypes it says nothing, and an einsum of three has it in each product.
+    # It says nothing of other dtypes, and an einsum of three has it in each product.
     assert ts.matmul(x.astype(ts.float64), y, precision="tf32").dtype == ts.float64
     assert str(ts.explain(ts.einsum, "ij,jk,kl->il", x, y, y, precision="tf32")).count("tf32") >= 2
 

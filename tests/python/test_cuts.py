@@ -21,7 +21,7 @@ def test_cuts_between_two_namespaces_lose_nothing_and_repeat_nothing():
     except two_hosts.NotPermitted as reason:
         pytest.skip(f"two network namespaces are not permitted here: {reason}")
     assert (said["cuts"], said["lost"], said["twice"]) == (20, 0, 0)
-    # Of these steps 11 wait for the end of what they send, which is more than the bytes before the cut: on any machine.
+    # 11 of these steps wait for the end of what they send, which is more than the bytes before the cut: on any machine.
     assert said["amid"] >= 8 and said["uploads"] and said["downloads"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import tessera as ts
 
 COUNT = 20_000
-# Of two samples of that size: the distance that one pair in 1e7 exceeds (Kolmogorov, Smirnov).
+# For two samples of that size: the distance that one pair in 1e7 exceeds (Kolmogorov, Smirnov).
 LIMIT = np.sqrt(-np.log(0.5e-7) / COUNT)
 
 CONTINUOUS = {

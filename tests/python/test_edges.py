@@ -106,7 +106,7 @@ def test_an_error_says_what_the_user_called(session, mesh4, said, run):
     ("randint", lambda x, v: ts.randint(9, shape=(1 << 26,), device_mesh=x.device_mesh)),
     ("linspace", lambda x, v: ts.linspace(0, 1, 1 << 26, device_mesh=x.device_mesh))])
 def test_what_fails_later_says_what_the_user_called_too(new_cluster, said, run):
-    """Of a tensor that does not fit: the coordinator says so, when the call is over."""
+    """A tensor that does not fit: the coordinator says so, when the call is over."""
     with new_cluster(workers=2, memory="16MiB").connect() as session:
         x = ts.zeros((1 << 13, 1 << 13, 0), device_mesh=session.default_mesh)
         v = ts.zeros((1 << 13,), device_mesh=session.default_mesh)

@@ -12,7 +12,7 @@ R, S, P = ts.Replicate(), ts.Shard, ts.Partial
 
 @pytest.fixture
 def ordinal(session):
-    """What the next instruction will be called: as long as it stays, nothing ran."""
+    """The next instruction's name: as long as it stays, nothing ran."""
     return lambda: session.status()["next_ordinal"]
 
 
@@ -114,7 +114,7 @@ def test_a_function_that_reads_what_is_planned_is_refused(session, mesh4):
         kept[0] * 2
     with pytest.raises(ts.FailedPreconditionError, match="never runs"):
         kept[0].full_tensor()
-    # What is there may be read, and an error of an op is the op's.
+    # Values that are there may be read, and an error of an op is the op's.
     assert ts.explain(lambda: x * float(x.full_tensor()[0])).placements == (S(0),)
     with pytest.raises(ts.InvalidArgumentError, match="broadcast"):
         ts.explain(lambda: (x + 1) + ts.ones((3,)))

@@ -321,7 +321,7 @@ def test_a_mesh_says_what_its_workers_are(gpu, new_cluster):
 def test_workers_without_a_word_of_memory_share_their_gpu(gpu, monkeypatch):
     monkeypatch.setenv("TESSERA_EMULATOR_MEMORY", str(1 << 30))
     with ts.local_cluster(workers=2, device="cuda") as cluster, cluster.connect() as session:
-        # Of 512 MiB an eighth stays free.
+        # An eighth of 512 MiB stays free.
         assert [worker["memory_bytes"] for worker in session.status()["workers"]] == [448 << 20] * 2
         values = np.arange(1000.0)
         x = session.distribute_tensor(values, session.default_mesh, [ts.Shard(0)])

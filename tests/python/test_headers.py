@@ -133,7 +133,7 @@ def test_whole_ones_are_read_and_every_cut_is_refused(reader, content):
     {}, optional={"dtype": st.one_of(st.sampled_from(["<f8", ">i4", "|b1", "|O", "V3"]), ANYTHING), "shape": st.one_of(st.lists(NUMBERS, max_size=40), ANYTHING),
                   "offset": st.one_of(NUMBERS, ANYTHING), "refused": ANYTHING, "member": ANYTHING}), max_size=3)), st.integers(0, 30))
 def test_whatever_a_decoder_says(said, cut):
-    """Of the file; workers check it again when they read."""
+    """Any answer about the file is taken or refused by name; workers check it again when they read."""
     text = json.dumps(said).encode()
     found_in(_files._decoded, file_of(bytes(100), text[:len(text) - cut] if cut > 20 else text))
 

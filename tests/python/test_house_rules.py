@@ -164,6 +164,15 @@ def test_headers_open_with_what_they_are(name):
     assert any(line.startswith("// ") for line in head), f"{name} does not open with what it is"
 
 
+HEADLESS = re.compile(r'^\s*(?://|#|""") ?(?:What|Who|Of|Those)\b.*', re.MULTILINE)
+
+
+def test_comments_begin_with_a_noun():
+    """"What moves ..." has a clause for its subject: a noun that acts says it better."""
+    headless = [f"{name}: {line.strip()}" for name in CXX + PYTHON + tracked("*.capnp") for line in HEADLESS.findall(text(name))]
+    assert len(headless) < 50, "\n".join(headless)
+
+
 def test_every_limit_is_documented():
     named = set()
     for name in CXX:

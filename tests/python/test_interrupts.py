@@ -1,4 +1,4 @@
-"""What Ctrl-C leaves: a name that is updated in place keeps a value, whatever was queued when it came."""
+"""Ctrl-C leaves values whole: a name that is updated in place keeps a value, whatever was queued when it came."""
 
 import random
 import time

@@ -355,7 +355,7 @@ def test_what_is_factored_by_blocks_is_not_gathered(session, mesh4, rng):
     x = session.distribute_tensor(a @ a.T / n + np.eye(n), mesh4, [S(0)])
     with session.comm_debug() as comm:
         lower = ts.linalg.cholesky(x).wait()
-    # Of 16 blocks the 10 on and below the diagonal, at most, for each worker; 12 if the matrix were gathered.
+    # At most the 10 of 16 blocks on and below the diagonal for each worker; 12 if the matrix were gathered.
     assert sum(comm.bytes_received) <= 4 * 10 * (n // 4) ** 2 * 8, comm.bytes_received
     with session.comm_debug() as comm:
         ts.linalg.solve_triangular(lower, x[:, :8]).wait()

@@ -1,4 +1,4 @@
-"""What errors and pictures say: the op, what is wrong, both values."""
+"""Errors and pictures name the op, the fault and both values."""
 
 import os
 import re

@@ -54,7 +54,7 @@ def test_large_uploads_in_slabs(session, mesh22, rng):
 
 
 def shared_bytes():
-    """What this process has in memfds for transfers."""
+    """Bytes of this process's memfds for transfers."""
     total = 0
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -335,7 +335,7 @@ def test_errors_name_the_function_and_both_values(session, mesh4, rng, call, sai
 
 
 def test_what_numpy_has_is_here_or_told():
-    """Of NumPy's functions each is here, or its name is answered with what to write, or it is one that docs/cookbook.md leaves out."""
+    """Each of NumPy's functions is here, or its name is answered with what to write, or it is one that docs/cookbook.md leaves out."""
     import pathlib
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs/cookbook.md").read_text()
     section = text.partition("## What NumPy has and Tessera doesn't")[2].partition("\n## ")[0]

@@ -26,7 +26,7 @@ def name_of(version):
 
 
 def imported(python, *folders):
-    """What `import tessera` says in a Python, with these folders before the extension's own."""
+    """The output of `import tessera` in a Python, with these folders before the extension's own."""
     path = os.pathsep.join(map(str, (*folders, PACKAGE, EXTENSION)))
     return subprocess.run([python, "-c", "import tessera"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
 

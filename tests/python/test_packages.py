@@ -22,7 +22,7 @@ from tls_cluster import TlsCluster  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", ROOT / "bazel-bin"))
 SERVICE = ROOT / "examples/cpp_service"
-# Of the host, whatever is installed: the C and C++ libraries, and the loader.
+# Libraries of the host, whatever is installed: the C and C++ libraries, and the loader.
 HOST_LIBRARIES = r"(lib(c|m|mvec|stdc\+\+|gcc_s|pthread|dl|rt|util)|ld-linux-x86-64)\.so\.\d.*"
 # Prints the libraries that a process has mapped from outside of this Python's environment.
 OTHERS = """
@@ -95,7 +95,7 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address():
-    """Of a cluster of the checkout's programs."""
+    """The address of a cluster of the checkout's programs."""
     with ts.local_cluster(workers=2, memory="64MiB") as cluster:
         yield cluster.address
 
@@ -167,7 +167,7 @@ print(ts.__version__, *(name for name in outside("self") if name not in interpre
 
 
 def test_the_thin_wheel_brings_and_fetches_bytes_over_tls(thin_python, tmp_path):
-    """Of a server whose certificate it can check by the file alone; nothing of the host's OpenSSL is asked for."""
+    """It reaches a server whose certificate it can check by the file alone; nothing of the host's OpenSSL is asked for."""
     with TlsCluster(workers=2) as cluster:
         script = OTHERS + f"""
 import numpy as np, tessera as ts

@@ -63,7 +63,7 @@ class _Words(html.parser.HTMLParser):
 
 
 def shown(tmp_path, *pictures):
-    """What a browser shows of each: its texts in order, and its titles (what the pointer tells). The look is checked."""
+    """A browser's view of each: its texts in order, and its titles (what the pointer tells). The look is checked."""
     page = tmp_path / "page.html"
     body = "".join(f"<section>{picture}</section>" for picture in pictures)
     page.write_text(f"<!doctype html><meta charset=utf-8><body style='width:1000px'>{body}{_LOOK}", encoding="utf-8")
@@ -173,7 +173,7 @@ def test_pictures_of_what_is_gone_say_so(new_cluster):
 
 
 def test_flows_add_up_to_what_plans_say(session, mesh4, mesh22):
-    """Who gives how much to whom is read from the plan's text: by worker it is what the plan says."""
+    """The flows between workers are read from the plan's text: by worker they sum to the plan's totals."""
     places = [[a, b] for a in (S(0), S(1), R(), P("sum")) for b in (S(0), S(1), R(), P("sum"))]
     checked = added = 0
     for source in places:

@@ -205,7 +205,7 @@ def test_a_worker_that_is_asked_to_end_ends_with_status_0(tmp_path):
 
 
 def shown_of(pid):
-    """What other processes of the user, and those that it starts, see of one."""
+    """The parts of a process that the user's other processes, and its own children, see."""
     return "".join(pathlib.Path(f"/proc/{pid}/{what}").read_text() for what in ("environ", "cmdline"))
 
 

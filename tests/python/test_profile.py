@@ -46,7 +46,7 @@ def test_a_large_product_takes_longer_than_a_tiny_op(session, mesh4):
     # A worker that others keep from its core counts as working: not in each of the ten.
     assert sum(run.working for run in product.runs) > 5 * min(sum(run.working for run in one.runs) for one in additions)
     assert product.end <= wall
-    # What a worker did one after the other fits into the time that passed.
+    # The ops that a worker ran one after the other fit into the time that passed.
     for worker in range(4):
         assert sum(run.duration for op in profile.ops for run in op.runs if run.worker == worker) <= 2 * wall  # two streams
         assert sum(run.working for op in profile.ops for run in op.runs if run.worker == worker) <= 2 * wall

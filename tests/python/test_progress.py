@@ -46,7 +46,7 @@ _QUEUE = "y = ts.ones((700, 700), device_mesh=mesh, placements=[ts.Shard(0)])\nf
 
 
 def interrupted(before, doing, after="", memory="256MiB", delay=0.5):
-    """What the child says after a SIGINT, and how many seconds it took to say that it was interrupted."""
+    """The child's words after a SIGINT, and how many seconds it took to say that it was interrupted."""
     program = _CHILD.format(before=before, doing=textwrap.indent(doing, "    ").strip(), after=after, memory=memory)
     child = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     limit = threading.Timer(120, child.kill)   # a child that hangs says nothing more

@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said(pool):
         with pytest.raises(ts.FailedPreconditionError, match=r"publish what an op makes of it, as w \* 1"):
             b.publish(dict(b.attach("a/w")), "b/w")
         assert b.publish({"w": b.attach("a/w")["w"] * 1}, "b/w") == 1, "the first of this tenant"
-        # What it holds is named where a tenant's memory is full.
+        # Its publications are named where a tenant's memory is full.
         with pytest.raises(ts.ResourceExhaustedError, match="its publications have 2048 bytes"):
             ts.ones((1 << 20,), device_mesh=a.default_mesh).wait()
         a.unpublish("a/w")

@@ -33,7 +33,7 @@ def world():
 # ---- what goes through it
 
 def bytes_of(kind):
-    """What the workers received while the ranks ran every collective on arrays, or one on Tensors."""
+    """The bytes that the workers received while the ranks ran every collective on arrays, or one on Tensors."""
     rank, session = dist.get_rank(), world().session
     x, many = np.full(1000, rank + 1.0), np.arange(3000.0)
     with session.comm_debug() as comm:

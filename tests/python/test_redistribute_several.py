@@ -45,7 +45,7 @@ def test_results_counters_and_steps_are_those_of_the_plan(session, mesh4, destin
 
 
 def test_each_mesh_waits_for_its_own_tensors(session):
-    """What one mesh has yet to run holds the workers of the other in no stream."""
+    """Ops that one mesh has yet to run hold the workers of the other in no stream."""
     left, right = (session.init_device_mesh((2,), workers=workers) for workers in ([0, 1], [2, 3]))
     one = session.init_device_mesh((1,), workers=[3])
     w = ts.ones((8, 8), device_mesh=left, placements=[S(0)]).wait()

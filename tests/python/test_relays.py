@@ -1,4 +1,4 @@
-"""What several hosts want from one is passed on among them, where that is faster."""
+"""Hosts that want the same bytes of one host pass them on to each other, where that is faster."""
 
 import numpy as np
 import pytest

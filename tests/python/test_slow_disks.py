@@ -110,7 +110,7 @@ def test_memory_that_a_disk_may_still_write_to_is_nobodys_until_it_answers(disk)
                 x.wait()
             del x
             assert used_bytes(other) > empty
-            # What the session does next doesn't wait for it.
+            # The session's next ops don't wait for it.
             assert float(session.distribute_tensor(array, session.init_device_mesh((2,))).sum()) == array.sum()
         while used_bytes(other) > empty:
             time.sleep(0.01)

@@ -76,7 +76,7 @@ def test_what_is_made_of_a_sort(session, rng):
 
 
 def moved(session, op):
-    """What op gives, and the bytes that workers received for it, all together."""
+    """The op's result, and the bytes that workers received for it, all together."""
     with session.comm_debug() as comm:
         result = op()
         session.sync()

@@ -1,4 +1,4 @@
-"""What infinities, NaN, zeros and large numbers give beside values that are pending: what NumPy gives of the whole."""
+"""Infinities, NaN, zeros and large numbers beside pending values give what NumPy gives of the whole."""
 
 import itertools
 
@@ -81,7 +81,7 @@ def test_large_terms_that_cancel_are_scaled_by_a_tensor_after_they_are_summed(se
 
 
 def test_a_number_of_either_sign_scales_a_pending_extreme_where_it_lies(session, mesh4):
-    """Of one plan for a shape: the sign says whether the terms' greatest or least is wanted."""
+    """One plan serves a shape: the sign says whether the terms' greatest or least is wanted."""
     terms = [np.array([1.0, -4.0]), np.array([3.0, -2.0]), np.array([-5.0, -9.0]), np.array([2.0, -3.0])]
     for kind, other, fold in (("max", "min", np.maximum), ("min", "max", np.minimum)):
         value = fold.reduce(terms)

@@ -19,7 +19,7 @@ def free_bytes(session):
 
 
 def wait_until_free(session, bytes, seconds=60.0):
-    """What is dropped is free when the coordinator has heard of it."""
+    """A dropped tensor's memory is free when the coordinator has heard of it."""
     deadline = time.monotonic() + seconds
     while free_bytes(session) != bytes:
         assert time.monotonic() < deadline, f"{free_bytes(session)} bytes are free, not {bytes}"
@@ -125,7 +125,7 @@ def test_a_matmul_whose_rows_and_columns_the_mesh_cuts_runs_in_parts(new_cluster
 
 
 def test_explain_counts_what_the_ops_before_hold(new_cluster, rng):
-    """Of a function: its results, as long as it has them, and views of them; not those that it has dropped."""
+    """A function's results, as long as it has them, and views of them; not those that it has dropped."""
     session = new_cluster(workers=2, memory="8MiB").connect()
     mesh = session.init_device_mesh((2,))
     (a, b), _ = gathered(session, mesh, rng)

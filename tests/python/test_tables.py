@@ -271,7 +271,7 @@ def test_a_full_disk_keeps_the_old_table(new_cluster, small_disk):
         with pytest.raises(ts.ResourceExhaustedError, match="table.*disk is full"):
             ts.save("table", {"x": x, "y": x})
         wait_until(lambda: os.listdir(small_disk) == ["table"])
-        # What waited there to be encoded is given back, too, by all of the workers' decoders.
+        # Rows that waited there to be encoded are given back, too, by all of the workers' decoders.
         wait_until(lambda: os.statvfs(small_disk).f_bfree * os.statvfs(small_disk).f_frsize > 7 << 19)
         np.testing.assert_array_equal(ts.load("table")["x"].full_tensor(), x[:100].full_tensor())
 
@@ -297,7 +297,7 @@ def decoders_of(pids):
 
 
 def test_a_decoder_that_ends_between_columns_leaves_the_old_table(new_cluster, tmp_path):
-    """What waited in it is lost, and the table isn't whole, though all that was written was written."""
+    """Rows that waited in it are lost, and the table isn't whole, though every write succeeded."""
     cluster = new_cluster(2, memory="64MiB", files=tmp_path)
     with cluster.connect() as session:
         x = ts.arange(1000, device_mesh=session.default_mesh)

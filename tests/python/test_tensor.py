@@ -1,4 +1,4 @@
-"""What a Tensor is: specs at once, handles, mutation, reading, reprs."""
+"""A Tensor's behaviour: specs at once, handles, mutation, reading, reprs."""
 
 import gc
 import pickle

@@ -88,7 +88,7 @@ def test_a_wrong_certificate_is_named_in_the_ops_error_and_in_the_log(folders, s
         assert "redistribute" in said and "worker 1: no connection: its certificate is refused: " in said and refusal in said
         wait_for_log(cluster, 0, "no connection with worker 1", refusal)
         wait_for_log(cluster, 1, "no connection with 127.0.0.1:")
-        # What stays on a host needs no certificate.
+        # Connections within a host need no certificate.
         alone = session.distribute_tensor(values, session.init_device_mesh((1,), workers=[1]), [R()])
         np.testing.assert_array_equal((alone + 1).full_tensor(), values + 1)
 

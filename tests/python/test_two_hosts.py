@@ -113,7 +113,7 @@ def test_a_hosts_sum_crosses_once(session, mesh, hosts, rng):
     reduced = []
     with session.comm_debug() as comm:
         crossed = crossing(hosts, lambda: reduced.append(x.redistribute([S(0), S(0)]).wait()))
-    # Of each host's 4 MiB one sum comes from the other host; within hosts every term is read once.
+    # One sum of each host's 4 MiB comes from the other host; within hosts every term is read once.
     assert 8 * MIB <= crossed < 9 * MIB
     assert comm.bytes_received == comm.bytes_sent == [6 * MIB] * 4
     np.testing.assert_array_equal(reduced[0].full_tensor(), values)
@@ -227,7 +227,7 @@ def test_a_killed_worker_on_the_other_host_is_named_and_the_rest_goes_on(hosts, 
                 one.wait()
             kept.redistribute([S(0), S(1)]).wait()
         in_time.check(time.monotonic() - started, 10)
-        # What doesn't need it goes on, over the wire too.
+        # Ops that don't need it go on, over the wire too.
         np.testing.assert_array_equal(whole_on_one.full_tensor(), values)
         rest = session.init_device_mesh((3,), workers=[0, 1, 2])
         again = session.distribute_tensor(values, rest, [S(0)]).redistribute([S(1)])

@@ -22,7 +22,7 @@ def equal(x, a):
     np.testing.assert_array_equal(x.full_tensor(), a)
 
 
-# Of a tensor or an array, by a namespace that has both's functions.
+# A view of a tensor or an array, by a namespace that has both's functions.
 VIEWS = {
     "x[0]": lambda n, x: x[0], "x[-1]": lambda n, x: x[-1], "x[1:]": lambda n, x: x[1:], "x[:, ::2]": lambda n, x: x[:, ::2],
     "x[::-1]": lambda n, x: x[::-1], "x[:]": lambda n, x: x[:], "x[..., 1]": lambda n, x: x[..., 1], "x[None]": lambda n, x: x[None],

@@ -31,7 +31,7 @@ CLIENT_SECONDS = 3600
 
 
 class Wrong(Exception):
-    """What differs."""
+    """The difference."""
 
 
 # ---- the client, in a namespace of its own ---------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def client(cluster_address, cluster, seed, cuts):
 
 
 def run(cuts, seed):
-    """What the client says; raises Wrong, with the seed, and two_hosts.NotPermitted where there are no namespaces."""
+    """The client's output; raises Wrong, with the seed, and two_hosts.NotPermitted where there are no namespaces."""
     with two_hosts.TwoHosts() as hosts, TlsCluster(workers=0, host=hosts[0], flags=["--max-segment-ops=1"]) as cluster:
         doors = []
         for index in range(WORKERS):

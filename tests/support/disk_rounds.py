@@ -32,7 +32,7 @@ END_SECONDS = 60
 
 
 class Wrong(Exception):
-    """What a round found."""
+    """A round's findings."""
 
 
 def version(number):

@@ -35,7 +35,7 @@ WORKERS, CLIENTS = 4, 3
 ROUNDS_PER_CLUSTER = 10
 FAULT_SECONDS = 1.5
 END_SECONDS = 60
-# What a fault may end an op with. A session whose connection is cut is closed from then on.
+# The errors with which a fault may end an op. A session whose connection is cut is closed from then on.
 EXPLAINED = (ts.UnavailableError, ts.DeadlineExceededError, ts.CancelledError)
 FAULTS = ("worker", "stop", "client", "cut")
 KILLED = ("coordinator", "worker", "up", "client")
@@ -43,7 +43,7 @@ LEASE_SECONDS = 10  # with a state folder: of a client that is killed
 
 
 class Wrong(Exception):
-    """What a round found."""
+    """A round's findings."""
 
 
 # ---- a client, in a process of its own
@@ -282,7 +282,7 @@ def start_client(cluster, seed):
 
 
 def end_client(started, told):
-    """What it did; it is told to end, and has END_SECONDS for it."""
+    """The client's output, once it was told to end; it has END_SECONDS for it."""
     try:
         out, err = started.communicate(timeout=END_SECONDS)
     except subprocess.TimeoutExpired:

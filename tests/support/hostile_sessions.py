@@ -1,4 +1,4 @@
-"""What a neighbour notices while one session does what no honest client does, and what servers hold of it.
+"""A neighbour's delays while one session does what no honest client does, and what servers hold of it.
 
     python hostile_sessions.py --rounds 15 --seconds 3
 
@@ -36,7 +36,7 @@ SAMPLE_SECONDS = 0.05
 
 
 class Wrong(Exception):
-    """What a round found."""
+    """A round's findings."""
 
 
 # ---- attacks, each in a process of its own, until its stdin ends
@@ -197,7 +197,7 @@ def resident_mib(pid):
 
 
 def children_of(pid):
-    """Of all its threads."""
+    """The children of all its threads."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
     return []

@@ -63,7 +63,7 @@ class JoinedPool:
         return self.workers[-1]
 
     def refused(self, *flags, environment=None, **options):
-        """Of a worker that ends: its exit status and what it says."""
+        """A worker's exit status and last words, once it ends."""
         done = subprocess.run(self.command(*flags, **options), env={**os.environ, "TESSERA_JOIN_TOKEN": TOKENS["TESSERA_JOIN_TOKEN"], **(environment or {})},
                               capture_output=True, text=True, timeout=60)
         return done.returncode, done.stderr

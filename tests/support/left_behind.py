@@ -1,4 +1,4 @@
-"""What tests leave where they run. Both conftests have the fixture."""
+"""Files and processes that tests leave where they run. Both conftests have the fixture."""
 
 import os
 

@@ -29,7 +29,7 @@ class Disk:
         return self._with(self.hang, calls)
 
     def broken(self, *calls):
-        """Of pread, pwrite and fallocate: they fail."""
+        """Makes calls of pread, pwrite and fallocate fail."""
         return self._with(self.fail, calls)
 
     @contextlib.contextmanager

@@ -80,7 +80,7 @@ def blocks_of_page():
 
 
 class Deployed:
-    """What the page's lines start, with memory of a test's size and tokens that the test knows."""
+    """The processes that the page's lines start, with memory of a test's size and tokens that the test knows."""
 
     def __init__(self, hosts, folder, without=()):
         """`without`: flags of node2's worker that are left out."""
@@ -120,7 +120,7 @@ class Deployed:
         return self.processes[-1]
 
     def on_laptop(self, code, timeout=120):
-        """What a Python program says there; its error where it fails."""
+        """A Python program's output there; its error where it fails."""
         done = subprocess.run(self.hosts.laptop.command(sys.executable, "-c", code), env=self.environment(), capture_output=True, text=True,
                               timeout=timeout)
         assert done.returncode == 0, f"{done.stderr[-3000:]}\n{self.logs()}"

@@ -78,7 +78,7 @@ class Host:
         return done.stdout
 
     def received_bytes(self):
-        """Of the interface, all protocols' headers included."""
+        """Bytes that came in by the interface, all protocols' headers included."""
         lines = [line.split(":") for line in self.run("cat", "/proc/net/dev").splitlines()]
         return next(int(line[1].split()[0]) for line in lines if line[0].strip() == INTERFACE)
 
@@ -117,7 +117,7 @@ class TwoHosts:
         return self.hosts[0].run("ss", "--kill", "--no-header", "state", "established", "dst", "10.77.0.0/24").strip() != ""
 
     def limit_rate(self, rate):
-        """Of the link between them, each way, like "1gbit" (tc's words; NotPermitted where the kernel can't)."""
+        """Slows the link between them down, each way, to a rate like "1gbit" (tc's words; NotPermitted where the kernel can't)."""
         for host in self.hosts:
             host.run("tc", "qdisc", "add", "dev", INTERFACE, "root", "tbf", "rate", rate, "burst", "256k", "latency", "400ms")
 
@@ -139,7 +139,7 @@ class TwoHosts:
 
 
 def make_certificates(folder, *hosts):
-    """What `tessera certs` makes for the hosts, in the folder."""
+    """The certificates that `tessera certs` makes for the hosts, in the folder."""
     words = [word for host in hosts for word in ("--host", host)]
     done = subprocess.run([*map(str, (BINARIES / "client/cli/tessera", "certs", folder)), *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ CASES = {
 
 
 def tensors(case):
-    """Of a case (values, where each lies)."""
+    """A case's operands (values, where each lies)."""
     draw = torch.Generator().manual_seed(0)
     for shape, place, *top in CASES[case][0]:
         yield (torch.randint(0, top[0], shape, generator=draw) if top else torch.randn(shape, generator=draw)), place

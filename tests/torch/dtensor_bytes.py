@@ -1,4 +1,4 @@
-"""What DTensor moves in a step of a tensor-parallel transformer: run as a program, prints JSON.
+"""The bytes that DTensor moves in a step of a tensor-parallel transformer: run as a program, prints JSON.
 
 Four ranks of torch's fake process group, of which this process is the first. Bytes are those that all ranks receive together,
 by the cheapest algorithm of each collective: what the counters of Tessera's workers count.

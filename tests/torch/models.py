@@ -137,7 +137,7 @@ def tensor_parallel(model, mesh, is_sequence=False):
 
 
 def close(a, b, tolerance=1e-5):
-    """Of numbers: relative above 1, absolute below."""
+    """Whether the numbers are close: relative above 1, absolute below."""
     return all(abs(x - y) <= tolerance * max(1.0, abs(y)) for x, y in zip(a, b))
 
 

@@ -8,7 +8,7 @@ linalg.ldl_solve linalg.matrix_sqrth linalg.polar
 
 # Random numbers, memory that nobody wrote, strides of a larger storage, and arguments that say `cpu`: not to be compared.
 # linalg.eigh's vectors have any sign (test_matrices.py).
-# Of matrix_exp torch's own numbers are in f32, up to 0.05 from the exponential where ours are up to 0.002 (test_matrices.py).
+# For matrix_exp torch's own numbers are in f32, up to 0.05 from the exponential where ours are up to 0.002 (test_matrices.py).
 # Some have a row for some of their arguments.
 OTHER_MEANING = frozenset("""
 _batch_norm_with_update _native_batch_norm_legit argwhere as_strided as_strided.partial_views as_strided_copy

@@ -1,4 +1,4 @@
-"""What the examples in torch.distributed's documentation do, with backend="tessera": a function for each, of the same name.
+"""The examples of torch.distributed's documentation, with backend="tessera": a function for each, of the same name.
 
 Run by rank_programs.py's ranks: `python rank_snippets.py RANKS` runs all that are for so many. Tensors that the examples put on a GPU are on
 the CPU here. `test_ranks.py` holds that every function whose documentation has an example has one here.
@@ -149,7 +149,7 @@ def reduce_scatter_single(rank, ranks):
 
 
 def uneven(rank, ranks):
-    """What each rank gives the others, and takes: [from][to] numbers of elements."""
+    """The sizes that each rank gives the others, and takes: [from][to] numbers of elements."""
     sizes = [[2, 2, 1, 1], [3, 2, 2, 2], [2, 1, 1, 1], [2, 2, 2, 1]]
     gives = [row[:ranks] for row in sizes[:ranks]]
     starts = [torch.arange(sum(row)) + 10 * r for r, row in enumerate(gives)]

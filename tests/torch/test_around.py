@@ -1,4 +1,4 @@
-"""What programs around a model ask of a device: pinned memory, storages to save by, streams, properties, a generator of the CPU."""
+"""Questions that programs around a model ask of a device: pinned memory, storages to save by, streams, properties, a generator of the CPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What people do wrong when they train: each is an error of its own at the line that did it, and training goes on after."""
+"""Mistakes that people make when they train: each is an error of its own at the line that did it, and training goes on after."""
 
 import os
 import re
@@ -229,7 +229,7 @@ def test_a_step_without_a_lost_worker_fails_by_the_names_of_the_parameters(make,
         assert lines_of(error)[0] == "step().item()"
         text = str(error.value)
         root, lost = re.search(r"; lost parameters: (.*) of (\w+)$", text).group(2, 1)
-        # What had copies may be updated by a gradient that is lost.
+        # A parameter that had copies may be updated by a gradient that is lost.
         assert root == type(model).__name__ and set(names) <= set(lost.split(", "))
         for name, parameter in model.named_parameters():
             if name in lost.split(", "):       # what each of them says is of itself first

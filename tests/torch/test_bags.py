@@ -249,7 +249,7 @@ class Resized(torch.nn.Module):
 
 @pytest.mark.parametrize("name", ["ranking", "spatial transformer", "relative places", "resized"])
 def test_steps_with_these_are_captured(mesh, name):
-    """What they are computed by is made on the workers, and not brought."""
+    """Their helper tensors are made on the workers, and not brought."""
     make, make_inputs = {**KINDS, "resized": (Resized, lambda: [drawn(4, 3, 8, 8)])}[name]
     model, other = same_start(make)
     for one in (model, other):

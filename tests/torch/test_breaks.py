@@ -1,4 +1,4 @@
-"""What torch code does to tensors besides ops: each either works as torch does, or is refused by name."""
+"""Things that torch code does to tensors besides ops: each either works as torch does, or is refused by name."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What ops under sharding move, forward and backward, beside DTensor's on torch's fake process group: never more bytes, nor more
+"""The bytes that ops under sharding move, forward and backward, beside DTensor's on torch's fake process group: never more bytes, nor more
 collectives."""
 
 import functools

@@ -1,4 +1,4 @@
-"""What people call on tensors, beside the CPU: functions of a matrix of small integers, whole and in shards."""
+"""Functions that people call on tensors, beside the CPU's: those of a matrix of small integers, whole and in shards."""
 
 import pytest
 import torch

@@ -153,7 +153,7 @@ def test_another_shape_dtype_placement_or_setting_captures_again(mesh22):
 
 
 def test_gradients_and_buffers_are_bound(mesh22):
-    """What a step leaves behind: gradients of leaves, tensors changed in place, attributes."""
+    """A step's traces: gradients of leaves, tensors changed in place, attributes."""
     weight = tt.distribute_tensor(torch.ones(4, 4), mesh22).requires_grad_()
     count = tt.distribute_tensor(torch.zeros(()), mesh22)
 

@@ -1,4 +1,4 @@
-"""What libraries ask torch of CUDA on their way is answered, or is an error, and ends no process: tools/setup_torch's Python has
+"""Libraries' questions to torch about CUDA are answered, or are errors, and end no process: tools/setup_torch's Python has
 stubs in the place of NVIDIA's libraries."""
 
 import subprocess

@@ -93,7 +93,7 @@ def test_fully_shard_with_tensor_parallel(mesh22):
 
 
 def test_gathered_parameters_are_let_go(mesh):
-    """Of four layers at most two and the whole's own parameters are gathered at a time; none after backward."""
+    """At most two of four layers and the whole's own parameters are gathered at a time; none after backward."""
     model, _ = same_start(functools.partial(Gpt, layers=4))
     sharded(model, mesh)
     (numbers, labels), = on(mesh, batches(1), [S(0)])

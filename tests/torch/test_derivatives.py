@@ -75,7 +75,7 @@ def test_derivatives_of_complex_products(mesh):
 
 
 def test_a_step_backward_takes_whole_products(mesh, session):
-    """What needs no second derivative is not taken apart: of a product of four batches with a matrix one op for each side."""
+    """A derivative that needs no second one is not taken apart: a product of four batches with a matrix takes one op for each side."""
     x, y = (tt.distribute_tensor(one, mesh).requires_grad_() for one in (drawn(4, 2, 3), drawn(3, 5)))
     out = x @ y
     assert out.grad_fn.name() == "MatmulBackward0"

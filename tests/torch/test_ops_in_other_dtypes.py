@@ -14,7 +14,7 @@ SAMPLES = 3
 DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]
 # (rtol, atol) by the dtype of the samples, for results that are no integers. torch's CPU rounds halves on the way, too.
 TOLERANCE = {torch.float64: (1e-7, 1e-7), torch.bfloat16: (6e-2, 6e-2), torch.float16: (2e-2, 2e-2)}
-# What is left out, for all dtypes, where it differs in one.
+# Ops that are left out, for all dtypes, where one differs.
 APART = frozenset([
     *"argsort kthvalue sort topk".split(),      # places of equal elements are in any order
     *"complex polar view_as_complex".split(),   # of halves torch makes complex32, which the catalog has not

@@ -1,4 +1,4 @@
-"""What scripts written for torch.distributed do beside training, with the changed imports that docs/torch.md says."""
+"""Scripts written for torch.distributed, beside training, with the changed imports that docs/torch.md says."""
 
 import copy
 

@@ -123,7 +123,7 @@ def test_places_that_are_not_zero_without_waiting(mesh, place):
 # ---- beside 30 digits: torch's own have fewer of these ----------------------------------------------------------------------------------
 
 def beside_digits(mesh, function, expected, *arrays, rtol, atol=0.0):
-    """What the function gives against mpmath's; and torch's on the CPU, of which single precision is right."""
+    """The function's values against mpmath's; and torch's on the CPU, of which single precision is right."""
     with mpmath.workdps(30):
         whole = torch.tensor([float(expected(*(mpmath.mpf(v) for v in values))) for values in zip(*(one.tolist() for one in arrays))],
                              dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What comes from this process goes to the workers that want it, once: 200 MiB in shards on four workers of 64 MiB, by all ways."""
+"""Values of this process go to the workers that want them, once: 200 MiB in shards on four workers of 64 MiB, by all ways."""
 
 import numpy as np
 import pytest

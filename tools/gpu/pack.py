@@ -111,7 +111,7 @@ def link(folder: pathlib.Path) -> None:
             copy(module.resolve(), folder / "lib/ucx" / module.name)
     for path in [*linked, *(file for file in (folder / "lib").rglob("*") if file.is_file())]:
         own = subprocess.run(["patchelf", "--print-rpath", path], capture_output=True, text=True, check=True).stdout.strip()
-        # Of Bazel's outputs the path names folders of the build.
+        # The path of a Bazel output names folders of the build.
         kept = [own] if own and path.is_relative_to(folder / "site") else []
         searched = ":".join([*kept, f"$ORIGIN/{os.path.relpath(folder / 'lib', path.parent)}"])
         subprocess.run(["patchelf", "--force-rpath", "--set-rpath", searched, path], check=True)

@@ -87,7 +87,7 @@ def landlock_version() -> int:
 
 
 def of_python() -> list[str]:
-    """What Python and its packages are read from."""
+    """The folders that Python and its packages are read from."""
     found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/opt", "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"]
     # The kernel's files: the own process, how many cores and how much memory there is.
     return found + [f"/proc/{os.getpid()}", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system", "/sys/fs/cgroup", "/dev/urandom", "/dev/null"]

@@ -120,7 +120,7 @@ def check_number(op: str, what: str, number, dtype) -> None:
 
 
 def _array_of_objects(array: np.ndarray, value, op: str, wanted) -> np.ndarray:
-    """What NumPy has only as Python's objects: integers over 64 bits, which a float has, and what is no number."""
+    """Values that NumPy has only as Python's objects: integers over 64 bits, which a float has, and what is no number."""
     usual = complex128 if builtins.any(isinstance(one, complex) for one in array.flat) else float64
     for one in array.flat:
         if not isinstance(one, (int, float, complex, np.number)):

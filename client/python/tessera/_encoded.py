@@ -1,4 +1,4 @@
-"""What a save of HDF5, zarr and Parquet needs to know of the format, by h5py and pyarrow: the head of an HDF5 file in
+"""The parts of HDF5, zarr and Parquet that a save needs, by h5py and pyarrow: the head of an HDF5 file in
 which workers then write, the arrays of a zarr folder, the parts of a folder of Parquet, and the whole of a Parquet file, which is encoded in this process."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class InternalError(TesseraError, RuntimeError):
 
 @contextlib.contextmanager
 def named(op: str):
-    """What the ops in the block refuse is said by `op`, which the user called, and what fails of them later too (op is a
+    """Refusals of the ops in the block are said by `op`, which the user called, and what fails of them later too (op is a
     name of schemas/ops/speaker.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
     one counts."""
     from ._tensor import OPS

@@ -57,7 +57,7 @@ def _magic(shell, line: str) -> None:
 
 
 def load_ipython_extension(ipython) -> None:
-    """What %load_ext tessera calls: starts a cluster on this machine if no session is open, as `cluster` and `session`, and
+    """%load_ext tessera calls it: starts a cluster on this machine if no session is open, as `cluster` and `session`, and
     shows it.
 
     >>> %load_ext tessera
@@ -72,7 +72,7 @@ def load_ipython_extension(ipython) -> None:
 
 
 def unload_ipython_extension(ipython) -> None:
-    """What %unload_ext tessera calls: ends the cluster that %load_ext started, if it did.
+    """%unload_ext tessera calls it: ends the cluster that %load_ext started, if it did.
 
     >>> %unload_ext tessera
 

@@ -90,7 +90,7 @@ def _numpy_function(name: str):
 
 @functools.cache
 def _numpy_signature(name: str):
-    """Of NumPy's function; None where there is none that says its signature."""
+    """The signature of NumPy's function; None where NumPy says none."""
     function = _numpy_function(name)
     try:
         return None if function is None else inspect.signature(function)

@@ -121,7 +121,7 @@ class _Worker:
         self.process = _Process(words, {"TESSERA_JOIN_TOKEN": join["token"]}, f"{self.folder}/log.txt")
 
     def pid(self) -> int:
-        """Of `tessera keep`, whose child is the worker."""
+        """That of `tessera keep`, whose child is the worker."""
         return self.process.process.pid
 
     def log_tail(self) -> str:

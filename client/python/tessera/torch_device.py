@@ -36,7 +36,7 @@ def stamp_path(library: pathlib.Path) -> pathlib.Path:
 
 
 def stamp(torch_version: str) -> str:
-    """What a library is compiled for: another torch or another Python may load it and die, or miss a symbol."""
+    """The versions that a library is compiled for: another torch or another Python may load it and die, or miss a symbol."""
     return f"torch {torch_version}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -46,7 +46,7 @@ def version_of(torch_folder: pathlib.Path) -> str:
 
 
 def found_path(torch_folder: pathlib.Path, library: str, torch_version: str, who: str) -> pathlib.Path:
-    """Of a compiled library that is there, and for this torch and this Python; else an ImportError of `who` says what to do."""
+    """The path of a compiled library that is there, and for this torch and this Python; else an ImportError of `who` says what to do."""
     path = compiled_path(torch_folder, library)
     if not path.exists():
         raise ImportError(f"{who}: {library}, compiled against torch {torch_version}, is not at {path}. {HOW}")

@@ -1,4 +1,4 @@
-"""What goes into a module comes in one layout and is brought to another.
+"""A module's input comes in one layout and is brought to another.
 
 Page: Tensor Parallelism - torch.distributed.tensor.parallel
 Section: class torch.distributed.tensor.parallel.PrepareModuleInput(*, input_layouts=None, desired_input_layouts=None, input_kwarg_layouts=None, desired_input_kwarg_layouts=None, use_local_output=False)

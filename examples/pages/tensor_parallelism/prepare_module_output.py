@@ -1,4 +1,4 @@
-"""What a module gives is of one layout and is brought to another.
+"""A module's output has one layout and is brought to another.
 
 Page: Tensor Parallelism - torch.distributed.tensor.parallel
 Section: class torch.distributed.tensor.parallel.PrepareModuleOutput(*, output_layouts, desired_output_layouts, use_local_output=True)

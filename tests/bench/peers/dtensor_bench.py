@@ -19,7 +19,7 @@ PLACEMENTS = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1)}
 
 
 def seconds_of(run, repetitions):
-    """Of each repetition, from a barrier to when the last rank has ended."""
+    """The time of each repetition, from a barrier to when the last rank has ended."""
     samples = []
     for i in range(WARM_UPS + repetitions):
         dist.barrier()

@@ -87,7 +87,7 @@ for line in sys.stdin:
     print(time.perf_counter() - start, flush=True)
 """
 
-# What torch does of it, in the Python that tools/setup_torch makes.
+# The same work by torch, in the Python that tools/setup_torch makes.
 TORCH = """
 import sys, time, torch
 torch.set_num_threads(1)

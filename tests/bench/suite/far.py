@@ -1,4 +1,4 @@
-"""What TLS costs a client of another host: bytes up and down, chained tiny ops, and a crowd at the door; over loopback."""
+"""The cost of TLS for a client of another host: bytes up and down, chained tiny ops, and a crowd at the door; over loopback."""
 
 import os
 import socket

@@ -43,7 +43,7 @@ class Product:
 
     @property
     def placements(self):
-        """Of both operands, and of each as it is multiplied."""
+        """The placements of both operands, and of each as it is multiplied."""
         if self.columns > 1:
             return [ts.Shard(0), ts.Shard(1)], [ts.Shard(0), ts.Replicate()], [ts.Replicate(), ts.Shard(1)]
         return [ts.Shard(0)], [ts.Shard(0)], [ts.Replicate()]

@@ -75,7 +75,7 @@ def summary(samples):
 
 
 def run_program(command, **more):
-    """What a program prints as JSON. Ends the run when it fails: it says wrong values so."""
+    """A program's output, as JSON. Ends the run when it fails: it says wrong values so."""
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, timeout=PROGRAM_SECONDS, **more)
     if done.returncode != 0:
         raise WrongValues(f"{command[0]}: exit status {done.returncode}")
@@ -95,7 +95,7 @@ def beside(options, own, references, goals=(), in_a_row=1, **facts):
     """A figure: samples of `own` and of every reference in turns, so that a slow minute meets all. `own` does what a
     reference does as often as `in_a_row` says; its times are divided by that."""
     own_samples, variants, skipped = [], {name: {} for name in references}, {}
-    # What is short is hit more by what else the machine does: as many more samples of both.
+    # The machine's other work hits short runs more: as many more samples of both.
     repetitions = options.repetitions * (SHORT_REPETITIONS if min(seconds_of(own, 2)) < SHORT_SECONDS else 1)
     for _ in range(options.rounds):
         for name, reference in references.items():

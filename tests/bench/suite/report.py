@@ -1,4 +1,4 @@
-"""What is told: a table of lines, and JSON with every sample."""
+"""The report: a table of lines, and JSON with every sample."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""What the service itself costs: small ops, bytes up and down, memory for each tensor."""
+"""The service's own cost: small ops, bytes up and down, memory for each tensor."""
 
 import os
 import pathlib

@@ -58,7 +58,7 @@ class TorchRank:
         return part.join(f"{self._joined.key}/{name}/{'-'.join(map(str, ranks))}", self._worker, timeout_s)
 
     def handle(self) -> str:
-        """What others need to make a group with this process: where its coordinator is, its worker, and a number that no other has."""
+        """The facts with which others make a group with this process: where its coordinator is, its worker, and a number that no other has."""
         if not self.address and self.rank == 0:
             self.address = _own_address(self.size)
         return json.dumps({"rank": f"{self._world_rank:08}", "id": self._id, "address": self.address, "worker": self._worker})

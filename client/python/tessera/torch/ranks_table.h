@@ -82,7 +82,7 @@ typedef struct {
   int64_t input_elements;
   void* output;
   int64_t output_elements;
-  // Of a send and a recv that are an exchange of two ranks: the elements of the message the other way, so that both
+  // Where a send and a recv are an exchange of two ranks: the elements of the message the other way, so that both
   // ranks are told where they differ. Else -1.
   int64_t other_elements;
   int64_t timeout_us;
