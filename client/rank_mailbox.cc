@@ -35,7 +35,9 @@ RankMailbox::~RankMailbox() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_ending_ = true;
+    mail_->Wake();
   }
+  turned_.notify_all();
   wanted_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
@@ -75,18 +77,17 @@ void RankMailbox::MoveNow() {
 
 absl::Status RankMailbox::Drive(MailCall& call, int64_t until_ns, Poll poll) {
   std::unique_lock<std::mutex> lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(Drive(lock, call, until_ns, poll, /*is_background=*/false));
-  if (!calls_.empty() && !is_driven_) LeaveToThreadLocked();
-  return absl::OkStatus();
+  const absl::Status status = Drive(lock, &call, until_ns, poll);
+  if (!is_driven_) LeaveToThreadLocked();
+  return status;
 }
 
-absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall& call, int64_t until_ns, Poll poll,
-                                bool is_background) {
+absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall* call, int64_t until_ns, Poll poll) {
   int64_t look_ns = SteadyNs() + kSliceNs;
-  while (call.is_queued_) {
+  while (!IsOver(call) && !is_ending_) {
     if (SteadyNs() >= until_ns) return absl::DeadlineExceededError("a send or receive: its wait is over");
     Ended ended;
-    AwaitNews(lock, call, std::min(until_ns, look_ns), is_background, ended);
+    AwaitNews(lock, call, std::min(until_ns, look_ns), ended);
     absl::Status interrupted;
     if (SteadyNs() >= look_ns) {
       look_ns = SteadyNs() + kSliceNs;
@@ -97,7 +98,7 @@ absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall& ca
       const RankMembers::View members = members_.Look();
       Move(ended);  // all that a rank sent before it went
       EndOfGone(members);
-      if (!interrupted.ok()) mail_->Cancel(call.request_, interrupted);
+      if (!interrupted.ok()) CancelOne(call, interrupted);
     }
     EndLate(SteadyNs());
     Move(ended);
@@ -109,16 +110,23 @@ absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall& ca
   return absl::OkStatus();
 }
 
+// The session has ended, or the thread that waits for the call was interrupted.
+void RankMailbox::CancelOne(const MailCall* call, const absl::Status& why) {
+  for (const auto& other : calls_) {
+    if (call == nullptr || other.get() == call) mail_->Cancel(other->request_, why);
+  }
+}
+
 // Returns when a call is over, or at the time.
-void RankMailbox::AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall& call, int64_t until_ns,
-                            bool is_background, Ended& ended) {
+void RankMailbox::AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall* call, int64_t until_ns, Ended& ended) {
+  const bool is_background = call == nullptr;
   const auto is_free = [&] { return !is_driven_ && !(is_background && waiting_ > 0); };
   if (!is_free()) {
     if (!is_background) {
       ++waiting_;
       if (is_driven_by_thread_) mail_->Wake();
     }
-    turned_.wait_until(lock, TimeOf(until_ns), [&] { return is_free() || !call.is_queued_; });
+    turned_.wait_until(lock, TimeOf(until_ns), [&] { return is_free() || IsOver(call) || is_ending_; });
     if (!is_background) --waiting_;
     return;
   }
@@ -131,7 +139,7 @@ void RankMailbox::AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall& 
       [&] {
         std::lock_guard<std::mutex> moving(mutex_);
         Move(ended);
-        return !ended.empty() || !call.is_queued_ || (is_background && waiting_ > 0);
+        return !ended.empty() || IsOver(call) || is_ending_ || (is_background && waiting_ > 0);
       },
       end_ns);
   lock.lock();
@@ -198,6 +206,9 @@ void RankMailbox::EndOfGone(const RankMembers::View& members) {
     if (peer == kAnySource ? others > 0 : !members.IsGone(peer)) continue;
     mail_->Cancel(call->request_, members.WhyGone(NameOf(*call), peer == kAnySource ? *members.FindGone() : peer));
   }
+  for (int64_t rank = 0; rank < mail_->ranks(); ++rank) {
+    if (members.IsGone(rank)) mail_->Forget(rank);
+  }
 }
 
 void RankMailbox::Tell(const Ended& ended) {
@@ -212,7 +223,7 @@ void RankMailbox::LeaveToThread() {
 }
 
 void RankMailbox::LeaveToThreadLocked() {
-  if (calls_.empty()) return;
+  if (!IsBusy()) return;
   left_ns_ = SteadyNs();
   if (is_awake_) return;
   is_awake_ = true;
@@ -225,15 +236,15 @@ void RankMailbox::LeaveToThreadLocked() {
 void RankMailbox::RunThread() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!is_ending_) {
-    if (calls_.empty() && SteadyNs() > left_ns_ + kAwakeNs) {
+    if (!IsBusy() && SteadyNs() > left_ns_ + kAwakeNs) {
       is_awake_ = false;
       wanted_.wait(lock, [this] { return is_ending_ || is_awake_; });
       continue;
     }
     wanted_.wait_for(lock, std::chrono::nanoseconds(kLookNs), [this] { return is_ending_; });
-    if (is_ending_ || calls_.empty() || is_driven_ || waiting_ > 0) continue;
-    const std::shared_ptr<MailCall> call = calls_.back();
-    (void)Drive(lock, *call, kForeverNs, NeverInterrupted, /*is_background=*/true);
+    if (is_ending_ || !IsBusy() || is_driven_ || waiting_ > 0) continue;
+    // Where the session has ended, all calls have been told.
+    (void)Drive(lock, nullptr, kForeverNs, NeverInterrupted);
   }
 }
 

@@ -83,12 +83,14 @@ class RankMailbox {
   using Ended = std::vector<std::shared_ptr<MailCall>>;
 
   // All but Tell are called with the mutex.
-  absl::Status Drive(std::unique_lock<std::mutex>& lock, MailCall& call, int64_t until_ns, Poll poll,
-                     bool is_background);
-  void AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall& call, int64_t until_ns, bool is_background,
-                 Ended& ended);
+  // Null: the mailbox's thread, which gives way to others, until nothing is under way.
+  absl::Status Drive(std::unique_lock<std::mutex>& lock, MailCall* call, int64_t until_ns, Poll poll);
+  void AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall* call, int64_t until_ns, Ended& ended);
+  bool IsOver(const MailCall* call) const { return call == nullptr ? !IsBusy() : !call->is_queued_; }
+  bool IsBusy() const { return !calls_.empty() || mail_->IsWithinMessage(); }
   // Adds the calls that are over.
   void Move(Ended& ended);
+  void CancelOne(const MailCall* call, const absl::Status& why);
   void EndLate(int64_t now_ns);
   void EndOfGone(const RankMembers::View& members);
   int64_t FirstDeadline() const;

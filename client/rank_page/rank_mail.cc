@@ -339,6 +339,22 @@ void RankMail::Cancel(const std::shared_ptr<Request>& request, const absl::Statu
   }
 }
 
+void RankMail::Forget(int64_t of) {
+  Peer& peer = peers_[static_cast<size_t>(of)];
+  peer.sends.clear();
+  peer.has_head_gone = false;
+  if (peer.is_kept) {
+    peer.kept_bytes -= static_cast<int64_t>(peer.kept.back().bytes.size());
+    peer.kept.pop_back();
+  }
+  peer.is_within = peer.is_kept = false;
+}
+
+bool RankMail::IsWithinMessage() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.status.ok() && (peer.is_within || peer.has_head_gone); });
+}
+
 // ---- moves
 
 bool RankMail::Move() {

@@ -87,8 +87,13 @@ class RankMail {
   std::shared_ptr<Request> Receive(const MailMessage& message, std::byte* bytes);
   // Whether anything moved. Wakes the ranks that wait for it.
   bool Move();
+  // Whether a message is partly in a ring: it has to come to its end, also where its request is done already.
+  bool IsWithinMessage() const;
   // Whether messages that no receive waits for hold up the others of a rank: kMaxKeptMail of them are kept.
   bool IsFull(int64_t from) const { return peers_[static_cast<size_t>(from)].kept_bytes >= kMaxKeptMail; }
+  // The rank is gone, all that it sent has been taken, and requests with it are cancelled: what is partly in a ring
+  // never gets to its end.
+  void Forget(int64_t peer);
   // Ends a request that waits.
   void Cancel(const std::shared_ptr<Request>& request, const absl::Status& status);
   // "send f32[4] to rank 1 with tag 7".

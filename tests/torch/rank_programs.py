@@ -682,20 +682,20 @@ def fully_sharded(rank, ranks, prepare=lambda layer: None):
     torch.testing.assert_close(distribute_tensor(a, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), a)
 
 
-def run(name, rank, ranks, store):
+def run(program, rank, ranks, store):
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)     # a rank that hangs says where
     torch.set_num_threads(1)
     dist.init_process_group("tessera", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    globals()[name](rank, ranks)
+    program(rank, ranks)
     dist.destroy_process_group()
 
 
-def main():
+def main(program, ranks):
+    """Ends this process, with status 0 where all ranks ended well or killed themselves."""
     import multiprocessing
-    name, ranks = sys.argv[1], int(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("fork")
-        processes = [context.Process(target=run, args=(name, rank, ranks, f"{folder}/store")) for rank in range(ranks)]
+        processes = [context.Process(target=run, args=(program, rank, ranks, f"{folder}/store")) for rank in range(ranks)]
         for process in processes:
             process.start()
         waiting = list(processes)
@@ -710,4 +710,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(globals()[sys.argv[1]], int(sys.argv[2]))

@@ -39,6 +39,13 @@ def test_two_ranks(cluster, program):
     run(cluster, HERE / "rank_programs.py", program, 2)
 
 
+def test_random_programs_of_four_ranks(cluster):
+    """A fifth is wrong on purpose: none hangs, and what is wrong is told to its ranks alone."""
+    said = run(cluster, HERE / "rank_random.py", 4, 1, 1000)
+    programs, wrong = (int(word) for word in said.split() if word.isdigit())
+    assert programs == 1000 and wrong > 150
+
+
 def test_one_rank(cluster):
     run(cluster, HERE / "rank_programs.py", "all_moves", 1)
 

@@ -190,6 +190,36 @@ TEST(RankMailTest, ACancelledReceiveLeavesItsMessageToTheNext) {
   EXPECT_EQ(never, std::vector<std::byte>(4));
 }
 
+TEST(RankMailTest, AMessageWhoseReceiveHasFailedIsUnderWayToItsEnd) {
+  Mails mails(2);
+  const auto large = Filled(3 * RankMail::RingBytes(2), 1);
+  std::vector<std::byte> taken(16);
+  const Request send = Send(mails[0], 1, 0, large), receive = Receive(mails[1], 0, 0, taken);
+  mails[0].Move();
+  mails[1].Move();
+  EXPECT_TRUE(receive->is_done);
+  EXPECT_TRUE(mails[0].IsWithinMessage() && mails[1].IsWithinMessage());
+  mails.Settle();
+  EXPECT_TRUE(send->is_done);
+  EXPECT_FALSE(mails[0].IsWithinMessage() || mails[1].IsWithinMessage());
+}
+
+TEST(RankMailTest, NothingIsUnderWayWithARankThatIsForgotten) {
+  Mails mails(2);
+  const auto large = Filled(3 * RankMail::RingBytes(2), 1);
+  std::vector<std::byte> taken(large.size()), small(4);
+  const Request send = Send(mails[0], 1, 0, large), other_way = Send(mails[1], 0, 0, large);
+  const Request wanted = Receive(mails[1], 0, 1, small);  // so that the other one is kept
+  mails[0].Move();
+  mails[1].Move();
+  mails[1].Cancel(other_way, absl::UnavailableError("rank 0 is gone"));
+  mails[1].Cancel(wanted, absl::UnavailableError("rank 0 is gone"));
+  EXPECT_TRUE(mails[1].IsWithinMessage());
+  mails[1].Forget(0);
+  EXPECT_FALSE(mails[1].IsWithinMessage());
+  EXPECT_FALSE(Receive(mails[1], 0, 0, taken)->is_done);
+}
+
 TEST(RankMailTest, ADTypeThatDiffersIsToldByBothNames) {
   Mails mails(2);
   std::vector<float> given(4, 1), taken(4, 2);
