@@ -1,26 +1,15 @@
 #include "client/cluster.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -29,6 +18,10 @@
 #include "absl/strings/match.h"
 #include "client/cluster_folder.h"
 #include "client/ending_processes.h"
+#include "client/kept_descriptors.h"
+#include "client/owner_line.h"
+#include "client/pool_record.h"
+#include "client/server_process.h"
 #include "client/server_program.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
@@ -36,22 +29,15 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
-extern char** environ;
-
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kLogTailBytes = 2000;
 constexpr auto kStopTimeout = std::chrono::seconds(3);
-constexpr auto kReapTimeout = std::chrono::milliseconds(20);  // of each child
-constexpr int kParentFd = 3;
-constexpr int kLockFd = 4;
-constexpr int kTokensFd = 5;
-constexpr int64_t kMaxLogBytes = 1 << 20;  // docs/limits.md: max_log_bytes
-constexpr auto kLogPeriod = std::chrono::milliseconds(250);
+constexpr int kReapMs = 20;  // of each process
+constexpr auto kLook = std::chrono::milliseconds(3);
 
 std::string RandomHex() {
   unsigned char bytes[16];
@@ -61,329 +47,229 @@ std::string RandomHex() {
   return out;
 }
 
-// A descriptor above those that a child's own table begins with.
-int MoveUp(int fd) {
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, 16);
-  close(fd);
-  return moved;
+constexpr char kLineName[] = "/owner";  // of the FIFO in the cluster's folder
+constexpr size_t kShownFlagChars = 200;
+
+// One that has been told to end, or is ending; it is killed where that takes longer.
+absl::Status AwaitEnd(const FormerProcess& former) {
+  constexpr int kPatienceMs = std::chrono::milliseconds(kStopTimeout).count();
+  pollfd ended{former.process_fd, POLLIN, 0};
+  if (poll(&ended, 1, kPatienceMs) > 0) return absl::OkStatus();
+  syscall(SYS_pidfd_send_signal, former.process_fd, SIGKILL, nullptr, 0);
+  if (poll(&ended, 1, kPatienceMs) > 0) return absl::OkStatus();
+  return absl::UnavailableError(StrCat("local_cluster: process ", former.process.pid,
+                                       ", of a pool that was told to end, does not end, not by SIGKILL either"));
 }
-
-// The read end of a pipe that holds the text and ends behind it. It fits: a pipe has 64 KiB.
-absl::StatusOr<int> PipeOf(std::string_view text) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
-  const ssize_t written = write(fds[1], text.data(), text.size());
-  close(fds[1]);
-  TESSERA_CHECK(written == static_cast<ssize_t>(text.size()));
-  return MoveUp(fds[0]);
-}
-
-struct Child {
-  std::string name;
-  pid_t pid = -1;
-  int log_fd = -1;  // a memfd that holds its stderr
-  bool reaped = false;
-  bool told = false;   // of its end
-  std::string reason;  // of its end
-
-  // Whether it runs. A child that ended is reaped.
-  bool Alive() {
-    if (reaped || pid < 0) return false;
-    int status = 0;
-    const pid_t ended = waitpid(pid, &status, WNOHANG);
-    if (ended == 0) return true;
-    reaped = true;
-    if (ended != pid) {
-      reason = "ended";  // somebody else took its status
-    } else if (WIFSIGNALED(status)) {
-      const char* const name = sigabbrev_np(WTERMSIG(status));
-      reason = StrCat("killed by signal ", WTERMSIG(status), " (SIG", name == nullptr ? "?" : name, ")");
-    } else {
-      reason = StrCat("ended with status ", WEXITSTATUS(status));
-    }
-    return false;
-  }
-  // As Alive, but for a child whose memory the kernel is taking back.
-  bool Runs() { return Alive() && !RunsNoMore(pid); }
-  std::string LogTail() const {
-    struct stat log {};
-    fstat(log_fd, &log);
-    const off_t size = log.st_size;
-    std::string tail(static_cast<size_t>(std::min<off_t>(size, kLogTailBytes)), '\0');
-    if (pread(log_fd, tail.data(), tail.size(), size - static_cast<off_t>(tail.size())) < 0) tail.clear();
-    return tail;
-  }
-  absl::Status Check() {
-    if (Alive()) return absl::OkStatus();
-    return absl::UnavailableError(StrCat("local_cluster: the ", name, " ended (", reason, "): ", LogTail()));
-  }
-};
-
-// Gives the host back what logs have above kMaxLogBytes, but for their second half. A thread looks at them now and
-// then: children write as they like.
-class LogTrimmer {
- public:
-  LogTrimmer() {
-    // Signals go to the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { Run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  ~LogTrimmer() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    stop_.notify_all();
-    thread_.join();
-  }
-  void Add(int fd) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    fds_.push_back(fd);
-  }
-
- private:
-  void Run() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    while (!stop_.wait_for(lock, kLogPeriod, [this] { return stopping_; })) {
-      for (const int fd : fds_) Trim(fd);
-    }
-  }
-  static void Trim(int fd) {
-    struct stat log {};
-    if (fstat(fd, &log) != 0 || log.st_blocks * 512 <= kMaxLogBytes) return;
-    // The size stays, so that the child writes on where it was.
-    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, log.st_size - kMaxLogBytes / 2);
-  }
-
-  std::mutex mutex_;
-  std::condition_variable stop_;
-  bool stopping_ = false;
-  std::vector<int> fds_;
-  std::thread thread_;
-};
-
-bool IsProgram(const fs::path& path) { return access(path.c_str(), X_OK) == 0 && !fs::is_directory(path); }
-
-// The folder of the binary or shared object that holds this code.
-fs::path OwnFolder() {
-  Dl_info info{};
-  std::error_code error;
-  if (dladdr(reinterpret_cast<const void*>(&OwnFolder), &info) != 0 && info.dli_fname != nullptr) {
-    fs::path path(info.dli_fname);
-    if (fs::exists(path, error) && path.has_parent_path()) return fs::absolute(path, error).parent_path();
-  }
-  return fs::read_symlink("/proc/self/exe", error).parent_path();
-}
-
-absl::StatusOr<std::string> FindProgram(const std::string& binary_dir, const std::string& role) {
-  const std::string name = "tessera-" + role;
-  std::vector<fs::path> places;
-  const char* from_env = std::getenv("TESSERA_BIN_DIR");
-  std::string base = !binary_dir.empty() ? binary_dir : from_env != nullptr ? from_env : "";
-  if (!base.empty()) {
-    places = {fs::path(base) / name, fs::path(base) / "server" / role / name};
-  } else {
-    fs::path folder = OwnFolder();
-    // Beside this program, in the Python package beside its extension, of the prefix that has the library.
-    places = {folder / name, folder / "tessera" / "bin" / name, folder.parent_path() / "bin" / name};
-    for (int up = 0; up < 8 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
-      places.push_back(folder / "server" / role / name);
-      places.push_back(folder / "bazel-bin" / "server" / role / name);
-    }
-  }
-  for (const fs::path& place : places) {
-    if (IsProgram(place)) return place.string();
-  }
-  return absl::NotFoundError(StrCat("local_cluster: the program ", name, " is not at ", places.front().string(),
-                                    " nor near it. The client is installed without servers, or they are not built: "
-                                    "install the Python package with servers (tools/wheel --full), or build them with "
-                                    "tools/build, or set TESSERA_BIN_DIR to their folder"));
-}
-
-// The write ends of the pipes that keep clusters of this process running, and the locks of their folders. A forked
-// child lets go of its copies, so that a cluster ends with the process that started it.
-class KeepAlivePipes {
- public:
-  // Never destroyed: a fork may come after static objects are gone.
-  static KeepAlivePipes& Get() {
-    static KeepAlivePipes* const pipes = new KeepAlivePipes;
-    return *pipes;
-  }
-
-  void Add(int fd) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    fds_.insert(fd);
-  }
-  // Nothing where a fork has closed it.
-  void Close(int fd) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (fds_.erase(fd) > 0) close(fd);
-  }
-
- private:
-  KeepAlivePipes() {
-    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
-                   [] {
-                     for (const int fd : Get().fds_) close(fd);
-                     Get().fds_.clear();
-                     Get().mutex_.unlock();
-                   });
-  }
-
-  std::mutex mutex_;
-  std::set<int> fds_;
-};
-
-// The workers of a coordinator that is started again wait so long for it. docs/limits.md: outlive
-constexpr int kOutliveS = 600;
 
 }  // namespace
 
 struct LocalCluster::State {
   ClusterOptions options;
   pid_t owner = getpid();
-  std::string folder;  // made here, removed at the end
+  std::string folder;  // removed at the end
   int lock_fd = -1;    // of the folder
   std::string socket_path;
   std::string token = RandomHex();
   std::string join_token = RandomHex();
   std::string admin_token = RandomHex();
   std::string address;
-  int keep_alive_fd = -1;  // the children end when this closes
-  int parent_fd = -1;      // its read end, which children inherit
-  Child coordinator;
-  std::vector<Child> workers;
+  OwnerLine line;
+  PoolRecord record;        // of a pool with a state folder
+  bool is_formers = false;  // the processes are those of a killed owner, and live
+  std::string taken_over;
+  ServerProcess coordinator;
+  std::vector<ServerProcess> workers;
   std::vector<int> worker_pids;
   std::string coordinator_program, worker_program;
   std::unique_ptr<LogTrimmer> logs = std::make_unique<LogTrimmer>();
 
+  bool has_record() const { return !options.state_folder.empty(); }
+  // Makes the folder of the sockets, or goes on with that of a killed owner.
+  absl::Status UseFolder(const ClusterFolder& made);
   absl::Status MakeFolder();
-  // `tokens`, lines of NAME=VALUE, reach the child by a descriptor; it gets none by its environment.
-  absl::Status Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
-                     const std::string& tokens, int* stdout_fd);
+  // Goes on with the processes that a killed owner has left.
+  absl::Status TakeFormer();
+  absl::Status TakeOver(std::vector<FormerProcess>& living);
+  absl::Status CheckFormer(const PoolProcess& process) const;
+  absl::Status Record() const;
+  ServerStart CoordinatorStart() const;
+  ServerStart WorkerStart(int index) const;
+  std::vector<std::string> WorkerFlags(int index) const;
+  absl::Status CheckHostMemory() const;
   absl::Status SpawnAll();
   // Until it listens.
   absl::Status SpawnCoordinator(Clock::time_point deadline);
   Clock::time_point Deadline() const;
   absl::Status SpawnWorker(int index);
-  std::vector<std::string> WorkerFlags(int index) const;
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
+  // Of one that a killed owner has left. OK also where it ends meanwhile.
+  absl::Status AwaitFormerCoordinator(Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
-  absl::Status CheckChildren();
+  absl::Status CheckProcesses(Clock::time_point deadline);
   std::string LogTail(int worker) const;
   void Stop();
+  // Lets go of the processes as if this one had been killed.
+  void Leave();
   ~State() { Stop(); }
 };
 
-absl::Status LocalCluster::State::MakeFolder() {
-  TESSERA_ASSIGN_OR_RETURN(const ClusterFolder made, ClusterFolder::Make());
-  folder = made.path();
-  lock_fd = made.lock_fd();
-  KeepAlivePipes::Get().Add(lock_fd);
+absl::Status LocalCluster::State::UseFolder(const ClusterFolder& used) {
+  folder = used.path();
+  lock_fd = used.lock_fd();
+  KeptDescriptors::Get().Add(lock_fd);
   socket_path = options.socket_path.empty() ? folder + "/coordinator.sock" : options.socket_path;
   address = StrCat("unix:", socket_path, "#token=", token);
-  int pipe_fds[2];
-  if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(StrCat("local_cluster: pipe: ", std::string_view(strerror(errno))));
-  }
-  parent_fd = MoveUp(pipe_fds[0]);
-  keep_alive_fd = MoveUp(pipe_fds[1]);
-  KeepAlivePipes::Get().Add(keep_alive_fd);
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::State::Spawn(Child* child, const std::string& program, const std::vector<std::string>& flags,
-                                        const std::string& tokens, int* stdout_fd) {
-  if (child->log_fd < 0) {
-    child->log_fd = MoveUp(memfd_create(child->name.c_str(), MFD_CLOEXEC));
-    logs->Add(child->log_fd);
-  }
-  child->reaped = child->told = false;
-  int out_fds[2] = {-1, -1};
-  if (stdout_fd != nullptr) {
-    if (pipe2(out_fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("local_cluster: pipe");
-    out_fds[0] = MoveUp(out_fds[0]);
-    out_fds[1] = MoveUp(out_fds[1]);
-  }
-  TESSERA_ASSIGN_OR_RETURN(const int tokens_fd, PipeOf(tokens));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, stdout_fd != nullptr ? out_fds[1] : child->log_fd, 1);
-  posix_spawn_file_actions_adddup2(&actions, child->log_fd, 2);
-  posix_spawn_file_actions_adddup2(&actions, parent_fd, kParentFd);
-  posix_spawn_file_actions_adddup2(&actions, lock_fd, kLockFd);
-  posix_spawn_file_actions_adddup2(&actions, tokens_fd, kTokensFd);
-  // A group of its own: Ctrl-C is for the client.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, defaults;
-  sigemptyset(&none);
-  sigfillset(&defaults);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+absl::Status LocalCluster::State::MakeFolder() {
+  TESSERA_ASSIGN_OR_RETURN(const ClusterFolder made, ClusterFolder::Make());
+  TESSERA_RETURN_IF_ERROR(UseFolder(made));
+  TESSERA_ASSIGN_OR_RETURN(line, OwnerLine::Make(has_record() ? folder + kLineName : ""));
+  return absl::OkStatus();
+}
 
-  std::vector<std::string> arguments = {program};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  arguments.push_back(StrCat("--exit-with-parent-fd=", kParentFd));
-  arguments.push_back(StrCat("--tokens=fd:", kTokensFd));
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=") &&
-        !absl::StartsWith(*entry, "TESSERA_ADMIN_TOKEN=")) {
-      environment.push_back(*entry);
-    }
+absl::Status LocalCluster::State::TakeFormer() {
+  std::vector<FormerProcess> living = record.Living();
+  const absl::Status taken = living.empty() ? absl::OkStatus() : TakeOver(living);
+  for (const FormerProcess& former : living) {
+    if (former.process_fd >= 0) close(former.process_fd);
   }
-  std::vector<char*> argv, envp;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  for (std::string& entry : environment) envp.push_back(entry.data());
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
-  const int error = posix_spawn(&child->pid, program.c_str(), &actions, &attributes, argv.data(), envp.data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  close(tokens_fd);
-  if (out_fds[1] >= 0) close(out_fds[1]);
-  if (stdout_fd != nullptr) *stdout_fd = out_fds[0];
-  if (error == 0) return absl::OkStatus();
-  child->pid = -1;
-  return absl::UnavailableError(
-      StrCat("local_cluster: ", program, " does not start: ", std::string_view(strerror(error))));
+  return taken;
+}
+
+absl::Status LocalCluster::State::TakeOver(std::vector<FormerProcess>& living) {
+  is_formers = true;
+  const std::string& place = record.former().folder;
+  absl::StatusOr<OwnerLine> joined = OwnerLine::Join(place + kLineName);
+  if (absl::IsNotFound(joined.status())) {  // they have been told to end
+    for (const FormerProcess& former : living) TESSERA_RETURN_IF_ERROR(AwaitEnd(former));
+    is_formers = false;
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(joined.status());
+  line = *std::move(joined);
+  TESSERA_ASSIGN_OR_RETURN(const ClusterFolder used, ClusterFolder::Join(place));
+  TESSERA_RETURN_IF_ERROR(UseFolder(used));
+  for (const FormerProcess& former : living) TESSERA_RETURN_IF_ERROR(CheckFormer(former.process));
+  int taken_workers = 0;
+  for (FormerProcess& former : living) {
+    const PoolProcess& process = former.process;
+    if (CommandLineOf(process.pid).empty()) {  // it is ending
+      TESSERA_RETURN_IF_ERROR(AwaitEnd(former));
+      continue;
+    }
+    ServerProcess& taken = process.worker < 0 ? coordinator : workers[static_cast<size_t>(process.worker)];
+    taken.TakeOver(process.pid, process.started, std::exchange(former.process_fd, -1), *logs);
+    if (process.worker < 0) continue;
+    worker_pids[static_cast<size_t>(process.worker)] = process.pid;
+    ++taken_workers;
+  }
+  taken_over = StrCat(coordinator.pid < 0 ? "no coordinator" : StrCat("the coordinator, process ", coordinator.pid),
+                      ", and ", taken_workers, " of ", options.workers, " workers");
+  return absl::OkStatus();
+}
+
+// A process has the flags of its start for its whole life.
+absl::Status LocalCluster::State::CheckFormer(const PoolProcess& process) const {
+  const std::string who =
+      StrCat(process.worker < 0 ? std::string("the coordinator") : StrCat("worker ", process.worker), ", process ",
+             process.pid, ", which a tessera up that was killed has left");
+  const std::string_view advice =
+      "; start with the flags of before to go on with that pool, and end it by Ctrl-C then if another one is wanted";
+  if (process.worker >= options.workers) {
+    return absl::FailedPreconditionError(
+        StrCat("local_cluster: ", who, ", is one more than the ", options.workers, " workers asked for", advice));
+  }
+  const std::vector<std::string> runs = CommandLineOf(process.pid);
+  const std::vector<std::string> asked =
+      ArgumentsOf(process.worker < 0 ? CoordinatorStart() : WorkerStart(process.worker));
+  if (runs.empty() || runs == asked) return absl::OkStatus();
+  const auto [at, other] = std::mismatch(runs.begin(), runs.end(), asked.begin(), asked.end());
+  return absl::FailedPreconditionError(
+      StrCat("local_cluster: ", who, ", runs with ", at == runs.end() ? "nothing" : Printable(*at, kShownFlagChars),
+             ", and ", other == asked.end() ? "nothing" : Printable(*other, kShownFlagChars), " is asked for", advice));
+}
+
+absl::Status LocalCluster::State::Record() const {
+  if (!has_record()) return absl::OkStatus();
+  RecordedPool pool{folder, {}};
+  if (coordinator.pid >= 0) pool.processes.push_back({-1, coordinator.pid, coordinator.started});
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (workers[i].pid >= 0) pool.processes.push_back({static_cast<int>(i), workers[i].pid, workers[i].started});
+  }
+  return record.Write(pool);
 }
 
 Clock::time_point LocalCluster::State::Deadline() const {
   return Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.start_timeout_s * 1e3));
 }
 
-absl::Status LocalCluster::State::SpawnCoordinator(Clock::time_point deadline) {
+ServerStart LocalCluster::State::CoordinatorStart() const {
   std::vector<std::string> flags = {"--listen=unix:" + socket_path};
-  if (!options.state_folder.empty()) flags.push_back("--state=" + options.state_folder);
+  if (has_record()) flags.push_back("--state=" + options.state_folder);
   flags.insert(flags.end(), options.coordinator_flags.begin(), options.coordinator_flags.end());
+  return {
+      coordinator_program,
+      std::move(flags),
+      StrCat("TESSERA_TOKEN=", token, "\nTESSERA_JOIN_TOKEN=", join_token, "\nTESSERA_ADMIN_TOKEN=", admin_token, "\n"),
+      line.read_fd(),
+      lock_fd,
+      has_record() ? options.outlive_s : 0};
+}
+
+ServerStart LocalCluster::State::WorkerStart(int index) const {
+  return {worker_program,
+          WorkerFlags(index),
+          StrCat("TESSERA_JOIN_TOKEN=", join_token, "\n"),
+          line.read_fd(),
+          lock_fd,
+          has_record() ? options.outlive_s : 0};
+}
+
+absl::Status LocalCluster::State::SpawnCoordinator(Clock::time_point deadline) {
   int stdout_fd = -1;
-  coordinator.name = "coordinator";
-  const std::string tokens =
-      StrCat("TESSERA_TOKEN=", token, "\nTESSERA_JOIN_TOKEN=", join_token, "\nTESSERA_ADMIN_TOKEN=", admin_token, "\n");
-  TESSERA_RETURN_IF_ERROR(Spawn(&coordinator, coordinator_program, flags, tokens, &stdout_fd));
+  TESSERA_RETURN_IF_ERROR(coordinator.Start(CoordinatorStart(), *logs, &stdout_fd, [this] { return Record(); }));
   absl::Status listening = AwaitListening(stdout_fd, deadline);
   close(stdout_fd);
   return listening;
 }
 
+absl::Status LocalCluster::State::CheckHostMemory() const {
+  const int64_t missing =
+      std::count_if(workers.begin(), workers.end(), [](const ServerProcess& worker) { return worker.pid < 0; });
+  if (options.device != DeviceKind::kCpu || missing == 0) return absl::OkStatus();
+  int64_t available = HostAvailableBytes();
+  if (options.memory_bytes > available / missing &&
+      AwaitReaped(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                     std::chrono::duration<double>(options.start_timeout_s)))) {
+    available = HostAvailableBytes();  // with what a stopped cluster gave back
+  }
+  if (options.memory_bytes <= available / missing) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("local_cluster: ", missing, " workers of ", options.memory_bytes,
+                                             " bytes each, the host has ", available, " bytes available"));
+}
+
 absl::Status LocalCluster::State::SpawnAll() {
-  TESSERA_ASSIGN_OR_RETURN(coordinator_program, FindProgram(options.binary_dir, "coordinator"));
-  TESSERA_ASSIGN_OR_RETURN(worker_program, FindProgram(options.binary_dir, "worker"));
+  TESSERA_ASSIGN_OR_RETURN(coordinator_program, FindServerProgram("coordinator", options.binary_dir));
+  TESSERA_ASSIGN_OR_RETURN(worker_program, FindServerProgram("worker", options.binary_dir));
   if (!options.token.empty()) std::tie(token, join_token, admin_token) = options.tokens();
-  TESSERA_RETURN_IF_ERROR(MakeFolder());
-  const Clock::time_point deadline = Deadline();
-  TESSERA_RETURN_IF_ERROR(SpawnCoordinator(deadline));
+  coordinator.name = "coordinator";
   workers.resize(static_cast<size_t>(options.workers));
   worker_pids.resize(workers.size());
-  for (int i = 0; i < options.workers; ++i) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
+  for (size_t i = 0; i < workers.size(); ++i) workers[i].name = StrCat("worker ", i);
+  if (has_record()) {
+    TESSERA_ASSIGN_OR_RETURN(record, PoolRecord::Open(options.state_folder));
+    TESSERA_RETURN_IF_ERROR(TakeFormer());
+  }
+  TESSERA_RETURN_IF_ERROR(CheckHostMemory());
+  if (folder.empty()) TESSERA_RETURN_IF_ERROR(MakeFolder());
+  const Clock::time_point deadline = Deadline();
+  if (coordinator.is_former()) TESSERA_RETURN_IF_ERROR(AwaitFormerCoordinator(deadline));
+  if (!coordinator.Alive()) TESSERA_RETURN_IF_ERROR(SpawnCoordinator(deadline));
+  for (int i = 0; i < options.workers; ++i) {
+    if (!workers[static_cast<size_t>(i)].Alive()) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
+  }
   return options.workers == 0 ? absl::OkStatus() : AwaitWorkers(deadline);
 }
 
@@ -392,7 +278,7 @@ std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
       "--coordinator=unix:" + socket_path, StrCat("--device=", ToText(options.device)),   StrCat("--index=", index),
       "--transport=" + options.transport,  StrCat("--workers-on-host=", options.workers), "--socket-dir=" + folder};
   if (options.memory_bytes > 0) flags.push_back(StrCat("--memory=", options.memory_bytes));
-  if (!options.state_folder.empty()) flags.push_back(StrCat("--outlive=", kOutliveS));
+  if (has_record()) flags.push_back(StrCat("--outlive=", options.outlive_s));
   for (const std::string& files : options.files) flags.push_back("--files=" + files);
   if (!options.decoder.empty()) flags.push_back("--decoder=" + options.decoder);
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
@@ -400,31 +286,35 @@ std::vector<std::string> LocalCluster::State::WorkerFlags(int index) const {
 }
 
 absl::Status LocalCluster::State::SpawnWorker(int index) {
-  Child& worker = workers[static_cast<size_t>(index)];
-  worker.name = StrCat("worker ", index);
-  TESSERA_RETURN_IF_ERROR(
-      Spawn(&worker, worker_program, WorkerFlags(index), StrCat("TESSERA_JOIN_TOKEN=", join_token, "\n"), nullptr));
+  ServerProcess& worker = workers[static_cast<size_t>(index)];
+  TESSERA_RETURN_IF_ERROR(worker.Start(WorkerStart(index), *logs, nullptr, [this] { return Record(); }));
   worker_pids[static_cast<size_t>(index)] = worker.pid;
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::State::CheckChildren() {
+// One that was taken over may end in that moment: then another one is started.
+absl::Status LocalCluster::State::CheckProcesses(Clock::time_point deadline) {
+  if (coordinator.is_former() && !coordinator.Alive()) TESSERA_RETURN_IF_ERROR(SpawnCoordinator(deadline));
   TESSERA_RETURN_IF_ERROR(coordinator.Check());
-  for (Child& worker : workers) TESSERA_RETURN_IF_ERROR(worker.Check());
+  for (int i = 0; i < options.workers; ++i) {
+    ServerProcess& worker = workers[static_cast<size_t>(i)];
+    if (worker.is_former() && !worker.Alive()) TESSERA_RETURN_IF_ERROR(SpawnWorker(i));
+    TESSERA_RETURN_IF_ERROR(worker.Check());
+  }
   return absl::OkStatus();
 }
 
 // A worker that ends meanwhile is another matter: a coordinator that is started again goes on without it.
 absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_point deadline) {
   WaitScope scope;
-  std::string line;
+  std::string text;
   while (Clock::now() < deadline) {
     pollfd ready{stdout_fd, POLLIN, 0};
     if (poll(&ready, 1, kWaitPollMs) > 0) {
       char buffer[256];
       const ssize_t count = read(stdout_fd, buffer, sizeof(buffer));
-      if (count > 0) line.append(buffer, static_cast<size_t>(count));
-      if (absl::StrContains(line, "\n")) return absl::OkStatus();
+      if (count > 0) text.append(buffer, static_cast<size_t>(count));
+      if (absl::StrContains(text, "\n")) return absl::OkStatus();
       if (count == 0) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it closed stdout: it is ending
         TESSERA_RETURN_IF_ERROR(coordinator.Check());
@@ -437,6 +327,27 @@ absl::Status LocalCluster::State::AwaitListening(int stdout_fd, Clock::time_poin
                                             options.start_timeout_s, " s: ", coordinator.LogTail()));
 }
 
+absl::Status LocalCluster::State::AwaitFormerCoordinator(Clock::time_point deadline) {
+  ConnectOptions connect;
+  connect.address = address;
+  connect.client = "local_cluster";
+  absl::Status status = absl::OkStatus();
+  while (coordinator.Alive()) {
+    const absl::StatusOr<Session> session = Session::Connect(connect);
+    if (session.ok()) return session->Close();
+    status = session.status();
+    const bool may_pass = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!may_pass || Clock::now() >= deadline) break;
+    WaitScope scope;
+    std::this_thread::sleep_for(kLook);
+    TESSERA_RETURN_IF_ERROR(scope.Poll());
+  }
+  if (!coordinator.Alive()) return absl::OkStatus();
+  return absl::Status(status.code(),
+                      StrCat("local_cluster: the coordinator, process ", coordinator.pid,
+                             ", which a tessera up that was killed has left: ", std::string(status.message())));
+}
+
 absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
   ConnectOptions connect;
   connect.address = address;
@@ -445,14 +356,16 @@ absl::Status LocalCluster::State::AwaitWorkers(Clock::time_point deadline) {
   std::set<int32_t> missing;
   for (int i = 0; i < options.workers; ++i) missing.insert(i);
   while (Clock::now() < deadline) {
-    TESSERA_RETURN_IF_ERROR(CheckChildren());
+    TESSERA_RETURN_IF_ERROR(CheckProcesses(deadline));
     TESSERA_ASSIGN_OR_RETURN(ClusterReport report, session.Status());
     for (const WorkerReport& worker : report.workers) {
-      if (worker.state == WorkerState::kAlive) missing.erase(worker.index);
+      const bool is_own = worker.index >= 0 && worker.index < options.workers &&
+                          worker.pid == worker_pids[static_cast<size_t>(worker.index)];
+      if (is_own && worker.state == WorkerState::kAlive) missing.erase(worker.index);
     }
     if (missing.empty()) return session.Close();
     WaitScope scope;
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    std::this_thread::sleep_for(kLook);
     TESSERA_RETURN_IF_ERROR(scope.Poll());
   }
   return absl::DeadlineExceededError(StrCat("local_cluster: ", workers.size() - missing.size(), " of ", workers.size(),
@@ -465,52 +378,41 @@ std::string LocalCluster::State::LogTail(int worker) const {
   return worker < static_cast<int>(workers.size()) ? workers[static_cast<size_t>(worker)].LogTail() : "";
 }
 
+void LocalCluster::State::Leave() {
+  line.Leave();
+  record.Leave();
+  if (lock_fd >= 0) KeptDescriptors::Get().Close(lock_fd);
+  lock_fd = -1;
+  folder.clear();
+  workers.clear();
+  coordinator = ServerProcess{};
+}
+
 void LocalCluster::State::Stop() {
-  if (keep_alive_fd >= 0) KeepAlivePipes::Get().Close(keep_alive_fd);
-  if (lock_fd >= 0) KeepAlivePipes::Get().Close(lock_fd);
-  if (parent_fd >= 0) close(parent_fd);
-  keep_alive_fd = lock_fd = parent_fd = -1;
   if (owner != getpid()) {  // a fork's copy ends nothing, and has no thread to join
     [[maybe_unused]] LogTrimmer* leaked = logs.release();
+    line.Leave();
     return;
   }
+  line.End();
+  if (lock_fd >= 0) KeptDescriptors::Get().Close(lock_fd);
+  lock_fd = -1;
   logs = nullptr;
-  std::vector<Child*> children = {&coordinator};
-  for (Child& worker : workers) children.push_back(&worker);
+  std::vector<ServerProcess*> processes = {&coordinator};
+  for (ServerProcess& worker : workers) processes.push_back(&worker);
   const Clock::time_point deadline = Clock::now() + kStopTimeout;
-  for (Child* child : children) {
-    while (child->Runs() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (child->Runs()) kill(child->pid, SIGKILL);
+  for (ServerProcess* process : processes) {
+    while (process->Runs() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (process->Runs()) process->Kill();
     // The kernel takes back what is small in no time; a user who looks finds no process.
-    const Clock::time_point gone_by = Clock::now() + kReapTimeout;
-    while (child->Alive() && Clock::now() < gone_by) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    if (child->Alive()) {
-      ReapInBackground(child->pid);
-      child->reaped = true;
-    }
-    if (child->log_fd >= 0) close(child->log_fd);
-    child->log_fd = -1;
+    process->Reap(kReapMs);
+    process->CloseLog();
   }
+  record.Remove();
   std::error_code ignored;
   if (!folder.empty()) fs::remove_all(folder, ignored);
   folder.clear();
 }
-
-namespace {
-
-absl::Status CheckHostMemory(const ClusterOptions& options) {
-  int64_t available = HostAvailableBytes();
-  if (options.memory_bytes > available / options.workers &&
-      AwaitReaped(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                     std::chrono::duration<double>(options.start_timeout_s)))) {
-    available = HostAvailableBytes();  // with what a stopped cluster gave back
-  }
-  if (options.memory_bytes <= available / options.workers) return absl::OkStatus();
-  return absl::ResourceExhaustedError(StrCat("local_cluster: ", options.workers, " workers of ", options.memory_bytes,
-                                             " bytes each, the host has ", available, " bytes available"));
-}
-
-}  // namespace
 
 absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) {
   if (options.has_workers_elsewhere ? options.workers != 0 : options.workers < 1 || options.workers > 1024) {
@@ -525,12 +427,14 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
   }
   auto state = std::make_unique<State>();
   state->options = options;
-  if (options.device == DeviceKind::kCpu && options.workers > 0) {
-    if (options.memory_bytes == 0) state->options.memory_bytes = kDefaultArenaBytes;
-    TESSERA_RETURN_IF_ERROR(CheckHostMemory(state->options));
+  if (options.device == DeviceKind::kCpu && options.workers > 0 && options.memory_bytes == 0) {
+    state->options.memory_bytes = kDefaultArenaBytes;
   }
-  TESSERA_RETURN_IF_ERROR(state->SpawnAll());
-  return LocalCluster(std::move(state));
+  const absl::Status started = state->SpawnAll();
+  if (started.ok()) return LocalCluster(std::move(state));
+  // What a killed owner left stays as it is for the next one.
+  if (state->is_formers) state->Leave();
+  return started;
 }
 
 LocalCluster::LocalCluster(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -547,6 +451,7 @@ absl::StatusOr<Session> LocalCluster::Connect() const {
 std::string LocalCluster::Program(const std::string& role) const {
   return role == "worker" ? state_->worker_program : state_->coordinator_program;
 }
+const std::string& LocalCluster::taken_over() const { return state_->taken_over; }
 const std::string& LocalCluster::address() const { return state_->address; }
 std::string LocalCluster::admin_address() const {
   return StrCat("unix:", state_->socket_path, "#token=", state_->admin_token);
@@ -560,10 +465,10 @@ void LocalCluster::Stop() { state_->Stop(); }
 
 std::vector<LocalCluster::Ended> LocalCluster::TakeEnded() {
   std::vector<Ended> ended;
-  const auto look = [&ended](int worker, Child& child) {
-    if (child.told || child.Alive()) return;
-    child.told = true;
-    ended.push_back({worker, child.reason});
+  const auto look = [&ended](int worker, ServerProcess& process) {
+    if (process.is_told || process.Alive()) return;
+    process.is_told = true;
+    ended.push_back({worker, process.reason});
   };
   look(-1, state_->coordinator);
   for (size_t i = 0; i < state_->workers.size(); ++i) look(static_cast<int>(i), state_->workers[i]);
@@ -594,7 +499,5 @@ std::string LocalCluster::JoinCommand(int worker) const {
   for (const std::string& flag : state_->WorkerFlags(worker)) absl::StrAppend(&command, " ", flag);
   return command;
 }
-
-absl::StatusOr<std::string> FindServerProgram(const std::string& role) { return FindProgram("", role); }
 
 }  // namespace tessera

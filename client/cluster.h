@@ -1,7 +1,7 @@
 #pragma once
 
 // LocalCluster: a coordinator and N workers on this host, as child processes: the same binaries and
-// sockets as anywhere. They end when this process ends, however it ends.
+// sockets as anywhere. They end when this process ends, however it ends; with a state folder they outlive its kill.
 //
 //   TESSERA_ASSIGN_OR_RETURN(LocalCluster cluster, LocalCluster::Start({.workers = 4}));
 //   TESSERA_ASSIGN_OR_RETURN(Session session, cluster.Connect());
@@ -37,8 +37,11 @@ struct ClusterOptions {
   // Folders whose files the workers load from and save to; "folder:ro" for loading alone.
   std::vector<std::string> files{};
   // A coordinator with this folder can be started again with all that it had, and its workers wait for that
-  // (docs/survive.md). Empty: all that it holds ends with it.
+  // (docs/survive.md). If this process is killed, all of its processes go on, and Start with the same folder and
+  // options takes them over. Empty: all that it holds ends with it.
   std::string state_folder{};
+  // With a state folder: seconds for which the processes go on without this one, and workers without a coordinator.
+  double outlive_s = 600;  // docs/limits.md: outlive
   // The Python, with the package tessera, that decodes and encodes files beside the workers; empty: none does.
   std::string decoder{};
   // The clients', workers' and admins' tokens, all three or none: then they are made here.
@@ -52,7 +55,8 @@ class LocalCluster {
  public:
   // Unavailable, with the end of its log, when a child ends before the cluster is up; DeadlineExceeded, with the end of
   // a log of one that isn't, after start_timeout_s; NotFound when the programs are not found; ResourceExhausted when an
-  // arena does not fit the host.
+  // arena does not fit the host; FailedPrecondition where the processes that a killed owner has left have other flags,
+  // or their owner lives. An error leaves what a killed owner has left as it was.
   static absl::StatusOr<LocalCluster> Start(const ClusterOptions& options);
   // Stops it.
   ~LocalCluster();
@@ -60,6 +64,9 @@ class LocalCluster {
   LocalCluster& operator=(LocalCluster&&) noexcept;
 
   absl::StatusOr<Session> Connect() const;
+  // What a killed owner had left, and this one goes on with; "" where that is nothing: "the coordinator, process 7, and
+  // 4 of 4 workers".
+  const std::string& taken_over() const;
   // Carries the token: "unix:/path#token=HEX".
   const std::string& address() const;
   // The same with the admin's token.

@@ -77,10 +77,22 @@ absl::StatusOr<ClusterFolder> ClusterFolder::Make() {
     }
     const int fd = fcntl(opened, F_DUPFD_CLOEXEC, 16);  // above those that a child's own table begins with
     close(opened);
-    if (fd >= 0 && flock(fd, LOCK_EX) == 0 && IsThere(fd, path)) return ClusterFolder(std::move(path), fd);
+    if (fd >= 0 && flock(fd, LOCK_SH) == 0 && IsThere(fd, path)) return ClusterFolder(std::move(path), fd);
     if (fd < 0) return absl::ResourceExhaustedError("local_cluster: no descriptor is left");
     close(fd);
   }
+}
+
+absl::StatusOr<ClusterFolder> ClusterFolder::Join(const std::string& path) {
+  const int opened = OpenFolder(path);
+  const int fd = opened < 0 ? -1 : fcntl(opened, F_DUPFD_CLOEXEC, 16);
+  if (opened >= 0) close(opened);
+  struct stat info {};
+  const bool is_own = fd >= 0 && fstat(fd, &info) == 0 && info.st_uid == geteuid();
+  if (is_own && flock(fd, LOCK_SH | LOCK_NB) == 0 && IsThere(fd, path)) return ClusterFolder(path, fd);
+  if (fd >= 0) close(fd);
+  return absl::NotFoundError(
+      StrCat("local_cluster: ", path, ", the folder of the pool's sockets, is not there any more"));
 }
 
 }  // namespace tessera

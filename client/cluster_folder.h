@@ -1,8 +1,8 @@
 #pragma once
 
-// ClusterFolder: where the sockets of a local cluster are. It is locked (flock) for as long as one process of the
-// cluster lives, who all have its descriptor: a folder that can be locked is nobody's, and the next one that is made
-// takes it away.
+// ClusterFolder: where the sockets of a local cluster are. It is locked (flock, shared) for as long as one process of
+// the cluster lives, who all have its descriptor: a folder that can be locked alone is nobody's, and the next one that
+// is made takes it away.
 
 #include <string>
 
@@ -14,6 +14,9 @@ class ClusterFolder {
  public:
   // A fresh one, in TMPDIR or /tmp. Unavailable that says why not.
   static absl::StatusOr<ClusterFolder> Make();
+
+  // That of a cluster some of whose processes live. NotFound where it is not there any more.
+  static absl::StatusOr<ClusterFolder> Join(const std::string& path);
 
   const std::string& path() const { return path_; }
   // To be inherited by all processes of the cluster. Closed by whoever made the folder.

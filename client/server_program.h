@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// The path of "coordinator" or "worker": in TESSERA_BIN_DIR, else near this program. NotFound, with where it was looked
-// for.
-absl::StatusOr<std::string> FindServerProgram(const std::string& role);
+// The path of "coordinator" or "worker": in `folder`, else in TESSERA_BIN_DIR, else near this program. NotFound, with
+// where it was looked for.
+absl::StatusOr<std::string> FindServerProgram(const std::string& role, const std::string& folder = "");
 
 }  // namespace tessera

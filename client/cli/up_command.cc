@@ -36,6 +36,7 @@ struct UpOptions {
   std::vector<std::string> listen;
   TlsFiles tls;
   std::string state, state_level;
+  double outlive_s = ClusterOptions{}.outlive_s;
   std::string folder;         // of the CA and the tokens that it makes; empty: in that of the state, or of the user
   std::string write_address;  // a file for programs
   bool is_here = false;       // also in an allocation of Slurm
@@ -251,6 +252,10 @@ int Run(const UpOptions& up, const ClusterOptions& options, const std::optional<
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   absl::StatusOr<LocalCluster> cluster = LocalCluster::Start(options);
   if (!cluster.ok()) return Failed(cluster.status());
+  if (!cluster->taken_over().empty()) {
+    std::fprintf(stderr, "tessera up: goes on with what one that was killed has left: %s\n",
+                 cluster->taken_over().c_str());
+  }
   pid_t srun = -1;
   // A job's output is often a file that others read: no token goes there.
   if (!is_in_slurm) std::printf("%s\n", cluster->address().c_str());
@@ -306,6 +311,7 @@ int Up(UpOptions up) {
     options.memory_bytes = kDefaultArenaBytes;
   }
   options.state_folder = up.state;
+  options.outlive_s = up.outlive_s;
   std::optional<Pool> pool;
   if (const absl::Status listening = AddListening(up, options, pool); !listening.ok()) return Failed(listening);
   if (!up.state.empty() && options.token.empty()) {
@@ -374,11 +380,18 @@ Command AddUpCommand(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option(
       "--state", options->state,
-      "folder of a log with which the coordinator is started again, should it end, with all that it had");
+      "folder of a log with which the coordinator is started again, should it end, with all that it had; tessera up\n"
+      "that is killed and started again on it goes on with all processes");
   command
       ->add_option("--state-level", options->state_level,
                    "of --state: process (the default), or disk: nothing is answered before it is on the disk")
       ->check(CLI::IsMember({"process", "disk"}));
+  command
+      ->add_option("--outlive", options->outlive_s,
+                   "with --state: seconds for which the pool goes on when tessera up is killed, for the next one, and\n"
+                   "workers when their coordinator is")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
   command->add_option(
       "--folder", options->folder,
       "where the CA, certificates and tokens lie that it makes for --listen tls://... without --tls-cert\n"

@@ -1,5 +1,6 @@
 #include "schemas/codec/socket_folder.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,7 +13,7 @@
 namespace tessera {
 namespace {
 
-bool IsDead(const std::string& path) {
+bool IsDeadSocket(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return false;
@@ -25,12 +26,21 @@ bool IsDead(const std::string& path) {
   return is_refused;
 }
 
+bool IsDeadFifo(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return errno == ENXIO;
+  close(fd);
+  return false;
+}
+
 // False where something is in it that may soon be gone.
 bool TryToRemove(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code gone;  // another process that leaves may take an entry away: the others stay to be looked at
-    if (entry->is_socket(gone) && IsDead(entry->path().string())) unlink(entry->path().c_str());
+    const std::string path = entry->path().string();
+    const bool is_dead = (entry->is_socket(gone) && IsDeadSocket(path)) || (entry->is_fifo(gone) && IsDeadFifo(path));
+    if (is_dead) unlink(path.c_str());
   }
   return rmdir(folder.c_str()) == 0 || errno != ENOTEMPTY;
 }

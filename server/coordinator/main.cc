@@ -20,6 +20,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/descriptor.h"
+#include "schemas/codec/parent_watch.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -101,10 +102,12 @@ enum class Cause : uint8_t { kSignal, kParent, kUpgrade };
 kj::Promise<void> WhenSignalled(kj::UnixEventPort& port) {
   return port.onSignal(SIGTERM).exclusiveJoin(port.onSignal(SIGINT)).ignoreResult();
 }
-kj::Promise<Cause> WhenToStop(kj::AsyncIoContext& io, int exit_with_parent_fd, Upgrade& upgrade) {
+kj::Promise<Cause> WhenToStop(kj::AsyncIoContext& io, const CoordinatorOptions& options, Upgrade& upgrade) {
   return WhenSignalled(io.unixEventPort)
       .then([]() { return Cause::kSignal; })
-      .exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, exit_with_parent_fd).then([]() { return Cause::kParent; }))
+      .exclusiveJoin(WhenParentEnds(*io.lowLevelProvider, io.provider->getTimer(), options.exit_with_parent_fd,
+                                    options.outlive_parent_s)
+                         .then([]() { return Cause::kParent; }))
       .exclusiveJoin(upgrade.WhenToBegin().then([]() { return Cause::kUpgrade; }));
 }
 
@@ -153,7 +156,7 @@ absl::StatusOr<std::unique_ptr<HttpLoop>> StartHttp(const CoordinatorOptions& op
 Cause Run(const CoordinatorOptions& options, const ServerManager& manager, Listeners& listeners, Hub& hub,
           Enroller* enroller, TenantsWatcher& watcher, Upgrade& upgrade, kj::AsyncIoContext& io) {
   Cause why = Cause::kSignal;
-  auto stop = WhenToStop(io, options.exit_with_parent_fd, upgrade).then([&](Cause cause) -> kj::Promise<void> {
+  auto stop = WhenToStop(io, options, upgrade).then([&](Cause cause) -> kj::Promise<void> {
     why = cause;
     if (cause != Cause::kUpgrade) manager.Stopping();
     return cause != Cause::kSignal ? kj::Promise<void>(kj::READY_NOW) : Stop(hub, io);

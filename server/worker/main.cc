@@ -26,6 +26,7 @@
 #include "schemas/codec/dialer.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/host_identity.h"
+#include "schemas/codec/parent_watch.h"
 #include "schemas/codec/socket_folder.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/address.h"
@@ -233,7 +234,8 @@ kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& 
     if (parts == nullptr) return kj::READY_NOW;
     return EndTransfers(options, io, *parts).exclusiveJoin(signalled());
   });
-  return drained.exclusiveJoin(WhenPipeCloses(*io.lowLevelProvider, options.exit_with_parent_fd));
+  return drained.exclusiveJoin(WhenParentEnds(*io.lowLevelProvider, io.provider->getTimer(),
+                                              options.exit_with_parent_fd, options.outlive_parent_s));
 }
 
 // From now on the process shows the certificate that the enrolment has at the time.
@@ -475,7 +477,10 @@ int Serve(WorkerOptions options, const ServerManager& manager) {
   unlink(messages_path.c_str());
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone, and what those
   // left who were killed.
-  if (options.exit_with_parent_fd >= 0) RemoveDeadSockets(options.socket_dir);
+  if (options.exit_with_parent_fd >= 0) {
+    close(options.exit_with_parent_fd);  // a FIFO that nobody reads goes, too
+    RemoveDeadSockets(options.socket_dir);
+  }
   std::fflush(nullptr);
   _exit(status);  // without waiting for what runs on the device
 }

@@ -63,6 +63,7 @@ struct WorkerOptions {
   double outlive_s = 0;  // without a coordinator
   double grace_s = 5;    // for transfers that are under way when it is to end; docs/limits.md: grace
   int exit_with_parent_fd = -1;
+  double outlive_parent_s = 0;  // for another one that takes this process over
   LogOptions log;
 };
 

@@ -1,5 +1,6 @@
 """A coordinator that is killed and started again on the same state folder, with workers and clients that go on."""
 
+import json
 import os
 import re
 import signal
@@ -95,6 +96,21 @@ def test_a_worker_that_died_meanwhile_is_lost_by_name_and_others_go_on(pool):
         with pytest.raises(Exception, match="worker 1 was lost .its process ended while there was no coordinator"):
             np.asarray(x)
         np.testing.assert_array_equal(np.asarray(copies), np.arange(8.0))
+
+
+def test_a_worker_that_died_meanwhile_and_whose_status_nobody_takes_is_lost_at_once(pool):
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        x.wait()
+        pool.kill_coordinator()
+        pool.workers[1].send_signal(signal.SIGKILL)
+        while ") Z " not in Path(f"/proc/{pool.workers[1].pid}/stat").read_text():
+            time.sleep(0.01)
+        pool.coordinator = pool.start_coordinator()
+        with pytest.raises(ts.UnavailableError, match="worker 1 was lost .its process ended while there was no coordinator"):
+            np.asarray(x)
+        pool.workers.append(pool.start_worker(1, 60))
+        pool.await_text("worker 1 joined: pid %d" % pool.workers[2].pid)
 
 
 def test_a_worker_whose_coordinator_does_not_come_back_ends_with_status_3_and_says_so(tmp_path):
@@ -222,7 +238,7 @@ def coordinator_of(parent: int) -> int:
     return next(int(child) for child in children if "coordin" in Path(f"/proc/{child}/comm").read_text())
 
 
-def test_up_that_is_killed_and_started_again_has_the_sessions_and_names_the_tensors_that_are_lost(tmp_path):
+def test_up_that_is_killed_with_all_its_processes_has_the_sessions_and_names_the_tensors_that_are_lost(tmp_path):
     tmp_path.chmod(0o700)
 
     def start():
@@ -237,6 +253,9 @@ def test_up_that_is_killed_and_started_again_has_the_sessions_and_names_the_tens
     x.wait()
     up.kill()
     up.wait()
+    pids = [process["pid"] for process in json.loads((tmp_path / "state/processes").read_text())["processes"]]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     again, same = start()
     assert same == address, "its tokens lie in the folder"
     assert (tmp_path / "state/tokens").stat().st_mode & 0o777 == 0o600

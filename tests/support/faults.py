@@ -8,10 +8,12 @@ end the cluster has all its workers, computes, and has its memory back. Else it 
 `--rounds 1 --seed SEED` makes the same plan again (when each op meets a fault is up to the machine).
 
 `--kill coordinator,worker,up,client` kills these alone. With the coordinator among them the cluster has a state folder, and
-another coordinator goes on with it. Where it alone is killed no client may see an error at all. With `up` it is `tessera up`
-that keeps the cluster: it starts the others again, and it is started again on its folder, where all tensors are lost by name."""
+another coordinator goes on with it. With `up` it is `tessera up` that keeps the cluster: it starts the others again, and when it is
+killed the next one goes on with all that it has left. Where no worker and no client is killed, no client may see an error at all."""
 
 import argparse
+import contextlib
+import json
 import os
 import pathlib
 import random
@@ -29,6 +31,7 @@ import time
 import numpy as np
 
 import tessera as ts
+from tls_cluster import held_port, make_certificates
 
 BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
 WORKERS, CLIENTS = 4, 3
@@ -38,8 +41,9 @@ END_SECONDS = 60
 # The errors with which a fault may end an op. A session whose connection is cut is closed from then on.
 EXPLAINED = (ts.UnavailableError, ts.DeadlineExceededError, ts.CancelledError)
 FAULTS = ("worker", "stop", "client", "cut")
+UNSEEN = {"coordinator", "up"}  # no client sees an error where these alone are killed
 KILLED = ("coordinator", "worker", "up", "client")
-LEASE_SECONDS = 10  # with a state folder: of a client that is killed
+LEASE_SECONDS = 10  # of a client that is killed
 
 
 class Wrong(Exception):
@@ -105,7 +109,11 @@ def cut_connections(*_):
             pass
 
 
-def client(address, seed, explained=EXPLAINED):
+def connect(address, ca, **options):
+    return ts.connect(address, **({"ca": ca} if ca else {}), **options)
+
+
+def client(address, ca, seed, explained=EXPLAINED):
     rng, stopping = random.Random(seed), threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stopping.set()), daemon=True).start()
     signal.signal(signal.SIGUSR1, cut_connections)
@@ -114,7 +122,7 @@ def client(address, seed, explained=EXPLAINED):
     while not stopping.is_set():
         try:
             if session is None:
-                session = ts.connect(address, stall_timeout=20)
+                session = connect(address, ca, stall_timeout=20, lease=LEASE_SECONDS)
             step(rng, session, values)
             steps += 1
         except explained:
@@ -126,6 +134,11 @@ def client(address, seed, explained=EXPLAINED):
             if "closed" not in str(error):
                 raise
             session, values = None, []
+    try:
+        if session is not None:
+            session.close()
+    except (*explained, ts.FailedPreconditionError) if explained else ():  # a fault has ended it
+        failures += 1
     print(f"done {steps} {failures}", flush=True)
 
 
@@ -133,10 +146,14 @@ def client(address, seed, explained=EXPLAINED):
 
 
 class Cluster:
+    ca = None  # of an address of TLS
+
     def __init__(self, transport, kill=()):
         self.folder = tempfile.mkdtemp(prefix="tessera-faults-")
         self.transport, self.kill = transport, kill
         self.outlives = "coordinator" in kill
+        if transport == "tls":
+            make_certificates(f"{self.folder}/certs", "127.0.0.1")
         self.token, join_token = secrets.token_hex(16), secrets.token_hex(16)
         self.environment = {**os.environ, "TESSERA_JOIN_TOKEN": join_token}
         self.listen = f"unix:{self.folder}/coordinator.sock"
@@ -167,6 +184,9 @@ class Cluster:
         command = [BINARIES / "server/worker/tessera-worker", "--coordinator", self.listen, "--index", str(index), "--memory", "256MiB",
                    "--transport", self.transport, "--threads", "1", "--workers-on-host", str(WORKERS), "--socket-dir", self.folder]
         command += ["--outlive", "60"] if self.outlives else []
+        if self.transport == "tls":  # between the workers
+            file = f"{self.folder}/certs"
+            command += ["--message-listen=127.0.0.1", f"--tls-cert={file}/worker.crt", f"--tls-key={file}/worker.key", f"--tls-ca={file}/ca.crt"]
         with open(f"{self.folder}/worker{index}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stderr=log)
 
@@ -223,36 +243,42 @@ class UpCluster(Cluster):
     def __init__(self, transport, kill):
         self.folder = tempfile.mkdtemp(prefix="tessera-faults-")
         self.transport, self.kill = transport, kill
+        if transport == "tls":  # also between clients and the pool
+            with held_port() as held:
+                self.port = held.getsockname()[1]
         self.start_up()
-        self.session = ts.connect(self.address)
+        self.session = connect(self.address, self.ca)
 
     def start_up(self):
-        command = [BINARIES / "client/cli/tessera", "up", f"--workers={WORKERS}", "--memory=256MiB", f"--transport={self.transport}",
-                   f"--state={self.folder}/state", f"--listen=unix:{self.folder}/coordinator.sock"]
+        command = [BINARIES / "client/cli/tessera", "up", f"--workers={WORKERS}", "--memory=256MiB", f"--state={self.folder}/state",
+                   f"--listen=unix:{self.folder}/coordinator.sock"]
+        command += [f"--listen=tls://127.0.0.1:{self.port}"] if self.transport == "tls" else [f"--transport={self.transport}"]
         with open(f"{self.folder}/up.log", "ab") as log:
             self.up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "TESSERA_BIN_DIR": str(BINARIES)})
         self.address = self.up.stdout.readline().strip()
         if not self.address:
-            raise Wrong("tessera up does not start")
+            raise Wrong(f"tessera up does not start: {pathlib.Path(f'{self.folder}/up.log').read_text()[-2000:]}")
+        if self.transport == "tls":
+            self.address = f"tls://127.0.0.1:{self.port}#{self.address.partition('#')[2]}"
+            self.ca = f"{self.folder}/state/tls/ca.crt"
 
-    def processes(self, name):
-        children = pathlib.Path(f"/proc/{self.up.pid}/task/{self.up.pid}/children").read_text().split()
-        return [int(child) for child in children if pathlib.Path(f"/proc/{child}/comm").read_text().startswith(name)]
+    def kill_process(self, worker):
+        record = json.loads(pathlib.Path(f"{self.folder}/state/processes").read_text())
+        pid, started = next((one["pid"], one["started"]) for one in record["processes"] if one["worker"] == worker)
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has been killed just now
+            if int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) == started:
+                os.kill(pid, signal.SIGKILL)
 
     def restart_coordinator(self):
-        for pid in self.processes("tessera-coordin"):
-            os.kill(pid, signal.SIGKILL)
+        self.kill_process(-1)
 
     def kill_worker(self, index):
-        for pid in self.processes("tessera-worker")[index:index + 1]:
-            os.kill(pid, signal.SIGKILL)
+        self.kill_process(index)
 
     def restart_up(self):
         self.up.kill()
         self.up.wait()
         self.up.stdout.close()
-        lock = int(pathlib.Path(f"{self.folder}/state/lock").read_text())
-        wait_until(lambda: not pathlib.Path(f"/proc/{lock}").exists(), "the coordinator of a killed up has ended")
         self.start_up()
 
     def is_whole(self):
@@ -276,6 +302,7 @@ def wait_until(true, what):
 def start_client(cluster, seed):
     command = [sys.executable, __file__, "--client", cluster.address, "--seed", str(seed)]
     command += ["--kill", ",".join(cluster.kill)] if cluster.kill else []
+    command += ["--ca", cluster.ca] if cluster.ca else []
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     started.stdout.readline()
     return started
@@ -355,7 +382,7 @@ def run(rounds, seed, transport, kill=()):
                 cluster.check()
                 steps += run_round(cluster, seed + number, told)
             except (Wrong, ts.TesseraError) as error:
-                again = f"tools/faults --rounds 1 --seed {seed + number}" + (f" --kill {','.join(kill)}" if kill else "")
+                again = f"tools/faults --rounds 1 --seed {seed + number} --transport {transport}" + (f" --kill {','.join(kill)}" if kill else "")
                 raise Wrong("\n".join([f"round {number}, transport {transport}: {again}",
                                        *told, f"{type(error).__name__}: {error}", cluster.logs()])) from error
     finally:
@@ -368,16 +395,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--transport", choices=["shm", "ucx"], default="shm")
+    parser.add_argument("--transport", choices=["shm", "ucx", "tls"], default="shm")
     parser.add_argument("--kill", type=lambda text: tuple(text.split(",")), default=(), metavar="coordinator,worker,up,client",
                         help="kill these alone")
     parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--ca", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seed = random.SystemRandom().getrandbits(31) if options.seed is None else options.seed
     if unknown := set(options.kill) - set(KILLED):
         parser.error(f"--kill: {', '.join(sorted(unknown))}; it is some of {', '.join(KILLED)}")
     if options.client:
-        return client(options.client, seed, () if options.kill == ("coordinator",) else EXPLAINED)
+        return client(options.client, options.ca, seed, () if options.kill and set(options.kill) <= UNSEEN else EXPLAINED)
     print(f"{options.rounds} rounds, seed {seed}, transport {options.transport}", flush=True)
     try:
         print(f"all held; {run(options.rounds, seed, options.transport, options.kill)} steps")

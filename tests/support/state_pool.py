@@ -16,13 +16,14 @@ class Pool:
     """A coordinator with a state folder and workers that outlive it, each a process of its own.
 
     `flags` and `environment` are of each of its coordinators; `state` is another folder than FOLDER/state, `before` are words of a
-    command line in front of theirs.
+    command line in front of theirs; `worker_flags` are of each worker.
     """
 
-    def __init__(self, folder: Path, workers: int = 2, outlive: float = 60, flags=(), environment=None, state=None, before=(),
+    def __init__(self, folder: Path, workers: int = 2, outlive: float = 60, flags=(), environment=None, state=None, before=(), worker_flags=(),
                  coordinator=BINARIES / "server/coordinator/tessera-coordinator"):
         folder.chmod(0o700)
         self.folder, self.state, self.program = folder, state or folder / "state", coordinator
+        self.worker_flags = worker_flags
         self.flags, self.environment, self.before = flags, {**ENVIRONMENT, **(environment or {})}, before
         self.log = (folder / "log").open("w+")
         self.coordinator = self.start_coordinator()
@@ -46,7 +47,8 @@ class Pool:
 
     def start_worker(self, index: int, outlive: float) -> subprocess.Popen:
         return subprocess.Popen([BINARIES / "server/worker/tessera-worker", f"--coordinator={self.address}",
-                                 f"--index={index}", "--memory=128MiB", f"--socket-dir={self.folder}", f"--outlive={outlive}"],
+                                 f"--index={index}", "--memory=128MiB", f"--socket-dir={self.folder}", f"--outlive={outlive}",
+                                 *self.worker_flags],
                                 env=ENVIRONMENT, stdout=self.log, stderr=self.log)
 
     def connect(self, **options):

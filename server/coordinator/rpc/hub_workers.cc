@@ -1,5 +1,6 @@
 // The hub's workers: joining, their links, and their ends.
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,12 +36,15 @@ kj::AutoCloseFd OpenProcess(int32_t pid) {
   return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
 }
 
-// A worker that joined a former process: the number may be another process's by now.
+// A worker that joined a former process: the number may be another process's by now, or that of one that has ended and
+// whose parent has not asked for its status.
 kj::AutoCloseFd OpenWorker(int32_t pid) {
   kj::AutoCloseFd process = OpenProcess(pid);
+  if (process.get() < 0) return process;
+  pollfd ended{process.get(), POLLIN, 0};
   std::string name;
   std::ifstream(StrCat("/proc/", pid, "/comm")) >> name;
-  return name == "tessera-worker" ? kj::mv(process) : kj::AutoCloseFd();
+  return name == "tessera-worker" && poll(&ended, 1, 0) == 0 ? kj::mv(process) : kj::AutoCloseFd();
 }
 
 // OK when the process is being ended, NotFound when it is gone already, else why it can't be ended from here.

@@ -42,6 +42,7 @@ struct CoordinatorOptions {
   std::string replay;          // of a journal that is to be replayed, and nothing else; empty: none
   LogOptions log;
   int exit_with_parent_fd = -1;
+  double outlive_parent_s = 0;  // for another one that takes this process over
   CoordinatorConfig config;
 };
 
