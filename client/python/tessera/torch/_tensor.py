@@ -43,8 +43,11 @@ class Tensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if len(types) > 1 and sparse_class in types:
-            return sparse_row(func, args, kwargs or {})
+        if len(types) > 1:
+            if sparse_class in types:
+                return sparse_row(func, args, kwargs or {})
+            if not all(issubclass(one, Tensor) for one in types):
+                return NotImplemented        # a class of others that is made of tensors, as NestedTensor: it takes the op apart
         try:
             row = func.tessera_row
         except AttributeError:
