@@ -246,8 +246,8 @@ def as_strided(x, size, stride, storage_offset=None):
     if numbers.numel() and int(numbers.max()) >= base.size:
         raise RuntimeError(f"as_strided: element {int(numbers.max())} is beyond the {base.size} of {x!r}")
     step = Strided(numbers.reshape(-1).numpy(), list(size))
-    whole = wrap(base)
-    whole._cell = x._cell
+    whole = alias(x)
+    whole._view = None
     return wrap_view(whole, step.take(base), step, tuple(stride), first)
 
 
