@@ -478,6 +478,26 @@ def test_inference_mode_and_no_grad():
         assert not m(tensor(1, 3)).requires_grad
 
 
+VIEWS = {
+    "detach": lambda x: x.detach(), "t": lambda x: x.t(), "index": lambda x: x[0], "view": lambda x: x.view(2, 8), "expand": lambda x: x.expand(2, 4, 4),
+    "chunk": lambda x: x.chunk(2)[1], "as_strided": lambda x: x.as_strided((2, 2), (4, 1), 1), "unfold": lambda x: x.unfold(0, 2, 1), "diagonal": lambda x: x.diagonal(),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor.clone, torch.nn.Parameter], ids=["tensor", "parameter"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_in_inference_mode_of_tensors_that_were_made_outside(name, kind):
+    both = [kind(tensor(4, 4)), kind(torch.arange(16.0).reshape(4, 4))]
+    with torch.inference_mode():
+        views = [VIEWS[name](x) for x in both]
+        assert [one.is_inference() for one in views] == [False, False] and VIEWS[name](both[0] * 2).is_inference()
+        assert torch.equal(views[0].cpu(), views[1])
+        if name not in ("expand", "unfold"):        # elements that are there more than once
+            for one in views:
+                one.add_(1)
+    assert torch.equal(both[0].detach().cpu(), both[1].detach())
+
+
 def test_what_waits_for_a_device_waits_for_all_that_was_asked(monkeypatch):
     from tessera.torch import _device
     waited = []

@@ -27,10 +27,11 @@ def seen(monkeypatch):
 @pytest.mark.parametrize("call", [
     lambda x: x + x, lambda x: x * 2.0, lambda x: 3 - x, lambda x: torch.add(x, x, alpha=2), lambda x: x.sum(dim=1, keepdim=True),
     lambda x: torch.cat([x, x], dim=1), lambda x: torch.nn.functional.layer_norm(x, (4,)), lambda x: x.max(dim=0).values, lambda x: x.view(2, 6),
-    lambda x: x.clone().add_(1), lambda x: torch.where(x > 2, x, 0.0), lambda x: torch.nn.functional.gelu(x, approximate="none")])
+    lambda x: x.clone().add_(1), lambda x: x.clone().add_(x).mul_(2.0).sub_(x).div_(3), lambda x: torch.where(x > 2, x, 0.0), lambda x: torch.nn.functional.gelu(x, approximate="none")])
 def test_an_op_goes_to_its_row_at_once(x, seen, call):
     got = call(x)
-    assert not [func for func in seen if func in (ADD, torch.ops.aten.cat.default, torch.ops.aten.native_layer_norm.default)]
+    assert not [func for func in seen if func in (ADD, torch.ops.aten.add_.Tensor, torch.ops.aten.mul_.Tensor, torch.ops.aten.cat.default,
+                                                  torch.ops.aten.native_layer_norm.default)]
     torch.testing.assert_close(got.cpu(), call(x.cpu()))
 
 
@@ -61,6 +62,24 @@ def test_other_classes_have_their_own_way():
     ops = []
     assert torch.equal(torch.Tensor._make_subclass(Other, torch.ones(2)) + 1, torch.zeros(2))
     assert ops == [(ADD, (1,), {})]
+
+
+def test_a_class_of_others_over_a_tensor_here_takes_the_op_apart(x):
+    class Doubled(torch.Tensor):
+        """Shows a tensor times two."""
+
+        @staticmethod
+        def __new__(cls, held):
+            out = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+            out.held = held
+            return out
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return func(*(one.held * 2 if isinstance(one, cls) else one for one in args), **(kwargs or {}))
+
+    for got in (x + Doubled(x), Doubled(x) + x):        # whichever comes first
+        assert type(got) is tt.Tensor and torch.equal(got.cpu(), x.cpu() * 3)
 
 
 def test_a_refusal_is_asked_again(x):

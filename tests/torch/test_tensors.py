@@ -204,3 +204,15 @@ def test_without_torch_the_error_says_how_to_get_it():
     code = "import sys; sys.modules['torch'] = None\ntry:\n  import tessera.torch\nexcept ImportError as e: print(e)"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "tessera.torch needs PyTorch" in out and "tools/setup_torch" in out and "tessera[torch]" in out
+
+
+@pytest.mark.parametrize("make", [
+    lambda **on: torch.full((2, 3), 7, **on), lambda **on: torch.full((2,), 1.5, **on), lambda **on: torch.full((), True, **on),
+    lambda **on: torch.full((2,), 1.5, dtype=torch.int32, **on), lambda **on: torch.full((2,), 2 + 1j, **on), lambda **on: torch.full((0, 2), 1.0, **on),
+    lambda **on: torch.zeros(2, 3, **on), lambda **on: torch.ones(2, dtype=torch.bool, **on), lambda **on: torch.zeros((), dtype=torch.bfloat16, **on),
+    lambda **on: torch.full((2,), -1, dtype=torch.uint8, **on)])
+def test_factories_of_one_value_are_the_cpus(mesh, make):
+    got, expected = make(device="tessera"), make()
+    assert got.dtype == expected.dtype and torch.equal(got.cpu(), expected)
+    got.add_(1) if got.dtype != torch.bool else got.logical_not_()       # a value of its own
+    assert torch.equal(make(device="tessera").cpu(), expected)

@@ -62,6 +62,46 @@ _OTHERS = {
 }
 KINDS = {**LANGUAGE, **EXPERTS, **MASKED, **SEQUENCE_TO_SEQUENCE, **IMAGES, **_OTHERS}
 
+# Kinds that `generate`; the others say a whole sequence at once.
+GENERATING = [*LANGUAGE, *EXPERTS, *SEQUENCE_TO_SEQUENCE, "XLNet"]
+
+# Plans for the kinds that bring none of their own: what is cut by columns, and what by rows. Of GPT2 they are parameters: its own class Conv1D
+# holds a weight as (in, out), whose columns are the rows of a Linear's.
+_DECODERS = [[f"model.{side}.layers.*.{part}" for side in ("encoder", "decoder") for part in parts]
+             for parts in (("*attn.[qkv]_proj", "fc1"), ("*attn.out_proj", "fc2"))]
+_BLOCKS = [["transformer.h.*.self_attention.query_key_value", "transformer.h.*.mlp.dense_h_to_4h"],
+           ["transformer.h.*.self_attention.dense", "transformer.h.*.mlp.dense_4h_to_h"]]
+
+
+def _encoder(base: str, attention: str = "attention.self.[qkv]*", out: str = "attention.output.dense", up: str = "intermediate.dense", down: str = "output.dense"):
+    return [[f"{base}.{attention}", f"{base}.{up}"], [f"{base}.{out}", f"{base}.{down}"]]
+
+
+_CUTS = {
+    "StableLm": [["model.layers.*.self_attn.[qkv]_proj", "model.layers.*.mlp.gate_proj", "model.layers.*.mlp.up_proj"],
+                 ["model.layers.*.self_attn.o_proj", "model.layers.*.mlp.down_proj"]],
+    "GPT2": [["transformer.h.*.attn.c_proj.weight", "transformer.h.*.mlp.c_proj.weight"], ["transformer.h.*.attn.c_attn.weight", "transformer.h.*.mlp.c_fc.weight"]],
+    "GPTNeo": [["transformer.h.*.attn.attention.[qkv]_proj", "transformer.h.*.mlp.c_fc"], ["transformer.h.*.attn.attention.out_proj", "transformer.h.*.mlp.c_proj"]],
+    "OPT": _encoder("model.decoder.layers.*", "self_attn.[qkv]_proj", "self_attn.out_proj", "fc1", "fc2"), "Bloom": _BLOCKS, "Falcon": _BLOCKS,
+    "Mpt": [["transformer.blocks.*.attn.Wqkv", "transformer.blocks.*.ffn.up_proj"], ["transformer.blocks.*.attn.out_proj", "transformer.blocks.*.ffn.down_proj"]],
+    **dict.fromkeys(("Mamba", "Mamba2"), [["backbone.layers.*.mixer.in_proj"], ["backbone.layers.*.mixer.out_proj"]]),
+    **{kind: _encoder(f"{kind.lower()}.encoder.layer.*") for kind in ("Bert", "Roberta", "Electra", "Longformer")},
+    "DistilBert": _encoder("distilbert.transformer.layer.*", "attention.[qkv]_lin", "attention.out_lin", "ffn.lin1", "ffn.lin2"),
+    "Albert": _encoder("albert.encoder.albert_layer_groups.*.albert_layers.*", "attention.[qkv]*", "attention.dense", "ffn", "ffn_output"),
+    "DebertaV2": _encoder("deberta.encoder.layer.*"), "ModernBert": _encoder("model.layers.*", "attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo"),
+    "T5": [[f"{side}.block.*.layer.*.{part}" for side in ("encoder", "decoder") for part in parts]
+           for parts in (("*Attention.[qkv]", "DenseReluDense.wi"), ("*Attention.o", "DenseReluDense.wo"))],
+    "Bart": _DECODERS, "Whisper": _DECODERS, "ViT": _encoder("vit.layers.*", "attention.[qkv]_proj", "attention.o_proj", "mlp.fc1", "mlp.fc2"),
+    "Swin": _encoder("swin.encoder.layers.*.blocks.*", "attention.[qkv]_proj", "attention.o_proj", "mlp.fc1", "mlp.fc2"),
+    "ConvNext": [["convnext.encoder.stages.*.layers.*.pwconv1"], ["convnext.encoder.stages.*.layers.*.pwconv2"]],
+    "XLNet": [["transformer.layer.*.ff.layer_1"], ["transformer.layer.*.ff.layer_2"]],
+    "Wav2Vec2": _encoder("wav2vec2.encoder.layers.*", "attention.[qkv]_proj", "attention.out_proj", "feed_forward.intermediate_dense", "feed_forward.output_dense"),
+    "CLIP": [[f"{side}_model.encoder.layers.*.{part}" for side in ("text", "vision") for part in parts]
+             for parts in (("self_attn.[qkv]_proj", "mlp.fc1"), ("self_attn.out_proj", "mlp.fc2"))],
+}
+PLANS = {kind: {**dict.fromkeys(columns, "colwise"), **dict.fromkeys(rows, "rowwise")} for kind, (columns, rows) in _CUTS.items()}
+WITHOUT_LINEAR_LAYERS = ["ResNet"]      # convolutions have no style
+
 
 def make(kind: str) -> torch.nn.Module:
     torch.manual_seed(0)

@@ -156,3 +156,24 @@ def test_lora_trains_saves_and_is_read_on_the_cpu(mesh, folder, tmp_path):
     expected = trained(LlamaForCausalLM.from_pretrained(folder), x)
     with torch.no_grad():
         torch.testing.assert_close(expected(input_ids=x).logits, read(input_ids=x).logits, rtol=1e-3, atol=1e-4)
+
+
+def test_an_adapter_is_merged_into_its_model(mesh, folder):
+    peft = pytest.importorskip("peft")
+
+    def merged(model):
+        torch.manual_seed(0)
+        model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0))
+        for i, (name, own) in enumerate(model.named_parameters()):
+            if "lora_" in name:
+                own.data.copy_(torch.randn(own.shape, generator=torch.Generator().manual_seed(i)) * 0.1)
+        with torch.no_grad():
+            before = model(input_ids=tokens().to(model.device)).logits.cpu()
+        model = model.merge_and_unload()
+        with torch.no_grad():
+            torch.testing.assert_close(model(input_ids=tokens().to(model.device)).logits.cpu(), before, rtol=1e-4, atol=1e-5)
+        return model
+
+    mine, its = merged(LlamaForCausalLM.from_pretrained(folder, device_map="auto")), merged(LlamaForCausalLM.from_pretrained(folder))
+    assert type(mine) is LlamaForCausalLM and mine.device.type == "tessera"
+    assert_equal_states(mine, its, 1e-6)

@@ -321,6 +321,12 @@ def _empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memor
     return wrap_unfilled(mesh._session, mesh._raw, placements, code(dtype), size)
 
 
+def _full(size, value, *, dtype=None, layout=None, device=None, pin_memory=None):
+    if dtype is None:
+        dtype = torch.bool if isinstance(value, bool) else torch.int64 if isinstance(value, int) else torch.result_type(torch.empty(()), value)
+    return create("full", size, dtype, [_number(value, code(dtype))])
+
+
 def _arange(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None):
     is_whole = all(isinstance(one, int) for one in (start, end, step))
     if step == 0 or (end - start) / step < 0:
@@ -356,7 +362,8 @@ def _below(*args, **kwargs):
 for _name, _function in (
         ("empty.memory_format", _empty), ("empty_strided", lambda size, stride, **options: _empty(size, **options)),
         ("empty_permuted", lambda size, physical_layout, **options: _empty(size, **options)),
-        ("_efficientzerotensor", _empty), ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
+        ("_efficientzerotensor", _empty), ("full", _full), ("zeros", lambda size, *, dtype=None, **options: _full(size, 0, dtype=dtype or torch.get_default_dtype())),
+        ("ones", lambda size, *, dtype=None, **options: _full(size, 1, dtype=dtype or torch.get_default_dtype())), ("arange", lambda end, **options: _arange(0, end, **options)), ("arange.start", _arange), ("arange.start_step", _arange),
         ("eye", lambda n, **options: _eye(n, n, **options)), ("eye.m", lambda n, m, **options: _eye(n, m, **options)),
         ("kaiser_window", _from_cpu(torch.kaiser_window)), ("kaiser_window.periodic", _from_cpu(torch.kaiser_window)),
         ("kaiser_window.beta", _from_cpu(torch.kaiser_window)), ("randperm", _randperm), ("randperm.generator", lambda n, *, generator=None, **options: _randperm(n, generator=generator, **options)),

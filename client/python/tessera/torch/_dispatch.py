@@ -5,11 +5,17 @@ from __future__ import annotations
 import _tessera
 from . import _tensor
 from ._library import dispatch
-from ._table import TABLE
+from ._table import TABLE, missing, overload
 from ._tensor import REFUSALS, Tensor
+
+
+# What loops and backward do in place, which is made from the rows without; others of that kind go torch's way.
+_IN_PLACE = ("add_.Tensor", "add_.Scalar", "sub_.Tensor", "mul_.Tensor", "mul_.Scalar", "div_.Tensor", "div_.Scalar")
 
 
 def install() -> None:
     """All that have a row by now. Where a row refuses, the same is asked as in __torch_dispatch__."""
+    for name in _IN_PLACE:
+        missing(overload(name))
     ops = [(func._schema.name.removeprefix("aten::"), func._schema.overload_name, func) for func in TABLE if func.namespace == "aten"]
     dispatch(Tensor, lambda *given: _tensor.again(*given), REFUSALS, _tessera.torch_op_slot(), ops)

@@ -60,15 +60,15 @@ _make_unary()
 # ---- sums and products -----------------------------------------------------------------------------------
 
 def _quick(operate, slow, may_be_pending: bool):
-    """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number, neither
-    of them a view. Everything else is `slow`'s."""
+    """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number. Everything else
+    is `slow`'s."""
     def function(a, b, *args, **kwargs):
-        if type(a) is Tensor and not args and not kwargs and a._view is None:
-            x = a._cell.handle
+        if type(a) is Tensor and not args and not kwargs:
+            x = a._cell.handle if a._view is None else handle_of(a)
             if x is not None and x._dtype in FLOATS and (may_be_pending or not x._has_partial):
                 if type(b) is Tensor:
-                    y = b._cell.handle
-                    if y is not None and b._view is None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
+                    y = b._cell.handle if b._view is None else handle_of(b)
+                    if y is not None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
                         try:
                             return wrap(operate(x, y))
                         except InvalidArgumentError:    # a number of another mesh, or an error that `slow` raises

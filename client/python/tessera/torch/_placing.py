@@ -10,7 +10,6 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._tensor import OPS
-from ._cell import moved
 from ._dtypes import INT64
 from ._tensor import Tensor, handle_of
 
@@ -81,8 +80,9 @@ def settled(tensor, beside=None):
 
 def settled_dims(handle, dims):
     """Without pending terms, and whole along the dims: what works on whole rows takes it."""
-    placements = [REPLICATE if one[0] == 2 or (one[0] == 1 and one[1] in dims) else one for one in handle._placements]
-    return moved(handle, placements)
+    own = list(handle._placements)
+    placements = [REPLICATE if one[0] == 2 or (one[0] == 1 and one[1] in dims) else one for one in own]
+    return handle if placements == own else _call(_MOVE, (handle,), placements=placements)
 
 
 def is_small(handle) -> bool:

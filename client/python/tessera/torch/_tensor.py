@@ -16,6 +16,7 @@ from ._dtypes import TORCH, tensor_of
 from ._library import make as _make
 
 _Base = torch._C.TensorBase
+_is_inference = torch.is_inference_mode_enabled
 # With these a row says that it doesn't take its operands as they are; `again` is asked then.
 REFUSALS = (InvalidArgumentError, AttributeError, TypeError)
 
@@ -43,8 +44,11 @@ class Tensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if len(types) > 1 and sparse_class in types:
-            return sparse_row(func, args, kwargs or {})
+        if len(types) > 1:
+            if sparse_class in types:
+                return sparse_row(func, args, kwargs or {})
+            if not all(issubclass(one, Tensor) for one in types):
+                return NotImplemented        # a class of others that is made of tensors, as NestedTensor: it takes the op apart
         try:
             row = func.tessera_row
         except AttributeError:
@@ -255,15 +259,25 @@ def wrap_unfilled(session, raw_mesh, placements, dtype: int, shape) -> Tensor:
     return wrap_later(place.shape, dtype, place)
 
 
+def _make_recorded(*given):
+    with torch.inference_mode(False):
+        return _make(*given)
+
+
+def _maker(base: Tensor):
+    """What makes a view of `base`: within inference_mode, too, a tensor that autograd knows has views that it knows."""
+    return _make_recorded if _is_inference() and not base.is_inference() else _make
+
+
 def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
     """A view of what `base` shows."""
-    shape = handle.shape
+    shape, make = handle.shape, _maker(base)
     if strides is None and offset:
         strides = torch.empty(shape, device="meta").stride()
     if strides is None:
-        out = _make(Tensor, shape, TORCH[handle._dtype])
+        out = make(Tensor, shape, TORCH[handle._dtype])
     else:
-        out = _make(Tensor, shape, TORCH[handle._dtype], tuple(strides), offset)
+        out = make(Tensor, shape, TORCH[handle._dtype], tuple(strides), offset)
     cell = out._cell = base._cell
     out._view = (step,) if base._view is None else (*base._view, step)
     out._seen = (cell.version, handle)
@@ -272,12 +286,13 @@ def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
 
 def alias(base: Tensor) -> Tensor:
     """Another tensor of the same cell and steps."""
+    make = _maker(base)
     if base._view is None:
         cell = base._cell
-        out = _make(Tensor, base.shape, base.dtype)
+        out = make(Tensor, base.shape, base.dtype)
         out._cell = cell
         return out
-    out = _make(Tensor, base.shape, base.dtype, base.stride(), base.storage_offset())
+    out = make(Tensor, base.shape, base.dtype, base.stride(), base.storage_offset())
     out._cell, out._view, out._seen = base._cell, base._view, base._seen
     return out
 

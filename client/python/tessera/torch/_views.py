@@ -8,13 +8,17 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
+from .._ops import MAX_OPERANDS
 from .._tensor import OPS
 from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
+from ._dtypes import CODES
+from ._operands import cast, operand
 from ._placing import full_like, settled
 from ._table import row, run
 from ._tensor import Tensor, alias, handle_of, wrap, wrap_view
 
 _call = _tessera.call
+_CONCAT = OPS["concat"]
 _SLICE, _INTEGER, _NEW = 0, 1, 2
 
 
@@ -137,12 +141,12 @@ def t(x):
 
 @row("slice.Tensor", how="view")
 def slice_(x, dim=0, start=None, end=None, step=1):
-    dim = _dim("slice", x, dim)
-    first, last, step = slice(start, end, step).indices(x.shape[dim])
+    dim, shape = _dim("slice", x, dim), x.shape
+    first, last, step = slice(start, end, step).indices(shape[dim])
     size = len(range(first, last, step))
-    if size == x.shape[dim] and step == 1:
+    if size == shape[dim] and step == 1:
         return alias(x)
-    items, strides = _whole(x), list(x.stride())
+    items, strides = [(_SLICE, 0, n, 1) for n in shape], list(x.stride())
     items[dim] = (_SLICE, first, size, step if size > 1 else 1)
     offset = x.storage_offset() + first * strides[dim]
     strides[dim] *= step
@@ -246,8 +250,8 @@ def as_strided(x, size, stride, storage_offset=None):
     if numbers.numel() and int(numbers.max()) >= base.size:
         raise RuntimeError(f"as_strided: element {int(numbers.max())} is beyond the {base.size} of {x!r}")
     step = Strided(numbers.reshape(-1).numpy(), list(size))
-    whole = wrap(base)
-    whole._cell = x._cell
+    whole = alias(x)
+    whole._view = None
     return wrap_view(whole, step.take(base), step, tuple(stride), first)
 
 
@@ -294,11 +298,12 @@ def slice_backward(grad, sizes, dim, start, end, step):
 
 # ---- joined ------------------------------------------------------------------------------------------------------
 
-def _common(op: str, tensors):
-    first = next((one for one in tensors if isinstance(one, Tensor)), None)
-    from ._operands import cast, operand
-    from ._dtypes import CODES
+def _common(op: str, tensors) -> list:
+    """The handles in one dtype."""
     kind = tensors[0].dtype
+    if all(type(one) is Tensor and one.dtype is kind for one in tensors):
+        return [settled(one) for one in tensors]
+    first = next((one for one in tensors if isinstance(one, Tensor)), None)
     for one in tensors[1:]:
         kind = torch.promote_types(kind, one.dtype)
     return [cast(settled(operand(op, one, first)), CODES[kind]) for one in tensors]
@@ -306,16 +311,14 @@ def _common(op: str, tensors):
 
 @row("cat.default")
 def cat(tensors, dim=0):
-    tensors = [one for one in tensors if not (one.ndim == 1 and one.numel() == 0)] or list(tensors[:1])
-    handles = _common("cat", tensors)
-    return wrap(_join("concat", handles, _dim("cat", tensors[0], dim)))
+    tensors = [one for one in tensors if one.ndim != 1 or one.numel()] or list(tensors[:1])
+    return wrap(_join(_CONCAT, _common("cat", tensors), _dim("cat", tensors[0], dim)))
 
 
-def _join(op: str, handles: list, dim: int):
-    from .._ops import MAX_OPERANDS
+def _join(op: int, handles: list, dim: int):
     while len(handles) > MAX_OPERANDS:
-        handles = [_call(OPS[op], tuple(handles[i:i + MAX_OPERANDS]), dims=[dim]) for i in range(0, len(handles), MAX_OPERANDS)]
-    return _call(OPS[op], tuple(handles), dims=[dim])
+        handles = [_call(op, tuple(handles[i:i + MAX_OPERANDS]), dims=[dim]) for i in range(0, len(handles), MAX_OPERANDS)]
+    return _call(op, tuple(handles), dims=[dim])
 
 
 @row("stack.default")

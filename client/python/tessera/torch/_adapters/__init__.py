@@ -7,7 +7,7 @@ ever, and a warning says that it is the CPU.
 
 from __future__ import annotations
 
-from . import _imports, accelerate, checkpoint, lightning, transformers
+from . import _imports, accelerate, checkpoint, lightning, torchvision, transformers
 
 
 def install() -> None:
@@ -15,6 +15,7 @@ def install() -> None:
     _imports.when_imported("transformers.training_args", transformers.install_training_arguments)
     _imports.when_imported("transformers.modeling_utils", transformers.install_models)
     _imports.when_imported("transformers.generation.utils", transformers.install_generation)
+    _imports.when_imported("torchvision.ops.roi_align", torchvision.install)
     _imports.when_imported("torch.distributed.checkpoint._state_dict_stager", checkpoint.install_stager)
     _imports.when_imported("torch.distributed.checkpoint.state_dict", checkpoint.install_state_dict)
     for package in ("lightning.pytorch", "pytorch_lightning"):
