@@ -90,6 +90,48 @@ TEST(SnapshotTest, AfterAnyFurtherEventsItIsAsIfAllHadBeenReplayed) {
   }
 }
 
+// A tenant whose bucket is full waits for as long after a restart as it would have.
+TEST(SnapshotTest, ATenantsShareIsAsFullAsItWas) {
+  const auto effects_of = [](Core& core, int64_t now_us, const Event& told) {
+    std::vector<std::string> texts;
+    core.Observe([&texts](const Effects& effects) {
+      for (const Effect& effect : effects) texts.push_back(ToText(effect));
+    });
+    Event event = told;
+    EXPECT_TRUE(core.Apply(now_us, event, nullptr).ok());
+    return texts;
+  };
+  Core core(StoryConfig(), nullptr);
+  WorkerJoinedEvent joined;
+  joined.worker = WorkerIndex(0);
+  joined.incarnation = 1;
+  joined.memory_bytes = 1 << 16;
+  effects_of(core, 0, joined);
+  effects_of(core, 0,
+             TenantsChangedEvent{{{.name = "t", .max_device_permille = 250, .max_detached_bytes = 512, .lanes = 2}}});
+  effects_of(core, 0, SessionOpenedEvent{SessionId(1), 42, "t", "c", 0});
+  effects_of(core, 0,
+             BatchEvent{SessionId(1), 1, {FullRecord(*Mesh::Make({1}, {}, {}), {8}, {Placement::Replicate()}, 1)}});
+  WorkerReportEvent report{WorkerIndex(0), 1, {}, {}};
+  CompletionReport& done = report.completions.emplace_back();
+  done.ordinal = Ordinal(core.machine().next_ordinal() - 1);
+  done.times = {1, 750'000'001, 750'000'000, 750'000'000};  // three quarters of a second: the share of three
+  effects_of(core, 0, report);
+  auto restored = std::move(Load(Save(core))->core);
+  EXPECT_EQ(Snapshot::Digest(*restored), Snapshot::Digest(core));
+  const BatchEvent next{SessionId(1), 2, {OpRecord(OpId::kNeg, {1}, 2)}};
+  for (Core* const one : {&core, restored.get()}) {
+    const uint64_t before = one->machine().next_ordinal();
+    effects_of(*one, 1'000'000, next);
+    EXPECT_EQ(one->machine().next_ordinal(), before) << "it waits: half a second of its work is left in the bucket";
+    effects_of(*one, 1'900'000, TickEvent{});
+    EXPECT_EQ(one->machine().next_ordinal(), before);
+    effects_of(*one, 2'100'000, TickEvent{});
+    EXPECT_EQ(one->machine().next_ordinal(), before + 1) << "it is paid for";
+  }
+  EXPECT_EQ(Snapshot::Digest(*restored), Snapshot::Digest(core));
+}
+
 TEST(SnapshotTest, ADigestTellsStatesApart) {
   EXPECT_NE(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 31)));
   EXPECT_EQ(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 30)));
