@@ -21,6 +21,10 @@ struct EnrolRequest {
   # Names and addresses by which others reach the worker.
   renews @5 :Bool;
   # The worker has its number, and is here.
+  formerEndsAtS @6 :Int64;
+  # Of one that renews: the end of the certificate that it has,
+  proof @7 :Text;
+  # and what it got with that. With both, its token may have expired, or be used up.
 }
 
 struct EnrolAnswer {
@@ -33,4 +37,6 @@ struct EnrolAnswer {
   index @3 :Int32;
   workersPort @4 :UInt16;
   # The port of the same host where workers join, with the certificate.
+  proof @5 :Text;
+  # The coordinator's word that the number has a certificate with that end: a secret of the worker.
 }

@@ -52,7 +52,16 @@ struct JournalEvent {
     # It is told to end; workerLost follows when it has.
     committed @24 :UInt64;
     # No event of the machine's: so many events, from the first on, are on the disk. A log at the level `disk` has it.
+    joinTokenUsed @25 :JoinTokenUse;
+    joinTokenForgotten @26 :Text;
+    # The id of a token that the tenants file has no more.
   }
+}
+
+struct JoinTokenUse {
+  token @0 :Text;
+  # Its id. The token itself is never here.
+  worker @1 :Int32;
 }
 
 struct Evicted {

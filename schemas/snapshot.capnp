@@ -62,7 +62,14 @@ struct SnapshotPart {
     # The last part: how many were before it.
     publications @26 :List(SnapshotPublication);
     publishers @27 :List(SnapshotPublisher);
+    joinTokens @28 :List(SnapshotJoinToken);
   }
+}
+
+struct SnapshotJoinToken {
+  id @0 :Text;
+  workers @1 :List(Int32);
+  # The numbers for which it is used.
 }
 
 struct SnapshotHeader {

@@ -43,6 +43,7 @@ Command AddOpsCommand(CLI::App& app);
 Command AddCertsCommand(CLI::App& app);
 Command AddRunCommand(CLI::App& app);
 Command AddKeepCommand(CLI::App& app);
+Command AddJoinTokenCommand(CLI::App& app);
 Command AddPublishedCommand(CLI::App& app);
 Command AddUnpublishCommand(CLI::App& app);
 Command AddUpgradeCommand(CLI::App& app);

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
       tessera::AddCordonCommand(app),  tessera::AddUncordonCommand(app),   tessera::AddDrainCommand(app),
       tessera::AddAuditCommand(app),   tessera::AddUsageCommand(app),      tessera::AddTopCommand(app),
       tessera::AddKeepCommand(app),    tessera::AddPublishedCommand(app),  tessera::AddUnpublishCommand(app),
-      tessera::AddUpgradeCommand(app)};
+      tessera::AddUpgradeCommand(app), tessera::AddJoinTokenCommand(app)};
   if (const std::string why = argc > 1 ? CheckFirstWord(app, commands, argv[1]) : ""; !why.empty()) {
     return tessera::Failed(absl::InvalidArgumentError(why));
   }

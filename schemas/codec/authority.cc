@@ -10,9 +10,11 @@
 
 #include <openssl/bio.h>
 #include <openssl/bn.h>
+#include <openssl/crypto.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
@@ -24,6 +26,12 @@
 
 namespace tessera {
 namespace {
+
+std::string HexOf(const unsigned char* bytes, unsigned int count) {
+  std::string text;
+  for (unsigned int i = 0; i < count; ++i) absl::StrAppend(&text, absl::Hex(bytes[i], absl::kZeroPad2));
+  return text;
+}
 
 constexpr std::time_t kDaySeconds = 86400;
 
@@ -258,11 +266,7 @@ std::string PinOf(const X509& certificate) {
   const bool is_made = bytes > 0 && EVP_Digest(encoded, static_cast<size_t>(bytes), digest.data(), &digest_bytes,
                                                EVP_sha256(), nullptr) == 1;
   OPENSSL_free(encoded);
-  std::string pin(kPinScheme);
-  for (unsigned int i = 0; is_made && i < digest_bytes; ++i) {
-    absl::StrAppend(&pin, absl::Hex(digest[i], absl::kZeroPad2));
-  }
-  return pin;
+  return StrCat(kPinScheme, HexOf(digest.data(), is_made ? digest_bytes : 0));
 }
 
 absl::StatusOr<std::string> PinOf(const std::string& pem) {
@@ -277,6 +281,26 @@ bool IsPin(std::string_view text) {
   if (text.substr(0, kPinScheme.size()) != kPinScheme) return false;
   text.remove_prefix(kPinScheme.size());
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string WordOf(const SignedKey& authority, std::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int bytes = 0;
+  HMAC(EVP_sha256(), authority.key.data(), static_cast<int>(authority.key.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), &bytes);
+  return HexOf(digest.data(), bytes);
+}
+
+bool IsWordOf(const SignedKey& authority, std::string_view text, std::string_view word) {
+  const std::string right = WordOf(authority, text);
+  return word.size() == right.size() && CRYPTO_memcmp(word.data(), right.data(), right.size()) == 0;
+}
+
+std::string Sha256Hex(std::string_view text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int bytes = 0;
+  EVP_Digest(text.data(), text.size(), digest.data(), &bytes, EVP_sha256(), nullptr);
+  return HexOf(digest.data(), bytes);
 }
 
 std::string DateText(std::time_t time) {

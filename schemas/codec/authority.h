@@ -68,6 +68,14 @@ std::string PinOf(const x509_st& certificate);
 // Whether the text could be a pin.
 bool IsPin(std::string_view text);
 
+// The authority's word for a text: 64 digits in hex that nobody makes without its key (HMAC-SHA256). IsWordOf takes as
+// long whatever it is given.
+std::string WordOf(const SignedKey& authority, std::string_view text);
+bool IsWordOf(const SignedKey& authority, std::string_view text, std::string_view word);
+
+// In hex; of a token, as a tenants file has it.
+std::string Sha256Hex(std::string_view text);
+
 // "2026-11-27 16:58 UTC", for messages about certificates.
 std::string DateText(std::time_t time);
 

@@ -263,6 +263,16 @@ struct TenantEvictedEvent {
   std::string tenant;
   std::string reason;
 };
+// A number of a worker for which a join token is used from now on: its holder may come back under it, and a token with
+// `uses` is good for so many numbers. By the token's id.
+struct JoinTokenUsedEvent {
+  std::string token;
+  WorkerIndex worker;
+};
+// The tenants file has the token no more.
+struct JoinTokenForgottenEvent {
+  std::string token;
+};
 struct WorkerHeardEvent {
   WorkerIndex worker;
   bool is_at_work = false;  // its device computed or copied since it was heard last
@@ -278,9 +288,10 @@ struct TickEvent {};
 // The machine had more to take up than it does at a time (StateMachine::has_more), and now is its next turn.
 struct ContinuedEvent {};
 
-using Event = std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent,
-                           SessionResumedEvent, BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent,
-                           WorkerReportEvent, TickEvent, ContinuedEvent, TenantsChangedEvent, SessionChargedEvent,
-                           TenantEvictedEvent, WorkerAdmitsEvent, WorkerDrainedEvent>;
+using Event =
+    std::variant<StartedEvent, SessionOpenedEvent, SessionClosedEvent, ConnectionLostEvent, SessionResumedEvent,
+                 BatchEvent, WorkerJoinedEvent, WorkerLostEvent, WorkerHeardEvent, WorkerReportEvent, TickEvent,
+                 ContinuedEvent, TenantsChangedEvent, SessionChargedEvent, TenantEvictedEvent, WorkerAdmitsEvent,
+                 WorkerDrainedEvent, JoinTokenUsedEvent, JoinTokenForgottenEvent>;
 
 }  // namespace tessera

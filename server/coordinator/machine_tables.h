@@ -31,6 +31,9 @@
 
 namespace tessera {
 
+// By the id of a join token with `uses`: the workers' numbers for which it is used.
+using JoinTokenUses = std::map<std::string, std::set<WorkerIndex>>;
+
 class MachineTables {
  protected:
   // `give_back` gets a buffer that nobody refers to any more.
@@ -65,6 +68,7 @@ class MachineTables {
   bool has_lost_ = false;  // some worker was lost
   bool rejoined_ = false;  // some worker number was used again
   TenantTable tenants_;
+  JoinTokenUses join_token_uses_;
   FairTurns turns_;
   SessionId turn_;              // whose turn it is; 0: nobody's
   int32_t gate_ = 0;            // of FairTurns: what blocks it

@@ -47,6 +47,7 @@ class StateMachine final : private MachineTables {
   const MemoryMap& memory() const { return memory_; }
   const Metrics& metrics() const { return metrics_; }
   const TenantTable& tenants() const { return tenants_; }
+  const JoinTokenUses& join_token_uses() const { return join_token_uses_; }
   const FairTurns& turns() const { return turns_; }
   int64_t QueuedBy(const TenantEntry& tenant) const;  // records of all its sessions, as they count in their queues
   const PublicationTable& publications() const { return publications_; }
@@ -86,13 +87,14 @@ class StateMachine final : private MachineTables {
   void EndTransfers(SessionEntry& session);
   void CloseTicketOf(TicketId id, TicketEntry& ticket);
   void EndScopeIfDone(SessionEntry& session, uint64_t scope);
-
   // workers.cc
   void On(const WorkerJoinedEvent& event);
   void On(const WorkerLostEvent& event);
   void On(const WorkerHeardEvent& event);
   void On(const WorkerAdmitsEvent& event);
   void On(const WorkerDrainedEvent& event);
+  void On(const JoinTokenUsedEvent& event);
+  void On(const JoinTokenForgottenEvent& event);
   void LoseWorker(WorkerIndex worker, const std::string& reason);
   void DropRejoined(std::vector<InstanceWait>& waits) const;  // of processes that a later one of their number replaced
   bool IsDead(WorkerIndex worker) const;
@@ -133,7 +135,6 @@ class StateMachine final : private MachineTables {
                         const absl::Status& why);
   void EndBeyondDetached(const TenantEntry& tenant);  // sessions without a client, the first to lose it first
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
-
   // intake.cc: records in session order, as far as limits let them. `taken` counts those that it took from the front.
   Progress Take(SessionEntry& session, size_t& taken);
   Progress TakeRecord(SessionEntry& session, UploadRecord& record);
@@ -274,7 +275,6 @@ class StateMachine final : private MachineTables {
   Lane LaneForRead(SessionEntry& session, const TensorEntry& tensor) const;
   uint8_t ChooseStream(OpEntry& op, StreamId stream, std::vector<InstanceWait>& waits, CollectWaits collect);
   int64_t QuietPlace(absl::Span<const WorkerIndex> workers, int64_t bytes);  // for a light op; 0 where there is none
-
   // completion.cc: what workers say.
   void On(const WorkerReportEvent& event);
   void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);

@@ -180,6 +180,10 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   for (TicketId id : open) TransferDone(lost, {id, cause});
 }
 
+void StateMachine::On(const JoinTokenUsedEvent& event) { join_token_uses_[event.token].insert(event.worker); }
+
+void StateMachine::On(const JoinTokenForgottenEvent& event) { join_token_uses_.erase(event.token); }
+
 bool StateMachine::IsDead(WorkerIndex worker) const {
   const auto found = workers_.find(worker);
   return found != workers_.end() && found->second.state == WorkerState::kDead;

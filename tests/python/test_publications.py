@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +86,51 @@ def test_it_outlives_its_session_and_readers_keep_the_former_version(pool):
         assert used(pool)["a"] > 0, "charged to its tenant until readers let go"
         del first, second
         wait_until(lambda: used(pool)["a"] == 0)
+
+
+def test_an_attach_in_the_middle_of_an_unpublish_has_all_or_nothing(pool):
+    """Two readers attach while the publisher publishes and takes back, as fast as each can."""
+    ended, seen, faults = threading.Event(), {"attached": 0, "absent": 0}, []
+
+    def read(number):
+        with pool.connect("b-token") as b:
+            while not ended.is_set():
+                try:
+                    weights = b.attach("a/fleeting")
+                except ts.NotFoundError as error:
+                    seen["absent"] += 1
+                    if 'no publication "a/fleeting" is there' not in str(error):
+                        faults.append(str(error))
+                    continue
+                except ts.TesseraError as error:
+                    faults.append(str(error))
+                    continue
+                seen["attached"] += 1
+                first = float(weights["w"][0])
+                w, twice = weights["w"].full_tensor(), (weights["twice"] * 1).full_tensor()
+                if not (np.array_equal(w, first + np.arange(1024, dtype=np.float32)) and np.array_equal(twice, 2 * w)):
+                    faults.append(f"reader {number}: version {weights.version}: {w[:2]} {twice[:2]}")
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(2)]
+    with pool.connect("a-token") as a:
+        for reader in readers:
+            reader.start()
+        try:
+            deadline, version = time.monotonic() + 60, 0
+            while not faults and (version < 40 or min(seen.values()) < 20):
+                assert time.monotonic() < deadline, seen
+                w = numbers(a, start=version % 1000)
+                version = a.publish({"w": w, "twice": w + w}, "a/fleeting", readers=["b"])
+                a.unpublish("a/fleeting")
+        finally:
+            ended.set()
+            for reader in readers:
+                reader.join()
+        assert not faults, faults[:3]
+        with pytest.raises(ts.NotFoundError):
+            a.unpublish("a/fleeting")
+        del w
+    wait_until(lambda: used(pool) == {"a": 0, "b": 0})
 
 
 def test_foreign_names_answer_as_absent_ones(pool):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,34 @@ def test_a_full_disk_and_a_broken_one_cost_no_tensor(tmp_path):
             away.full_tensor()
         for tensor, array in [*zip(held, kept), *zip(more, kept)]:
             np.testing.assert_array_equal(tensor.full_tensor(), array)
+
+
+def test_a_folder_that_vanishes_under_a_living_worker_costs_no_tensor(tmp_path):
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    kept = arrays(24)
+    with ts.local_cluster(workers=2, memory="32MiB", spill=folder, coordinator_flags=["--spill-retry=0.2"]) as cluster, cluster.connect() as session:
+        mesh = session.init_device_mesh((2,))
+
+        def upload(some):
+            return [session.distribute_tensor(array, mesh, [ts.Shard(0)]).wait() for array in some]
+
+        def same(tensors):
+            return all(np.array_equal(tensor.full_tensor(), array) for tensor, array in zip(tensors, kept))
+
+        folder.rmdir()                                        # before a file was made there
+        held = upload(kept[:7])
+        with pytest.raises(ts.ResourceExhaustedError, match="worker [01] could not write a file for others' tensors"):
+            upload(kept[7:9])
+        assert same(held) and states(session)["spilled"] == 0
+        assert f"a file in {folder}: No such file or directory" in cluster.log_tail(0) + cluster.log_tail(1)
+        folder.mkdir()
+        time.sleep(0.3)                                       # until it is tried again
+        held += upload(kept[7:16])
+        assert states(session)["spilled"] >= 8
+        shutil.rmtree(folder)                                 # its file has no name, and stays
+        held += upload(kept[16:])
+        assert states(session)["spilled"] >= 16 and same(held)
 
 
 def test_a_disk_that_hangs_holds_up_who_waits_for_it_alone(tmp_path):

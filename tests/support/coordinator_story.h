@@ -97,6 +97,8 @@ inline GivenNumbers TellStory(unsigned seed, int steps, const std::function<void
   apply(ConnectionLostEvent{SessionId(1), 1});
   apply(SessionResumedEvent{SessionId(1), Returning::kSameClient, 2});
   apply(ConnectionLostEvent{SessionId(1), 1});  // of the former one
+  for (const int worker : {0, 2}) apply(JoinTokenUsedEvent{"racks", WorkerIndex(worker)});
+  apply(JoinTokenUsedEvent{"spare", WorkerIndex(1)});
   uint64_t next_handle = 10;
   uint64_t batches = 0;
   for (int step = 0; step < steps; ++step) {
@@ -125,6 +127,7 @@ inline GivenNumbers TellStory(unsigned seed, int steps, const std::function<void
       apply(step >= steps * 3 / 4 ? Event(WorkerLostEvent{WorkerIndex(2), 3, "killed"}) : Event(TickEvent{}));
     }
   }
+  apply(JoinTokenForgottenEvent{"spare"});
   apply(SessionClosedEvent{SessionId(1)});
   return machine.given();
 }

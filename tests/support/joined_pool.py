@@ -54,11 +54,11 @@ class JoinedPool:
         pins = [] if any(str(flag).startswith("--tls-ca") for flag in flags) else [f"--ca-pin={pin or self.pin}"]
         return list(map(str, [program("worker"), f"--join={address or self.address}", *pins, "--memory=64MiB", *flags]))
 
-    def join(self, *flags, **options):
+    def join(self, *flags, token=TOKENS["TESSERA_JOIN_TOKEN"], **options):
         """Starts a worker; its log is that of its number among those that were started."""
         log_path = self.folder / f"worker{len(self.workers)}.log"
         with open(log_path, "wb") as log:
-            self.workers.append(subprocess.Popen(self.command(*flags, **options), env={**os.environ, "TESSERA_JOIN_TOKEN": TOKENS["TESSERA_JOIN_TOKEN"]},
+            self.workers.append(subprocess.Popen(self.command(*flags, **options), env={**os.environ, "TESSERA_JOIN_TOKEN": token},
                                                  stdout=log, stderr=log))
         return self.workers[-1]
 

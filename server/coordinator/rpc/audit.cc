@@ -13,6 +13,7 @@
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
+#include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -231,7 +232,7 @@ bool Audit::Write(const std::deque<Timed>& batch) {
 }
 
 void Audit::Complain(const std::string& why) {
-  const int64_t now_ms = NowMs();
+  const int64_t now_ms = MonotonicNs() / 1'000'000;
   if (complaint_ms_ != 0 && now_ms - complaint_ms_ < kComplaintMs) return;
   complaint_ms_ = now_ms;
   spdlog::error("audit: entries are lost, {} so far: {}", dropped_.load(), why);

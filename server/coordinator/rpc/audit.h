@@ -94,8 +94,8 @@ class Audit {
   bool is_ending_ = false;
   bool has_ended_ = false;
   int64_t refusal_second_ = 0;
-  int refusals_ = 0;  // in that second
-  int64_t complaint_ms_ = 0;
+  int refusals_ = 0;          // in that second
+  int64_t complaint_ms_ = 0;  // by the steady clock; 0: there was none
   std::thread thread_;
 };
 

@@ -27,6 +27,11 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& file) 
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
+// What the authority's word says that a worker shows when it renews its certificate.
+std::string RenewalOf(WorkerIndex index, std::time_t ends_at) {
+  return StrCat("tessera renewal: worker ", index.value, " has a certificate until ", static_cast<int64_t>(ends_at));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Enroller>> Enroller::Make(const EnrolOptions& options, const TlsFiles& tls) {
@@ -62,8 +67,8 @@ absl::Status Enroller::CheckHosts(const std::vector<std::string>& hosts) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<WorkerIndex> Enroller::TakeIndex(IsHere is_here, const Request& request, int64_t now_ms) {
-  std::erase_if(kept_, [&](const auto& kept) { return kept.second < now_ms || is_here(kept.first); });
+absl::StatusOr<WorkerIndex> Enroller::TakeIndex(const Numbers& numbers, const Request& request, int64_t now_ms) {
+  std::erase_if(kept_, [&](const auto& kept) { return kept.second < now_ms || numbers.is_here(kept.first); });
   if (request.index >= options_.max_workers) {
     return absl::ResourceExhaustedError(StrCat("enroll: worker ", request.index, " is more than --max-workers ",
                                                options_.max_workers, " of the coordinator: 0 to ",
@@ -71,20 +76,24 @@ absl::StatusOr<WorkerIndex> Enroller::TakeIndex(IsHere is_here, const Request& r
   }
   if (request.index >= 0) {
     const WorkerIndex wanted(request.index);
-    if (!request.renews && is_here(wanted)) {
+    if (!request.renews && numbers.is_here(wanted)) {
       return absl::AlreadyExistsError(StrCat("enroll: worker ", request.index, " is here already; two processes claim ",
                                              "the number: give each its own --index, or none"));
     }
     return wanted;
   }
+  const auto is_taken = [&](WorkerIndex index) { return numbers.is_here(index) || kept_.contains(index); };
+  for (const WorkerIndex former : numbers.former) {
+    if (!is_taken(former) && former.value < options_.max_workers) return former;
+  }
   WorkerIndex free(options_.first_number);
-  while (is_here(free) || kept_.contains(free)) ++free.value;
+  while (is_taken(free)) ++free.value;
   if (free.value < options_.max_workers) return free;
   return absl::ResourceExhaustedError(StrCat(
       "enroll: the coordinator has all the workers that it may have (--max-workers ", options_.max_workers, ")"));
 }
 
-absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(IsHere is_here, const Request& request, int64_t now_ms) {
+absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(const Numbers& numbers, const Request& request, int64_t now_ms) {
   TESSERA_RETURN_IF_ERROR(CheckHosts(request.hosts));
   if (request.key_request.size() > kMaxKeyRequest) {
     return absl::InvalidArgumentError(StrCat("enroll: a key's request of ", request.key_request.size(), " bytes"));
@@ -92,7 +101,10 @@ absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(IsHere is_here, const Reques
   if (request.renews && request.index < 0) {
     return absl::InvalidArgumentError("enroll: a worker that renews its certificate says its number");
   }
-  TESSERA_ASSIGN_OR_RETURN(const WorkerIndex index, TakeIndex(is_here, request, now_ms));
+  TESSERA_ASSIGN_OR_RETURN(const WorkerIndex index, TakeIndex(numbers, request, now_ms));
+  if (const absl::Status status = numbers.check(index); !status.ok()) {
+    return absl::Status(status.code(), StrCat("enroll: ", StdView(status.message())));
+  }
   const std::time_t now = std::time(nullptr);
   const std::time_t ends_at = now + static_cast<std::time_t>(options_.leaf_lifetime_s);
   auto certificate = SignKeyRequest(
@@ -102,7 +114,11 @@ absl::StatusOr<Enroller::Enrolled> Enroller::Enroll(IsHere is_here, const Reques
     return absl::Status(certificate.status().code(), StrCat("enroll: ", StdView(certificate.status().message())));
   }
   if (request.index < 0) kept_[index] = now_ms + kKeptForMs;
-  return Enrolled{*std::move(certificate), ends_at, index};
+  return Enrolled{*std::move(certificate), ends_at, index, WordOf(authority_, RenewalOf(index, ends_at))};
+}
+
+bool Enroller::IsProof(WorkerIndex index, std::time_t ends_at, std::string_view proof, std::time_t now) const {
+  return IsWordOf(authority_, RenewalOf(index, ends_at), proof) && now < ends_at;
 }
 
 }  // namespace tessera

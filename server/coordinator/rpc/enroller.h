@@ -4,20 +4,23 @@
 // joins. Not the joining itself (hub.h), and not the checks of tokens (tenants_edge.h).
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto enroller, Enroller::Make({.ca_key = "ca.key"}, tls));
-//   const auto is_here = [&hub](WorkerIndex index) { return hub.IsHere(index); };
-//   enroller->Enroll(is_here, {-1, key_request, {"10.0.0.7", "node7"}, false}, now_ms)   // certificate, number 3
+//   const Enroller::Numbers numbers{.is_here = [&hub](WorkerIndex index) { return hub.IsHere(index); }};
+//   enroller->Enroll(numbers, {-1, key_request, {"10.0.0.7", "node7"}, false}, now_ms)   // certificate, number 3
 //
 // A certificate is of the unit "tessera-worker" and ends after leaf_lifetime, so the worker asks again before that. It
-// is for the hosts that the worker names, if --join-names lets it have them all.
+// is for the hosts that the worker names, if --join-names lets it have them all. With it comes a proof for the next
+// time: a worker whose certificate has not ended has it renewed also when its token is over by then.
 
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schemas/codec/authority.h"
@@ -46,16 +49,27 @@ class Enroller {
     std::string certificate;
     std::time_t ends_at = 0;
     WorkerIndex index{0};
+    std::string proof;
+  };
+  // What is known of numbers elsewhere. `is_here` tells whether a worker that lives, or is joining, has one; `former`
+  // are those that the asking worker's token is used for, which a worker gets first that asks for none; `check` says of
+  // the one that it is to have whether its token is good for that.
+  struct Numbers {
+    std::function<bool(WorkerIndex)> is_here;
+    std::set<WorkerIndex> former = {};
+    std::function<absl::Status(WorkerIndex)> check = [](WorkerIndex) { return absl::OkStatus(); };
   };
 
   // NotFound, FailedPrecondition: the CA's files can't be read, or don't belong together.
   static absl::StatusOr<std::unique_ptr<Enroller>> Make(const EnrolOptions& options, const TlsFiles& tls);
 
   // InvalidArgument for a wrong request, PermissionDenied for a name that it may not have, AlreadyExists for a number
-  // that a living worker has, ResourceExhausted where there is none left. `is_here` tells of a number whether a worker
-  // that lives, or is joining, has it. `now_ms` is of a clock that never goes back.
-  using IsHere = absl::FunctionRef<bool(WorkerIndex)>;
-  absl::StatusOr<Enrolled> Enroll(IsHere is_here, const Request& request, int64_t now_ms);
+  // that a living worker has, ResourceExhausted where there is none left, and what `check` says. `now_ms` is of a clock
+  // that never goes back.
+  absl::StatusOr<Enrolled> Enroll(const Numbers& numbers, const Request& request, int64_t now_ms);
+
+  // Whether the proof came with the number's certificate of that end, which is not over. In constant time.
+  bool IsProof(WorkerIndex index, std::time_t ends_at, std::string_view proof, std::time_t now) const;
 
   // A worker has begun to join under the number (is_here() says so): it is kept for nobody any more.
   void Joined(WorkerIndex index) { kept_.erase(index); }
@@ -68,7 +82,7 @@ class Enroller {
   Enroller(EnrolOptions options, SignedKey authority)
       : options_(std::move(options)), authority_(std::move(authority)) {}
   absl::Status CheckHosts(const std::vector<std::string>& hosts) const;
-  absl::StatusOr<WorkerIndex> TakeIndex(IsHere is_here, const Request& request, int64_t now_ms);
+  absl::StatusOr<WorkerIndex> TakeIndex(const Numbers& numbers, const Request& request, int64_t now_ms);
 
   const EnrolOptions options_;
   const SignedKey authority_;

@@ -285,9 +285,15 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     if (door_ == Door::kClients)
       Forbid("join: this address is for clients; workers have another one (--listen-workers)");
     Require(CheckVersion("join", hello.getProtocolVersion()));
-    HolderOf("join", hub_.tenants_edge().WorkerOf(TextOf(hello.getJoinToken())));
+    // A worker that goes on is known by its number, its process and how far it has come.
+    const TokenEnd end = hello.hasAgain() ? TokenEnd::kIsNoMatter : TokenEnd::kCounts;
+    const TokenEntry token = HolderOf("join", hub_.tenants_edge().WorkerOf(TextOf(hello.getJoinToken()), end));
     auto event = DecodeWorkerHello(hello);
     Require(event.status());
+    if (!hello.hasAgain()) {
+      if (event->worker.value < 0) event->worker = hub_.FreeNumberFor(token);
+      Require(Prefixed("join: ", hub_.CheckJoinToken(token, event->worker)));
+    }
     // The pid in the worker's hello may be a number of another PID namespace, and somebody else's here.
     if (peer_.pid == 0) spdlog::info("a worker joins from elsewhere ({}), as pid {} there", peer_.text, event->pid);
     event->pid = peer_.pid;
@@ -298,6 +304,7 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
                             params.getWorker())
                       : hub_.JoinWorker(*std::move(event), params.getWorker());
     Require(joined.status());
+    if (!hello.hasAgain()) hub_.UseJoinToken(token, joined->worker);
     if (enroller_ != nullptr) enroller_->Joined(joined->worker);
     Admit();
     hub_.Record(
@@ -320,7 +327,12 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     verb_ = "enroll";
     TakeTry();
     Require(CheckVersion("enroll", asked.getProtocolVersion()));
-    HolderOf("enroll", hub_.tenants_edge().WorkerOf(TextOf(asked.getJoinToken())));
+    const bool has_proof = asked.getRenews() && enroller_ != nullptr &&
+                           enroller_->IsProof(WorkerIndex(asked.getIndex()), asked.getFormerEndsAtS(),
+                                              TextOf(asked.getProof()), std::time(nullptr));
+    const TokenEntry token =
+        HolderOf("enroll", hub_.tenants_edge().WorkerOf(TextOf(asked.getJoinToken()),
+                                                        has_proof ? TokenEnd::kIsNoMatter : TokenEnd::kCounts));
     if (enroller_ == nullptr) {
       Require(absl::FailedPreconditionError(
           "enroll: this coordinator signs no certificates: it needs --ca-key (tessera up --listen tls://... has it); "
@@ -328,9 +340,13 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     }
     Enroller::Request request{asked.getIndex(), TextOf(asked.getKeyRequest()), {}, asked.getRenews()};
     for (const auto host : asked.getHosts()) request.hosts.push_back(TextOf(host));
-    auto enrolled =
-        enroller_->Enroll([this](WorkerIndex index) { return hub_.IsHere(index); }, request, MonotonicNs() / 1'000'000);
+    const Enroller::Numbers numbers{
+        .is_here = [this](WorkerIndex index) { return hub_.IsHere(index); },
+        .former = hub_.JoinTokenUsesOf(token),
+        .check = [&](WorkerIndex index) { return has_proof ? absl::OkStatus() : hub_.CheckJoinToken(token, index); }};
+    auto enrolled = enroller_->Enroll(numbers, request, MonotonicNs() / 1'000'000);
     Require(enrolled.status());
+    if (!has_proof) hub_.UseJoinToken(token, enrolled->index);
     hub_.Record(
         {"enroll", holder_.tenant, holder_.id, 0, StrCat("worker ", enrolled->index.value), "allowed", peer_.text});
     spdlog::info("worker {} {} from {}", enrolled->index.value,
@@ -341,7 +357,8 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
     answer.setNowS(std::time(nullptr));
     answer.setIndex(enrolled->index.value);
     answer.setWorkersPort(static_cast<uint16_t>(enroller_->workers_port()));
-    return kj::READY_NOW;
+    answer.setProof(enrolled->proof.c_str());
+    return hub_.WhenCommitted();
   }
 
  private:
@@ -362,6 +379,9 @@ class GatewayServer final : public wire::Gateway::Server, public wire::Enrolment
       hub_.Record({verb_, holder_.tenant, holder_.id, 0, peer_.text, "refused", std::string(status.message())});
     }
     ThrowIfError(status);
+  }
+  static absl::Status Prefixed(std::string_view what, const absl::Status& status) {
+    return status.ok() ? status : WithMessage(status, StrCat(what, StdView(status.message())));
   }
   void Forbid(const char* why) { Require(absl::PermissionDeniedError(why)); }
   TokenEntry HolderOf(std::string_view what, absl::StatusOr<TokenEntry> token) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,13 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   };
   // A worker that lives, or has begun to join, has the number.
   bool IsHere(WorkerIndex worker) const;
+  // The numbers for which the join token is used, and whether it is good for this one: PermissionDenied where all its
+  // uses are for others. UseJoinToken takes one of them for the number, unless it has one.
+  std::set<WorkerIndex> JoinTokenUsesOf(const TokenEntry& token) const;
+  absl::Status CheckJoinToken(const TokenEntry& token, WorkerIndex worker) const;
+  void UseJoinToken(const TokenEntry& token, WorkerIndex worker);
+  // One that is nobody's: such for which its token is used come first.
+  WorkerIndex FreeNumberFor(const TokenEntry& token) const;
   // It takes part when its link is there.
   absl::StatusOr<Joined> JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client);
   // A worker whose coordinator was another process goes on with this one. FailedPrecondition where that worker is not

@@ -200,10 +200,6 @@ bool Hub::IsHere(WorkerIndex worker) const {
 
 absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
   if (is_stopping_) return absl::UnavailableError("join: the coordinator is being stopped");
-  if (event.worker.value < 0) {
-    event.worker = WorkerIndex(0);
-    while (IsHere(event.worker)) ++event.worker.value;
-  }
   if (IsHere(event.worker)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }

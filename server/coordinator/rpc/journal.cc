@@ -131,6 +131,12 @@ struct EventWriter {
     drained.setIncarnation(e.incarnation);
     drained.setReason(e.reason.c_str());
   }
+  void operator()(const JoinTokenUsedEvent& e) {
+    auto used = out.initJoinTokenUsed();
+    used.setToken(e.token.c_str());
+    used.setWorker(e.worker.value);
+  }
+  void operator()(const JoinTokenForgottenEvent& e) { out.setJoinTokenForgotten(e.token.c_str()); }
 };
 
 absl::StatusOr<Event> DecodeJoined(wire::WorkerJoined::Reader joined) {
@@ -239,6 +245,14 @@ absl::StatusOr<Event> DecodeEvent(Journal::Reader reader) {
       auto e = reader.getWorkerDrained();
       return WorkerDrainedEvent{WorkerIndex(e.getIndex()), e.getIncarnation(), TextOf(e.getReason())};
     }
+    case Journal::JOIN_TOKEN_USED: {
+      auto e = reader.getJoinTokenUsed();
+      if (e.getWorker() < 0 || e.getWorker() >= kMaxMeshSize) {
+        return absl::InvalidArgumentError(StrCat("journal: a join token was used for worker ", e.getWorker()));
+      }
+      return JoinTokenUsedEvent{TextOf(e.getToken()), WorkerIndex(e.getWorker())};
+    }
+    case Journal::JOIN_TOKEN_FORGOTTEN: return JoinTokenForgottenEvent{TextOf(reader.getJoinTokenForgotten())};
     case Journal::CONNECTION_LOST:
     case Journal::SESSION_RESUMED:
     case Journal::SESSION_WENT_ON:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include <capnp/serialize-packed.h>
@@ -78,6 +79,7 @@ absl::Status Snapshot::Decoder::TakeTable(Part::Reader part) {
       machine_->tenants_.Recount();
       return absl::OkStatus();
     case Part::WORKERS: return Workers(part.getWorkers());
+    case Part::JOIN_TOKENS: return JoinTokens(part.getJoinTokens());
     case Part::LAYOUTS: return Layouts(part.getLayouts());
     case Part::GROUPS: return Groups(part.getGroups());
     case Part::MEASURED: return Measured(part.getMeasured());
@@ -159,6 +161,14 @@ absl::Status Snapshot::Decoder::Tenants(Rows<wire::SnapshotTenant> rows) {
     tenant.share.level_ticks_ = in.getShareTicks();
     tenant.share.at_us_ = in.getShareAtUs();
     ReadList(in.getUsedBytes(), tenant.used_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Snapshot::Decoder::JoinTokens(Rows<wire::SnapshotJoinToken> rows) {
+  for (const auto in : rows) {
+    std::set<WorkerIndex>& used_for = machine_->join_token_uses_[TextOf(in.getId())];
+    for (const int32_t worker : in.getWorkers()) used_for.insert(WorkerIndex(worker));
   }
   return absl::OkStatus();
 }

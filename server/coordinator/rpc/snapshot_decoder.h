@@ -43,6 +43,7 @@ class Snapshot::Decoder {
   absl::Status Numbers(wire::SnapshotNumbers::Reader in);
   absl::Status Tenants(Rows<wire::SnapshotTenant> rows);
   absl::Status Workers(Rows<wire::SnapshotWorker> rows);
+  absl::Status JoinTokens(Rows<wire::SnapshotJoinToken> rows);
   absl::Status Layouts(Rows<wire::SnapshotLayout> rows);
   absl::Status Groups(capnp::List<capnp::List<int32_t>>::Reader rows);
   absl::Status Measured(Rows<wire::SnapshotMeasured> rows);

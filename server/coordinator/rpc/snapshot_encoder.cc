@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <capnp/serialize-packed.h>
 #include <kj/io.h>
@@ -71,6 +72,7 @@ void Snapshot::Encoder::Machine() {
   Numbers();
   Tenants();
   Workers();
+  JoinTokens();
   Shared();
   Buffers();
   Tensors();
@@ -280,6 +282,16 @@ void Snapshot::Encoder::Workers() {
         out.setNewestAdmitted(worker.newest_admitted.value);
         out.setSpilledBytes(worker.spilled_bytes);
         out.setSpillFailedUs(worker.spill_failed_us);
+      });
+}
+
+void Snapshot::Encoder::JoinTokens() {
+  Table(
+      machine_.join_token_uses_, [](Part::Builder part, unsigned n) { return part.initJoinTokens(n); },
+      [](const auto& item, wire::SnapshotJoinToken::Builder out) {
+        out.setId(Text(item.first));
+        const std::vector<WorkerIndex> workers(item.second.begin(), item.second.end());
+        FillIds(workers, [&](unsigned n) { return out.initWorkers(n); });
       });
 }
 

@@ -64,6 +64,7 @@ class Snapshot::Encoder {
   void Numbers();
   void Tenants();
   void Workers();
+  void JoinTokens();
   void Shared();
   void Buffers();
   void Tensors();

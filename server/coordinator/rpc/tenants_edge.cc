@@ -21,23 +21,28 @@ TenantsEdge::TenantsEdge(const CoordinatorOptions& options)
 
 void TenantsEdge::Change(std::vector<TokenEntry> tokens) { tokens_ = TokenTable(std::move(tokens)); }
 
-absl::StatusOr<TokenEntry> TenantsEdge::Find(const std::string& token) const {
+absl::StatusOr<TokenEntry> TenantsEdge::Find(const std::string& token, TokenEnd end) const {
   const int64_t now_s = std::time(nullptr);
-  const auto own = own_.Find(token, now_s), other = tokens_.Find(token, now_s);  // both, whichever it is
+  const auto own = own_.Find(token, now_s, end), other = tokens_.Find(token, now_s, end);  // both, whichever it is
   TESSERA_ASSIGN_OR_RETURN(const TokenEntry* const found, own.ok() ? own : other);
   return *found;
 }
 
 absl::StatusOr<TokenEntry> TenantsEdge::ClientOf(const std::string& token) const {
-  TESSERA_ASSIGN_OR_RETURN(TokenEntry found, Find(token));
+  TESSERA_ASSIGN_OR_RETURN(TokenEntry found, Find(token, TokenEnd::kCounts));
   if (found.role == TokenRole::kClient || found.role == TokenRole::kAdmin) return found;
   return absl::UnauthenticatedError("the token is wrong");
 }
 
-absl::StatusOr<TokenEntry> TenantsEdge::WorkerOf(const std::string& token) const {
-  TESSERA_ASSIGN_OR_RETURN(TokenEntry found, Find(token));
+absl::StatusOr<TokenEntry> TenantsEdge::WorkerOf(const std::string& token, TokenEnd end) const {
+  TESSERA_ASSIGN_OR_RETURN(TokenEntry found, Find(token, end));
   if (found.role == TokenRole::kWorker) return found;
   return absl::UnauthenticatedError("the token is wrong");
+}
+
+bool TenantsEdge::CountsUses(const std::string& id) const {
+  return std::any_of(tokens_.all().begin(), tokens_.all().end(),
+                     [&id](const TokenEntry& token) { return token.id == id && token.has_uses(); });
 }
 
 absl::StatusOr<TenantsEdge::Place> TenantsEdge::Connect(const TokenEntry& token, const TenantLimits& limits) {

@@ -30,14 +30,16 @@ class TenantsEdge {
   // The entry of the client, or worker, whose token this is. Unauthenticated, with one text, for a token that is
   // nobody's and for one of another role.
   absl::StatusOr<TokenEntry> ClientOf(const std::string& token) const;
-  absl::StatusOr<TokenEntry> WorkerOf(const std::string& token) const;
+  absl::StatusOr<TokenEntry> WorkerOf(const std::string& token, TokenEnd end = TokenEnd::kCounts) const;
+  // Whether a token of the file has the id, and counts its uses.
+  bool CountsUses(const std::string& id) const;
 
   // ResourceExhausted when the tenant has as many as it may have. Admins are not counted.
   absl::StatusOr<Place> Connect(const TokenEntry& token, const TenantLimits& limits);
   int64_t ConnectionsOf(const std::string& tenant) const;
 
  private:
-  absl::StatusOr<TokenEntry> Find(const std::string& token) const;
+  absl::StatusOr<TokenEntry> Find(const std::string& token, TokenEnd end) const;
 
   TokenTable own_;  // of the process
   TokenTable tokens_;

@@ -8,6 +8,7 @@
 // | 1 | 2 | |
 // | 2 | 3 | a segment's header has its version and level; records of what is committed; the epoch in which a worker
 // joined |
+// | 3 | 4 | the numbers for which join tokens are used |
 //
 // Whoever changes a form adds a line here, and a test that reads a folder with the numbers of the line before
 // (tests/unit/coordinator/versions_test.cc).
@@ -20,8 +21,8 @@
 
 namespace tessera {
 
-inline constexpr uint32_t kLogVersion = 2, kOldestLogVersion = 1;
-inline constexpr uint32_t kSnapshotVersion = 3, kOldestSnapshotVersion = 2;
+inline constexpr uint32_t kLogVersion = 3, kOldestLogVersion = 2;
+inline constexpr uint32_t kSnapshotVersion = 4, kOldestSnapshotVersion = 3;
 
 // FailedPrecondition that names both versions, and which program reads the file.
 inline absl::Status CheckFileVersion(std::string_view what, uint32_t version, uint32_t oldest, uint32_t newest) {

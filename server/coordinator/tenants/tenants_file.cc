@@ -115,6 +115,13 @@ absl::StatusOr<int64_t> ExpiryOf(const Place& place, const toml::node& value) {
   return SecondsOf(time->date) + time->time.hour * 3'600 + time->time.minute * 60 + time->time.second - offset_s;
 }
 
+absl::StatusOr<int64_t> UsesOf(const Place& place, const toml::node& value) {
+  const auto uses = value.value_exact<int64_t>();
+  if (!uses.has_value()) return place.Error("uses is no whole number, such as 4");
+  if (*uses >= 1 && *uses <= kMaxTokenUses) return *uses;
+  return place.Error(StrCat("uses is ", *uses, "; it is 1 to max_token_uses, ", kMaxTokenUses));
+}
+
 absl::StatusOr<TokenEntry> TokenOf(const std::string& file, const toml::table& table) {
   TokenEntry token;
   bool has_hash = false;
@@ -122,6 +129,10 @@ absl::StatusOr<TokenEntry> TokenOf(const std::string& file, const toml::table& t
     const Place place(file, value.source());
     if (key.str() == "expires") {
       TESSERA_ASSIGN_OR_RETURN(token.expires_s, ExpiryOf(place, value));
+      continue;
+    }
+    if (key.str() == "uses") {
+      TESSERA_ASSIGN_OR_RETURN(token.uses, UsesOf(place, value));
       continue;
     }
     TESSERA_ASSIGN_OR_RETURN(const std::string text, TextOf(place, key.str(), value));
@@ -136,13 +147,16 @@ absl::StatusOr<TokenEntry> TokenOf(const std::string& file, const toml::table& t
       TESSERA_ASSIGN_OR_RETURN(token.role, RoleOf(place, text));
     } else {
       return place.Error(
-          StrCat(Quoted(key.str()), " is no key of a token; these are: id, sha256, tenant, role, expires"));
+          StrCat(Quoted(key.str()), " is no key of a token; these are: id, sha256, tenant, role, expires, uses"));
     }
   }
   const Place place(file, table.source());
   if (token.id.empty()) return place.Error("a token has no id");
   if (!has_hash) return place.Error(StrCat("token ", Quoted(token.id), " has no sha256"));
   if (token.sha256 == Sha256("")) return place.Error(StrCat("token ", Quoted(token.id), " is the empty one"));
+  if (token.has_uses() && token.role != TokenRole::kWorker) {
+    return place.Error(StrCat("token ", Quoted(token.id), " has uses, which tokens of role \"worker\" alone have"));
+  }
   if (token.tenant.empty() && token.role == TokenRole::kClient) {
     return place.Error(StrCat("token ", Quoted(token.id), " is a client's, and has no tenant"));
   }

@@ -20,7 +20,8 @@
 
 namespace tessera {
 
-inline constexpr size_t kMaxTokens = 10'000;  // docs/limits.md: max_tokens
+inline constexpr size_t kMaxTokens = 10'000;      // docs/limits.md: max_tokens
+inline constexpr int64_t kMaxTokenUses = 65'536;  // docs/limits.md: max_token_uses
 
 // kViewer: reads metrics and health, and opens no session.
 enum class TokenRole : uint8_t { kClient = 0, kWorker = 1, kAdmin = 2, kViewer = 3 };
@@ -34,7 +35,15 @@ struct TokenEntry {
   std::string tenant;
   TokenRole role = TokenRole::kClient;
   int64_t expires_s = std::numeric_limits<int64_t>::max();  // since 1970; it is good before that
+  // Of a worker's token: for how many workers' numbers it is good. The state machine counts them
+  // (JoinTokenUsedEvent), by the token's id.
+  int64_t uses = std::numeric_limits<int64_t>::max();
+
+  bool has_uses() const { return uses != std::numeric_limits<int64_t>::max(); }
 };
+
+// Whether the end of a token counts. It doesn't for a worker that is here already, and proves that by something else.
+enum class TokenEnd : uint8_t { kCounts, kIsNoMatter };
 
 class TokenTable {
  public:
@@ -44,8 +53,9 @@ class TokenTable {
   void Add(TokenEntry token) { tokens_.push_back(std::move(token)); }
   // Unauthenticated: nobody has the token, or it has expired, which its holder is told with its id. The entry lives as
   // long as the table.
-  absl::StatusOr<const TokenEntry*> Find(std::string_view token, int64_t now_s) const;
+  absl::StatusOr<const TokenEntry*> Find(std::string_view token, int64_t now_s, TokenEnd end = TokenEnd::kCounts) const;
   size_t size() const { return tokens_.size(); }
+  const std::vector<TokenEntry>& all() const { return tokens_; }
 
  private:
   std::vector<TokenEntry> tokens_;

@@ -67,12 +67,15 @@ struct Asked {
   const std::string& key_request;
   int index;
   bool renews;
+  std::time_t former_ends_at;
+  const std::string& proof;
 };
 struct Answered {
   std::string certificate;
   std::time_t ends_at = 0, now = 0;
   int index = -1;
   int workers_port = 0;
+  std::string proof;
 };
 
 absl::StatusOr<Answered> Ask(const Asked& asked) {
@@ -95,14 +98,17 @@ absl::StatusOr<Answered> Ask(const Asked& asked) {
                  request.setIndex(asked.index);
                  request.setKeyRequest(asked.key_request.c_str());
                  request.setRenews(asked.renews);
+                 request.setFormerEndsAtS(asked.former_ends_at);
+                 request.setProof(asked.proof.c_str());
                  std::vector<std::string> hosts = asked.options.hosts;
                  if (!asked.options.own_name.empty()) hosts.push_back(asked.options.own_name);
                  auto list = request.initHosts(static_cast<kj::uint>(hosts.size()));
                  for (kj::uint i = 0; i < list.size(); ++i) list.set(i, hosts[i].c_str());
                  auto response = timer.timeoutAfter(late, call.send()).wait(io.waitScope);
                  const auto answer = response.getAnswer();
-                 answered = {answer.getCertificate().cStr(), answer.getEndsAtS(), answer.getNowS(), answer.getIndex(),
-                             answer.getWorkersPort()};
+                 answered = {
+                     answer.getCertificate().cStr(), answer.getEndsAtS(),     answer.getNowS(), answer.getIndex(),
+                     answer.getWorkersPort(),        answer.getProof().cStr()};
                })) {
     if (exception->getType() == kj::Exception::Type::UNIMPLEMENTED) {
       return absl::FailedPreconditionError(
@@ -181,12 +187,13 @@ absl::Status Enrolment::Enroll(Asks asks) {
     TESSERA_ASSIGN_OR_RETURN(options_.token, ReadToken(options_.token_file));
   }
   const bool renews = asks == Asks::kAgain;
-  TESSERA_ASSIGN_OR_RETURN(const Answered answered,
-                           Ask({options_, files_, own.request, renews ? index_ : options_.index, renews}));
+  TESSERA_ASSIGN_OR_RETURN(const Answered answered, Ask({options_, files_, own.request,
+                                                         renews ? index_ : options_.index, renews, ends_at_, proof_}));
   TESSERA_RETURN_IF_ERROR(CheckClock(answered.now));
   TESSERA_RETURN_IF_ERROR(PutLeaf(answered.certificate, own.key));
   starts_at_ = answered.now;
   ends_at_ = answered.ends_at;
+  proof_ = answered.proof;
   if (renews) return absl::OkStatus();
   index_ = answered.index;
   TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("--join", options_.address));

@@ -67,6 +67,7 @@ class Enrolment {
   int index_ = -1;
   std::string coordinator_;
   std::time_t starts_at_ = 0, ends_at_ = 0;
+  std::string proof_;  // for the next renewal
   std::function<void()> renewed_;
   std::thread thread_;
 };

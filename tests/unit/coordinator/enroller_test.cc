@@ -32,7 +32,7 @@ class EnrollerTest : public testing::Test {
     enroller_ = *std::move(made);
   }
   absl::StatusOr<Enroller::Enrolled> Enroll(int index, int64_t now_ms, bool renews = false) {
-    return enroller_->Enroll(is_here_, {index, request_, {"node7"}, renews}, now_ms);
+    return enroller_->Enroll(numbers_, {index, request_, {"node7"}, renews}, now_ms);
   }
   int IndexOf(const absl::StatusOr<Enroller::Enrolled>& enrolled) { return enrolled.ok() ? enrolled->index.value : -1; }
   void Join(int index) {
@@ -44,7 +44,7 @@ class EnrollerTest : public testing::Test {
   TlsFiles tls_;
   const std::string request_ = MakeKeyRequest()->request;
   std::set<WorkerIndex> here_;
-  const std::function<bool(WorkerIndex)> is_here_ = [this](WorkerIndex index) { return here_.contains(index); };
+  Enroller::Numbers numbers_{.is_here = [this](WorkerIndex index) { return here_.contains(index); }};
   std::unique_ptr<Enroller> enroller_;
 };
 
@@ -88,7 +88,7 @@ TEST_F(EnrollerTest, NamesThatItMayNotHaveAreRefusedByName) {
   options_.names = {"node*", "10.0.0.?"};
   Make();
   const auto enroll = [this](std::vector<std::string> hosts) {
-    return enroller_->Enroll(is_here_, {-1, request_, std::move(hosts), false}, 0).status();
+    return enroller_->Enroll(numbers_, {-1, request_, std::move(hosts), false}, 0).status();
   };
   EXPECT_TRUE(enroll({"node1", "10.0.0.7"}).ok());
   const absl::Status refused = enroll({"node1", "db"});
@@ -102,11 +102,40 @@ TEST_F(EnrollerTest, NamesThatItMayNotHaveAreRefusedByName) {
 TEST_F(EnrollerTest, WhatIsNoRequestIsRefusedAndTakesNoNumber) {
   Make();
   for (const std::string& request : {std::string(), std::string("none"), std::string(9000, 'x')}) {
-    EXPECT_EQ(enroller_->Enroll(is_here_, {-1, request, {"node7"}, false}, 0).status().code(),
+    EXPECT_EQ(enroller_->Enroll(numbers_, {-1, request, {"node7"}, false}, 0).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(Enroll(-1, 0, /*renews=*/true).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(IndexOf(Enroll(-1, 0)), 0);
+}
+
+TEST_F(EnrollerTest, NumbersThatItsTokenIsUsedForComeFirstAndAnotherOneIsChecked) {
+  Make();
+  numbers_.former = {WorkerIndex(5), WorkerIndex(7)};
+  numbers_.check = [this](WorkerIndex index) {
+    return numbers_.former.contains(index) ? absl::OkStatus() : absl::PermissionDeniedError("it is used up");
+  };
+  Join(5);
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 7);
+  const absl::Status refused = Enroll(-1, 0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(refused.message(), "enroll: it is used up");
+  numbers_.check = [](WorkerIndex) { return absl::OkStatus(); };
+  EXPECT_EQ(IndexOf(Enroll(-1, 0)), 0) << "the one that was refused took no number";
+}
+
+TEST_F(EnrollerTest, AProofIsOfOneNumberAndOneEnd) {
+  Make();
+  const auto enrolled = Enroll(3, 0);
+  ASSERT_TRUE(enrolled.ok());
+  const std::time_t end = enrolled->ends_at;
+  EXPECT_TRUE(enroller_->IsProof(WorkerIndex(3), end, enrolled->proof, end - 1));
+  EXPECT_FALSE(enroller_->IsProof(WorkerIndex(3), end, enrolled->proof, end)) << "the certificate is over";
+  EXPECT_FALSE(enroller_->IsProof(WorkerIndex(3), end + 1, enrolled->proof, end - 1));
+  EXPECT_FALSE(enroller_->IsProof(WorkerIndex(4), end, enrolled->proof, end - 1));
+  EXPECT_FALSE(enroller_->IsProof(WorkerIndex(3), end, "", end - 1));
+  Make();  // another process with the same key
+  EXPECT_TRUE(enroller_->IsProof(WorkerIndex(3), end, enrolled->proof, end - 1));
 }
 
 TEST_F(EnrollerTest, ACertificateEndsAfterItsTime) {

@@ -50,6 +50,11 @@ id = "ops"
 sha256 = "5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8"
 role = "admin"
 expires = 1970-01-01T01:00:00+01:00
+[[token]]
+id = "racks"
+sha256 = "87eba76e7f3164534045ba922e7770fb58bbd14ad732bbf5ba6f11cc56989e6e"
+role = "worker"
+uses = 4
 )",
                                  "t.toml");
   ASSERT_TRUE(file.ok()) << file.status();
@@ -66,12 +71,14 @@ expires = 1970-01-01T01:00:00+01:00
                             .lanes = kLanesBatch};
   EXPECT_EQ(file->tenants[0], vision);
   EXPECT_EQ(file->tenants[1], TenantLimits{.name = "speech"});
-  ASSERT_EQ(file->tokens.size(), 2u);
+  ASSERT_EQ(file->tokens.size(), 3u);
   EXPECT_EQ(file->tokens[0].sha256, Sha256("secret"));
   EXPECT_EQ(file->tokens[0].expires_s, 86'400);
   EXPECT_EQ(file->tokens[1].role, TokenRole::kAdmin);
   EXPECT_EQ(file->tokens[1].tenant, kDefaultTenant);
   EXPECT_EQ(file->tokens[1].expires_s, 0);
+  EXPECT_EQ(file->tokens[2].uses, 4);
+  EXPECT_TRUE(file->tokens[2].has_uses() && !file->tokens[1].has_uses());
 }
 
 TEST(TenantsFileTest, AShareIsAFractionOrAPercentageAndPrintsAsItIsRead) {
@@ -127,6 +134,12 @@ TEST(TenantsFileTest, EachFaultIsNamedWithItsLine) {
       {token + "tenant = \"b\"\n", "token \"a\" is of tenant \"b\", which the file doesn't have"},
       {token + "role = \"root\"\n", "t.toml:4: role is \"root\"; it is client, worker, admin or viewer"},
       {token + "expires = \"soon\"\n", "t.toml:4: expires is no date"},
+      {token + "role = \"worker\"\nuses = 0\n", "t.toml:5: uses is 0; it is 1 to max_token_uses, 65536"},
+      {token + "role = \"worker\"\nuses = -1\n", "t.toml:5: uses is -1; it is 1 to max_token_uses"},
+      {token + "role = \"worker\"\nuses = 65537\n", "t.toml:5: uses is 65537; it is 1 to max_token_uses"},
+      {token + "role = \"worker\"\nuses = 1.5\n", "t.toml:5: uses is no whole number"},
+      {token + "role = \"worker\"\nuses = \"4\"\n", "t.toml:5: uses is no whole number"},
+      {token + "role = \"admin\"\nuses = 4\n", "t.toml:1: token \"a\" has uses, which tokens of role \"worker\""},
       {token + "secret = \"x\"\n", "t.toml:4: \"secret\" is no key of a token"},
       {token + "role = \"admin\"\n" + token + "role = \"admin\"\n", "t.toml:5: token \"a\" is there twice"},
       {"[[token]]\nid = \"a\"\nrole = \"admin\"\n", "token \"a\" has no sha256"},
@@ -171,6 +184,8 @@ TEST(TokenTableTest, ATokenIsItsHoldersUntilItExpires) {
   EXPECT_EQ((*tokens.Find("secret", 99))->tenant, "vision");
   EXPECT_EQ((*tokens.Find("other", 1'000))->tenant, "speech");
   EXPECT_EQ(tokens.Find("secret", 100).status().message(), "the token \"a\" has expired");
+  EXPECT_EQ((*tokens.Find("secret", 100, TokenEnd::kIsNoMatter))->tenant, "vision");
+  EXPECT_EQ(tokens.Find("secre", 100, TokenEnd::kIsNoMatter).status().message(), "the token is wrong");
   for (const char* wrong : {"", "secre", "secret ", "Secret"}) {
     EXPECT_EQ(tokens.Find(wrong, 0).status().message(), "the token is wrong");
   }
