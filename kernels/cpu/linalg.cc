@@ -97,6 +97,21 @@ void Multiply(Dense<W>& a, Dense<W>& b, Dense<W>& c) {
   Gemm(CblasNoTrans, CblasNoTrans, a.rows, a.rows, a.rows, b.begin(), n, a.begin(), n, W{0}, c.begin(), n);
 }
 
+// The transposed matrix, of complex numbers the conjugates.
+template <typename W>
+void Conjugate(const Dense<W>& from, Dense<W>& to) {
+  for (int64_t j = 0; j < from.columns; ++j) {
+    for (int64_t i = 0; i < from.rows; ++i) {
+      const W& element = from.data[static_cast<size_t>(i + j * from.rows)];
+      if constexpr (scalar::kIsComplex<W>) {
+        to.at(j, i) = std::conj(element);
+      } else {
+        to.at(j, i) = element;
+      }
+    }
+  }
+}
+
 // Pade's approximant of degree 13 of a / 2^s, whose 1-norm is below 5.37, squared s times (Higham, "The scaling and
 // squaring method for the matrix exponential revisited", 2005). NaN of what isn't finite. False where the approximant's
 // divisor is singular, which it never is but by rounding.
@@ -190,6 +205,9 @@ class Solver {
       case LinalgKind::kLu: return Lu(matrix, out.data, step);
       case LinalgKind::kPermutation: return Permutation(matrix, out.data, step);
       case LinalgKind::kExp: return Exp(matrix, out);
+      case LinalgKind::kReflectors: return Reflectors(matrix, out.data, step);
+      case LinalgKind::kBandSvd:
+      case LinalgKind::kBandSvdVals: return BandSvd(matrix, b, out.data, step);
       case LinalgKind::kEig:
       case LinalgKind::kEigvals: break;
     }
@@ -363,6 +381,43 @@ class Solver {
     for (int64_t i = 0; i < least; ++i) {
       out[(m_ * n_ + i) * step] = T(static_cast<W>(static_cast<R>(pivots[static_cast<size_t>(i)] - 1)));
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status Reflectors(Dense<W>& a, T* out, int64_t step) const {
+    std::vector<W> tau(static_cast<size_t>(n_) + 1);
+    Dense<W> t(n_, n_);
+    if (n_ > 0) {
+      L::Geqrf(N(m_), N(n_), a.begin(), tau.data());
+      L::Larft(N(m_), N(n_), a.begin(), tau.data(), t.begin());
+    }
+    for (int64_t j = 0; j < n_; ++j) {
+      for (int64_t i = j + 1; i < n_; ++i) t.at(i, j) = W{0};
+    }
+    Store(a, m_, n_, Packed(out, step, 0, n_));
+    Store(t, n_, n_, Packed(out, step, m_ * n_, n_));
+    return absl::OkStatus();
+  }
+
+  // By a bidiagonal matrix (LAPACK's gbbrd and bdsqr), whose rotations b's columns follow.
+  absl::Status BandSvd(Dense<W>& a, const Strided<const T>& b, T* out, int64_t step) const {
+    const int64_t n = m_, width = n_ / 2, columns = op_.kind == LinalgKind::kBandSvd ? k_ : 0;
+    if (!IsFinite(a)) return Failed("did not converge: not all elements are finite");
+    if (n == 0) return absl::OkStatus();
+    Dense<W> band(width + 1, n), sides(n, columns), turned(columns, n);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = i; j <= std::min(i + width, n - 1); ++j) {
+        band.at(width + i - j, j) = a.at(i, j - i / width * width);
+      }
+    }
+    if (columns > 0) Load(b, sides);
+    std::vector<R> values(static_cast<size_t>(n)), beside(static_cast<size_t>(n));
+    Gbbrd(N(n), N(columns), N(width), band.begin(), values.data(), beside.data(), sides.begin());
+    Conjugate(sides, turned);
+    if (Bdsqr(N(n), N(columns), values.data(), beside.data(), turned.begin()) != 0) return Failed("did not converge");
+    for (int64_t i = 0; i < n; ++i) out[i * step] = T(values[static_cast<size_t>(i)]);
+    Conjugate(turned, sides);
+    Store(sides, n, columns, Packed(out, step, n, columns));
     return absl::OkStatus();
   }
 

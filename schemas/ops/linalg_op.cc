@@ -48,7 +48,9 @@ DType LinalgDType(LinalgKind kind, DType matrices) {
 absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> matrices) {
   const int64_t m = matrices[0][0], n = matrices[0][1];
   const bool is_any = op.kind == LinalgKind::kQr || op.kind == LinalgKind::kSvd || op.kind == LinalgKind::kSvdVals ||
-                      op.kind == LinalgKind::kLu || op.kind == LinalgKind::kPermutation;
+                      op.kind == LinalgKind::kLu || op.kind == LinalgKind::kPermutation ||
+                      op.kind == LinalgKind::kReflectors || op.kind == LinalgKind::kBandSvd ||
+                      op.kind == LinalgKind::kBandSvdVals;
   if (!is_any && m != n) return absl::InvalidArgumentError("needs square matrices");
   const int64_t least = std::min(m, n), k = op.full ? m : least;
   Shape result;
@@ -72,6 +74,18 @@ absl::StatusOr<Shape> LinalgResult(const LinalgOp& op, absl::Span<const Shape> m
     case LinalgKind::kEig:
     case LinalgKind::kEigh: result = {Plus(n, Times(n, n))}; break;
     case LinalgKind::kLu: result = {Plus(Times(m, n), least)}; break;
+    case LinalgKind::kReflectors:
+      if (m < n) return absl::InvalidArgumentError("needs matrices with no more columns than rows");
+      result = {Plus(Times(m, n), Times(n, n))};
+      break;
+    case LinalgKind::kBandSvd:
+    case LinalgKind::kBandSvdVals:
+      if (n < 2 || n % 2 != 0 || m % (n / 2) != 0)
+        return absl::InvalidArgumentError("needs rows in blocks of the band");
+      if (op.kind == LinalgKind::kBandSvdVals) return Shape{m};
+      if (matrices[1][0] != m) return absl::InvalidArgumentError("the rows of the matrices differ");
+      result = {Plus(m, Times(m, matrices[1][1]))};
+      break;
     case LinalgKind::kSvd: result = {Plus(Plus(Times(m, k), least), Times(op.full ? n : least, n))}; break;
   }
   if (result[0] < 0) return absl::InvalidArgumentError("the result is beyond 64 bits");

@@ -26,11 +26,21 @@
 //                                       i was eliminated it changed places with row pivots[i], counted from 0
 //   permutation        pivots [m,1]     [m]: the row of a that pivots bring to each place; a of them in order is L U
 //   exp                a [n,n]          [n,n]: the sum of a^k / k!
+//   reflectors         a [m,n], m >= n  R, and the vectors V below the diagonal, without their ones [m,n]; T [n,n]: Q
+//   of
+//                                       a = Q R is I - V T V^H
+//   band_svd           a [n,2w],        S [n], the largest first, and U^H b [n,k] of the band matrix U S V^H: see below
+//                      b [n,k]
+//   band_svdvals       a [n,2w]         S [n] of the band matrix
 //
 // A QR of pieces (TSQR) has rows of R with other signs than one that Householder's reflections make of the whole. The
 // first n rows of its Q tell which: reflection_signs gives for each column the sign that makes it that of the
 // reflections (Ballard, Demmel, Grigori, Jacquelin, Knight, Nguyen: "Reconstructing Householder vectors from
 // tall-skinny QR", 2014, their modified LU decomposition).
+//
+// A band matrix that is above its diagonal alone, w elements wide, is given by blocks of w rows, n / w of them: the
+// block on the diagonal, and the one on its right, which is a lower triangle. Of w = 2 and n = 4 row 1 is (0, a11, a12,
+// 0) and has elements 1, 2 and 3 of the whole matrix's row; w elements, and zeros of the triangles, are not read.
 //
 // A matrix that has no answer (singular, where it is divided by; not positive definite; one with a NaN or an infinity,
 // where values are found by iteration) is an error of the call with kLinalgErrorPayload.
@@ -66,8 +76,11 @@ enum class LinalgKind : uint8_t {
   kLu = 13,
   kPermutation = 14,
   kExp = 15,
+  kReflectors = 16,
+  kBandSvd = 17,
+  kBandSvdVals = 18,
 };
-inline constexpr std::array<std::string_view, 16> kLinalgKindNames = {"cholesky",
+inline constexpr std::array<std::string_view, 19> kLinalgKindNames = {"cholesky",
                                                                       "triangular_solve",
                                                                       "solve",
                                                                       "inv",
@@ -82,7 +95,10 @@ inline constexpr std::array<std::string_view, 16> kLinalgKindNames = {"cholesky"
                                                                       "eigvals",
                                                                       "lu",
                                                                       "permutation",
-                                                                      "exp"};
+                                                                      "exp",
+                                                                      "reflectors",
+                                                                      "band_svd",
+                                                                      "band_svdvals"};
 
 struct LinalgOp {
   LinalgKind kind = LinalgKind::kCholesky;
@@ -95,7 +111,7 @@ struct LinalgOp {
 
 inline std::string_view NameOf(LinalgKind kind) { return kLinalgKindNames[static_cast<size_t>(kind)]; }
 inline int InputsOf(LinalgKind kind) {
-  return kind == LinalgKind::kTriangularSolve || kind == LinalgKind::kSolve ? 2 : 1;
+  return kind == LinalgKind::kTriangularSolve || kind == LinalgKind::kSolve || kind == LinalgKind::kBandSvd ? 2 : 1;
 }
 // The dtype of the result, of matrices of this one.
 DType LinalgDType(LinalgKind kind, DType matrices);

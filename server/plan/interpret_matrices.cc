@@ -38,6 +38,16 @@ Matrix Transposed(const Matrix& a) {
   return t;
 }
 
+Matrix Product(const Matrix& x, const Matrix& y) {
+  Matrix product(x.rows, y.columns);
+  for (int64_t i = 0; i < x.rows; ++i) {
+    for (int64_t j = 0; j < y.columns; ++j) {
+      for (int64_t k = 0; k < x.columns; ++k) product.at(i, j) += x.at(i, k) * y.at(k, j);
+    }
+  }
+  return product;
+}
+
 absl::StatusOr<Matrix> Cholesky(const Matrix& a, bool upper) {
   Matrix l(a.rows, a.rows);
   for (int64_t j = 0; j < a.rows; ++j) {
@@ -111,6 +121,38 @@ std::pair<Matrix, Matrix> Qr(const Matrix& a) {
     for (int64_t i = p + 1; i < a.rows; ++i) r.at(i, p) = 0;
   }
   return {q, r};
+}
+
+// R and the vectors of the reflections below it [m, n], and T [n, n]: T's columns follow from H_0 ... H_j-1 (I - scale
+// v v^T).
+std::pair<Matrix, Matrix> Reflectors(Matrix a) {
+  const int64_t m = a.rows, n = a.columns;
+  Matrix t(n, n);
+  for (int64_t p = 0; p < n; ++p) {
+    double below = 0;
+    for (int64_t i = p + 1; i < m; ++i) below += a.at(i, p) * a.at(i, p);
+    if (below == 0) continue;
+    const double pivot = a.at(p, p), norm = std::sqrt(pivot * pivot + below), to = pivot < 0 ? norm : -norm;
+    const double scale = (to - pivot) / to;
+    std::vector<double> v(static_cast<size_t>(m), 0);
+    for (int64_t i = p; i < m; ++i) v[static_cast<size_t>(i)] = i == p ? 1 : a.at(i, p) / (pivot - to);
+    for (int64_t j = p + 1; j < n; ++j) {
+      double dot = 0;
+      for (int64_t i = p; i < m; ++i) dot += v[static_cast<size_t>(i)] * a.at(i, j);
+      for (int64_t i = p; i < m; ++i) a.at(i, j) -= scale * dot * v[static_cast<size_t>(i)];
+    }
+    std::vector<double> dots(static_cast<size_t>(p), 0);  // of the earlier vectors with v
+    for (int64_t k = 0; k < p; ++k) {
+      for (int64_t i = p; i < m; ++i) dots[static_cast<size_t>(k)] += a.at(i, k) * v[static_cast<size_t>(i)];
+    }
+    for (int64_t i = 0; i < p; ++i) {
+      for (int64_t k = i; k < p; ++k) t.at(i, p) -= scale * t.at(i, k) * dots[static_cast<size_t>(k)];
+    }
+    t.at(p, p) = scale;
+    a.at(p, p) = to;
+    for (int64_t i = p + 1; i < m; ++i) a.at(i, p) = v[static_cast<size_t>(i)];
+  }
+  return {a, t};
 }
 
 // As linalg_op.h says it: the signs against the pivots of an elimination.
@@ -205,6 +247,16 @@ Decomposition Svd(const Matrix& a) {
   return {q, s, vh};
 }
 
+// The matrix that linalg_op.h gives by blocks of a band.
+Matrix BandMatrix(const Matrix& a) {
+  const int64_t width = a.columns / 2;
+  Matrix band(a.rows, a.rows);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = i; j <= std::min(i + width, a.rows - 1); ++j) band.at(i, j) = a.at(i, j - i / width * width);
+  }
+  return band;
+}
+
 // L below the diagonal and U, then the pivots, by elimination with the largest ones.
 std::pair<Matrix, std::vector<double>> Lu(Matrix a) {
   std::vector<double> pivots;
@@ -240,21 +292,12 @@ Matrix Exponential(Matrix a) {
   for (const double element : a.elements) norm += std::abs(element);
   const int squarings = std::isfinite(norm) && norm > 0.5 ? std::ilogb(norm) + 2 : 0;
   for (double& element : a.elements) element = std::ldexp(element, -squarings);
-  const auto times = [](const Matrix& x, const Matrix& y) {
-    Matrix product(x.rows, y.columns);
-    for (int64_t i = 0; i < x.rows; ++i) {
-      for (int64_t j = 0; j < y.columns; ++j) {
-        for (int64_t k = 0; k < x.columns; ++k) product.at(i, j) += x.at(i, k) * y.at(k, j);
-      }
-    }
-    return product;
-  };
   Matrix sum = Identity(a.rows), term = sum;
   for (int k = 1; k <= 20; ++k) {
-    term = times(term, a);
+    term = Product(term, a);
     for (size_t i = 0; i < sum.elements.size(); ++i) sum.elements[i] += term.elements[i] /= k;
   }
-  for (int step = 0; step < squarings; ++step) sum = times(sum, sum);
+  for (int step = 0; step < squarings; ++step) sum = Product(sum, sum);
   return sum;
 }
 
@@ -301,7 +344,8 @@ std::vector<double> SignAndLogarithm(Matrix a) {
 absl::StatusOr<std::vector<double>> Results(const LinalgOp& op, const Matrix& a, const Matrix& b) {
   const int64_t m = a.rows, n = a.columns, least = std::min(m, n);
   const bool iterates = op.kind == LinalgKind::kSvd || op.kind == LinalgKind::kSvdVals ||
-                        op.kind == LinalgKind::kEigh || op.kind == LinalgKind::kEigvalsh;
+                        op.kind == LinalgKind::kEigh || op.kind == LinalgKind::kEigvalsh ||
+                        op.kind == LinalgKind::kBandSvd || op.kind == LinalgKind::kBandSvdVals;
   const bool is_finite = std::all_of(a.elements.begin(), a.elements.end(), [](double x) { return std::isfinite(x); });
   if (iterates && !is_finite) {
     return LinalgError(StrCat(NameOf(op.kind), ": did not converge: not all elements are finite"));
@@ -345,6 +389,19 @@ absl::StatusOr<std::vector<double>> Results(const LinalgOp& op, const Matrix& a,
       packer.Add(pivots);
       break;
     }
+    case LinalgKind::kReflectors: {
+      const auto [factors, t] = Reflectors(a);
+      packer.Add(factors, m, n);
+      packer.Add(t, n, n);
+      break;
+    }
+    case LinalgKind::kBandSvd: {
+      const Decomposition parts = Svd(BandMatrix(a));
+      packer.Add(parts.s);
+      packer.Add(Product(Transposed(parts.u), b), m, b.columns);
+      break;
+    }
+    case LinalgKind::kBandSvdVals: return Svd(BandMatrix(a)).s;
     case LinalgKind::kPermutation: return Permutation(a);
     case LinalgKind::kExp: return Exponential(a).elements;
     case LinalgKind::kEig:

@@ -54,6 +54,35 @@ V BlockedTriangularSolve(G& g, const V& left, const V& right, const RowBlocks& b
   return g.SliceDim(g.Reshape(rest, Shaped(batch, {whole, m})), rest.rank() - 3, 0, n);
 }
 
+// The same of the transposed triangle: X_k = T_kk^-T (B_k - sum T_ik^T X_i). Each worker has the terms of its own rows;
+// their sum, of one block of the right side, is all that goes to the others.
+V BlockedTransposedSolve(G& g, const V& left, const V& right, const RowBlocks& blocks, const Attributes& attributes) {
+  const int64_t n = Rows(left), m = Columns(right), whole = blocks.count * blocks.size;
+  const Shape batch = BatchOf(left);
+  const V matrix = MatrixInRowBlocks(g, left, blocks);
+  const V sides = g.Reshape(PaddedTo(g, right, whole, m), Shaped(batch, {blocks.count, blocks.size, m}));
+  if (g.failed()) return right;
+  const V number = g.Iota(sides, sides.rank() - 3, blocks.count);
+  // Zeros, which lie as the right side's blocks do, in the blocks that aren't done.
+  V solved = g.Where(g.Map(OpId::kLess, {number, V(0)}), sides, V(0));
+  for (int64_t step = 0; step < blocks.count && !g.failed(); ++step) {
+    const int64_t k = attributes.Get(attribute::upper) ? step : blocks.count - 1 - step;
+    const V corner = BlockOf(g, matrix, k, k * blocks.size, blocks.size);
+    V rest = BlockOf(g, sides, k, 0, m);
+    if (g.failed()) return right;
+    if (step > 0) {
+      const V column = g.SliceDim(matrix, matrix.rank() - 1, k * blocks.size, blocks.size);
+      const V terms = g.Map(OpId::kMatmul, {Exchanged(g, column), solved});
+      if (g.failed()) return right;
+      rest = rest - g.Reduce(OpId::kSum, terms, {terms.rank() - 3}, Keep::kNo);
+    }
+    const V one = g.ExpandDim(TriangularSolve(g, corner, rest, attributes), number.rank() - 3);
+    solved = g.Where(g.Map(OpId::kEqual, {number, V(k)}), one, solved);
+  }
+  if (g.failed()) return right;
+  return g.SliceDim(g.Reshape(solved, Shaped(batch, {whole, m})), right.rank() - 2, 0, n);
+}
+
 }  // namespace
 
 std::optional<RowBlocks> RowBlocksOf(const V& x) {
@@ -66,9 +95,10 @@ std::optional<RowBlocks> RowBlocksOf(const V& x) {
 
 V SolvedTriangle(G& g, const V& left, const V& right, Attributes attributes) {
   if (g.failed()) return right;
-  const std::optional<RowBlocks> blocks = attributes.Get(attribute::transposed) ? std::nullopt : RowBlocksOf(left);
-  return blocks.has_value() ? BlockedTriangularSolve(g, left, right, *blocks, attributes)
-                            : TriangularSolve(g, left, right, std::move(attributes));
+  const std::optional<RowBlocks> blocks = RowBlocksOf(left);
+  if (!blocks.has_value()) return TriangularSolve(g, left, right, std::move(attributes));
+  return attributes.Get(attribute::transposed) ? BlockedTransposedSolve(g, left, right, *blocks, attributes)
+                                               : BlockedTriangularSolve(g, left, right, *blocks, attributes);
 }
 
 }  // namespace tessera::composites

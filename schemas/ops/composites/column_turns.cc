@@ -5,6 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/composites/dealt_columns.h"
 #include "schemas/ops/composites/matrices.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/op_ids.h"
@@ -24,43 +25,6 @@ constexpr int64_t kPanels = 16;  // docs/limits.md: factor_panels
 // A right side with fewer than n / kWideSide columns is whole on every worker, where it costs less than its parts.
 constexpr int64_t kWideSide = 16;
 
-// The same tensor with another placement on one mesh dim.
-V Moved(G& g, const V& x, int mesh_dim, Placement placement) {
-  if (g.failed()) return x;
-  Placements placements = x.spec().placements;
-  placements[static_cast<size_t>(mesh_dim)] = placement;
-  if (placements == x.spec().placements) return x;
-  Attributes attributes;
-  attributes.Set(attribute::placements, std::move(placements));
-  return g.Call(OpId::kRedistribute, std::move(attributes), {x});
-}
-
-// The same values, in memory of their own and at this step: fusion would compute a map where it is read, and keep what
-// it is of until then. A sum of one term is no map, and takes in those before it.
-V Computed(G& g, const V& x) { return g.failed() ? x : g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo); }
-
-struct Range {
-  int64_t start = 0, size = 0;
-};
-
-// A box of the last dims, which goes to where it is wanted without a stop elsewhere.
-V BoxTo(G& g, const V& x, const std::vector<Range>& box, int mesh_dim, Placement placement) {
-  if (g.failed()) return x;
-  const TensorSpec& spec = x.spec();
-  std::vector<IndexItem> index;
-  const size_t batch = spec.shape.size() - box.size();
-  for (size_t d = 0; d < spec.shape.size(); ++d) {
-    const Range range = d < batch ? Range{0, spec.shape[d]} : box[d - batch];
-    index.push_back({IndexItem::Kind::kSlice, range.start, range.size, 1});
-  }
-  Placements placements = spec.placements;
-  placements[static_cast<size_t>(mesh_dim)] = placement;
-  Attributes attributes;
-  attributes.Set(attribute::index, std::move(index));
-  attributes.Set(attribute::placements, std::move(placements));
-  return g.Call(OpId::kSlice, std::move(attributes), {x});
-}
-
 // By the lower triangle with ones on its diagonal, as L of a panel has them; by the upper triangle.
 V SolvedByL(G& g, const V& corner, const V& right) {
   Attributes attributes;
@@ -71,37 +35,6 @@ V SolvedByU(G& g, const V& corner, const V& right) {
   Attributes attributes;
   attributes.Set(attribute::upper, true);
   return TriangularSolve(g, corner, right, std::move(attributes));
-}
-
-// Its rows [start, start + size).
-V RowsOf(G& g, const V& x, int64_t start, int64_t size) {
-  return g.failed() || size == Rows(x) ? x : g.SliceDim(x, x.rank() - 2, start, size);
-}
-
-// The rows and the dim before them change places.
-V WorkersFirst(G& g, const V& x) {
-  if (g.failed()) return x;
-  Dims dims(static_cast<size_t>(x.rank()));
-  for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
-  std::swap(dims[dims.size() - 3], dims[dims.size() - 2]);
-  return g.Permute(x, dims);
-}
-
-// Panels [..., rows, workers * width], of rows [start, end) and one turn, as [..., workers, rows, width] with a panel
-// on each worker.
-V OneTurn(G& g, const V& x, const ColumnTurns& turns, int64_t turn, int64_t start) {
-  const int64_t width = turns.workers * turns.width, rows = turns.whole() - start;
-  const V box = BoxTo(g, x, {{start, rows}, {turn * width, width}}, turns.mesh_dim, Placement::Shard(x.rank() - 1));
-  if (g.failed()) return x;
-  return WorkersFirst(g, g.Reshape(box, Shaped(BatchOf(x), {rows, turns.workers, turns.width})));
-}
-
-// [..., 1, rows, columns] repeated for each worker, each of which has its own.
-V OnEach(G& g, const V& x, const ColumnTurns& turns) {
-  if (g.failed()) return x;
-  const V repeated =
-      g.BroadcastTo(g.ExpandDim(x, x.rank() - 2), Shaped(BatchOf(x), {turns.workers, Rows(x), Columns(x)}));
-  return g.failed() ? x : Moved(g, repeated, turns.mesh_dim, Placement::Shard(repeated.rank() - 3));
 }
 
 // A step of the elimination: the panel's factors, and the row that its pivots bring to each place.
@@ -152,9 +85,10 @@ struct Step {
 };
 
 // The right-looking form by panels (Golub, Van Loan, "Matrix Computations", 3.4.1, 3.6.1), with the largest pivots, as
-// LAPACK has them. A worker has all rows of its columns: rows change places without a message.
-std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const ColumnTurns& turns,
-                              absl::FunctionRef<void(const Panel&)> look) {
+// LAPACK has them. `look` sees each panel, and the rows that leave with it of the last turns' columns, as many as have
+// columns on its right.
+using Look = absl::FunctionRef<void(const Panel&, const std::vector<V>&)>;
+std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const ColumnTurns& turns, Look look) {
   const V whole = ContinuedTo(g, x, turns.whole());
   std::vector<V> dealt;
   for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) dealt.push_back(OneTurn(g, whole, turns, turn, 0));
@@ -163,11 +97,8 @@ std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const Col
   for (int64_t turn = 0; turn < turns.turns; ++turn) {
     for (int64_t worker = 0; worker < turns.workers && !g.failed(); ++worker) {
       const V& own = dealt[static_cast<size_t>(turn)];
-      const V box =
-          BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, turns.width}}, turns.mesh_dim, Placement::Replicate());
+      const Panel panel = FactoredPanel(g, PanelOf(g, own, turns, worker));
       if (g.failed()) return {};
-      const Panel panel = FactoredPanel(g, g.DropDims(box, {box.rank() - 3}));
-      look(panel);
       const V corner = Computed(g, RowsOf(g, panel.factors, 0, turns.width));  // a view would keep the panel
       const int64_t first = worker + 1 < turns.workers ? turn : turn + 1;
       Step step{corner, std::nullopt, std::nullopt, first};
@@ -180,6 +111,7 @@ std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const Col
         columns = eliminated.staying;
       }
       if (g.failed()) return {};
+      look(panel, right);
       if (!right.empty() && side.has_value()) step.right = g.Concat(right, right[0].rank() - 1);
       if (side.has_value()) {
         const Eliminated eliminated = Eliminate(g, *side, panel, side->rank() > corner.rank() ? each : corner);
@@ -236,6 +168,47 @@ std::vector<V> BackSubstituted(G& g, const std::vector<Step>& steps, const Colum
   return solved;
 }
 
+// The factors of a turn as they grow: each worker's own panel as it was factored, and what left of its columns before.
+struct FactoredTurn {
+  std::optional<V> panels;  // [..., workers, whole, width]; rows above a panel's are zeros
+  std::vector<V> above;     // [..., workers, width, width] of each step
+};
+
+// Rows in the order that the steps after the first `step` + 1 ones bring them to, of all steps: [..., whole] i64 each.
+std::vector<V> LaterOrders(G& g, const std::vector<V>& places, const ColumnTurns& turns) {
+  std::vector<V> orders(places.size(), places[0]);
+  const int64_t last = places[0].rank() - 1;
+  Shape shape = places[0].spec().shape;
+  orders.back() = g.BroadcastTo(g.Iota(places[0], last, turns.whole()), shape);
+  for (size_t k = places.size() - 1; k > 0 && !g.failed(); --k) {
+    const int64_t done = static_cast<int64_t>(k) * turns.width;
+    shape.back() = done;
+    const V order = g.Concat({g.BroadcastTo(g.Iota(places[k], last, done), shape), places[k] + V(done)}, last);
+    orders[k - 1] = Along(g, OpId::kTakeAlongAxis, last, {order, orders[k]});
+  }
+  return orders;
+}
+
+// L and U of a turn's columns, with the rows of L where the later steps bring them.
+V FactorsOf(G& g, const FactoredTurn& factored, const std::vector<V>& orders, int64_t turn, const ColumnTurns& turns) {
+  const V& panels = *factored.panels;
+  std::vector<V> own;
+  for (int64_t worker = 0; worker < turns.workers && !g.failed(); ++worker) {
+    const V& order = orders[static_cast<size_t>(turn * turns.workers + worker)];
+    own.push_back(g.ExpandDim(order, order.rank() - 1));
+  }
+  if (g.failed()) return panels;
+  const V order = Moved(g, g.Concat(own, own[0].rank() - 2), turns.mesh_dim, Placement::Shard(panels.rank() - 3));
+  if (g.failed()) return panels;
+  const V lower = Along(g, OpId::kTakeAlongAxis, panels.rank() - 2, {panels, g.ExpandDim(order, order.rank())});
+  if (factored.above.empty()) return lower;
+  const V above = g.Concat(factored.above, panels.rank() - 2);
+  const V upper = PaddedTo(g, above, turns.whole(), turns.width);
+  const V first = (WorkerNumbers(g, panels, turns) + V(turn * turns.workers)) * V(turns.width);
+  const V row = g.Iota(panels, panels.rank() - 2, turns.whole());
+  return g.Where(g.Map(OpId::kGreaterEqual, {row, first}), lower, upper);
+}
+
 }  // namespace
 
 std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
@@ -243,7 +216,7 @@ std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
   if (!shards.has_value() || x.rank() + 2 > kMaxRank) return std::nullopt;
   if (AccumulatedIn(x.dtype()) != x.dtype()) return std::nullopt;  // pivots are numbers of the dtype
   const int64_t n = Columns(x), workers = shards->workers;
-  if (workers < 2 || workers > kPanels || n < workers * kMinPanelWidth) return std::nullopt;
+  if (workers < 2 || workers > kPanels || std::min(n, Rows(x)) < workers * kMinPanelWidth) return std::nullopt;
   const int64_t turns = std::clamp<int64_t>(n / (workers * kPanelWidth), 1, kPanels / workers);
   return ColumnTurns{shards->mesh_dim, workers, turns, (n + workers * turns - 1) / (workers * turns)};
 }
@@ -259,9 +232,8 @@ V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
   for (int64_t k = 0; k < turns.workers * turns.turns && !g.failed(); ++k) {
     const int64_t turn = k / turns.workers, worker = k % turns.workers, after = whole - (k + 1) * width;
     V& own = dealt[static_cast<size_t>(turn)];
-    const V box = BoxTo(g, own, {{worker, 1}, {0, Rows(own)}, {0, width}}, turns.mesh_dim, Placement::Replicate());
+    const V panel = PanelOf(g, own, turns, worker);
     if (g.failed()) return x;
-    const V panel = g.DropDims(box, {box.rank() - 3});
     const V corner = MatrixFunction(g, LinalgKind::kCholesky, {RowsOf(g, panel, 0, width)});
     V column = corner;
     if (after > 0) {
@@ -294,6 +266,35 @@ V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
   return whole == n ? joined : g.SliceDim(g.SliceDim(joined, joined.rank() - 1, 0, n), joined.rank() - 2, 0, n);
 }
 
+std::vector<V> LuByTurns(G& g, const V& x, const ColumnTurns& turns) {
+  const int64_t n = Rows(x);
+  std::vector<FactoredTurn> factored(static_cast<size_t>(turns.turns));
+  std::vector<V> pivots, places;
+  Elimination(g, x, std::nullopt, turns, [&](const Panel& panel, const std::vector<V>& leaving) {
+    const int64_t step = static_cast<int64_t>(pivots.size()), worker = step % turns.workers;
+    pivots.push_back(g.AsType(panel.pivots, DType::kI64) + V(step * turns.width));
+    places.push_back(panel.places);
+    std::optional<V>& panels = factored[static_cast<size_t>(step / turns.workers)].panels;
+    const V own = OnEach(g, PaddedAbove(g, panel.factors, step * turns.width), turns);
+    if (g.failed()) return;
+    const V number = WorkerNumbers(g, own, turns);
+    panels = Computed(g, worker == 0 ? own : g.Where(g.Map(OpId::kEqual, {number, V(worker)}), own, *panels));
+    for (size_t i = 0; i < leaving.size(); ++i) {
+      factored[factored.size() - leaving.size() + i].above.push_back(leaving[i]);
+    }
+  });
+  if (g.failed()) return {x, x};
+  const std::vector<V> orders = LaterOrders(g, places, turns);
+  std::vector<V> dealt;
+  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) {
+    dealt.push_back(FactorsOf(g, factored[static_cast<size_t>(turn)], orders, turn, turns));
+  }
+  if (g.failed()) return {x, x};
+  // Rows of the unit matrix are pivots where there are NaNs alone.
+  const V all = g.Map(OpId::kMinimum, {g.Concat(pivots, pivots[0].rank() - 1), V(n - 1)});
+  return {JoinedTurns(g, dealt, turns, n, n), g.failed() ? x : g.SliceDim(all, all.rank() - 1, 0, n)};
+}
+
 V SolvedByTurns(G& g, const V& left, const V& right, const ColumnTurns& turns) {
   const int64_t n = Rows(left), m = Columns(right), whole = turns.whole();
   const bool is_wide = m >= turns.workers && m >= n / kWideSide;
@@ -306,7 +307,7 @@ V SolvedByTurns(G& g, const V& left, const V& right, const ColumnTurns& turns) {
   } else {
     side = Moved(g, side, turns.mesh_dim, Placement::Replicate());
   }
-  const std::vector<Step> steps = Elimination(g, left, side, turns, [](const Panel&) {});
+  const std::vector<Step> steps = Elimination(g, left, side, turns, [](const Panel&, const std::vector<V>&) {});
   if (g.failed()) return right;
   const std::vector<V> solved = BackSubstituted(g, steps, turns, is_wide);
   if (g.failed()) return right;
@@ -323,7 +324,7 @@ V SolvedByTurns(G& g, const V& left, const V& right, const ColumnTurns& turns) {
 
 std::vector<V> SlogdetByTurns(G& g, const V& x, const ColumnTurns& turns) {
   std::optional<V> sign, logarithm;
-  Elimination(g, x, std::nullopt, turns, [&](const Panel& panel) {
+  Elimination(g, x, std::nullopt, turns, [&](const Panel& panel, const std::vector<V>&) {
     const V corner = RowsOf(g, panel.factors, 0, turns.width);
     const V diagonal = g.Where(OnDiagonal(g, corner), corner, V(1));
     if (g.failed()) return;
@@ -339,6 +340,99 @@ std::vector<V> SlogdetByTurns(G& g, const V& x, const ColumnTurns& turns) {
   });
   if (g.failed() || !sign.has_value()) return {x, x};
   return {*sign, *logarithm};
+}
+
+// ---- the steps that are shared (dealt_columns.h) ----
+
+V Moved(G& g, const V& x, int mesh_dim, Placement placement) {
+  if (g.failed()) return x;
+  Placements placements = x.spec().placements;
+  placements[static_cast<size_t>(mesh_dim)] = placement;
+  if (placements == x.spec().placements) return x;
+  Attributes attributes;
+  attributes.Set(attribute::placements, std::move(placements));
+  return g.Call(OpId::kRedistribute, std::move(attributes), {x});
+}
+
+V Computed(G& g, const V& x) { return g.failed() ? x : g.Reduce(OpId::kSum, g.ExpandDim(x, 0), {0}, Keep::kNo); }
+
+V BoxTo(G& g, const V& x, const std::vector<Range>& box, int mesh_dim, Placement placement) {
+  if (g.failed()) return x;
+  const TensorSpec& spec = x.spec();
+  std::vector<IndexItem> index;
+  const size_t batch = spec.shape.size() - box.size();
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    const Range range = d < batch ? Range{0, spec.shape[d]} : box[d - batch];
+    index.push_back({IndexItem::Kind::kSlice, range.start, range.size, 1});
+  }
+  Placements placements = spec.placements;
+  placements[static_cast<size_t>(mesh_dim)] = placement;
+  Attributes attributes;
+  attributes.Set(attribute::index, std::move(index));
+  attributes.Set(attribute::placements, std::move(placements));
+  return g.Call(OpId::kSlice, std::move(attributes), {x});
+}
+
+V ShardedDiagonal(G& g, const V& x) {
+  if (g.failed()) return x;
+  V row = g.Iota(x, x.rank() - 2, Rows(x), DType::kI64), column = g.Iota(x, x.rank() - 1, Columns(x), DType::kI64);
+  if (const std::optional<MatrixShards> shards = ShardsOf(x); shards.has_value()) {
+    V& sharded = shards->dim == x.rank() - 2 ? row : column;
+    sharded = Moved(g, sharded, shards->mesh_dim, Placement::Shard(shards->dim));
+  }
+  return g.Map(OpId::kEqual, {row, column});
+}
+
+V RowsOf(G& g, const V& x, int64_t start, int64_t size) {
+  return g.failed() || size == Rows(x) ? x : g.SliceDim(x, x.rank() - 2, start, size);
+}
+
+V WorkersFirst(G& g, const V& x) {
+  if (g.failed()) return x;
+  Dims dims(static_cast<size_t>(x.rank()));
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
+  std::swap(dims[dims.size() - 3], dims[dims.size() - 2]);
+  return g.Permute(x, dims);
+}
+
+V OneTurn(G& g, const V& x, const ColumnTurns& turns, int64_t turn, int64_t start) {
+  if (g.failed()) return x;
+  const int64_t width = turns.workers * turns.width, rows = Rows(x) - start;
+  const V box = BoxTo(g, x, {{start, rows}, {turn * width, width}}, turns.mesh_dim, Placement::Shard(x.rank() - 1));
+  if (g.failed()) return x;
+  return WorkersFirst(g, g.Reshape(box, Shaped(BatchOf(x), {rows, turns.workers, turns.width})));
+}
+
+V PanelOf(G& g, const V& columns, const ColumnTurns& turns, int64_t worker) {
+  const V box =
+      BoxTo(g, columns, {{worker, 1}, {0, Rows(columns)}, {0, turns.width}}, turns.mesh_dim, Placement::Replicate());
+  return g.failed() ? columns : g.DropDims(box, {box.rank() - 3});
+}
+
+V OnEach(G& g, const V& x, const ColumnTurns& turns) {
+  if (g.failed()) return x;
+  const V repeated =
+      g.BroadcastTo(g.ExpandDim(x, x.rank() - 2), Shaped(BatchOf(x), {turns.workers, Rows(x), Columns(x)}));
+  return g.failed() ? x : Moved(g, repeated, turns.mesh_dim, Placement::Shard(repeated.rank() - 3));
+}
+
+V WorkerNumbers(G& g, const V& columns, const ColumnTurns& turns) {
+  return g.Iota(columns, columns.rank() - 3, turns.workers);
+}
+
+V JoinedTurns(G& g, const std::vector<V>& dealt, const ColumnTurns& turns, int64_t rows, int64_t columns) {
+  std::vector<V> joined;
+  for (const V& each : dealt) {
+    if (g.failed()) return dealt[0];
+    Shape shape = BatchOf(each);  // with the workers
+    shape.pop_back();
+    const V matrix = g.Reshape(WorkersFirst(g, each), Shaped(shape, {Rows(each), turns.workers * turns.width}));
+    joined.push_back(Moved(g, matrix, turns.mesh_dim, Placement::Shard(matrix.rank() - 2)));
+  }
+  const V whole = g.Concat(joined, joined[0].rank() - 1);
+  if (g.failed()) return whole;
+  const V own = columns == Columns(whole) ? whole : g.SliceDim(whole, whole.rank() - 1, 0, columns);
+  return RowsOf(g, own, 0, rows);
 }
 
 }  // namespace tessera::composites

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/composites/dealt_columns.h"
 #include "schemas/ops/composites/matrices.h"
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/op_ids.h"
@@ -82,13 +83,22 @@ void Eigh(G& g) {
   if (!AreSquare(g)) return;
   const V x = g.operand(0);
   const int64_t n = Columns(x);
+  if (const std::optional<ColumnTurns> turns = ColumnTurnsOf(x); turns.has_value()) {
+    std::vector<V> parts = EighByTurns(g, x, *turns);
+    if (!g.failed()) g.Return(std::move(parts));
+    return;
+  }
   std::vector<V> results = Unpacked(g, MatrixFunction(g, LinalgKind::kEigh, {x}), BatchOf(x), {{n}, {n, n}});
   if (g.failed()) return;
   results[0] = RealPart(g, results[0]);
   g.Return(std::move(results));
 }
 void Eigvalsh(G& g) {
-  if (AreSquare(g)) g.Return(RealPart(g, MatrixFunction(g, LinalgKind::kEigvalsh, {g.operand(0)})));
+  if (!AreSquare(g)) return;
+  const V x = g.operand(0);
+  const std::optional<ColumnTurns> turns = ColumnTurnsOf(x);
+  g.Return(turns.has_value() ? EigvalshByTurns(g, x, *turns)
+                             : RealPart(g, MatrixFunction(g, LinalgKind::kEigvalsh, {x})));
 }
 
 void Solve(G& g) {
@@ -131,6 +141,11 @@ void LuFactor(G& g) {
   const V x = g.operand(0);
   const int64_t m = Rows(x), n = Columns(x);
   if (m > kMaxPivotRows) return g.Refuse(StrCat("takes matrices of up to ", kMaxPivotRows, " rows"));
+  if (const std::optional<ColumnTurns> turns = m == n ? ColumnTurnsOf(x) : std::nullopt; turns.has_value()) {
+    std::vector<V> factors = LuByTurns(g, x, *turns);
+    if (!g.failed()) g.Return(std::move(factors));
+    return;
+  }
   const std::vector<V> parts =
       Unpacked(g, MatrixFunction(g, LinalgKind::kLu, {Wide(g, x)}), BatchOf(x), {{m, n}, {std::min(m, n)}});
   if (g.failed()) return;
@@ -161,10 +176,15 @@ void LuUnpack(G& g) {
   const int64_t m = Rows(x), n = Columns(x), k = std::min(m, n);
   const V places = PermutationOf(g, pivots, m);
   if (g.failed()) return;
-  const V brought = g.ExpandDim(places, places.rank() - 1);
-  const V permutation = g.Map(OpId::kEqual, {g.Iota(brought, brought.rank() - 2, m, DType::kI64), brought});
+  V brought = g.ExpandDim(places, places.rank() - 1);
+  V row = g.Iota(brought, brought.rank() - 2, m, DType::kI64);
+  if (const std::optional<MatrixShards> shards = ShardsOf(x); shards.has_value() && m == n) {  // P lies as the factors
+    V& sharded = shards->dim == x.rank() - 2 ? row : brought;
+    sharded = Moved(g, sharded, shards->mesh_dim, Placement::Shard(shards->dim));
+  }
+  const V permutation = g.Map(OpId::kEqual, {row, brought});
   const V lower = Triangle(g, OpId::kTril, g.SliceDim(x, x.rank() - 1, 0, k), -1);
-  const V unit = g.AsType(OnDiagonal(g, lower), x.dtype());
+  const V unit = g.AsType(ShardedDiagonal(g, lower), x.dtype());
   const V upper = Triangle(g, OpId::kTriu, g.SliceDim(x, x.rank() - 2, 0, k), 0);
   if (g.failed()) return;
   g.Return({g.AsType(permutation, x.dtype()), lower + unit, upper});

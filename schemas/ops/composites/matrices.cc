@@ -65,8 +65,11 @@ std::vector<V> Unpacked(G& g, const V& packed, const Shape& batch, const std::ve
 
 V RealPart(G& g, const V& x) { return Kind(x.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kReal, {x}) : x; }
 
-V Transposed(G& g, const V& given) {
-  const V x = Kind(given.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kConj, {given}) : given;
+V Transposed(G& g, const V& x) {
+  return Exchanged(g, Kind(x.dtype()) == DTypeKind::kComplex ? g.Map(OpId::kConj, {x}) : x);
+}
+
+V Exchanged(G& g, const V& x) {
   Dims dims(static_cast<size_t>(x.rank()));
   for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d);
   std::swap(dims[dims.size() - 2], dims[dims.size() - 1]);
@@ -98,14 +101,14 @@ V PaddedTo(G& g, const V& x, int64_t rows, int64_t columns) {
 }
 V PaddedAbove(G& g, const V& x, int64_t rows) { return Padded(g, x, rows, 0, 0); }
 
-V ContinuedTo(G& g, const V& x, int64_t whole) {
+V ContinuedTo(G& g, const V& x, int64_t whole, const V& number) {
   const int64_t n = Rows(x);
   const V padded = PaddedTo(g, x, whole, whole);
   if (n == whole || g.failed()) return padded;
   const V row = g.Iota(padded, padded.rank() - 2, whole), column = g.Iota(padded, padded.rank() - 1, whole);
   const V is_unit =
       g.Map(OpId::kLogicalAnd, {g.Map(OpId::kEqual, {row, column}), g.Map(OpId::kGreaterEqual, {row, V(n)})});
-  return g.Where(is_unit, V(1), padded);
+  return g.Where(is_unit, number, padded);
 }
 
 V Along(G& g, OpId op, int64_t dim, std::vector<V> operands) {

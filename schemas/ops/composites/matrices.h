@@ -32,14 +32,16 @@ std::vector<GraphValue> Unpacked(GraphBuilder& g, const GraphValue& packed, cons
 GraphValue RealPart(GraphBuilder& g, const GraphValue& x);
 // The transposed matrices, of complex numbers their conjugates.
 GraphValue Transposed(GraphBuilder& g, const GraphValue& x);
+// The same without the conjugation.
+GraphValue Exchanged(GraphBuilder& g, const GraphValue& x);
 // Where row == column, of extents 1 in the batch.
 GraphValue OnDiagonal(GraphBuilder& g, const GraphValue& x);
 // With zeros below and on the right.
 GraphValue PaddedTo(GraphBuilder& g, const GraphValue& x, int64_t rows, int64_t columns);
 // With as many rows of zeros above.
 GraphValue PaddedAbove(GraphBuilder& g, const GraphValue& x, int64_t rows);
-// A square matrix, continued by rows and columns of the unit matrix.
-GraphValue ContinuedTo(GraphBuilder& g, const GraphValue& x, int64_t whole);
+// A square matrix, continued by rows and columns of the unit matrix, or of it times a number.
+GraphValue ContinuedTo(GraphBuilder& g, const GraphValue& x, int64_t whole, const GraphValue& number = 1);
 // An op that goes along one dim.
 GraphValue Along(GraphBuilder& g, OpId op, int64_t dim, std::vector<GraphValue> operands);
 // One call of LAPACK. Attributes: upper, transposed, unit_diagonal.
@@ -94,8 +96,21 @@ std::optional<ColumnTurns> ColumnTurnsOf(const GraphValue& x);
 GraphValue CholeskyByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 // A result of many columns has them sharded, one of few is whole on every worker.
 GraphValue SolvedByTurns(GraphBuilder& g, const GraphValue& left, const GraphValue& right, const ColumnTurns& turns);
+// L below the diagonal and U, whose rows lie as the mesh dim's Shard(rows), and the pivots, i64.
+std::vector<GraphValue> LuByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 // The determinant's sign, and the logarithm of its size.
 std::vector<GraphValue> SlogdetByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
+
+// The same by reflections (orthogonal_turns.cc). Q and R of any matrix, Q of as many columns as R has rows; both have
+// their rows sharded.
+std::vector<GraphValue> QrByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns, bool complete);
+// Of square matrices: U, S and Vh; the eigenvalues of a lower triangle, the least first, and the eigenvectors. The rows
+// of U and of the eigenvectors are sharded, and the columns of Vh. A band of the matrix, 2 / kPanels of it, is on every
+// worker.
+std::vector<GraphValue> SvdByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
+GraphValue SvdValsByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
+std::vector<GraphValue> EighByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
+GraphValue EigvalshByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 
 // ---- decompositions of tall matrices, where their rows lie (tall_matrices.cc) ----
 

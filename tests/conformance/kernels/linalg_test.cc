@@ -143,6 +143,10 @@ TEST(Linalg, AgreesWithTheNaiveMeaning) {
             values(dtype, {2, k}, layout);
         ExpectAgreement(Parsed("linalg(qr)"), {&a}, reduced, tolerance);
         ExpectAgreement(Parsed("linalg(qr; full)"), {&a}, complete, tolerance);
+        if (m >= n) {
+          StridedArray reflectors(dtype, {2, m * n + n * n}, layout);
+          ExpectAgreement(Parsed("linalg(reflectors)"), {&a}, reflectors, 4 * tolerance);
+        }
         StridedArray factors(dtype, {2, m * n + k}, layout);
         ExpectAgreement(Parsed("linalg(lu)"), {&a}, factors, 4 * tolerance);
         // By the roots of eigenvalues of a^T a.
@@ -196,6 +200,44 @@ TEST(Linalg, FactorsMultiplyToTheMatrix) {
     std::vector<double> scaled(parts.begin() + n, parts.end());
     for (int64_t i = 0; i < n * n; ++i) scaled[static_cast<size_t>(i)] *= parts[static_cast<size_t>(i % n)];
     ExpectNear(Product(Elements(a).data(), parts.data() + n, n, n, n), scaled, 16 * tolerance);
+  }
+}
+
+// Of b = I the turned columns are U^H, and the rows of U^H B are orthogonal, as long as the singular values.
+TEST(Linalg, BandsHaveTheSingularValuesOfTheirMatrix) {
+  const int64_t n = 6, width = 2;
+  for (const DType dtype : kFloats) {
+    const double tolerance = 256 * Epsilon(dtype);
+    for (const Layout layout : kLayouts) {
+      const StridedArray band = Random(dtype, {n, 2 * width}, layout, 4);
+      StridedArray unit(dtype, {n, n}, layout), packed(dtype, {n + n * n}, layout), values(dtype, {n}, layout);
+      for (int64_t i = 0; i < n * n; ++i) unit.Set(i, ValueOf(dtype, i % (n + 1) == 0 ? 1 : 0));
+      const absl::Status status = Compute(Parsed("linalg(band_svd)"), {&band, &unit}, packed);
+      ASSERT_TRUE(status.ok()) << status;
+      ExpectAgreement(Parsed("linalg(band_svdvals)"), {&band}, values, tolerance);
+      const std::vector<double> parts = Elements(packed), blocks = Elements(band);
+      std::vector<double> whole(static_cast<size_t>(n * n), 0);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = i; j <= std::min(i + width, n - 1); ++j) {
+          whole[static_cast<size_t>(i * n + j)] = blocks[static_cast<size_t>(i * 2 * width + j - i / width * width)];
+        }
+      }
+      const std::vector<double> turned = Product(parts.data() + n, whole.data(), n, n, n);
+      for (int64_t i = 0; i < n; ++i) {
+        EXPECT_NEAR(parts[static_cast<size_t>(i)], Elements(values)[static_cast<size_t>(i)], tolerance);
+        for (int64_t j = 0; j < n; ++j) {
+          double dot = 0, unit_dot = 0;
+          for (int64_t k = 0; k < n; ++k) {
+            dot += turned[static_cast<size_t>(i * n + k)] * turned[static_cast<size_t>(j * n + k)];
+            unit_dot += parts[static_cast<size_t>(n + i * n + k)] * parts[static_cast<size_t>(n + j * n + k)];
+          }
+          const double value = parts[static_cast<size_t>(i)];
+          ASSERT_NEAR(dot, i == j ? value * value : 0, tolerance) << ToText(dtype) << i << j;
+          ASSERT_NEAR(unit_dot, i == j ? 1 : 0, tolerance) << ToText(dtype) << i << j;
+        }
+      }
+      EXPECT_TRUE(packed.GuardsAreIntact());
+    }
   }
 }
 

@@ -1,0 +1,197 @@
+"""Factorisations of square matrices in shards, which no worker has whole, against NumPy's."""
+
+import numpy as np
+import pytest
+
+import tessera as ts
+
+S, R = ts.Shard, ts.Replicate
+DTYPES = [np.float64, np.float32, np.complex128]
+
+
+def epsilon(dtype):
+    return np.finfo(dtype).eps
+
+
+def made(rng, dtype, *shape):
+    return (rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else 0)).astype(dtype)
+
+
+def whole(*parts):
+    return [np.asarray(part.full_tensor()) for part in parts]
+
+
+def near(got, want, dtype, factor):
+    """Within some roundings of the largest element."""
+    np.testing.assert_allclose(got, want, rtol=0, atol=factor * epsilon(dtype) * max(np.abs(want).max(), 1e-300))
+
+
+def orthonormal(q, dtype):
+    near(q.swapaxes(-1, -2).conj() @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape[:-2] + (q.shape[-1],) * 2), dtype, 4 * q.shape[-2])
+
+
+def placed(session, mesh4, mesh22, a):
+    for mesh, placements in ((mesh4, [S(0)]), (mesh4, [S(1)]), (mesh22, [R(), S(0)]), (mesh22, [S(1), R()])):
+        yield session.distribute_tensor(a, mesh, placements)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [128, 299])
+def test_lu(session, mesh4, mesh22, rng, n, dtype):
+    a, b = made(rng, dtype, n, n), made(rng, dtype, n, 3)
+    lapacks, pivots_wanted = whole(*ts.linalg.lu_factor(session.distribute_tensor(a, mesh4, [R()])))
+    for x in placed(session, mesh4, mesh22, a):
+        factors, pivots = ts.linalg.lu_factor(x)
+        assert S(0) in factors.placements and pivots.dtype == np.int64
+        np.testing.assert_array_equal(np.asarray(pivots.full_tensor()), pivots_wanted)
+        near(np.asarray(factors.full_tensor()), lapacks, dtype, 100 * n)
+        p, lower, upper = ts.linalg.lu(x)
+        assert S(0) in p.placements and S(0) in lower.placements and S(0) in upper.placements
+        p, lower, upper = whole(p, lower, upper)
+        near(p @ lower @ upper, a, dtype, 4 * n)
+        np.testing.assert_array_equal(np.triu(lower, 1), 0)
+        np.testing.assert_array_equal(np.tril(upper, -1), 0)
+        for y in (b, b[:, 0]):
+            right = session.distribute_tensor(np.ascontiguousarray(y), x.device_mesh, [R()] * x.device_mesh.ndim)
+            for transposed in (False, True):
+                solved, = whole(ts.linalg.lu_solve(factors, pivots, right, transposed=transposed))
+                near((a.T if transposed else a) @ solved, y, dtype, 2000 * n)
+    batch = made(rng, dtype, 4, n, n)
+    p, lower, upper = whole(*ts.linalg.lu(session.distribute_tensor(batch, mesh22, [S(0), S(1)])))
+    near(p @ lower @ upper, batch, dtype, 4 * n)
+
+
+def test_lu_of_singular_and_of_no_numbers(session, mesh4, rng):
+    n = 190
+    a = rng.standard_normal((n, n))
+    a[:, 150] = a[:, 3]
+    a[:, 20] = 0
+    x = session.distribute_tensor(a, mesh4, [S(0)])
+    p, lower, upper = whole(*ts.linalg.lu(x))
+    near(p @ lower @ upper, a, np.float64, 4 * n)
+    with pytest.raises(ts.LinAlgError, match="lu_solve.*singular"):
+        ts.linalg.lu_solve(*ts.linalg.lu_factor(x), x[:, :2]).wait()
+    a[7, 9] = np.nan
+    factors, pivots = whole(*ts.linalg.lu_factor(session.distribute_tensor(a, mesh4, [S(0)])))
+    assert np.isnan(factors[-1, -1]) and (0 <= pivots).all() and (pivots < n).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(128, 128), (131, 131), (140, 301), (301, 200)])
+def test_qr(session, mesh4, mesh22, rng, shape, dtype):
+    a = made(rng, dtype, *shape)
+    for x in placed(session, mesh4, mesh22, a):
+        for mode in ("reduced", "complete"):
+            q, r = ts.linalg.qr(x, mode=mode)
+            assert S(0) in q.placements and S(0) in r.placements
+            q, r = whole(q, r)
+            want = np.linalg.qr(a, mode=mode)
+            assert (q.shape, r.shape, q.dtype) == (want.Q.shape, want.R.shape, want.Q.dtype)
+            orthonormal(q, dtype)
+            near(q @ r, a, dtype, 4 * max(shape))
+            np.testing.assert_array_equal(np.tril(r, -1), 0)
+            near(r, want.R, dtype, 1000 * max(shape))    # LAPACK's signs
+    batch = made(rng, dtype, 4, *shape)
+    q, r = whole(*ts.linalg.qr(session.distribute_tensor(batch, mesh22, [S(0), S(1)])))
+    orthonormal(q, dtype)
+    near(q @ r, batch, dtype, 4 * max(shape))
+
+
+def spectra(rng, n):
+    q = np.linalg.qr(rng.standard_normal((n, n))).Q
+    yield "any", (lambda a: (a + a.T) / 2)(rng.standard_normal((n, n)))
+    yield "geometric", (q * np.geomspace(1, 1e-18, n)) @ q.T
+    yield "both signs", (q * np.where(np.arange(n) % 2, 1, -1.0)) @ q.T
+    yield "repeated", (q * (np.arange(n) // 8 - 3)) @ q.T
+    yield "close", (q * (1 + 1e-12 * np.arange(n))) @ q.T
+    yield "small", 1e-200 * (q * np.arange(n)) @ q.T
+    yield "one column", np.outer(np.eye(n)[:, 2], np.arange(n)) + np.outer(np.arange(n), np.eye(n)[:, 2])
+    yield "second differences", 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    yield "unit", np.eye(n)
+    yield "minus unit", -np.eye(n)
+    yield "zeros", np.zeros((n, n))
+    yield "ones", np.ones((n, n))
+
+
+@pytest.mark.parametrize("n", [128, 139])
+def test_singular_and_eigenvalues_of_any_spectrum(session, mesh4, rng, n):
+    for name, a in spectra(rng, n):
+        a = (a + a.T) / 2
+        x = session.distribute_tensor(a, mesh4, [S(0)])
+        size = max(np.linalg.norm(a, 2), 1e-300)
+        u, s, vh = whole(*ts.linalg.svd(x))
+        w, v = whole(*ts.linalg.eigh(x))
+        for vectors in (u, vh.T, v):
+            orthonormal(vectors, np.float64)
+        for got, want in ((u * s @ vh, a), (v * w @ v.T, a), (s, np.linalg.svdvals(a)), (w, np.linalg.eigvalsh(a)),
+                          *zip(whole(ts.linalg.svdvals(x), ts.linalg.eigvalsh(x)), (s, w))):
+            np.testing.assert_allclose(got / size, want / size, rtol=0, atol=20 * n * epsilon(np.float64), err_msg=name)
+        assert (np.diff(s) <= 0).all() and (s >= 0).all() and (np.diff(w) >= 0).all(), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [128, 203])
+def test_svd_and_eigh(session, mesh4, mesh22, rng, n, dtype):
+    a = made(rng, dtype, n, n)
+    symmetric = (a + a.conj().T) / 2
+    for x, y in zip(placed(session, mesh4, mesh22, a), placed(session, mesh4, mesh22, np.tril(symmetric) + 7 * np.triu(a, 1))):
+        u, s, vh = ts.linalg.svd(x)
+        assert S(0) in u.placements and S(1) in vh.placements
+        u, s, vh = whole(u, s, vh)
+        want = np.linalg.svd(a)
+        assert (u.dtype, s.dtype, vh.dtype) == (want.U.dtype, want.S.dtype, want.Vh.dtype)
+        orthonormal(u, dtype)
+        orthonormal(vh.conj().T, dtype)
+        near(u * s @ vh, a, dtype, 20 * n)
+        near(s, want.S, dtype, 20 * n)
+        near(whole(ts.linalg.svdvals(x))[0], want.S, dtype, 20 * n)
+        w, v = ts.linalg.eigh(y)
+        assert S(0) in v.placements
+        w, v = whole(w, v)
+        orthonormal(v, dtype)
+        near(v * w @ v.conj().T, symmetric, dtype, 20 * n)
+        near(w, np.linalg.eigvalsh(symmetric), dtype, 20 * n)
+        near(whole(ts.linalg.eigvalsh(y))[0], np.linalg.eigvalsh(symmetric), dtype, 20 * n)
+    batch = made(rng, dtype, 4, n, n)
+    u, s, vh = whole(*ts.linalg.svd(session.distribute_tensor(batch, mesh22, [S(0), S(1)])))
+    near((u * s[..., None, :]) @ vh, batch, dtype, 20 * n)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_no_number_has_no_values(session, mesh4, rng, bad):
+    a = rng.standard_normal((160, 160))
+    a[90, 40] = bad
+    x = session.distribute_tensor(a, mesh4, [S(0)])
+    for name in ("svd", "svdvals", "eigh", "eigvalsh"):
+        got = getattr(ts.linalg, name)(x)
+        for part in got if isinstance(got, tuple) else (got,):
+            with pytest.raises(ts.LinAlgError, match=f"{name}.*did not converge"):
+                part.full_tensor()
+    for part in ts.linalg.qr(x):
+        part.wait()
+
+
+def test_matrices_that_no_worker_can_hold(rng):
+    n = 1024                                            # 8 MiB: as much as a worker has, with its own share and results
+    a, b = rng.standard_normal((n, n)), rng.standard_normal(n)
+    symmetric = (a + a.T) / 2
+    with ts.local_cluster(16, memory="8MiB") as cluster, cluster.connect() as session:
+        mesh = session.init_device_mesh((16,))
+        x = session.distribute_tensor(a, mesh, [S(0)])
+        y = session.distribute_tensor(b, mesh, [R()])
+        factors, pivots = ts.linalg.lu_factor(x)
+        for transposed in (False, True):
+            solved, = whole(ts.linalg.lu_solve(factors, pivots, y, transposed=transposed))
+            near((a.T if transposed else a) @ solved, b, np.float64, 2000 * n)
+        del factors
+        q, r = ts.linalg.qr(x)
+        near(np.asarray((q @ (r @ y)).full_tensor()), a @ b, np.float64, 20 * n)
+        near(np.asarray((q @ y).full_tensor()), np.linalg.qr(a).Q @ b, np.float64, 2000 * n)
+        del q, r
+        u, s, vh = ts.linalg.svd(x)
+        near(np.asarray((u @ (s * (vh @ y))).full_tensor()), a @ b, np.float64, 20 * n)
+        del u, vh, x
+        x = session.distribute_tensor(symmetric, mesh, [S(0)])
+        w, v = ts.linalg.eigh(x)
+        near(np.asarray(w.full_tensor()), np.linalg.eigvalsh(symmetric), np.float64, 20 * n)
+        near(np.asarray((v @ (w * (v.mT @ y))).full_tensor()), symmetric @ b, np.float64, 20 * n)
