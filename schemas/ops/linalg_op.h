@@ -26,9 +26,8 @@
 //                                       i was eliminated it changed places with row pivots[i], counted from 0
 //   permutation        pivots [m,1]     [m]: the row of a that pivots bring to each place; a of them in order is L U
 //   exp                a [n,n]          [n,n]: the sum of a^k / k!
-//   reflectors         a [m,n], m >= n  R, and the vectors V below the diagonal, without their ones [m,n]; T [n,n]: Q
-//   of
-//                                       a = Q R is I - V T V^H
+//   reflectors         a [m,n], m >= n  R, and the vectors V below the diagonal, without their ones [m,n]; T [n,n]:
+//                                       a = Q R with Q = I - V T V^H
 //   band_svd           a [n,2w],        S [n], the largest first, and U^H b [n,k] of the band matrix U S V^H: see below
 //                      b [n,k]
 //   band_svdvals       a [n,2w]         S [n] of the band matrix
