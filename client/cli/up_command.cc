@@ -161,7 +161,8 @@ bool GoOnWithout(LocalCluster& cluster, const LocalCluster::Ended& ended, bool h
                kMaxRestarts);
   const absl::Status started = cluster.StartCoordinator();
   if (!started.ok()) std::fprintf(stderr, "tessera up: %s\n", std::string(StdView(started.message())).c_str());
-  return started.ok();
+  // One that ended as it started is found by the next look.
+  return started.ok() || absl::IsUnavailable(started);
 }
 
 // Ends a step of Slurm in order: its tasks get the signal, and some seconds.

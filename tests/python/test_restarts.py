@@ -1,5 +1,6 @@
 """A coordinator that is killed and started again on the same state folder, with workers and clients that go on."""
 
+import fcntl
 import json
 import os
 import re
@@ -111,6 +112,32 @@ def test_a_worker_that_died_meanwhile_and_whose_status_nobody_takes_is_lost_at_o
             np.asarray(x)
         pool.workers.append(pool.start_worker(1, 60))
         pool.await_text("worker 1 joined: pid %d" % pool.workers[2].pid)
+
+
+def test_a_worker_that_ends_before_it_has_joined_again_gives_way_to_another_one(pool):
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        x.wait()
+        pool.workers[1].send_signal(signal.SIGSTOP)
+        pool.restart()
+        pool.workers[1].kill()
+        pool.workers[1].wait()
+        pool.workers[1] = pool.start_worker(1, 60)
+        pool.await_text("worker 1 joined: pid %d" % pool.workers[1].pid)
+        with pytest.raises(ts.UnavailableError, match="worker 1 was lost"):
+            np.asarray(x)
+
+
+def test_a_lock_whose_holder_has_ended_is_waited_for(pool):
+    """As where a coordinator is killed as it forks: its child has the lock until it sees that."""
+    pool.kill_coordinator()
+    with (pool.state / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pool.coordinator = pool.start_coordinator(check=False)
+        time.sleep(0.3)
+        assert pool.coordinator.poll() is None
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    assert b"listening" in pool.coordinator.stdout.readline(), pool.text()
 
 
 def test_a_worker_whose_coordinator_does_not_come_back_ends_with_status_3_and_says_so(tmp_path):

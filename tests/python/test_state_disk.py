@@ -103,6 +103,19 @@ def test_no_answer_comes_before_its_sync_and_a_disk_that_hangs_is_told(tmp_path,
     assert {worker.poll() for worker in pool.workers} == {None}
 
 
+def test_a_disk_that_hangs_as_a_segment_is_begun_is_told(tmp_path, made, disk):
+    pool = made(tmp_path, flags=[*DISK, "--snapshot-after=0.001"], environment=slow(disk), state=disk.folder / "state")
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        with disk.away("fsync"):  # that of the segment's header; the log's is fdatasync
+            value = in_background(lambda: [float(ts.sum(x + float(i))) for i in range(300)])
+            pool.await_text("has answered nothing for")
+            assert "nothing is admitted until that is mended" in pool.text()
+            assert not value.is_there()
+        assert value() == [28.0 + 8.0 * i for i in range(300)]
+    assert {worker.poll() for worker in pool.workers} == {None}
+
+
 def test_a_sync_that_fails_is_told_and_all_goes_to_another_file(tmp_path, made, disk):
     pool = made(tmp_path, flags=DISK, environment=slow(disk), state=disk.folder / "state")
     with pool.connect() as session:

@@ -94,6 +94,19 @@ def test_the_processes_of_a_killed_one_are_watched_and_started_again_as_its_own(
     assert not [pid for pid in (*before.values(), *after.values()) if lives(pid)]
 
 
+def test_a_coordinator_that_is_killed_as_it_starts_again_is_started_once_more(pool):
+    with ts.connect(pool.address) as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        last = pool.pids()[-1]
+        os.kill(last, signal.SIGKILL)
+        for _ in range(2):
+            last = until(lambda last=last: (pid := pool.pids()[-1]) != last and pid)
+            os.kill(last, signal.SIGKILL)  # it is listed before it has its tokens
+        assert float(ts.sum(x)) == 28.0
+        assert pool.up.poll() is None
+        assert pool.said().count("is started again with what it had") == 3
+
+
 def test_a_second_one_is_refused_while_the_first_lives_and_changes_nothing(pool):
     before = pool.pids()
     assert f"tessera up, process {pool.up.pid}, has it and lives" in pool.refused()

@@ -168,7 +168,7 @@ def run(kills, seed, kinds=KINDS, say=lambda text: None):
             raise Wrong("a worker has ended")
         return done
     except (Wrong, AssertionError, subprocess.TimeoutExpired) as error:
-        raise Wrong(f"seed {seed}: {type(error).__name__}: {error}\n{pool.text()[-4000:]}") from error
+        raise Wrong(f"seed {seed}: {type(error).__name__}: {str(error)[-4000:]}\n{pool.text()[-4000:]}") from error
     finally:
         for one in clients:
             if one.poll() is None:

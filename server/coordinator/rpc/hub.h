@@ -184,6 +184,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   void StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream);
   void StartWorkerAgain(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
   // False when the worker is not expected any more.
+  void LoseEndedFormer(const WorkerJoinedEvent& event);
   bool StartWorkerLink(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
   using TakeStream = std::function<void(kj::Own<LinkStream>)>;
   uint64_t ExpectLink(TakeStream take);

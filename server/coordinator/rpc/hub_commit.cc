@@ -25,6 +25,7 @@ void Hub::KeepIn(StateFolder& folder) {
   state_ = &folder;
   sync_ = folder.sync();
   if (sync_ == nullptr) return;
+  folder.WhileDiskHangs(kSyncPatienceNs, [this](const absl::Status& why) { AwaitLog(why); });
   sync_ended_ =
       kj::heap<kj::UnixEventPort::FdObserver>(port_, sync_->ended_fd(), kj::UnixEventPort::FdObserver::OBSERVE_READ);
   tasks_.add(WatchSync());

@@ -36,15 +36,20 @@ kj::AutoCloseFd OpenProcess(int32_t pid) {
   return fd < 0 ? kj::AutoCloseFd() : kj::AutoCloseFd(fd);
 }
 
-// A worker that joined a former process: the number may be another process's by now, or that of one that has ended and
-// whose parent has not asked for its status.
+// Also where the process is a zombie, whose status nobody has taken, or runs no code any more.
+bool HasEnded(const kj::AutoCloseFd& process, int32_t pid) {
+  pollfd ended{process.get(), POLLIN, 0};
+  if (process.get() < 0 || poll(&ended, 1, 0) != 0) return true;
+  int64_t pages = 0;  // none: the kernel is taking its memory back
+  return !(std::ifstream(StrCat("/proc/", pid, "/statm")) >> pages) || pages == 0;
+}
+
+// A worker that joined a former coordinator: the number may be another process's by now.
 kj::AutoCloseFd OpenWorker(int32_t pid) {
   kj::AutoCloseFd process = OpenProcess(pid);
-  if (process.get() < 0) return process;
-  pollfd ended{process.get(), POLLIN, 0};
   std::string name;
   std::ifstream(StrCat("/proc/", pid, "/comm")) >> name;
-  return name == "tessera-worker" && poll(&ended, 1, 0) == 0 ? kj::mv(process) : kj::AutoCloseFd();
+  return name == "tessera-worker" && !HasEnded(process, pid) ? kj::mv(process) : kj::AutoCloseFd();
 }
 
 // OK when the process is being ended, NotFound when it is gone already, else why it can't be ended from here.
@@ -198,8 +203,18 @@ bool Hub::IsHere(WorkerIndex worker) const {
   return workers_.contains(worker) || (known != machine_.workers().end() && known->second.state != WorkerState::kDead);
 }
 
+// A worker that this coordinator waits for, and whose process on this host has ended meanwhile: it has no link that
+// would tell.
+void Hub::LoseEndedFormer(const WorkerJoinedEvent& event) {
+  const auto former = workers_.find(event.worker);
+  if (former == workers_.end() || !former->second.is_away || former->second.info.host != HostIdentity()) return;
+  if (former->second.process.get() < 0 || !HasEnded(former->second.process, former->second.info.pid)) return;
+  WorkerGone(event.worker, former->second.info.incarnation, "its process ended before it had joined again");
+}
+
 absl::StatusOr<Hub::Joined> Hub::JoinWorker(WorkerJoinedEvent event, wire::Worker::Client client) {
   if (is_stopping_) return absl::UnavailableError("join: the coordinator is being stopped");
+  LoseEndedFormer(event);
   if (IsHere(event.worker)) {
     return absl::FailedPreconditionError(StrCat("join: worker ", event.worker.value, " is here already"));
   }

@@ -17,6 +17,7 @@
 #include <kj/io.h>
 
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -38,6 +39,8 @@ struct LogSync::State {
   int64_t began_ns = 0;  // of the one that is under way; 0: none is
   bool is_asked = false;
   std::optional<Ended> ended;
+  std::string other;  // a path that is to be synced; "": none is
+  std::optional<absl::Status> other_ended;
   kj::AutoCloseFd ended_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
@@ -70,8 +73,18 @@ void LogSync::Run(const std::shared_ptr<State>& state) {
   pthread_setname_np(pthread_self(), "log sync");
   std::unique_lock<std::mutex> lock(state->mutex);
   for (;;) {
-    state->changed.wait(lock, [&state]() { return state->is_stopping || state->is_asked; });
+    state->changed.wait(lock, [&state]() { return state->is_stopping || state->is_asked || !state->other.empty(); });
     if (state->is_stopping) return;
+    if (!state->other.empty()) {
+      const std::string path = std::exchange(state->other, "");
+      lock.unlock();
+      absl::Status synced = SyncPath(path);
+      lock.lock();
+      state->began_ns = 0;
+      state->other_ended = std::move(synced);
+      state->changed.notify_all();
+      continue;
+    }
     state->is_asked = false;
     Ended ended{state->events, {}};
     const int fd = state->file.get();
@@ -106,6 +119,22 @@ bool LogSync::Begin(uint64_t events) {
   state_->is_asked = true;
   state_->changed.notify_all();
   return true;
+}
+
+absl::Status LogSync::SyncOther(const std::string& path, int64_t patience_ns, const std::function<void()>& waits) {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  TESSERA_CHECK(state_->began_ns == 0);
+  state_->other = path;
+  state_->other_ended.reset();
+  state_->began_ns = MonotonicNs();
+  state_->changed.notify_all();
+  const auto has_ended = [this]() { return state_->other_ended.has_value(); };
+  while (!state_->changed.wait_for(lock, std::chrono::nanoseconds(patience_ns), has_ended)) {
+    lock.unlock();
+    waits();
+    lock.lock();
+  }
+  return *std::exchange(state_->other_ended, std::nullopt);
 }
 
 std::optional<LogSync::Ended> LogSync::TakeEnded() {

@@ -13,6 +13,7 @@
 // would say that all is well. All calls but those of the thread itself come from one thread.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,9 @@ class LogSync {
   // From now on it is this file that syncs are of. Not while one is under way, but for one that has failed.
   absl::Status GoOnIn(const std::string& path);
   bool Begin(uint64_t events);
+  // Brings another file, or a folder's entries, onto the disk, on the thread, and waits for that. `waits` is called
+  // again and again while the disk has answered nothing for so long. Not while a sync is under way.
+  absl::Status SyncOther(const std::string& path, int64_t patience_ns, const std::function<void()>& waits);
 
   struct Ended {
     uint64_t events = 0;

@@ -1,6 +1,7 @@
 #include "server/coordinator/rpc/state_folder.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -34,7 +36,24 @@ constexpr size_t kWriteBytes = size_t{1} << 20;
 constexpr int kChildNiceness = 10;
 constexpr int64_t kRestsPerSnapshot = 4;  // of its own time, before the next one
 constexpr int64_t kRetryNs = 10'000'000'000;
+constexpr int64_t kLockPatienceNs = 5'000'000'000;  // docs/limits.md: lock_patience
+constexpr int kLockLookMs = 5;
 constexpr int64_t kLookNs = 200'000'000;  // between two looks whether the log is there
+
+// False while another process has it. A coordinator that was killed as it forked for a snapshot has a child that has
+// the lock for a moment longer.
+bool TakeLock(int lock, const std::string& path, std::string& holder) {
+  const int64_t deadline_ns = MonotonicNs() + kLockPatienceNs;
+  while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    holder.clear();
+    std::ifstream(path) >> holder;
+    const pid_t pid = static_cast<pid_t>(std::strtol(holder.c_str(), nullptr, 10));
+    const bool is_gone = pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
+    if (!is_gone || MonotonicNs() >= deadline_ns) return false;
+    poll(nullptr, 0, kLockLookMs);
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -55,9 +74,8 @@ absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
   const std::string lock_path = path + "/lock";
   kj::AutoCloseFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (lock.get() < 0) return absl::UnavailableError(StrCat(what, ": can't open its lock: ", std::strerror(errno)));
-  if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    std::string holder;
-    std::ifstream(lock_path) >> holder;
+  std::string holder;
+  if (!TakeLock(lock, lock_path, holder)) {
     return absl::FailedPreconditionError(
         StrCat(what, ": another coordinator has it", holder.empty() ? "" : StrCat(", process ", holder)));
   }
@@ -224,7 +242,7 @@ absl::Status StateFolder::BeginSegment(Core& core) {
   TESSERA_RETURN_IF_ERROR(
       JournalWriter::Create(begun, core.machine().config(), JournalDigest::kNone, {segment_ + 1, core.events(), level_})
           .status());
-  if (sync_ != nullptr) TESSERA_RETURN_IF_ERROR(SyncPath(begun));
+  if (sync_ != nullptr) TESSERA_RETURN_IF_ERROR(SyncBegun(begun));
   struct stat header {};
   if (stat(begun.c_str(), &header) != 0 || rename(begun.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(StrCat("can't rename ", begun, ": ", std::strerror(errno)));
@@ -232,12 +250,19 @@ absl::Status StateFolder::BeginSegment(Core& core) {
   // It is there from now on, whether it can be written to or not.
   ++segment_;
   if (sync_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(SyncPath(path_));
+    TESSERA_RETURN_IF_ERROR(SyncBegun(path_));
     TESSERA_RETURN_IF_ERROR(sync_->GoOnIn(path));
   }
   TESSERA_ASSIGN_OR_RETURN(auto journal, JournalWriter::Continue(path, static_cast<uint64_t>(header.st_size)));
   core.LogTo(std::move(journal));
   return absl::OkStatus();
+}
+
+absl::Status StateFolder::SyncBegun(const std::string& path) {
+  return sync_->SyncOther(path, patience_ns_, [this, &path]() {
+    hangs_(absl::UnavailableError(
+        StrCat("journal: the disk of ", path, " has answered nothing for ", sync_->busy_ns() / 1'000'000'000, " s")));
+  });
 }
 
 absl::Status StateFolder::WriteSnapshot(const Core& core) const {

@@ -17,6 +17,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,12 @@ class StateFolder {
 
   // Before Load. `process` where it isn't called.
   void SetLevel(LogLevel level);
+  // Called again and again while the disk has answered nothing for `patience_ns`, as a segment is begun at the level
+  // `disk`; with what that is.
+  void WhileDiskHangs(int64_t patience_ns, std::function<void(const absl::Status&)> hangs) {
+    patience_ns_ = patience_ns;
+    hangs_ = std::move(hangs);
+  }
   // Null at the level `process`.
   LogSync* sync() const { return sync_.get(); }
 
@@ -68,6 +75,8 @@ class StateFolder {
   StateFolder(std::string path, kj::AutoCloseFd lock) : path_(std::move(path)), lock_(kj::mv(lock)) {}
   // The log goes on in the next segment, at whose beginning the snapshot is to be.
   absl::Status BeginSegment(Core& core);
+  // By the thread of the log's syncs.
+  absl::Status SyncBegun(const std::string& path);
   absl::Status WriteSnapshot(const Core& core) const;
   // A core that was loaded goes on at this folder's level. `is_on_disk`: at the level `disk` nothing of it was lacking
   // there.
@@ -87,6 +96,8 @@ class StateFolder {
   uint64_t segment_ = 0;  // the log's last one
   LogLevel level_ = LogLevel::kProcess;
   std::unique_ptr<LogSync> sync_;
+  int64_t patience_ns_ = 1'000'000'000;
+  std::function<void(const absl::Status&)> hangs_ = [](const absl::Status&) {};
   int64_t looked_ns_ = 0;    // whether the log is there
   bool is_mending_ = false;  // a segment was begun for it
   pid_t child_ = 0;
