@@ -23,12 +23,12 @@ from test_server_faults import BINARIES, wait_until
 class Served:
     """A coordinator that tells metrics, and a worker."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, stderr=None):
         self.environment = {**os.environ, "TESSERA_TOKEN": secrets.token_hex(8), "TESSERA_JOIN_TOKEN": secrets.token_hex(8)}
         self.listen = f"unix:{folder}/socket"
         self.coordinator = subprocess.Popen(
             [BINARIES / "server/coordinator/tessera-coordinator", "--listen", self.listen, "--listen-http", "127.0.0.1:0"],
-            env=self.environment, stdout=subprocess.PIPE, text=True)
+            env=self.environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.coordinator.stdout.readline()
         self.port = int(re.search(r"http://127.0.0.1:(\d+)", self.coordinator.stdout.readline())[1])
         self.worker = subprocess.Popen(
@@ -100,6 +100,22 @@ def test_what_is_no_request_of_ours_is_refused(served):
             answer = connection.recv(1000)
             assert not answer or re.match(rb"HTTP/1.1 [45]\d\d", answer), (garbage[:40], answer)
     assert served.get("/metrics")[0] == 200
+
+
+def test_what_a_client_of_http_sends_never_stands_in_the_log(tmp_path):
+    """A body that breaks behind its answer: nothing of it goes to stderr."""
+    with open(tmp_path / "log", "wb") as log:
+        one = Served(tmp_path, stderr=log)
+    try:
+        with one.raw() as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nsmuggled \x1b[31m\r\nx\r\n0\r\n\r\n")
+            while connection.recv(1000):
+                pass
+        assert one.get("/healthz")[0] == 200
+    finally:
+        one.stop()
+    said = (tmp_path / "log").read_bytes()
+    assert b"smuggled" not in said and b"kj/" not in said and b"\x1b" not in said, said
 
 
 def test_promtool_finds_nothing_wrong(served):

@@ -38,13 +38,15 @@ bool IsLoopback(const std::string& host) {
 }  // namespace
 
 // The thread's own parts.
-class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::ErrorHandler {
+class HttpLoop::Loop final : private kj::HttpService,
+                             private kj::HttpServerErrorHandler,
+                             private kj::TaskSet::ErrorHandler {
  public:
   Loop(const kj::Executor& coordinator, const TakeSnapshot& take)
       : io_(kj::setupAsyncIo()),
         coordinator_(coordinator),
         take_(take),
-        server_(io_.provider->getTimer(), table_, *this),
+        server_(io_.provider->getTimer(), table_, *this, Settings()),
         tasks_(*this) {}
 
   absl::StatusOr<std::string> Listen(const std::string& address) {
@@ -168,6 +170,16 @@ class HttpLoop::Loop final : private kj::HttpService, private kj::TaskSet::Error
     return written.attach(kj::mv(stream));
   }
 
+  kj::HttpServerSettings Settings() {
+    kj::HttpServerSettings settings;
+    settings.errorHandler = static_cast<kj::HttpServerErrorHandler&>(*this);
+    return settings;
+  }
+  // A request that goes wrong behind its answer ends its connection. KJ would write what was sent to stderr as it is.
+  kj::Promise<void> handleApplicationError(kj::Exception exception, kj::Maybe<Response&> response) override {
+    if (response == nullptr) return kj::READY_NOW;
+    return kj::HttpServerErrorHandler::handleApplicationError(kj::mv(exception), response);
+  }
   void taskFailed(kj::Exception&& exception) override { spdlog::warn("http: {}", exception.getDescription().cStr()); }
 
   kj::AsyncIoContext io_;
