@@ -104,13 +104,13 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
   void p##geev_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*,    \
                 const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                         \
   }                                                                                                                    \
-  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, T* band, T* d, T* e, T* c) {                            \
+  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, LapackInt stride, T* band, T* d, T* e, T* c) {          \
     const char none = 'N';                                                                                             \
     const LapackInt zero = 0, rows = width + 1, one = 1;                                                               \
     std::vector<T> work(2 * static_cast<std::size_t>(n));                                                              \
     LapackInt info = 0;                                                                                                \
-    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &n, work.data(),   \
-              &info, 1);                                                                                               \
+    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &stride,           \
+              work.data(), &info, 1);                                                                                  \
   }                                                                                                                    \
   inline LapackInt Bdsqr(LapackInt n, LapackInt rows, T* d, T* e, T* u) {                                              \
     const char upper = 'U';                                                                                            \
@@ -173,15 +173,15 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
                 std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,              \
                 const LapackInt*, R*, LapackInt*, std::size_t, std::size_t);                                           \
   }                                                                                                                    \
-  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, std::complex<R>* band, R* d, R* e,                      \
+  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, LapackInt stride, std::complex<R>* band, R* d, R* e,    \
                     std::complex<R>* c) {                                                                              \
     const char none = 'N';                                                                                             \
     const LapackInt zero = 0, rows = width + 1, one = 1;                                                               \
     std::vector<std::complex<R>> work(static_cast<std::size_t>(n));                                                    \
     std::vector<R> reals(static_cast<std::size_t>(n));                                                                 \
     LapackInt info = 0;                                                                                                \
-    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &n, work.data(),   \
-              reals.data(), &info, 1);                                                                                 \
+    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &stride,           \
+              work.data(), reals.data(), &info, 1);                                                                    \
   }                                                                                                                    \
   inline LapackInt Bdsqr(LapackInt n, LapackInt rows, R* d, R* e, std::complex<R>* u) {                                \
     const char upper = 'U';                                                                                            \

@@ -412,7 +412,12 @@ class Solver {
     }
     if (columns > 0) Load(b, sides);
     std::vector<R> values(static_cast<size_t>(n)), beside(static_cast<size_t>(n));
-    Gbbrd(N(n), N(columns), N(width), band.begin(), values.data(), beside.data(), sides.begin());
+    // Rows turn with rows: of powers of two they would all be in the same few lines of the cache.
+    const int64_t stride = n + 9;
+    std::vector<W> apart(static_cast<size_t>(stride * columns) + 1);
+    for (int64_t j = 0; j < columns; ++j) std::copy_n(sides.data.begin() + j * n, n, apart.begin() + j * stride);
+    Gbbrd(N(n), N(columns), N(width), N(stride), band.begin(), values.data(), beside.data(), apart.data());
+    for (int64_t j = 0; j < columns; ++j) std::copy_n(apart.begin() + j * stride, n, sides.data.begin() + j * n);
     Conjugate(sides, turned);
     if (Bdsqr(N(n), N(columns), values.data(), beside.data(), turned.begin()) != 0) return Failed("did not converge");
     for (int64_t i = 0; i < n; ++i) out[i * step] = T(values[static_cast<size_t>(i)]);

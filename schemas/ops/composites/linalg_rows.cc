@@ -83,7 +83,7 @@ void Eigh(G& g) {
   if (!AreSquare(g)) return;
   const V x = g.operand(0);
   const int64_t n = Columns(x);
-  if (const std::optional<ColumnTurns> turns = ColumnTurnsOf(x); turns.has_value()) {
+  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) {
     std::vector<V> parts = EighByTurns(g, x, *turns);
     if (!g.failed()) g.Return(std::move(parts));
     return;
@@ -96,7 +96,7 @@ void Eigh(G& g) {
 void Eigvalsh(G& g) {
   if (!AreSquare(g)) return;
   const V x = g.operand(0);
-  const std::optional<ColumnTurns> turns = ColumnTurnsOf(x);
+  const std::optional<ColumnTurns> turns = BandTurnsOf(x);
   g.Return(turns.has_value() ? EigvalshByTurns(g, x, *turns)
                              : RealPart(g, MatrixFunction(g, LinalgKind::kEigvalsh, {x})));
 }

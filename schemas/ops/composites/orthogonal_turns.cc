@@ -15,6 +15,9 @@ namespace {
 using G = GraphBuilder;
 using V = GraphValue;
 
+// A smaller matrix is gathered for its singular values or eigenvalues: LAPACK takes less time for the whole.
+constexpr int64_t kMinBandColumns = 1024;  // docs/limits.md: min_band_columns
+
 V Triangle(G& g, OpId op, const V& x, int64_t k) {
   Attributes attributes;
   attributes.Set(attribute::k, k);
@@ -301,6 +304,10 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
   const V triangle = JoinedTurns(g, triangles, turns, least, n);
   if (g.failed()) return {x, x};
   return {k == Columns(factor) ? factor : g.SliceDim(factor, factor.rank() - 1, 0, k), PaddedTo(g, triangle, k, n)};
+}
+
+std::optional<ColumnTurns> BandTurnsOf(const V& x) {
+  return Rows(x) == Columns(x) && Columns(x) >= kMinBandColumns ? ColumnTurnsOf(x) : std::nullopt;
 }
 
 std::vector<V> SvdByTurns(G& g, const V& x, const ColumnTurns& turns) {

@@ -88,8 +88,6 @@ std::vector<V> TallSvd(G& g, const V& x, int mesh_dim) {
   return {Joined(g, x, pieces, turns), parts[1], parts[2]};
 }
 
-std::optional<ColumnTurns> SquareTurnsOf(const V& x) { return Rows(x) == Columns(x) ? ColumnTurnsOf(x) : std::nullopt; }
-
 }  // namespace
 
 std::vector<V> QrOf(G& g, const V& x, bool complete) {
@@ -103,7 +101,7 @@ std::vector<V> QrOf(G& g, const V& x, bool complete) {
 
 // A matrix whose columns are sharded is decomposed by its transpose.
 std::vector<V> SvdOf(G& g, const V& x, bool full) {
-  if (const std::optional<ColumnTurns> turns = SquareTurnsOf(x); turns.has_value()) return SvdByTurns(g, x, *turns);
+  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) return SvdByTurns(g, x, *turns);
   if (const int rows = full ? -1 : RowsMeshDim(x); rows >= 0) return TallSvd(g, x, rows);
   const V across = full || Rows(x) >= Columns(x) ? x : Transposed(g, x);
   const int columns = full || Rows(x) >= Columns(x) ? -1 : RowsMeshDim(across);
@@ -114,7 +112,7 @@ std::vector<V> SvdOf(G& g, const V& x, bool full) {
 }
 
 V SingularValues(G& g, const V& x) {
-  if (const std::optional<ColumnTurns> turns = SquareTurnsOf(x); turns.has_value()) return SvdValsByTurns(g, x, *turns);
+  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) return SvdValsByTurns(g, x, *turns);
   const V tall = Rows(x) >= Columns(x) ? x : Transposed(g, x);
   const int rows = RowsMeshDim(tall);
   const V matrix = rows >= 0 ? PiecesOf(g, tall, rows).triangle : x;
