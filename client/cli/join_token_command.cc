@@ -26,8 +26,8 @@
 namespace tessera {
 namespace {
 
-constexpr int kMaxUses = 65'536;                  // docs/limits.md: max_token_uses
-constexpr double kMaxTtlS = 3650 * 86'400.0;      // docs/limits.md: max_token_ttl
+constexpr int kMaxUses = 65'536;              // docs/limits.md: max_token_uses
+constexpr double kMaxTtlS = 3650 * 86'400.0;  // docs/limits.md: max_token_ttl
 
 struct JoinTokenOptions {
   int64_t uses = 1;
@@ -62,7 +62,8 @@ absl::StatusOr<int> OpenLocked(const std::string& file) {
   for (;;) {
     const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return Failure(file);
-    struct stat own {}, there {};
+    struct stat own {
+    }, there{};
     if (flock(fd, LOCK_EX) != 0 || fstat(fd, &own) != 0) {
       const absl::Status failed = Failure(file);
       close(fd);
@@ -105,9 +106,8 @@ int Make(const JoinTokenOptions& options) {
   const std::string token = RandomHex(16);
   const std::string id = options.id.empty() ? StrCat("join-", RandomHex(4)) : options.id;
   const std::time_t end = std::time(nullptr) + static_cast<std::time_t>(options.ttl_s);
-  const std::string lines =
-      StrCat("\n[[token]]\nid = \"", id, "\"\nsha256 = \"", Sha256Hex(token),
-             "\"\nrole = \"worker\"\nuses = ", options.uses, "\nexpires = ", TimeText(end), "\n");
+  const std::string lines = StrCat("\n[[token]]\nid = \"", id, "\"\nsha256 = \"", Sha256Hex(token),
+                                   "\"\nrole = \"worker\"\nuses = ", options.uses, "\nexpires = ", TimeText(end), "\n");
   if (options.tenants.empty()) {
     std::fprintf(stderr, "The coordinator's tenants file (--tenants) needs these lines:\n%s\n", lines.c_str());
   } else if (const absl::Status done = Append(options.tenants, lines); !done.ok()) {
@@ -122,8 +122,8 @@ int Make(const JoinTokenOptions& options) {
 
 // A text that TOML has between quotes as it is.
 std::string CheckId(const std::string& id) {
-  const bool is_plain = id.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
-                        std::string::npos;
+  const bool is_plain =
+      id.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == std::string::npos;
   return is_plain && !id.empty() && id.size() <= 100 ? "" : "it has 1 to 100 letters, digits, - _ and .";
 }
 

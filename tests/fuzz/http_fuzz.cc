@@ -54,10 +54,11 @@ class Served {
 
  private:
   kj::Promise<void> Read(kj::AsyncInputStream& stream, std::string& answer) {
-    return stream.tryRead(part_.data(), 1, part_.size()).then([this, &stream, &answer](size_t count) -> kj::Promise<void> {
-      answer.append(part_.data(), count);
-      return count == 0 || answer.size() > kEnough ? kj::Promise<void>(kj::READY_NOW) : Read(stream, answer);
-    });
+    return stream.tryRead(part_.data(), 1, part_.size())
+        .then([this, &stream, &answer](size_t count) -> kj::Promise<void> {
+          answer.append(part_.data(), count);
+          return count == 0 || answer.size() > kEnough ? kj::Promise<void>(kj::READY_NOW) : Read(stream, answer);
+        });
   }
 
   kj::AsyncIoContext io_;

@@ -1,5 +1,5 @@
-// 200 joins and deaths of workers in random order, with meshes made between: what lies on workers that live is good, what
-// was on one that died fails by its name, no two buffers overlap, and nothing is left in the end.
+// 200 joins and deaths of workers in random order, with meshes made between: what lies on workers that live is good,
+// what was on one that died fails by its name, no two buffers overlap, and nothing is left in the end.
 
 #include <algorithm>
 #include <deque>
@@ -190,7 +190,8 @@ class Pool {
         lost_.insert(handle);
         bool names_one = false;
         for (const auto& [worker, incarnation] : made.on) {
-          names_one = names_one || std::string(status.message()).find(StrCat("worker ", worker.value, " ")) != std::string::npos;
+          names_one = names_one ||
+                      std::string(status.message()).find(StrCat("worker ", worker.value, " ")) != std::string::npos;
         }
         EXPECT_TRUE(names_one && absl::IsUnavailable(status)) << handle << ": " << status;
       }

@@ -9,8 +9,8 @@
 // close.
 //
 // Two sessions are of one tenant and the third of another; their limits change on the way: memory, queues,
-// device_share, detached, lanes. All publish tensors, attach what their own tenant and the other one published, and take
-// it back.
+// device_share, detached, lanes. All publish tensors, attach what their own tenant and the other one published, and
+// take it back.
 //
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances

@@ -69,9 +69,8 @@ class ManySessionsTest : public WireTest {
     std::vector<double> taken;
     for (uint64_t i = 0; i < 51; ++i) {
       const auto began = std::chrono::steady_clock::now();
-      Submit(opened, 1, [&](unsigned, wire::Record::Builder record) {
-        Full(record, 1 + i, *Mesh::Make({2}, {}, {}), Shape{8});
-      });
+      Submit(opened, 1,
+             [&](unsigned, wire::Record::Builder record) { Full(record, 1 + i, *Mesh::Make({2}, {}, {}), Shape{8}); });
       for (int waited = 0; waited < 5000 && opened.client->batches_done <= i; ++waited) Pause(1);
       taken.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
     }
@@ -95,13 +94,15 @@ TEST_F(ManySessionsTest, ItsLimitHoldsANeighboursOpStaysQuickAndMemoryGoesBack) 
     Open(wire, wire::PROTOCOL_VERSION, "a-token");
   });
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("2000 sessions of tenant \"a\" are open, its sessions is 2000"));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("2000 sessions of tenant \"a\" are open, its sessions is 2000"));
   EXPECT_LT(OpMs(), quiet_ms + 20);
   // Some 10 KiB each.
   EXPECT_LT(held - before, 256 * kMiB);
   CloseThemAll();
   OpenThemAll();
-  EXPECT_LT(ResidentBytesOf(pid_), held + (held - before) / 4 + 16 * kMiB) << "the first ones' memory is not used again";
+  EXPECT_LT(ResidentBytesOf(pid_), held + (held - before) / 4 + 16 * kMiB)
+      << "the first ones' memory is not used again";
   CloseThemAll();
   EXPECT_LT(OpMs(), quiet_ms + 20);
 }
