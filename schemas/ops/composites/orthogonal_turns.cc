@@ -15,8 +15,10 @@ namespace {
 using G = GraphBuilder;
 using V = GraphValue;
 
-// A smaller matrix is gathered for its singular values or eigenvalues: LAPACK takes less time for the whole.
+// A smaller matrix, and one of fewer workers, is gathered for its singular values or eigenvalues. LAPACK takes less time
+// for the whole, and fewer workers need as much memory for their panels.
 constexpr int64_t kMinBandColumns = 1024;  // docs/limits.md: min_band_columns
+constexpr int64_t kMinBandWorkers = 8;     // docs/limits.md: min_band_workers
 
 V Triangle(G& g, OpId op, const V& x, int64_t k) {
   Attributes attributes;
@@ -307,7 +309,9 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
 }
 
 std::optional<ColumnTurns> BandTurnsOf(const V& x) {
-  return Rows(x) == Columns(x) && Columns(x) >= kMinBandColumns ? ColumnTurnsOf(x) : std::nullopt;
+  const std::optional<ColumnTurns> turns = ColumnTurnsOf(x);
+  const bool is_large = Rows(x) == Columns(x) && Columns(x) >= kMinBandColumns;
+  return is_large && turns.has_value() && turns->workers >= kMinBandWorkers ? turns : std::nullopt;
 }
 
 std::vector<V> SvdByTurns(G& g, const V& x, const ColumnTurns& turns) {
