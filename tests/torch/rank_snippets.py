@@ -287,6 +287,4 @@ def all_snippets(rank, ranks):
 
 
 if __name__ == "__main__":
-    rank_programs.all_snippets = all_snippets
-    sys.argv[1:1] = ["all_snippets"]
-    rank_programs.main()
+    rank_programs.main(all_snippets, int(sys.argv[1]))
