@@ -12,14 +12,22 @@ import torch
 import torch.distributed as dist
 
 import rank_programs
-from rank_programs import failure
+from rank_programs import failure, is_in_torch
 
 COMPLEX = torch.tensor([1 + 1j, 2 + 2j], dtype=torch.cfloat)
 OBJECTS = ["foo", 12, {1: 2}, None]
+OLDER_NAMES = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
+# Functions that torch 2.11 lacks. Their examples run where torch has them.
+NEWER = {"set_timeout": dist, "gather_single": dist, "record_comm": dist, "_reconfigure": dist.distributed_c10d}
 
 
 def equal(got, want):
     assert torch.equal(got, torch.as_tensor(want)), (got, want)
+
+
+def of_either_name(older):
+    """The function by its older name, and by its newer one where torch has that."""
+    return [getattr(dist, name) for name in (OLDER_NAMES[older], older) if is_in_torch(dist, name)]
 
 
 def set_timeout(rank, ranks):
@@ -111,11 +119,9 @@ def all_gather(rank, ranks):
 def all_gather_single(rank, ranks):
     own, want = torch.arange(2) + 1 + 2 * rank, torch.arange(2 * ranks) + 1
     for out in (torch.zeros(2 * ranks, dtype=torch.int64), torch.zeros(ranks, 2, dtype=torch.int64)):
-        dist.all_gather_single(out, own)
-        equal(out.flatten(), want)
-        out.zero_()
-        dist.all_gather_into_tensor(out, own)
-        equal(out.flatten(), want)
+        for function in of_either_name("all_gather_into_tensor"):
+            function(out.zero_(), own)
+            equal(out.flatten(), want)
 
 
 def gather(rank, ranks):
@@ -142,10 +148,9 @@ def scatter(rank, ranks):
 def reduce_scatter_single(rank, ranks):
     whole, out = torch.arange(2 * ranks), torch.zeros(2, dtype=torch.int64)
     for given in (whole, whole.reshape(ranks, 2)):
-        dist.reduce_scatter_single(out, given)
-        equal(out, ranks * whole[2 * rank:2 * rank + 2])
-        dist.reduce_scatter_tensor(out, given)
-        equal(out, ranks * whole[2 * rank:2 * rank + 2])
+        for function in of_either_name("reduce_scatter_tensor"):
+            function(out.zero_(), given)
+            equal(out, ranks * whole[2 * rank:2 * rank + 2])
 
 
 def uneven(rank, ranks):
@@ -189,10 +194,10 @@ def monitored_barrier(rank, ranks):
     """Rank 1 does not come."""
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        failure(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.3)), "Rank 1 failed to pass monitoredBarrier")
+        failure(lambda: rank_programs.monitored_barrier(timeout=datetime.timedelta(seconds=0.3)), "Rank 1 failed to pass monitoredBarrier")
         store.set("the barrier has failed", "")
     elif rank > 1:
-        failure(dist.monitored_barrier, f"Rank {rank} successfully reached monitoredBarrier")
+        failure(rank_programs.monitored_barrier, f"Rank {rank} successfully reached monitoredBarrier")
     store.wait(["the barrier has failed"])
     dist.barrier()
 
@@ -282,11 +287,12 @@ NAMES = ("set_timeout", "_coalescing_manager", "batch_isend_irecv", "all_reduce"
 
 def all_snippets(rank, ranks):
     for name in NAMES:
+        if name in NEWER and not is_in_torch(NEWER[name], name):
+            print(f"{name}: torch {torch.__version__} lacks it", file=sys.stderr, flush=True)
+            continue
         print(name, file=sys.stderr, flush=True)
         globals()[name](rank, ranks)
 
 
 if __name__ == "__main__":
-    rank_programs.all_snippets = all_snippets
-    sys.argv[1:1] = ["all_snippets"]
-    rank_programs.main()
+    rank_programs.main(all_snippets, int(sys.argv[1]))

@@ -107,6 +107,10 @@ OF_VALUES = {
 }
 
 
+# Ops that the nested tensors of the oldest torch don't have, on the CPU neither.
+NOT_OF_EVERY_TORCH = {"leaky_relu"} if torch.__version__ < "2.15" else set()
+
+
 def dense(x):
     return x.values() if x.is_nested else x
 
@@ -151,6 +155,11 @@ def test_values_and_gradients_are_the_cpus(workers, name):
 @pytest.mark.parametrize("name", OF_VALUES)
 def test_values_are_the_cpus(workers, name):
     with torch.no_grad():
+        if name in NOT_OF_EVERY_TORCH:
+            try:
+                OF_VALUES[name](nested(sequences(8), "cpu"), Parts("cpu"))
+            except NotImplementedError as error:
+                pytest.skip(f"torch {torch.__version__} lacks it for nested tensors, on the CPU too: {error}")
         assert_same(OF_VALUES[name], "tessera")
 
 

@@ -44,7 +44,7 @@ def create(dist_backend_opts, pg_options=None, name=NAME):
     the titles of its calls in a profile."""
     opts = dist_backend_opts
     timeout, ranks = opts.timeout, list(opts.global_ranks_in_group)
-    if opts.enable_reconfigure:
+    if getattr(opts, "enable_reconfigure", False):  # torch 2.11 has no groups whose members change
         return _make_backend(rank_to_reconfigure(opts.group_rank, opts.group_size, ranks), timeout, name)
     # The backend calls `leave` at its end, and keeps the rank until then.
     rank = join_for_torch(opts.store, opts.group_id, opts.group_rank, opts.group_size, ranks, timeout.total_seconds())

@@ -49,6 +49,12 @@ def cholesky_ex(x, *, upper=False, check_errors=False):
     return wrap(linalg.cholesky(h, upper=upper)), _info(h)
 
 
+@row("cholesky.default")
+def cholesky(x, upper=False):
+    """Of torch 2.11: later versions have torch.linalg.cholesky alone."""
+    return wrap(linalg.cholesky(settled(x), upper=upper))
+
+
 @row("linalg_inv_ex.default")
 def inv_ex(x, *, check_errors=False):
     h = settled(x)

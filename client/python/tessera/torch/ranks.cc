@@ -31,10 +31,10 @@ using Lists = std::vector<Tensors>;
 constexpr int kNobody = -1;
 constexpr bool kIsAsync = true;  // of messages
 
-class RanksBackend final : public c10d::Backend {
+class RanksBackend final : public BackendWithHooks {
  public:
   RanksBackend(PythonRank own, int rank, int size, Milliseconds timeout, std::string name)
-      : Backend(rank, size),
+      : BackendWithHooks(rank, size),
         own_(std::move(own)),
         member_(own_.Enter()),
         name_(std::move(name)),
@@ -47,7 +47,7 @@ class RanksBackend final : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  bool isInitialized() override { return member_ != nullptr; }
+  bool isInitialized() { return member_ != nullptr; }  // torch 2.11 has no such method to override
   // Calls that are under way end with an error, here and at the others.
   void abort() override {
     if (member_) hooks_->Aborting();
@@ -57,7 +57,6 @@ class RanksBackend final : public c10d::Backend {
     is_over_ = true;
     member_.reset();
   }
-  c10d::ErrorType getError() override { return hooks_->error(); }
 
   bool supportsTensorAlloc(c10::DeviceIndex) override { return member_ != nullptr; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
@@ -68,23 +67,11 @@ class RanksBackend final : public c10d::Backend {
   bool supportsSplitting() const override { return true; }
   intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                const intrusive_ptr<Options>& options) override;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return own_.Handle(); }
   intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& options) override;
-
-  bool supportsAbortHooks() const override { return true; }
-  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { hooks_->AddAbort(id, std::move(hook)); }
-  void unregisterAbortHook(int64_t id) override { hooks_->RemoveAbort(id); }
-  bool supportsCompletionHooks() const override { return true; }
-  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
-    hooks_->AddCompletion(id, std::move(hook));
-  }
-  void unregisterCompletionHook(int64_t id) override { hooks_->RemoveCompletion(id); }
-  void registerOnCompletionHook(OnCompletion&& hook) override {
-    onCompletionHook_ = hook;  // hasHooks looks for it
-    hooks_->SetOnCompletion(std::move(hook));
-  }
-  void waitForPendingWorks() override { hooks_->AwaitWatched(); }
+#endif
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { coalesced_ = NewCalls(); }
@@ -485,7 +472,6 @@ class RanksBackend final : public c10d::Backend {
   bool is_over_ = false;
   const std::string name_;
   const intrusive_ptr<Options> options_;
-  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   std::shared_ptr<Calls> coalesced_;
   uint64_t sequence_ = 0;
   uint64_t exchanges_ = 0;
@@ -571,6 +557,7 @@ intrusive_ptr<c10d::Backend> RanksBackend::split(const intrusive_ptr<c10d::Store
   return c10::make_intrusive<RanksBackend>(part, rank, static_cast<int>(ranks.size()), options->timeout, name_);
 }
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
 // The group is left when the one with other members is there.
 intrusive_ptr<Work> RanksBackend::reconfigure(const c10d::ReconfigureOptions& options) {
   std::vector<std::string> handles;
@@ -584,6 +571,7 @@ intrusive_ptr<Work> RanksBackend::reconfigure(const c10d::ReconfigureOptions& op
   hooks_->ForgetError();
   return NewWork({"reconfigure", "tessera:reconfigure", OpType::UNKNOWN}, {}, {}, NewCalls());
 }
+#endif
 
 intrusive_ptr<c10d::Backend> MakeBackend(py::object rank, Milliseconds timeout, std::string name) {
   const PythonRank own(std::move(rank));

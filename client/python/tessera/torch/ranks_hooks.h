@@ -5,7 +5,11 @@
 // call.
 //
 // The law: no lock is held while a hook runs, so a hook may ask for the interpreter's lock and call the group.
+//
+// torch 2.11 has one hook of completions, and none of aborts. torch says that it has those of aborts by
+// C10D_BACKEND_HAS_HOOKS; it has hooks of completions by number from 2.15 on.
 
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
@@ -23,11 +27,24 @@ namespace tessera::torch_ranks {
 
 using OnCompletion = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
 
+#define TESSERA_HAS_COMPLETION_HOOKS (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 215)
+
+using AbortHook = std::function<void()>;
+#if TESSERA_HAS_COMPLETION_HOOKS
+using CompletionHook = c10d::CompletionHook;
+#else
+struct Completion {
+  uint64_t key;
+  float ms;
+};
+using CompletionHook = std::function<void(const Completion&)>;
+#endif
+
 class Hooks {
  public:
-  void AddCompletion(int64_t id, c10d::CompletionHook hook) { Add(completion_, id, std::move(hook)); }
+  void AddCompletion(int64_t id, CompletionHook hook) { Add(completion_, id, std::move(hook)); }
   void RemoveCompletion(int64_t id) { Remove(completion_, id); }
-  void AddAbort(int64_t id, c10d::AbortHook hook) { Add(abort_, id, std::move(hook)); }
+  void AddAbort(int64_t id, AbortHook hook) { Add(abort_, id, std::move(hook)); }
   void RemoveAbort(int64_t id) { Remove(abort_, id); }
   void SetOnCompletion(OnCompletion hook) {
     const std::lock_guard lock(mutex_);
@@ -95,13 +112,40 @@ class Hooks {
   }
 
   mutable std::mutex mutex_;
-  std::map<int64_t, c10d::CompletionHook> completion_;
-  std::map<int64_t, c10d::AbortHook> abort_;
+  std::map<int64_t, CompletionHook> completion_;
+  std::map<int64_t, AbortHook> abort_;
   OnCompletion on_completion_;
   int64_t watched_ = 0;
   std::condition_variable none_watched_;
   std::atomic<bool> watches_ = false;
   std::atomic<c10d::ErrorType> error_ = c10d::ErrorType::SUCCESS;
+};
+
+// The backend's methods about its hooks, and about the last call that failed.
+class BackendWithHooks : public c10d::Backend {
+ public:
+  using Backend::Backend;
+
+  c10d::ErrorType getError() override { return hooks_->error(); }
+  void registerOnCompletionHook(OnCompletion&& hook) override {
+    onCompletionHook_ = hook;  // hasHooks looks for it
+    hooks_->SetOnCompletion(std::move(hook));
+  }
+  void waitForPendingWorks() override { hooks_->AwaitWatched(); }
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+  bool supportsAbortHooks() const { return true; }  // torch 2.14 has no such method to override
+  void registerAbortHook(int64_t id, AbortHook hook) override { hooks_->AddAbort(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { hooks_->RemoveAbort(id); }
+#endif
+#if TESSERA_HAS_COMPLETION_HOOKS
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, CompletionHook hook) override { hooks_->AddCompletion(id, std::move(hook)); }
+  void unregisterCompletionHook(int64_t id) override { hooks_->RemoveCompletion(id); }
+#endif
+
+ protected:
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 };
 
 }  // namespace tessera::torch_ranks

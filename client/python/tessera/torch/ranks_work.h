@@ -66,7 +66,7 @@ class RanksWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   int sourceRank() const override { return calls_->Source(); }
   uint64_t getSequencenumber() const override { return sequence_; }
-  uint64_t getCompletionKey() const override { return key_; }
+  uint64_t getCompletionKey() const { return key_; }  // torch 2.11 has no such method to override
   // Hooks hear of its end also where nobody waits for it.
   void Watch() {
     hooks_->WatchBegan();
