@@ -60,8 +60,8 @@ TEST_F(LogSyncTest, AFileThatCannotBeSyncedIsTold) {
 TEST_F(LogSyncTest, AFileThatIsNotThereIsTold) {
   LogSync sync;
   EXPECT_TRUE(absl::IsUnavailable(sync.GoOnIn(path_ + ".none")));
-  EXPECT_TRUE(absl::IsUnavailable(SyncFolder(path_ + ".none")));
-  EXPECT_TRUE(SyncFolder(testing::TempDir()).ok());
+  EXPECT_TRUE(absl::IsUnavailable(SyncPath(path_ + ".none")));
+  EXPECT_TRUE(SyncPath(testing::TempDir()).ok());
 }
 
 }  // namespace
