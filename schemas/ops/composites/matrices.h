@@ -104,9 +104,9 @@ std::vector<GraphValue> SlogdetByTurns(GraphBuilder& g, const GraphValue& x, con
 // The same by reflections (orthogonal_turns.cc). Q and R of any matrix, Q of as many columns as R has rows; both have
 // their rows sharded.
 std::vector<GraphValue> QrByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns, bool complete);
-// Square matrices of at least kMinBandColumns columns on kMinBandWorkers workers: U, S and Vh; the eigenvalues of a lower
-// triangle, the least first, and the eigenvectors. The rows of U and of the eigenvectors are sharded, and the columns
-// of Vh. A band of the matrix, 2 / kPanels of it, is on every worker.
+// Square matrices of at least kMinBandColumns columns on kMinBandWorkers workers: U, S and Vh; the eigenvalues of a
+// lower triangle, the least first, and the eigenvectors. The rows of U and of the eigenvectors are sharded, and the
+// columns of Vh. A band of the matrix, 2 / kPanels of it, is on every worker.
 std::optional<ColumnTurns> BandTurnsOf(const GraphValue& x);
 std::vector<GraphValue> SvdByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 GraphValue SvdValsByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);

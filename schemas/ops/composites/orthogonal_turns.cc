@@ -15,8 +15,8 @@ namespace {
 using G = GraphBuilder;
 using V = GraphValue;
 
-// A smaller matrix, and one of fewer workers, is gathered for its singular values or eigenvalues. LAPACK takes less time
-// for the whole, and fewer workers need as much memory for their panels.
+// A smaller matrix, and one of fewer workers, is gathered for its singular values or eigenvalues. LAPACK takes less
+// time for the whole, and fewer workers need as much memory for their panels.
 constexpr int64_t kMinBandColumns = 1024;  // docs/limits.md: min_band_columns
 constexpr int64_t kMinBandWorkers = 8;     // docs/limits.md: min_band_workers
 
