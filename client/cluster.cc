@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 #include "client/server_program.h"
 #include "client/wait.h"
 #include "schemas/codec/available_memory.h"
+#include "schemas/codec/random_hex.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -38,14 +38,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kStopTimeout = std::chrono::seconds(3);
 constexpr int kReapMs = 20;  // of each process
 constexpr auto kLook = std::chrono::milliseconds(3);
-
-std::string RandomHex() {
-  unsigned char bytes[16];
-  TESSERA_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
-  std::string out;
-  for (unsigned char byte : bytes) absl::StrAppend(&out, absl::Hex(byte, absl::kZeroPad2));
-  return out;
-}
 
 constexpr char kLineName[] = "/owner";  // of the FIFO in the cluster's folder
 constexpr size_t kShownFlagChars = 200;
@@ -69,9 +61,9 @@ struct LocalCluster::State {
   std::string folder;  // removed at the end
   int lock_fd = -1;    // of the folder
   std::string socket_path;
-  std::string token = RandomHex();
-  std::string join_token = RandomHex();
-  std::string admin_token = RandomHex();
+  std::string token = RandomHex(16);
+  std::string join_token = RandomHex(16);
+  std::string admin_token = RandomHex(16);
   std::string address;
   OwnerLine line;
   PoolRecord record;        // of a pool with a state folder
@@ -102,7 +94,7 @@ struct LocalCluster::State {
   Clock::time_point Deadline() const;
   absl::Status SpawnWorker(int index);
   absl::Status AwaitListening(int stdout_fd, Clock::time_point deadline);
-  // Of one that a killed owner has left. OK also where it ends meanwhile.
+  // Asks a coordinator that a killed owner has left. OK also where it ends meanwhile.
   absl::Status AwaitFormerCoordinator(Clock::time_point deadline);
   absl::Status AwaitWorkers(Clock::time_point deadline);
   absl::Status CheckProcesses(Clock::time_point deadline);
@@ -432,7 +424,7 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
   }
   const absl::Status started = state->SpawnAll();
   if (started.ok()) return LocalCluster(std::move(state));
-  // What a killed owner left stays as it is for the next one.
+  // The processes that a killed owner left stay as they are for the next one.
   if (state->is_formers) state->Leave();
   return started;
 }

@@ -64,8 +64,8 @@ class LocalCluster {
   LocalCluster& operator=(LocalCluster&&) noexcept;
 
   absl::StatusOr<Session> Connect() const;
-  // What a killed owner had left, and this one goes on with; "" where that is nothing: "the coordinator, process 7, and
-  // 4 of 4 workers".
+  // The processes that a killed owner had left, and this one goes on with; "" where that is nothing: "the coordinator,
+  // process 7, and 4 of 4 workers".
   const std::string& taken_over() const;
   // Carries the token: "unix:/path#token=HEX".
   const std::string& address() const;

@@ -6,13 +6,10 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
-
-#include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -89,11 +86,6 @@ class Reaper {
 };
 
 }  // namespace
-
-bool RunsNoMore(pid_t pid) {
-  int64_t pages = 0;
-  return !(std::ifstream(StrCat("/proc/", pid, "/statm")) >> pages) || pages == 0;
-}
 
 void ReapInBackground(pid_t pid) { Reaper::Get().Add(pid); }
 

@@ -9,9 +9,6 @@
 
 namespace tessera {
 
-// Whether the process has nothing left to run: it has given up its memory map on its way out, or is gone.
-bool RunsNoMore(pid_t pid);
-
 // Takes the status of this child when the kernel is done with it, on a thread that lasts as long as any such child.
 void ReapInBackground(pid_t pid);
 

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
+#include "client/rank_waits.h"
 #include "client/session_groups.h"
-#include "client/wait.h"
 #include "schemas/codec/linger.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -14,19 +13,11 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kSliceNs = int64_t{kWaitPollMs} * 1'000'000;
 constexpr int64_t kStallNs = 5'000'000'000;   // docs/limits.md: page_stall
 constexpr int64_t kAnswerNs = 1'000'000'000;  // that the coordinator's answer is waited for
 constexpr int64_t kShortNs = 10'000'000;
-constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max() / 2;
-
-std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
-}
 
 constexpr int64_t kAtOnce = 0;  // a time that a driver waits for: not at all
-
-absl::Status NeverInterrupted() { return absl::OkStatus(); }
 
 }  // namespace
 
@@ -73,8 +64,8 @@ absl::Status RankLane::Drive(LaneCall& call, int64_t until_ns, Poll poll) {
         lock.lock();
         continue;
       }
-      turned_.wait_until(lock, TimeOf(std::min(until_ns, now_ns + kSliceNs)));
-      if (SteadyNs() < now_ns + kSliceNs) continue;
+      turned_.wait_until(lock, TimeOf(std::min(until_ns, now_ns + kRankSliceNs)));
+      if (SteadyNs() < now_ns + kRankSliceNs) continue;
       lock.unlock();
       TESSERA_RETURN_IF_ERROR(poll());
       lock.lock();
@@ -200,11 +191,11 @@ RankLane::Ran RankLane::Run(LaneCall& call, int64_t until_ns, Poll poll) {
 
 RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll poll, absl::Status& interrupted) {
   const uint64_t number = call.number_;
-  const int64_t deadline_ns = call.pushed_ns_ + std::min(call.timeout_us, kForeverNs / 2000) * 1000;
+  const int64_t deadline_ns = call.pushed_ns_ + TimeoutNs(call.timeout_us);
   const auto is_there = [this, number] { return page_->VerdictOf(number) != RankPage::Verdict::kOpen; };
   for (;;) {
     if (is_there() || until_ns == kAtOnce) return page_->VerdictOf(number);
-    const int64_t slice_ns = SteadyNs() + kSliceNs;
+    const int64_t slice_ns = SteadyNs() + kRankSliceNs;
     page_->Await(
         RankPage::News::kVerdict, [&] { return is_there() || hurried_ > 0 || page_->is_closed(); },
         std::min({slice_ns, deadline_ns, until_ns}));
@@ -227,7 +218,7 @@ RankPage::Verdict RankLane::AwaitVerdict(LaneCall& call, int64_t until_ns, Poll 
 }
 
 absl::Status RankLane::RunSteps(LaneCall& call, Poll poll) {
-  const int64_t stall_ns = SteadyNs() + std::max(kStallNs, std::min(call.timeout_us, kForeverNs / 2000) * 1000);
+  const int64_t stall_ns = SteadyNs() + std::max(kStallNs, TimeoutNs(call.timeout_us));
   const PageProgram& program = *call.program_;
   if (const auto in_arena = ArenaProgram::Make(call.signature, call.operands, *page_, call.number_)) {
     in_arena->Run();
@@ -253,7 +244,7 @@ absl::Status RankLane::EndStep(const LaneCall& call, int64_t stall_ns, Poll poll
 absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll) {
   const auto is_published = [this] { return page_->HaveAllPublished(); };
   for (;;) {
-    const int64_t slice_ns = SteadyNs() + kSliceNs;
+    const int64_t slice_ns = SteadyNs() + kRankSliceNs;
     page_->Await(
         RankPage::News::kStep, [&] { return is_published() || page_->is_closed() || is_cancelled_; },
         std::min(slice_ns, stall_ns));

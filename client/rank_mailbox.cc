@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
+#include "client/rank_waits.h"
 #include "client/session_groups.h"
-#include "client/wait.h"
 #include "schemas/types/collective_kind.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -13,16 +12,8 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kSliceNs = int64_t{kWaitPollMs} * 1'000'000;
-constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max() / 2;
 constexpr int64_t kLookNs = 500'000;      // docs/limits.md: mail_look
 constexpr int64_t kAwakeNs = 20'000'000;  // the same: how long it goes on without a call
-
-std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
-  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
-}
-
-absl::Status NeverInterrupted() { return absl::OkStatus(); }
 
 }  // namespace
 
@@ -52,14 +43,12 @@ absl::Status RankMailbox::Push(std::shared_ptr<MailCall> call) {
                                                  " sends and receives of this rank wait for other ranks; that is "
                                                  "max_calls_ahead"));
     }
-    call->deadline_ns_ = SteadyNs() + std::min(call->wait_us, kForeverNs / 2000) * 1000;
+    call->deadline_ns_ = SteadyNs() + TimeoutNs(call->wait_us);
     call->is_queued_ = true;
     call->request_ =
         call->is_send ? mail_->Send(call->message, call->bytes) : mail_->Receive(call->message, call->bytes);
     calls_.push_back(std::move(call));
-    Move(ended);
-    // The thread that drives looks whether its call is over.
-    if (is_driven_ && !ended.empty()) mail_->Wake();
+    MoveBesideDriver(ended);
   }
   Tell(ended);
   return absl::OkStatus();
@@ -69,8 +58,7 @@ void RankMailbox::MoveNow() {
   Ended ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Move(ended);
-    if (is_driven_ && !ended.empty()) mail_->Wake();
+    MoveBesideDriver(ended);
   }
   Tell(ended);
 }
@@ -83,14 +71,14 @@ absl::Status RankMailbox::Drive(MailCall& call, int64_t until_ns, Poll poll) {
 }
 
 absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall* call, int64_t until_ns, Poll poll) {
-  int64_t look_ns = SteadyNs() + kSliceNs;
+  int64_t look_ns = SteadyNs() + kRankSliceNs;
   while (!IsOver(call) && !is_ending_) {
     if (SteadyNs() >= until_ns) return absl::DeadlineExceededError("a send or receive: its wait is over");
     Ended ended;
     AwaitNews(lock, call, std::min(until_ns, look_ns), ended);
     absl::Status interrupted;
     if (SteadyNs() >= look_ns) {
-      look_ns = SteadyNs() + kSliceNs;
+      look_ns = SteadyNs() + kRankSliceNs;
       lock.unlock();
       interrupted = poll();
       if (interrupted.ok()) interrupted = GroupDoor(*session_).Check();
@@ -98,7 +86,7 @@ absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall* ca
       const RankMembers::View members = members_.Look();
       Move(ended);  // all that a rank sent before it went
       EndOfGone(members);
-      if (!interrupted.ok()) CancelOne(call, interrupted);
+      if (!interrupted.ok()) CancelCalls(call, interrupted);
     }
     EndLate(SteadyNs());
     Move(ended);
@@ -110,10 +98,9 @@ absl::Status RankMailbox::Drive(std::unique_lock<std::mutex>& lock, MailCall* ca
   return absl::OkStatus();
 }
 
-// The session has ended, or the thread that waits for the call was interrupted.
-void RankMailbox::CancelOne(const MailCall* call, const absl::Status& why) {
-  for (const auto& other : calls_) {
-    if (call == nullptr || other.get() == call) mail_->Cancel(other->request_, why);
+void RankMailbox::CancelCalls(const MailCall* only, const absl::Status& why) {
+  for (const auto& call : calls_) {
+    if (only == nullptr || call.get() == only) mail_->Cancel(call->request_, why);
   }
 }
 
@@ -152,9 +139,8 @@ void RankMailbox::Cancel(const absl::Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!cancelled_.has_value()) cancelled_ = status;
-    for (const auto& call : calls_) mail_->Cancel(call->request_, status);
-    Move(ended);
-    if (is_driven_) mail_->Wake();
+    CancelCalls(nullptr, status);
+    MoveBesideDriver(ended);
   }
   Tell(ended);
 }
@@ -170,6 +156,11 @@ void RankMailbox::Move(Ended& ended) {
     return true;
   });
   if (!ended.empty()) turned_.notify_all();
+}
+
+void RankMailbox::MoveBesideDriver(Ended& ended) {
+  Move(ended);
+  if (is_driven_ && !ended.empty()) mail_->Wake();
 }
 
 int64_t RankMailbox::FirstDeadline() const {

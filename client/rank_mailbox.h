@@ -1,8 +1,8 @@
 #pragma once
 
 // RankMailbox: a rank's sends and receives of one group whose ranks are processes of one host and call on memory of
-// their own (client/rank_page/rank_mail.h). What RankMail can't know stands here: threads that wait, time-outs, ranks
-// that are gone.
+// their own (client/rank_page/rank_mail.h). It adds the parts that RankMail can't know: threads that wait, time-outs,
+// ranks that are gone.
 //
 //   mailbox.Push(call);                       // in the order of the calls; done at once where the message is there
 //   mailbox.Drive(*call, until_ns, poll);     // on the thread that waits, or
@@ -82,15 +82,18 @@ class RankMailbox {
  private:
   using Ended = std::vector<std::shared_ptr<MailCall>>;
 
-  // All but Tell are called with the mutex.
-  // Null: the mailbox's thread, which gives way to others, until nothing is under way.
+  // All but Tell are called with the mutex. Without a call it is the mailbox's thread, which gives way to others, until
+  // nothing is under way.
   absl::Status Drive(std::unique_lock<std::mutex>& lock, MailCall* call, int64_t until_ns, Poll poll);
   void AwaitNews(std::unique_lock<std::mutex>& lock, const MailCall* call, int64_t until_ns, Ended& ended);
   bool IsOver(const MailCall* call) const { return call == nullptr ? !IsBusy() : !call->is_queued_; }
   bool IsBusy() const { return !calls_.empty() || mail_->IsWithinMessage(); }
   // Adds the calls that are over.
   void Move(Ended& ended);
-  void CancelOne(const MailCall* call, const absl::Status& why);
+  // The same, and the thread that drives looks whether its own call is over.
+  void MoveBesideDriver(Ended& ended);
+  // Null: all of them.
+  void CancelCalls(const MailCall* only, const absl::Status& why);
   void EndLate(int64_t now_ns);
   void EndOfGone(const RankMembers::View& members);
   int64_t FirstDeadline() const;

@@ -1,10 +1,9 @@
 #include "client/rank_memory.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <utility>
 
+#include "client/rank_waits.h"
 #include "client/session_groups.h"
 #include "client/session_impl.h"
 #include "client/wait.h"
@@ -16,7 +15,6 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestSleep(200);  // of the thread that watches; changes wake it
-constexpr int64_t kForeverNs = std::numeric_limits<int64_t>::max();
 
 // Whether the page's steps may read one and write the other: they have nothing in common, or one is a part of the
 // other, at the place of a part of `part_bytes`. A step writes what lies where it has read, then.
@@ -87,8 +85,7 @@ absl::Status MemoryWork::AwaitRanks(std::optional<double> timeout_s) {
     }
     const absl::Status driven = is_mail_ ? group->mailbox()->Drive(*this, until_ns, PollScope)
                                          : group->lane().Drive(*this, until_ns, PollScope);
-    if (absl::IsDeadlineExceeded(driven) && is_mail_) group->mailbox()->LeaveToThread();
-    if (absl::IsDeadlineExceeded(driven) && !is_mail_) group->lane().LeaveToThread();
+    if (absl::IsDeadlineExceeded(driven) && !is_mail_) group->lane().LeaveToThread();  // the mailbox does it itself
     TESSERA_RETURN_IF_ERROR(driven);
   }
   std::unique_lock<std::mutex> lock(mutex_);
@@ -232,13 +229,9 @@ absl::Status RankMemory::StartMail(const std::shared_ptr<MemoryWork>& work, Rank
     const HostView& input = *work->input_;
     work->message = {call.peer, call.tag, input.dtype, NumElements(input.shape), call.other_elements};
     work->bytes = reinterpret_cast<std::byte*>(const_cast<char*>(input.data));
-    const int64_t element_bytes = SizeBytes(input.dtype);
-    if (!input.shape.empty() && input.shape[0] > 1 && input.strides_bytes[0] != element_bytes) {
-      work->packed_.resize(static_cast<size_t>(NumElements(input.shape) * element_bytes));
-      for (int64_t i = 0; i < input.shape[0]; ++i) {
-        std::memcpy(work->packed_.data() + i * element_bytes, input.data + i * input.strides_bytes[0],
-                    static_cast<size_t>(element_bytes));
-      }
+    if (NumElements(input.shape) > 1 && input.strides_bytes[0] != SizeBytes(input.dtype)) {
+      work->packed_.resize(static_cast<size_t>(NumElements(input.shape) * SizeBytes(input.dtype)));
+      CopyBoxTo(input, WholeBox(input.shape), reinterpret_cast<char*>(work->packed_.data()));
       work->bytes = work->packed_.data();
     }
   } else {

@@ -35,7 +35,7 @@ class LogTrimmer {
   std::thread thread_;
 };
 
-// What a child is started with.
+// The program, flags and descriptors of a child.
 struct ServerStart {
   std::string program;
   std::vector<std::string> flags;

@@ -22,7 +22,7 @@ struct EnrolRequest {
   renews @5 :Bool;
   # The worker has its number, and is here.
   formerEndsAtS @6 :Int64;
-  # Of one that renews: the end of the certificate that it has,
+  # A worker that renews says the end of the certificate that it has,
   proof @7 :Text;
   # and what it got with that. With both, its token may have expired, or be used up.
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "schemas/codec/authority.h"
+#include "schemas/codec/random_hex.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -35,13 +35,6 @@ struct JoinTokenOptions {
   std::string id;
   std::string tenants;
 };
-
-std::string RandomHex(size_t bytes) {
-  std::string random(bytes, '\0'), text;
-  TESSERA_CHECK(getrandom(random.data(), bytes, 0) == static_cast<ssize_t>(bytes));
-  for (const char byte : random) absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
-  return text;
-}
 
 // As TOML has it.
 std::string TimeText(std::time_t time) {

@@ -1,7 +1,6 @@
 #include "client/cli/up_pool.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/certificates.h"
+#include "schemas/codec/random_hex.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -26,14 +26,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string RandomHex() {
-  unsigned char bytes[16];
-  TESSERA_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
-  std::string out;
-  for (const unsigned char byte : bytes) absl::StrAppend(&out, absl::Hex(byte, absl::kZeroPad2));
-  return out;
-}
 
 std::string HostName() {
   char name[256] = "";
@@ -68,7 +60,7 @@ absl::Status TakeTokens(const std::string& file, Pool& pool) {
   }
   std::string text;
   for (const auto& [name, token] : named) {
-    if (token->empty()) *token = RandomHex();
+    if (token->empty()) *token = RandomHex(16);
     StrAppend(&text, name, *token, "\n");
   }
   return WriteOwn(file, text);

@@ -78,8 +78,14 @@ void AwaitBell(Bell bell, Patience patience, Linger& linger, absl::FunctionRef<b
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+void FenceBeforeBells() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 void RingIfAsleep(Bell bell) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  FenceBeforeBells();
+  RingIfSeenAsleep(bell);
+}
+
+void RingIfSeenAsleep(Bell bell) {
   if (bell.sleepers.load(std::memory_order_relaxed) != 0) Ring(bell.rung);
 }
 

@@ -36,6 +36,9 @@ Patience PatienceOf(int64_t ranks, bool has_strangers);
 void AwaitBell(Bell bell, Patience patience, Linger& linger, absl::FunctionRef<bool()> done, int64_t until_ns);
 // Wakes all that sleep on it, after a write.
 void RingIfAsleep(Bell bell);
+// The same of a writer that has several bells: behind one FenceBeforeBells.
+void FenceBeforeBells();
+void RingIfSeenAsleep(Bell bell);
 // Wakes all that sleep on it, also those that look for nothing that was written.
 void Ring(std::atomic<uint32_t>& rung);
 

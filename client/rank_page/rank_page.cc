@@ -240,8 +240,9 @@ Bell RankPage::verdict_bell() const { return {header().bell, header().sleepers};
 Bell RankPage::step_bell(int64_t rank) const { return {line(rank).bell, line(rank).sleeping}; }
 
 void RankPage::WakeForStep() {
+  FenceBeforeBells();
   for (int64_t rank = 0; rank < ranks_; ++rank) {
-    if (rank != rank_) RingIfAsleep(step_bell(rank));
+    if (rank != rank_) RingIfSeenAsleep(step_bell(rank));
   }
 }
 

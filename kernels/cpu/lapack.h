@@ -32,127 +32,127 @@ LapackInt WithWorkspace(Call&& call) {
 }
 
 // Routines that have the same parameters for all of s, d, c and z.
-#define TESSERA_LAPACK_DECLARE(T, p, orgqr)                                                                          \
-  extern "C" {                                                                                                       \
-  void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                      \
-  void p##trtrs_(const char*, const char*, const char*, const LapackInt*, const LapackInt*, const T*,                \
-                 const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t, std::size_t);         \
-  void p##gesv_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, T*, const LapackInt*,          \
-                LapackInt*);                                                                                         \
-  void p##getrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*);                  \
-  void p##geqrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, LapackInt*);    \
-  void p##orgqr##_(const LapackInt*, const LapackInt*, const LapackInt*, T*, const LapackInt*, const T*, T*,         \
-                   const LapackInt*, LapackInt*);                                                                    \
-  void p##larft_(const char*, const char*, const LapackInt*, const LapackInt*, const T*, const LapackInt*, const T*, \
-                 T*, const LapackInt*, std::size_t, std::size_t);                                                    \
-  }                                                                                                                  \
-  template <>                                                                                                        \
-  struct Lapack<T> {                                                                                                 \
-    using Int = LapackInt;                                                                                           \
-    static Int Potrf(char uplo, Int n, T* a) {                                                                       \
-      Int info = 0;                                                                                                  \
-      p##potrf_(&uplo, &n, a, &n, &info, 1);                                                                         \
-      return info;                                                                                                   \
-    }                                                                                                                \
-    static Int Trtrs(char uplo, char trans, char diag, Int n, Int k, const T* a, T* b) {                             \
-      Int info = 0;                                                                                                  \
-      p##trtrs_(&uplo, &trans, &diag, &n, &k, a, &n, b, &n, &info, 1, 1, 1);                                         \
-      return info;                                                                                                   \
-    }                                                                                                                \
-    static Int Gesv(Int n, Int k, T* a, Int* pivots, T* b) {                                                         \
-      Int info = 0;                                                                                                  \
-      p##gesv_(&n, &k, a, &n, pivots, b, &n, &info);                                                                 \
-      return info;                                                                                                   \
-    }                                                                                                                \
-    static Int Getrf(Int m, Int n, T* a, Int* pivots) {                                                              \
-      Int info = 0;                                                                                                  \
-      p##getrf_(&m, &n, a, &m, pivots, &info);                                                                       \
-      return info;                                                                                                   \
-    }                                                                                                                \
-    static Int Geqrf(Int m, Int n, T* a, T* tau) {                                                                   \
-      return WithWorkspace<T>(                                                                                       \
-          [&](T* work, Int size, Int* info) { p##geqrf_(&m, &n, a, &m, tau, work, &size, info); });                  \
-    }                                                                                                                \
-    static Int Orgqr(Int m, Int n, Int k, T* a, const T* tau) {                                                      \
-      return WithWorkspace<T>(                                                                                       \
-          [&](T* work, Int size, Int* info) { p##orgqr##_(&m, &n, &k, a, &m, tau, work, &size, info); });            \
-    }                                                                                                                \
-    static void Larft(Int m, Int k, const T* v, const T* tau, T* t) {                                                \
-      const char forward = 'F', columns = 'C';                                                                       \
-      p##larft_(&forward, &columns, &m, &k, v, &m, tau, t, &k, 1, 1);                                                \
-    }                                                                                                                \
-  }
-
-TESSERA_LAPACK_DECLARE(float, s, orgqr);
-TESSERA_LAPACK_DECLARE(double, d, orgqr);
-TESSERA_LAPACK_DECLARE(std::complex<float>, c, ungqr);
-TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
-#undef TESSERA_LAPACK_DECLARE
-
-// Singular values and eigenvalues, which are real.
-#define TESSERA_LAPACK_REAL(T, p)                                                                                      \
+#define TESSERA_LAPACK_DECLARE(T, R, p, orgqr)                                                                         \
   extern "C" {                                                                                                         \
-  void p##gbbrd_(const char*, const LapackInt*, const LapackInt*, const LapackInt*, const LapackInt*,                  \
-                 const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*, const LapackInt*, T*,       \
-                 const LapackInt*, T*, LapackInt*, std::size_t);                                                       \
-  void p##bdsqr_(const char*, const LapackInt*, const LapackInt*, const LapackInt*, const LapackInt*, T*, T*, T*,      \
-                 const LapackInt*, T*, const LapackInt*, T*, const LapackInt*, T*, LapackInt*, std::size_t);           \
-  void p##gesdd_(const char*, const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, T*,  \
-                 const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*, std::size_t);                         \
-  void p##syevd_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*,           \
-                 LapackInt*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                                  \
-  void p##geev_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*,    \
-                const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                         \
+  void p##potrf_(const char*, const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t);                        \
+  void p##trtrs_(const char*, const char*, const char*, const LapackInt*, const LapackInt*, const T*,                  \
+                 const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t, std::size_t);           \
+  void p##gesv_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, T*, const LapackInt*,            \
+                LapackInt*);                                                                                           \
+  void p##getrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*);                    \
+  void p##geqrf_(const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, LapackInt*);      \
+  void p##orgqr##_(const LapackInt*, const LapackInt*, const LapackInt*, T*, const LapackInt*, const T*, T*,           \
+                   const LapackInt*, LapackInt*);                                                                      \
+  void p##bdsqr_(const char*, const LapackInt*, const LapackInt*, const LapackInt*, const LapackInt*, R*, R*, T*,      \
+                 const LapackInt*, T*, const LapackInt*, T*, const LapackInt*, R*, LapackInt*, std::size_t);           \
+  void p##larft_(const char*, const char*, const LapackInt*, const LapackInt*, const T*, const LapackInt*, const T*,   \
+                 T*, const LapackInt*, std::size_t, std::size_t);                                                      \
   }                                                                                                                    \
-  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, LapackInt stride, T* band, T* d, T* e, T* c) {          \
-    const char none = 'N';                                                                                             \
-    const LapackInt zero = 0, rows = width + 1, one = 1;                                                               \
-    std::vector<T> work(2 * static_cast<std::size_t>(n));                                                              \
-    LapackInt info = 0;                                                                                                \
-    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &stride,           \
-              work.data(), &info, 1);                                                                                  \
-  }                                                                                                                    \
-  inline LapackInt Bdsqr(LapackInt n, LapackInt rows, T* d, T* e, T* u) {                                              \
+  inline LapackInt Bdsqr(LapackInt n, LapackInt rows, R* d, R* e, T* u) {                                              \
     const char upper = 'U';                                                                                            \
     const LapackInt zero = 0, one = 1, stride = std::max(rows, one);                                                   \
-    std::vector<T> work(4 * static_cast<std::size_t>(n));                                                              \
+    std::vector<R> work(4 * static_cast<std::size_t>(n));                                                              \
     LapackInt info = 0;                                                                                                \
     p##bdsqr_(&upper, &n, &zero, &rows, &zero, d, e, nullptr, &one, u, &stride, nullptr, &one, work.data(), &info, 1); \
     return info;                                                                                                       \
   }                                                                                                                    \
-  inline LapackInt Geev(char job, LapackInt n, T* a, std::complex<T>* w, std::complex<T>* v) {                         \
-    const auto size = static_cast<std::size_t>(n);                                                                     \
-    std::vector<T> real(size), imaginary(size), columns(job == 'V' ? size * size : 1);                                 \
-    const char none = 'N';                                                                                             \
-    const LapackInt info = WithWorkspace<T>([&](T* work, LapackInt count, LapackInt* failed) {                         \
-      p##geev_(&none, &job, &n, a, &n, real.data(), imaginary.data(), nullptr, &n, columns.data(), &n, work, &count,   \
-               failed, 1, 1);                                                                                          \
-    });                                                                                                                \
-    for (std::size_t j = 0; j < size; ++j) {                                                                           \
-      w[j] = {real[j], imaginary[j]};                                                                                  \
-      /* Of a pair the first column is the real part of both vectors, the second the imaginary one of the first. */    \
-      const std::size_t first = imaginary[j] < 0 ? j - 1 : j;                                                          \
-      const T sign = imaginary[j] == 0 ? T{0} : imaginary[j] > 0 ? T{1} : T{-1};                                       \
-      for (std::size_t i = 0; job == 'V' && i < size; ++i) {                                                           \
-        const T* const row = columns.data() + i;                                                                       \
-        v[i + j * size] = {row[first * size], sign == 0 ? T{0} : sign * row[(first + 1) * size]};                      \
-      }                                                                                                                \
+  template <>                                                                                                          \
+  struct Lapack<T> {                                                                                                   \
+    using Int = LapackInt;                                                                                             \
+    static Int Potrf(char uplo, Int n, T* a) {                                                                         \
+      Int info = 0;                                                                                                    \
+      p##potrf_(&uplo, &n, a, &n, &info, 1);                                                                           \
+      return info;                                                                                                     \
     }                                                                                                                  \
-    return info;                                                                                                       \
-  }                                                                                                                    \
-  inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, T* a, T* s, T* u, T* vh, LapackInt vh_rows) {             \
-    std::vector<LapackInt> integers(8 * static_cast<std::size_t>(std::min(m, n)));                                     \
-    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                            \
-      p##gesdd_(&job, &m, &n, a, &m, s, u, &m, vh, &vh_rows, work, &size, integers.data(), info, 1);                   \
-    });                                                                                                                \
-  }                                                                                                                    \
-  inline LapackInt Syevd(char job, LapackInt n, T* a, T* w) {                                                          \
-    const LapackInt count = 3 + 5 * n;                                                                                 \
-    std::vector<LapackInt> integers(static_cast<std::size_t>(count));                                                  \
-    const char lower = 'L';                                                                                            \
-    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                            \
-      p##syevd_(&job, &lower, &n, a, &n, w, work, &size, integers.data(), &count, info, 1, 1);                         \
-    });                                                                                                                \
+    static Int Trtrs(char uplo, char trans, char diag, Int n, Int k, const T* a, T* b) {                               \
+      Int info = 0;                                                                                                    \
+      p##trtrs_(&uplo, &trans, &diag, &n, &k, a, &n, b, &n, &info, 1, 1, 1);                                           \
+      return info;                                                                                                     \
+    }                                                                                                                  \
+    static Int Gesv(Int n, Int k, T* a, Int* pivots, T* b) {                                                           \
+      Int info = 0;                                                                                                    \
+      p##gesv_(&n, &k, a, &n, pivots, b, &n, &info);                                                                   \
+      return info;                                                                                                     \
+    }                                                                                                                  \
+    static Int Getrf(Int m, Int n, T* a, Int* pivots) {                                                                \
+      Int info = 0;                                                                                                    \
+      p##getrf_(&m, &n, a, &m, pivots, &info);                                                                         \
+      return info;                                                                                                     \
+    }                                                                                                                  \
+    static Int Geqrf(Int m, Int n, T* a, T* tau) {                                                                     \
+      return WithWorkspace<T>(                                                                                         \
+          [&](T* work, Int size, Int* info) { p##geqrf_(&m, &n, a, &m, tau, work, &size, info); });                    \
+    }                                                                                                                  \
+    static Int Orgqr(Int m, Int n, Int k, T* a, const T* tau) {                                                        \
+      return WithWorkspace<T>(                                                                                         \
+          [&](T* work, Int size, Int* info) { p##orgqr##_(&m, &n, &k, a, &m, tau, work, &size, info); });              \
+    }                                                                                                                  \
+    static void Larft(Int m, Int k, const T* v, const T* tau, T* t) {                                                  \
+      const char forward = 'F', columns = 'C';                                                                         \
+      p##larft_(&forward, &columns, &m, &k, v, &m, tau, t, &k, 1, 1);                                                  \
+    }                                                                                                                  \
+  }
+
+TESSERA_LAPACK_DECLARE(float, float, s, orgqr);
+TESSERA_LAPACK_DECLARE(double, double, d, orgqr);
+TESSERA_LAPACK_DECLARE(std::complex<float>, float, c, ungqr);
+TESSERA_LAPACK_DECLARE(std::complex<double>, double, z, ungqr);
+#undef TESSERA_LAPACK_DECLARE
+
+// Singular values and eigenvalues, which are real.
+#define TESSERA_LAPACK_REAL(T, p)                                                                                     \
+  extern "C" {                                                                                                        \
+  void p##gbbrd_(const char*, const LapackInt*, const LapackInt*, const LapackInt*, const LapackInt*,                 \
+                 const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*, const LapackInt*, T*,      \
+                 const LapackInt*, T*, LapackInt*, std::size_t);                                                      \
+  void p##gesdd_(const char*, const LapackInt*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*, T*, \
+                 const LapackInt*, T*, const LapackInt*, LapackInt*, LapackInt*, std::size_t);                        \
+  void p##syevd_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, const LapackInt*,          \
+                 LapackInt*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                                 \
+  void p##geev_(const char*, const char*, const LapackInt*, T*, const LapackInt*, T*, T*, T*, const LapackInt*, T*,   \
+                const LapackInt*, T*, const LapackInt*, LapackInt*, std::size_t, std::size_t);                        \
+  }                                                                                                                   \
+  inline void Gbbrd(LapackInt n, LapackInt k, LapackInt width, LapackInt stride, T* band, T* d, T* e, T* c) {         \
+    const char none = 'N';                                                                                            \
+    const LapackInt zero = 0, rows = width + 1, one = 1;                                                              \
+    std::vector<T> work(2 * static_cast<std::size_t>(n));                                                             \
+    LapackInt info = 0;                                                                                               \
+    p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &stride,          \
+              work.data(), &info, 1);                                                                                 \
+  }                                                                                                                   \
+  inline LapackInt Geev(char job, LapackInt n, T* a, std::complex<T>* w, std::complex<T>* v) {                        \
+    const auto size = static_cast<std::size_t>(n);                                                                    \
+    std::vector<T> real(size), imaginary(size), columns(job == 'V' ? size * size : 1);                                \
+    const char none = 'N';                                                                                            \
+    const LapackInt info = WithWorkspace<T>([&](T* work, LapackInt count, LapackInt* failed) {                        \
+      p##geev_(&none, &job, &n, a, &n, real.data(), imaginary.data(), nullptr, &n, columns.data(), &n, work, &count,  \
+               failed, 1, 1);                                                                                         \
+    });                                                                                                               \
+    for (std::size_t j = 0; j < size; ++j) {                                                                          \
+      w[j] = {real[j], imaginary[j]};                                                                                 \
+      /* Of a pair the first column is the real part of both vectors, the second the imaginary one of the first. */   \
+      const std::size_t first = imaginary[j] < 0 ? j - 1 : j;                                                         \
+      const T sign = imaginary[j] == 0 ? T{0} : imaginary[j] > 0 ? T{1} : T{-1};                                      \
+      for (std::size_t i = 0; job == 'V' && i < size; ++i) {                                                          \
+        const T* const row = columns.data() + i;                                                                      \
+        v[i + j * size] = {row[first * size], sign == 0 ? T{0} : sign * row[(first + 1) * size]};                     \
+      }                                                                                                               \
+    }                                                                                                                 \
+    return info;                                                                                                      \
+  }                                                                                                                   \
+  inline LapackInt Gesdd(char job, LapackInt m, LapackInt n, T* a, T* s, T* u, T* vh, LapackInt vh_rows) {            \
+    std::vector<LapackInt> integers(8 * static_cast<std::size_t>(std::min(m, n)));                                    \
+    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                           \
+      p##gesdd_(&job, &m, &n, a, &m, s, u, &m, vh, &vh_rows, work, &size, integers.data(), info, 1);                  \
+    });                                                                                                               \
+  }                                                                                                                   \
+  inline LapackInt Syevd(char job, LapackInt n, T* a, T* w) {                                                         \
+    const LapackInt count = 3 + 5 * n;                                                                                \
+    std::vector<LapackInt> integers(static_cast<std::size_t>(count));                                                 \
+    const char lower = 'L';                                                                                           \
+    return WithWorkspace<T>([&](T* work, LapackInt size, LapackInt* info) {                                           \
+      p##syevd_(&job, &lower, &n, a, &n, w, work, &size, integers.data(), &count, info, 1, 1);                        \
+    });                                                                                                               \
   }
 #define TESSERA_LAPACK_COMPLEX(R, p)                                                                                   \
   extern "C" {                                                                                                         \
@@ -160,9 +160,6 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
                  const LapackInt*, std::complex<R>*, const LapackInt*, R*, R*, std::complex<R>*, const LapackInt*,     \
                  std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*, R*,         \
                  LapackInt*, std::size_t);                                                                             \
-  void p##bdsqr_(const char*, const LapackInt*, const LapackInt*, const LapackInt*, const LapackInt*, R*, R*,          \
-                 std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,             \
-                 const LapackInt*, R*, LapackInt*, std::size_t);                                                       \
   void p##gesdd_(const char*, const LapackInt*, const LapackInt*, std::complex<R>*, const LapackInt*, R*,              \
                  std::complex<R>*, const LapackInt*, std::complex<R>*, const LapackInt*, std::complex<R>*,             \
                  const LapackInt*, R*, LapackInt*, LapackInt*, std::size_t);                                           \
@@ -182,14 +179,6 @@ TESSERA_LAPACK_DECLARE(std::complex<double>, z, ungqr);
     LapackInt info = 0;                                                                                                \
     p##gbbrd_(&none, &n, &n, &k, &zero, &width, band, &rows, d, e, nullptr, &one, nullptr, &one, c, &stride,           \
               work.data(), reals.data(), &info, 1);                                                                    \
-  }                                                                                                                    \
-  inline LapackInt Bdsqr(LapackInt n, LapackInt rows, R* d, R* e, std::complex<R>* u) {                                \
-    const char upper = 'U';                                                                                            \
-    const LapackInt zero = 0, one = 1, stride = std::max(rows, one);                                                   \
-    std::vector<R> work(4 * static_cast<std::size_t>(n));                                                              \
-    LapackInt info = 0;                                                                                                \
-    p##bdsqr_(&upper, &n, &zero, &rows, &zero, d, e, nullptr, &one, u, &stride, nullptr, &one, work.data(), &info, 1); \
-    return info;                                                                                                       \
   }                                                                                                                    \
   inline LapackInt Geev(char job, LapackInt n, std::complex<R>* a, std::complex<R>* w, std::complex<R>* v) {           \
     std::vector<R> reals(2 * static_cast<std::size_t>(n));                                                             \

@@ -38,8 +38,8 @@
 // tall-skinny QR", 2014, their modified LU decomposition).
 //
 // A band matrix that is above its diagonal alone, w elements wide, is given by blocks of w rows, n / w of them: the
-// block on the diagonal, and the one on its right, which is a lower triangle. Of w = 2 and n = 4 row 1 is (0, a11, a12,
-// 0) and has elements 1, 2 and 3 of the whole matrix's row; w elements, and zeros of the triangles, are not read.
+// block on the diagonal, and the one on its right, which is a lower triangle. With w = 2 and n = 4 row 1 is (0, a11,
+// a12, 0) and has elements 1, 2 and 3 of the whole matrix's row; w elements, and zeros of the triangles, are not read.
 //
 // A matrix that has no answer (singular, where it is divided by; not positive definite; one with a NaN or an infinity,
 // where values are found by iteration) is an error of the call with kLinalgErrorPayload.

@@ -210,13 +210,7 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_option("--replay", options.replay, "read a journal, print the digest of its effects, and end");
-  app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
-  app.add_option(
-         "--outlive-parent", options.outlive_parent_s,
-         "seconds for which it goes on when that descriptor, a FIFO, is closed, for a process that opens it again;\n"
-         "0: it ends at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
+  AddParentFlags(app, options.exit_with_parent_fd, options.outlive_parent_s);
   app.set_version_flag("--version", kServerVersion);
   AddLogFlags(app, options.log);
   ConfigFile config(app, "TESSERA_COORDINATOR");

@@ -127,6 +127,16 @@ void AddLogFlags(CLI::App& app, LogOptions& options) {
       ->default_str("text");
 }
 
+void AddParentFlags(CLI::App& app, int& fd, double& outlive_s) {
+  app.add_option("--exit-with-parent-fd", fd, "end when this inherited descriptor is closed");
+  app.add_option(
+         "--outlive-parent", outlive_s,
+         "seconds for which it goes on when that descriptor, a FIFO, is closed, for a process that opens it again;\n"
+         "0: it ends at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+}
+
 ConfigFile::ConfigFile(CLI::App& app, const std::string& prefix)
     : app_(app), places_(std::make_shared<std::map<std::string, std::string>>()) {
   app.set_config("--config", "",

@@ -27,6 +27,9 @@ inline constexpr size_t kMaxConfigFileBytes = size_t{1} << 20;  // docs/limits.m
 // --log-level and --log-format.
 void AddLogFlags(CLI::App& app, LogOptions& options);
 
+// --exit-with-parent-fd and --outlive-parent (schemas/codec/parent_watch.h).
+void AddParentFlags(CLI::App& app, int& fd, double& outlive_s);
+
 class ConfigFile {
  public:
   // Adds --config and --check-config to an application that has all its other flags, and names the variables:

@@ -118,13 +118,7 @@ std::optional<int> ReadFlags(int argc, char** argv, WorkerOptions& options) {
          "then it ends with status 3. 0: it ends at once")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  app.add_option("--exit-with-parent-fd", options.exit_with_parent_fd, "end when this inherited descriptor is closed");
-  app.add_option(
-         "--outlive-parent", options.outlive_parent_s,
-         "seconds for which it goes on when that descriptor, a FIFO, is closed, for a process that opens it again;\n"
-         "0: it ends at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
+  AddParentFlags(app, options.exit_with_parent_fd, options.outlive_parent_s);
   AddLogFlags(app, options.log);
   ConfigFile config(app, "TESSERA_WORKER");
   if (const std::optional<int> status = config.Parse(argc, argv); status.has_value()) return status;

@@ -1,5 +1,5 @@
-// What a client of HTTP may send to a coordinator (--listen-http), on any bytes: each connection ends with it, each
-// answer is one of HTTP with a status that the server has, and who asks properly behind it is answered.
+// Bytes that a client of HTTP may send to a coordinator (--listen-http), on any bytes: each connection ends with it,
+// each answer is one of HTTP with a status that the server has, and who asks properly behind it is answered.
 
 #include <array>
 #include <cstddef>

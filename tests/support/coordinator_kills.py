@@ -28,7 +28,7 @@ END_SECONDS = 300
 
 
 class Wrong(Exception):
-    """What a run found."""
+    """A run's findings."""
 
 
 def same(got, wanted, what):

@@ -10,7 +10,7 @@ BINARIES = Path(os.environ.get("TESSERA_BIN_DIR", Path(__file__).resolve().paren
 
 
 def until(true, seconds: float = 60):
-    """What it gives as soon as that is true."""
+    """Its value as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, "not so in time"
@@ -54,7 +54,7 @@ class UpPool:
         return self.log.read_text()
 
     def refused(self, **changed) -> str:
-        """What one says that doesn't start."""
+        """The words of one that doesn't start."""
         before = len(self.said())
         process = self.start(**changed)
         process.communicate(timeout=60)

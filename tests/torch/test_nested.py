@@ -34,7 +34,7 @@ def attended(q, k, v, **options):
 
 
 class Parts:
-    """What stands beside a nested tensor (4, ragged, 8), on a device."""
+    """The operands beside a nested tensor (4, ragged, 8), on a device."""
 
     def __init__(self, device):
         torch.manual_seed(0)

@@ -90,8 +90,7 @@ struct Step {
 using Look = absl::FunctionRef<void(const Panel&, const std::vector<V>&)>;
 std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const ColumnTurns& turns, Look look) {
   const V whole = ContinuedTo(g, x, turns.whole());
-  std::vector<V> dealt;
-  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) dealt.push_back(OneTurn(g, whole, turns, turn, 0));
+  std::vector<V> dealt = DealtOut(g, whole, turns);
   if (g.failed()) return {};
   std::vector<Step> steps;
   for (int64_t turn = 0; turn < turns.turns; ++turn) {
@@ -100,7 +99,7 @@ std::vector<Step> Elimination(G& g, const V& x, std::optional<V> side, const Col
       const Panel panel = FactoredPanel(g, PanelOf(g, own, turns, worker));
       if (g.failed()) return {};
       const V corner = Computed(g, RowsOf(g, panel.factors, 0, turns.width));  // a view would keep the panel
-      const int64_t first = worker + 1 < turns.workers ? turn : turn + 1;
+      const int64_t first = turns.FirstBehind(turn, worker);
       Step step{corner, std::nullopt, std::nullopt, first};
       std::vector<V> right;
       const V each = OnEach(g, corner, turns);
@@ -241,7 +240,7 @@ V CholeskyByTurns(G& g, const V& x, const ColumnTurns& turns) {
       const V lower = Transposed(g, TriangularSolve(g, corner, Transposed(g, below), {}));
       if (g.failed()) return x;
       column = g.Concat({corner, lower}, corner.rank() - 2);
-      for (int64_t later = worker + 1 < turns.workers ? turn : turn + 1; later < turns.turns && !g.failed(); ++later) {
+      for (int64_t later = turns.FirstBehind(turn, worker); later < turns.turns && !g.failed(); ++later) {
         V& columns_of_turn = dealt[static_cast<size_t>(later)];
         // Rows from the first one of the turn that is left, and those of the turn's own columns, which are zeros where
         // the columns are done.
@@ -401,6 +400,12 @@ V OneTurn(G& g, const V& x, const ColumnTurns& turns, int64_t turn, int64_t star
   const V box = BoxTo(g, x, {{start, rows}, {turn * width, width}}, turns.mesh_dim, Placement::Shard(x.rank() - 1));
   if (g.failed()) return x;
   return WorkersFirst(g, g.Reshape(box, Shaped(BatchOf(x), {rows, turns.workers, turns.width})));
+}
+
+std::vector<V> DealtOut(G& g, const V& x, const ColumnTurns& turns) {
+  std::vector<V> dealt;
+  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) dealt.push_back(OneTurn(g, x, turns, turn, 0));
+  return dealt;
 }
 
 V PanelOf(G& g, const V& columns, const ColumnTurns& turns, int64_t worker) {

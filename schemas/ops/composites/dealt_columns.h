@@ -3,9 +3,9 @@
 // The steps that factorisations share whose columns are dealt out to the workers in turns (ColumnTurns, matrices.h; the
 // steps are in column_turns.cc).
 //
-// A turn's columns are [..., workers, rows, width], with one panel on each worker. Of 512 columns, 4 workers and panels
-// of 64 the first turn has columns 0 to 255, the second one the others; worker 2 has columns 128 to 191 and 384 to 447.
-// A worker has all rows of its columns, so that rows change places without a message.
+// A turn's columns are [..., workers, rows, width], with one panel on each worker. With 512 columns, 4 workers and
+// panels of 64 the first turn has columns 0 to 255, the second one the others; worker 2 has columns 128 to 191 and 384
+// to 447. A worker has all rows of its columns, so that rows change places without a message.
 
 #include <vector>
 
@@ -35,6 +35,8 @@ GraphValue RowsOf(GraphBuilder& g, const GraphValue& x, int64_t start, int64_t s
 GraphValue WorkersFirst(GraphBuilder& g, const GraphValue& x);
 // The columns of one turn, from row `start` on, of a matrix that has whole turns.
 GraphValue OneTurn(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns, int64_t turn, int64_t start);
+// Those of all turns, with all rows.
+std::vector<GraphValue> DealtOut(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 // The panel of one worker, which all get: [..., rows, width].
 GraphValue PanelOf(GraphBuilder& g, const GraphValue& columns, const ColumnTurns& turns, int64_t worker);
 // A matrix that all workers have, as [..., workers, rows, columns] of which each has its own.

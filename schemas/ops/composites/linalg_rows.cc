@@ -152,12 +152,6 @@ void LuFactor(G& g) {
   g.Return({g.AsType(parts[0], x.dtype()), g.AsType(RealPart(g, parts[1]), DType::kI64)});
 }
 
-V Triangle(G& g, OpId op, const V& x, int64_t k) {
-  Attributes attributes;
-  attributes.Set(attribute::k, k);
-  return g.Call(op, std::move(attributes), {x});
-}
-
 // Whether the pivots are those of the first operand's matrices.
 bool HavePivots(G& g, const V& pivots) {
   const V x = g.operand(0);

@@ -117,6 +117,12 @@ V Along(G& g, OpId op, int64_t dim, std::vector<V> operands) {
   return g.Call(op, std::move(attributes), std::move(operands));
 }
 
+V Triangle(G& g, OpId op, const V& x, int64_t k) {
+  Attributes attributes;
+  attributes.Set(attribute::k, k);
+  return g.Call(op, std::move(attributes), {x});
+}
+
 V TriangularSolve(G& g, const V& left, const V& right, Attributes attributes) {
   return MatrixFunction(g, LinalgKind::kTriangularSolve, {left, right}, std::move(attributes));
 }

@@ -44,6 +44,8 @@ GraphValue PaddedAbove(GraphBuilder& g, const GraphValue& x, int64_t rows);
 GraphValue ContinuedTo(GraphBuilder& g, const GraphValue& x, int64_t whole, const GraphValue& number = 1);
 // An op that goes along one dim.
 GraphValue Along(GraphBuilder& g, OpId op, int64_t dim, std::vector<GraphValue> operands);
+// The elements of `op`'s triangle (kTril, kTriu) from the k-th diagonal on, zeros elsewhere.
+GraphValue Triangle(GraphBuilder& g, OpId op, const GraphValue& x, int64_t k);
 // One call of LAPACK. Attributes: upper, transposed, unit_diagonal.
 GraphValue TriangularSolve(GraphBuilder& g, const GraphValue& left, const GraphValue& right, Attributes attributes);
 
@@ -90,6 +92,8 @@ struct ColumnTurns {
   int mesh_dim = 0;
   int64_t workers = 0, turns = 0, width = 0;
   int64_t whole() const { return workers * turns * width; }  // rows and columns, with those of the unit matrix
+  // The first turn that has columns behind the panel of this worker and turn.
+  int64_t FirstBehind(int64_t turn, int64_t worker) const { return worker + 1 < workers ? turn : turn + 1; }
 };
 std::optional<ColumnTurns> ColumnTurnsOf(const GraphValue& x);
 // Its rows lie as the mesh dim's Shard(rows).

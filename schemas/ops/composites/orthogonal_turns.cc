@@ -20,12 +20,6 @@ using V = GraphValue;
 constexpr int64_t kMinBandColumns = 1024;  // docs/limits.md: min_band_columns
 constexpr int64_t kMinBandWorkers = 8;     // docs/limits.md: min_band_workers
 
-V Triangle(G& g, OpId op, const V& x, int64_t k) {
-  Attributes attributes;
-  attributes.Set(attribute::k, k);
-  return g.Call(op, std::move(attributes), {x});
-}
-
 // A panel's reflections as one: Q = I - V T V^H (Schreiber, Van Loan, "A storage-efficient WY representation for
 // products of Householder transformations", 1989), and R.
 struct Reflections {
@@ -56,11 +50,6 @@ V Reflected(G& g, const Reflections& q, const V& columns) {
 
 // The columns of a matrix, dealt out, of which rows leave from the top.
 using Dealt = std::vector<V>;
-Dealt DealtOut(G& g, const V& x, const ColumnTurns& turns) {
-  Dealt dealt;
-  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) dealt.push_back(OneTurn(g, x, turns, turn, 0));
-  return dealt;
-}
 
 // Takes the first rows off.
 V LeavingRows(G& g, V& columns, int64_t width) {
@@ -163,7 +152,7 @@ Band BandOf(G& g, const V& x, const ColumnTurns& turns, Vectors vectors) {
   for (int64_t k = 0; k < turns.workers * turns.turns && !g.failed(); ++k) {
     const int64_t turn = k / turns.workers, worker = k % turns.workers;
     const Reflections left = ReflectionsOf(g, PanelOf(g, dealt[static_cast<size_t>(turn)], turns, worker));
-    const int64_t first = worker + 1 < turns.workers ? turn : turn + 1;
+    const int64_t first = turns.FirstBehind(turn, worker);
     std::vector<V> leaving;
     for (int64_t later = first; later < turns.turns && !g.failed(); ++later) {
       V& columns = dealt[static_cast<size_t>(later)];
@@ -281,7 +270,7 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
     const int64_t turn = step / turns.workers, worker = step % turns.workers;
     const Reflections q = ReflectionsOf(g, PanelOf(g, dealt[static_cast<size_t>(turn)], turns, worker));
     std::optional<V> beside;
-    for (int64_t later = worker + 1 < turns.workers ? turn : turn + 1; later < turns.turns && !g.failed(); ++later) {
+    for (int64_t later = turns.FirstBehind(turn, worker); later < turns.turns && !g.failed(); ++later) {
       V& columns = dealt[static_cast<size_t>(later)];
       columns = Reflected(g, q, columns);
       const V leaving = LeavingRows(g, columns, width);

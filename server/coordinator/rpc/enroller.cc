@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& file) 
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-// What the authority's word says that a worker shows when it renews its certificate.
+// The text of the authority's word that a worker shows when it renews its certificate.
 std::string RenewalOf(WorkerIndex index, std::time_t ends_at) {
   return StrCat("tessera renewal: worker ", index.value, " has a certificate until ", static_cast<int64_t>(ends_at));
 }

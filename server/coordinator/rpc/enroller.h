@@ -51,7 +51,7 @@ class Enroller {
     WorkerIndex index{0};
     std::string proof;
   };
-  // What is known of numbers elsewhere. `is_here` tells whether a worker that lives, or is joining, has one; `former`
+  // Facts about numbers that others know. `is_here` tells whether a worker that lives, or is joining, has one; `former`
   // are those that the asking worker's token is used for, which a worker gets first that asks for none; `check` says of
   // the one that it is to have whether its token is good for that.
   struct Numbers {

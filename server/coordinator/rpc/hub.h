@@ -183,8 +183,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   void StartLink(SessionId session, uint64_t connection, kj::Own<LinkStream> stream);
   void StartWorker(const WorkerJoinedEvent& event, kj::Own<LinkStream> stream);
   void StartWorkerAgain(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
-  // False when the worker is not expected any more.
   void LoseEndedFormer(const WorkerJoinedEvent& event);
+  // False when the worker is not expected any more.
   bool StartWorkerLink(WorkerIndex worker, uint64_t incarnation, kj::Own<LinkStream> stream);
   using TakeStream = std::function<void(kj::Own<LinkStream>)>;
   uint64_t ExpectLink(TakeStream take);

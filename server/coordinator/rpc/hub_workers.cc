@@ -19,6 +19,7 @@
 #include "schemas/codec/exception.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/codec/process_end.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/reach.h"
@@ -39,9 +40,7 @@ kj::AutoCloseFd OpenProcess(int32_t pid) {
 // Also where the process is a zombie, whose status nobody has taken, or runs no code any more.
 bool HasEnded(const kj::AutoCloseFd& process, int32_t pid) {
   pollfd ended{process.get(), POLLIN, 0};
-  if (process.get() < 0 || poll(&ended, 1, 0) != 0) return true;
-  int64_t pages = 0;  // none: the kernel is taking its memory back
-  return !(std::ifstream(StrCat("/proc/", pid, "/statm")) >> pages) || pages == 0;
+  return process.get() < 0 || poll(&ended, 1, 0) != 0 || RunsNoMore(pid);
 }
 
 // A worker that joined a former coordinator: the number may be another process's by now.

@@ -35,7 +35,7 @@ struct TokenEntry {
   std::string tenant;
   TokenRole role = TokenRole::kClient;
   int64_t expires_s = std::numeric_limits<int64_t>::max();  // since 1970; it is good before that
-  // Of a worker's token: for how many workers' numbers it is good. The state machine counts them
+  // A worker's token is good for so many workers' numbers. The state machine counts them
   // (JoinTokenUsedEvent), by the token's id.
   int64_t uses = std::numeric_limits<int64_t>::max();
 

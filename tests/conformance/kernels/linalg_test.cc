@@ -203,7 +203,7 @@ TEST(Linalg, FactorsMultiplyToTheMatrix) {
   }
 }
 
-// Of b = I the turned columns are U^H, and the rows of U^H B are orthogonal, as long as the singular values.
+// With b = I the turned columns are U^H, and the rows of U^H B are orthogonal, as long as the singular values.
 TEST(Linalg, BandsHaveTheSingularValuesOfTheirMatrix) {
   const int64_t n = 6, width = 2;
   for (const DType dtype : kFloats) {

@@ -23,14 +23,6 @@ constexpr char kTenants[] = R"(
 name = "a"
 [[tenant]]
 name = "b"
-[[token]]
-id = "a"
-sha256 = "1f6076e3a47ba1ded08025ffe06e57af217c14f9407f33fba50f99b1c7019387"
-tenant = "a"
-[[token]]
-id = "b"
-sha256 = "c033d6825ce303906a2a8cfc0f933e8380fefc8e039ef2bd3dabb97b1a27c875"
-tenant = "b"
 )";
 constexpr uint64_t kAbsent = 7'777'777;
 constexpr uint64_t kMine = 500;     // a handle that the one who asks has
@@ -41,7 +33,7 @@ class IsolationTest : public WireTest {
  protected:
   void SetUp() override {
     const std::string path = testing::TempDir() + "/tenants.toml";
-    std::ofstream(path) << kTenants;
+    std::ofstream(path) << kTenants << kTokensOfTenants;
     coordinator_flags_ = {"--tenants=" + path};
     WireTest::SetUp();
     token_ = "a-token";

@@ -27,21 +27,13 @@ queued = 1000
 [[tenant]]
 name = "b"
 queued = 1000
-[[token]]
-id = "a"
-sha256 = "1f6076e3a47ba1ded08025ffe06e57af217c14f9407f33fba50f99b1c7019387"
-tenant = "a"
-[[token]]
-id = "b"
-sha256 = "c033d6825ce303906a2a8cfc0f933e8380fefc8e039ef2bd3dabb97b1a27c875"
-tenant = "b"
 )";
 
 class ManySessionsTest : public WireTest {
  protected:
   void SetUp() override {
     const std::string path = testing::TempDir() + "/many_sessions.toml";
-    std::ofstream(path) << kTenants;
+    std::ofstream(path) << kTenants << kTokensOfTenants;
     coordinator_flags_ = {"--tenants=" + path, "--max-sessions=20000", "--max-sessions-per-uid=20000"};
     WireTest::SetUp();
   }

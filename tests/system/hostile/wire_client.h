@@ -259,6 +259,18 @@ class WireClient {
   std::vector<wire::Transfer::Client> held_;
 };
 
+// The tokens of two tenants "a" and "b" in a tenants file, "a-token" and "b-token".
+inline constexpr char kTokensOfTenants[] = R"(
+[[token]]
+id = "a"
+sha256 = "1f6076e3a47ba1ded08025ffe06e57af217c14f9407f33fba50f99b1c7019387"
+tenant = "a"
+[[token]]
+id = "b"
+sha256 = "c033d6825ce303906a2a8cfc0f933e8380fefc8e039ef2bd3dabb97b1a27c875"
+tenant = "b"
+)";
+
 class WireTest : public testing::Test, protected WireClient {
  protected:
   void SetUp() override {

@@ -9,6 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "schemas/codec/process_end.h"
+
 namespace tessera {
 namespace {
 

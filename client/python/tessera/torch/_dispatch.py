@@ -9,7 +9,7 @@ from ._table import TABLE, missing, overload
 from ._tensor import REFUSALS, Tensor
 
 
-# What loops and backward do in place, which is made from the rows without; others of that kind go torch's way.
+# The ops in place of loops and backward, which are made from the rows without; others of that kind go torch's way.
 _IN_PLACE = ("add_.Tensor", "add_.Scalar", "sub_.Tensor", "mul_.Tensor", "mul_.Scalar", "div_.Tensor", "div_.Scalar")
 
 

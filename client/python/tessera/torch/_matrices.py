@@ -51,7 +51,7 @@ def cholesky_ex(x, *, upper=False, check_errors=False):
 
 @row("cholesky.default")
 def cholesky(x, upper=False):
-    """Of torch 2.11: later versions have torch.linalg.cholesky alone."""
+    """torch 2.11 has it; later versions have torch.linalg.cholesky alone."""
     return wrap(linalg.cholesky(settled(x), upper=upper))
 
 

@@ -265,7 +265,7 @@ def _make_recorded(*given):
 
 
 def _maker(base: Tensor):
-    """What makes a view of `base`: within inference_mode, too, a tensor that autograd knows has views that it knows."""
+    """The function that makes a view of `base`: within inference_mode, too, a tensor that autograd knows has views that it knows."""
     return _make_recorded if _is_inference() and not base.is_inference() else _make
 
 
