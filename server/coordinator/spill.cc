@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -181,7 +180,7 @@ bool StateMachine::SpillDesk::MakesRoom(const SessionEntry& session, absl::Span<
 
 absl::StatusOr<Progress> StateMachine::SpillDesk::BringBack(SessionEntry& session,
                                                             absl::Span<const TensorPointer> tensors) {
-  std::set<uint32_t> away;
+  std::vector<uint32_t> away;  // in the record's order: a snapshot gives slots other numbers
   bool is_coming = false;
   for (const TensorPointer& tensor : tensors) {
     const uint32_t slot = tensor->buffer ? tensor->buffer->spill_slot : 0;
@@ -194,7 +193,7 @@ absl::StatusOr<Progress> StateMachine::SpillDesk::BringBack(SessionEntry& sessio
       return WithMessage(failure, StrCat(ToText(tensor->spec()), " is in files of its workers and did not come back: ",
                                          StdView(failure.message())));
     }
-    away.insert(slot);
+    if (std::find(away.begin(), away.end(), slot) == away.end()) away.push_back(slot);
   }
   if (away.empty() && !is_coming) return Progress::kDone;
   for (const TensorPointer& tensor : tensors) {

@@ -45,7 +45,8 @@ void PublicationLaws::See(const StateMachine& machine) {
 void PublicationLaws::Comes(const StateMachine& machine) {
   published_.clear();
   const auto add = [&](const TensorEntry& tensor) {
-    if (!tensor.buffer || tensor.buffer->bytes == 0) return;
+    // A buffer in files has the range that it left, which may be a published tensor's by now.
+    if (!tensor.buffer || tensor.buffer->bytes == 0 || machine.PlaceOf(tensor) != SpillPlace::kHere) return;
     const BufferEntry& buffer = *tensor.buffer;
     const Range range{buffer.offset_bytes, buffer.offset_bytes + buffer.bytes, HoldersOf(machine, buffer)};
     if (std::find(held_.begin(), held_.end(), range) != held_.end()) published_.insert(NumberOf(tensor.buffer));

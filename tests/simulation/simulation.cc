@@ -14,6 +14,7 @@
 #include "server/coordinator/rpc/record_codec.h"
 #include "server/coordinator/rpc/session_outbox.h"
 #include "server/coordinator/state_machine.h"
+#include "tests/simulation/drawn_limits.h"
 #include "tests/simulation/generator.h"
 #include "tests/simulation/machine_laws.h"
 #include "tests/simulation/publication_laws.h"
@@ -134,13 +135,7 @@ class Simulation {
 
   void ChangeLimits() {
     std::vector<TenantLimits> tenants;
-    for (const int session : {0, kRanks}) {
-      TenantLimits& limits = tenants.emplace_back(TenantLimits{.name = TenantOf(session)});
-      limits.weight = random_.Between(1, 5);
-      if (random_.OneIn(2)) limits.max_bytes = random_.Between(1, 96) << 10;
-      if (random_.OneIn(3)) limits.guaranteed_bytes = std::min(limits.max_bytes, random_.Between(1, 32) << 10);
-      if (random_.OneIn(6)) limits.max_queued_records = random_.Between(4, 100);
-    }
+    for (const int session : {0, kRanks}) tenants.push_back(DrawLimits(TenantOf(session), random_));
     if (random_.OneIn(8)) tenants.pop_back();  // it goes on without new memory
     ++result_.changed_limits;
     Trace(StrCat("limits of ", tenants.size(), " tenants change"));
@@ -410,7 +405,11 @@ class Simulation {
     const bool is_lease = absl::IsDeadlineExceeded(end.reason);
     if (is_lease) ++result_.ended_leases;
     if (is_lease && session.is_connected) Broken("the lease of a connected session ran out");
-    if (!is_lease && !session.is_closed) Broken(StrCat("a session ended by itself: ", end.reason.ToString()));
+    const bool is_detached = end.reason.message().find("its detached is") != absl::string_view::npos;
+    if (is_detached) ++result_.ended_detached;
+    if (is_detached && session.is_connected) Broken("a connected session was ended by its tenant's detached");
+    if (is_lease || is_detached || session.is_closed) return;
+    Broken(StrCat("a session ended by itself: ", end.reason.ToString()));
   }
 
   void Flush(SessionOutbox::Quiet quiet) {

@@ -8,8 +8,9 @@
 // what it is told. Workers die and come back, or breathe and work no more until the coordinator ends them, sessions
 // close.
 //
-// Two sessions are of one tenant and the third of another; their limits change on the way. All publish tensors, attach
-// what their own tenant and the other one published, and take it back.
+// Two sessions are of one tenant and the third of another; their limits change on the way: memory, queues,
+// device_share, detached, lanes. All publish tensors, attach what their own tenant and the other one published, and
+// take it back.
 //
 // After every event it is checked that each batch was taken once, in order and as it was made; that each event came out
 // once, in order and as it was sent; that no request is answered twice; that no live buffers overlap; that instances
@@ -91,6 +92,7 @@ struct SimulationResult {
   int64_t lost_workers = 0;
   int64_t stalled_workers = 0;
   int64_t ended_leases = 0;
+  int64_t ended_detached = 0;  // sessions without a client, beyond their tenant's detached
   int64_t instances = 0;
   int64_t uploads = 0;  // whose bytes were brought
   int64_t given_up_uploads = 0;

@@ -26,6 +26,7 @@ void AddCounts(SimulationResult& sum, const SimulationResult& result) {
   sum.lost_workers += result.lost_workers;
   sum.stalled_workers += result.stalled_workers;
   sum.ended_leases += result.ended_leases;
+  sum.ended_detached += result.ended_detached;
   sum.instances += result.instances;
   sum.uploads += result.uploads;
   sum.given_up_uploads += result.given_up_uploads;
@@ -62,6 +63,7 @@ TEST(SimulationTest, TheLawsHoldOverSeeds) {
   EXPECT_GT(sum.lost_workers, 2000);
   EXPECT_GT(sum.stalled_workers, 1000);
   EXPECT_GT(sum.ended_leases, 500);
+  EXPECT_GT(sum.ended_detached, 100);
   EXPECT_GT(sum.instances, 50'000);
   EXPECT_GT(sum.uploads, 4000);
   EXPECT_GT(sum.given_up_uploads, 500);

@@ -46,7 +46,15 @@ TenantLaws::Bytes TenantLaws::HeldBy(const StateMachine& machine) const {
 
 void TenantLaws::Changed(const StateMachine& machine, const std::vector<TenantLimits>& tenants) {
   max_bytes_.clear();
-  for (const TenantLimits& limits : tenants) max_bytes_[limits.name] = limits.max_bytes;
+  max_detached_.clear();
+  for (const TenantLimits& limits : tenants) {
+    max_bytes_[limits.name] = limits.max_bytes;
+    max_detached_[limits.name] = limits.max_detached_bytes;
+  }
+  for (const auto& [tenant, bytes] : DetachedBy(machine)) {
+    int64_t& ceiling = detached_ceilings_[tenant];
+    ceiling = std::max(ceiling, bytes);
+  }
   for (const auto& [at, bytes] : ChargedBy(machine)) {
     int64_t& ceiling = ceilings_[at];
     ceiling = std::max(ceiling, bytes);
@@ -76,6 +84,28 @@ absl::Status TenantLaws::Check(const StateMachine& machine) {
     if (bytes > std::max(limit->second, ceiling)) {
       return absl::InternalError(StrCat("tenant ", at.first, " has ", bytes, " bytes of worker ", at.second.value,
                                         ", above its memory.max of ", limit->second));
+    }
+    ceiling = bytes > limit->second ? bytes : 0;
+  }
+  return CheckDetached(machine);
+}
+
+std::map<std::string, int64_t> TenantLaws::DetachedBy(const StateMachine& machine) {
+  std::map<std::string, int64_t> detached;
+  for (const auto& [id, session] : machine.sessions()) {
+    detached[session.tenant->limits.name] += session.connected ? 0 : session.bytes;
+  }
+  return detached;
+}
+
+absl::Status TenantLaws::CheckDetached(const StateMachine& machine) {
+  for (const auto& [tenant, bytes] : DetachedBy(machine)) {
+    const auto limit = max_detached_.find(tenant);
+    if (limit == max_detached_.end() || limit->second == kUnlimited) continue;
+    int64_t& ceiling = detached_ceilings_[tenant];
+    if (bytes > std::max(limit->second, ceiling)) {
+      return absl::InternalError(StrCat("sessions of tenant ", tenant, " without a client have ", bytes,
+                                        " bytes of each worker, above its detached of ", limit->second));
     }
     ceiling = bytes > limit->second ? bytes : 0;
   }

@@ -2,7 +2,8 @@
 
 // The laws of tenants, as the simulation checks them after every event: all taken bytes of a worker are charged to its
 // tenants, and no more; each tenant is charged at least for what its sessions' tensors have; nobody has more than
-// memory.max, but for what it had when that was lowered.
+// memory.max, but for what it had when that was lowered; a tenant's sessions without a client have no more than its
+// detached, but for what they had when that was lowered.
 
 #include <map>
 #include <set>
@@ -26,9 +27,12 @@ class TenantLaws {
   using Bytes = std::map<std::pair<std::string, WorkerIndex>, int64_t>;
   static Bytes ChargedBy(const StateMachine& machine);
   Bytes HeldBy(const StateMachine& machine) const;
+  static std::map<std::string, int64_t> DetachedBy(const StateMachine& machine);
+  absl::Status CheckDetached(const StateMachine& machine);
 
   std::map<SessionId, std::string> tenant_of_;
   std::map<std::string, int64_t> max_bytes_;
+  std::map<std::string, int64_t> max_detached_, detached_ceilings_;
   Bytes ceilings_;  // what was above a limit when it was lowered, and has not gone below since
 };
 

@@ -123,6 +123,22 @@ TEST_F(SpillTest, ATensorLeavesAndComesBackToAnotherPlace) {
   EXPECT_EQ(cluster_.InstancesAt(WorkerIndex(0)).size(), 1u);
 }
 
+// Slots have other numbers after a snapshot, so they must decide nothing.
+TEST_F(SpillTest, OperandsComeBackInTheOrderOfTheirRecord) {
+  Fill(session_, 1, 6);
+  FinishAll();
+  ASSERT_FALSE(IsInMemory(session_, 1));
+  ASSERT_FALSE(IsInMemory(session_, 2));
+  const std::vector<TransferWindow> out = cluster_.spills();
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0].ranges[0].offset_bytes, TensorOf(session_, 1).offset_bytes);
+  cluster_.Submit(session_, {DropRecord{{HandleId(3), HandleId(4), HandleId(5)}}, OpRecord(OpId::kAdd, {2, 1}, 7)});
+  const std::vector<TransferWindow> in = Windows();
+  ASSERT_EQ(in.size(), 2u);
+  EXPECT_EQ(in[0].spill_file, out[1].spill_file);
+  EXPECT_EQ(in[1].spill_file, out[0].spill_file);
+}
+
 TEST_F(SpillTest, OneThatIsUsedWhileItLeavesStays) {
   Fill(session_, 1, 4);
   const SessionId other = cluster_.Open();
