@@ -16,7 +16,10 @@ namespace {
 
 // docs/limits.md: log_reserve_bytes
 constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
+constexpr uint64_t kZeroBytes = uint64_t{64} << 10;  // the same: log_zero_bytes
 constexpr size_t kWordBytes = 8;
+
+uint64_t PageBytes() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
@@ -43,6 +46,9 @@ absl::Status MappedLog::Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> p
   if (bytes_ + size > window_end_) {
     if (absl::Status status = MapRoomFor(size); !status.ok()) return status;
   }
+  if (bytes_ + size > zeros_end_) {
+    if (absl::Status status = WriteZeros(bytes_ + size); !status.ok()) return status;
+  }
   std::byte* const begin = window_ + (bytes_ - window_begin_);
   uint64_t first = 0;
   size_t at = 0;
@@ -58,7 +64,7 @@ absl::Status MappedLog::Write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> p
 }
 
 absl::Status MappedLog::MapRoomFor(size_t size) {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t page = PageBytes();
   const uint64_t begin = bytes_ / page * page;
   const uint64_t end = (bytes_ + std::max<uint64_t>(size, kReserveBytes) + page - 1) / page * page;
   // Blocks first: a page without one would end the process where the disk is full.
@@ -71,6 +77,24 @@ absl::Status MappedLog::MapRoomFor(size_t size) {
   window_ = static_cast<std::byte*>(window);
   window_begin_ = begin;
   window_end_ = end;
+  return absl::OkStatus();
+}
+
+absl::Status MappedLog::WriteZeros(uint64_t end) {
+  static const std::byte zeros[kZeroBytes] = {};
+  const uint64_t page = PageBytes();
+  zeros_end_ = std::max(zeros_end_, (bytes_ + page - 1) / page * page);  // a page that messages end in is in memory
+  while (zeros_end_ < end) {
+    const uint64_t size = std::min(kZeroBytes, window_end_ - zeros_end_);
+    const ssize_t written = pwrite(fd_, zeros, size, static_cast<off_t>(zeros_end_));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return Failed("write", written < 0 ? errno : ENOSPC);
+    const uint64_t whole = static_cast<uint64_t>(written) / page * page;
+    if (whole == 0) return Failed("write", ENOSPC);
+    // A kernel before 5.14 refuses, and each page costs a fault, then.
+    (void)madvise(window_ + (zeros_end_ - window_begin_), whole, MADV_POPULATE_WRITE);
+    zeros_end_ += whole;
+  }
   return absl::OkStatus();
 }
 
