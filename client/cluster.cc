@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "client/cluster_folder.h"
 #include "client/ending_processes.h"
 #include "client/kept_descriptors.h"
@@ -28,6 +29,7 @@
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/transports.h"
 
 namespace tessera {
 namespace {
@@ -412,10 +414,12 @@ absl::StatusOr<LocalCluster> LocalCluster::Start(const ClusterOptions& options) 
         StrCat("local_cluster: workers is ", options.workers, ", it must be in [1, 1024]"));
   }
   if (options.memory_bytes < 0) return absl::InvalidArgumentError("local_cluster: memory is less than 0 bytes");
-  const std::set<std::string> transports = {"shm", "ucx", "nccl", "shm+tls"};  // that one with certificates as flags
-  if (!transports.contains(options.transport)) {
-    return absl::InvalidArgumentError(
-        StrCat("local_cluster: transport is \"", Printable(options.transport, 40), "\", it must be shm, ucx or nccl"));
+  // Certificates, where it needs them, are among the workers' flags.
+  const Transport* const transport = FindTransport(options.transport);
+  if (transport == nullptr || NeedsTrust(*transport)) {
+    return absl::InvalidArgumentError(StrCat("local_cluster: transport is \"", Printable(options.transport, 40),
+                                             "\", it must be one of ",
+                                             absl::StrJoin(TransportNames(NeedsNothing), ", ")));
   }
   auto state = std::make_unique<State>();
   state->options = options;

@@ -9,6 +9,7 @@
 
 #include "client/cli/command.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/transports.h"
 
 namespace tessera {
 namespace {
@@ -48,7 +49,8 @@ Command AddDemoCommand(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   command->add_flag("--json", options->json, "one JSON object on stdout");
-  command->add_option("--transport", options->transport, "between workers")->check(CLI::IsMember({"shm", "ucx"}));
+  command->add_option("--transport", options->transport, "between workers")
+      ->check(CLI::IsMember(TransportNames([](const Transport& one) { return NeedsNothing(one) && !NeedsGpu(one); })));
   command->footer("Examples:\n  tessera demo\n  tessera demo --json | python3 -m json.tool");
   return {command, [options, arguments] {
             if (options->json) arguments->push_back("--json");

@@ -19,6 +19,7 @@
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "schemas/types/transports.h"
 
 namespace tessera {
 namespace {
@@ -371,7 +372,7 @@ Command AddUpCommand(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--transport", options->transport, "between workers")
-      ->check(CLI::IsMember({"shm", "ucx", "nccl"}))
+      ->check(CLI::IsMember(TransportNames(NeedsNothing)))
       ->capture_default_str();
   command
       ->add_option(

@@ -79,6 +79,7 @@ struct OpRow {
   std::string_view signature;             // "add(x1, x2, /)"
   std::string_view doc;                   // one or two sentences, array-API wording
   CompositeFunction composite = nullptr;  // kComposite
+  bool is_map = false;  // of a composite: its graph has ops on each element alone, so segments fuse it
 };
 
 absl::Span<const OpRow> Catalog();

@@ -101,30 +101,12 @@ class SegmentResolver {
   int number_count_ = 0;
 };
 
-// Composites whose graphs are ops on each element.
-constexpr OpId kMapComposites[] = {
-    OpId::kSquare,     OpId::kReciprocal, OpId::kPositive, OpId::kClip,      OpId::kRsqrt,       OpId::kExp2,
-    OpId::kRelu6,      OpId::kLeakyRelu,  OpId::kElu,      OpId::kSelu,      OpId::kSilu,        OpId::kGelu,
-    OpId::kMish,       OpId::kSoftplus,   OpId::kLogit,    OpId::kHardSwish, OpId::kHardSigmoid, OpId::kLerp,
-    OpId::kIsClose,    OpId::kSinc,       OpId::kDegToRad, OpId::kRadToDeg,  OpId::kFmax,        OpId::kFmin,
-    OpId::kFloatPower, OpId::kLcm,        OpId::kAddcmul,  OpId::kAddcdiv,
-};
-
-// The same, of rows whose numbers their own file has.
-constexpr std::string_view kMapNames[] = {"silu_backward", "gelu_backward",      "sigmoid_backward",
-                                          "tanh_backward", "threshold_backward", "leaky_relu_backward"};
-
-bool IsMapComposite(const OpRow& row) {
-  return std::find(std::begin(kMapComposites), std::end(kMapComposites), row.id) != std::end(kMapComposites) ||
-         std::find(std::begin(kMapNames), std::end(kMapNames), row.name) != std::end(kMapNames);
-}
-
 SegmentRole MakeRole(const OpRow& row) {
   switch (row.family) {
     case OpFamily::kElementwise: return SegmentRole::kMap;
     case OpFamily::kReduction: return SegmentRole::kReduction;
     case OpFamily::kContraction: return SegmentRole::kContraction;
-    case OpFamily::kComposite: return IsMapComposite(row) ? SegmentRole::kMap : SegmentRole::kAlone;
+    case OpFamily::kComposite: return row.is_map ? SegmentRole::kMap : SegmentRole::kAlone;
     case OpFamily::kCreation:
     case OpFamily::kArgReduction:
     case OpFamily::kView:

@@ -24,7 +24,7 @@ void AddTransportOptions(CLI::App& app, WorkerOptions& options) {
          "own host, by UCX to others), or shm+ucx (mapped memory on the own host, messages to others); tls and\n"
          "shm+tls are the same with TLS in place of UCX, for networks that others reach, too; nccl and shm+nccl are\n"
          "ucx and shm+ucx, with the bytes between GPUs by NCCL")
-      ->check(CLI::IsMember({"shm", "ucx", "shm+ucx", "tls", "shm+tls", "nccl", "shm+nccl"}))
+      ->check(CLI::IsMember(TransportNames([](const Transport&) { return true; })))
       ->capture_default_str();
   app.add_flag_callback(
       "--trusted-network", [&options]() { options.trusted_network = TrustedNetwork::kNetDevices; },

@@ -154,8 +154,9 @@ struct Parts {
 };
 
 MessageNetwork MessagesOf(const WorkerOptions& options) {
-  if (options.transport == "shm") return MessageNetwork::kNone;
-  if (UsesTls(options)) return MessageNetwork::kTls;
+  const BetweenHosts messages = TransportOf(options).messages;
+  if (messages == BetweenHosts::kNone) return MessageNetwork::kNone;
+  if (messages == BetweenHosts::kTls) return MessageNetwork::kTls;
   return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
 }
 
@@ -183,7 +184,7 @@ auto Join(wire::Gateway::Client gateway, const WorkerOptions& options, const std
   hello.setDevice(options.device.c_str());
   hello.setPid(getpid());
   hello.setComputeThreads(options.threads);
-  hello.setMapPeers(options.transport.starts_with("shm"));
+  hello.setMapPeers(TransportOf(options).maps_peers);
   hello.setMessages(static_cast<uint8_t>(MessagesOf(options)));
   hello.setNccl(UsesNccl(options));
   hello.setSpillBytes(options.spill_bytes);

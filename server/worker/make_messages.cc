@@ -34,18 +34,18 @@ absl::StatusOr<WorkerMessages> MakeMessages(const WorkerOptions& options, const 
   if (!UsesTls(options) && !options.message_listen.empty()) {
     return absl::InvalidArgumentError("--message-listen is for messages over TLS: --transport tls or shm+tls");
   }
-  if (options.transport == "shm") {
+  if (TransportOf(options).messages == BetweenHosts::kNone) {
     if (!is_trusted) return WorkerMessages{};
     return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
   }
-  if ((options.transport == "shm+ucx" || options.transport == "shm+nccl") && !is_trusted) {
+  if (NeedsTrust(TransportOf(options)) && !is_trusted) {
     return absl::InvalidArgumentError(StrCat(
         "--transport ", options.transport,
         " sends messages to other hosts, and those are neither encrypted nor authenticated: whoever reaches UCX's port "
         "on --net-devices writes into this process. Where all who do are trusted, as MPI and NCCL want it, say so by "
         "--trusted-network; else take --transport shm+tls"));
   }
-  if (UsesNccl(options) && options.device != "cuda") {
+  if (NeedsGpu(TransportOf(options)) && options.device != "cuda") {
     return absl::InvalidArgumentError(
         StrCat("--transport ", options.transport, " is for workers with a GPU: --device cuda"));
   }

@@ -10,6 +10,8 @@
 #include "schemas/codec/tls_files.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/message_network.h"
+#include "schemas/types/status_macros.h"
+#include "schemas/types/transports.h"
 #include "server/device/cpu/cpu_device.h"
 #include "server/process/log.h"
 #include "server/transport/tls/tls_transport.h"
@@ -67,11 +69,13 @@ struct WorkerOptions {
   LogOptions log;
 };
 
-inline bool UsesNccl(const WorkerOptions& options) {
-  return options.transport == "nccl" || options.transport == "shm+nccl";
+// Its flag takes no other name.
+inline const Transport& TransportOf(const WorkerOptions& options) {
+  const Transport* const found = FindTransport(options.transport);
+  TESSERA_CHECK(found != nullptr);
+  return *found;
 }
-inline bool UsesTls(const WorkerOptions& options) {
-  return options.transport == "tls" || options.transport == "shm+tls";
-}
+inline bool UsesNccl(const WorkerOptions& options) { return TransportOf(options).has_nccl; }
+inline bool UsesTls(const WorkerOptions& options) { return TransportOf(options).messages == BetweenHosts::kTls; }
 
 }  // namespace tessera

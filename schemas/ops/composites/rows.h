@@ -45,5 +45,12 @@ inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operand
           std::nullopt, std::nullopt, DTypeRule::kSame,     PartialRule::kNone, signature,    doc,
           build};
 }
+// One whose graph has ops on each element alone.
+inline constexpr OpRow MapComposite(OpId id, std::string_view name, int min_operands, int max_operands,
+                                    CompositeFunction build, std::string_view signature, std::string_view doc) {
+  OpRow row = Composite(id, name, min_operands, max_operands, build, signature, doc);
+  row.is_map = true;
+  return row;
+}
 
 }  // namespace tessera::composites

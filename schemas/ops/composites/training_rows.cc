@@ -82,16 +82,13 @@ void AdamStep(G& g) {
   g.Return(std::move(results));
 }
 
-// The numbers of rows that no other file names.
-constexpr OpId kSgdStep{380}, kAdamStep{381};
-
 constexpr OpRow kRows[] = {
     Composite(
-        kSgdStep, "sgd_step", 3, 4, SgdStep,
+        OpId::kSgdStep, "sgd_step", 3, 4, SgdStep,
         "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
         "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer."),
     Composite(
-        kAdamStep, "adam_step", 6, 7, AdamStep,
+        OpId::kAdamStep, "adam_step", 6, 7, AdamStep,
         "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
         "weight_decay=0.0, eps=1e-08, mode='adam')",
         "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
