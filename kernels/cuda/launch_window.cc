@@ -207,7 +207,7 @@ absl::StatusOr<Steps> LaunchConvGradient(const ConvGradientOp& op, const KernelC
   if (NumElements(call.output_extents) == 0) return Steps();
   const ConvParameters p =
       op.of == ConvOperand::kX ? ParametersOfX(op, call, workspace) : ParametersOfWeight(op, call, workspace);
-  return ByLibraryOr(p, std::nullopt, call);
+  return ByLibraryOr(p, ConvGradientByDnn(op, call), call);
 }
 
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace) {
