@@ -42,6 +42,7 @@ absl::Status RunGroupedMatmul(const GroupedMatmulOp& op, const KernelCall& call)
 absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call);
 absl::Status RunFourier(const FourierOp& op, const KernelCall& call);
 absl::Status RunConv(const ConvOp& op, const KernelCall& call);
+absl::Status RunConvGradient(const ConvGradientOp& op, const KernelCall& call);
 absl::Status RunPool(const PoolOp& op, const KernelCall& call);
 
 class FetchAhead;

@@ -37,6 +37,7 @@ struct Dispatch {
   absl::Status operator()(const LinalgOp& op) const { return cpu::RunLinalg(op, call); }
   absl::Status operator()(const FourierOp& op) const { return cpu::RunFourier(op, call); }
   absl::Status operator()(const ConvOp& op) const { return cpu::RunConv(op, call); }
+  absl::Status operator()(const ConvGradientOp& op) const { return cpu::RunConvGradient(op, call); }
   absl::Status operator()(const PoolOp& op) const { return cpu::RunPool(op, call); }
 };
 

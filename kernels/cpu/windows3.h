@@ -34,6 +34,12 @@ inline std::array<int64_t, 3> LastThree(absl::Span<const int64_t> numbers, size_
   return three;
 }
 
+// The strides of a batch, channels and `dims` more.
+inline std::array<int64_t, 5> FiveStrides(absl::Span<const int64_t> strides, size_t dims) {
+  const std::array<int64_t, 3> last = LastThree(strides, dims, 0);
+  return {strides[0], strides[1], last[0], last[1], last[2]};
+}
+
 // Runs `run(op, call)` for each position of the first dim in which windows are single elements, without that dim. The
 // inputs and the output have the windows' dims last.
 template <typename Op, typename Run>

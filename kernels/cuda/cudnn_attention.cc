@@ -48,7 +48,7 @@ class Builder {
   // Between operations: dense, of these extents.
   int Virtual(DnnType type, std::vector<int64_t> extents) {
     std::vector<int64_t> strides = {extents[1] * extents[2] * extents[3], extents[2] * extents[3], extents[3], 1};
-    return Add({.type = type, .extents = std::move(extents), .strides = std::move(strides), .cut_dims = 2});
+    return Add({.type = type, .extents = std::move(extents), .strides = std::move(strides)});
   }
   int Apply(DnnOperation operation, int y) {
     operation.y = y;
@@ -59,6 +59,18 @@ class Builder {
  private:
   DnnCall& call_;
 };
+
+// Along batch and heads, the first two dims; a mask may be one for all.
+std::vector<DnnCut> CutsOf(const std::vector<DnnTensor>& tensors, int64_t batch, int64_t heads) {
+  std::vector<DnnCut> cuts = {{batch, {}}, {heads, {}}};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].place == DnnPlace::kNumber) continue;
+    for (size_t d = 0; d < cuts.size(); ++d) {
+      if (tensors[i].extents[d] == cuts[d].parts) cuts[d].dims.emplace_back(static_cast<int>(i), static_cast<int>(d));
+    }
+  }
+  return cuts;
+}
 
 bool IsAligned(const DnnTensor& tensor, uint64_t address) {
   const int64_t elements = kDnnAlignment / DnnSizeBytes(tensor.type);
@@ -107,8 +119,7 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
     DnnTensor tensor{.type = of,
                      .place = DnnPlace::kMemory,
                      .extents = {batches->batch, batches->heads, count, width},
-                     .strides = {batch, heads, strides[number][row], strides[number][column]},
-                     .cut_dims = 2};
+                     .strides = {batch, heads, strides[number][row], strides[number][column]}};
     // A mask may be one for all.
     for (size_t d = 0; number == 4 && d < 2; ++d) {
       if (tensor.strides[d] == 0) tensor.extents[d] = 1;
@@ -164,6 +175,7 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
   builder.Apply({.kind = DnnKind::kAdd, .x = most, .b = log}, builder.Virtual(DnnType::kF32, line));
   x = builder.Apply({.kind = DnnKind::kDivide, .x = x, .b = sum}, scores(type));
   builder.Apply({.kind = DnnKind::kMatmul, .x = x, .b = v}, output);
+  made.graph.cuts = CutsOf(made.graph.tensors, batches->batch, batches->heads);
   made.multiplications = static_cast<double>(batches->batch * batches->heads) * static_cast<double>(rows) *
                          static_cast<double>(keys) * static_cast<double>(features + values);
   return made;

@@ -55,35 +55,68 @@ std::optional<DnnTensor> TensorOf(DnnType type, const Shape& extents, const Stri
   return tensor;
 }
 
-}  // namespace
-
-std::optional<DnnCall> ConvolutionByDnn(const ConvOp& op, const KernelCall& call) {
+// Tensors 0 and 1, the inputs, and 2, the output; nothing where one isn't taken. `products`: of the convolution.
+std::optional<DnnCall> CallOf(DnnKind kind, const Windows& windows, const KernelCall& call, double products) {
   const std::optional<DnnType> type = TypeOf(call.output_dtype);
-  const KernelInput &x = call.inputs[0], &weight = call.inputs[1];
-  if (!type.has_value() || op.windows.dims() == 0 || op.windows.dims() > kMaxWindowDims) return std::nullopt;
-  if (x.is_zero || weight.is_zero || NumElements(x.extents) == 0 || NumElements(weight.extents) == 0) {
-    return std::nullopt;
-  }
-  std::optional<DnnTensor> in = TensorOf(*type, x.extents, x.strides, x.data);
-  std::optional<DnnTensor> by = TensorOf(*type, weight.extents, weight.strides, weight.data);
-  std::optional<DnnTensor> out = TensorOf(*type, call.output_extents, call.output_strides, call.output);
-  if (!in.has_value() || !by.has_value() || !out.has_value()) return std::nullopt;
-  in->cut_dims = out->cut_dims = 1;
+  if (!type.has_value() || windows.dims() == 0 || windows.dims() > kMaxWindowDims) return std::nullopt;
   DnnCall made;
-  made.graph.tensors = {*std::move(in), *std::move(by), *std::move(out)};
+  const auto add = [&](const Shape& extents, const Strides& strides, const void* data) {
+    std::optional<DnnTensor> tensor = TensorOf(*type, extents, strides, data);
+    if (!tensor.has_value()) return false;
+    made.graph.tensors.push_back(*std::move(tensor));
+    made.addresses.push_back(AddressOf(data));
+    return true;
+  };
+  for (const KernelInput& input : call.inputs) {
+    if (input.is_zero || NumElements(input.extents) == 0) return std::nullopt;
+    if (!add(input.extents, input.strides, input.data)) return std::nullopt;
+  }
+  if (!add(call.output_extents, call.output_strides, call.output)) return std::nullopt;
   made.graph.permits_tensor_cores = *type != DnnType::kF32;
-  made.graph.operations.push_back({.kind = DnnKind::kConvolution,
+  made.graph.operations.push_back({.kind = kind,
                                    .x = 0,
                                    .b = 1,
                                    .y = 2,
-                                   .stride = Widened(op.windows.stride, 0, 1),
-                                   .padding = Widened(op.windows.padding, 0, 0),
-                                   .dilation = Widened(op.windows.dilation, 0, 1)});
-  made.addresses = {AddressOf(x.data), AddressOf(weight.data), AddressOf(call.output)};
+                                   .stride = Widened(windows.stride, 0, 1),
+                                   .padding = Widened(windows.padding, 0, 0),
+                                   .dilation = Widened(windows.dilation, 0, 1)});
   made.numbers.assign(3, 0);
-  const int64_t outputs = weight.extents[0] == 0 ? 1 : weight.extents[0];
-  made.multiplications = static_cast<double>(NumElements(call.output_extents)) *
-                         static_cast<double>(NumElements(weight.extents) / outputs);
+  made.multiplications = products;
+  return made;
+}
+
+// Each element of a result is of the products of a window.
+double ProductsOf(const Shape& result, const Shape& weight) {
+  const int64_t outputs = std::max<int64_t>(weight[0], 1);
+  return static_cast<double>(NumElements(result)) * static_cast<double>(NumElements(weight) / outputs);
+}
+
+}  // namespace
+
+std::optional<DnnCall> ConvolutionByDnn(const ConvOp& op, const KernelCall& call) {
+  const Shape& weight = call.inputs[1].extents;
+  std::optional<DnnCall> made =
+      CallOf(DnnKind::kConvolution, op.windows, call, ProductsOf(call.output_extents, weight));
+  if (made.has_value()) made->graph.cuts = {{call.output_extents[0], {{0, 0}, {2, 0}}}};
+  return made;
+}
+
+std::optional<DnnCall> ConvGradientByDnn(const ConvGradientOp& op, const KernelCall& call) {
+  const bool is_of_x = op.of == ConvOperand::kX;
+  const Shape &gradient = call.inputs[0].extents, &other = call.inputs[1].extents;
+  const Shape &x = is_of_x ? call.output_extents : other, &weight = is_of_x ? other : call.output_extents;
+  const absl::StatusOr<Shape> result = ConvOutput({op.windows, op.groups}, x, weight);
+  if (!result.ok() || *result != gradient) return std::nullopt;
+  std::optional<DnnCall> made = CallOf(is_of_x ? DnnKind::kConvolutionX : DnnKind::kConvolutionWeight, op.windows, call,
+                                       ProductsOf(gradient, weight));
+  if (!made.has_value()) return std::nullopt;
+  if (is_of_x) {
+    made->graph.cuts = {{x[0], {{0, 0}, {2, 0}}}};
+  } else if (op.groups > 1) {
+    made->graph.cuts = {{op.groups, {{0, 1}, {1, 1}, {2, 0}}}};
+  } else {
+    made->graph.cuts = {{weight[0], {{0, 1}, {2, 0}}}, {weight[1], {{1, 1}, {2, 1}}}};
+  }
   return made;
 }
 

@@ -34,22 +34,26 @@ const char* NameOf(DnnKind kind) {
     case DnnKind::kMax: return "max";
     case DnnKind::kSum: return "sum";
     case DnnKind::kConvolution: return "conv";
+    case DnnKind::kConvolutionX: return "conv_gradient_x";
+    case DnnKind::kConvolutionWeight: return "conv_gradient_weight";
   }
   return "";
 }
 
 std::string TextOf(const std::vector<int64_t>& numbers) { return absl::StrCat("[", absl::StrJoin(numbers, ","), "]"); }
 
-// The part [first, first + count) of the dim; both in elements of the longest tensor along it.
-DnnCall PartOf(const DnnCall& call, size_t dim, int64_t whole, int64_t first, int64_t count) {
+// The parts [first, first + count) of one cut.
+DnnCall PartOf(const DnnCall& call, size_t cut, int64_t first, int64_t count) {
   DnnCall part = call;
-  for (size_t i = 0; i < part.graph.tensors.size(); ++i) {
-    DnnTensor& tensor = part.graph.tensors[i];
-    if (tensor.cut_dims <= static_cast<int>(dim) || tensor.extents[dim] == 1) continue;
-    const int64_t ratio = whole / tensor.extents[dim];
-    tensor.extents[dim] = count / ratio;
+  const int64_t whole = call.graph.cuts[cut].parts;
+  part.graph.cuts[cut].parts = count;
+  for (const auto& [number, dim] : call.graph.cuts[cut].dims) {
+    const auto at = static_cast<size_t>(number), d = static_cast<size_t>(dim);
+    DnnTensor& tensor = part.graph.tensors[at];
+    const int64_t each = tensor.extents[d] / whole;
+    tensor.extents[d] = count * each;
     if (tensor.place != DnnPlace::kMemory) continue;
-    part.addresses[i] += static_cast<uint64_t>(first / ratio * tensor.strides[dim] * DnnSizeBytes(tensor.type));
+    part.addresses[at] += static_cast<uint64_t>(first * each * tensor.strides[d] * DnnSizeBytes(tensor.type));
   }
   part.multiplications = call.multiplications * static_cast<double>(count) / static_cast<double>(whole);
   return part;
@@ -86,7 +90,7 @@ std::string TextOf(const DnnGraph& graph) {
       if (operand >= 0) absl::StrAppend(&text, ", t", operand);
     }
     if (operation.axis >= 0) absl::StrAppend(&text, ", axis ", operation.axis);
-    if (operation.kind == DnnKind::kConvolution) {
+    if (IsConvolution(operation.kind)) {
       absl::StrAppend(&text, ", stride ", TextOf(operation.stride), ", padding ", TextOf(operation.padding),
                       ", dilation ", TextOf(operation.dilation));
     }
@@ -97,22 +101,13 @@ std::string TextOf(const DnnGraph& graph) {
 }
 
 std::optional<std::pair<DnnCall, DnnCall>> HalvesOf(const DnnCall& call) {
-  int dims = 0;
-  for (const DnnTensor& tensor : call.graph.tensors) dims = std::max(dims, tensor.cut_dims);
-  for (size_t dim = 0; dim < static_cast<size_t>(dims); ++dim) {
-    // A dim in which tensors have several numbers of elements, as heads of queries and of keys, is halved by the
-    // fewest.
-    int64_t most = 1, fewest = 0;
-    for (const DnnTensor& tensor : call.graph.tensors) {
-      if (tensor.cut_dims <= static_cast<int>(dim) || tensor.extents[dim] == 1) continue;
-      most = std::max(most, tensor.extents[dim]);
-      fewest = fewest == 0 ? tensor.extents[dim] : std::min(fewest, tensor.extents[dim]);
-    }
-    if (fewest <= 1) continue;
-    const int64_t first = (fewest + 1) / 2 * (most / fewest);
-    return std::pair(PartOf(call, dim, most, 0, first), PartOf(call, dim, most, first, most - first));
-  }
-  return std::nullopt;
+  const std::vector<DnnCut>& cuts = call.graph.cuts;
+  const auto most =
+      std::max_element(cuts.begin(), cuts.end(), [](const DnnCut& a, const DnnCut& b) { return a.parts < b.parts; });
+  if (most == cuts.end() || most->parts <= 1) return std::nullopt;
+  const auto cut = static_cast<size_t>(most - cuts.begin());
+  const int64_t first = (most->parts + 1) / 2;
+  return std::pair(PartOf(call, cut, 0, first), PartOf(call, cut, first, most->parts - first));
 }
 
 }  // namespace tessera::cuda

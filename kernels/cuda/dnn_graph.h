@@ -38,25 +38,25 @@ struct DnnTensor {
   DnnPlace place = DnnPlace::kVirtual;
   std::vector<int64_t> extents;
   std::vector<int64_t> strides;  // in elements
-  // Dims of which a part can be computed by itself: a call may be cut along them.
-  int cut_dims = 0;
   auto operator<=>(const DnnTensor&) const = default;
 };
 
 enum class DnnKind : uint8_t {
-  kMatmul,        // y = x @ b over the last two dims
-  kAdd,           // y = x + b, b broadcast; likewise
-  kSubtract,      // x - b
-  kMultiply,      // x * b
-  kDivide,        // x / b
-  kExp,           // e^x
-  kLog,           // ln(x)
-  kIndex,         // the index of each element along `axis`, of the shape of x
-  kGreaterEqual,  // x >= b
-  kSelect,        // t ? x : b
-  kMax,           // the maximum of x over the dims in which y has one element
-  kSum,           // likewise
-  kConvolution,   // y = x convolved with b, as ConvOp (schemas/ops/window_op.h) says
+  kMatmul,             // y = x @ b over the last two dims
+  kAdd,                // y = x + b, b broadcast; likewise
+  kSubtract,           // x - b
+  kMultiply,           // x * b
+  kDivide,             // x / b
+  kExp,                // e^x
+  kLog,                // ln(x)
+  kIndex,              // the index of each element along `axis`, of the shape of x
+  kGreaterEqual,       // x >= b
+  kSelect,             // t ? x : b
+  kMax,                // the maximum of x over the dims in which y has one element
+  kSum,                // likewise
+  kConvolution,        // y = x convolved with b, as ConvOp (schemas/ops/window_op.h) says
+  kConvolutionX,       // y = the gradient of the convolved, of that of the result, x, and the weight, b
+  kConvolutionWeight,  // y = the weight's gradient, of that of the result, x, and the convolved, b
 };
 
 // Tensors by their number in the graph; -1: none.
@@ -69,11 +69,24 @@ struct DnnOperation {
   auto operator<=>(const DnnOperation&) const = default;
 };
 
+inline bool IsConvolution(DnnKind kind) {
+  return kind == DnnKind::kConvolution || kind == DnnKind::kConvolutionX || kind == DnnKind::kConvolutionWeight;
+}
+
+// A way to cut a call: into parts that can be computed by themselves, `parts` at most, as batches or heads. Each tensor
+// that has parts is cut in one of its dims, in which it has as many elements, or a multiple.
+struct DnnCut {
+  int64_t parts = 1;
+  std::vector<std::pair<int, int>> dims;  // tensors by their number, and the dim of each
+  auto operator<=>(const DnnCut&) const = default;
+};
+
 struct DnnGraph {
   std::vector<DnnTensor> tensors;
   std::vector<DnnOperation> operations;  // each behind those whose results it reads
   // Whether plans may use tensor cores, which of f32 read fewer bits.
   bool permits_tensor_cores = true;
+  std::vector<DnnCut> cuts = {};
   auto operator<=>(const DnnGraph&) const = default;
 };
 std::string TextOf(const DnnGraph& graph);
@@ -87,8 +100,8 @@ struct DnnCall {
   double multiplications = 0;
 };
 
-// The call as two, one after the other: halves of the first dim that can be cut and has more than one element. Nothing
-// where none has.
+// The call as two, one after the other: halves by the cut that has the most parts left, the first of several. Nothing
+// where none has more than one.
 std::optional<std::pair<DnnCall, DnnCall>> HalvesOf(const DnnCall& call);
 
 }  // namespace tessera::cuda

@@ -40,6 +40,7 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return LaunchLinalg(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return LaunchFourier(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ConvOp& op) const { return LaunchConv(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const ConvGradientOp& op) const { return LaunchConvGradient(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const PoolOp& op) const { return LaunchPool(op, call, workspace); }
 };
 

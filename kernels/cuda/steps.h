@@ -142,6 +142,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchConvGradient(const ConvGradientOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchFourier(const FourierOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t FourierWorkspaceBytes(const FourierOp& op, const KernelCall& call);

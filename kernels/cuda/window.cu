@@ -6,8 +6,8 @@
 
 namespace tessera::cuda {
 
-// The elements of a window that lie in the input, in one dim: from `first` on, by the dilation. `padded`: how many
-// there are with padding.
+// The elements of a window that meet elements of the input, in one dim: from the input's `first` on, by the dim's
+// `input_step`. `padded`: how many there are with padding.
 struct WindowSpan {
   i64 first, number, count, padded;  // number: of `first` within the window
 };
@@ -18,9 +18,16 @@ __device__ inline WindowSpan SpanAt(const WindowDim& d, i64 position) {
     const i64 n = Quotient(end - begin + d.dilation.value - 1, d.dilation);
     return n < d.kernel ? n : d.kernel;
   };
-  const i64 skipped = below(0), stop = below(d.extent);
-  return {begin + skipped * d.dilation.value, skipped, stop > skipped ? stop - skipped : 0,
-          below(d.extent + d.padding)};
+  const i64 stop = below(d.extent);
+  i64 number = below(0), place = begin + number * d.dilation.value, first = Quotient(place, d.apart);
+  // One of the next `step` elements meets one, or none of all does.
+  for (i64 tries = 1; number < stop && first * d.apart.value != place; ++tries) {
+    number = tries < d.step.value ? number + 1 : stop;
+    place += d.dilation.value;
+    first = Quotient(place, d.apart);
+  }
+  const i64 count = stop > number ? Quotient(stop - number + d.step.value - 1, d.step) : 0;
+  return {first, number, count, below(d.extent + d.padding)};
 }
 
 // Which window of the three dims an element of the output has, and what is left of its number.
@@ -57,17 +64,16 @@ __device__ inline void Conv(const ConvParameters& p) {
       for (i64 j = 0; j < place.spans[0].count; ++j) {
 #pragma unroll 1
         for (i64 k = 0; k < place.spans[1].count; ++k) {
-          const T* x = image + (place.spans[0].first + j * p.dims[0].dilation.value) * p.dims[0].input_stride +
-                       (place.spans[1].first + k * p.dims[1].dilation.value) * p.dims[1].input_stride +
+          const T* x = image + (place.spans[0].first + j * p.dims[0].input_step) * p.dims[0].input_stride +
+                       (place.spans[1].first + k * p.dims[1].input_step) * p.dims[1].input_stride +
                        place.spans[2].first * p.dims[2].input_stride;
-          const T* w = weight + (place.spans[0].number + j) * p.dims[0].weight_stride +
-                       (place.spans[1].number + k) * p.dims[1].weight_stride +
+          const T* w = weight + (place.spans[0].number + j * p.dims[0].step.value) * p.dims[0].weight_stride +
+                       (place.spans[1].number + k * p.dims[1].step.value) * p.dims[1].weight_stride +
                        place.spans[2].number * p.dims[2].weight_stride;
 #pragma unroll 1
           for (i64 l = 0; l < place.spans[2].count; ++l) {
-            const A product =
-                Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].dilation.value * p.dims[2].input_stride]),
-                        Convert<A>(w[l * p.dims[2].weight_stride]));
+            const A product = Combine(kCodeProduct, Convert<A>(x[l * p.dims[2].input_step * p.dims[2].input_stride]),
+                                      Convert<A>(w[l * p.dims[2].step.value * p.dims[2].weight_stride]));
             sum = Combine(kCodeSum, sum, product);
           }
         }
@@ -92,12 +98,12 @@ __device__ inline void Pool(const PoolParameters& p) {
 #pragma unroll 1
       for (i64 k = 0; k < place.spans[1].count; ++k) {
         const T* x = static_cast<const T*>(p.input) + at.of[0] +
-                     (place.spans[0].first + j * p.dims[0].dilation.value) * p.dims[0].input_stride +
-                     (place.spans[1].first + k * p.dims[1].dilation.value) * p.dims[1].input_stride +
+                     (place.spans[0].first + j * p.dims[0].input_step) * p.dims[0].input_stride +
+                     (place.spans[1].first + k * p.dims[1].input_step) * p.dims[1].input_stride +
                      place.spans[2].first * p.dims[2].input_stride;
 #pragma unroll 1
         for (i64 l = 0; l < place.spans[2].count; ++l) {
-          const A value = Convert<A>(x[l * p.dims[2].dilation.value * p.dims[2].input_stride]);
+          const A value = Convert<A>(x[l * p.dims[2].input_step * p.dims[2].input_stride]);
           result = p.op == kCodeMax ? Combine(kCodeMax, result, value) : Combine(kCodeSum, result, value);
         }
       }

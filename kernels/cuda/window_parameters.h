@@ -6,10 +6,13 @@
 
 namespace tessera::cuda {
 
-// A dim that windows go over: `positions` windows of `kernel` elements. A dim that isn't there is of one element.
+// A dim that windows go over: `positions` windows of `kernel` elements. A dim that isn't there is of one element. The
+// input has an element at each `apart`-th of the `extent` places, and zeros between: windows of the dilation meet one
+// at each `step`-th of their elements, and then go on by `input_step` elements of the input.
 struct WindowDim {
   long long extent = 1, kernel = 1;
-  Divisor positions, dilation;
+  Divisor positions, dilation, apart, step;
+  long long input_step = 1;
   long long stride = 1, padding = 0;
   long long input_stride = 0, weight_stride = 0, output_stride = 0;
 };

@@ -75,6 +75,7 @@ struct Visitor {
   }
   absl::Status operator()(const GroupedMatmulOp& op) const { return None(op); }
   absl::Status operator()(const ConvOp&) const { return Windows("conv"); }
+  absl::Status operator()(const ConvGradientOp&) const { return Windows("conv_gradient"); }
   absl::Status operator()(const PoolOp&) const { return Windows("pool"); }
   template <typename Op>
   absl::Status operator()(const Op&) const {

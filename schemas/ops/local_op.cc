@@ -79,6 +79,7 @@ struct TextVisitor {
   std::string operator()(const LinalgOp& op) const { return ToText(op); }
   std::string operator()(const FourierOp& op) const { return ToText(op); }
   std::string operator()(const ConvOp& op) const { return ToText(op); }
+  std::string operator()(const ConvGradientOp& op) const { return ToText(op); }
   std::string operator()(const PoolOp& op) const { return ToText(op); }
 };
 
@@ -251,6 +252,7 @@ struct ValidateVisitor {
   absl::Status operator()(const LinalgOp& op) const { return ValidateLinalgOp(op, inputs, scalars); }
   absl::Status operator()(const FourierOp& op) const { return ValidateFourierOp(op, inputs, scalars); }
   absl::Status operator()(const ConvOp& op) const { return ValidateConvOp(op, inputs, scalars); }
+  absl::Status operator()(const ConvGradientOp& op) const { return ValidateConvGradientOp(op, inputs, scalars); }
   absl::Status operator()(const PoolOp& op) const { return ValidatePoolOp(op, inputs, scalars); }
 };
 

@@ -211,9 +211,10 @@ struct GroupedMatmulOp {
   bool operator==(const GroupedMatmulOp&) const = default;
 };
 
-using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
-                             SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp,
-                             AttentionOp, LinalgOp, ConvOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
+using LocalOp =
+    std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp, SortOp, MergeOp,
+                 SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp, AttentionOp, LinalgOp, ConvOp,
+                 ConvGradientOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
 
 // How a kernel stores its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };

@@ -214,6 +214,10 @@ enum class OpId : uint16_t {
   kConvWindows = 344,
   kMaxPoolWindows = 345,
   kAvgPoolWindows = 346,
+  kConvBackwardX = 347,
+  kConvBackwardWeight = 348,
+  kConvBackwardXWindows = 349,
+  kConvBackwardWeightWindows = 350,
   // Models.
   kMaskedFill = 351,
   kNllLoss = 352,

@@ -247,6 +247,7 @@ constexpr NamedParser kParsers[] = {
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},
     {"fourier", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseFourierOp(scanner); }},
     {"conv", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseConvOp(scanner); }},
+    {"conv_gradient", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseConvGradientOp(scanner); }},
     {"pool", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParsePoolOp(scanner); }},
     {"fill", [](Scanner&) -> absl::StatusOr<LocalOp> { return FillOp{}; }},
     {"arange", [](Scanner&) -> absl::StatusOr<LocalOp> { return ArangeOp{}; }},

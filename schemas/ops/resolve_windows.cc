@@ -2,7 +2,8 @@
 // shards one of these shards another dim instead, or the dim is gathered. A convolution is placed as a product: batches
 // of x and output channels of the weight keep their shards, input channels that are sharded on both sides give a
 // pending sum; where the operands fit none of it, the placements that move the fewest bytes are taken. A dim in which
-// windows are single elements keeps its shards.
+// windows are single elements keeps its shards. A convolution's gradients are placed likewise, each by its own
+// products.
 
 #include <optional>
 #include <utility>
@@ -17,45 +18,71 @@
 namespace tessera {
 namespace {
 
-// The placements of the operands and the output on one mesh dim.
+// The placements of the two operands and the output on one mesh dim.
 struct ConvRule {
-  Placement x, weight, output;
+  Placement first, second, output;
 };
 
 Windows WindowsOf(const Attributes& attributes) {
   return {attributes.Get(attribute::stride), attributes.Get(attribute::padding), attributes.Get(attribute::dilation)};
 }
+int64_t GroupsOf(const Attributes& attributes) {
+  return attributes.Get(attribute::groups) == nullptr ? 1 : *attributes.Get(attribute::groups);
+}
 
-std::vector<ConvRule> RulesOf(const ConvOp& op, const TensorSpec& x, const TensorSpec& weight, int mesh_dim) {
+// The dim of windows that the placement shards, if windows are single elements there.
+std::optional<Placement> OfSingleElements(const Windows& windows, const Shape& weight, const Placement& own) {
+  if (!own.is_shard() || own.dim() < 2) return std::nullopt;
+  const auto dim = static_cast<size_t>(own.dim());
+  return IsOfSingleElements(windows, weight[dim], dim - 2) ? std::optional(own) : std::nullopt;
+}
+
+Placement Pending() { return Placement::Partial(ReduceOp::kSum); }
+
+std::vector<ConvRule> RulesOf(const ConvOp& op, const Shape& weight, const Placement& own) {
   const Placement whole = Placement::Replicate();
   std::vector<ConvRule> rules = {{Placement::Shard(0), whole, Placement::Shard(0)}};
   if (op.groups == 1) rules.push_back({whole, Placement::Shard(0), Placement::Shard(1)});
-  const Placement& own = x.placements[static_cast<size_t>(mesh_dim)];
-  if (own.is_shard() && own.dim() >= 2 &&
-      IsOfSingleElements(op.windows, weight.shape[static_cast<size_t>(own.dim())],
-                         static_cast<size_t>(own.dim()) - 2)) {
-    rules.push_back({own, whole, own});
-  }
+  if (const auto single = OfSingleElements(op.windows, weight, own)) rules.push_back({own, whole, own});
   rules.push_back({whole, whole, whole});
-  if (op.groups == 1) {
-    rules.push_back({Placement::Shard(1), Placement::Shard(1), Placement::Partial(ReduceOp::kSum)});
-  }
+  if (op.groups == 1) rules.push_back({Placement::Shard(1), Placement::Shard(1), Pending()});
   return rules;
 }
 
-absl::StatusOr<ConvRule> RuleFor(const ConvOp& op, const TensorSpec& x, const TensorSpec& weight,
-                                 const TensorSpec& own_weight, const TensorSpec& output, int mesh_dim) {
+// `own` is the gradient's.
+std::vector<ConvRule> RulesOf(const ConvGradientOp& op, const Shape& weight, const Placement& own) {
+  const Placement whole = Placement::Replicate();
+  std::vector<ConvRule> rules;
+  const bool is_of_x = op.of == ConvOperand::kX;
+  const auto single = OfSingleElements(op.windows, weight, own);
+  if (is_of_x) {
+    rules.push_back({Placement::Shard(0), whole, Placement::Shard(0)});
+    if (op.groups == 1) rules.push_back({whole, Placement::Shard(1), Placement::Shard(1)});
+    if (single.has_value()) rules.push_back({own, whole, own});
+  } else if (op.groups == 1) {
+    rules.push_back({Placement::Shard(1), whole, Placement::Shard(0)});
+    rules.push_back({whole, Placement::Shard(1), Placement::Shard(1)});
+  }
+  rules.push_back({whole, whole, whole});
+  if (is_of_x && op.groups == 1) rules.push_back({Placement::Shard(1), Placement::Shard(0), Pending()});
+  if (!is_of_x) rules.push_back({Placement::Shard(0), Placement::Shard(0), Pending()});
+  if (!is_of_x && single.has_value()) rules.push_back({own, own, Pending()});
+  return rules;
+}
+
+absl::StatusOr<ConvRule> RuleFor(const std::vector<ConvRule>& rules, const TensorSpec& first, const TensorSpec& second,
+                                 const TensorSpec& own_second, const TensorSpec& output, int mesh_dim) {
   const size_t at = static_cast<size_t>(mesh_dim);
-  const bool aligned = HaveSameArrangement(x.mesh, own_weight.mesh);
+  const bool aligned = HaveSameArrangement(first.mesh, own_second.mesh);
   std::optional<ConvRule> best;
   double best_bytes = 0;
-  for (const ConvRule& rule : RulesOf(op, x, weight, mesh_dim)) {
-    if (aligned && x.placements[at] == rule.x && weight.placements[at] == rule.weight) return rule;
-    TESSERA_ASSIGN_OR_RETURN(double bytes, RedistributeBytes(x, WithPlacement(x, mesh_dim, rule.x)));
+  for (const ConvRule& rule : rules) {
+    if (aligned && first.placements[at] == rule.first && second.placements[at] == rule.second) return rule;
+    TESSERA_ASSIGN_OR_RETURN(double bytes, RedistributeBytes(first, WithPlacement(first, mesh_dim, rule.first)));
     TESSERA_ASSIGN_OR_RETURN(
-        const double weight_bytes,
-        RedistributeBytes(aligned ? weight : own_weight, WithPlacement(weight, mesh_dim, rule.weight)));
-    bytes += weight_bytes;
+        const double second_bytes,
+        RedistributeBytes(aligned ? second : own_second, WithPlacement(second, mesh_dim, rule.second)));
+    bytes += second_bytes;
     if (rule.output.is_partial()) {
       TESSERA_ASSIGN_OR_RETURN(const double reduced,
                                RedistributeBytes(WithPlacement(output, mesh_dim, rule.output), output));
@@ -78,38 +105,60 @@ absl::Status CheckNumeric(const ResolveInput& input) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<OpResolution> ResolveConv(const ResolveInput& input) {
-  const Attributes& attributes = input.call.attributes;
-  const ConvOp op{WindowsOf(attributes),
-                  attributes.Get(attribute::groups) == nullptr ? 1 : *attributes.Get(attribute::groups)};
-  if (absl::Status s = ValidateConvOp(op, 2, 0); !s.ok()) return OperandError(input, StdView(s.message()));
-  TESSERA_RETURN_IF_ERROR(CheckNumeric(input));
-  TensorSpec x = *input.tensors[0], weight = *input.tensors[1];
-  absl::StatusOr<Shape> shape = ConvOutput(op, x.shape, weight.shape);
-  if (!shape.ok()) return OperandError(input, StdView(shape.status().message()));
-  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, *shape, SizeBytes(x.dtype)));
-  if (!HaveSameArrangement(x.mesh, weight.mesh)) {
-    weight.placements.assign(static_cast<size_t>(x.mesh.ndim()), Placement::Replicate());
+// A result of that shape, placed by the op's rules; its flops are those of the convolution, whose result is `result`.
+template <typename Op>
+absl::StatusOr<OpResolution> PlaceConv(const ResolveInput& input, const Op& op, const Shape& weight,
+                                       const Shape& result, Shape shape) {
+  TensorSpec first = *input.tensors[0], second = *input.tensors[1];
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(first.dtype)));
+  if (!HaveSameArrangement(first.mesh, second.mesh)) {
+    second.placements.assign(static_cast<size_t>(first.mesh.ndim()), Placement::Replicate());
   }
-  weight.mesh = x.mesh;
-  TensorSpec output = x;
-  output.shape = *std::move(shape);
-  output.placements.assign(static_cast<size_t>(x.mesh.ndim()), Placement::Replicate());
-  for (int i = 0; i < x.mesh.ndim(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const ConvRule rule, RuleFor(op, x, weight, *input.tensors[1], output, i));
-    x.placements[static_cast<size_t>(i)] = rule.x;
-    weight.placements[static_cast<size_t>(i)] = rule.weight;
-    output.placements[static_cast<size_t>(i)] = rule.output;
+  second.mesh = first.mesh;
+  TensorSpec output = first;
+  output.shape = std::move(shape);
+  output.placements.assign(static_cast<size_t>(first.mesh.ndim()), Placement::Replicate());
+  for (size_t i = 0; i < output.placements.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const ConvRule rule, RuleFor(RulesOf(op, weight, first.placements[i]), first, second,
+                                                          *input.tensors[1], output, static_cast<int>(i)));
+    first.placements[i] = rule.first;
+    second.placements[i] = rule.second;
+    output.placements[i] = rule.output;
   }
   OpResolution resolution;
-  resolution.operands = {BringTo(*input.tensors[0], x.mesh, x.placements),
-                         BringTo(*input.tensors[1], weight.mesh, weight.placements)};
-  const double channels = static_cast<double>(weight.shape[0]);
-  resolution.flops = 2 * static_cast<double>(NumElements(output.shape)) *
-                     (channels == 0 ? 0 : static_cast<double>(NumElements(weight.shape)) / channels);
+  resolution.operands = {BringTo(*input.tensors[0], first.mesh, first.placements),
+                         BringTo(*input.tensors[1], second.mesh, second.placements)};
+  const double channels = static_cast<double>(weight[0]);
+  resolution.flops = 2 * static_cast<double>(NumElements(result)) *
+                     (channels == 0 ? 0 : static_cast<double>(NumElements(weight)) / channels);
   resolution.local = op;
   resolution.outputs.push_back(std::move(output));
   return resolution;
+}
+
+absl::StatusOr<OpResolution> ResolveConv(const ResolveInput& input) {
+  const ConvOp op{WindowsOf(input.call.attributes), GroupsOf(input.call.attributes)};
+  if (absl::Status s = ValidateConvOp(op, 2, 0); !s.ok()) return OperandError(input, StdView(s.message()));
+  TESSERA_RETURN_IF_ERROR(CheckNumeric(input));
+  const Shape& weight = input.tensors[1]->shape;
+  const absl::StatusOr<Shape> shape = ConvOutput(op, input.tensors[0]->shape, weight);
+  if (!shape.ok()) return OperandError(input, StdView(shape.status().message()));
+  return PlaceConv(input, op, weight, *shape, *shape);
+}
+
+absl::StatusOr<OpResolution> ResolveConvGradient(const ResolveInput& input, ConvOperand of) {
+  const ConvGradientOp op{of, WindowsOf(input.call.attributes), GroupsOf(input.call.attributes)};
+  if (absl::Status s = ValidateConvGradientOp(op, 2, 0); !s.ok()) return OperandError(input, StdView(s.message()));
+  TESSERA_RETURN_IF_ERROR(CheckNumeric(input));
+  const Shape &gradient = input.tensors[0]->shape, &other = input.tensors[1]->shape;
+  if (input.call.attributes.Get(attribute::shape) == nullptr)
+    return OperandError(input, "needs the shape of the result");
+  const Shape& shape = *input.call.attributes.Get(attribute::shape);
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, shape, SizeBytes(input.tensors[0]->dtype)));
+  if (absl::Status s = CheckConvGradientOf(op, gradient, other, shape); !s.ok()) {
+    return OperandError(input, StdView(s.message()));
+  }
+  return PlaceConv(input, op, of == ConvOperand::kX ? other : shape, gradient, shape);
 }
 
 absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
@@ -166,7 +215,12 @@ absl::StatusOr<OpResolution> ResolvePool(const ResolveInput& input) {
 }  // namespace
 
 absl::StatusOr<OpResolution> ResolveWindows(const ResolveInput& input) {
-  return input.call.op == OpId::kConvWindows ? ResolveConv(input) : ResolvePool(input);
+  switch (input.call.op) {
+    case OpId::kConvWindows: return ResolveConv(input);
+    case OpId::kConvBackwardXWindows: return ResolveConvGradient(input, ConvOperand::kX);
+    case OpId::kConvBackwardWeightWindows: return ResolveConvGradient(input, ConvOperand::kWeight);
+    default: return ResolvePool(input);
+  }
 }
 
 }  // namespace tessera

@@ -105,6 +105,21 @@ absl::StatusOr<Shape> ConvOutput(const ConvOp& op, const Shape& x, const Shape& 
   return output;
 }
 
+absl::Status CheckConvGradient(const ConvGradientOp& op, const Shape& gradient, const Shape& x, const Shape& weight) {
+  TESSERA_ASSIGN_OR_RETURN(const Shape whole, ConvOutput({op.windows, op.groups}, x, weight));
+  bool fits = gradient.size() == whole.size() && gradient[0] == whole[0] && gradient[1] == whole[1];
+  for (size_t d = 2; fits && d < whole.size(); ++d) fits = gradient[d] <= whole[d];
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("the gradient is ", ToText(absl::MakeConstSpan(gradient)),
+                                           ", and the convolution's result ", ToText(absl::MakeConstSpan(whole))));
+}
+
+absl::Status CheckConvGradientOf(const ConvGradientOp& op, const Shape& gradient, const Shape& other,
+                                 const Shape& output) {
+  return op.of == ConvOperand::kX ? CheckConvGradient(op, gradient, output, other)
+                                  : CheckConvGradient(op, gradient, other, output);
+}
+
 absl::StatusOr<Shape> PoolOutput(const PoolOp& op, const Shape& x) {
   const size_t dims = op.windows.dims();
   if (x.size() < dims) return absl::InvalidArgumentError(StrCat("x needs at least ", dims, " dims"));
@@ -120,6 +135,11 @@ absl::StatusOr<Shape> PoolOutput(const PoolOp& op, const Shape& x) {
 
 std::string ToText(const ConvOp& op) { return StrCat("conv(", WindowsText(op.windows), "; groups=", op.groups, ")"); }
 
+std::string ToText(const ConvGradientOp& op) {
+  return StrCat("conv_gradient(", op.of == ConvOperand::kX ? "x" : "weight", "; ", WindowsText(op.windows),
+                "; groups=", op.groups, ")");
+}
+
 std::string ToText(const PoolOp& op) {
   return StrCat("pool(", op.kind == PoolKind::kMax ? "max" : "avg", "; ", List("kernel", op.kernel), "; ",
                 WindowsText(op.windows), op.divisor == PoolDivisor::kWithPadding ? "; with_padding" : "",
@@ -132,6 +152,19 @@ absl::StatusOr<ConvOp> ParseConvOp(Scanner& scanner) {
   for (const std::string_view token : {";", "groups", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
   TESSERA_ASSIGN_OR_RETURN(op.groups, scanner.TakeInteger());
   TESSERA_RETURN_IF_ERROR(ValidateConvOp(op, 2, 0));
+  return op;
+}
+
+absl::StatusOr<ConvGradientOp> ParseConvGradientOp(Scanner& scanner) {
+  ConvGradientOp op;
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view of, scanner.TakeIdentifier());
+  if (of != "x" && of != "weight") return scanner.Error("x or weight before here");
+  op.of = of == "x" ? ConvOperand::kX : ConvOperand::kWeight;
+  TESSERA_RETURN_IF_ERROR(scanner.Take(";"));
+  TESSERA_ASSIGN_OR_RETURN(op.windows, ParseWindows(scanner));
+  for (const std::string_view token : {";", "groups", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+  TESSERA_ASSIGN_OR_RETURN(op.groups, scanner.TakeInteger());
+  TESSERA_RETURN_IF_ERROR(ValidateConvGradientOp(op, 2, 0));
   return op;
 }
 
@@ -162,6 +195,18 @@ absl::Status ValidateConvOp(const ConvOp& op, int inputs, int scalars) {
   if (op.groups < 1) return absl::InvalidArgumentError(StrCat("conv: ", op.groups, " groups"));
   if (inputs == 2 && scalars == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat("conv: takes 2 inputs and no scalars, not ", inputs, " and ", scalars));
+}
+
+absl::Status ValidateConvGradientOp(const ConvGradientOp& op, int inputs, int scalars) {
+  TESSERA_RETURN_IF_ERROR(CheckWindows(op.windows));
+  if (op.windows.dims() > kMaxWindowDims || static_cast<int>(op.of) > 1) {
+    return absl::InvalidArgumentError(
+        StrCat("conv_gradient: windows of ", op.windows.dims(), " dims; 1 to ", kMaxWindowDims, "; of x or weight"));
+  }
+  if (op.groups < 1) return absl::InvalidArgumentError(StrCat("conv_gradient: ", op.groups, " groups"));
+  if (inputs == 2 && scalars == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("conv_gradient: takes 2 inputs and no scalars, not ", inputs, " and ", scalars));
 }
 
 absl::Status ValidatePoolOp(const PoolOp& op, int inputs, int scalars) {

@@ -40,6 +40,19 @@ struct ConvOp {
   bool operator==(const ConvOp&) const = default;
 };
 
+// The gradient of an operand of a convolution, of the gradient [N, O, ...] of its result and the other operand:
+//   kX       inputs gradient and weight; the output is x's
+//   kWeight  inputs gradient and x; the output is the weight's, a sum over the batch
+// The result's gradient may have fewer windows than fit in x: what isn't there counts as zeros. At most kMaxWindowDims
+// dims. Sums are as of ConvOp.
+enum class ConvOperand : uint8_t { kX = 0, kWeight = 1 };
+struct ConvGradientOp {
+  ConvOperand of = ConvOperand::kX;
+  Windows windows;
+  int64_t groups = 1;
+  bool operator==(const ConvGradientOp&) const = default;
+};
+
 // One input [..., ...]; gives each window's maximum (NaN propagates; places beyond the input don't count) or mean.
 // kWithPadding: the mean's divisor counts padding, up to where it ends; kElements: the input's elements alone.
 enum class PoolKind : uint8_t { kMax = 0, kAverage = 1 };
@@ -59,15 +72,24 @@ bool IsOfSingleElements(const Windows& windows, int64_t kernel, size_t dim);
 absl::StatusOr<int64_t> WindowCount(int64_t extent, int64_t kernel, const Windows& windows, size_t dim, bool ceil_mode);
 // The extents of the output; InvalidArgument that says what doesn't fit.
 absl::StatusOr<Shape> ConvOutput(const ConvOp& op, const Shape& x, const Shape& weight);
+// InvalidArgument where a convolution of such an x and weight has no result of which that is the gradient.
+absl::Status CheckConvGradient(const ConvGradientOp& op, const Shape& gradient, const Shape& x, const Shape& weight);
+// The same of the op's inputs and its output.
+absl::Status CheckConvGradientOf(const ConvGradientOp& op, const Shape& gradient, const Shape& other,
+                                 const Shape& output);
 absl::StatusOr<Shape> PoolOutput(const PoolOp& op, const Shape& x);
 
 // "conv(stride=[2,2]; padding=[0,0]; dilation=[1,1]; groups=1)",
+// "conv_gradient(x; stride=[2,2]; padding=[0,0]; dilation=[1,1]; groups=1)", "conv_gradient(weight; ...)",
 // "pool(max; kernel=[2]; stride=[2]; padding=[0]; dilation=[1])", "...; with_padding; ceil)".
 std::string ToText(const ConvOp& op);
+std::string ToText(const ConvGradientOp& op);
 std::string ToText(const PoolOp& op);
 absl::StatusOr<ConvOp> ParseConvOp(Scanner& scanner);
+absl::StatusOr<ConvGradientOp> ParseConvGradientOp(Scanner& scanner);
 absl::StatusOr<PoolOp> ParsePoolOp(Scanner& scanner);
 absl::Status ValidateConvOp(const ConvOp& op, int inputs, int scalars);
+absl::Status ValidateConvGradientOp(const ConvGradientOp& op, int inputs, int scalars);
 absl::Status ValidatePoolOp(const PoolOp& op, int inputs, int scalars);
 
 }  // namespace tessera

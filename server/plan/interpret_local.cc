@@ -492,6 +492,7 @@ struct Kernels {
   void operator()(const LinalgOp& op) const { *failed = InterpretLinalg(op, inputs, output); }
   void operator()(const FourierOp& op) const { InterpretFourier(op, inputs[0], output); }
   void operator()(const ConvOp& op) const { InterpretConv(op, inputs, output); }
+  void operator()(const ConvGradientOp& op) const { InterpretConvGradient(op, inputs, output); }
   void operator()(const PoolOp& op) const { InterpretPool(op, inputs[0], output); }
 };
 

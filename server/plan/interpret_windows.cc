@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace tessera {
 namespace {
@@ -35,6 +36,33 @@ void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, 
     });
     output.Write(index, sum);
   });
+}
+
+void InterpretConvGradient(const ConvGradientOp& op, const std::vector<StridedNumbers>& inputs,
+                           const StridedNumbers& output) {
+  const StridedNumbers &gradient = inputs[0], &other = inputs[1];
+  const bool is_of_x = op.of == ConvOperand::kX;
+  const Shape& x = is_of_x ? output.extents : other.extents;
+  const Shape& weight = is_of_x ? other.extents : output.extents;
+  const int64_t outputs = weight[0] / op.groups;
+  const DType wide = AddedUpIn(output.dtype);
+  std::map<Shape, Number> sums;
+  // Each product of the convolution gives one term of the gradient of each of its factors.
+  ForEachIndex(gradient.extents, [&](const Shape& index) {
+    ForEachIndex(Shape(weight.begin() + 1, weight.end()), [&](const Shape& inner) {
+      Shape of_weight = {index[1]}, of_x = {index[0], index[1] / outputs * weight[1] + inner[0]};
+      of_weight.insert(of_weight.end(), inner.begin(), inner.end());
+      for (size_t d = 0; d < op.windows.dims(); ++d) {
+        const int64_t at = PlaceIn(op.windows, d, index[d + 2], inner[d + 1]);
+        if (at < 0 || at >= x[d + 2]) return;
+        of_x.push_back(at);
+      }
+      const Number factor = other.Read(is_of_x ? of_weight : of_x);
+      Number& sum = sums[is_of_x ? of_x : of_weight];
+      sum = ReduceTwo(ReduceOp::kSum, wide, sum, ReduceTwo(ReduceOp::kProduct, wide, gradient.Read(index), factor));
+    });
+  });
+  ForEachIndex(output.extents, [&](const Shape& index) { output.Write(index, sums[index]); });
 }
 
 void InterpretPool(const PoolOp& op, const StridedNumbers& input, const StridedNumbers& output) {

@@ -9,6 +9,8 @@
 namespace tessera {
 
 void InterpretConv(const ConvOp& op, const std::vector<StridedNumbers>& inputs, const StridedNumbers& output);
+void InterpretConvGradient(const ConvGradientOp& op, const std::vector<StridedNumbers>& inputs,
+                           const StridedNumbers& output);
 void InterpretPool(const PoolOp& op, const StridedNumbers& input, const StridedNumbers& output);
 
 }  // namespace tessera

@@ -191,6 +191,10 @@ struct ExtentsCheck {
     return wanted == output ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const ConvOp& op) const { return Gives(ConvOutput(op, inputs[0], inputs[1])); }
+  absl::Status operator()(const ConvGradientOp& op) const {
+    const absl::Status fits = CheckConvGradientOf(op, inputs[0], inputs[1], output);
+    return fits.ok() ? absl::OkStatus() : Wrong(StdView(fits.message()));
+  }
   absl::Status operator()(const PoolOp& op) const { return Gives(PoolOutput(op, inputs[0])); }
   absl::Status AlongDim(int64_t dim) const {
     return inputs[0] == output && dim < static_cast<int64_t>(output.size()) ? absl::OkStatus() : Mismatch();
@@ -259,7 +263,8 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     for (const int input : step.inputs) TESSERA_RETURN_IF_ERROR(expect(input, dtype_of(step.inputs[0])));
     return expect(step.output, LinalgDType(linalg->kind, dtype_of(step.inputs[0])));
   }
-  const bool keeps = std::holds_alternative<ConvOp>(step.op) || std::holds_alternative<PoolOp>(step.op);
+  const bool keeps = std::holds_alternative<ConvOp>(step.op) || std::holds_alternative<ConvGradientOp>(step.op) ||
+                     std::holds_alternative<PoolOp>(step.op);
   for (size_t i = 0; keeps && i < step.inputs.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
   }

@@ -310,6 +310,10 @@ class Figures {
         AddConvolution("conv_bf16", DType::kBF16, {sizes_.images, 4 * wide, line, line}, {4 * wide, 4 * wide, 3, 3}));
     TESSERA_RETURN_IF_ERROR(
         AddConvolution("conv_f32", DType::kF32, {sizes_.images, wide, 2 * line, 2 * line}, {wide, wide, 3, 3}));
+    for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+      TESSERA_RETURN_IF_ERROR(
+          AddConvGradient(of, DType::kBF16, {sizes_.images, 4 * wide, line, line}, {4 * wide, 4 * wide, 3, 3}));
+    }
     TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_a_vector", 1, sizes_.rows * sizes_.rows));
     TESSERA_RETURN_IF_ERROR(AddTransform("fft_of_rows", sizes_.rows, sizes_.rows));
     // Within 1.1 times what PyTorch took on an H100.
@@ -596,6 +600,27 @@ class Figures {
           return ops::ConvWindows(images, by, {1, 1}, {1, 1}, {1, 1});
         },
         cuda::ConvolutionByDnn(op, call));
+  }
+
+  // The convolution's result has the shape of x.
+  absl::Status AddConvGradient(ConvOperand of, DType dtype, const Shape& x, const Shape& weight) {
+    const bool is_of_x = of == ConvOperand::kX;
+    const Shape &of_other = is_of_x ? weight : x, &wanted = is_of_x ? x : weight;
+    TESSERA_ASSIGN_OR_RETURN(const Tensor gradient, Numbers(dtype, x, 6));
+    TESSERA_ASSIGN_OR_RETURN(const Tensor other, Numbers(dtype, of_other, 7));
+    const int64_t bytes = (NumElements(x) * SizeBytes(dtype) + 255) / 256 * 256;
+    const std::vector<KernelInput> inputs = {InputAt(direct_.first(), dtype, x),
+                                             InputAt(direct_.first() + bytes, dtype, of_other)};
+    const ConvGradientOp op{.of = of, .windows = {.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}}};
+    KernelCall call = CallTo(wanted, dtype);
+    call.inputs = inputs;
+    return AddByDnn(
+        is_of_x ? "conv_backward_x_bf16" : "conv_backward_weight_bf16",
+        [&]() -> absl::StatusOr<Tensor> {
+          if (is_of_x) return ops::ConvBackwardX(gradient, other, wanted, {1, 1}, {1, 1}, {1, 1});
+          return ops::ConvBackwardWeight(gradient, other, wanted, {1, 1}, {1, 1}, {1, 1});
+        },
+        cuda::ConvGradientByDnn(op, call));
   }
 
   // A function of f32 matrices [n, n], which are symmetric and positive definite: the most of each row is on the

@@ -29,6 +29,7 @@ ELSEWHERE = {"full", "arange", "rand", "eye", "matmul", "einsum", "slice", "plac
              "eig", "eigvals", "lu_factor", "lu_unpack", "lu_solve", "matrix_exp",
              "matrix_power", "matrix_norm", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "ifftn",
              "rfftn", "irfftn", "conv", "max_pool", "avg_pool", "conv_windows", "max_pool_windows", "avg_pool_windows",
+             "conv_backward_x", "conv_backward_weight", "conv_backward_x_windows", "conv_backward_weight_windows",
              "cov"}
 
 erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -141,7 +141,7 @@ def test_the_figures_of_a_gpu_are_all_measured(gpu):
                              "scatter_add_of_all_rows", "sort_of_a_vector", "argsort_of_a_vector", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
                              "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "conv_bf16", "conv_f32",
-                             "fft_of_a_vector", "fft_of_rows", "linalg_cholesky", "linalg_solve", "linalg_qr", "linalg_eigh"]
+                             "conv_backward_x_bf16", "conv_backward_weight_bf16", "fft_of_a_vector", "fft_of_rows", "linalg_cholesky", "linalg_solve", "linalg_qr", "linalg_eigh"]
     for name, figure in figures.items():
         assert 0 < figure["seconds"] <= figure["median_seconds"], (name, figure)
         assert isinstance(figure["reached"], bool) and f"{name} " in done.stderr

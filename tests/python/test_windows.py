@@ -32,6 +32,24 @@ def conv(x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
     return out if bias is None else out + bias.reshape(-1, *(1,) * dims)
 
 
+def conv_gradients(g, x, w, stride=1, padding=0, dilation=1, groups=1):
+    """The gradients of x and of w, by each window's products."""
+    dims = x.ndim - 2
+    stride, padding, dilation = (each(v, dims) for v in (stride, padding, dilation))
+    image = np.pad(x, [(0, 0)] * 2 + [(p, p) for p in padding])
+    of_x, of_w = np.zeros_like(image), np.zeros_like(w)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:])]
+    inputs, outputs = x.shape[1] // groups, w.shape[0] // groups
+    for at in itertools.product(*map(range, g.shape[2:])):
+        window = tuple(slice(i * s, i * s + r, d) for i, s, r, d in zip(at, stride, reach, dilation))
+        for j in range(groups):
+            ins, outs = slice(j * inputs, (j + 1) * inputs), slice(j * outputs, (j + 1) * outputs)
+            part = g[(slice(None), outs, *at)]
+            of_x[(slice(None), ins, *window)] += np.tensordot(part, w[outs], (1, 0))
+            of_w[outs] += np.tensordot(part, image[(slice(None), ins, *window)], (0, 0))
+    return of_x[(..., *(slice(p, p + n) for p, n in zip(padding, x.shape[2:])))], of_w
+
+
 def pool(x, kernel, reduce, stride=None, padding=0, dilation=1, ceil_mode=False, pad_counts=False):
     dims = x.ndim - 2
     kernel = each(kernel, dims)
@@ -72,6 +90,49 @@ def test_conv2d(session, mesh22, rng, options, dtype):
         weight = session.distribute_tensor(w, mesh22, PLACEMENTS[(2 * i + 1) % len(PLACEMENTS)])
         close(ts.conv2d(x, weight, ts.asarray(b), **options), want, 1e-5)
     close(ts.conv2d(x[0], weight, **options), conv(a[:1], w, **options)[0], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2, "padding": (2, 0)}, {"groups": 2},
+                                     {"stride": (1, 3), "groups": 4}, {"stride": (2, 3), "dilation": (3, 2), "padding": 4}], ids=str)
+def test_gradients_of_conv2d(session, mesh22, rng, options, dtype):
+    a = rng.integers(-4, 5, (4, 4, 8, 7)).astype(dtype)
+    w = rng.integers(-4, 5, (8, 4 // options.get("groups", 1), 3, 2)).astype(dtype)
+    g = rng.integers(-4, 5, conv(a, w, **options).shape).astype(dtype)
+    of_x, of_w = conv_gradients(g, a, w, **options)
+    given = {key: each(options.get(key, 1 - (key == "padding")), 2) for key in ("stride", "padding", "dilation")} | {"groups": options.get("groups", 1)}
+    for i, placements in enumerate(PLACEMENTS):
+        gradient = session.distribute_tensor(g, mesh22, placements)
+        for shift in (0, 3):
+            others = PLACEMENTS[(2 * i + 1 + shift) % len(PLACEMENTS)]
+            close(ts.conv_backward_x(gradient, session.distribute_tensor(w, mesh22, others), shape=a.shape, **given), of_x, 1e-5)
+            close(ts.conv_backward_weight(gradient, session.distribute_tensor(a, mesh22, others), shape=w.shape, **given), of_w, 1e-5)
+
+
+def test_gradients_of_a_batch_in_shards_move_nothing(session, mesh22, rng):
+    a, w = rng.standard_normal((4, 3, 9, 8)), rng.standard_normal((6, 3, 3, 3))
+    g = rng.standard_normal((4, 6, 9, 8))
+    of_x, of_w = conv_gradients(g, a, w, padding=1)
+    gradient, x = (session.distribute_tensor(v, mesh22, [S(0), R()]) for v in (g, a))
+    weight = session.distribute_tensor(w, mesh22, [R(), R()])
+    options = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    with session.comm_debug() as comm:
+        first = ts.conv_backward_x(gradient, weight, shape=a.shape, **options).wait()
+        second = ts.conv_backward_weight(gradient, x, shape=w.shape, **options).wait()
+    assert sum(comm.bytes_received) == 0
+    assert first.placements == (S(0), R()) and second.placements == (ts.Partial("sum"), R())
+    close(first, of_x)
+    close(second, of_w)
+
+
+def test_gradients_that_do_not_fit_are_refused(session, mesh22):
+    g, w, options = ts.ones((2, 4, 6, 6)), ts.ones((4, 3, 3, 3)), {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    for call, words in ((lambda: ts.conv_backward_x(g, w, shape=(2, 3, 7, 8), **options), r"conv_backward_x.*the gradient is \[2,4,6,6\].*\[2,4,5,6\]"),
+                        (lambda: ts.conv_backward_x(g, w, shape=(2, 3, 8), **options), "conv_backward_x.*need 4 dims"),
+                        (lambda: ts.conv_backward_weight(g, ts.ones((2, 3, 8, 8)), shape=(4, 2, 3, 3), **options), "conv_backward_weight.*input channels"),
+                        (lambda: ts.conv_backward_x(g, w, shape=(2, 3, 8, 8), **(options | {"stride": (1, 0)})), "conv_backward_x.*stride")):
+        with pytest.raises(ts.InvalidArgumentError, match=words):
+            call()
 
 
 def test_convolutions_of_other_ranks(session, mesh22, rng):

@@ -9,6 +9,10 @@
 // and n (before + after) elements of the dim move in all, once each: no placement of the outputs whose shards begin
 // where these do takes fewer, for each of them is an operand of a window and lies elsewhere. Where that isn't less than
 // moving the shards to another dim does, or a window reaches beyond the next block, the primitive rows place the op.
+//
+// The gradients of convolutions: where no dim that windows go over is sharded, a primitive row computes them. Else they
+// are convolutions themselves, with halos: of the gradient with the weight the other way round, or of x with the
+// gradient. A transposed convolution is the gradient of x.
 
 #include <algorithm>
 #include <array>
@@ -211,6 +215,162 @@ Scalar Lowest(DType dtype) {
 void MaxPool(G& g) { Pool(g, OpId::kMaxPoolWindows, Lowest(g.operand(0).dtype())); }
 void AvgPool(G& g) { Pool(g, OpId::kAvgPoolWindows, Scalar::Int(0)); }
 
+// ---- gradients of convolutions ----
+
+constexpr size_t kFirst = 2;  // dim of windows, behind batch and channels
+
+ConvGradientOp OpOf(const G& g, ConvOperand of) {
+  const Attributes& a = g.attributes();
+  const int64_t* groups = a.Get(attribute::groups);
+  return {of,
+          {a.Get(attribute::stride), a.Get(attribute::padding), a.Get(attribute::dilation)},
+          groups == nullptr ? 1 : *groups};
+}
+
+bool IsSharded(const V& x, int64_t dim) {
+  return std::any_of(x.spec().placements.begin(), x.spec().placements.end(),
+                     [dim](const Placement& placement) { return placement.is_shard() && placement.dim() == dim; });
+}
+
+// Whether windows go over a dim of which some tensor has shards. The call fits.
+bool GoesOverShards(const ConvGradientOp& op, const Shape& weight, const std::vector<V>& tensors) {
+  for (size_t d = 0; d < op.windows.dims(); ++d) {
+    if (IsOfSingleElements(op.windows, weight[kFirst + d], d)) continue;
+    for (const V& tensor : tensors) {
+      if (IsSharded(tensor, static_cast<int64_t>(kFirst + d))) return true;
+    }
+  }
+  return false;
+}
+
+V Padded(G& g, const V& x, std::vector<int64_t> width) {
+  if (std::all_of(width.begin(), width.end(), [](int64_t n) { return n == 0; })) return x;
+  Attributes attributes;
+  attributes.Set(attribute::pad_width, std::move(width));
+  return g.Call(OpId::kPad, std::move(attributes), {x}, {Scalar::Int(0)});
+}
+
+V Convolved(G& g, const V& x, const V& weight, Windows windows, int64_t groups) {
+  Attributes attributes;
+  attributes.Set(attribute::stride, std::move(windows.stride));
+  attributes.Set(attribute::padding, std::move(windows.padding));
+  attributes.Set(attribute::dilation, std::move(windows.dilation));
+  attributes.Set(attribute::groups, groups);
+  return g.Call(OpId::kConv, std::move(attributes), {x, weight});
+}
+
+// Its first two dims the other way round.
+V Swapped(G& g, const V& x) {
+  Dims dims(static_cast<size_t>(x.rank()));
+  for (size_t d = 0; d < dims.size(); ++d) dims[d] = static_cast<int64_t>(d < kFirst ? 1 - d : d);
+  return g.Permute(x, std::move(dims));
+}
+
+// The first `extents` elements of the dims of windows, and zeros where there are fewer.
+V UpTo(G& g, V x, const Shape& extents) {
+  std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
+  for (size_t d = 0; d < extents.size(); ++d) {
+    const auto dim = static_cast<int64_t>(kFirst + d);
+    if (x.extent(dim) > extents[d]) x = g.SliceDim(x, dim, 0, extents[d]);
+    width[2 * (kFirst + d) + 1] = extents[d] - x.extent(dim);
+  }
+  return Padded(g, x, std::move(width));
+}
+
+// The gradient with stride - 1 zeros behind each element: as a dim of as many as the stride, and the two as one.
+V Apart(G& g, V gradient, const std::vector<int64_t>& stride) {
+  for (size_t d = 0; d < stride.size(); ++d) {
+    if (stride[d] == 1) continue;
+    const size_t dim = kFirst + d;
+    Shape shape = gradient.spec().shape;
+    shape.insert(shape.begin() + static_cast<ptrdiff_t>(dim) + 1, 1);
+    std::vector<int64_t> width(2 * shape.size(), 0);
+    width[2 * (dim + 1) + 1] = stride[d] - 1;
+    const V spread = Padded(g, g.Reshape(gradient, shape), std::move(width));
+    shape.erase(shape.begin() + static_cast<ptrdiff_t>(dim) + 1);
+    shape[dim] *= stride[d];
+    gradient = g.Reshape(spread, std::move(shape));
+  }
+  return gradient;
+}
+
+// The weight [O, C / groups, ...] as the one [C, O / groups, ...] that goes the other way, its windows reversed.
+V Turned(G& g, const V& weight, int64_t groups) {
+  V turned = weight;
+  for (int64_t d = kFirst; d < weight.rank(); ++d) {
+    turned = g.SliceDim(turned, d, weight.extent(d) - 1, weight.extent(d), -1);
+  }
+  if (groups == 1) return Swapped(g, turned);
+  const Shape window(turned.spec().shape.begin() + kFirst, turned.spec().shape.end());
+  const int64_t outputs = weight.extent(0) / groups, channels = weight.extent(1);
+  Shape apart = {groups, outputs, channels}, merged = {groups * channels, outputs};
+  apart.insert(apart.end(), window.begin(), window.end());
+  merged.insert(merged.end(), window.begin(), window.end());
+  Dims dims = {0, 2, 1};
+  for (size_t d = 0; d < window.size(); ++d) dims.push_back(static_cast<int64_t>(d) + 3);
+  return g.Reshape(g.Permute(g.Reshape(turned, std::move(apart)), std::move(dims)), std::move(merged));
+}
+
+// Elements that windows reached outside of x are left out at the end.
+V ComposedOfX(G& g, const ConvGradientOp& op, const V& gradient, const V& weight, const Shape& x) {
+  const size_t dims = op.windows.dims();
+  Windows windows = op.windows;
+  Shape extents;
+  std::vector<int64_t> beyond;
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t padding = op.windows.padding[d], reach = op.windows.dilation[d] * (weight.extent(kFirst + d) - 1);
+    extents.push_back(x[kFirst + d] + 2 * padding - reach);
+    beyond.push_back(std::max<int64_t>(0, padding - reach));
+    windows.stride[d] = 1;
+    windows.padding[d] = reach - padding + beyond[d];
+  }
+  const V spread = UpTo(g, Apart(g, gradient, op.windows.stride), extents);
+  V out = Convolved(g, spread, Turned(g, weight, op.groups), std::move(windows), op.groups);
+  for (size_t d = 0; d < dims; ++d) {
+    if (beyond[d] != 0) out = g.SliceDim(out, static_cast<int64_t>(kFirst + d), beyond[d], x[kFirst + d]);
+  }
+  return out;
+}
+
+// The batch is what is summed over: of groups group by group.
+V ComposedOfWeight(G& g, const ConvGradientOp& op, const V& gradient, const V& x, const Shape& weight) {
+  V image = x;
+  if (op.groups == 1) {
+    image = Swapped(g, x);
+  } else {  // [N, C, ...] as [C / groups, groups N, ...]
+    const Shape sizes(x.spec().shape.begin() + kFirst, x.spec().shape.end());
+    const int64_t batch = x.extent(0), channels = x.extent(1) / op.groups;
+    Shape apart = {batch, op.groups, channels}, merged = {channels, op.groups * batch};
+    apart.insert(apart.end(), sizes.begin(), sizes.end());
+    merged.insert(merged.end(), sizes.begin(), sizes.end());
+    Dims dims = {2, 1, 0};
+    for (size_t d = 0; d < sizes.size(); ++d) dims.push_back(static_cast<int64_t>(d) + 3);
+    image = g.Reshape(g.Permute(g.Reshape(x, std::move(apart)), std::move(dims)), std::move(merged));
+  }
+  const Windows windows = {op.windows.dilation, op.windows.padding, op.windows.stride};
+  const V out = Convolved(g, image, Swapped(g, gradient), windows, op.groups);
+  return Swapped(g, UpTo(g, out, Shape(weight.begin() + kFirst, weight.end())));
+}
+
+void ConvBackward(G& g, ConvOperand of) {
+  const V &gradient = g.operand(0), &other = g.operand(1);
+  const ConvGradientOp op = OpOf(g, of);
+  const Shape* given = g.attributes().Get(attribute::shape);
+  const Shape shape = given == nullptr ? Shape() : *given;  // the primitive refuses none
+  const bool is_of_x = of == ConvOperand::kX;
+  const bool fits = ValidateConvGradientOp(op, 2, 0).ok() &&
+                    CheckConvGradientOf(op, gradient.spec().shape, other.spec().shape, shape).ok();
+  const Shape& weight = is_of_x ? other.spec().shape : shape;
+  if (!fits || NumElements(gradient.spec().shape) == 0 || !GoesOverShards(op, weight, {gradient, other})) {
+    const OpId primitive = is_of_x ? OpId::kConvBackwardXWindows : OpId::kConvBackwardWeightWindows;
+    return g.Return(g.Call(primitive, g.attributes(), {gradient, other}));
+  }
+  g.Return(is_of_x ? ComposedOfX(g, op, gradient, other, shape) : ComposedOfWeight(g, op, gradient, other, shape));
+}
+
+void ConvBackwardX(G& g) { ConvBackward(g, ConvOperand::kX); }
+void ConvBackwardWeight(G& g) { ConvBackward(g, ConvOperand::kWeight); }
+
 constexpr std::array kRows = {
     Composite(
         OpId::kConv, "conv", 2, 2, Conv, "conv(x, weight, /, *, stride, padding, dilation, groups=1)",
@@ -224,6 +384,12 @@ constexpr std::array kRows = {
         "avg_pool(x, /, *, kernel_size, stride, padding, dilation, ceil_mode=False, count_include_pad=False)",
         "Gives the mean of each window of the last dims. Sharded dims are as of conv, where all means have the same "
         "divisor."),
+    Composite(OpId::kConvBackwardX, "conv_backward_x", 2, 2, ConvBackwardX,
+              "conv_backward_x(gradient, weight, /, *, shape, stride, padding, dilation, groups=1)",
+              "The gradient of conv's x, of that shape: a transposed convolution of the gradient of its result."),
+    Composite(OpId::kConvBackwardWeight, "conv_backward_weight", 2, 2, ConvBackwardWeight,
+              "conv_backward_weight(gradient, x, /, *, shape, stride, padding, dilation, groups=1)",
+              "The gradient of conv's weight, of that shape; of a batch in shards a pending sum."),
 };
 
 }  // namespace

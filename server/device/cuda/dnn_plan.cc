@@ -37,6 +37,30 @@ int ModeOf(DnnKind kind) {
   }
 }
 
+// How a convolution, or a gradient of one, is said: its x, b and y as in DnnOperation.
+struct ConvolutionAttributes {
+  dnn::Kind operation;
+  dnn::Attribute description, x, b, y, alpha, beta;
+};
+ConvolutionAttributes AttributesOf(DnnKind kind) {
+  switch (kind) {
+    case DnnKind::kConvolutionX:
+      return {dnn::kOperationConvolutionBackwardData, dnn::kConvolutionBackwardDataDescription,
+              dnn::kConvolutionBackwardDataDy,        dnn::kConvolutionBackwardDataW,
+              dnn::kConvolutionBackwardDataDx,        dnn::kConvolutionBackwardDataAlpha,
+              dnn::kConvolutionBackwardDataBeta};
+    case DnnKind::kConvolutionWeight:
+      return {dnn::kOperationConvolutionBackwardFilter, dnn::kConvolutionBackwardFilterDescription,
+              dnn::kConvolutionBackwardFilterDy,        dnn::kConvolutionBackwardFilterX,
+              dnn::kConvolutionBackwardFilterDw,        dnn::kConvolutionBackwardFilterAlpha,
+              dnn::kConvolutionBackwardFilterBeta};
+    default:
+      return {dnn::kOperationConvolutionForward, dnn::kConvolutionForwardDescription, dnn::kConvolutionForwardX,
+              dnn::kConvolutionForwardW,         dnn::kConvolutionForwardY,           dnn::kConvolutionForwardAlpha,
+              dnn::kConvolutionForwardBeta};
+  }
+}
+
 // Identities of tensors: 0 is none.
 int64_t IdOf(size_t tensor) { return static_cast<int64_t>(tensor) + 1; }
 
@@ -99,21 +123,20 @@ absl::StatusOr<void*> DnnPlan::DescribeConvolution(const DnnOperation& from) {
   TESSERA_RETURN_IF_ERROR(convolution.Set(dnn::kConvolutionDilations, dnn::kInt64, from.dilation));
   TESSERA_RETURN_IF_ERROR(convolution.Set(dnn::kConvolutionFilterStrides, dnn::kInt64, from.stride));
   TESSERA_ASSIGN_OR_RETURN(void* description, Own(std::move(convolution)));
+  const ConvolutionAttributes of = AttributesOf(from.kind);
   DnnDescriptor operation(library_);
-  TESSERA_RETURN_IF_ERROR(operation.Make(dnn::kOperationConvolutionForward));
-  for (const auto& [attribute, tensor] :
-       {std::pair(dnn::kConvolutionForwardX, from.x), std::pair(dnn::kConvolutionForwardW, from.b),
-        std::pair(dnn::kConvolutionForwardY, from.y)}) {
+  TESSERA_RETURN_IF_ERROR(operation.Make(of.operation));
+  for (const auto& [attribute, tensor] : {std::pair(of.x, from.x), std::pair(of.b, from.b), std::pair(of.y, from.y)}) {
     TESSERA_RETURN_IF_ERROR(operation.Set(attribute, dnn::kDescriptor, {tensors_[static_cast<size_t>(tensor)]}));
   }
-  TESSERA_RETURN_IF_ERROR(operation.Set(dnn::kConvolutionForwardDescription, dnn::kDescriptor, {description}));
-  TESSERA_RETURN_IF_ERROR(operation.Set(dnn::kConvolutionForwardAlpha, dnn::kFloat, {1.0F}));
-  TESSERA_RETURN_IF_ERROR(operation.Set(dnn::kConvolutionForwardBeta, dnn::kFloat, {0.0F}));
+  TESSERA_RETURN_IF_ERROR(operation.Set(of.description, dnn::kDescriptor, {description}));
+  TESSERA_RETURN_IF_ERROR(operation.Set(of.alpha, dnn::kFloat, {1.0F}));
+  TESSERA_RETURN_IF_ERROR(operation.Set(of.beta, dnn::kFloat, {0.0F}));
   return Own(std::move(operation));
 }
 
 absl::StatusOr<void*> DnnPlan::Describe(const DnnOperation& from) {
-  if (from.kind == DnnKind::kConvolution) return DescribeConvolution(from);
+  if (IsConvolution(from.kind)) return DescribeConvolution(from);
   struct Attributes {
     dnn::Kind description, operation;
     dnn::Attribute compute_type, described_by, x, b, y;

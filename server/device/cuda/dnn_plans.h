@@ -1,13 +1,13 @@
 #pragma once
 
-// DnnPlans: attentions and convolutions by cuDNN, on streams.
+// DnnPlans: attentions, convolutions and their gradients by cuDNN, on streams.
 //
 //   auto plans = DnnPlans::Open(gpu);
 //   TESSERA_ASSIGN_OR_RETURN(DnnPlans::Parts parts, (*plans)->Prepare(call, max_workspace_bytes));
 //   status = (*plans)->Enqueue(stream, parts, workspace);
 //
-// Law: a graph has one plan (dnn_plan.h). A call whose plan wants more memory than it may have is cut in halves, along
-// its batch and then its heads, until each part fits: by extents alone, with one version of the library.
+// Law: a graph has one plan (dnn_plan.h). A call whose plan wants more memory than it may have is cut in halves, as its
+// graph says (DnnCut), until each part fits: by extents alone, with one version of the library.
 //
 // Every call may load kernels, and the driver may wait then for all that runs in the context.
 

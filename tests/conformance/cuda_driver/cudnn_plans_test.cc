@@ -35,6 +35,8 @@ SAME(dnn::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
 SAME(dnn::kEngineHeuristic, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
 SAME(dnn::kExecutionPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
 SAME(dnn::kOperationConvolutionForward, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+SAME(dnn::kOperationConvolutionBackwardFilter, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR);
+SAME(dnn::kOperationConvolutionBackwardData, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
 SAME(dnn::kOperationPointwise, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
 SAME(dnn::kOperationGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
 SAME(dnn::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
@@ -82,6 +84,18 @@ SAME(dnn::kConvolutionForwardDescription, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWA
 SAME(dnn::kConvolutionForwardW, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
 SAME(dnn::kConvolutionForwardX, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
 SAME(dnn::kConvolutionForwardY, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+SAME(dnn::kConvolutionBackwardDataAlpha, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA);
+SAME(dnn::kConvolutionBackwardDataBeta, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA);
+SAME(dnn::kConvolutionBackwardDataDescription, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC);
+SAME(dnn::kConvolutionBackwardDataW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+SAME(dnn::kConvolutionBackwardDataDx, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+SAME(dnn::kConvolutionBackwardDataDy, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+SAME(dnn::kConvolutionBackwardFilterAlpha, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA);
+SAME(dnn::kConvolutionBackwardFilterBeta, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA);
+SAME(dnn::kConvolutionBackwardFilterDescription, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC);
+SAME(dnn::kConvolutionBackwardFilterDw, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+SAME(dnn::kConvolutionBackwardFilterX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+SAME(dnn::kConvolutionBackwardFilterDy, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
 SAME(dnn::kOperationPointwiseDescription, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
 SAME(dnn::kOperationPointwiseX, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
 SAME(dnn::kOperationPointwiseB, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
@@ -263,53 +277,72 @@ struct Convolution {
   bool has_channels_last = false;
 };
 
-DnnGraph GraphOf(const Convolution& from) {
+Strides StridesOf(const Convolution& from, const Shape& extents) {
+  if (!from.has_channels_last) return RowMajorStrides(extents);
+  Strides strides(extents.size(), 0);
+  int64_t stride = extents[1];
+  for (size_t d = extents.size(); d-- > 2; stride *= extents[d]) strides[d] = stride;
+  strides[1] = 1;
+  strides[0] = stride;
+  return strides;
+}
+
+// The convolution; or with `of` the gradient of that operand.
+DnnGraph GraphOf(const Convolution& from, std::optional<ConvOperand> of = std::nullopt) {
   const ConvOp conv{.windows = {.stride = from.stride, .padding = from.padding, .dilation = from.dilation},
                     .groups = from.groups};
-  const LocalOp op = conv;
-  const auto strides_of = [&](const Shape& extents) {
-    if (!from.has_channels_last) return RowMajorStrides(extents);
-    Strides strides(extents.size(), 0);
-    int64_t stride = extents[1];
-    for (size_t d = extents.size(); d-- > 2; stride *= extents[d]) strides[d] = stride;
-    strides[1] = 1;
-    strides[0] = stride;
-    return strides;
-  };
+  const Shape result = ConvOutput(conv, from.x, from.weight).value();
+  const Shape& first = of.has_value() ? result : from.x;
+  const Shape& second = of == ConvOperand::kWeight ? from.x : from.weight;
   const KernelInput inputs[] = {
-      {.data = At(1 << 20), .dtype = from.dtype, .extents = from.x, .strides = strides_of(from.x)},
-      {.data = At(2 << 20), .dtype = from.dtype, .extents = from.weight, .strides = strides_of(from.weight)}};
-  KernelCall call{.op = &op, .inputs = inputs, .output = At(3 << 20), .output_dtype = from.dtype};
-  call.output_extents = ConvOutput(conv, from.x, from.weight).value();
-  call.output_strides = strides_of(call.output_extents);
-  const std::optional<DnnCall> made = ConvolutionByDnn(conv, call);
+      {.data = At(1 << 20), .dtype = from.dtype, .extents = first, .strides = StridesOf(from, first)},
+      {.data = At(2 << 20), .dtype = from.dtype, .extents = second, .strides = StridesOf(from, second)}};
+  KernelCall call{.op = nullptr, .inputs = inputs, .output = At(3 << 20), .output_dtype = from.dtype};
+  call.output_extents = !of.has_value() ? result : *of == ConvOperand::kX ? from.x : from.weight;
+  call.output_strides = StridesOf(from, call.output_extents);
+  const std::optional<DnnCall> made =
+      of.has_value() ? ConvGradientByDnn({.of = *of, .windows = conv.windows, .groups = conv.groups}, call)
+                     : ConvolutionByDnn(conv, call);
   EXPECT_TRUE(made.has_value());
   return made.has_value() ? made->graph : DnnGraph();
 }
 
+const Convolution kConvolutions[] = {
+    {},
+    {.has_channels_last = true},
+    {.dtype = DType::kF16, .stride = {2, 2}},
+    {.dtype = DType::kF32, .x = {32, 64, 112, 112}, .weight = {64, 64, 3, 3}},
+    {.dtype = DType::kF32, .x = {32, 64, 112, 112}, .weight = {64, 64, 3, 3}, .has_channels_last = true},
+    {.x = {8, 3, 224, 224}, .weight = {64, 3, 7, 7}, .stride = {2, 2}, .padding = {3, 3}},
+    {.x = {8, 64, 28, 28}, .weight = {128, 64, 1, 1}, .padding = {0, 0}},
+    {.x = {8, 64, 28, 28}, .weight = {64, 32, 3, 3}, .groups = 2},
+    {.dtype = DType::kF32, .x = {8, 64, 1000}, .weight = {64, 64, 5}, .stride = {1}, .padding = {2}, .dilation = {1}},
+    {.x = {2, 16, 16, 32, 32},
+     .weight = {32, 16, 3, 3, 3},
+     .stride = {1, 1, 1},
+     .padding = {1, 1, 1},
+     .dilation = {1, 1, 1}},
+};
+
 TEST_P(CudnnPlans, AConvolutionHasOneAndOfF32OneWithAllBits) {
-  const Convolution cases[] = {
-      {},
-      {.has_channels_last = true},
-      {.dtype = DType::kF16, .stride = {2, 2}},
-      {.dtype = DType::kF32, .x = {32, 64, 112, 112}, .weight = {64, 64, 3, 3}},
-      {.dtype = DType::kF32, .x = {32, 64, 112, 112}, .weight = {64, 64, 3, 3}, .has_channels_last = true},
-      {.x = {8, 3, 224, 224}, .weight = {64, 3, 7, 7}, .stride = {2, 2}, .padding = {3, 3}},
-      {.x = {8, 64, 28, 28}, .weight = {128, 64, 1, 1}, .padding = {0, 0}},
-      {.x = {8, 64, 28, 28}, .weight = {64, 32, 3, 3}, .groups = 2},
-      {.dtype = DType::kF32, .x = {8, 64, 1000}, .weight = {64, 64, 5}, .stride = {1}, .padding = {2}, .dilation = {1}},
-      {.x = {2, 16, 16, 32, 32},
-       .weight = {32, 16, 3, 3, 3},
-       .stride = {1, 1, 1},
-       .padding = {1, 1, 1},
-       .dilation = {1, 1, 1}},
-  };
-  for (const Convolution& one : cases) {
+  for (const Convolution& one : kConvolutions) {
     const std::unique_ptr<DnnPlan> plan = PlanOf(GraphOf(one));
     if (plan == nullptr) continue;
     EXPECT_LE(plan->workspace_bytes(), kMaxConvolutionWorkspaceBytes) << TextOf(GraphOf(one));
     EXPECT_FALSE(Notes(*plan, dnn::kNondeterministic));
     EXPECT_FALSE(one.dtype == DType::kF32 && Notes(*plan, dnn::kTensorCore));
+  }
+}
+
+TEST_P(CudnnPlans, SoDoItsGradients) {
+  for (const Convolution& one : kConvolutions) {
+    for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+      const std::unique_ptr<DnnPlan> plan = PlanOf(GraphOf(one, of));
+      if (plan == nullptr) continue;
+      EXPECT_LE(plan->workspace_bytes(), kMaxConvolutionWorkspaceBytes) << TextOf(GraphOf(one, of));
+      EXPECT_FALSE(Notes(*plan, dnn::kNondeterministic));
+      EXPECT_FALSE(one.dtype == DType::kF32 && Notes(*plan, dnn::kTensorCore));
+    }
   }
 }
 

@@ -146,6 +146,24 @@ std::unique_ptr<Case<T>> MakeCase(const Convolution& of) {
   return made;
 }
 
+// The gradient of x, or of the weight, of such a convolution.
+struct Gradient {
+  ConvOperand of = ConvOperand::kX;
+  Convolution convolution = {};
+};
+template <typename T>
+std::unique_ptr<Case<T>> MakeCase(const Gradient& gradient) {
+  auto made = std::make_unique<Case<T>>();
+  const Convolution& of = gradient.convolution;
+  const Windows windows = {.stride = of.stride, .padding = of.padding, .dilation = of.dilation};
+  const bool is_of_x = gradient.of == ConvOperand::kX;
+  made->Add(ConvOutput({windows, of.groups}, of.x, of.weight).value(), 1);
+  made->Add(is_of_x ? of.weight : of.x, 2);
+  made->SetResult(ConvGradientOp{.of = gradient.of, .windows = windows, .groups = of.groups},
+                  is_of_x ? of.x : of.weight);
+  return made;
+}
+
 // Results are rounded once or twice to their dtype, and their sums begin anywhere.
 template <typename T>
 void ExpectNear(const std::vector<T>& got, const std::vector<T>& want, double tolerance) {
@@ -225,6 +243,38 @@ TEST_F(CudaDnn, ConvolutionsAreTheLibrarysAndOfF32WithAllBits) {
   ExpectNoneButOfARealLibrary(warnings);
 }
 
+TEST_F(CudaDnn, SoAreTheirGradients) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+    ExpectByLibrary<BF16>(gpu, Gradient{of}, "plain");
+    ExpectByLibrary<F16>(gpu, Gradient{of, {.stride = {2, 1}, .padding = {0, 2}, .dilation = {1, 2}}}, "windows");
+    ExpectByLibrary<float>(gpu, Gradient{of}, "f32");
+    ExpectByLibrary<float>(gpu, Gradient{of, {.weight = {9, 2, 3, 3}, .groups = 3}}, "groups");
+    ExpectByLibrary<float>(
+        gpu, Gradient{of, {.x = {2, 4, 30}, .weight = {3, 4, 5}, .stride = {2}, .padding = {1}, .dilation = {1}}},
+        "1-D");
+  }
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, GradientsHaveTheSameBitsEachTime) {
+  OneGpu gpu;
+  // This gives all of a real GPU work.
+  const Convolution large{.x = {16, 128, 56, 56}, .weight = {128, 128, 3, 3}};
+  for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+    const auto one = MakeCase<BF16>(Gradient{of, IsEmulated() ? Convolution{} : large});
+    const auto bits = [&] {
+      std::vector<uint16_t> of_values;
+      for (const BF16& value : *one->Run(gpu)) of_values.push_back(std::bit_cast<uint16_t>(value));
+      return of_values;
+    };
+    const std::vector<uint16_t> first = bits();
+    const int repeats = IsEmulated() ? 5 : 100;
+    for (int i = 0; i < repeats; ++i) ASSERT_EQ(bits(), first);
+  }
+}
+
 TEST_F(CudaDnn, ACallHasTheSameBitsEachTimeAndOnePlan) {
   OneGpu gpu;
   // This gives all of a real GPU work.
@@ -278,6 +328,10 @@ TEST_F(CudaDnn, WithoutTheLibraryTheImagesKernelsComputeAndItIsSaidOnce) {
       ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>);
       const auto other = MakeCase<float>(Convolution{});
       ExpectNear<float>(*other->Run(gpu), other->Want(), kTolerance<float>);
+      for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+        const auto gradient = MakeCase<float>(Gradient{of, {.stride = {2, 3}, .padding = {2, 0}, .dilation = {1, 2}}});
+        ExpectNear<float>(*gradient->Run(gpu), gradient->Want(), kTolerance<float>);
+      }
     }
   }
   EXPECT_THAT(warnings.texts,

@@ -438,6 +438,57 @@ TEST(Windows, ConvolutionsAgreeWithTheNaiveMeaning) {
   }
 }
 
+// x, weight and the result's gradient, which may have fewer windows than fit.
+struct GradientCase {
+  const char* windows;
+  Shape x, weight, gradient;
+};
+
+TEST(Windows, GradientsOfConvolutionsAgreeWithTheNaiveMeaning) {
+  const std::vector<GradientCase> cases = {
+      {"stride=[1]; padding=[0]; dilation=[1]; groups=1", {2, 3, 9}, {4, 3, 3}, {2, 4, 7}},
+      {"stride=[2]; padding=[3]; dilation=[2]; groups=1", {1, 2, 7}, {3, 2, 3}, {1, 3, 5}},
+      {"stride=[3]; padding=[1]; dilation=[2]; groups=1", {2, 2, 11}, {2, 2, 3}, {2, 2, 3}},
+      {"stride=[4]; padding=[0]; dilation=[2]; groups=1", {1, 2, 14}, {2, 2, 2}, {1, 2, 3}},
+      {"stride=[1,2]; padding=[1,0]; dilation=[1,1]; groups=1", {2, 3, 5, 6}, {2, 3, 3, 2}, {2, 2, 5, 3}},
+      {"stride=[2,2]; padding=[0,0]; dilation=[1,1]; groups=1", {2, 3, 7, 6}, {5, 3, 2, 2}, {2, 5, 3, 3}},
+      {"stride=[1,1]; padding=[0,2]; dilation=[2,1]; groups=2", {2, 4, 5, 3}, {6, 2, 2, 3}, {2, 6, 3, 5}},
+      {"stride=[1,1]; padding=[1,1]; dilation=[1,1]; groups=4", {1, 4, 4, 5}, {4, 1, 3, 3}, {1, 4, 4, 5}},
+      {"stride=[1,1,2]; padding=[0,1,0]; dilation=[1,1,1]; groups=1",
+       {1, 2, 3, 4, 5},
+       {2, 2, 2, 3, 2},
+       {1, 2, 2, 4, 2}},
+      // Windows that aren't there, none, padding beyond the kernel, and elements that no window reaches.
+      {"stride=[1]; padding=[0]; dilation=[3]; groups=1", {1, 2, 12}, {2, 2, 3}, {1, 2, 4}},
+      {"stride=[1]; padding=[0]; dilation=[1]; groups=1", {1, 2, 4}, {2, 2, 3}, {1, 2, 0}},
+      {"stride=[1]; padding=[3]; dilation=[1]; groups=1", {1, 2, 4}, {2, 2, 2}, {1, 2, 9}},
+      {"stride=[3]; padding=[0]; dilation=[1]; groups=1", {2, 2, 9}, {3, 2, 1}, {2, 3, 3}},
+      {"stride=[1]; padding=[0]; dilation=[1]; groups=1", {0, 2, 4}, {3, 2, 2}, {0, 3, 3}},
+      {"stride=[1]; padding=[4]; dilation=[1]; groups=1", {1, 1, 20000}, {2, 1, 9}, {1, 2, 20000}},
+      {"stride=[1]; padding=[0]; dilation=[1]; groups=1", {3, 300, 5}, {2, 300, 2}, {3, 2, 4}},
+  };
+  for (const GradientCase& each : cases) {
+    for (const bool is_of_x : {true, false}) {
+      const LocalOp op = Parsed(std::string("conv_gradient(") + (is_of_x ? "x; " : "weight; ") + each.windows + ")");
+      const bool is_large = NumElements(each.x) > 1000;
+      for (const DType dtype : kDTypes) {
+        if (dtype == DType::kBool || Kind(dtype) == DTypeKind::kComplex) continue;
+        for (const Layout layout : kLayouts) {
+          const Shape &of_other = is_of_x ? each.weight : each.x, &of_output = is_of_x ? each.x : each.weight;
+          StridedArray gradient(dtype, each.gradient, layout), other(dtype, of_other, layout);
+          StridedArray out(dtype, of_output, layout);
+          gradient.FillSmall(1);
+          other.FillSmall(2);
+          ExpectAgreement(op, {&gradient, &other}, out,
+                          Kind(dtype) == DTypeKind::kFloat ? (is_large ? 64 : 4) * Epsilon(dtype) : 0);
+          if (HasFatalFailure()) return;
+          if (is_large) break;
+        }
+      }
+    }
+  }
+}
+
 TEST(Windows, PoolingAgreesWithTheNaiveMeaning) {
   const std::vector<WindowCase> cases = {
       {"pool(max; kernel=[2]; stride=[2]; padding=[0]; dilation=[1])", {3, 4, 9}, {}, {3, 4, 4}},

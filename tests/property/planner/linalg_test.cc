@@ -217,6 +217,27 @@ TEST(Windows, Convolutions) {
   CheckOp(grouped, {{{3, 4, 5}}, {{6, 2, 3}}}, {2}, 1);
 }
 
+TEST(Windows, GradientsOfConvolutions) {
+  using Extents = std::vector<int64_t>;
+  const auto check = [](const OpCall& windows, const Extents& x, const Extents& weight, const Extents& gradient,
+                        const Extents& mesh, size_t step) {
+    for (const bool is_of_x : {true, false}) {
+      OpCall call = windows;
+      call.op = is_of_x ? OpId::kConvBackwardX : OpId::kConvBackwardWeight;
+      const Extents &shape = is_of_x ? x : weight, &other = is_of_x ? weight : x;
+      call.attributes.Set(attribute::shape, Shape(shape.begin(), shape.end()));
+      CheckOp(call, {{gradient}, {other}}, mesh, step);
+    }
+  };
+  check(Over(OpId::kConv, {}, {1}, {0}, {1}), {4, 2, 7}, {2, 2, 3}, {4, 2, 5}, {2}, 1);
+  check(Over(OpId::kConv, {}, {2}, {1}, {2}), {3, 2, 9}, {4, 2, 2}, {3, 4, 5}, {2, 2}, 7);
+  check(Over(OpId::kConv, {}, {1, 2}, {1, 0}, {1, 1}), {2, 2, 4, 5}, {2, 2, 3, 2}, {2, 2, 4, 2}, {2}, 1);
+  check(Over(OpId::kConv, {}, {1}, {0}, {1}), {2, 2, 4}, {2, 2, 1}, {2, 2, 4}, {2, 2}, 3);
+  OpCall grouped = Over(OpId::kConv, {}, {1}, {1}, {1});
+  grouped.attributes.Set(attribute::groups, 2);
+  check(grouped, {3, 4, 5}, {6, 2, 3}, {3, 6, 5}, {2}, 1);
+}
+
 TEST(Windows, Pooling) {
   for (const OpId op : {OpId::kMaxPool, OpId::kAvgPool}) {
     OpCall call = Over(op, {3}, {2}, {1}, {1});
@@ -283,6 +304,33 @@ TEST(Windows, ConvolutionsArePlacedAsProducts) {
   EXPECT_EQ(placed({Placement::Shard(1)}, {Placement::Shard(1)}), Placement::Partial(ReduceOp::kSum));
   EXPECT_EQ(placed({whole}, {whole}), whole);
   EXPECT_EQ(placed({Placement::Shard(2)}, {whole}), Placement::Shard(2));
+}
+
+// Likewise the gradients: that of the weight is a sum over the batch.
+TEST(Windows, GradientsOfConvolutionsArePlacedAsProducts) {
+  const auto placed = [](OpId op, const Placement& gradient, const Placement& other) {
+    const bool is_of_x = op == OpId::kConvBackwardX;
+    const std::vector<int64_t> x = {4, 4, 9}, weight = {8, 4, 3}, &shape = is_of_x ? x : weight;
+    const Mesh mesh = MakeMesh({2});
+    const OperandSpec operands[] = {MakeSpec(DType::kF32, {4, 8, 9}, mesh, {gradient}),
+                                    MakeSpec(DType::kF32, is_of_x ? weight : x, mesh, {other})};
+    OpCall call = Over(op, {}, {1}, {1}, {1});
+    call.attributes.Set(attribute::shape, Shape(shape.begin(), shape.end()));
+    const absl::StatusOr<TensorSpec> output = OutputSpec(call, operands);
+    EXPECT_TRUE(output.ok()) << output.status();
+    return output.ok() ? output->placements[0] : Placement::Replicate();
+  };
+  const Placement whole = Placement::Replicate(), pending = Placement::Partial(ReduceOp::kSum);
+  const Placement first = Placement::Shard(0), second = Placement::Shard(1), windows = Placement::Shard(2);
+  EXPECT_EQ(placed(OpId::kConvBackwardX, first, whole), first);
+  EXPECT_EQ(placed(OpId::kConvBackwardX, whole, second), second);
+  EXPECT_EQ(placed(OpId::kConvBackwardX, second, first), pending);
+  EXPECT_EQ(placed(OpId::kConvBackwardX, whole, whole), whole);
+  EXPECT_EQ(placed(OpId::kConvBackwardX, windows, whole), windows);
+  EXPECT_EQ(placed(OpId::kConvBackwardWeight, first, first), pending);
+  EXPECT_EQ(placed(OpId::kConvBackwardWeight, second, whole), first);
+  EXPECT_EQ(placed(OpId::kConvBackwardWeight, whole, second), second);
+  EXPECT_EQ(placed(OpId::kConvBackwardWeight, whole, whole), whole);
 }
 
 }  // namespace

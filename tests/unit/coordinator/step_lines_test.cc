@@ -88,6 +88,24 @@ TEST(StepLinesTest, AConvolutionSaysWhoseItIs) {
   }
 }
 
+TEST(StepLinesTest, SoDoesAGradientOfOne) {
+  PlanBuilder builder;
+  const auto spec = [](const char* text) { return *ParseTensorSpec(text); };
+  const int gradient = builder.AddInput({spec("f32[2,4,8,8] @ mesh(1) [R]"), {}});
+  const int w = builder.AddInput({spec("f32[4,3,3,3] @ mesh(1) [R]"), {}});
+  const int x = builder.AddTemporary(spec("f32[2,3,8,8] @ mesh(1) [R]"));
+  LocalStep step;
+  step.op = ConvGradientOp{.of = ConvOperand::kX, .windows = {.stride = {1, 1}, .padding = {1, 1}, .dilation = {1, 1}}};
+  step.inputs = {gradient, w};
+  step.output = x;
+  builder.AddLocal(std::move(step));
+  builder.AddOutput(x);
+  const Plan plan = std::move(builder).Finish(OnHosts({0}));
+  const Lines lines = StepLinesOn(
+      OnHosts({0}), [](WorkerIndex) { return true; }, plan);
+  EXPECT_THAT(lines.back(), EndsWith(", by cuDNN where it is"));
+}
+
 TEST(StepLinesTest, SoDoThePiecesOfAProduct) {
   PlanBuilder builder;
   const int a = builder.AddInput({*ParseTensorSpec("f32[256,256] @ mesh(2) [S(0)]"), {}});

@@ -176,6 +176,81 @@ TEST(DnnConvolution, IsOneOperation) {
   EXPECT_EQ(halves->second.addresses[2], 3 * kBase + 2 * 280 * 4);
 }
 
+// The gradient of an operand; the result has all windows, or `missing` fewer in the first dim.
+std::optional<DnnCall> GradientOf(ConvOperand of, DType dtype, const Shape& x, const Shape& weight,
+                                  const Windows& windows, int64_t missing = 0) {
+  const ConvGradientOp op{.of = of, .windows = windows, .groups = x[1] / weight[1]};
+  Shape gradient = ConvOutput({windows, op.groups}, x, weight).value();
+  gradient[2] -= missing;
+  const Shape &other = of == ConvOperand::kX ? weight : x, &output = of == ConvOperand::kX ? x : weight;
+  const KernelInput inputs[] = {
+      {.data = At(kBase), .dtype = dtype, .extents = gradient, .strides = RowMajorStrides(gradient)},
+      {.data = At(2 * kBase), .dtype = dtype, .extents = other, .strides = RowMajorStrides(other)}};
+  KernelCall call{.op = nullptr, .inputs = inputs, .output = At(3 * kBase), .output_dtype = dtype};
+  call.output_extents = output;
+  call.output_strides = RowMajorStrides(output);
+  return ConvGradientByDnn(op, call);
+}
+
+TEST(DnnConvolution, ItsGradientsAreOneOperationEach) {
+  const Windows windows = {{2, 1}, {1, 0}, {1, 2}};
+  const auto of_x = GradientOf(ConvOperand::kX, DType::kF32, {4, 6, 9, 11}, {8, 6, 3, 3}, windows);
+  ASSERT_TRUE(of_x.has_value());
+  EXPECT_EQ(TextOf(of_x->graph),
+            "t0 = f32[4,8,5,7] strides [280,35,7,1]; t1 = f32[8,6,3,3] strides [54,9,3,1]; "
+            "t2 = f32[4,6,9,11] strides [594,99,11,1]; "
+            "t2 = conv_gradient_x(t0, t1, stride [2,1], padding [1,0], dilation [1,2]); with all bits");
+  EXPECT_EQ(of_x->multiplications, 4.0 * 8 * 35 * 54);
+  const auto halves = HalvesOf(*of_x);
+  ASSERT_TRUE(halves.has_value());
+  EXPECT_THAT(halves->second.graph.tensors[0].extents, ElementsAre(2, 8, 5, 7));
+  EXPECT_EQ(halves->second.addresses[2], 3 * kBase + 2 * 594 * 4);
+  const auto of_weight = GradientOf(ConvOperand::kWeight, DType::kBF16, {4, 6, 9, 11}, {8, 6, 3, 3}, windows);
+  ASSERT_TRUE(of_weight.has_value());
+  EXPECT_EQ(TextOf(of_weight->graph),
+            "t0 = bf16[4,8,5,7] strides [280,35,7,1]; t1 = bf16[4,6,9,11] strides [594,99,11,1]; "
+            "t2 = bf16[8,6,3,3] strides [54,9,3,1]; "
+            "t2 = conv_gradient_weight(t0, t1, stride [2,1], padding [1,0], dilation [1,2]); by any cores");
+}
+
+// Sums over the batch are whole: outputs and channels are halved in turns.
+TEST(DnnConvolution, TheWeightsGradientIsCutAlongOutputsAndChannels) {
+  const Windows windows = {{1, 1}, {1, 1}, {1, 1}};
+  const auto made = GradientOf(ConvOperand::kWeight, DType::kBF16, {4, 6, 9, 11}, {8, 6, 3, 3}, windows);
+  ASSERT_TRUE(made.has_value());
+  auto halves = HalvesOf(*made);
+  ASSERT_TRUE(halves.has_value());
+  EXPECT_THAT(halves->second.graph.tensors[0].extents, ElementsAre(4, 4, 9, 11));
+  EXPECT_EQ(halves->second.graph.tensors[1], made->graph.tensors[1]);
+  EXPECT_THAT(halves->second.graph.tensors[2].extents, ElementsAre(4, 6, 3, 3));
+  EXPECT_EQ(halves->second.addresses[0], kBase + 4 * 99 * 2);
+  EXPECT_EQ(halves->second.addresses[2], 3 * kBase + 4 * 54 * 2);
+  halves = HalvesOf(halves->first);
+  ASSERT_TRUE(halves.has_value());
+  EXPECT_THAT(halves->second.graph.tensors[1].extents, ElementsAre(4, 3, 9, 11));
+  EXPECT_EQ(halves->second.addresses[1], 2 * kBase + 3 * 99 * 2);
+  EXPECT_EQ(halves->second.addresses[2], 3 * kBase + 3 * 9 * 2);
+  // The three groups stay whole.
+  const auto grouped = GradientOf(ConvOperand::kWeight, DType::kBF16, {4, 6, 9, 11}, {9, 2, 3, 3}, windows);
+  ASSERT_TRUE(grouped.has_value());
+  halves = HalvesOf(*grouped);
+  ASSERT_TRUE(halves.has_value());
+  EXPECT_THAT(halves->first.graph.tensors[0].extents, ElementsAre(4, 6, 9, 11));
+  EXPECT_THAT(halves->second.graph.tensors[0].extents, ElementsAre(4, 3, 9, 11));
+  EXPECT_THAT(halves->second.graph.tensors[1].extents, ElementsAre(4, 2, 9, 11));
+  EXPECT_EQ(halves->second.addresses[1], 2 * kBase + 4 * 99 * 2);
+  EXPECT_FALSE(HalvesOf(halves->second).has_value());
+}
+
+TEST(DnnConvolution, AGradientOfFewerWindowsIsntTheLibrarys) {
+  const Windows windows = {{1, 1}, {1, 1}, {1, 1}};
+  for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
+    EXPECT_TRUE(GradientOf(of, DType::kF32, {4, 6, 9, 11}, {8, 6, 3, 3}, windows).has_value());
+    EXPECT_FALSE(GradientOf(of, DType::kF32, {4, 6, 9, 11}, {8, 6, 3, 3}, windows, 1).has_value());
+    EXPECT_FALSE(GradientOf(of, DType::kF64, {4, 6, 9, 11}, {8, 6, 3, 3}, windows).has_value());
+  }
+}
+
 TEST(DnnConvolution, OfOneDimHasAnotherOfOneElement) {
   const std::optional<DnnCall> made = ConvolutionOf(DType::kBF16, {2, 4, 30}, {3, 4, 5}, {{2}, {1}, {1}});
   ASSERT_TRUE(made.has_value());

@@ -30,7 +30,8 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
     case OpFamily::kAttention: return {3, 4};
     case OpFamily::kGrouped: return {3, 3};
     case OpFamily::kMatrices: return {1, 2};
-    case OpFamily::kWindows: return row.id == OpId::kConvWindows ? std::pair(2, 2) : std::pair(1, 1);
+    case OpFamily::kWindows:
+      return row.id == OpId::kMaxPoolWindows || row.id == OpId::kAvgPoolWindows ? std::pair(1, 1) : std::pair(2, 2);
     case OpFamily::kComposite: return {row.min_operands, row.max_operands};  // as its graph takes them
     case OpFamily::kPlace:
     case OpFamily::kRedistribute: return {1, kMaxOperands};

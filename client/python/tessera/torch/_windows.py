@@ -1,9 +1,5 @@
-"""Convolutions, means of windows, and their backward passes, as convolutions and means: of the image with the gradient, and of
-the gradient with the weight the other way round. So sharded windows take what they reach of their neighbours, in both
-directions. A transposed convolution is the backward pass of a convolution for its image.
-
-Grouped ones are one convolution of as many groups, either way: with the gradient for the image the weight of each group is
-turned by itself; with the image for the gradient of the weight the batch is what is summed over, group by group.
+"""Convolutions, means of windows, and their backward passes. A transposed convolution is the backward pass of a convolution
+for its image. The backward pass of a mean is a mean itself, so sharded windows take what they reach of their neighbours.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ import _tessera
 import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
-from .._ops import broadcast_to, pad, permute_dims, reshape
+from .._ops import broadcast_to, pad, reshape
 from .._session import session_of
 from .._tensor import OPS
 from ._composed import einsum
@@ -27,13 +23,14 @@ from ._tensor import handle_of, wrap
 _call = _tessera.call
 
 
-def _swapped(x):
-    """With its first two dims the other way round."""
-    return permute_dims(x, (1, 0, *range(2, x.ndim)))
-
-
 def _conv(x, weight, stride, padding, dilation, groups=1):
     return _call(OPS["conv"], (x, weight), stride=list(stride), padding=list(padding), dilation=list(dilation), groups=int(groups))
+
+
+def _gradient(of, grad, other, shape, stride, padding, dilation, groups):
+    """The gradient of a convolution's x or weight, which has that shape."""
+    return _call(OPS[f"conv_backward_{of}"], (grad, other), shape=[int(n) for n in shape], stride=list(stride), padding=list(padding),
+                 dilation=list(dilation), groups=int(groups))
 
 
 def _each(values, dims: int) -> list[int]:
@@ -43,16 +40,6 @@ def _each(values, dims: int) -> list[int]:
 def _first(x, sizes):
     """So many rows and columns from the first on."""
     return x if x.shape[2:] == tuple(sizes) else x[(slice(None), slice(None), *(slice(0, n) for n in sizes))]
-
-
-def _turned(w, groups):
-    """The weight [O, I / groups, ...] as the one [I, O / groups, ...] that goes the other way, its windows reversed."""
-    w = w[(slice(None), slice(None), *[slice(None, None, -1)] * (w.ndim - 2))]
-    if groups == 1:
-        return _swapped(w)
-    outs, ins, *kernel = w.shape
-    w = permute_dims(reshape(w, [groups, outs // groups, ins, *kernel]), (0, 2, 1, *range(3, w.ndim + 1)))
-    return reshape(w, [groups * ins, outs // groups, *kernel])
 
 
 @row("convolution.default")
@@ -66,7 +53,7 @@ def convolution(x, weight, bias, stride, padding, dilation, transposed, output_p
         if any(n < 1 for n in sizes) or h.shape[1] != w.shape[0]:
             raise InvalidArgumentError(f"convolution: transposed, of {x!r} with the weight {weight!r}: the result would be of {sizes}, and "
                                        "the weight's first dim is the channels of x")
-        out = _of_input(h, sizes, w, stride, padding, dilation, groups)
+        out = _gradient("x", h, w, (h.shape[0], w.shape[1] * groups, *sizes), stride, padding, dilation, groups)
     else:
         out = _conv(h, w, stride, padding, dilation, groups)
     if bias is not None:
@@ -90,29 +77,7 @@ def _apart(grad, strides, extents):
     return pad(grad, [(0, 0), (0, 0), *((0, n) for n in missing)]) if any(missing) else grad
 
 
-def _of_input(grad, sizes, w, stride, padding, dilation, groups):
-    """The gradient of an image of those sizes."""
-    reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
-    # Elements that windows reached outside of the image are left out at the end.
-    apart = _apart(grad, stride, [n + 2 * p - r for n, p, r in zip(sizes, padding, reach)])
-    beyond = [max(0, p - r) for p, r in zip(padding, reach)]
-    out = _conv(apart, _turned(w, groups), [1] * len(stride), [r - p + b for p, r, b in zip(padding, reach, beyond)], dilation, groups)
-    return out[(slice(None), slice(None), *(slice(b, b + n) for b, n in zip(beyond, sizes)))] if any(beyond) else out
-
-
-def _of_weight(grad, x, kernel, stride, padding, dilation, groups):
-    """The gradient of a weight with windows of that kernel."""
-    if groups == 1:
-        x = _swapped(x)
-    else:       # [N, I, ...] as [I / groups, groups N, ...]
-        batch, ins, *sizes = x.shape
-        x = permute_dims(reshape(x, [batch, groups, ins // groups, *sizes]), (2, 1, 0, *range(3, x.ndim + 1)))
-        x = reshape(x, [ins // groups, groups * batch, *sizes])
-    out = _conv(x, _swapped(grad), dilation, padding, stride, groups)
-    return _swapped(_first(out, kernel))
-
-
-@row("convolution_backward.default", how="composed")
+@row("convolution_backward.default")
 def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted):
     g, h, w = handle_of(grad), handle_of(x), handle_of(weight)
     dims = h.ndim - 2
@@ -121,9 +86,9 @@ def convolution_backward(grad, x, weight, bias_sizes, stride, padding, dilation,
     if wanted[0] and transposed:
         of_x = wrap(_first(_conv(g, w, stride, padding, dilation, groups), h.shape[2:]))
     elif wanted[0]:
-        of_x = wrap(_of_input(g, h.shape[2:], w, stride, padding, dilation, groups))
+        of_x = wrap(_gradient("x", g, w, h.shape, stride, padding, dilation, groups))
     if wanted[1]:
-        of_weight = wrap(_of_weight(*((h, g) if transposed else (g, h)), w.shape[2:], stride, padding, dilation, groups))
+        of_weight = wrap(_gradient("weight", *((h, g) if transposed else (g, h)), w.shape, stride, padding, dilation, groups))
     if wanted[2]:
         of_bias = wrap(_call(OPS["sum"], (g,), dims=[0, *range(2, g.ndim)]))
     return of_x, of_weight, of_bias

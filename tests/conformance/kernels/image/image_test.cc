@@ -266,6 +266,10 @@ class Exercise {
     const Windows windows = {.stride = {2}, .padding = {1}, .dilation = {2}};
     Run("window", ConvOp{windows, 2}, {Numbers({2, 4, 11}, {44, 11, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)},
         DType::kF32, {2, 6, 5});
+    Run("window", ConvGradientOp{ConvOperand::kX, windows, 2},
+        {Numbers({2, 6, 5}, {30, 5, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)}, DType::kF32, {2, 4, 11});
+    Run("window", ConvGradientOp{ConvOperand::kWeight, windows, 2},
+        {Numbers({2, 6, 5}, {30, 5, 1}), Numbers({2, 4, 11}, {44, 11, 1}, 200)}, DType::kF32, {6, 2, 3});
     Run("window", PoolOp{PoolKind::kMax, {3}, windows}, {Numbers({3, 11}, {11, 1})}, DType::kF32, {3, 5});
     Run("fourier", FourierOp{FourierKind::kRealBackward, 1, 24, FourierScale::kByRoot},
         {Numbers({2, 11, 3, 2}, {200, 17, 5, 2})}, DType::kF32, {2, 24, 3, 2});

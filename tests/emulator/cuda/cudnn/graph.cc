@@ -101,6 +101,18 @@ uint64_t LayoutOf(const DnnGraph& graph) {
   return hash >> 7;
 }
 
+// The tensors of a convolution, whatever of it is computed.
+struct Convolution {
+  const DnnTensor *x, *w, *out;
+};
+Convolution ConvolutionOf(const DnnGraph& graph) {
+  const DnnOperation& of = graph.operations.front();
+  const DnnTensor &x = graph.tensors.at(of.x), &b = graph.tensors.at(of.b), &y = graph.tensors.at(of.y);
+  if (of.name == "dgrad") return {.x = &y, .w = &b, .out = &x};
+  if (of.name == "wgrad") return {.x = &b, .w = &y, .out = &x};
+  return {.x = &x, .w = &b, .out = &y};
+}
+
 class Interpreter {
  public:
   Interpreter(const DnnExecution& execution, const DnnMemory& memory) : from_(execution), memory_(memory) {
@@ -188,7 +200,7 @@ class Interpreter {
 
   void Apply(const DnnOperation& operation, const DnnTensor& y, std::vector<float>* result) {
     if (operation.name == "matmul") return Multiply(operation, y, result);
-    if (operation.name == "conv") return Convolve(operation, y, result);
+    if (from_.graph.is_convolution()) return Convolve(operation, y, result);
     if (operation.name == "max" || operation.name == "sum") return Reduce(operation, y, result);
     const DnnTensor& x = TensorOf(operation.x);
     const std::vector<float>& of_x = values_.at(operation.x);
@@ -247,25 +259,36 @@ class Interpreter {
     }
   }
 
+  // The terms of each element of the result are products of a window's elements with the weight's: of all the
+  // convolution's terms, those that have the element.
   void Convolve(const DnnOperation& operation, const DnnTensor& y, std::vector<float>* result) {
-    const std::vector<int64_t>&x = TensorOf(operation.x).dims, &w = TensorOf(operation.b).dims;
-    const std::vector<float>&of_x = values_.at(operation.x), &of_w = values_.at(operation.b);
+    const Convolution of = ConvolutionOf(from_.graph);
+    const std::vector<int64_t>&x = of.x->dims, &w = of.w->dims, &out = of.out->dims;
     const int64_t per_group = w[0] / (x[1] / w[1]);
-    std::vector<int64_t> window(w.begin() + 1, w.end());
-    int64_t terms = 1;
-    for (const int64_t extent : window) terms *= extent;
-    ForEach(y.dims, [&](size_t place, const std::vector<int64_t>& at) {
-      (*result)[place] = SumOf(terms, [&](int64_t term) {
-        std::vector<int64_t> in_w = {at[1]}, in_x = {at[0]};
-        in_w.resize(w.size());
-        in_x.resize(x.size());
-        for (size_t d = w.size(); d-- > 1; term /= w[d]) in_w[d] = term % w[d];
-        in_x[1] = at[1] / per_group * w[1] + in_w[1];
+    const std::vector<float>&of_first = values_.at(operation.x), &of_second = values_.at(operation.b);
+    std::vector<std::vector<std::pair<size_t, size_t>>> terms(result->size());
+    ForEach(out, [&](size_t out_place, const std::vector<int64_t>& at) {
+      std::vector<int64_t> window = w;
+      window[0] = 1;
+      ForEach(window, [&](size_t, std::vector<int64_t> in_w) {
+        std::vector<int64_t> in_x = {at[0], at[1] / per_group * w[1] + in_w[1]};
         for (size_t d = 2; d < x.size(); ++d) {
-          in_x[d] = at[d] * operation.stride[d - 2] + in_w[d] * operation.dilation[d - 2] - operation.padding[d - 2];
-          if (in_x[d] < 0 || in_x[d] >= x[d]) return 0.0F;
+          in_x.push_back(at[d] * operation.stride[d - 2] + in_w[d] * operation.dilation[d - 2] -
+                         operation.padding[d - 2]);
+          if (in_x[d] < 0 || in_x[d] >= x[d]) return;
         }
-        return of_x[PlaceOf(x, in_x)] * of_w[PlaceOf(w, in_w)];
+        in_w[0] = at[1];
+        const size_t x_place = PlaceOf(x, in_x), w_place = PlaceOf(w, in_w);
+        if (operation.name == "conv") terms[out_place].emplace_back(x_place, w_place);
+        if (operation.name == "dgrad") terms[x_place].emplace_back(out_place, w_place);
+        if (operation.name == "wgrad") terms[w_place].emplace_back(out_place, x_place);
+      });
+    });
+    ForEach(y.dims, [&](size_t place, const std::vector<int64_t>&) {
+      const auto& own = terms[place];
+      (*result)[place] = SumOf(static_cast<int64_t>(own.size()), [&](int64_t term) {
+        const auto& [first, second] = own[static_cast<size_t>(term)];
+        return of_first[first] * of_second[second];
       });
     });
   }
@@ -340,16 +363,18 @@ std::string WrongWith(const DnnGraph& graph) {
         return "matmul of matrices that don't fit";
       }
     }
-    if (operation.name == "conv") {
-      const DnnTensor& w = graph.tensors.at(operation.b);
-      if (x.dims[0] != y.dims[0] || w.dims[0] != y.dims[1] || w.dims[1] == 0 || x.dims[1] % w.dims[1] != 0) {
-        return "conv of tensors that don't fit";
+    if (graph.is_convolution()) {
+      const Convolution of = ConvolutionOf(graph);
+      const std::vector<int64_t>&image = of.x->dims, &w = of.w->dims, &out = of.out->dims;
+      if (image[0] != out[0] || w[0] != out[1] || w[1] == 0 || image[1] % w[1] != 0 || w[0] % (image[1] / w[1]) != 0) {
+        return operation.name + " of tensors that don't fit";
       }
-      for (size_t d = 2; d < x.dims.size(); ++d) {
-        const int64_t reach = operation.dilation[d - 2] * (w.dims[d] - 1) + 1;
-        const int64_t windows = (x.dims[d] + 2 * operation.padding[d - 2] - reach) / operation.stride[d - 2] + 1;
-        if (windows != y.dims[d])
-          return "conv: " + std::to_string(windows) + " windows in a dim, and not as many results";
+      for (size_t d = 2; d < image.size(); ++d) {
+        const int64_t reach = operation.dilation[d - 2] * (w[d] - 1) + 1;
+        const int64_t windows = (image[d] + 2 * operation.padding[d - 2] - reach) / operation.stride[d - 2] + 1;
+        if (windows != out[d]) {
+          return operation.name + ": " + std::to_string(windows) + " windows in a dim, and not as many results";
+        }
       }
     }
     made.insert(operation.y);
@@ -386,7 +411,8 @@ std::vector<int> HeuristicFallback(const DnnGraph& graph) {
 
 int64_t WorkspaceOf(const DnnGraph& graph, int64_t per_part) {
   const DnnTensor& y = graph.tensors.at(graph.operations.back().y);
-  if (per_part > 0) return per_part * y.dims[0] * (graph.is_convolution() ? 1 : y.dims[1]);
+  const bool has_batch_alone = graph.is_convolution() && graph.operations[0].name != "wgrad";
+  if (per_part > 0) return per_part * y.dims[0] * (has_batch_alone ? 1 : y.dims[1]);
   constexpr int64_t kOfAttention = 256;
   if (!graph.is_convolution()) return kOfAttention;
   // A tensor that isn't channels-last is brought there.

@@ -23,7 +23,7 @@ struct DnnTensor {
 };
 
 struct DnnOperation {
-  std::string name;                    // "matmul", "mul", "max", "conv"
+  std::string name;                    // "matmul", "mul", "max", "conv", "dgrad", "wgrad"
   int64_t x = 0, b = 0, t = 0, y = 0;  // identities of tensors; 0: none
   int computed_in = 0;
   int64_t axis = -1;
@@ -33,7 +33,11 @@ struct DnnOperation {
 struct DnnGraph {
   std::map<int64_t, DnnTensor> tensors;  // by identity
   std::vector<DnnOperation> operations;
-  bool is_convolution() const { return operations.size() == 1 && operations[0].name == "conv"; }
+  // Or the gradient of one, whose x is the gradient of the result.
+  bool is_convolution() const {
+    const std::string name = operations.size() == 1 ? operations[0].name : "";
+    return name == "conv" || name == "dgrad" || name == "wgrad";
+  }
 };
 
 // Why descriptors are no graph, else empty.
@@ -49,7 +53,8 @@ const std::vector<DnnEngine>& EnginesOf();
 // Numbers of engines, in the order of the heuristic.
 std::vector<int> HeuristicA(const DnnGraph& graph);
 std::vector<int> HeuristicFallback(const DnnGraph& graph);
-// With `per_part`, so many bytes for each of the first two dims' elements of the result.
+// With `per_part`, so many bytes for each of the first two dims' elements of the result; of a convolution and of the
+// gradient of its x for each of the first dim's.
 int64_t WorkspaceOf(const DnnGraph& graph, int64_t per_part);
 
 struct DnnExecution {

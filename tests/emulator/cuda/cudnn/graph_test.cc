@@ -71,6 +71,36 @@ TEST(EmulatedCudnn, AConvolutionIsTheSumOfItsWindow) {
   }
 }
 
+// With r the result's gradient, x' and w' those of x and w: sum(r conv(x, w)) = sum(x x') = sum(w w').
+TEST(EmulatedCudnn, GradientsOfAConvolutionAreItsTransposes) {
+  World world;
+  const std::vector<float> of = world.memory;
+  const std::vector<float> result = world.ResultOf(5);
+  const auto dot = [](const float* a, const std::vector<float>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < b.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    return sum;
+  };
+  const double want = dot(of.data() + 512, result);
+  DnnOperation& operation = world.graph.operations[0];
+  // r is where the result was; the gradients go to x and w.
+  for (const char* name : {"dgrad", "wgrad"}) {
+    world.memory = of;
+    const bool is_of_x = std::string(name) == "dgrad";
+    operation.name = name;
+    operation.x = 3;
+    operation.b = is_of_x ? 2 : 1;
+    operation.y = is_of_x ? 1 : 2;
+    EXPECT_THAT(WrongWith(world.graph), IsEmpty());
+    EXPECT_THAT(RefusalOf(world.graph), IsEmpty());
+    ASSERT_THAT(world.Run(5), IsEmpty());
+    const size_t first = is_of_x ? 0 : 256, size = is_of_x ? 216 : 108;
+    const std::vector<float> gradient(world.memory.begin() + static_cast<ptrdiff_t>(first),
+                                      world.memory.begin() + static_cast<ptrdiff_t>(first + size));
+    EXPECT_NEAR(dot(of.data() + first, gradient), want, 1e-3) << name;
+  }
+}
+
 TEST(EmulatedCudnn, EnginesThatAWorkerMustNotTakeGiveOtherBits) {
   World world;
   const std::vector<float> exact = world.ResultOf(5);

@@ -163,6 +163,20 @@ const std::map<int, int>& AttributesOf(int kind) {
         {dnn::kConvolutionForwardY, dnn::kDescriptor},
         {dnn::kConvolutionForwardAlpha, dnn::kFloat},
         {dnn::kConvolutionForwardBeta, dnn::kFloat}}},
+      {dnn::kOperationConvolutionBackwardData,
+       {{dnn::kConvolutionBackwardDataDescription, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardDataDy, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardDataW, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardDataDx, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardDataAlpha, dnn::kFloat},
+        {dnn::kConvolutionBackwardDataBeta, dnn::kFloat}}},
+      {dnn::kOperationConvolutionBackwardFilter,
+       {{dnn::kConvolutionBackwardFilterDescription, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardFilterDy, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardFilterX, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardFilterDw, dnn::kDescriptor},
+        {dnn::kConvolutionBackwardFilterAlpha, dnn::kFloat},
+        {dnn::kConvolutionBackwardFilterBeta, dnn::kFloat}}},
       {dnn::kOperationGraph,
        {{dnn::kOperationGraphHandle, dnn::kHandle}, {dnn::kOperationGraphOperations, dnn::kDescriptor}}},
       {dnn::kEngineHeuristic,
@@ -227,6 +241,15 @@ bool AddOperation(const Descriptor& from, DnnGraph* graph) {
       description = dnn::kConvolutionForwardDescription;
       x = dnn::kConvolutionForwardX, b = dnn::kConvolutionForwardW, y = dnn::kConvolutionForwardY;
       break;
+    case dnn::kOperationConvolutionBackwardData:
+      description = dnn::kConvolutionBackwardDataDescription;
+      x = dnn::kConvolutionBackwardDataDy, b = dnn::kConvolutionBackwardDataW, y = dnn::kConvolutionBackwardDataDx;
+      break;
+    case dnn::kOperationConvolutionBackwardFilter:
+      description = dnn::kConvolutionBackwardFilterDescription;
+      x = dnn::kConvolutionBackwardFilterDy, b = dnn::kConvolutionBackwardFilterX;
+      y = dnn::kConvolutionBackwardFilterDw;
+      break;
     default: return false;
   }
   const Descriptor* of = Find(from.One<void*>(description, nullptr));
@@ -251,7 +274,9 @@ bool AddOperation(const Descriptor& from, DnnGraph* graph) {
       made.axis = of->One<int64_t>(dnn::kPointwiseAxis, -1);
       break;
     case dnn::kConvolution:
-      made.name = "conv";
+      made.name = from.kind == dnn::kOperationConvolutionBackwardData     ? "dgrad"
+                  : from.kind == dnn::kOperationConvolutionBackwardFilter ? "wgrad"
+                                                                          : "conv";
       made.computed_in = of->One<int>(dnn::kConvolutionComputeType, -1);
       made.stride = of->Get<int64_t>(dnn::kConvolutionFilterStrides);
       made.padding = of->Get<int64_t>(dnn::kConvolutionPrePaddings);
@@ -261,7 +286,7 @@ bool AddOperation(const Descriptor& from, DnnGraph* graph) {
       break;
     default: return false;
   }
-  if ((made.name == "matmul" || made.name == "conv") && made.b == 0) return false;
+  if ((of->kind == dnn::kMatmul || of->kind == dnn::kConvolution) && made.b == 0) return false;
   if (made.name == "index" && made.axis < 0) return false;
   graph->operations.push_back(made);
   return made.computed_in >= 0;
