@@ -21,8 +21,7 @@ constexpr int64_t kUnderWayLingerNs = 20'000'000;
 constexpr std::chrono::microseconds kPoll(20);
 // How often the driver is asked whether the device still works, while nothing passes.
 constexpr int64_t kAskNs = 10'000'000;
-// How long it waits for what may be joined with a kernel, of those who are handing it over. docs/limits.md:
-// gpu_join_wait
+// How long it waits for what may be joined with a kernel while that is handed over. docs/limits.md: gpu_join_wait
 constexpr int64_t kJoinWaitNs = 50'000;
 // As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
 constexpr uint64_t kMostOperations = 4;
