@@ -8,6 +8,18 @@
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
+
+ReduceOp ReducedBy(ReduceOp op, DType dtype) {
+  if (dtype != DType::kBool) return op;
+  return op == ReduceOp::kMin || op == ReduceOp::kProduct ? ReduceOp::kMin : ReduceOp::kMax;
+}
+
+DType ReducedIn(DType dtype) {
+  const DTypeKind kind = Kind(dtype);
+  if (kind == DTypeKind::kFloat || kind == DTypeKind::kComplex || dtype == DType::kU64) return dtype;
+  return DType::kI64;
+}
+
 namespace {
 
 constexpr uint32_t kRowThreads = 128;
@@ -29,17 +41,6 @@ struct ReduceCall {
   int group_levels = 0;  // by vectors along rows
   int64_t octets = 1;    // by vectors of columns
 };
-
-// A sum of bools is a maximum, a product a minimum.
-ReduceOp KernelOp(ReduceOp op, DType dtype) {
-  if (dtype != DType::kBool) return op;
-  return op == ReduceOp::kMin || op == ReduceOp::kProduct ? ReduceOp::kMin : ReduceOp::kMax;
-}
-DType KernelDType(DType dtype) {
-  const DTypeKind kind = Kind(dtype);
-  if (kind == DTypeKind::kFloat || kind == DTypeKind::kComplex || dtype == DType::kU64) return dtype;
-  return DType::kI64;
-}
 
 absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& call) {
   if (op.op == ReduceOp::kAvg) return absl::InvalidArgumentError("reduce: avg is not a local reduction");
@@ -82,8 +83,8 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   }
   r.value_dtype = op.map.has_value() ? op.map->dtype() : call.inputs[0].dtype;
   r.dtype = AccumulatedIn(call.output_dtype);
-  r.kernel_dtype = KernelDType(r.dtype);
-  r.op = KernelOp(op.op, r.dtype);
+  r.kernel_dtype = ReducedIn(r.dtype);
+  r.op = ReducedBy(op.op, r.dtype);
   r.outputs = NumElements(r.kept_extents);
   r.count = NumElements(r.reduced_extents);
   return r;

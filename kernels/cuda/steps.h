@@ -95,6 +95,10 @@ const void* DataOf(const KernelInput& input, const Workspace& workspace);
 absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
                                            absl::Span<const int64_t> extents);
 
+// The op and the dtype of the kernel that reduces elements of a dtype, which is one that sums are in (AccumulatedIn):
+// narrow integers are i64; of bools a sum is a maximum, a product a minimum.
+ReduceOp ReducedBy(ReduceOp op, DType dtype);
+DType ReducedIn(DType dtype);
 // Extremes of complex numbers, and bits of what has none.
 bool IsUndefinedReduce(ReduceOp op, DType dtype);
 inline absl::Status NoKernelFor(const char* kernel, DType dtype) {

@@ -384,8 +384,13 @@ class Figures {
         bench_.Add("chain_of_6_maps", 0.9, sizes_.passes, InARow(chain), "device copy", DirectCopy()));
     TESSERA_RETURN_IF_ERROR(bench_.Add("sum", 0.85, sizes_.passes, InARow([&] { return ops::Sum(x); }),
                                        "half of a device copy", DirectCopy(), 0.5));
-    return bench_.Add("softmax", 0.85, sizes_.passes, InARow([&] { return ops::Softmax(x); }), "device copy",
-                      DirectCopy());
+    TESSERA_RETURN_IF_ERROR(bench_.Add("softmax", 0.85, sizes_.passes, InARow([&] { return ops::Softmax(x); }),
+                                       "device copy", DirectCopy()));
+    TESSERA_RETURN_IF_ERROR(bench_.Add("layer_norm", 0.85, sizes_.passes, InARow([&] { return ops::LayerNorm(x); }),
+                                       "device copy", DirectCopy()));
+    const auto variances = [&] { return ops::Var(x, {.axis = {{1}}}); };
+    return bench_.Add("var_of_rows", 0.85, sizes_.passes, InARow(variances), "half of a device copy", DirectCopy(),
+                      0.5);
   }
 
   // Each reads everything once; a scan writes it, too.

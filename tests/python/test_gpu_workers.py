@@ -597,3 +597,24 @@ def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(gpu, rng):
         assert worker.wait(60) == 0
         said = worker.stderr.read()
         assert said.count("is computed on the host: maps: NVRTC 0.0: NVRTC_ERROR_COMPILATION this NVRTC compiles nothing") == 1
+
+
+@needs_gpu
+def test_norms_are_row_programs_with_the_bits_of_cpu_workers(gpu, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rng = np.random.default_rng(11)
+    x, weight, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((600, 300), (300,), (300,)))
+
+    def results(device):
+        with ts.local_cluster(workers=2, memory="32MiB", device=device) as cluster:
+            session = cluster.connect()
+            mesh = session.init_device_mesh(device, (2,))
+            rows = session.distribute_tensor(x, mesh, [ts.Shard(0)])
+            of_columns = [session.distribute_tensor(each, mesh, [ts.Replicate()]) for each in (weight, bias)]
+            return [y.full_tensor() for y in (ts.layer_norm(rows, *of_columns), ts.var(rows, axis=1), ts.rms_norm(rows, of_columns[0]))]
+
+    on_gpus = results("cuda")
+    for ours, theirs in zip(on_gpus, results("cpu"), strict=True):
+        np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+    np.testing.assert_allclose(on_gpus[1], x.var(axis=1), rtol=1e-4)
+    assert list(tmp_path.glob("tessera/maps/rows_*"))

@@ -44,7 +44,7 @@ LAYERS = {
     "server/transport": ["schemas/", "server/plan", "server/transport"],
     "server/transport/nccl": ["schemas/", "server/transport", "server/device/cuda"],
     "server/device": ["schemas/", "server/plan", "server/device", "kernels/joined_kernels.h", "kernels/kernel.h"],
-    "server/device/cuda": ["schemas/", "server/device", "kernels/kernel.h", "kernels/cuda/"],
+    "server/device/cuda": ["schemas/", "server/device", "kernels/joined_kernels.h", "kernels/kernel.h", "kernels/cuda/"],
     "kernels": ["schemas/types", "schemas/ops", "kernels/"],
     "client": ["schemas/", "client/"],
     "client/rank_page": ["schemas/", "client/", "kernels/kernel.h"],

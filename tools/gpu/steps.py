@@ -16,6 +16,7 @@ PROGRAMS = (
     "tests/conformance/device/cuda_dnn_test",
     "tests/conformance/device/cuda_host_steps_test",
     "tests/conformance/device/cuda_products_test",
+    "tests/conformance/device/cuda_rows_test",
     "tests/conformance/device/cuda_solvers_test",
     "tests/conformance/device/cuda_transforms_test",
     "tests/conformance/device/kernels_on_device_test",
@@ -68,6 +69,7 @@ STEPS = (
     Step("products", "products", f"{DEVICE_TESTS}/cuda_products_test", ("--gtest_filter=*Without*:*OfStreams*:CudaBiases.*-*Doesnt*:*AFailure*",)),
     Step("layouts", "products of every layout", f"{DEVICE_TESTS}/products_on_device_test",
          ("--gtest_filter=MatmulKernel.Agrees*:MatmulKernel.Empty*",), 240),
+    Step("rows", "row programs", f"{DEVICE_TESTS}/cuda_rows_test", ("--gtest_filter=CudaRows.*:-*WithoutNvrtc*",), 60),
     # Each plan has the same bits each time, also where another process computes beside it.
     Step("dnn", "attentions and convolutions by cuDNN", f"{DEVICE_TESTS}/cuda_dnn_test", (), 120, needs="cuDNN", prints=True),
     Step("cufft", "Fourier transforms by cuFFT", f"{DEVICE_TESTS}/cuda_transforms_test", (), 60, needs="cuFFT", prints=True),

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/joined_kernels.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -20,6 +21,8 @@ constexpr int64_t kUnderWayLingerNs = 20'000'000;
 constexpr std::chrono::microseconds kPoll(20);
 // How often the driver is asked whether the device still works, while nothing passes.
 constexpr int64_t kAskNs = 10'000'000;
+// How long it waits for what may be joined with a kernel while that is handed over. docs/limits.md: gpu_join_wait
+constexpr int64_t kJoinWaitNs = 50'000;
 // As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
 constexpr uint64_t kMostOperations = 4;
 // Behind work: that of a read or a transfer, and one that comes by their number.
@@ -404,12 +407,37 @@ absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work
 
 absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn) {
   const auto* kernel = std::get_if<KernelWork>(&work);
+  if (kernel == nullptr) return false;
   const auto* next = stream.queue.empty() ? nullptr : std::get_if<DeviceWork>(&stream.queue.front().item);
   const auto* next_kernel = next == nullptr ? nullptr : std::get_if<KernelWork>(next);
-  if (kernel == nullptr || next_kernel == nullptr) return false;
-  const absl::StatusOr<bool> both = launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
-  if (!both.ok() || *both) stream.queue.pop_front();
-  return both;
+  if (next_kernel != nullptr) {
+    const absl::StatusOr<bool> both = launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
+    if (!both.ok() || *both) stream.queue.pop_front();
+    if (!both.ok() || *both || turn.wants != Launcher::Wants::kNothing) return both;
+  }
+  const std::vector<const KernelWork*> run = RunOf(stream, *kernel);
+  if (run.size() < 2) return false;
+  const absl::StatusOr<bool> joined = launcher_->EnqueueRows(stream.get(), run, turn);
+  stream.queue.erase(stream.queue.begin(), stream.queue.begin() + static_cast<std::ptrdiff_t>(turn.joined));
+  return joined;
+}
+
+std::vector<const KernelWork*> CudaDevice::Loop::RunOf(Stream& stream, const KernelWork& first) {
+  std::vector<const KernelWork*> run = {&first};
+  const auto is_own = [](const KernelWork& kernel) { return kernel.received.empty(); };
+  const int64_t until_ns = MonotonicNs() + kJoinWaitNs;
+  while (is_own(first) && run.size() < kMaxJoinedKernels) {
+    if (run.size() > stream.queue.size()) {
+      // An instance is handed over item by item, and a part of its kernels would be another program.
+      if (!MayJoin(first.call, first.call) || (!Take() && (!is_held_ || MonotonicNs() > until_ns))) break;
+      continue;
+    }
+    const auto* work = std::get_if<DeviceWork>(&stream.queue[run.size() - 1].item);
+    const auto* kernel = work == nullptr ? nullptr : std::get_if<KernelWork>(work);
+    if (kernel == nullptr || !is_own(*kernel) || !MayJoin(first.call, kernel->call)) break;
+    run.push_back(kernel);
+  }
+  return run;
 }
 
 void CudaDevice::Loop::WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned) {

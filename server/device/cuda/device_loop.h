@@ -117,9 +117,11 @@ class CudaDevice::Loop {
   absl::Status Submit(size_t number, QueuedItem& item);
   absl::Status SubmitWait(size_t number, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
-  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library. The next work
-  // is joined only if it is in the queue already.
+  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library or one row
+  // program. The next works are joined only if they are in the queue already, or are being handed over.
   absl::StatusOr<bool> SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn);
+  // The kernels of the queue that may be joined with a first one (MayJoin), behind it.
+  std::vector<const KernelWork*> RunOf(Stream& stream, const KernelWork& first);
   // Puts the copies and the gate that the step is made of in its place, in the queue.
   absl::Status QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
@@ -163,9 +165,10 @@ class CudaDevice::Loop {
   std::atomic<uint64_t> handed_over_ = 0;  // items and peers so far; written under mutex_
   bool is_asleep_ = false;                 // guarded by mutex_: it is to be woken
   std::condition_variable given_, idle_;
-  std::vector<Given> new_items_;    // guarded by mutex_
-  std::vector<NewPeer> new_peers_;  // likewise
-  bool is_held_ = false, is_idle_ = true;
+  std::vector<Given> new_items_;       // guarded by mutex_
+  std::vector<NewPeer> new_peers_;     // likewise
+  std::atomic<bool> is_held_ = false;  // written under mutex_
+  bool is_idle_ = true;
   std::atomic<bool> is_stopping_ = false;  // written under mutex_
   std::thread thread_;
 

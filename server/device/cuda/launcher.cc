@@ -248,6 +248,22 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   return true;
 }
 
+absl::StatusOr<bool> Launcher::EnqueueRows(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn) {
+  if (!map_cache_.ok()) return false;
+  std::vector<const KernelCall*> calls;
+  for (const KernelWork* kernel : kernels) calls.push_back(&kernel->call);
+  const std::optional<RowProgram> program = MakeRowProgram(calls);
+  if (!program.has_value()) return false;
+  const absl::StatusOr<Launch> launch = row_launches_.LaunchOf(*program);
+  // One by one they may have kernels of the image alone.
+  if (!launch.ok() || !ProgramOf(*launch->program).compiled.ok()) return false;
+  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit({*launch}, turn));
+  if (!may_run || !LoadedProgram(*launch->program).ok()) return false;
+  turn.joined = program->steps.size() - 1;
+  TESSERA_RETURN_IF_ERROR(Run(stream, *launch));
+  return true;
+}
+
 absl::Status Launcher::Finish(Fault& fault) {
   if (fault.word == nullptr) return absl::OkStatus();
   const int64_t value = *fault.word;
@@ -355,15 +371,20 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
   return turn.wants == Wants::kNothing;
 }
 
+absl::StatusOr<CUkernel> Launcher::LoadedProgram(const MapProgram& source) {
+  Program& program = ProgramOf(source);
+  if (!program.kernel.has_value()) {
+    program.kernel = Load(*program.compiled, source.entry);
+    program.compiled = "";
+  }
+  return *program.kernel;
+}
+
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
   if (launch.program != nullptr) {
-    Program& program = ProgramOf(*launch.program);
-    if (!program.kernel.has_value()) {
-      program.kernel = Load(*program.compiled, launch.program->entry);
-      program.compiled = "";
-    }
-    if (program_error_.ok()) program_error_ = program.kernel->status();
-    return *program.kernel;
+    absl::StatusOr<CUkernel> kernel = LoadedProgram(*launch.program);
+    if (program_error_.ok()) program_error_ = kernel.status();
+    return kernel;
   }
   if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
   return absl::InternalError(StrCat("cuda: the image has no kernel ", launch.entry));

@@ -2,12 +2,12 @@
 
 // Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start.
 //
-// Maps are generated and compiled by NVRTC when they are first used (kernels/cuda/map_cache.h), and kept on disk.
-// TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are cuBLASLt's where it is there (products.h;
-// TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of some size are cuDNN's where it is there and
-// takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is opened when the first comes. So are Fourier
-// transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of large matrices cuSOLVER's (solvers.h;
-// TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
+// Maps, and rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are
+// first used (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
+// are cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions
+// of some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
+// opened when the first comes. So are Fourier transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of
+// large matrices cuSOLVER's (solvers.h; TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
 //
 // Law: nothing here waits for the device. An error in the data (a bad index) is written to a fault word and found when
 // the work has run. The image's kernels are loaded at the start. Calls that may wait for all that was enqueued in the
@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
+#include "kernels/cuda/row_source.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/products.h"
@@ -73,6 +74,7 @@ class Launcher {
     // Not kNothing: the work was not enqueued, and wants a turn that is clear, or has room for `operations`.
     Wants wants = Wants::kNothing;
     uint64_t operations = 0;  // that were enqueued
+    size_t joined = 0;        // works behind the first one that were enqueued with it, or failed with it
     // Workspaces that were too small, to be let go of behind the work.
     std::shared_ptr<DeviceMemory> replaced = nullptr;
     std::vector<std::shared_ptr<DeviceMemory>> replaced_of_library = {};
@@ -87,6 +89,10 @@ class Launcher {
   // False where not: each is to be enqueued by itself, unless the turn wants something. Neither of the two leaves a
   // fault.
   absl::StatusOr<bool> EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next, Turn& turn);
+  // Enqueues as many of the kernels as are one row program (kernels/cuda/row_program.h), from the first one on:
+  // turn.joined says how many follow it. False where it is none, or can't be compiled: the first is to be enqueued by
+  // itself, unless the turn wants something. None of them leaves a fault.
+  absl::StatusOr<bool> EnqueueRows(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn);
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
   // Why the first program that has no kernel has none.
@@ -117,6 +123,8 @@ class Launcher {
   // Whether the launch calls nothing but cuLaunchKernel.
   bool IsLoaded(const Launch& launch);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
+  // Of a program alone.
+  absl::StatusOr<CUkernel> LoadedProgram(const MapProgram& program);
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Fill& fill);
@@ -149,6 +157,7 @@ class Launcher {
   std::map<std::string, Program, std::less<>> programs_;  // by source
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs
+  RowLaunches row_launches_;
   absl::Status program_error_;
   absl::StatusOr<std::unique_ptr<Products>> products_ = absl::UnavailableError("");
   absl::Status product_error_;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <deque>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,102 +13,12 @@
 #include "gtest/gtest.h"
 
 #include "schemas/ops/scalar_ops.h"
+#include "tests/conformance/kernels/joined_program.h"
 
 namespace tessera::testing {
 namespace {
 
 constexpr int64_t kElements = 2500;  // two blocks and a half
-
-struct Operand {
-  int64_t at = 0;  // in bytes
-  DType dtype = DType::kF32;
-  Shape extents = {kElements};
-  Strides strides = {1};
-};
-
-// Calls on one memory.
-class Program {
- public:
-  void Add(Expression expression, const std::vector<Operand>& inputs, const Operand& output) {
-    Add(LocalOp(MapOp{std::move(expression)}), inputs, output);
-  }
-  void Add(LocalOp op, const std::vector<Operand>& inputs, const Operand& output) {
-    ops_.push_back(std::move(op));
-    inputs_.push_back(inputs);
-    outputs_.push_back(output);
-    readers_.push_back(0);
-  }
-  // Nobody looks at what the call writes but the calls after it, where these read it as it lies.
-  void LeaveToItsReaders(size_t call) {
-    const Operand& written = outputs_[call];
-    int count = 0;
-    for (size_t c = call + 1; c < size(); ++c) {
-      for (const Operand& from : inputs_[c]) {
-        if (!Meet(from, written)) continue;
-        if (from.at != written.at || from.extents != written.extents || from.strides != written.strides) return;
-        ++count;
-      }
-      if (Meet(outputs_[c], written)) break;
-    }
-    readers_[call] = count;
-  }
-  // A memory, but for outputs that were left to their readers and not written again, which nobody looks at.
-  std::vector<std::byte> Seen(std::vector<std::byte> memory) const {
-    for (size_t c = 0; c < size(); ++c) {
-      if (readers_[c] > 0) std::fill_n(memory.begin() + outputs_[c].at, BytesOf(outputs_[c]), std::byte{0});
-    }
-    return memory;
-  }
-  void RemoveLast() {
-    ops_.pop_back();
-    inputs_.pop_back();
-    outputs_.pop_back();
-    readers_.pop_back();
-  }
-  size_t size() const { return ops_.size(); }
-
-  std::vector<std::byte> OneByOne(std::vector<std::byte> memory) const {
-    for (const KernelCall& call : Calls(memory)) EXPECT_TRUE(RunKernel(call).ok());
-    return memory;
-  }
-  std::vector<std::byte> Joined(std::vector<std::byte> memory, int& passes) const {
-    const std::vector<KernelCall> calls = Calls(memory);
-    std::vector<const KernelCall*> list;
-    for (const KernelCall& call : calls) list.push_back(&call);
-    const absl::StatusOr<int> ran = RunJoined(list, 1);
-    EXPECT_TRUE(ran.ok()) << ran.status();
-    passes = ran.ok() ? *ran : -1;
-    return memory;
-  }
-
- private:
-  std::vector<KernelCall> Calls(std::vector<std::byte>& memory) const {
-    operands_.clear();
-    std::vector<KernelCall> calls;
-    for (size_t c = 0; c < ops_.size(); ++c) {
-      std::vector<KernelInput>& inputs = operands_.emplace_back();
-      for (const Operand& o : inputs_[c]) inputs.push_back({memory.data() + o.at, o.dtype, o.extents, o.strides});
-      const Operand& to = outputs_[c];
-      calls.push_back({.op = &ops_[c],
-                       .inputs = inputs,
-                       .output = memory.data() + to.at,
-                       .output_dtype = to.dtype,
-                       .output_extents = to.extents,
-                       .output_strides = to.strides,
-                       .output_readers = readers_[c]});
-    }
-    return calls;
-  }
-
-  static int64_t BytesOf(const Operand& o) { return NumElements(o.extents) * SizeBytes(o.dtype); }
-  static bool Meet(const Operand& a, const Operand& b) { return a.at < b.at + BytesOf(b) && b.at < a.at + BytesOf(a); }
-
-  std::deque<LocalOp> ops_;
-  std::vector<std::vector<Operand>> inputs_;
-  std::vector<Operand> outputs_;
-  std::vector<int> readers_;
-  mutable std::deque<std::vector<KernelInput>> operands_;
-};
 
 ExpressionNode Input(int number, DType dtype = DType::kF32) { return {ScalarOp::kInput, dtype, number}; }
 ExpressionNode Node(ScalarOp op, int a, int b, DType dtype = DType::kF32) { return {op, dtype, a, b}; }
@@ -126,13 +35,21 @@ std::vector<std::byte> Numbers(size_t floats, uint32_t seed) {
   return bytes;
 }
 
+std::vector<std::byte> RunJoinedOn(const Program& program, const std::vector<std::byte>& memory, int& passes) {
+  return program.Joined(memory, [&](absl::Span<const KernelCall* const> calls) {
+    const absl::StatusOr<int> ran = RunJoined(calls, 1);
+    EXPECT_TRUE(ran.ok()) << ran.status();
+    passes = ran.ok() ? *ran : -1;
+  });
+}
+
 int ExpectSame(const Program& program, const std::vector<std::byte>& memory, const std::string& what) {
   int passes = 0;
-  EXPECT_TRUE(program.Seen(program.Joined(memory, passes)) == program.Seen(program.OneByOne(memory))) << what;
+  EXPECT_TRUE(program.Seen(RunJoinedOn(program, memory, passes)) == program.Seen(program.OneByOne(memory))) << what;
   return passes;
 }
 
-Operand At(int64_t element) { return {.at = element * 4}; }
+Operand At(int64_t element) { return {.at = element * 4, .extents = {kElements}, .strides = {1}}; }
 
 TEST(JoinedKernels, AnOptimizersStepInPlaceIsOnePass) {
   const Operand x = At(0), gradient = At(kElements), mean = At(2 * kElements), square = At(3 * kElements);
@@ -161,7 +78,7 @@ TEST(JoinedKernels, WhatLiesOtherwiseIsAnotherPass) {
   EXPECT_EQ(passes({At(kElements), At(kElements)}, At(kElements - 1), "writes what both read, shifted"), 2);
   const Operand element = {.at = 4, .extents = {}, .strides = {}};
   EXPECT_EQ(passes({At(kElements), element}, At(2 * kElements), "reads one element of the result"), 2);
-  const Operand backwards = {.at = (kElements - 1) * 4, .strides = {-1}};
+  const Operand backwards = {.at = (kElements - 1) * 4, .extents = {kElements}, .strides = {-1}};
   EXPECT_EQ(passes({At(kElements), backwards}, At(2 * kElements), "reads the result backwards"), 2);
   EXPECT_EQ(passes({At(2 * kElements), At(2 * kElements)}, At(3 * kElements), "shares nothing"), 2);
 }
@@ -258,7 +175,7 @@ TEST(JoinedKernels, WhatOnlyTheyReadIsNotWritten) {
   const Operand most = Matrix(3 * kAll, {kRows, 1}), sum = Matrix(3 * kAll + kRows, {kRows, 1});
   const auto is_as_before = [&](const Program& program) {
     int passes = 0;
-    const std::vector<std::byte> after = program.Joined(memory, passes);
+    const std::vector<std::byte> after = RunJoinedOn(program, memory, passes);
     EXPECT_EQ(passes, 1);
     return std::equal(after.begin() + kAll * 4, after.begin() + 2 * kAll * 4, memory.begin() + kAll * 4);
   };

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
+#include "kernels/cuda/row_source.h"
 #include "kernels/kernel.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/str_cat.h"
@@ -305,6 +307,28 @@ std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> e
                            absl::Span<const ReduceTerm> terms, int64_t term_count,
                            absl::Span<const ReduceDestination> destinations) {
   return TryReduceTermsTo(op, dtype, extents, terms, term_count, dtype, destinations);
+}
+absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls) {
+  const std::optional<cuda::RowProgram> program = cuda::MakeRowProgram(calls);
+  if (!program.has_value()) return 0;
+  static cuda::RowLaunches launches;
+  const absl::StatusOr<Launch> launch = launches.LaunchOf(*program), anew = cuda::RowLaunches().LaunchOf(*program);
+  if (!launch.ok()) return launch.status();
+  if (launch->program->source != anew->program->source) return absl::InternalError("a text of another program");
+  Memory memory;
+  const auto add = [&](size_t number, bool is_written) {
+    const cuda::RowPlaces& places = program->places[number];
+    const Shape extents = {program->rows, places.is_wide ? program->count : 1};
+    memory.Add(reinterpret_cast<const void*>(static_cast<uintptr_t>(places.address)), extents,
+               {places.row, places.element}, places.element_bytes, is_written);
+  };
+  for (const cuda::RowValue& value : program->values) {
+    if (value.read.has_value()) add(*value.read, false);
+    if (value.stored.has_value()) add(*value.stored, true);
+  }
+  const std::string wrong = Machine::Get().Run(*launch, memory);
+  if (!wrong.empty()) return absl::InternalError(wrong);
+  return program->steps.size();
 }
 std::string TextOf(const std::string& family) {
   std::string all;

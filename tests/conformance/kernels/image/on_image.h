@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
@@ -29,6 +30,9 @@ void ReplaceFamily(const std::string& family, const std::string& text);
 std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
                            absl::Span<const ReduceTerm> terms, int64_t term_count,
                            absl::Span<const ReduceDestination> destinations);
+// Runs the first of the calls as one row program (kernels/cuda/row_program.h): how many these were; 0 where there is
+// none, and nothing was run. Memory is what the program reads, and of its outputs those that it writes.
+absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls);
 // A family's PTX as it ships.
 std::string TextOf(const std::string& family);
 

@@ -1,0 +1,21 @@
+#pragma once
+
+// What a row program (row_program.h) is given, as host and device see it.
+
+#include "kernels/cuda/parameters.h"
+
+namespace tessera::cuda {
+
+// An operand: element e of row r is at data + r * row + e * element, in elements.
+struct RowOperand {
+  void* data = nullptr;
+  long long row = 0, element = 0;
+};
+
+struct RowNumbers {
+  long long rows = 1, count = 0;  // elements of a row
+  int group_levels = 0;           // 2^group_levels threads have a row, where a warp has several
+  int padding = 0;
+};
+
+}  // namespace tessera::cuda

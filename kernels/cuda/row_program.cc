@@ -1,0 +1,475 @@
+#include "kernels/cuda/row_program.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include "kernels/cuda/program_text.h"
+#include "kernels/cuda/steps.h"
+#include "kernels/joined_kernels.h"
+#include "schemas/ops/gpu_kernels.h"
+#include "schemas/ops/scalar_ops.h"
+
+namespace tessera::cuda {
+namespace {
+
+// ---- a call's walk
+
+// The extents of all that a call reads, and the strides of its operands (the output is the last) in them.
+struct Walk {
+  const KernelCall* call = nullptr;
+  const Expression* map = nullptr;  // null: a reduction of an input as it is
+  const ReduceLocalOp* reduction = nullptr;
+  Shape extents;
+  std::vector<Strides> strides;
+};
+
+bool IsReal(DType dtype) { return IsImplemented(dtype) && Kind(dtype) != DTypeKind::kComplex; }
+
+// Whether the expression is one that LaunchKernel takes of these inputs, of real numbers alone.
+bool Fits(const Expression& expression, const KernelCall& call) {
+  const bool is_valid =
+      ValidateExpression(expression, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()))
+          .ok() &&
+      HasGpuKernel(expression).ok();
+  return is_valid && std::all_of(expression.nodes.begin(), expression.nodes.end(), [&](const ExpressionNode& node) {
+           const auto number = static_cast<size_t>(node.a);
+           if (node.op == ScalarOp::kInput && call.inputs[number].dtype != node.dtype) return false;
+           if (node.op == ScalarOp::kIndex &&
+               (number >= call.output_extents.size() || call.output_box.size() != call.output_extents.size())) {
+             return false;
+           }
+           return IsReal(node.dtype);
+         });
+}
+
+// The extents of a reduction's inputs together; nothing where the output's don't follow from them.
+std::optional<Shape> ReducedExtents(const ReduceLocalOp& reduction, const KernelCall& call) {
+  const size_t rank = call.output_extents.size();
+  Shape extents(rank, 1);
+  for (const KernelInput& input : call.inputs) {
+    if (input.extents.size() > rank) return std::nullopt;
+    const size_t missing = rank - input.extents.size();
+    for (size_t d = missing; d < rank; ++d) {
+      if (input.extents[d - missing] != 1) extents[d] = input.extents[d - missing];
+    }
+  }
+  for (size_t d = 0; d < rank; ++d) {
+    const bool is_reduced = std::count(reduction.dims.begin(), reduction.dims.end(), static_cast<int64_t>(d)) > 0;
+    if (call.output_extents[d] != (is_reduced ? 1 : extents[d])) return std::nullopt;
+  }
+  return extents;
+}
+
+std::optional<Walk> WalkOf(const KernelCall& call) {
+  const bool fits = call.op != nullptr && call.store == KernelStore::kWrite && call.more_outputs.empty() &&
+                    call.output_strides.size() == call.output_extents.size() && IsReal(call.output_dtype) &&
+                    std::all_of(call.inputs.begin(), call.inputs.end(), [](const KernelInput& input) {
+                      return IsReal(input.dtype) && (input.is_zero || input.strides.size() == input.extents.size());
+                    });
+  if (!fits) return std::nullopt;
+  Walk walk = {.call = &call, .extents = call.output_extents, .strides = {}};
+  if (const auto* map = std::get_if<MapOp>(call.op)) {
+    walk.map = &map->expression;
+    if (!Fits(*walk.map, call) || walk.map->dtype() != call.output_dtype) return std::nullopt;
+  } else if (const auto* reduction = std::get_if<ReduceLocalOp>(call.op)) {
+    const bool is_known = reduction->op == ReduceOp::kSum || reduction->op == ReduceOp::kProduct ||
+                          reduction->op == ReduceOp::kMin || reduction->op == ReduceOp::kMax;
+    const int inputs = static_cast<int>(call.inputs.size()), scalars = static_cast<int>(call.scalars.size());
+    if (!is_known || !ValidateLocalOp(*reduction, inputs, scalars).ok()) return std::nullopt;
+    walk.reduction = reduction;
+    if (reduction->map.has_value()) walk.map = &*reduction->map;
+    if (walk.map != nullptr && !Fits(*walk.map, call)) return std::nullopt;
+    std::optional<Shape> extents = ReducedExtents(*reduction, call);
+    if (!extents.has_value()) return std::nullopt;
+    walk.extents = *std::move(extents);
+  } else {
+    return std::nullopt;
+  }
+  if (NumElements(walk.extents) == 0) return std::nullopt;
+  for (const KernelInput& input : call.inputs) {
+    absl::StatusOr<Strides> strides = BroadcastStridesOf("rows", input, walk.extents);
+    if (!strides.ok()) return std::nullopt;
+    walk.strides.push_back(*std::move(strides));
+  }
+  walk.strides.push_back(call.output_strides);
+  return walk;
+}
+
+// ---- where operands lie
+
+// The stride of dims [first, last) as one; 0 where none of them has more than one element.
+std::optional<int64_t> StrideOf(const Shape& extents, const Strides& strides, size_t first, size_t last) {
+  std::optional<int64_t> stride;
+  int64_t elements = 1;
+  for (size_t d = last; d-- > first;) {
+    if (extents[d] == 1) continue;
+    if (!stride.has_value()) stride = strides[d];
+    if (strides[d] != *stride * elements) return std::nullopt;
+    elements *= extents[d];
+  }
+  return stride.value_or(0);
+}
+
+struct Range {
+  int64_t first = 0, last = 0;  // addresses
+  bool IsApart(const Range& other) const { return last <= other.first || other.last <= first; }
+};
+Range RowRange(const RowPlaces& places, int64_t count) {
+  const int64_t shift = places.is_wide ? places.element * (count - 1) : 0;
+  const auto first = static_cast<int64_t>(places.address) + std::min<int64_t>(shift, 0) * places.element_bytes;
+  return {first, first + (std::abs(shift) + 1) * places.element_bytes};
+}
+Range WholeRange(const RowPlaces& places, int64_t rows, int64_t count) {
+  Range range = RowRange(places, count);
+  const int64_t shift = places.row * (rows - 1) * places.element_bytes;
+  range.first += std::min<int64_t>(shift, 0);
+  range.last += std::max<int64_t>(shift, 0);
+  return range;
+}
+
+bool AreApart(const RowPlaces& a, const RowPlaces& b, int64_t rows, int64_t count) {
+  if (WholeRange(a, rows, count).IsApart(WholeRange(b, rows, count))) return true;
+  // Rows may lie between rows.
+  const int64_t stride = a.row * a.element_bytes;
+  const Range of_a = RowRange(a, count), of_b = RowRange(b, count);
+  const int64_t span = std::max(of_a.last, of_b.last) - std::min(of_a.first, of_b.first);
+  return stride == b.row * b.element_bytes && span <= std::abs(stride) && of_a.IsApart(of_b);
+}
+bool AreSame(const RowPlaces& a, const RowPlaces& b) {
+  return a.address == b.address && a.row == b.row && a.element == b.element && a.element_bytes == b.element_bytes &&
+         a.is_wide == b.is_wide;
+}
+// Whether no two elements are one.
+bool IsSpread(const RowPlaces& places, int64_t rows, int64_t count) {
+  const int64_t row = std::abs(places.row), element = std::abs(places.element);
+  if (places.is_wide && element == 0) return false;
+  if (rows == 1) return true;
+  return row != 0 && (!places.is_wide || element * (count - 1) < row || row * (rows - 1) < element);
+}
+
+// ---- segments, and how threads have elements
+
+// A reduction's result is there when its segment has ended. A value of the row alone is computed between two loops.
+void AssignSegments(RowProgram& program) {
+  size_t segment = 0;
+  bool is_open = false;
+  for (RowStep& step : program.steps) {
+    const bool waits = std::any_of(step.inputs.begin(), step.inputs.end(), [&](size_t input) {
+      const RowValue& value = program.values[input];
+      return !value.is_wide && value.made_by.has_value() && program.steps[*value.made_by].segment == segment;
+    });
+    if (is_open && (waits || !step.walks_row)) ++segment;
+    step.segment = segment;
+    is_open = step.walks_row;
+    if (!is_open) ++segment;
+  }
+  program.segments = program.steps.empty() ? 0 : program.steps.back().segment + 1;
+  for (RowValue& value : program.values) value.first_segment = program.segments;
+  for (const RowStep& step : program.steps) {
+    const auto use = [&](size_t v) {
+      RowValue& value = program.values[v];
+      value.first_segment = std::min(value.first_segment, step.segment);
+      value.last_segment = step.segment;
+    };
+    std::for_each(step.inputs.begin(), step.inputs.end(), use);
+    use(step.output);
+  }
+}
+
+// Words of 32 bits of each of a thread's elements that stay in registers between two segments.
+int64_t WordsThatStay(const RowProgram& program) {
+  int64_t most = 1;
+  for (size_t s = 0; s < program.segments; ++s) {
+    int64_t words = 0;
+    for (const RowValue& value : program.values) {
+      const bool stays = value.is_wide && value.first_segment <= s && s < value.last_segment;
+      if (stays) words += std::max<int64_t>(1, SizeBytes(value.dtype) / 4);
+    }
+    most = std::max(most, words);
+  }
+  return most;
+}
+
+// Whether a node is many instructions, of which a thread has few copies then.
+bool IsLong(const ExpressionNode& node) {
+  switch (node.op) {
+    case ScalarOp::kInput:
+    case ScalarOp::kArgument:
+    case ScalarOp::kIndex:
+    case ScalarOp::kCast:
+    case ScalarOp::kNeg:
+    case ScalarOp::kSqrt:
+    case ScalarOp::kAdd:
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+    case ScalarOp::kMaximum:
+    case ScalarOp::kMinimum:
+    case ScalarOp::kWhere: return false;
+    case ScalarOp::kRandom:
+    case ScalarOp::kFloorDivide:
+    case ScalarOp::kRemainder:
+    case ScalarOp::kPow:
+    case ScalarOp::kAtan2:
+    case ScalarOp::kLogAddExp:
+    case ScalarOp::kNextAfter:
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
+    case ScalarOp::kTan:
+    case ScalarOp::kGcd: return true;
+    case ScalarOp::kDiv: return node.dtype != DType::kF32 && AccumulatedIn(node.dtype) != DType::kF32;
+    default: return node.dtype == DType::kF64;
+  }
+}
+bool HasLongNodes(const RowProgram& program) {
+  return std::any_of(program.steps.begin(), program.steps.end(), [](const RowStep& step) {
+    const auto* map = std::get_if<MapOp>(step.call->op);
+    const Expression* expression = map == nullptr ? nullptr : &map->expression;
+    if (const auto* reduction = std::get_if<ReduceLocalOp>(step.call->op); reduction != nullptr) {
+      expression = reduction->map.has_value() ? &*reduction->map : nullptr;
+    }
+    return expression != nullptr && std::any_of(expression->nodes.begin(), expression->nodes.end(), IsLong);
+  });
+}
+
+constexpr int64_t kWarpThreads = 32, kMaxThreads = 1024, kRegisters = 1 << 16, kMaxRegisters = 255;
+constexpr int64_t kOtherRegisters = 40;  // places, addresses, and a vector that is being loaded
+
+int CeilLog2(int64_t number) { return std::bit_width(static_cast<uint64_t>(number - 1)); }
+
+std::optional<RowCut> CutRows(const RowProgram& program) {
+  const int64_t blocks = (program.count + kReduceBlock - 1) / kReduceBlock, words = WordsThatStay(program);
+  const std::vector<int> counts = HasLongNodes(program) ? std::vector<int>{1, 2} : std::vector<int>{4, 8, 2, 1};
+  for (const int count : counts) {
+    const int64_t block_threads = kReduceLanes / count;
+    RowCut cut = {.count = count, .is_whole = program.count % count == 0};
+    cut.group_levels = CeilLog2(block_threads) + CeilLog2(blocks);
+    cut.by_block = cut.group_levels > CeilLog2(kWarpThreads);
+    if (cut.by_block) {
+      const int64_t threads = (blocks * block_threads + kWarpThreads - 1) / kWarpThreads * kWarpThreads;
+      if (threads > kMaxThreads) continue;
+      cut.group_levels = 0;
+      cut.threads = static_cast<uint32_t>(threads);
+      cut.max_threads = std::max<uint32_t>(128, std::bit_ceil(cut.threads));
+    }
+    const int64_t registers = kReduceBlock / block_threads * words + kOtherRegisters;
+    if (registers <= std::min(kMaxRegisters, kRegisters / cut.max_threads)) return cut;
+  }
+  return std::nullopt;
+}
+
+std::optional<RowCut> CutOf(const RowProgram& program) {
+  int64_t widest = 1;
+  for (const RowValue& value : program.values) {
+    if (value.is_wide) widest = std::max<int64_t>(widest, SizeBytes(value.dtype));
+  }
+  if (!program.is_flat) {
+    if (program.count < kMinRowElements || program.count * widest > kMaxRowBytes) return std::nullopt;
+    return CutRows(program);
+  }
+  RowCut cut = {.count = static_cast<int>(std::min<int64_t>(8, 16 / widest))};
+  cut.is_whole = program.count % cut.count == 0;
+  cut.threads = cut.max_threads = kThreads;
+  return cut;
+}
+
+// ---- the program
+
+// A program that calls are added to as long as they fit.
+class Builder {
+ public:
+  // With the leading `lead` dims as rows; none: flat.
+  explicit Builder(size_t lead) : lead_(lead) { program_.is_flat = lead == 0; }
+
+  // Whether the call is part of the program now; where not, the builder is of no use any more.
+  bool Add(const Walk& walk) {
+    if (!TakeExtents(walk)) return false;
+    RowStep step = {.call = walk.call, .walks_row = WalksRow(walk)};
+    const size_t known_before = known_.size();
+    bool shares = program_.steps.empty();
+    for (size_t i = 0; i < walk.call->inputs.size(); ++i) {
+      if (!TakeInput(walk, i, known_before, step, shares)) return false;
+    }
+    if (!TakeIndexes(walk, step) || !TakeOutput(walk, known_before, step, shares) || !shares) return false;
+    program_.steps.push_back(std::move(step));
+    AssignSegments(program_);
+    if (program_.count == 0) return true;
+    const std::optional<RowCut> cut = CutOf(program_);
+    if (cut.has_value()) program_.cut = *cut;
+    return cut.has_value();
+  }
+
+  // Of how many calls the program is; 0 where these are none.
+  size_t size() const { return program_.count == 0 ? 0 : program_.steps.size(); }
+  // Leaves out what nobody else reads.
+  RowProgram Finish() && {
+    for (const RowStep& step : program_.steps) {
+      RowValue& value = program_.values[step.output];
+      if (step.call->output_readers > 0 && value.readers == step.call->output_readers) value.stored.reset();
+    }
+    return std::move(program_);
+  }
+
+ private:
+  // The places that the program knows, what is there now, and whether the program has written it.
+  struct Known {
+    size_t places = 0, value = 0;
+    bool is_written = false;
+  };
+
+  int64_t RowElements(const Walk& walk) const { return NumElements(absl::MakeConstSpan(walk.extents).subspan(lead_)); }
+  bool WalksRow(const Walk& walk) const { return RowElements(walk) > 1; }
+
+  bool TakeExtents(const Walk& walk) {
+    if (walk.extents.size() < lead_) return false;
+    const int64_t rows = NumElements(absl::MakeConstSpan(walk.extents).subspan(0, lead_)), count = RowElements(walk);
+    if (program_.steps.empty()) program_.rows = rows;
+    if (rows != program_.rows || (!program_.is_flat && rows < 2)) return false;
+    if (program_.is_flat && (walk.reduction != nullptr || count == 1)) return false;
+    if (count > 1 && program_.count == 0) program_.count = count;
+    if (count > 1 && program_.count != count) return false;
+    if (walk.reduction == nullptr) return true;
+    // All of a row, and nothing of the rows.
+    for (size_t d = 0; d < walk.extents.size(); ++d) {
+      const auto& dims = walk.reduction->dims;
+      const bool is_reduced = std::count(dims.begin(), dims.end(), static_cast<int64_t>(d)) > 0;
+      if (is_reduced ? d < lead_ : (d >= lead_ && walk.extents[d] != 1)) return false;
+    }
+    return count > 1;
+  }
+
+  std::optional<RowPlaces> PlacesOf(const Walk& walk, size_t operand) const {
+    const bool is_output = operand == walk.call->inputs.size();
+    const Strides& strides = walk.strides[operand];
+    const std::optional<int64_t> row = StrideOf(walk.extents, strides, 0, lead_);
+    const bool is_one = is_output && walk.reduction != nullptr;
+    const std::optional<int64_t> element =
+        is_one ? std::optional<int64_t>(0) : StrideOf(walk.extents, strides, lead_, walk.extents.size());
+    if (!row.has_value() || !element.has_value()) return std::nullopt;
+    const void* data = is_output ? walk.call->output : walk.call->inputs[operand].data;
+    const DType dtype = is_output ? walk.call->output_dtype : walk.call->inputs[operand].dtype;
+    return RowPlaces{.address = AddressOf(data),
+                     .row = *row,
+                     .element = *element,
+                     .element_bytes = SizeBytes(dtype),
+                     .is_wide = is_output ? WalksRow(walk) && !is_one : *element != 0};
+  }
+
+  // Memory of rows: not what is one for all of them.
+  bool IsOfRows(const RowPlaces& places) const { return places.is_wide || places.row != 0; }
+
+  bool TakeInput(const Walk& walk, size_t i, size_t known_before, RowStep& step, bool& shares) {
+    const KernelInput& input = walk.call->inputs[i];
+    if (input.is_zero) {
+      program_.values.push_back({.dtype = input.dtype, .readers = 1});
+      step.inputs.push_back(program_.values.size() - 1);
+      return true;
+    }
+    const std::optional<RowPlaces> places = PlacesOf(walk, i);
+    if (!places.has_value()) return false;
+    std::optional<size_t> same;
+    for (size_t k = 0; k < known_.size(); ++k) {
+      const RowPlaces& other = program_.places[known_[k].places];
+      if (AreSame(*places, other) && program_.values[known_[k].value].dtype == input.dtype) {
+        same = k;
+      } else if (known_[k].is_written && !AreApart(*places, other, program_.rows, CountOf())) {
+        return false;
+      }
+    }
+    if (same.has_value() && *same < known_before && IsOfRows(*places)) shares = true;
+    if (!same.has_value()) {
+      program_.places.push_back(*places);
+      program_.values.push_back({.dtype = input.dtype, .is_wide = places->is_wide, .read = program_.places.size() - 1});
+      known_.push_back({program_.places.size() - 1, program_.values.size() - 1, false});
+      same = known_.size() - 1;
+    }
+    const size_t value = known_[*same].value;
+    ++program_.values[value].readers;
+    step.inputs.push_back(value);
+    return true;
+  }
+
+  bool TakeIndexes(const Walk& walk, RowStep& step) const {
+    if (walk.map == nullptr) return true;
+    for (const int32_t dim : IndexedDims(*walk.map)) {
+      const auto d = static_cast<size_t>(dim);
+      const bool is_row = d < lead_;
+      const size_t first = is_row ? 0 : lead_, last = is_row ? lead_ : walk.extents.size();
+      for (size_t other = first; other < last; ++other) {
+        if (other != d && walk.extents[other] != 1) return false;
+      }
+      step.indexes.push_back({dim, is_row, walk.call->output_box[d].start});
+    }
+    return true;
+  }
+
+  bool TakeOutput(const Walk& walk, size_t known_before, RowStep& step, bool& shares) {
+    const std::optional<RowPlaces> places = PlacesOf(walk, walk.call->inputs.size());
+    if (!places.has_value() || !IsSpread(*places, program_.rows, CountOf())) return false;
+    std::optional<size_t> same;
+    for (size_t k = 0; k < known_.size(); ++k) {
+      const RowPlaces& other = program_.places[known_[k].places];
+      if (AreSame(*places, other)) {
+        // Two kinds of elements that were read of it would be two.
+        if (same.has_value()) return false;
+        same = k;
+      } else if (!AreApart(*places, other, program_.rows, CountOf())) {
+        return false;
+      }
+    }
+    if (same.has_value() && *same < known_before) shares = true;
+    if (!same.has_value()) {
+      program_.places.push_back(*places);
+      known_.push_back({program_.places.size() - 1, 0, false});
+      same = known_.size() - 1;
+    }
+    Known& known = known_[*same];
+    if (known.is_written) program_.values[known.value].stored.reset();
+    program_.values.push_back({.dtype = walk.call->output_dtype,
+                               .is_wide = places->is_wide,
+                               .made_by = program_.steps.size(),
+                               .stored = known.places});
+    known.value = step.output = program_.values.size() - 1;
+    known.is_written = true;
+    return true;
+  }
+
+  int64_t CountOf() const { return std::max<int64_t>(1, program_.count); }
+
+  size_t lead_;
+  RowProgram program_;
+  std::vector<Known> known_;
+};
+
+}  // namespace
+
+std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls) {
+  std::vector<Walk> walks;
+  for (const KernelCall* call : calls.subspan(0, std::min(calls.size(), kMaxJoinedKernels))) {
+    std::optional<Walk> walk = WalkOf(*call);
+    if (!walk.has_value()) break;
+    walks.push_back(*std::move(walk));
+  }
+  if (walks.size() < 2) return std::nullopt;
+  std::optional<Builder> best;
+  // Flat first, then with the shortest rows.
+  for (size_t turn = 0; turn <= walks[0].extents.size(); ++turn) {
+    const size_t lead = turn == 0 ? 0 : walks[0].extents.size() + 1 - turn;
+    Builder builder(lead);
+    size_t fit = 0;
+    while (fit < walks.size() && builder.Add(walks[fit])) ++fit;
+    if (fit < 2 || (best.has_value() && fit <= best->size())) continue;
+    if (fit < walks.size()) {
+      builder = Builder(lead);
+      for (size_t w = 0; w < fit; ++w) builder.Add(walks[w]);
+    }
+    if (builder.size() > 0) best.emplace(std::move(builder));
+    if (fit == walks.size() && best.has_value()) break;
+  }
+  if (!best.has_value()) return std::nullopt;
+  return std::move(*best).Finish();
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,340 @@
+// Which calls are one row program, how threads have its elements, and the text of one.
+
+#include "kernels/cuda/row_program.h"
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/row_source.h"
+#include "schemas/ops/expression.h"
+#include "schemas/ops/local_op.h"
+#include "schemas/types/shape.h"
+
+namespace tessera::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kRows = 1000, kCount = 1024;
+
+// An operand of f32; places are 2^30 bytes apart.
+KernelInput At(uint64_t place, Shape extents, DType dtype = DType::kF32) {
+  return {.data = reinterpret_cast<const void*>((place + 1) << 30),
+          .dtype = dtype,
+          .extents = extents,
+          .strides = RowMajorStrides(extents)};
+}
+KernelInput Whole(uint64_t place, DType dtype = DType::kF32) { return At(place, {kRows, kCount}, dtype); }
+KernelInput One(uint64_t place, DType dtype = DType::kF32) { return At(place, {kRows, 1}, dtype); }
+
+struct Calls {
+  void Add(LocalOp op, std::vector<KernelInput> inputs, const KernelInput& output, int readers = 0) {
+    ops.push_back(std::move(op));
+    operands.push_back(std::move(inputs));
+    calls.push_back({.op = &ops.back(),
+                     .inputs = operands.back(),
+                     .output = const_cast<void*>(output.data),
+                     .output_dtype = output.dtype,
+                     .output_extents = output.extents,
+                     .output_strides = output.strides,
+                     .output_readers = readers});
+  }
+  void Map(const std::string& text, std::vector<KernelInput> inputs, const KernelInput& output, int readers = 0) {
+    Add(MapOp{*ParseExpression(text)}, std::move(inputs), output, readers);
+  }
+  void Reduce(ReduceOp op, std::vector<KernelInput> inputs, const KernelInput& output, int readers = 0) {
+    Add(ReduceLocalOp{op, {1}}, std::move(inputs), output, readers);
+  }
+  std::optional<RowProgram> Make() const {
+    std::vector<const KernelCall*> list;
+    for (const KernelCall& call : calls) list.push_back(&call);
+    return MakeRowProgram(list);
+  }
+  // Of how many calls the program is that begins with the first one.
+  size_t Count() const {
+    const std::optional<RowProgram> program = Make();
+    return program.has_value() ? program->steps.size() : 1;
+  }
+  std::deque<LocalOp> ops;
+  std::deque<std::vector<KernelInput>> operands;
+  std::deque<KernelCall> calls;
+};
+
+constexpr char kSub[] = "sub:f32(in0:f32, in1:f32)", kMul[] = "mul:f32(in0:f32, in0:f32)";
+
+// x at 0, e at 2 and the result at 4.
+Calls Softmax(const std::function<KernelInput(uint64_t)>& whole, const std::function<KernelInput(uint64_t)>& one) {
+  Calls calls;
+  calls.Reduce(ReduceOp::kMax, {whole(0)}, one(1), 1);
+  calls.Map("exp:f32(sub:f32(in0:f32, in1:f32))", {whole(0), one(1)}, whole(2), 2);
+  calls.Reduce(ReduceOp::kSum, {whole(2)}, one(3), 1);
+  calls.Map("div:f32(in0:f32, in1:f32)", {whole(2), one(3)}, whole(4));
+  return calls;
+}
+Calls SoftmaxOf(int64_t rows, int64_t count) {
+  return Softmax(
+      [=](uint64_t place) {
+        return At(place, {rows, count});
+      },
+      [=](uint64_t place) {
+        return At(place, {rows, 1});
+      });
+}
+
+TEST(RowProgram, ASoftmaxReadsItsOperandAndWritesItsResultAlone) {
+  const std::optional<RowProgram> program = SoftmaxOf(kRows, kCount).Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_EQ(program->steps.size(), 4u);
+  EXPECT_EQ(program->rows, kRows);
+  EXPECT_EQ(program->count, kCount);
+  int read = 0, stored = 0;
+  for (const RowValue& value : program->values) {
+    read += value.read.has_value() ? 1 : 0;
+    stored += value.stored.has_value() ? 1 : 0;
+  }
+  EXPECT_EQ(read, 1);
+  EXPECT_EQ(stored, 1);
+  EXPECT_EQ(program->segments, 3u) << "up to each reduction, and the rest";
+}
+
+TEST(RowProgram, WhatOthersMayReadIsWritten) {
+  Calls calls = SoftmaxOf(kRows, kCount);
+  calls.calls[1].output_readers = 3;  // one that isn't here
+  calls.calls[2].output_readers = 0;
+  const std::optional<RowProgram> program = calls.Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_FALSE(program->values[program->steps[0].output].stored.has_value());
+  EXPECT_TRUE(program->values[program->steps[1].output].stored.has_value());
+  EXPECT_TRUE(program->values[program->steps[2].output].stored.has_value());
+}
+
+TEST(RowProgram, ThreadsOfAWarpOrABlockHaveARow) {
+  struct Case {
+    int64_t count;
+    bool by_block;
+    int elements;  // side by side
+    int group_levels;
+    uint32_t threads;
+  };
+  for (const Case& c : {Case{64, false, 4, 2, 128},
+                        {128, false, 4, 2, 128},
+                        {129, false, 4, 3, 128},
+                        {1024, false, 4, 5, 128},
+                        {1025, true, 4, 0, 64},
+                        {4096, true, 4, 0, 128},
+                        {5000, true, 4, 0, 160},
+                        {16384, true, 4, 0, 512}}) {
+    const std::optional<RowProgram> program = SoftmaxOf(kRows, c.count).Make();
+    ASSERT_TRUE(program.has_value()) << c.count;
+    EXPECT_EQ(program->cut.by_block, c.by_block) << c.count;
+    EXPECT_EQ(program->cut.count, c.elements) << c.count;
+    EXPECT_EQ(program->cut.group_levels, c.group_levels) << c.count;
+    EXPECT_EQ(program->cut.threads, c.threads) << c.count;
+    EXPECT_GE(program->cut.max_threads, c.threads) << c.count;
+    EXPECT_EQ(program->cut.is_whole, c.count % 4 == 0) << c.count;
+  }
+  EXPECT_EQ(SoftmaxOf(kRows, kMinRowElements - 1).Count(), 1u);
+  EXPECT_EQ(SoftmaxOf(kRows, kMaxRowBytes / 4 + 1).Count(), 1u);
+  EXPECT_EQ(SoftmaxOf(1, kCount).Count(), 1u) << "one row";
+}
+
+// A thread's registers are those that wait for a reduction.
+TEST(RowProgram, ManyValuesThatStayHaveFewerElementsAThread) {
+  Calls calls;
+  constexpr int64_t kLong = 8192;
+  const auto whole = [](uint64_t place) { return At(place, {kRows, kLong}); };
+  for (uint64_t i = 0; i < 4; ++i) calls.Map(kSub, {whole(i), whole(i + 1)}, whole(10 + i));
+  calls.Reduce(ReduceOp::kSum, {whole(10)}, At(20, {kRows, 1}));
+  for (uint64_t i = 0; i < 3; ++i) calls.Map(kSub, {whole(11 + i), At(20, {kRows, 1})}, whole(30 + i));
+  const std::optional<RowProgram> program = calls.Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_EQ(program->steps.size(), 8u);
+  EXPECT_EQ(program->cut.count, 4);
+  EXPECT_EQ(program->cut.threads, 256u);
+  Calls of_powers;
+  of_powers.Map("pow:f32(in0:f32, in1:f32)", {whole(0), whole(1)}, whole(2));
+  of_powers.Reduce(ReduceOp::kSum, {whole(2)}, At(20, {kRows, 1}));
+  ASSERT_TRUE(of_powers.Make().has_value());
+  EXPECT_EQ(of_powers.Make()->cut.count, 1) << "a power is many instructions";
+}
+
+TEST(RowProgram, MapsAloneGoElementByElement) {
+  Calls calls;
+  calls.Map(kMul, {Whole(0)}, Whole(1));
+  calls.Map(kSub, {Whole(1), At(9, {})}, Whole(0));
+  const std::optional<RowProgram> program = calls.Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_TRUE(program->is_flat);
+  EXPECT_EQ(program->count, kRows * kCount);
+  EXPECT_EQ(program->cut.count, 4);
+  // With a bias by column they have rows.
+  calls.Map("add:f32(in0:f32, in1:f32)", {Whole(1), At(5, {kCount})}, Whole(2));
+  const std::optional<RowProgram> of_rows = calls.Make();
+  ASSERT_TRUE(of_rows.has_value());
+  EXPECT_FALSE(of_rows->is_flat);
+  EXPECT_EQ(of_rows->steps.size(), 3u);
+}
+
+TEST(RowProgram, OthersAreLeftToThemselves) {
+  struct Case {
+    const char* what;
+    std::function<void(Calls&)> second;  // behind a map of place 0 to place 1
+    size_t count = 1;
+  };
+  const auto shifted = [](const KernelInput& operand, int64_t elements) {
+    KernelInput other = operand;
+    other.data = static_cast<const std::byte*>(other.data) + elements * 4;
+    return other;
+  };
+  const std::vector<Case> cases = {
+      {"the same elements", [](Calls& c) { c.Map(kMul, {Whole(1)}, Whole(2)); }, 2},
+      {"written again", [](Calls& c) { c.Map(kMul, {Whole(0)}, Whole(1)); }, 2},
+      {"over what was read", [](Calls& c) { c.Map(kMul, {Whole(1)}, Whole(0)); }, 2},
+      {"its rows' sums", [](Calls& c) { c.Reduce(ReduceOp::kSum, {Whole(1)}, One(2)); }, 2},
+      {"shares nothing", [](Calls& c) { c.Map(kMul, {Whole(3)}, Whole(4)); }},
+      {"shares one number",
+       [](Calls& c) {
+         c.Map(kSub, {Whole(3), At(8, {})}, Whole(4));
+       }},
+      {"reads the result, shifted", [&](Calls& c) { c.Map(kMul, {shifted(Whole(1), 1)}, Whole(2)); }},
+      {"reads the result by columns",
+       [](Calls& c) {
+         KernelInput turned = Whole(1);
+         turned.strides = {1, kRows};
+         c.Map(kSub, {turned, Whole(0)}, Whole(2));
+       }},
+      {"reads an element of the result",
+       [&](Calls& c) {
+         c.Map(kSub, {Whole(0), shifted(At(1, {}), 7)}, Whole(2));
+       }},
+      {"reads a row of the result",
+       [](Calls& c) {
+         c.Map(kSub, {Whole(0), At(1, {kCount})}, Whole(2));
+       }},
+      {"writes into the result, shifted", [&](Calls& c) { c.Map(kMul, {Whole(0)}, shifted(Whole(1), 3)); }},
+      {"writes into what was read, shifted", [&](Calls& c) { c.Map(kMul, {Whole(1)}, shifted(Whole(0), 3)); }},
+      {"writes over itself, shifted",
+       [&](Calls& c) {
+         c.Map(kSub, {Whole(1), shifted(Whole(2), 2)}, Whole(2));
+       }},
+      {"as other numbers", [](Calls& c) { c.Map("cast:f32(in0:i32)", {Whole(1, DType::kI32)}, Whole(2)); }},
+      {"sums of columns",
+       [](Calls& c) {
+         c.Add(ReduceLocalOp{ReduceOp::kSum, {0}}, {Whole(1)}, At(2, {1, kCount}));
+       }},
+      {"sums of all",
+       [](Calls& c) {
+         c.Add(ReduceLocalOp{ReduceOp::kSum, {0, 1}}, {Whole(1)}, At(2, {1, 1}));
+       }},
+      {"complex numbers", [](Calls& c) { c.Map("cast:c64(in0:f32)", {Whole(1)}, Whole(2, DType::kC64)); }},
+      {"another op", [](Calls& c) { c.Add(FillOp{}, {}, Whole(1)); }},
+      {"an expression of another dtype", [](Calls& c) { c.Map(kMul, {Whole(1)}, Whole(2, DType::kF16)); }},
+      {"an output all of whose rows are one",
+       [](Calls& c) {
+         KernelInput row = Whole(2);
+         row.strides = {0, 1};
+         c.Map(kMul, {Whole(1)}, row);
+       }},
+  };
+  for (const Case& c : cases) {
+    Calls calls;
+    calls.Map(kSub, {Whole(0), At(8, {})}, Whole(1));
+    c.second(calls);
+    EXPECT_EQ(calls.Count(), c.count) << c.what;
+  }
+}
+
+TEST(RowProgram, AsManyCallsAsThereMayBe) {
+  Calls calls;
+  for (uint64_t i = 0; i < 12; ++i) calls.Map(kMul, {Whole(i)}, Whole(i + 1));
+  EXPECT_EQ(calls.Count(), 8u);
+}
+
+TEST(RowProgram, OneValueOfARowThatIsWrittenIsReadByAllBefore) {
+  Calls calls;
+  calls.Reduce(ReduceOp::kSum, {Whole(0)}, One(2));
+  calls.Map("add:f32(in0:f32, in1:f32)", {One(3), One(2)}, One(3));
+  calls.Map(kSub, {Whole(0), One(3)}, Whole(1));
+  const std::optional<RowProgram> program = calls.Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_EQ(program->steps.size(), 3u);
+  const absl::StatusOr<Launch> launch = RowLaunches().LaunchOf(*program);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_THAT(launch->program->source, HasSubstr("at.Sync();"));
+  const absl::StatusOr<Launch> softmax = RowLaunches().LaunchOf(*SoftmaxOf(kRows, kCount).Make());
+  ASSERT_TRUE(softmax.ok()) << softmax.status();
+  EXPECT_THAT(softmax->program->source, Not(HasSubstr("at.Sync();")));
+}
+
+// Rows of as many threads have the same text, whatever their length.
+TEST(RowProgram, TheTextOfASoftmax) {
+  const absl::StatusOr<Launch> launch = RowLaunches().LaunchOf(*SoftmaxOf(kRows, 4096).Make());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  const std::string text = R"(#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/math.cuh"
+namespace tessera::cuda {
+struct alignas(16) Parameters {
+  RowNumbers numbers;
+  RowOperand operands[2];
+};
+constexpr int kCount = 4;
+using Place = RowPlace<4, true, true>;
+__device__ inline float Step1(const Parameters& p, float a0, float a1) {
+    const float n0 = a0;
+    const float n1 = a1;
+    const float n2 = Subtract(n0, n1);
+    const float n3 = Exp(n2);
+    return n3;
+}
+__device__ inline float Step3(const Parameters& p, float a0, float a1) {
+    const float n0 = a0;
+    const float n1 = a1;
+    const float n2 = Divide(n0, n1);
+    return n2;
+}
+extern "C" __global__ void __launch_bounds__(128) )" +
+                           launch->entry + R"((const __grid_constant__ Parameters p) {
+  for (Place at(p.numbers); at.IsInside(p.numbers); at.Next()) {
+    float v0[Place::kRows][kCount];
+    float l0[kCount] = {};
+#pragma unroll
+    for (int r = 0; r < Place::kRows; ++r) {
+      at.Load<kByVector>(p.operands[0], r, v0[r]);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) at.Take<3>(r, i, Convert<float>(Convert<float>(v0[r][i])), l0[i]);
+    }
+    const float v1 = Convert<float>(at.Fold<3>(l0));
+    float v2[Place::kRows][kCount];
+    float l2[kCount] = {};
+#pragma unroll
+    for (int r = 0; r < Place::kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v2[r][i] = Step1(p, v0[r][i], v1);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) at.Take<0>(r, i, Convert<float>(Convert<float>(v2[r][i])), l2[i]);
+    }
+    const float v3 = Convert<float>(at.Fold<0>(l2));
+#pragma unroll
+    for (int r = 0; r < Place::kRows; ++r) {
+      float v4[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v4[i] = Step3(p, v2[r][i], v3);
+      at.Store<kByVector>(p.operands[1], r, v4);
+    }
+  }
+}
+}  // namespace tessera::cuda
+)";
+  EXPECT_EQ(launch->program->source, text);
+  EXPECT_EQ(RowLaunches().LaunchOf(*SoftmaxOf(7, 3588).Make())->program->source, text);
+}
+
+}  // namespace
+}  // namespace tessera::cuda
