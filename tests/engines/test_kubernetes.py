@@ -87,7 +87,7 @@ def test_the_programs_know_every_flag_that_the_manifests_give_them():
 
 def test_ports_and_services_agree():
     services = {one["metadata"]["name"]: one for path in FOLDER.rglob("*.yaml") for one in documents(path) if one.get("kind") == "Service"}
-    assert {port["port"] for port in services["tessera"]["spec"]["ports"]} == {7421, 7422}
+    assert {port["port"] for port in services["tessera"]["spec"]["ports"]} == {7421, 7422, 9464}
     assert services["tessera-workers"]["spec"]["clusterIP"] == "None"
     for path, container in containers():
         if "ports" in container:
