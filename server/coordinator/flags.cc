@@ -215,6 +215,10 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
   app.add_option(
       "--audit", options.audit_path,
       "database (SQLite) of who did what, and of what sessions used; FILE.jsonl has the first as JSON lines");
+  app.add_option("--audit-max-rows", options.audit_rows,
+                 "rows that each table of that database keeps: the oldest go (docs/operate.md)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
   app.add_option(
       "--listen-http", options.listen_http,
       "address where the page, /metrics, /healthz and /readyz are: of loopback, as 127.0.0.1:9464 (0: any free\n"

@@ -222,7 +222,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   KJ_DEFER(if (*opened != nullptr)(*opened)->RemoveSockets());
   if (*enroller != nullptr) (*enroller)->set_workers_port(listeners.workers_port());
   absl::StatusOr<std::unique_ptr<Audit>> audit = nullptr;
-  if (!options.audit_path.empty()) audit = Audit::Open(options.audit_path);
+  if (!options.audit_path.empty()) audit = Audit::Open(options.audit_path, {.rows = options.audit_rows});
   if (!audit.ok()) return Fail(audit.status());
   // An address or a certificate that is refused leaves a former journal as it is.
   auto core = MakeCore(options, state);
@@ -242,6 +242,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   std::fflush(stdout);
   manager.Ready(StrCat("serves ", listeners.addresses().front()));
   Upgrade upgrade(relaunch, options.state_folder, io.unixEventPort, io.provider->getTimer());
+  hub.UpgradeBy(upgrade);
   upgrade.TellServing(StrCat("version ", kServerVersion, ", epoch ", hub.epoch()));
   const Cause why = Run(options, manager, listeners, hub, enroller->get(), watcher, upgrade, io);
   http->reset();
@@ -252,7 +253,8 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   hub.CloseBook();
   hub.Stop();
   opened->reset();  // connections speak of the hub until they end
-  const bool has_finished = *audit == nullptr || (*audit)->Finish(kAuditPatience);
+  const bool has_read = hub.FinishReading(kAuditPatience);
+  const bool has_finished = *audit == nullptr || ((*audit)->Finish(kAuditPatience) && has_read);
   if (why == Cause::kUpgrade) return Fail(upgrade.Become(TokensText(options)));
   if (!has_finished) {
     SayFatal(StrCat("--audit ", options.audit_path, ": its disk answers nothing; its last entries are lost"));

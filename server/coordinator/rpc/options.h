@@ -38,6 +38,7 @@ struct CoordinatorOptions {
   bool keeps_digest = false;       // of the journal's effects
   std::string listen_http;         // "127.0.0.1:9464" or "tls://host:port": metrics and health; empty: none
   std::string audit_path;          // of the audit's database; empty: none is kept
+  int64_t audit_rows = 1'000'000;  // that each of its tables keeps; docs/limits.md: max_audit_rows
   double stop_timeout_s = 10;      // in which what was issued may end when the coordinator, or a worker, is to stop
   std::string inspected;           // a state folder that is to be described, and nothing else; empty: none
   std::string replay;              // of a journal that is to be replayed, and nothing else; empty: none
