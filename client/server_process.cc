@@ -68,7 +68,7 @@ std::vector<std::string> EnvironmentWithoutTokens() {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!absl::StartsWith(*entry, "TESSERA_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_JOIN_TOKEN=") &&
-        !absl::StartsWith(*entry, "TESSERA_ADMIN_TOKEN=")) {
+        !absl::StartsWith(*entry, "TESSERA_ADMIN_TOKEN=") && !absl::StartsWith(*entry, "TESSERA_VIEWER_TOKEN=")) {
       environment.push_back(*entry);
     }
   }

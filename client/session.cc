@@ -9,6 +9,7 @@
 #include "client/session_impl.h"
 #include "client/session_publications.h"
 #include "schemas/types/address.h"
+#include "schemas/types/book.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -243,6 +244,15 @@ absl::StatusOr<DrainStep> Session::DrainWorker(WorkerIndex worker, Losses losses
   return AskFor<DrainStep>(*impl_, "drain", [&](Connection& to, auto done) {
     to.DrainWorker(worker.value, losses == Losses::kTaken, std::move(done));
   });
+}
+
+absl::StatusOr<std::optional<BookPage>> Session::ReadBook(const BookQuery& query) const {
+  return AskFor<std::optional<BookPage>>(*impl_, "audit",
+                                         [&](Connection& to, auto done) { to.ReadBook(query, std::move(done)); });
+}
+absl::StatusOr<UpgradeState> Session::Upgrade(UpgradeStep step) const {
+  return AskFor<UpgradeState>(
+      *impl_, "upgrade", [&](Connection& to, auto done) { to.Upgrade(step == UpgradeStep::kBegin, std::move(done)); });
 }
 
 absl::Status Session::KillWorker(WorkerIndex worker, const std::string& reason) const {

@@ -44,6 +44,10 @@
 
 namespace tessera {
 
+struct BookPage;  // schemas/types/book.h, as the two behind it
+struct BookQuery;
+struct UpgradeState;
+
 struct ConnectOptions {
   std::string address{};  // "unix:/path" or "tls://host:port", with or without "#token=HEX" behind it
   std::string token{};    // beats the address's
@@ -106,6 +110,13 @@ class Session {
   // under way. A tensor on that worker alone makes it refuse, unless it may be lost.
   enum class Losses : uint8_t { kRefused, kTaken };
   absl::StatusOr<DrainStep> DrainWorker(WorkerIndex worker, Losses losses) const;
+  // A page of what the coordinator's audit has, for admins; nullopt: it is being read, ask the same again.
+  // FailedPrecondition where none is kept.
+  absl::StatusOr<std::optional<BookPage>> ReadBook(const BookQuery& query) const;
+  // The coordinator goes on as its program's newest version, for admins: begun once, and then asked for until the epoch
+  // is larger, or it is refused. FailedPrecondition where it has no state folder.
+  enum class UpgradeStep : uint8_t { kBegin, kLook };
+  absl::StatusOr<UpgradeState> Upgrade(UpgradeStep step) const;
   // Ends a worker: tensors without a copy elsewhere fail with the reason. PermissionDenied for who is no admin,
   // NotFound.
   absl::Status KillWorker(WorkerIndex worker, const std::string& reason) const;

@@ -1,7 +1,6 @@
-// tessera audit, tessera usage: the database that `tessera-coordinator --audit FILE` writes, read on its own host. The
-// coordinator isn't asked, and need not run.
+// tessera audit, tessera usage: the database that `tessera-coordinator --audit FILE` writes. An admin's token has the
+// coordinator read it; with --file it is read here, and no coordinator need run.
 
-#include <sqlite3.h>
 #include <time.h>
 
 #include <chrono>
@@ -10,19 +9,22 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
+#include "schemas/codec/book_file.h"
+#include "schemas/types/book.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kBusyMs = 5'000;
+constexpr std::chrono::milliseconds kPause{5};
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -57,65 +59,47 @@ std::string TimeText(int64_t time_ms) {
   return text;
 }
 
-// Rows of a query, with values bound in order.
-class Reader {
- public:
-  static absl::StatusOr<std::unique_ptr<Reader>> Open(const std::string& path) {
-    std::unique_ptr<Reader> reader(new Reader(path));
-    if (sqlite3_open_v2(path.c_str(), &reader->database_, SQLITE_OPEN_READONLY, nullptr) != SQLITE_OK) {
-      return reader->Failed();
-    }
-    sqlite3_busy_timeout(reader->database_, kBusyMs);
-    return reader;
-  }
-  ~Reader() { sqlite3_close(database_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  absl::Status ForEach(const std::string& sql, const std::vector<std::string>& texts, int64_t number,
-                       const std::function<void(sqlite3_stmt*)>& take) const {
-    sqlite3_stmt* statement = nullptr;
-    if (sqlite3_prepare_v2(database_, sql.c_str(), -1, &statement, nullptr) != SQLITE_OK) return Failed();
-    int at = 0;
-    sqlite3_bind_int64(statement, ++at, number);
-    for (const std::string& text : texts) {
-      sqlite3_bind_text(statement, ++at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
-    }
-    int result = SQLITE_ROW;
-    while ((result = sqlite3_step(statement)) == SQLITE_ROW) take(statement);
-    sqlite3_finalize(statement);
-    return result == SQLITE_DONE ? absl::OkStatus() : Failed();
-  }
-
- private:
-  explicit Reader(std::string path) : path_(std::move(path)) {}
-  absl::Status Failed() const {
-    return absl::UnavailableError(
-        StrCat("--file ", path_, ": ", database_ == nullptr ? "no memory" : sqlite3_errmsg(database_)));
-  }
-  const std::string path_;
-  sqlite3* database_ = nullptr;
-};
-
-std::string TextAt(sqlite3_stmt* row, int column) {
-  const auto* const text = static_cast<const char*>(sqlite3_column_blob(row, column));
-  return text == nullptr ? "" : std::string(text, static_cast<size_t>(sqlite3_column_bytes(row, column)));
-}
-
 struct BookOptions {
+  AddressOption address;
   std::string file, since = "1d", tenant, verb;
   bool by_session = false;
   bool json = false;
 };
 
 void AddBookOptions(CLI::App& command, BookOptions& options) {
-  command.add_option("--file", options.file, "the database of tessera-coordinator --audit")
-      ->envname("TESSERA_AUDIT")
-      ->required();
+  options.address.AddTo(command);
+  command
+      .add_option("--file", options.file,
+                  "the database of tessera-coordinator --audit, on this host, in place of a coordinator")
+      ->envname("TESSERA_AUDIT");
   command.add_option("--since", options.since, "90s, 15m, 2h, 7d ago, or a day or time of UTC: 2026-11-27T10:00:00")
       ->capture_default_str();
   command.add_option("--tenant", options.tenant, "of one tenant alone");
   command.add_flag("--json", options.json, "one JSON object a line on stdout");
+}
+
+absl::StatusOr<BookPage> AskForPage(const Session& session, const BookQuery& query) {
+  for (;;) {
+    TESSERA_ASSIGN_OR_RETURN(std::optional<BookPage> page, session.ReadBook(query));
+    if (page.has_value()) return *std::move(page);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// All pages, from the file or the coordinator.
+absl::Status ForEachPage(const BookOptions& options, BookQuery query,
+                         const std::function<void(const BookPage&)>& show) {
+  std::optional<Session> session;
+  if (options.file.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(session, options.address.Connect());
+  }
+  for (;;) {
+    TESSERA_ASSIGN_OR_RETURN(const BookPage page, session.has_value() ? AskForPage(*session, query)
+                                                                      : ReadBook(options.file, query, kBookOfOwnHost));
+    show(page);
+    if (!page.has_more) return absl::OkStatus();
+    query.after = page.next;
+  }
 }
 
 void PrintJson(const nlohmann::ordered_json& row) {
@@ -125,72 +109,68 @@ void PrintJson(const nlohmann::ordered_json& row) {
 
 absl::Status ShowAudit(const BookOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const int64_t since_ms, ParseSince(options.since));
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Reader> reader, Reader::Open(options.file));
-  std::string sql =
-      "SELECT time_ms, verb, tenant, token, session, object, decision, why FROM audit WHERE time_ms >= ?1";
-  std::vector<std::string> texts;
-  for (const auto& [column, value] : {std::pair("tenant", options.tenant), std::pair("verb", options.verb)}) {
-    if (value.empty()) continue;
-    texts.push_back(value);
-    StrAppend(&sql, " AND ", column, " = ?", texts.size() + 1);
-  }
-  sql += " ORDER BY time_ms, rowid";
   std::vector<std::vector<std::string>> rows = {
       {"TIME", "VERB", "DECISION", "TENANT", "TOKEN", "SESSION", "OBJECT", "WHY"}};
-  const absl::Status read = reader->ForEach(sql, texts, since_ms, [&](sqlite3_stmt* row) {
-    const std::string time = TimeText(sqlite3_column_int64(row, 0));
-    const auto session = static_cast<uint64_t>(sqlite3_column_int64(row, 4));
-    if (options.json) {
-      return PrintJson({{"ts", time},
-                        {"verb", TextAt(row, 1)},
-                        {"tenant", TextAt(row, 2)},
-                        {"token", TextAt(row, 3)},
-                        {"session", session},
-                        {"object", TextAt(row, 5)},
-                        {"decision", TextAt(row, 6)},
-                        {"why", TextAt(row, 7)}});
+  const auto show = [&](const BookPage& page) {
+    for (const AuditRow& row : page.audit) {
+      const std::string time = TimeText(row.time_ms);
+      if (options.json) {
+        PrintJson({{"ts", time},
+                   {"verb", row.verb},
+                   {"tenant", row.tenant},
+                   {"token", row.token},
+                   {"session", row.session},
+                   {"object", row.object},
+                   {"decision", row.decision},
+                   {"why", row.why}});
+        continue;
+      }
+      rows.push_back({time, row.verb, row.decision, row.tenant, row.token, row.session == 0 ? "-" : StrCat(row.session),
+                      row.object, row.why});
     }
-    rows.push_back({time, TextAt(row, 1), TextAt(row, 6), TextAt(row, 2), TextAt(row, 3),
-                    session == 0 ? "-" : StrCat(session), TextAt(row, 5), TextAt(row, 7)});
-  });
-  if (!options.json) std::printf("%s", ShowTable(rows).c_str());
+  };
+  const absl::Status read = ForEachPage(
+      options, {.table = BookTable::kAudit, .since_ms = since_ms, .tenant = options.tenant, .verb = options.verb},
+      show);
+  if (!options.json && (read.ok() || rows.size() > 1)) std::printf("%s", ShowTable(rows).c_str());
   return read;
 }
 
 absl::Status ShowUsage(const BookOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const int64_t since_ms, ParseSince(options.since));
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Reader> reader, Reader::Open(options.file));
-  std::vector<std::string> texts;
-  if (!options.tenant.empty()) texts.push_back(options.tenant);
-  const std::string sql = StrCat(
-      "SELECT tenant, session, MAX(name), SUM(device_ns), MAX(held_bytes), SUM(uploaded_bytes), SUM(downloaded_bytes),"
-      " SUM(refused) FROM usage WHERE time_ms >= ?1",
-      texts.empty() ? "" : " AND tenant = ?2", " GROUP BY tenant", options.by_session ? ", session" : "",
-      " ORDER BY SUM(device_ns) DESC, tenant");
   std::vector<std::vector<std::string>> rows = {{"TENANT"}};
   if (options.by_session) rows[0].insert(rows[0].end(), {"SESSION", "NAME"});
   rows[0].insert(rows[0].end(), {"DEVICE-SECONDS", "MOST/WORKER", "UPLOADED", "DOWNLOADED", "REFUSED"});
-  const absl::Status read = reader->ForEach(sql, texts, since_ms, [&](sqlite3_stmt* row) {
-    const double seconds = static_cast<double>(sqlite3_column_int64(row, 3)) * 1e-9;
-    if (options.json) {
-      nlohmann::ordered_json line = {{"tenant", TextAt(row, 0)}};
-      if (options.by_session) line["session"] = sqlite3_column_int64(row, 1);
-      if (options.by_session) line["name"] = TextAt(row, 2);
-      line["device_seconds"] = seconds;
-      line["most_bytes"] = sqlite3_column_int64(row, 4);
-      line["uploaded_bytes"] = sqlite3_column_int64(row, 5);
-      line["downloaded_bytes"] = sqlite3_column_int64(row, 6);
-      line["refused"] = sqlite3_column_int64(row, 7);
-      return PrintJson(line);
+  const auto show = [&](const BookPage& page) {
+    for (const UsageTotal& row : page.usage) {
+      const double seconds = static_cast<double>(row.device_ns) * 1e-9;
+      if (options.json) {
+        nlohmann::ordered_json line = {{"tenant", row.tenant}};
+        if (options.by_session) line["session"] = row.session;
+        if (options.by_session) line["name"] = row.name;
+        line["device_seconds"] = seconds;
+        line["most_bytes"] = row.most_bytes;
+        line["uploaded_bytes"] = row.uploaded_bytes;
+        line["downloaded_bytes"] = row.downloaded_bytes;
+        line["refused"] = row.refused;
+        PrintJson(line);
+        continue;
+      }
+      std::vector<std::string>& shown = rows.emplace_back();
+      shown.push_back(row.tenant);
+      if (options.by_session) shown.insert(shown.end(), {StrCat(row.session), row.name});
+      shown.push_back(absl::StrFormat("%.3f", seconds));
+      for (const int64_t bytes : {row.most_bytes, row.uploaded_bytes, row.downloaded_bytes}) {
+        shown.push_back(ShowBytes(bytes));
+      }
+      shown.push_back(StrCat(row.refused));
     }
-    std::vector<std::string>& shown = rows.emplace_back();
-    shown.push_back(TextAt(row, 0));
-    if (options.by_session) shown.insert(shown.end(), {StrCat(sqlite3_column_int64(row, 1)), TextAt(row, 2)});
-    shown.push_back(absl::StrFormat("%.3f", seconds));
-    for (const int column : {4, 5, 6}) shown.push_back(ShowBytes(sqlite3_column_int64(row, column)));
-    shown.push_back(StrCat(sqlite3_column_int64(row, 7)));
-  });
-  if (!options.json) std::printf("%s", ShowTable(rows).c_str());
+  };
+  const absl::Status read = ForEachPage(
+      options,
+      {.table = BookTable::kUsage, .since_ms = since_ms, .tenant = options.tenant, .by_session = options.by_session},
+      show);
+  if (!options.json && (read.ok() || rows.size() > 1)) std::printf("%s", ShowTable(rows).c_str());
   return read;
 }
 
@@ -199,22 +179,28 @@ int Run(const absl::Status& status) { return status.ok() ? 0 : Failed(status); }
 }  // namespace
 
 Command AddAuditCommand(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "audit", "Who connected, was refused, and did what to a pool: read from the coordinator's --audit FILE");
+  CLI::App* command = app.add_subcommand("audit",
+                                         "Who connected, was refused, and did what to a pool, as the coordinator's "
+                                         "--audit has it; needs the admin's token");
   auto options = std::make_shared<BookOptions>();
   AddBookOptions(*command, *options);
   command->add_option("--verb", options->verb, "of one kind alone: connect, join, limit, evict, close, drain, ...");
-  command->footer("Example:\n  tessera audit --file /var/lib/tessera/audit.db --since 2h --verb evict");
+  command->footer(
+      "Examples:\n  TESSERA_ADMIN_TOKEN=... tessera audit --since 2h --verb evict\n"
+      "  tessera audit --file /var/lib/tessera/audit.db");
   return {command, [options] { return Run(ShowAudit(*options)); }};
 }
 
 Command AddUsageCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "usage", "Device-seconds, bytes and refusals by tenant: read from the coordinator's --audit FILE");
+      "usage",
+      "Device-seconds, bytes and refusals by tenant, as the coordinator's --audit has them; needs the admin's token");
   auto options = std::make_shared<BookOptions>();
   AddBookOptions(*command, *options);
   command->add_flag("--sessions", options->by_session, "by session, too");
-  command->footer("Example:\n  tessera usage --file /var/lib/tessera/audit.db --since 7d --sessions");
+  command->footer(
+      "Examples:\n  TESSERA_ADMIN_TOKEN=... tessera usage --since 7d --sessions\n"
+      "  tessera usage --file /var/lib/tessera/audit.db");
   return {command, [options] { return Run(ShowUsage(*options)); }};
 }
 

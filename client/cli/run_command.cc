@@ -86,7 +86,7 @@ std::vector<std::string> OwnEnvironment() {
 
 // Whether a node of another host gets this variable.
 bool IsForNodes(const std::string& entry) {
-  if (absl::StartsWith(entry, "TESSERA_ADMIN_TOKEN=")) return false;
+  if (absl::StartsWith(entry, "TESSERA_ADMIN_TOKEN=") || absl::StartsWith(entry, "TESSERA_VIEWER_TOKEN=")) return false;
   for (const char* start : {"TESSERA_", "PYTHON", "PATH=", "LD_LIBRARY_PATH=", "VIRTUAL_ENV=", "OMP_NUM_THREADS="}) {
     if (absl::StartsWith(entry, start)) return true;
   }

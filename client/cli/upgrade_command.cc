@@ -15,6 +15,8 @@
 #include <thread>
 
 #include "client/cli/command.h"
+#include "schemas/types/book.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -25,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPause{10};
 
 struct UpgradeOptions {
+  AddressOption address;
   std::string state;
   double timeout_s = 60;
 };
@@ -63,7 +66,8 @@ absl::Status Await(const std::string& answer, pid_t pid, double timeout_s, std::
                                             is_there ? " is there: its log says why" : " is gone"));
 }
 
-int Upgrade(const UpgradeOptions& options) {
+// On the coordinator's host, by the user who has its folder.
+int UpgradeHere(const UpgradeOptions& options) {
   const absl::StatusOr<pid_t> pid = CoordinatorOf(options.state);
   if (!pid.ok()) return Failed(pid.status());
   const std::string answer = options.state + "/upgrade";
@@ -82,19 +86,48 @@ int Upgrade(const UpgradeOptions& options) {
   return 0;
 }
 
+// As an admin, from anywhere. The session waits while the coordinator becomes another program.
+absl::StatusOr<UpgradeState> UpgradeFromElsewhere(const UpgradeOptions& options) {
+  const Clock::time_point end = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
+  TESSERA_ASSIGN_OR_RETURN(const Session session, options.address.Connect());
+  TESSERA_ASSIGN_OR_RETURN(const UpgradeState begun, session.Upgrade(Session::UpgradeStep::kBegin));
+  while (Clock::now() < end) {
+    TESSERA_ASSIGN_OR_RETURN(UpgradeState state, session.Upgrade(Session::UpgradeStep::kLook));
+    if (state.epoch > begun.epoch) return state;
+    if (state.phase == UpgradeState::Phase::kRefused) {
+      return absl::FailedPreconditionError(StrCat("upgrade: the coordinator goes on as it was: ", state.why));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return absl::DeadlineExceededError(StrCat("upgrade: process ", begun.pid, " has not gone on as another program in ",
+                                            options.timeout_s, " s (--timeout): its log says why"));
+}
+
+int Upgrade(const UpgradeOptions& options) {
+  if (!options.state.empty()) return UpgradeHere(options);
+  const absl::StatusOr<UpgradeState> state = UpgradeFromElsewhere(options);
+  if (!state.ok()) return Failed(state.status());
+  std::printf("upgraded: version %s, epoch %llu, process %d\n", Printable(state->version).c_str(),
+              static_cast<unsigned long long>(state->epoch), state->pid);
+  return 0;
+}
+
 }  // namespace
 
 Command AddUpgradeCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "upgrade",
-      "Let a coordinator go on as its program's newest version, with all that it has; for the user who has its\n"
-      "state folder. Workers wait, and clients say \"reconnecting\"");
+      "Let a coordinator go on as its program's newest version, with all that it has; needs the admin's token, or\n"
+      "--state. Workers wait, and clients say \"reconnecting\"");
   auto options = std::make_shared<UpgradeOptions>();
-  command->add_option("--state", options->state, "its state folder, as of tessera up --state")->required();
+  options->address.AddTo(*command);
+  command->add_option("--state", options->state,
+                      "its state folder, as of tessera up --state, on its own host and for the user who has it, in "
+                      "place of\nan admin's token");
   command->add_option("--timeout", options->timeout_s, "seconds in which it is to serve again")
       ->check(CLI::Range(0.1, 86'400.0))
       ->capture_default_str();
-  command->footer("Example:\n  tessera upgrade --state /var/lib/tessera");
+  command->footer("Examples:\n  TESSERA_ADMIN_TOKEN=... tessera upgrade\n  tessera upgrade --state /var/lib/tessera");
   return {command, [options] { return Upgrade(*options); }};
 }
 

@@ -12,6 +12,8 @@
 #include "client/connection/connection_loop.h"
 #include "client/connection/encode.h"
 #include "client/wait.h"
+#include "schemas/book.capnp.h"
+#include "schemas/codec/book_codec.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/status_macros.h"
@@ -228,6 +230,30 @@ void Connection::DrainWorker(int32_t worker, bool lose, std::function<void(absl:
       request.setWorker(worker);
       request.setLose(lose);
       return request.send().then([done](auto&& response) { done(DecodeDrain(response.getDrain())); });
+    };
+    loop.Call(ask, done);
+  });
+}
+
+void Connection::ReadBook(const BookQuery& query, std::function<void(absl::StatusOr<std::optional<BookPage>>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [query, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [query, done](wire::Session::Client& own) {
+      auto request = own.castAs<wire::Administration>().readBookRequest();
+      EncodeBookQuery(query, request.initQuery());
+      return request.send().then([done](auto&& response) {
+        done(response.getIsRead() ? std::optional(DecodeBookPage(response.getPage())) : std::nullopt);
+      });
+    };
+    loop.Call(ask, done);
+  });
+}
+
+void Connection::Upgrade(bool begin, std::function<void(absl::StatusOr<UpgradeState>)> done) {
+  impl_->queue.Post(Order::kAfterRecords, [begin, done = std::move(done)](ConnectionLoop& loop) {
+    const auto ask = [begin, done](wire::Session::Client& own) {
+      auto request = own.castAs<wire::Administration>().upgradeRequest();
+      request.setBegin(begin);
+      return request.send().then([done](auto&& response) { done(DecodeUpgradeState(response.getState())); });
     };
     loop.Call(ask, done);
   });

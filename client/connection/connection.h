@@ -24,6 +24,7 @@
 #include "client/report.h"
 #include "schemas/codec/tls_files.h"
 #include "schemas/types/address.h"
+#include "schemas/types/book.h"
 #include "schemas/types/ids.h"
 
 namespace tessera {
@@ -138,6 +139,9 @@ class Connection {
                    std::function<void(absl::StatusOr<uint32_t>)> done);
   void CordonWorker(int32_t worker, bool cordoned, DoneCallback done);
   void DrainWorker(int32_t worker, bool lose, std::function<void(absl::StatusOr<DrainStep>)> done);
+  // As an admin may: a page of the coordinator's book; nullopt: it is being read, ask again. An upgrade in place.
+  void ReadBook(const BookQuery& query, std::function<void(absl::StatusOr<std::optional<BookPage>>)> done);
+  void Upgrade(bool begin, std::function<void(absl::StatusOr<UpgradeState>)> done);
   // A worker, as an admin may.
   void KillWorker(int32_t worker, const std::string& reason, DoneCallback done);
 

@@ -313,6 +313,7 @@ void StateMachine::AnswerRequest(OpEntry& op) {
       SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec()});
       return;
     }
+    if (ticket->second.status.ok()) ticket->second.status = status;
     CloseTicketOf(op.ticket, ticket->second);
   }
   if (op.request == 0) return;  // answered when it failed, or cancelled

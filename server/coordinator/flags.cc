@@ -33,6 +33,16 @@ absl::Status CheckUsage(const CoordinatorOptions& options) {
   if (is_shared && !options.admin_token.empty()) {
     return absl::InvalidArgumentError("TESSERA_ADMIN_TOKEN is another one's token, too");
   }
+  const std::string& viewer = options.viewer_token;
+  if (!viewer.empty() && (viewer == options.token || viewer == options.join_token || viewer == options.admin_token)) {
+    return absl::InvalidArgumentError("TESSERA_VIEWER_TOKEN is another one's token, too");
+  }
+  const bool has_readers = !viewer.empty() || !options.admin_token.empty() || !options.tenants_path.empty();
+  if (options.listen_http.starts_with("tls://") && !has_readers) {
+    return absl::InvalidArgumentError(
+        StrCat("--listen-http ", options.listen_http,
+               ": nobody could read it: it takes a viewer's token (TESSERA_VIEWER_TOKEN, or --tenants FILE)"));
+  }
   if (!options.state_folder.empty() && !options.journal_path.empty()) {
     return absl::InvalidArgumentError("--journal: the log of --state is one");
   }
@@ -77,10 +87,12 @@ void AddTokenOptions(CLI::App& app, ServerTokens& tokens, std::string& from) {
   app.add_option(
       "--tokens", from,
       "where the tokens are: a file of lines NAME=VALUE that its user alone may read, or fd:N, an inherited\n"
-      "descriptor; else TESSERA_TOKEN, TESSERA_JOIN_TOKEN and TESSERA_ADMIN_TOKEN of the environment");
+      "descriptor; else TESSERA_TOKEN, TESSERA_JOIN_TOKEN, TESSERA_ADMIN_TOKEN and TESSERA_VIEWER_TOKEN of the\n"
+      "environment");
   app.add_option("--token", tokens.client, "clients' token (better: --tokens)");
   app.add_option("--join-token", tokens.join, "workers' token (better: --tokens)");
   app.add_option("--admin-token", tokens.admin, "admins' token (better: --tokens); none: nobody is admin");
+  app.add_option("--viewer-token", tokens.viewer, "token for metrics and the page over TLS (better: --tokens)");
 }
 
 void AddSessionOptions(CLI::App& app, CoordinatorOptions& options) {
@@ -203,8 +215,14 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
   app.add_option(
       "--audit", options.audit_path,
       "database (SQLite) of who did what, and of what sessions used; FILE.jsonl has the first as JSON lines");
-  app.add_option("--listen-http", options.listen_http,
-                 "address of loopback where /metrics, /healthz and /readyz are, as 127.0.0.1:9464 (0: any free port)");
+  app.add_option("--audit-max-rows", options.audit_rows,
+                 "rows that each table of that database keeps: the oldest go (docs/operate.md)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option(
+      "--listen-http", options.listen_http,
+      "address where the page, /metrics, /healthz and /readyz are: of loopback, as 127.0.0.1:9464 (0: any free\n"
+      "port), or tls://host:port with --tls-cert and --tls-key, where viewers and admins show their token");
   app.add_option("--stop-timeout", options.stop_timeout_s,
                  "seconds in which what was issued may end, once SIGTERM has come; a second one ends at once")
       ->check(CLI::Range(0.0, 86'400.0))
@@ -232,7 +250,8 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
   absl::Status usage = TakeTokens(tokens_from, tokens);
-  std::tie(options.token, options.join_token, options.admin_token) = std::tie(tokens.client, tokens.join, tokens.admin);
+  std::tie(options.token, options.join_token, options.admin_token, options.viewer_token) =
+      std::tie(tokens.client, tokens.join, tokens.admin, tokens.viewer);
   usage.Update(CheckUsage(options));
   if (usage.ok() && !options.tenants_path.empty()) usage = ReadTenants(options.tenants_path).status();
   if (!usage.ok()) {

@@ -139,16 +139,18 @@ int Fail(const absl::Status& status) {
 
 absl::StatusOr<std::unique_ptr<HttpLoop>> StartHttp(const CoordinatorOptions& options, Hub& hub) {
   if (options.listen_http.empty()) return nullptr;
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<HttpLoop> http,
-                           HttpLoop::Start(options.listen_http, kj::getCurrentThreadExecutor(), [&hub]() {
-                             MetricsSnapshot snapshot = SnapshotOf(hub.machine());
-                             snapshot.uptime_s = hub.uptime_s();
-                             snapshot.loop_s = hub.loop_s();
-                             snapshot.dropped_audit = hub.dropped_audit();
-                             snapshot.version = kServerVersion;
-                             return snapshot;
-                           }));
-  std::printf("tessera-coordinator tells metrics and health on http://%s\n", http->address().c_str());
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<HttpLoop> http,
+      HttpLoop::Start({options.listen_http, options.tls}, kj::getCurrentThreadExecutor(), [&hub]() {
+        HttpSnapshot snapshot{SnapshotOf(hub.machine()), hub.tenants_edge().readers()};
+        snapshot.metrics.uptime_s = hub.uptime_s();
+        snapshot.metrics.loop_s = hub.loop_s();
+        snapshot.metrics.dropped_audit = hub.dropped_audit();
+        snapshot.metrics.version = kServerVersion;
+        return snapshot;
+      }));
+  const char* const scheme = options.listen_http.starts_with("tls://") ? "https" : "http";
+  std::printf("tessera-coordinator tells metrics and health on %s://%s\n", scheme, http->address().c_str());
   return http;
 }
 
@@ -176,6 +178,7 @@ Cause Run(const CoordinatorOptions& options, const ServerManager& manager, Liste
 std::string TokensText(const CoordinatorOptions& options) {
   std::string text = StrCat("TESSERA_TOKEN=", options.token, "\nTESSERA_JOIN_TOKEN=", options.join_token, "\n");
   if (!options.admin_token.empty()) StrAppend(&text, "TESSERA_ADMIN_TOKEN=", options.admin_token, "\n");
+  if (!options.viewer_token.empty()) StrAppend(&text, "TESSERA_VIEWER_TOKEN=", options.viewer_token, "\n");
   return text;
 }
 
@@ -219,7 +222,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   KJ_DEFER(if (*opened != nullptr)(*opened)->RemoveSockets());
   if (*enroller != nullptr) (*enroller)->set_workers_port(listeners.workers_port());
   absl::StatusOr<std::unique_ptr<Audit>> audit = nullptr;
-  if (!options.audit_path.empty()) audit = Audit::Open(options.audit_path);
+  if (!options.audit_path.empty()) audit = Audit::Open(options.audit_path, {.rows = options.audit_rows});
   if (!audit.ok()) return Fail(audit.status());
   // An address or a certificate that is refused leaves a former journal as it is.
   auto core = MakeCore(options, state);
@@ -239,6 +242,7 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   std::fflush(stdout);
   manager.Ready(StrCat("serves ", listeners.addresses().front()));
   Upgrade upgrade(relaunch, options.state_folder, io.unixEventPort, io.provider->getTimer());
+  hub.UpgradeBy(upgrade);
   upgrade.TellServing(StrCat("version ", kServerVersion, ", epoch ", hub.epoch()));
   const Cause why = Run(options, manager, listeners, hub, enroller->get(), watcher, upgrade, io);
   http->reset();
@@ -249,7 +253,8 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   hub.CloseBook();
   hub.Stop();
   opened->reset();  // connections speak of the hub until they end
-  const bool has_finished = *audit == nullptr || (*audit)->Finish(kAuditPatience);
+  const bool has_read = hub.FinishReading(kAuditPatience);
+  const bool has_finished = *audit == nullptr || ((*audit)->Finish(kAuditPatience) && has_read);
   if (why == Cause::kUpgrade) return Fail(upgrade.Become(TokensText(options)));
   if (!has_finished) {
     SayFatal(StrCat("--audit ", options.audit_path, ": its disk answers nothing; its last entries are lost"));

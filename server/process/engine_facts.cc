@@ -98,6 +98,25 @@ std::optional<double> NumberOf(const Variable& variable, const char* name) {
   return std::nullopt;
 }
 
+// "" or "*8+3": a host with eight workers, of which it is the one with the number 3.
+struct Place {
+  int workers = 1;
+  int number = 0;
+};
+absl::StatusOr<Place> ParsePlace(const std::string& source, const std::string& text) {
+  Place place;
+  if (text.empty()) return place;
+  const size_t plus = text.find('+');
+  if (text[0] == '*' && plus != std::string::npos && absl::SimpleAtoi(text.substr(1, plus - 1), &place.workers) &&
+      absl::SimpleAtoi(text.substr(plus + 1), &place.number) && place.number >= 0 && place.number < place.workers &&
+      place.workers <= kMaxIndex) {
+    return place;
+  }
+  return absl::InvalidArgumentError(StrCat("--index-from ", Printable(source, 80),
+                                           ": behind hostname-ordinal stands nothing, or *8+3 for number 3 of a host ",
+                                           "with 8 workers"));
+}
+
 }  // namespace
 
 std::string ReadVariable(const char* name) {
@@ -160,14 +179,17 @@ absl::StatusOr<int64_t> ReadMemory(std::string_view text, const EngineFacts& fac
 
 absl::StatusOr<int> IndexFrom(const std::string& source, const std::string& host, const Variable& variable) {
   int index = -1;
-  if (source == "hostname-ordinal") {
+  constexpr std::string_view kOrdinal = "hostname-ordinal";
+  if (source.compare(0, kOrdinal.size(), kOrdinal) == 0) {
+    TESSERA_ASSIGN_OR_RETURN(const Place place, ParsePlace(source, source.substr(kOrdinal.size())));
     const std::string name = host.substr(0, host.find('.'));
     const size_t dash = name.rfind('-');
     if (dash != std::string::npos && absl::SimpleAtoi(name.substr(dash + 1), &index) && index >= 0 &&
-        index < kMaxIndex) {
-      return index;
+        index < kMaxIndex / place.workers) {
+      return index * place.workers + place.number;
     }
-    return absl::InvalidArgumentError(StrCat("--index-from hostname-ordinal: the host's name ", Printable(host, 80),
+    return absl::InvalidArgumentError(StrCat("--index-from ", Printable(source, 80), ": the host's name ",
+                                             Printable(host, 80),
                                              " ends with no dash and number, as tessera-worker-3 does"));
   }
   const std::string value = variable(source.c_str());

@@ -38,7 +38,8 @@ EngineFacts FindEngineFacts(const std::string& root, const Variable& variable);
 // InvalidArgument: it is neither, or more than the limit, which the message names.
 absl::StatusOr<int64_t> ReadMemory(std::string_view text, const EngineFacts& facts, int workers);
 
-// A worker's number: that at the end of the host's name behind a dash, or in a variable. InvalidArgument where there is
+// A worker's number: that at the end of the host's name behind a dash, or in a variable. A host with several workers
+// has numbers that follow each other: "hostname-ordinal*8+3" of tessera-worker-2 is 19. InvalidArgument where there is
 // no such number.
 absl::StatusOr<int> IndexFrom(const std::string& source, const std::string& host, const Variable& variable);
 

@@ -23,12 +23,13 @@ constexpr std::string_view kDescriptor = "fd:";
 constexpr size_t kMaxTokensText = 64 << 10;  // docs/limits.md: max_tokens_text
 constexpr size_t kMaxShownPath = 200;
 
-using NamedTokens = std::array<std::pair<const char*, std::string*>, 3>;
+using NamedTokens = std::array<std::pair<const char*, std::string*>, 4>;
 
 NamedTokens NamesOf(ServerTokens& tokens) {
   return {{{"TESSERA_TOKEN", &tokens.client},
            {"TESSERA_JOIN_TOKEN", &tokens.join},
-           {"TESSERA_ADMIN_TOKEN", &tokens.admin}}};
+           {"TESSERA_ADMIN_TOKEN", &tokens.admin},
+           {"TESSERA_VIEWER_TOKEN", &tokens.viewer}}};
 }
 
 absl::Status Failed(std::string_view what, int error) {
@@ -82,7 +83,8 @@ absl::Status TakeLines(std::string_view what, std::string_view text, const Named
     }
     if (!is_known) {
       return absl::InvalidArgumentError(StrCat(what, ": line ", line, " is none of TESSERA_TOKEN=..., ",
-                                               "TESSERA_JOIN_TOKEN=... and TESSERA_ADMIN_TOKEN=..."));
+                                               "TESSERA_JOIN_TOKEN=..., TESSERA_ADMIN_TOKEN=... and ",
+                                               "TESSERA_VIEWER_TOKEN=..."));
     }
   }
   return absl::OkStatus();
@@ -118,7 +120,7 @@ absl::Status TakeTokens(const std::string& source, ServerTokens& tokens) {
 
 void HideTokenArguments(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
-    for (const char* flag : {"--token", "--join-token", "--admin-token"}) {
+    for (const char* flag : {"--token", "--join-token", "--admin-token", "--viewer-token"}) {
       const size_t length = std::strlen(flag);
       if (std::strncmp(argv[i], flag, length) != 0) continue;
       if (argv[i][length] == '=') Overwrite(argv[i] + length + 1);

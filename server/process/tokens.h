@@ -22,6 +22,7 @@ struct ServerTokens {
   std::string client;  // TESSERA_TOKEN
   std::string join;    // TESSERA_JOIN_TOKEN
   std::string admin;   // TESSERA_ADMIN_TOKEN
+  std::string viewer;  // TESSERA_VIEWER_TOKEN
 };
 
 // Fills those that are empty: from `source` ("": none; "fd:N": an inherited descriptor, which is read to its end and
@@ -31,7 +32,7 @@ struct ServerTokens {
 // it. Before any thread starts: it changes the environment.
 absl::Status TakeTokens(const std::string& source, ServerTokens& tokens);
 
-// Overwrites the values of --token, --join-token and --admin-token. After the command line was parsed.
+// Overwrites the values of --token, --join-token, --admin-token and --viewer-token. After the command line was parsed.
 void HideTokenArguments(int argc, char** argv);
 
 }  // namespace tessera

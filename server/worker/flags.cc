@@ -73,6 +73,12 @@ void AddFileOptions(CLI::App& app, WorkerOptions& options) {
   app.add_option("--spill-max", options.spill_bytes, "bytes that they may take there (default: 0.8 of what is free)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(int64_t{0}, kMaxArenaBytes));
+  app.add_option(
+         "--spill-memory", options.spill_memory_bytes,
+         "bytes of the host's memory that such tensors of a GPU take before they go to files; pinned, and kept\n"
+         "once they were used")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{0}, kMaxArenaBytes));
   app.add_option("--file-timeout", options.file_timeout_s,
                  "seconds in which a file system answers nothing, after which a load or save fails by name")
       ->check(CLI::Range(0.01, 86400.0))

@@ -65,7 +65,8 @@ void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens,
       app.add_option("--index", options.index, "wanted worker number; the next free one when not given")
           ->check(CLI::Range(-1, kMaxWorkers - 1));
   app.add_option("--index-from", options.index_from,
-                 "where the number is: a variable like SLURM_PROCID, or hostname-ordinal (3 of tessera-worker-3)")
+                 "where the number is: a variable like SLURM_PROCID, hostname-ordinal (3 of tessera-worker-3), or\n"
+                 "hostname-ordinal*8+I of the worker with number I of a host's eight")
       ->excludes(index);
 }
 

@@ -52,6 +52,7 @@
 #include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
+#include "server/worker/spill_memory.h"
 
 namespace tessera {
 namespace {
@@ -397,15 +398,29 @@ DecoderOptions Decoding(const WorkerOptions& options, mode_t users_umask) {
   return decoding;
 }
 
-// The folder of files for buffers, which the coordinator is told how much of it may use.
+// The host's memory and the folder of files for buffers. The coordinator is told how much of both it may use.
 absl::Status TakeSpill(WorkerOptions& options) {
-  if (options.spill.empty()) {
-    if (options.spill_bytes == 0) return absl::OkStatus();
+  if (options.spill.empty() && options.spill_bytes != 0) {
     return absl::InvalidArgumentError("--spill-max says how much may be in the folder of --spill, which is missing");
   }
+  const int64_t memory_bytes = options.spill_memory_bytes / kSpillPieceBytes * kSpillPieceBytes;
+  if (memory_bytes > 0 && options.host_files.memory == DeviceKind::kCpu) {
+    return absl::InvalidArgumentError(
+        "--spill-memory is for workers of GPUs: a worker of CPUs has its tensors in the host's memory; give it more by "
+        "--memory");
+  }
+  if (memory_bytes > 0 && options.spill.empty()) {
+    return absl::InvalidArgumentError(
+        "--spill-memory: --spill FOLDER is missing, where tensors go that find no place in that memory");
+  }
+  if (options.spill.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(options.host_files.spill, SpillFiles::Make(options.spill, options.spill_bytes));
-  options.spill_bytes = options.host_files.spill->bytes();
-  spdlog::info("tensors that nobody used lately may take {} bytes in {} (--spill)", options.spill_bytes, options.spill);
+  options.host_files.spill_memory_bytes = memory_bytes;
+  options.spill_bytes = options.host_files.spill->bytes() + memory_bytes;
+  spdlog::info(
+      "tensors that nobody used lately may take {} bytes of the host's memory (--spill-memory), then {} in {} "
+      "(--spill)",
+      memory_bytes, options.host_files.spill->bytes(), options.spill);
   return absl::OkStatus();
 }
 

@@ -58,8 +58,9 @@ struct WorkerOptions {
   int64_t decoder_memory_bytes = kDecoderMemoryBytes;
   bool may_decode_unconfined = false;
   double file_timeout_s = std::chrono::duration<double>(kFileTimeout).count();
-  std::string spill;        // the folder of buffers whose memory is wanted; empty: there is none
-  int64_t spill_bytes = 0;  // that they may have there; 0: most of what is free
+  std::string spill;               // the folder of buffers whose memory is wanted; empty: there is none
+  int64_t spill_bytes = 0;         // that they may have there; 0: most of what is free
+  int64_t spill_memory_bytes = 0;  // of the host, that they may have before
   HostFiles host_files;
   double message_stall_timeout_s = kMessageStallTimeoutMs / 1e3;
   double outlive_s = 0;  // without a coordinator

@@ -71,26 +71,48 @@ def containers():
                 yield path, container
 
 
+def commands_of(container):
+    """The container's command, and the one behind it that it runs."""
+    command = container["command"]
+    at = command.index("--") if "--" in command else len(command)
+    return [part for part in (command[:at], command[at + 1:]) if part]
+
+
 def test_the_programs_know_every_flag_that_the_manifests_give_them():
     seen = 0
     for path, container in containers():
         if "command" not in container:
             continue
-        name, *flags = container["command"]
-        program = BINARIES / f"server/{name.removeprefix('tessera-')}/{name}"
-        shown = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60).stdout
-        for flag in flags:
-            assert re.search(rf"{re.escape(flag.partition('=')[0])}\b", shown), f"{path}: {name} has no {flag}"
-            seen += 1
+        for name, *flags in commands_of(container):
+            program = [BINARIES / f"server/{name.removeprefix('tessera-')}/{name}"] if name != "tessera" else [BINARIES / "client/cli/tessera", flags.pop(0)]
+            shown = subprocess.run([*program, "--help"], capture_output=True, text=True, timeout=60).stdout
+            for flag in flags:
+                assert re.search(rf"{re.escape(flag.partition('=')[0])}\b", shown), f"{path}: {name} has no {flag}"
+                seen += 1
     assert seen > 20
+
+
+def test_the_workers_of_a_pod_have_numbers_and_ports_of_their_own():
+    seen = 0
+    for path, container in containers():
+        keep, *worker = commands_of(container) if "command" in container else [[]]
+        if keep[:2] != ["tessera", "keep"]:
+            continue
+        copies = int(keep[2].removeprefix("--copies="))
+        words = {flag.partition("=")[0]: flag.partition("=")[2] for flag in worker[0][1:]}
+        assert words["--workers-on-host"] == str(copies) and words["--index-from"] == f"hostname-ordinal*{copies}+{{}}", path
+        ports = [re.search(r":(\d+)$", words[flag].format(number))[1] for number in range(copies) for flag in ("--data-listen", "--message-listen")]
+        assert len(set(ports)) == 2 * copies and all(7440 <= int(port) <= 7459 for port in ports), (path, ports)
+        seen += 1
+    assert seen == 2
 
 
 def test_ports_and_services_agree():
     services = {one["metadata"]["name"]: one for path in FOLDER.rglob("*.yaml") for one in documents(path) if one.get("kind") == "Service"}
-    assert {port["port"] for port in services["tessera"]["spec"]["ports"]} == {7421, 7422}
+    assert {port["port"] for port in services["tessera"]["spec"]["ports"]} == {7421, 7422, 9464}
     assert services["tessera-workers"]["spec"]["clusterIP"] == "None"
     for path, container in containers():
         if "ports" in container:
-            joined = " ".join(container["command"])
+            joined = " ".join(word.format(number) for word in container["command"] for number in range(2))
             for port in container["ports"]:
                 assert f":{port['containerPort']}" in joined, f"{path}: nothing listens at {port}"

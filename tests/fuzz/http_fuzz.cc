@@ -25,9 +25,9 @@ class Served {
  public:
   Served() : io_(kj::setupAsyncIo()) {
     // Start waits for the thread, which asks nothing of this loop before it listens.
-    auto http = HttpLoop::Start("127.0.0.1:0", kj::getCurrentThreadExecutor(), []() {
-      MetricsSnapshot snapshot;
-      snapshot.version = "fuzz";
+    auto http = HttpLoop::Start({.address = "127.0.0.1:0", .tls = {}}, kj::getCurrentThreadExecutor(), []() {
+      HttpSnapshot snapshot;
+      snapshot.metrics.version = "fuzz";
       return snapshot;
     });
     TESSERA_CHECK(http.ok());

@@ -270,6 +270,40 @@ def test_the_audit_knows_who_did_what_and_no_token(tmp_path):
         assert one.stat().st_mode & 0o077 == 0, one
 
 
+def test_an_admin_reads_the_book_from_elsewhere(tmp_path):
+    path = tmp_path / "audit.db"
+    with running("--audit", str(path), "--audit-max-rows", "900") as pool:
+        with pool.connect("admin-token") as admin:
+            for number in range(100, 1400):                      # more than a page has, and than the book keeps
+                with pytest.raises(ts.NotFoundError):
+                    admin.kill_worker(number)
+        wait_until(lambda: any(one["object"] == "worker 1399" for one in book_of(path, "audit")))
+
+        def asked(*words):
+            shown = pool.tessera(*words, "--json")
+            assert shown.returncode == 0, shown.stderr
+            return [json.loads(line) for line in shown.stdout.splitlines()]
+
+        kills = [one["object"] for one in asked("audit", "--verb", "kill-worker")]
+        assert 600 < len(kills) <= 900 and kills == [f"worker {number}" for number in range(1400 - len(kills), 1400)]
+        assert asked("audit", "--tenant", "nobody") == [] and isinstance(asked("usage", "--sessions", "--since", "1h"), list)
+        assert "kill-worker" in pool.tessera("audit").stdout
+        assert any(one["verb"] == "audit" and one["decision"] == "allowed" for one in book_of(path, "audit"))
+        for verb in ("audit", "usage"):
+            refused = pool.tessera(verb, token="client-token")
+            assert refused.returncode == 1 and "an admin's token alone may do that" in refused.stderr, refused
+    everything = book_of(path, "audit")
+    assert len(everything) == 900 and any(one["verb"] == "usage" and one["decision"] == "refused" for one in everything)
+
+
+def test_a_coordinator_without_a_book_says_so(pool):
+    for verb in ("audit", "usage"):
+        told = pool.tessera(verb)
+        assert told.returncode == 1 and "keeps no audit (tessera-coordinator --audit FILE)" in told.stderr, told
+    told = pool.tessera("upgrade")
+    assert told.returncode == 1 and "has no state folder" in told.stderr, told
+
+
 def test_what_the_book_is_asked_wrongly_is_named(tmp_path):
     missing = tessera("usage", "--file", str(tmp_path / "none.db"))
     assert missing.returncode == 1 and "none.db: unable to open" in missing.stderr

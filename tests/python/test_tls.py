@@ -234,6 +234,8 @@ def test_a_worker_that_is_not_of_the_host_that_it_says_is_named():
             first_signs = "redistribute: worker (1: worker 0|0: worker 1) can't reach it"
             with pytest.raises(ts.UnavailableError, match=first_signs):
                 session.distribute_tensor(values, both, [ts.Shard(0)]).redistribute([ts.Shard(1)]).wait(timeout=60)
+            # The other worker may still be about to fail. Memory that it could read is taken again behind a wait for it.
+            wait_until(lambda: not any(worker["outstanding"] for worker in session.status()["workers"]), "both have failed")
             np.testing.assert_array_equal((session.distribute_tensor(values, first) + 1).full_tensor(), values + 1)
         wait_until(lambda: "worker 0 can't map worker 1 or send to it" in cluster.coordinator_log(), "a line in the log")
 

@@ -103,6 +103,40 @@ def test_a_program_that_cannot_go_on_with_the_folder_leaves_all_as_it_is(pool, p
         assert float(ts.sum(x)) == 28.0
 
 
+def from_elsewhere(pool, token="a"):
+    return subprocess.run([BINARIES / "client/cli/tessera", "upgrade", "--address", f"{pool.address}#token={token}"], env=ENVIRONMENT,
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_an_admin_from_elsewhere_upgrades_it_and_hears_of_the_end(pool):
+    pid = pool.coordinator.pid
+    with pool.connect() as session:
+        x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])
+        x.wait()
+        for _ in range(3):
+            before = inode_of(pid)
+            install(pool.program)
+            told = from_elsewhere(pool)
+            assert told.returncode == 0, (told, pool.text())
+            assert told.stdout.startswith("upgraded: version ") and f"process {pid}" in told.stdout
+            assert inode_of(pid) != before, "it is the other file that runs"
+            assert float(ts.sum(x)) == 28.0
+        (pool.folder / "other").write_text("#!/bin/sh\necho 'segment 2 is of version 9' >&2\nexit 1\n")
+        install(pool.program, pool.folder / "other")
+        for _ in range(2):
+            told = from_elsewhere(pool)
+            assert told.returncode == 1 and "the coordinator goes on as it was" in told.stderr and "is of version 9" in told.stderr, told
+        install(pool.program)
+        assert from_elsewhere(pool).returncode == 0 and float(ts.sum(x)) == 28.0
+
+
+def test_nobody_but_an_admin_upgrades_from_elsewhere(pool):
+    before = inode_of(pool.coordinator.pid)
+    told = from_elsewhere(pool, token="t")
+    assert told.returncode == 1 and "upgrade: the coordinator: an admin's token alone may do that" in told.stderr, told
+    assert inode_of(pool.coordinator.pid) == before
+
+
 def test_a_folder_that_no_coordinator_has_is_told(tmp_path):
     told = upgrade(tmp_path)
     assert told.returncode == 1

@@ -25,7 +25,7 @@ LIBRARY = "client/libtessera_client.so"
 # Headers that a service names; those that they include go with them.
 HEADERS = ("client/session.h", "client/tensor.h", "client/cluster.h", "client/ops.h", "client/contraction.h", "client/wait.h",
            "client/found.h", "client/catalog_ops.h", "client/completion.h", "client/request.h", "client/values.h",
-           "client/client_log.h", "client/status_macros.h")
+           "client/client_log.h", "client/status_macros.h", "schemas/types/book.h")
 MADE = ("client/catalog_ops.h",)     # by the build
 TEMPLATES = {"tessera.pc": "lib/pkgconfig", "tesseraConfig.cmake": "lib/cmake/tessera",
              "tesseraConfigVersion.cmake": "lib/cmake/tessera"}

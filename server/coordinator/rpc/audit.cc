@@ -7,12 +7,14 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
+#include "schemas/codec/book_file.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 
@@ -22,16 +24,8 @@ namespace {
 constexpr int64_t kComplaintMs = 10'000;
 constexpr int kBusyMs = 1'000;  // for which a reader may hold up the audit's own thread
 
-// `tessera audit` and `tessera usage` read these (client/cli/audit_command.cc).
-constexpr char kTables[] =
-    "PRAGMA journal_mode=WAL;"
-    "PRAGMA synchronous=NORMAL;"
-    "CREATE TABLE IF NOT EXISTS audit(time_ms INTEGER, verb TEXT, tenant TEXT, token TEXT, session INTEGER,"
-    " object TEXT, decision TEXT, why TEXT);"
-    "CREATE INDEX IF NOT EXISTS audit_time ON audit(time_ms);"
-    "CREATE TABLE IF NOT EXISTS usage(time_ms INTEGER, tenant TEXT, session INTEGER, name TEXT, device_ns INTEGER,"
-    " held_bytes INTEGER, uploaded_bytes INTEGER, downloaded_bytes INTEGER, refused INTEGER);"
-    "CREATE INDEX IF NOT EXISTS usage_time ON usage(time_ms);";
+constexpr char kModes[] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
+constexpr int kLinesFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
 
 int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -99,7 +93,7 @@ bool AppendWhole(int fd, const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Audit>> Audit::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Audit>> Audit::Open(const std::string& path, const AuditBounds& bounds) {
   const auto failed = [&path](std::string_view why) {
     return absl::UnavailableError(StrCat("--audit ", path, ": can't be opened: ", why));
   };
@@ -107,26 +101,27 @@ absl::StatusOr<std::unique_ptr<Audit>> Audit::Open(const std::string& path) {
   const int opened = sqlite3_open_v2(path.c_str(), &database,
                                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
   const bool is_good = opened == SQLITE_OK && sqlite3_busy_timeout(database, kBusyMs) == SQLITE_OK &&
-                       sqlite3_exec(database, kTables, nullptr, nullptr, nullptr) == SQLITE_OK;
+                       sqlite3_exec(database, kModes, nullptr, nullptr, nullptr) == SQLITE_OK &&
+                       sqlite3_exec(database, kBookTables, nullptr, nullptr, nullptr) == SQLITE_OK;
   if (!is_good) {
     const std::string why = database == nullptr ? "no memory" : sqlite3_errmsg(database);
     sqlite3_close(database);
     return failed(why);
   }
   const std::string lines = path + ".jsonl";
-  const int fd = open(lines.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int fd = open(lines.c_str(), kLinesFlags, 0600);
   if (fd < 0) {
     const std::string why = StrCat(lines, ": ", std::string_view(std::strerror(errno)));
     sqlite3_close(database);
     return failed(why);
   }
-  std::unique_ptr<Audit> audit(new Audit(path, database, fd));
+  std::unique_ptr<Audit> audit(new Audit(path, bounds, database, fd));
   audit->thread_ = std::thread([audit = audit.get()]() { audit->Run(); });
   return audit;
 }
 
-Audit::Audit(std::string path, sqlite3* database, int lines_fd)
-    : path_(std::move(path)), database_(database), lines_fd_(lines_fd) {}
+Audit::Audit(std::string path, const AuditBounds& bounds, sqlite3* database, int lines_fd)
+    : path_(std::move(path)), bounds_(bounds), database_(database), lines_fd_(lines_fd) {}
 
 Audit::~Audit() {
   {
@@ -221,21 +216,44 @@ bool Audit::Write(const std::deque<Timed>& batch) {
   }
   is_written = is_written && sqlite3_exec(database_, "COMMIT", nullptr, nullptr, nullptr) == SQLITE_OK;
   if (!is_written) {
-    Complain(StrCat(path_, ": ", std::string_view(sqlite3_errmsg(database_))));
+    Lost(StrCat(path_, ": ", std::string_view(sqlite3_errmsg(database_))));
     sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
   }
   if (!lines.empty() && !AppendWhole(lines_fd_, lines)) {
-    Complain(StrCat(path_, ".jsonl: ", std::string_view(std::strerror(errno))));
+    Lost(StrCat(path_, ".jsonl: ", std::string_view(std::strerror(errno))));
     is_written = false;
   }
+  for (const char* table : {"audit", "usage"}) DropOldest(table);
+  TurnLines();
   return is_written;
 }
 
-void Audit::Complain(const std::string& why) {
+// Rows are numbered in the order in which they came, and go from the oldest on: the numbers that are there have no gap.
+// A database with many too many, as after a lower bound, loses some behind each write.
+void Audit::DropOldest(const char* table) {
+  const std::string sql = StrCat("DELETE FROM ", table, " WHERE rowid <= MIN((SELECT MAX(rowid) FROM ", table, ") - ",
+                                 bounds_.rows, ", (SELECT MIN(rowid) FROM ", table, ") + ", kAuditRowsAtOnce - 1, ")");
+  if (sqlite3_exec(database_, sql.c_str(), nullptr, nullptr, nullptr) == SQLITE_OK) return;
+  Complain(StrCat(path_, ": old rows stay: ", std::string_view(sqlite3_errmsg(database_))));
+}
+
+void Audit::TurnLines() {
+  struct stat now {};
+  if (fstat(lines_fd_, &now) != 0 || now.st_size < bounds_.lines_bytes) return;
+  const std::string lines = path_ + ".jsonl";
+  const bool is_moved = rename(lines.c_str(), (lines + ".1").c_str()) == 0;
+  const int fd = is_moved ? open(lines.c_str(), kLinesFlags, 0600) : -1;
+  if (fd < 0) return Complain(StrCat(lines, ": no new file: ", std::string_view(std::strerror(errno))));
+  close(std::exchange(lines_fd_, fd));
+}
+
+void Audit::Lost(const std::string& why) { Complain(StrCat("entries are lost, ", dropped_.load(), " so far: ", why)); }
+
+void Audit::Complain(const std::string& what) {
   const int64_t now_ms = MonotonicNs() / 1'000'000;
   if (complaint_ms_ != 0 && now_ms - complaint_ms_ < kComplaintMs) return;
   complaint_ms_ = now_ms;
-  spdlog::error("audit: entries are lost, {} so far: {}", dropped_.load(), why);
+  spdlog::error("audit: {}", what);
 }
 
 }  // namespace tessera

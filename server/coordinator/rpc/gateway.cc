@@ -1,10 +1,14 @@
 #include "server/coordinator/rpc/gateway.h"
 
 #include <ctime>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include <spdlog/spdlog.h>
 
+#include "schemas/book.capnp.h"
+#include "schemas/codec/book_codec.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/monotonic_clock.h"
 #include "schemas/codec/refusals.h"
@@ -33,7 +37,7 @@ class ChargedWork {
 // Every answer is made in the turn in which its call is read, and the stream reads no call while an answer is being
 // written (GuardMode::kReadWhenWritesEnded): a connection holds one answer that its client doesn't read. An answer that
 // is made later takes room in the connection's AnswerWindow first, as a worker's does.
-class SessionServer final : public wire::Session::Server {
+class SessionServer final : public wire::Session::Server, public wire::Administration::Server {
  public:
   SessionServer(Hub& hub, const Hub::Opened& opened, TokenEntry token, Acceptor::Admission admission,
                 TenantsEdge::Place place)
@@ -53,15 +57,22 @@ class SessionServer final : public wire::Session::Server {
   // session holds one that can't be sent.
   DispatchCallResult dispatchCall(uint64_t interface, uint16_t method,
                                   capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) override {
-    if (!hub_.holds_back()) return wire::Session::Server::dispatchCall(interface, method, context);
-    auto done = turn_.addBranch()
-                    .then([this, interface, method, context]() mutable {
-                      return wire::Session::Server::dispatchCall(interface, method, context).promise;
-                    })
-                    .then([this]() { return hub_.WhenCommitted(); })
-                    .fork();
+    if (!hub_.holds_back()) return Dispatch(interface, method, context);
+    auto done =
+        turn_.addBranch()
+            .then([this, interface, method, context]() mutable { return Dispatch(interface, method, context).promise; })
+            .then([this]() { return hub_.WhenCommitted(); })
+            .fork();
     turn_ = done.addBranch().catch_([](kj::Exception&&) {}).fork();
     return {done.addBranch(), false};
+  }
+
+  DispatchCallResult Dispatch(uint64_t interface, uint16_t method,
+                              capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) {
+    if (interface == capnp::typeId<wire::Administration>()) {
+      return wire::Administration::Server::dispatchCall(interface, method, context);
+    }
+    return wire::Session::Server::dispatchCall(interface, method, context);
   }
 
   void End(absl::Status reason) {
@@ -146,6 +157,39 @@ class SessionServer final : public wire::Session::Server {
     return kj::READY_NOW;
   }
 
+  // The audit has who began to read, not each step and page.
+  kj::Promise<void> readBook(ReadBookContext context) override {
+    const BookQuery query = DecodeBookQuery(context.getParams().getQuery());
+    const bool is_audit = query.table == BookTable::kAudit;
+    const char* const verb = is_audit ? "audit" : "usage";
+    const absl::Status allowed = CheckAdmin(verb, "the pool's book");
+    const bool is_asked_again = allowed.ok() && book_ != nullptr && query == book_query_;
+    if (!is_asked_again) {
+      auto asked = allowed.ok() ? hub_.AskBook(query) : absl::StatusOr<std::shared_ptr<BookReader::Asked>>(allowed);
+      if (!asked.ok() || query.after == BookCursor()) Audited(verb, "the pool's book", asked.status());
+      book_ = *std::move(asked);
+      book_query_ = query;
+    }
+    const std::optional<absl::StatusOr<BookPage>> page = book_->Take();
+    auto results = context.getResults();
+    results.setIsRead(page.has_value());
+    if (!page.has_value()) return kj::READY_NOW;
+    book_.reset();
+    ThrowIfError(page->status());
+    EncodeBookPage(**page, results.initPage());
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> upgrade(UpgradeContext context) override {
+    const bool begins = context.getParams().getBegin();
+    const absl::Status allowed = CheckAdmin("upgrade", "the coordinator");
+    const auto step = begins ? Hub::UpgradeStep::kBegin : Hub::UpgradeStep::kLook;
+    const absl::StatusOr<UpgradeState> state =
+        allowed.ok() ? hub_.UpgradeByAdmin(step, id_) : absl::StatusOr<UpgradeState>(allowed);
+    if (begins || !state.ok()) Audited("upgrade", "the coordinator", state.status());
+    EncodeUpgradeState(*state, context.getResults().initState());
+    return kj::READY_NOW;
+  }
+
   kj::Promise<void> tenants(TenantsContext context) override {
     Check();
     DescribeTenants(hub_, {.asking = id_, .role = role_, .max_tensors = 0, .after = {}}, context.getResults());
@@ -193,6 +237,8 @@ class SessionServer final : public wire::Session::Server {
   Acceptor::Admission admission_;
   TenantsEdge::Place place_;
   absl::Status ended_;
+  std::shared_ptr<BookReader::Asked> book_;  // while a page of it is read
+  BookQuery book_query_;
   kj::ForkedPromise<void> turn_ = kj::Promise<void>(kj::READY_NOW).fork();
 };
 

@@ -3,18 +3,24 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <ctime>
 #include <iterator>
 #include <list>
+#include <string_view>
 #include <utility>
 
 #include <kj/async-io.h>
 #include <kj/compat/http.h>
+#include <kj/compat/tls.h>
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/refusals.h"
+#include "schemas/codec/tls.h"
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/rpc/http_access.h"
 #include "server/coordinator/rpc/page.h"
 
 namespace tessera {
@@ -23,7 +29,17 @@ namespace {
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr char kPlainType[] = "text/plain; charset=utf-8";
 constexpr char kJsonType[] = "application/json";
-constexpr unsigned kOk = 200, kNotFound = 404, kNotAllowed = 405, kUnavailable = 503;
+constexpr std::string_view kTlsScheme = "tls://";
+constexpr unsigned kOk = 200, kUnauthorized = 401, kNotFound = 404, kNotAllowed = 405, kUnavailable = 503;
+
+const char* ReasonOf(unsigned status) {
+  switch (status) {
+    case kOk: return "OK";
+    case kUnauthorized: return "Unauthorized";
+    case kUnavailable: return "Service Unavailable";
+    default: return "Error";
+  }
+}
 
 // A host that other hosts don't reach.
 bool IsLoopback(const std::string& host) {
@@ -46,15 +62,23 @@ class HttpLoop::Loop final : private kj::HttpService,
       : io_(kj::setupAsyncIo()),
         coordinator_(coordinator),
         take_(take),
-        server_(io_.provider->getTimer(), table_, *this, Settings()),
+        authorization_(headers_.add("Authorization")),
+        table_(headers_.build()),
+        server_(io_.provider->getTimer(), *table_, *this, Settings()),
         tasks_(*this) {}
 
-  absl::StatusOr<std::string> Listen(const std::string& address) {
-    const std::string what = StrCat("--listen-http ", address);
-    TESSERA_ASSIGN_OR_RETURN(const Address parsed, ParseAddress(what, StrCat("tls://", address)));
-    if (parsed.is_unix() || !IsLoopback(parsed.host)) {
-      return absl::InvalidArgumentError(
-          StrCat(what, ": it is a number of loopback, as 127.0.0.1:9464: whoever reaches it reads all metrics"));
+  absl::StatusOr<std::string> Listen(const HttpOptions& options) {
+    const std::string what = StrCat("--listen-http ", options.address);
+    const bool has_tls = options.address.starts_with(kTlsScheme);
+    TESSERA_ASSIGN_OR_RETURN(const Address parsed,
+                             ParseAddress(what, has_tls ? options.address : StrCat(kTlsScheme, options.address)));
+    if (!has_tls && (parsed.is_unix() || !IsLoopback(parsed.host))) {
+      return absl::InvalidArgumentError(StrCat(
+          what, ": whoever reaches it reads all metrics: it is a number of loopback, as 127.0.0.1:9464, or tls://",
+          "host:port, where viewers show a token"));
+    }
+    if (has_tls) {
+      TESSERA_ASSIGN_OR_RETURN(tls_, MakeTls(what, options.tls, TlsSide::kServer));
     }
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                    auto& network = io_.provider->getNetwork();
@@ -90,16 +114,36 @@ class HttpLoop::Loop final : private kj::HttpService,
     }
     open_.emplace_back();
     const auto own = std::prev(open_.end());
-    auto served = timer().timeoutAfter(kHttpConnectionTime, server_.listenHttp(kj::mv(stream)));
+    auto answered = tls_.get() == nullptr
+                        ? server_.listenHttp(kj::mv(stream))
+                        : tls_->wrapServer(kj::mv(stream)).then([this](kj::Own<kj::AsyncIoStream> secret) {
+                            return server_.listenHttp(kj::mv(secret));
+                          });
+    auto served = timer().timeoutAfter(kHttpConnectionTime, kj::mv(answered));
     tasks_.add(own->canceler.wrap(kj::mv(served)).catch_([](kj::Exception&&) {}).then([this, own]() {
       (own->has_left ? leaving_ : open_).erase(own);
     }));
   }
 
-  kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders&, kj::AsyncInputStream&,
-                            Response& response) override {
+  kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders& headers,
+                            kj::AsyncInputStream&, Response& response) override {
     if (method != kj::HttpMethod::GET) return Answer(response, kNotAllowed, kPlainType, "GET alone\n");
-    const kj::StringPtr path = url;
+    // Engines probe these two without a token.
+    if (tls_.get() == nullptr || url == "/healthz" || url == "/readyz") return Tell(url, response);
+    std::string shown;
+    KJ_IF_MAYBE (text, headers.get(authorization_)) {
+      shown.assign(text->begin(), text->size());
+    }
+    return Snapshot().then([this, shown = std::move(shown), path = kj::str(url), &response]() -> kj::Promise<void> {
+      static const TokenTable* const kNobody = new TokenTable();
+      const absl::Status is_reader = CheckReader(shown, readers_ == nullptr ? *kNobody : *readers_, std::time(nullptr));
+      if (is_reader.ok()) return Tell(path, response);
+      LogRefusal("http", StdView(is_reader.message()));
+      return Answer(response, kUnauthorized, kPlainType, StrCat(StdView(is_reader.message()), "\n"));
+    });
+  }
+
+  kj::Promise<void> Tell(kj::StringPtr path, Response& response) {
     if (path == "/metrics") {
       return Snapshot().then(
           [this, &response]() { return Answer(response, kOk, kMetricsType, MetricsText(snapshot_)); });
@@ -120,7 +164,7 @@ class HttpLoop::Loop final : private kj::HttpService,
 
   // A stream ends before its connection's time is over.
   kj::Promise<void> SendEvents(Response& response) {
-    kj::HttpHeaders headers(table_);
+    kj::HttpHeaders headers(*table_);
     headers.set(kj::HttpHeaderId::CONTENT_TYPE, "text/event-stream");
     headers.add("Cache-Control", "no-store");
     auto stream = response.send(kOk, "OK", headers);
@@ -151,21 +195,25 @@ class HttpLoop::Loop final : private kj::HttpService,
 
   kj::Promise<void> Snapshot() {
     if (has_snapshot_ && timer().now() - taken_ < kSnapshotAge) return kj::READY_NOW;
-    auto taken = std::make_shared<MetricsSnapshot>();
+    auto taken = std::make_shared<HttpSnapshot>();
     return OnCoordinator([this, taken]() { *taken = take_(); }).then([this, taken]() {
-      snapshot_ = std::move(*taken);
+      snapshot_ = std::move(taken->metrics);
+      readers_ = std::move(taken->readers);
       taken_ = timer().now();
       has_snapshot_ = true;
     });
   }
 
   kj::Promise<void> Answer(Response& response, unsigned status, const char* type, std::string body) {
-    kj::HttpHeaders headers(table_);
+    kj::HttpHeaders headers(*table_);
     headers.set(kj::HttpHeaderId::CONTENT_TYPE, type);
+    if (status == kUnauthorized) {
+      headers.add("WWW-Authenticate", "Bearer realm=\"tessera\"");
+      headers.add("WWW-Authenticate", "Basic realm=\"tessera\"");  // a browser asks for a password
+    }
     headers.add("X-Content-Type-Options", "nosniff");
     headers.add("Content-Security-Policy", kPagePolicy);
-    const char* const text = status == kOk ? "OK" : status == kUnavailable ? "Service Unavailable" : "Error";
-    auto stream = response.send(status, text, headers, body.size());
+    auto stream = response.send(status, ReasonOf(status), headers, body.size());
     auto written = Write(*stream, std::move(body));
     return written.attach(kj::mv(stream));
   }
@@ -185,9 +233,13 @@ class HttpLoop::Loop final : private kj::HttpService,
   kj::AsyncIoContext io_;
   const kj::Executor& coordinator_;
   const TakeSnapshot& take_;
-  kj::HttpHeaderTable table_;
+  kj::HttpHeaderTable::Builder headers_;
+  const kj::HttpHeaderId authorization_;
+  const kj::Own<kj::HttpHeaderTable> table_;
   kj::Own<kj::ConnectionReceiver> receiver_;
+  kj::Own<kj::TlsContext> tls_;  // null: of loopback
   MetricsSnapshot snapshot_;
+  std::shared_ptr<const TokenTable> readers_;  // as of the snapshot
   kj::TimePoint taken_ = kj::origin<kj::TimePoint>();
   bool has_snapshot_ = false;
   kj::HttpServer server_;
@@ -195,21 +247,21 @@ class HttpLoop::Loop final : private kj::HttpService,
   kj::TaskSet tasks_;
 };
 
-absl::StatusOr<std::unique_ptr<HttpLoop>> HttpLoop::Start(const std::string& address, const kj::Executor& coordinator,
+absl::StatusOr<std::unique_ptr<HttpLoop>> HttpLoop::Start(const HttpOptions& options, const kj::Executor& coordinator,
                                                           TakeSnapshot take) {
   std::unique_ptr<HttpLoop> http(new HttpLoop(std::move(take)));
   std::promise<absl::Status> started;
   std::future<absl::Status> status = started.get_future();
-  http->thread_ = std::thread([http = http.get(), address, &coordinator, started = std::move(started)]() mutable {
-    http->Run(address, coordinator, std::move(started));
+  http->thread_ = std::thread([http = http.get(), options, &coordinator, started = std::move(started)]() mutable {
+    http->Run(options, coordinator, std::move(started));
   });
   TESSERA_RETURN_IF_ERROR(status.get());
   return http;
 }
 
-void HttpLoop::Run(const std::string& address, const kj::Executor& coordinator, std::promise<absl::Status> started) {
+void HttpLoop::Run(const HttpOptions& options, const kj::Executor& coordinator, std::promise<absl::Status> started) {
   Loop loop(coordinator, take_);
-  absl::StatusOr<std::string> listens = loop.Listen(address);
+  absl::StatusOr<std::string> listens = loop.Listen(options);
   if (!listens.ok()) return started.set_value(listens.status());
   address_ = *std::move(listens);
   auto stop = kj::newPromiseAndCrossThreadFulfiller<void>();

@@ -3,6 +3,7 @@
 // Hub: the state machine with its links. It gives events to the state machine one at a time and carries
 // the effects out in order: messages onto worker links, events onto session links. One KJ thread.
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "schemas/codec/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/audit.h"
+#include "server/coordinator/rpc/book_reader.h"
 #include "server/coordinator/rpc/clock_offset.h"
 #include "server/coordinator/rpc/core.h"
 #include "server/coordinator/rpc/drains.h"
@@ -37,6 +39,7 @@ namespace tessera {
 
 class LogSync;
 class StateFolder;
+class Upgrade;
 
 // While more of a session's records than this wait to be issued, its link is not read: so the client stops before
 // max_queued_records ends the session. More than a client of this project has in flight (max_records_in_flight): its
@@ -91,6 +94,15 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   void KeepBook(Audit& audit);
   void CloseBook();
   void Record(AuditEntry entry);
+  // FailedPrecondition where no book is kept; ResourceExhausted.
+  absl::StatusOr<std::shared_ptr<BookReader::Asked>> AskBook(const BookQuery& query);
+  // The book's reader ends: false where its disk answers nothing for so long.
+  bool FinishReading(std::chrono::milliseconds limit) { return reader_ == nullptr || reader_->Finish(limit); }
+  // What becomes this process's next program. It lives while connections do.
+  void UpgradeBy(Upgrade& upgrade) { upgrade_ = &upgrade; }
+  // Begins one, or says how far it is.
+  enum class UpgradeStep : uint8_t { kBegin, kLook };
+  absl::StatusOr<UpgradeState> UpgradeByAdmin(UpgradeStep step, SessionId by);
   uint64_t dropped_audit() const { return audit_ == nullptr ? 0 : audit_->dropped(); }
   // The tenants file, when it has been read: limits are an event, tokens are not.
   void SetTenants(TenantsFile file);
@@ -251,6 +263,8 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   TenantsEdge tenants_edge_;
   Drains drains_;
   Audit* audit_ = nullptr;
+  std::unique_ptr<BookReader> reader_;  // with the audit
+  Upgrade* upgrade_ = nullptr;
   UsageBook book_;
   int64_t booked_us_ = 0;
   int64_t alive_us_ = 0;  // when the service manager heard last that this process lives

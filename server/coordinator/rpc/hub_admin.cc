@@ -1,13 +1,17 @@
 // The hub's part of what admins do to a pool, and of its stop: evictions, cordons, drains; the audit's book.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include <spdlog/spdlog.h>
 
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/hub.h"
+#include "server/coordinator/rpc/upgrade.h"
 
 namespace tessera {
 namespace {
@@ -65,8 +69,27 @@ void Hub::Record(AuditEntry entry) {
   if (audit_ != nullptr) audit_->Add(std::move(entry));
 }
 
+absl::StatusOr<std::shared_ptr<BookReader::Asked>> Hub::AskBook(const BookQuery& query) {
+  if (audit_ != nullptr) return reader_->Ask(query);
+  return absl::FailedPreconditionError("this coordinator keeps no audit (tessera-coordinator --audit FILE)");
+}
+
+absl::StatusOr<UpgradeState> Hub::UpgradeByAdmin(UpgradeStep step, SessionId by) {
+  if (upgrade_ == nullptr) return absl::UnavailableError("upgrade: the coordinator is starting");
+  if (step == UpgradeStep::kBegin) {
+    spdlog::info("the admin of session {} asks for an upgrade", by.value);
+    TESSERA_RETURN_IF_ERROR(upgrade_->Begin());
+  }
+  UpgradeState state = upgrade_->state();
+  state.epoch = epoch();
+  state.version = kServerVersion;
+  state.pid = getpid();
+  return state;
+}
+
 void Hub::KeepBook(Audit& audit) {
   audit_ = &audit;
+  reader_ = std::make_unique<BookReader>(options_.audit_path);
   book_.Begin(machine_);
   booked_us_ = UptimeUs();
 }

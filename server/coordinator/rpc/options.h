@@ -19,6 +19,7 @@ struct CoordinatorOptions {
   std::string token;              // clients show it
   std::string join_token;         // workers show it
   std::string admin_token;        // admins show it; empty: there are none
+  std::string viewer_token;       // who reads metrics and the page from other hosts shows it; empty: there is none
   uint64_t epoch = 0;             // of this process: larger than that of any before
   double lease_s = 0;             // default of a session on a unix socket without a name
   std::string state_folder;       // of the log that a restart goes on with; empty: none is kept
@@ -32,14 +33,15 @@ struct CoordinatorOptions {
   int64_t max_connections = 4096;
   int64_t flow_limit_bytes = 16 << 20;  // of one connection's calls that have not been taken up
   int64_t handshake_timeout_ms = 10'000;
-  std::string tenants_path;    // of the tenants file; empty: all tokens are of the tenant "default"
-  std::string journal_path;    // empty: none
-  bool keeps_digest = false;   // of the journal's effects
-  std::string listen_http;     // "127.0.0.1:9464": metrics and health; empty: none
-  std::string audit_path;      // of the audit's database; empty: none is kept
-  double stop_timeout_s = 10;  // in which what was issued may end when the coordinator, or a worker, is to stop
-  std::string inspected;       // a state folder that is to be described, and nothing else; empty: none
-  std::string replay;          // of a journal that is to be replayed, and nothing else; empty: none
+  std::string tenants_path;        // of the tenants file; empty: all tokens are of the tenant "default"
+  std::string journal_path;        // empty: none
+  bool keeps_digest = false;       // of the journal's effects
+  std::string listen_http;         // "127.0.0.1:9464" or "tls://host:port": metrics and health; empty: none
+  std::string audit_path;          // of the audit's database; empty: none is kept
+  int64_t audit_rows = 1'000'000;  // that each of its tables keeps; docs/limits.md: max_audit_rows
+  double stop_timeout_s = 10;      // in which what was issued may end when the coordinator, or a worker, is to stop
+  std::string inspected;           // a state folder that is to be described, and nothing else; empty: none
+  std::string replay;              // of a journal that is to be replayed, and nothing else; empty: none
   LogOptions log;
   int exit_with_parent_fd = -1;
   double outlive_parent_s = 0;  // for another one that takes this process over

@@ -17,9 +17,24 @@ TenantsEdge::TenantsEdge(const CoordinatorOptions& options)
   add("TESSERA_TOKEN", options.token, TokenRole::kClient);
   add("TESSERA_JOIN_TOKEN", options.join_token, TokenRole::kWorker);
   add("TESSERA_ADMIN_TOKEN", options.admin_token, TokenRole::kAdmin);
+  add("TESSERA_VIEWER_TOKEN", options.viewer_token, TokenRole::kViewer);
+  ListReaders();
 }
 
-void TenantsEdge::Change(std::vector<TokenEntry> tokens) { tokens_ = TokenTable(std::move(tokens)); }
+void TenantsEdge::Change(std::vector<TokenEntry> tokens) {
+  tokens_ = TokenTable(std::move(tokens));
+  ListReaders();
+}
+
+void TenantsEdge::ListReaders() {
+  auto readers = std::make_shared<TokenTable>();
+  for (const TokenTable* table : {&own_, &tokens_}) {
+    for (const TokenEntry& token : table->all()) {
+      if (token.role == TokenRole::kViewer || token.role == TokenRole::kAdmin) readers->Add(token);
+    }
+  }
+  readers_ = std::move(readers);
+}
 
 absl::StatusOr<TokenEntry> TenantsEdge::Find(const std::string& token, TokenEnd end) const {
   const int64_t now_s = std::time(nullptr);

@@ -34,15 +34,20 @@ class TenantsEdge {
   // Whether a token of the file has the id, and counts its uses.
   bool CountsUses(const std::string& id) const;
 
+  // Tokens of viewers and admins, for another thread. A table of its own after each change.
+  std::shared_ptr<const TokenTable> readers() const { return readers_; }
+
   // ResourceExhausted when the tenant has as many as it may have. Admins are not counted.
   absl::StatusOr<Place> Connect(const TokenEntry& token, const TenantLimits& limits);
   int64_t ConnectionsOf(const std::string& tenant) const;
 
  private:
   absl::StatusOr<TokenEntry> Find(const std::string& token, TokenEnd end) const;
+  void ListReaders();
 
   TokenTable own_;  // of the process
   TokenTable tokens_;
+  std::shared_ptr<const TokenTable> readers_;
   // Shared with the places, which may outlive this.
   std::shared_ptr<std::map<std::string, int64_t>> connections_;
 };

@@ -21,16 +21,41 @@ constexpr auto kLook = 5 * kj::MILLISECONDS;
 
 kj::Promise<void> Upgrade::WhenToBegin() {
   if (folder_.empty()) return kj::NEVER_DONE;
-  return port_.onSignal(SIGUSR2).then([this](siginfo_t&&) { return Check(); }).then([this](bool may_begin) {
-    return may_begin ? kj::Promise<void>(kj::READY_NOW) : WhenToBegin();
-  });
+  auto asked = kj::newPromiseAndFulfiller<void>();
+  begin_ = kj::mv(asked.fulfiller);
+  return port_.onSignal(SIGUSR2)
+      .ignoreResult()
+      .exclusiveJoin(kj::mv(asked.promise))
+      .then([this]() { return Check(); })
+      .then([this](bool may_begin) { return may_begin ? kj::Promise<void>(kj::READY_NOW) : WhenToBegin(); });
+}
+
+absl::Status Upgrade::Begin() {
+  if (folder_.empty()) {
+    return absl::FailedPreconditionError(
+        "upgrade: this coordinator has no state folder (--state), so another process could not go on with its pool");
+  }
+  if (state_.phase == UpgradeState::Phase::kLooking) return absl::OkStatus();
+  if (begin_.get() == nullptr || !begin_->isWaiting()) {
+    return absl::UnavailableError("upgrade: the one before is just ending; ask again");
+  }
+  state_.phase = UpgradeState::Phase::kLooking;
+  begin_->fulfill();
+  return absl::OkStatus();
+}
+
+void Upgrade::Refuse(const std::string& why) {
+  state_.phase = UpgradeState::Phase::kRefused;
+  state_.why = why;
+  Answer(StrCat("refused: ", why));
 }
 
 kj::Promise<bool> Upgrade::Check() {
+  state_.phase = UpgradeState::Phase::kLooking;
   spdlog::info("an upgrade is asked for: whether {} can go on with {}", relaunch_.program(), folder_);
   absl::StatusOr<Relaunch::Run> run = relaunch_.Start({"--inspect", folder_});
   if (run.ok()) return AwaitEnd(std::make_shared<Relaunch::Run>(*run));
-  Answer(StrCat("refused: ", std::string(run.status().message())));
+  Refuse(std::string(run.status().message()));
   return false;
 }
 
@@ -41,7 +66,7 @@ kj::Promise<bool> Upgrade::AwaitEnd(std::shared_ptr<Relaunch::Run> run) {
     if (end->ok()) return true;
     const std::string why(end->message());
     spdlog::error("no upgrade: {} can't go on with {}: {}", relaunch_.program(), folder_, why);
-    Answer(StrCat("refused: ", relaunch_.program(), " can't go on with ", folder_, ": ", why));
+    Refuse(StrCat(relaunch_.program(), " can't go on with ", folder_, ": ", why));
     return false;
   });
 }

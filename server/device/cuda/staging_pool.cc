@@ -53,11 +53,22 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeHost(int64_t bytes) 
         gpu_.driver->Check(StrCat("cuMemHostAlloc of ", size, " bytes for messages"),
                            gpu_.driver->MemHostAlloc(&made, static_cast<size_t>(size), CU_MEMHOSTALLOC_PORTABLE)));
     block = static_cast<std::byte*>(made);
+    std::lock_guard lock(mutex_);
+    pinned_.emplace(block, size);
   }
   return std::shared_ptr<std::byte>(block, [pool = shared_from_this(), size](std::byte* back) {
     std::lock_guard lock(pool->mutex_);
     pool->host_.emplace(size, back);
   });
+}
+
+bool StagingPool::IsPinned(const void* memory, int64_t bytes) const {
+  const auto* const first = static_cast<const std::byte*>(memory);
+  std::lock_guard lock(mutex_);
+  auto block = pinned_.upper_bound(first);
+  if (block == pinned_.begin()) return false;
+  --block;
+  return first + bytes <= block->first + block->second;
 }
 
 absl::StatusOr<std::shared_ptr<std::byte>> StagingPool::TakeDevice(int64_t bytes) {

@@ -30,6 +30,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   ~StagingPool();
   // From any thread. ResourceExhausted that says how many bytes were wanted.
   absl::StatusOr<std::shared_ptr<std::byte>> Take(int64_t bytes, StagingPlace place);
+  // Whether these bytes lie in a block of the host's memory, which the GPU reaches by itself.
+  bool IsPinned(const void* memory, int64_t bytes) const;
   // Frees what came back and isn't kept.
   void FreeLarge();
   bool has_large() const { return has_large_; }
@@ -40,8 +42,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   absl::StatusOr<std::shared_ptr<std::byte>> TakeDevice(int64_t bytes);
 
   const Gpu gpu_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::multimap<int64_t, std::byte*> host_;                       // by size; guarded by mutex_
+  std::map<const std::byte*, int64_t> pinned_;                    // all blocks of the host; likewise
   std::multimap<int64_t, std::shared_ptr<DeviceMemory>> device_;  // likewise
   std::vector<std::shared_ptr<DeviceMemory>> large_;              // likewise; not kept
   std::atomic<bool> has_large_ = false;

@@ -1,5 +1,5 @@
 // Copies between the host's memory and the device's: through a ring of pinned memory, the one side a piece ahead of the
-// other.
+// other; or at once, where the host's is pinned.
 
 #include <algorithm>
 #include <utility>
@@ -78,14 +78,22 @@ absl::Status CudaDevice::Loop::AwaitPieces(size_t count) {
 
 absl::Status CudaDevice::Loop::Transfer(const CopyWork& work, TransferSide side) {
   std::lock_guard one_at_a_time(transfer_mutex_);
-  TESSERA_RETURN_IF_ERROR(MakeRing());
-  std::vector<CopyWork> pieces;
-  Cut(work, pieces);
   {
     std::lock_guard lock(mutex_);
     pieces_done_ = 0;
     transfer_error_ = absl::OkStatus();
   }
+  // Memory that is pinned already needs no way around, where it lies in one piece.
+  const void* const host = side == TransferSide::kSourceIsHost ? work.source : work.destination;
+  const bool is_dense =
+      work.source_strides == RowMajorStrides(work.extents) && work.destination_strides == work.source_strides;
+  if (is_dense && staging_->IsPinned(host, BytesOf(work))) {
+    SubmitPiece(work);
+    return AwaitPieces(1);
+  }
+  TESSERA_RETURN_IF_ERROR(MakeRing());
+  std::vector<CopyWork> pieces;
+  Cut(work, pieces);
   if (side == TransferSide::kSourceIsHost) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (i >= kSlots) TESSERA_RETURN_IF_ERROR(AwaitPieces(i - kSlots + 1));

@@ -41,6 +41,7 @@ struct HostFiles {
   DeviceKind memory = DeviceKind::kCpu;
   DecoderOptions decoder;
   std::shared_ptr<SpillFiles> spill = nullptr;  // null: the coordinator is told that there is no folder
+  int64_t spill_memory_bytes = 0;               // of the host, that buffers of a GPU may take before files
 };
 
 // The threads of a data gate: for memory, for files, and for what asks the decoder. Each folder that is served is a

@@ -17,11 +17,46 @@ namespace {
 // Beside those of the folders that are served (DataThreads).
 constexpr size_t kSpillLane = SIZE_MAX;
 
-// Between one buffer and its file. The ticket holds the window's range, and what it says outlives the job.
+// A buffer lies in one piece in the arena, and in runs in the host's memory.
+class RunsCopy final : public ShardCopy {
+ public:
+  RunsCopy(Device& device, TransferSide side, std::shared_ptr<const SpillMemory::Kept> kept, std::byte* shard)
+      : device_(device), side_(side), kept_(std::move(kept)), shard_(shard) {}
+
+  absl::StatusOr<CopyProgress> Go(JobClock::time_point until) override {
+    const std::vector<SpillMemory::Run>& runs = kept_->runs();
+    while (at_ < runs.size()) {
+      const SpillMemory::Run& run = runs[at_++];
+      const bool leaves = side_ == TransferSide::kDestinationIsHost;
+      CopyWork work{.extents = {run.bytes}, .element_bytes = 1};
+      work.source = leaves ? shard_ : run.memory;
+      work.destination = leaves ? run.memory : shard_;
+      work.source_strides = work.destination_strides = {1};
+      TESSERA_RETURN_IF_ERROR(device_.Transfer(work, side_));
+      shard_ += run.bytes;
+      if (at_ < runs.size() && JobClock::now() >= until) return CopyProgress::kMore;
+    }
+    return CopyProgress::kDone;
+  }
+
+ private:
+  Device& device_;
+  const TransferSide side_;
+  const std::shared_ptr<const SpillMemory::Kept> kept_;
+  std::byte* shard_;
+  size_t at_ = 0;
+};
+
+// Between one buffer and its file, or its place in the host's memory. The ticket holds the window's range, and what it
+// says outlives the job.
 class SpillCopy {
  public:
-  SpillCopy(const GateParts& parts, TicketTable::TicketPointer ticket)
-      : files_(*parts.files.spill), kind_(parts.files.memory), device_(parts.device), ticket_(std::move(ticket)) {
+  SpillCopy(const GateParts& parts, std::shared_ptr<SpillMemory> memory, TicketTable::TicketPointer ticket)
+      : files_(*parts.files.spill),
+        memory_(std::move(memory)),
+        kind_(parts.files.memory),
+        device_(parts.device),
+        ticket_(std::move(ticket)) {
     const TransferRange& range = ticket_->window.ranges.front();
     shard_ = parts.tickets.arena().memory() + range.offset_bytes;
   }
@@ -43,17 +78,23 @@ class SpillCopy {
   absl::StatusOr<CopyProgress> TryGo(JobClock::time_point until) {
     const TransferWindow& window = ticket_->window;
     if (ticket_->over) return absl::CancelledError("spill: it was given up");
-    if (file_ == nullptr) {
-      const TransferRange& range = window.ranges.front();
-      TESSERA_ASSIGN_OR_RETURN(
-          file_, leaves() ? files_.Create(window.spill_file, range.spec) : files_.Find(window.spill_file));
-      copying_ = BeginFileCopy({device_, range, box(), box(), shard_}, kind_, *file_);
-      return CopyProgress::kMore;
+    if (copying_ != nullptr) return copying_->Go(until);
+    const auto side = leaves() ? TransferSide::kDestinationIsHost : TransferSide::kSourceIsHost;
+    std::shared_ptr<const SpillMemory::Kept> kept =
+        leaves() ? memory_->Create(window.spill_file, bytes()) : memory_->Find(window.spill_file);
+    if (kept != nullptr) {
+      copying_ = std::make_unique<RunsCopy>(device_, side, std::move(kept), shard_);
+      return copying_->Go(until);
     }
-    return copying_->Go(until);
+    const TransferRange& range = window.ranges.front();
+    TESSERA_ASSIGN_OR_RETURN(file_,
+                             leaves() ? files_.Create(window.spill_file, range.spec) : files_.Find(window.spill_file));
+    copying_ = BeginFileCopy({device_, range, box(), box(), shard_}, kind_, *file_);
+    return CopyProgress::kMore;
   }
 
   SpillFiles& files_;
+  const std::shared_ptr<SpillMemory> memory_;
   const DeviceKind kind_;
   Device& device_;
   const TicketTable::TicketPointer ticket_;
@@ -71,12 +112,12 @@ void SpillJobs::Begin(TicketId id) {
   if (parts_.files.spill == nullptr) {
     return parts_.tickets.End(ticket, absl::FailedPreconditionError("spill: this worker has no folder (--spill)"));
   }
-  auto copy = std::make_shared<SpillCopy>(parts_, ticket);
+  auto copy = std::make_shared<SpillCopy>(parts_, memory_, ticket);
   TicketTable::CopyBegins(ticket);
   const auto report = [&tickets = parts_.tickets](SpillCopy& done, const absl::Status& status) {
     if (std::exchange(done.is_reported, true)) return;
     if (!status.ok() && !done.ticket()->over) {
-      spdlog::warn("spill: {} bytes {}: {}", done.bytes(), done.leaves() ? "stay in memory" : "stay in their file",
+      spdlog::warn("spill: {} bytes {}: {}", done.bytes(), done.leaves() ? "stay in memory" : "stay where they are",
                    std::string(status.message()));
     }
     tickets.CopyEnded(done.ticket(), status.ok() ? done.bytes() : 0);
@@ -95,6 +136,7 @@ void SpillJobs::Begin(TicketId id) {
 }
 
 void SpillJobs::Forget(uint64_t file) {
+  memory_->Forget(file);
   if (parts_.files.spill == nullptr) return;
   parts_.threads.files.Later(kSpillLane, [spill = parts_.files.spill, file]() { spill->Forget(file); });
 }

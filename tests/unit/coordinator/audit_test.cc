@@ -20,10 +20,11 @@ namespace {
 
 using ::testing::HasSubstr;
 constexpr std::chrono::minutes kLong{1};
+constexpr AuditBounds kRoomy = {.rows = 1'000'000};
 
 std::string NewPath(const std::string& name) {
   const std::string path = ::testing::TempDir() + "/" + name;
-  for (const char* suffix : {"", "-wal", "-shm", ".jsonl"}) unlink((path + suffix).c_str());
+  for (const char* suffix : {"", "-wal", "-shm", ".jsonl", ".jsonl.1"}) unlink((path + suffix).c_str());
   return path;
 }
 
@@ -54,7 +55,7 @@ std::string Whole(const std::string& path) {
 TEST(Audit, EntriesAndUsageAreInTheDatabaseAndEntriesInLines) {
   const std::string path = NewPath("audit.db");
   {
-    auto audit = Audit::Open(path);
+    auto audit = Audit::Open(path, kRoomy);
     ASSERT_TRUE(audit.ok()) << audit.status();
     (*audit)->Add({.verb = "evict",
                    .tenant = "a'; DROP TABLE audit; --",
@@ -79,7 +80,7 @@ TEST(Audit, EntriesAndUsageAreInTheDatabaseAndEntriesInLines) {
 TEST(Audit, ItGoesOnWithADatabaseThatIsThere) {
   const std::string path = NewPath("again.db");
   for (int i = 0; i < 2; ++i) {
-    auto audit = Audit::Open(path);
+    auto audit = Audit::Open(path, kRoomy);
     ASSERT_TRUE(audit.ok()) << audit.status();
     (*audit)->Add({.verb = "connect", .decision = "allowed"});
     ASSERT_TRUE((*audit)->Finish(kLong));
@@ -88,16 +89,16 @@ TEST(Audit, ItGoesOnWithADatabaseThatIsThere) {
 }
 
 TEST(Audit, WhatCantBeOpenedIsNamed) {
-  const auto folder = Audit::Open(::testing::TempDir());
+  const auto folder = Audit::Open(::testing::TempDir(), kRoomy);
   EXPECT_THAT(std::string(folder.status().message()), HasSubstr("can't be opened"));
   const std::string path = NewPath("none.db");
   std::ofstream(path) << std::string(5000, 'x');
-  EXPECT_THAT(std::string(Audit::Open(path).status().message()), HasSubstr("not a database"));
+  EXPECT_THAT(std::string(Audit::Open(path, kRoomy).status().message()), HasSubstr("not a database"));
 }
 
 TEST(Audit, RefusalsOfStrangersAreCountedBeyondALimit) {
   const std::string path = NewPath("flood.db");
-  auto audit = Audit::Open(path);
+  auto audit = Audit::Open(path, kRoomy);
   ASSERT_TRUE(audit.ok()) << audit.status();
   for (int i = 0; i < 100'000; ++i)
     (*audit)->Add({.verb = "connect", .decision = "refused", .why = "the token is wrong"});
@@ -105,10 +106,48 @@ TEST(Audit, RefusalsOfStrangersAreCountedBeyondALimit) {
   ASSERT_TRUE((*audit)->Finish(kLong));
 }
 
+void AddNumbered(Audit& audit, int first, int count) {
+  for (int i = first; i < first + count; ++i) {
+    audit.Add({.verb = "connect", .token = "t", .object = std::to_string(i), .decision = "allowed"});
+    audit.AddUsage({{"a", static_cast<uint64_t>(i), "", 0, 0, 0, 0, 0}});
+  }
+}
+
+TEST(Audit, TheOldestRowsGoBeyondABound) {
+  const std::string path = NewPath("bounded.db");
+  {
+    auto audit = Audit::Open(path, {.rows = 100});
+    ASSERT_TRUE(audit.ok()) << audit.status();
+    AddNumbered(**audit, 0, 250);
+    ASSERT_TRUE((*audit)->Finish(kLong));
+    EXPECT_EQ((*audit)->dropped(), 0u);
+  }
+  EXPECT_EQ(Ask(path, "SELECT COUNT(*), MIN(CAST(object AS INTEGER)), MAX(CAST(object AS INTEGER)) FROM audit"),
+            "100|150|249");
+  EXPECT_EQ(Ask(path, "SELECT COUNT(*), MIN(session) FROM usage"), "100|150");
+  auto lower = Audit::Open(path, {.rows = 10});
+  ASSERT_TRUE(lower.ok()) << lower.status();
+  AddNumbered(**lower, 250, 1);
+  ASSERT_TRUE((*lower)->Finish(kLong));
+  EXPECT_EQ(Ask(path, "SELECT COUNT(*), MIN(CAST(object AS INTEGER)) FROM audit"), "10|241");
+}
+
+TEST(Audit, LinesGoOnInANewFileBeyondABound) {
+  const std::string path = NewPath("turned.db");
+  for (int i = 0; i < 3; ++i) {  // each writes one file's worth
+    auto audit = Audit::Open(path, {.rows = 100, .lines_bytes = 1'000});
+    ASSERT_TRUE(audit.ok()) << audit.status();
+    AddNumbered(**audit, i * 20, 20);
+    ASSERT_TRUE((*audit)->Finish(kLong));
+  }
+  EXPECT_THAT(Whole(path + ".jsonl.1"), HasSubstr("\"object\":\"59\""));
+  EXPECT_LT(Whole(path + ".jsonl").size() + Whole(path + ".jsonl.1").size(), 60 * 130u);
+}
+
 // As on a full disk: no file of this process grows any more.
 TEST(Audit, AFullDiskIsCountedAndNothingIsTorn) {
   const std::string path = NewPath("full.db");
-  auto audit = Audit::Open(path);
+  auto audit = Audit::Open(path, kRoomy);
   ASSERT_TRUE(audit.ok()) << audit.status();
   signal(SIGXFSZ, SIG_IGN);
   rlimit before = {}, limit = {};

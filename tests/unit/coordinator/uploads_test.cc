@@ -117,6 +117,24 @@ TEST(UploadsTest, ABrokenUploadPoisonsItsTensor) {
   EXPECT_EQ(upload.cluster.EventsOf<FailedHandleEvent>(upload.session).size(), 2u);
 }
 
+// As where its memory has to wait for a worker that can't be reached.
+TEST(UploadsTest, AnUploadWhoseWindowFailsSaysWhy) {
+  SimulatedCluster cluster(2);
+  const SessionId session = cluster.Open();
+  const TensorSpec spec = *TensorSpec::Make("t", DType::kF32, {8}, MeshOf(2), kRows);
+  cluster.Submit(session, {UploadRecord{5, {{HandleId(1), spec}}}, OpRecord(OpId::kNeg, {1}, 2)});
+  cluster.CompleteAll(Ordinal(1), absl::UnavailableError("worker 1: worker 0 can't reach it"));
+  const auto failed = cluster.EventsOf<FailedHandleEvent>(session);
+  ASSERT_EQ(failed.size(), 2u);
+  for (const FailedHandleEvent& event : failed) {
+    EXPECT_THAT(Message(event.status), HasSubstr("upload: worker 1: worker 0 can't reach it"));
+    EXPECT_TRUE(absl::IsUnavailable(event.status));
+  }
+  const auto settled = cluster.EventsOf<SettledEvent>(session);
+  ASSERT_EQ(settled.size(), 1u) << "the request has one answer";
+  EXPECT_THAT(Message(settled[0].status), HasSubstr("can't reach it"));
+}
+
 TEST(UploadsTest, ACommBlockEndsWithItsTransfersAndSaysWhatWorkersCopied) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();

@@ -98,6 +98,12 @@ TEST_F(EngineFactsTest, ANumberComesFromAVariableOrTheHostsName) {
   EXPECT_EQ(*IndexFrom("SLURM_PROCID", "", variable), 3);
   EXPECT_EQ(*IndexFrom("hostname-ordinal", "tessera-worker-12", variable), 12);
   EXPECT_EQ(*IndexFrom("hostname-ordinal", "tessera-worker-4.tessera.svc", variable), 4);
+  EXPECT_EQ(*IndexFrom("hostname-ordinal*8+3", "tessera-worker-2", variable), 19);
+  EXPECT_EQ(*IndexFrom("hostname-ordinal*1+0", "tessera-worker-2", variable), 2);
+  for (const char* source : {"hostname-ordinal*8", "hostname-ordinal*8+8", "hostname-ordinal*0+0", "hostname-ordinal+1",
+                             "hostname-ordinal*8+-1", "hostname-ordinal*x+1", "hostname-ordinals"}) {
+    EXPECT_EQ(IndexFrom(source, "node-1", variable).status().code(), absl::StatusCode::kInvalidArgument) << source;
+  }
   for (const char* host : {"node", "node-", "node-x", "node-1x", ""}) {
     EXPECT_EQ(IndexFrom("hostname-ordinal", host, variable).status().code(), absl::StatusCode::kInvalidArgument)
         << host;

@@ -20,7 +20,8 @@ using ::testing::Not;
 class Tokens : public ::testing::Test {
  protected:
   Tokens() {
-    for (const char* name : {"TESSERA_TOKEN", "TESSERA_JOIN_TOKEN", "TESSERA_ADMIN_TOKEN"}) unsetenv(name);
+    for (const char* name : {"TESSERA_TOKEN", "TESSERA_JOIN_TOKEN", "TESSERA_ADMIN_TOKEN", "TESSERA_VIEWER_TOKEN"})
+      unsetenv(name);
   }
   std::string File(const std::string& text, mode_t mode) const {
     const std::string path = ::testing::TempDir() + "/tokens";
