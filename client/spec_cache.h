@@ -42,6 +42,8 @@ struct SpecEntry {
   absl::InlinedVector<SpecPtr, 1> outputs;
   std::vector<ImplicitMove> implicit;
   int64_t implicit_bytes = 0;
+  bool reduces_within =
+      false;  // a composite that takes its operands as they are, and reduces a pending value on the way
 };
 
 // A tensor's spec, or a scalar when the spec is null.

@@ -1,7 +1,7 @@
 """Ops that the catalog has no row for yet, composed of rows that it has: statistics of norms, attention with dropout, embedding.
 
 Functions of handles. Each says its formula; a row of the catalog with the same meaning can take its place without a change
-elsewhere. Operands come without pending terms unless a function says otherwise.
+elsewhere. A product takes values: its result may be larger than a pending operand, and would be reduced in its place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import get_float32_matmul_precision
 import _tessera
 from .._tensor import OPS
 from ._dtypes import BOOL, F32, HALVES
-from ._placing import iota, settled_dims
+from ._placing import iota, settled, settled_dims
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, MATMUL, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
@@ -48,11 +48,11 @@ def _precision() -> dict:
 
 
 def einsum(notation: str, a, b):
-    return _call(EINSUM, (a, b), notation=notation, **_precision())
+    return _call(EINSUM, (settled(a), settled(b)), notation=notation, **_precision())
 
 
 def matmul(a, b):
-    return _call(MATMUL, (a, b), **_precision())
+    return _call(MATMUL, (settled(a), settled(b)), **_precision())
 
 
 def as_dtype(x, dtype: int):
@@ -149,7 +149,7 @@ def embedding(weight, numbers):
     its columns are, the result's last dim is."""
     shape = list(numbers.shape)
     flat = _call(RESHAPE, (numbers,), shape=[numbers.size])
-    if any(one[0] == 1 and one[1] == 0 for one in weight._placements):
+    if any(one.is_shard(0) for one in weight._placements):
         if numbers.size >= weight.shape[0]:
             weight = settled_dims(weight, [0])
         rows = _call(TAKE, (weight, unsqueezed(flat, 1)), dims=[0])
