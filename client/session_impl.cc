@@ -437,7 +437,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl:
     return OneIsTaken(call, entry->outputs.size());
   }
   if (PlanCapture* capture = PlanCapture::Current()) return PlanFor(*capture, call, operands, *entry);
-  if (!entry->implicit.empty() || entry->reduces_within) {
+  if (!entry->implicit.empty() || entry->takes_values) {
     TESSERA_ASSIGN_OR_RETURN(const Results reduced, ReduceOnce(call, *entry, specs, operands));
     if (!reduced.empty()) {
       absl::InlinedVector<CallOperand, kInlineOperands> others(operands.begin(), operands.end());

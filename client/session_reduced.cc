@@ -107,14 +107,14 @@ absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const Te
 // Law: the results of arrays have the specs that the call says, whatever was reduced before: a call that would give
 // others with reduced operands (it keeps terms pending beside them) reduces for itself.
 //
-// A contraction reduces for itself, too: its plan brings operands in parts while others are multiplied, and where the
-// whole of one doesn't fit.
+// A contraction of arrays reduces for itself, too: its plan brings operands in parts while others are multiplied, and
+// where the whole of one doesn't fit. One of torch's tensors takes values, since a result that is pending in its place
+// may be larger.
 absl::StatusOr<SessionImpl::Results> SessionImpl::ReduceOnce(const OpCall& call, const SpecEntry& entry,
                                                              absl::Span<const SpecOperand> operand_specs,
                                                              absl::Span<const CallOperand> operands) {
-  if (const absl::StatusOr<const OpRow*> row = FindOp(call.op); row.ok() && (*row)->family == OpFamily::kContraction) {
-    return Results();
-  }
+  const absl::StatusOr<const OpRow*> row = FindOp(call.op);
+  const bool is_product = row.ok() && (*row)->family == OpFamily::kContraction;
   absl::InlinedVector<SpecOperand, kInlineOperands> specs(operand_specs.begin(), operand_specs.end());
   std::vector<SpecPtr> wanted(operands.size());
   bool is_any = false, is_arrays = false, is_new = false;
@@ -128,7 +128,8 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::ReduceOnce(const OpCall& call,
   for (const ImplicitMove& move : entry.implicit) {
     const size_t i = static_cast<size_t>(move.operand);
     // A recorded call is asked for again with other values, and must hold all that it needs.
-    if (!Reduces(move, operands[i]) || IsTorchs(**operands[i].tensor) || Recording::Current() != nullptr) continue;
+    if (is_product || Recording::Current() != nullptr) break;
+    if (!Reduces(move, operands[i]) || IsTorchs(**operands[i].tensor)) continue;
     is_new = reduce(i, move.destination) || is_new;
     is_arrays = true;
   }
@@ -138,7 +139,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::ReduceOnce(const OpCall& call,
       return move.operand == static_cast<int>(i) && Reduces(move, operands[i]);
     });
     const TensorSpec& own = **operand_specs[i].spec;
-    if (is_moved || (entry.reduces_within && own.has_partial())) reduce(i, ForAll(own, Beside(operand_specs, i)));
+    if (is_moved || (entry.takes_values && own.has_partial())) reduce(i, ForAll(own, Beside(operand_specs, i)));
   }
   if (!is_any) return Results();
   const absl::StatusOr<std::shared_ptr<const SpecEntry>> reduced = specs_.Resolve(call, specs);

@@ -44,6 +44,18 @@ bool ReducesWithin(const Graph& graph) {
   return false;
 }
 
+bool IsProduct(OpId op) {
+  const absl::StatusOr<const OpRow*> row = FindOp(op);
+  return row.ok() && (*row)->family == OpFamily::kContraction;
+}
+
+bool HasPending(const std::vector<OperandSpec>& operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const OperandSpec& operand) {
+    const auto* spec = std::get_if<TensorSpec>(&operand);
+    return spec != nullptr && spec->has_partial();
+  });
+}
+
 absl::StatusOr<std::shared_ptr<SpecEntry>> ResolveEntry(const OpCall& call, absl::Span<const SpecOperand> operands) {
   std::vector<OperandSpec> specs;
   std::vector<int> tensors;
@@ -62,7 +74,8 @@ absl::StatusOr<std::shared_ptr<SpecEntry>> ResolveEntry(const OpCall& call, absl
     entry->outputs.push_back(std::make_shared<const TensorSpec>(std::move(output)));
   }
   if (call.op == OpId::kRedistribute) return entry;
-  entry->reduces_within = resolution.graph != nullptr && ReducesWithin(*resolution.graph);
+  entry->takes_values =
+      resolution.graph != nullptr ? ReducesWithin(*resolution.graph) : IsProduct(call.op) && HasPending(specs);
   for (size_t i = 0; i < resolution.operands.size(); ++i) {
     if (!resolution.operands[i].redistributed) continue;
     const TensorSpec& source = std::get<TensorSpec>(specs[static_cast<size_t>(tensors[i])]);

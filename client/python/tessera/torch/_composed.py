@@ -1,7 +1,7 @@
 """Ops that the catalog has no row for yet, composed of rows that it has: statistics of norms, attention with dropout, embedding.
 
 Functions of handles. Each says its formula; a row of the catalog with the same meaning can take its place without a change
-elsewhere. A product takes values: its result may be larger than a pending operand, and would be reduced in its place.
+elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import get_float32_matmul_precision
 import _tessera
 from .._tensor import OPS
 from ._dtypes import BOOL, F32, HALVES
-from ._placing import iota, settled, settled_dims
+from ._placing import iota, settled_dims
 
 _call = _tessera.call
 (ADD, SUB, MUL, DIV, WHERE, SUM, MEAN, EINSUM, MATMUL, ASTYPE, RSQRT, SQUARE, RESHAPE, TAKE, SOFTMAX) = (OPS[n] for n in (
@@ -48,11 +48,11 @@ def _precision() -> dict:
 
 
 def einsum(notation: str, a, b):
-    return _call(EINSUM, (settled(a), settled(b)), notation=notation, **_precision())
+    return _call(EINSUM, (a, b), notation=notation, **_precision())
 
 
 def matmul(a, b):
-    return _call(MATMUL, (settled(a), settled(b)), **_precision())
+    return _call(MATMUL, (a, b), **_precision())
 
 
 def as_dtype(x, dtype: int):

@@ -41,8 +41,10 @@ def settled(handle, beside=None):
 def settled_dims(handle, dims):
     """Without pending terms, and whole along the dims: what works on whole rows takes it."""
     handle = handle._reduced()
-    wanted = [REPLICATE if one.is_shard() and one.dim in dims else one for one in handle._placements]
-    return moved(handle, wanted)
+    for one in handle._placements:
+        if one is not REPLICATE and one.dim in dims:
+            return moved(handle, [REPLICATE if one.is_shard() and one.dim in dims else one for one in handle._placements])
+    return handle
 
 
 def is_small(handle) -> bool:
