@@ -63,7 +63,8 @@ class CurrentSpec {
 // A cancel (Ctrl-C in a wait) meets tensors that somebody holds and that aren't issued yet. kEnds: the tensor fails
 // with Cancelled. kRunsOn: the tensor is computed, with all that leads to it: an in-place update has taken the place of
 // the former value, which nobody has any more. kSpreads: kRunsOn, also for the results of calls on it. torch's tensors
-// are such ones, since torch's own Ctrl-C loses none.
+// are such ones, since torch's own Ctrl-C loses none; by it they are known, too, where pending sums are reduced
+// (session_reduced.cc).
 enum class OnCancel : uint8_t { kEnds, kRunsOn, kSpreads };
 
 struct HandleState : std::enable_shared_from_this<HandleState> {

@@ -93,6 +93,12 @@ class Recording {
                    absl::Span<const SpecPtr> results);
   void AddDrop(const SessionImpl& session, uint64_t handle);
 
+  // Whether one of its calls gave the tensor.
+  bool Gives(uint64_t handle) const {
+    const auto found = values_.find(handle);
+    return found != values_.end() && found->second >= 0;
+  }
+
   // ---- what is in it ----
   const std::vector<RecordedInput>& inputs() const { return inputs_; }
   const std::vector<RecordedStep>& steps() const { return steps_; }

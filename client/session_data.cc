@@ -132,8 +132,7 @@ absl::StatusOr<HandlePtr> SessionImpl::BeforeUpload(const TensorSpec& spec) {
   return HandlePtr();
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::UploadBy(
-    const TensorSpec& spec, const std::function<absl::Status(uint64_t, const RequestPtr&, const HandlePtr&)>& send) {
+absl::StatusOr<HandlePtr> SessionImpl::UploadBy(const TensorSpec& spec, const Sender& send) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
   if (handle != nullptr) return handle;
   handle = NewHandle(specs_.Intern(spec), next_handle_++);

@@ -437,8 +437,8 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl:
     return OneIsTaken(call, entry->outputs.size());
   }
   if (PlanCapture* capture = PlanCapture::Current()) return PlanFor(*capture, call, operands, *entry);
-  if (!entry->implicit.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<HandlePtr> reduced, ReduceOnce(call, *entry, specs, operands));
+  if (!entry->implicit.empty() || entry->takes_values) {
+    TESSERA_ASSIGN_OR_RETURN(const Results reduced, ReduceOnce(call, *entry, specs, operands));
     if (!reduced.empty()) {
       absl::InlinedVector<CallOperand, kInlineOperands> others(operands.begin(), operands.end());
       for (size_t i = 0; i < reduced.size(); ++i) {
@@ -446,8 +446,8 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::Take(const OpCall& call, absl:
       }
       return Take(call, others, wanted);
     }
-    TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
   }
+  if (!entry->implicit.empty()) TESSERA_RETURN_IF_ERROR(CheckImplicit(*entry));
   if (call.scalars.empty()) {
     record.call = entry->call;
   } else {

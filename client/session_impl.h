@@ -52,6 +52,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<HandlePtr> Call(const OpCall& call, absl::Span<const CallOperand> operands);
   using Results = absl::InlinedVector<HandlePtr, 1>;
   absl::StatusOr<Results> CallAll(const OpCall& call, absl::Span<const CallOperand> operands);
+  // The value without pending terms, reduced once: cut as `beside` (or null) is, else whole (session_reduced.cc).
+  absl::StatusOr<HandlePtr> Reduced(const HandlePtr& tensor, const HandlePtr* beside);
   absl::StatusOr<PlanReport> Explain(const OpCall& call, absl::Span<const CallOperand> operands);
   // Runs a recording again, with these tensors and numbers; its kept results (session_replay.cc).
   absl::StatusOr<std::vector<HandlePtr>> Replay(const Recording& recording, absl::Span<const ReplayInput> inputs,
@@ -195,9 +197,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   absl::StatusOr<Resolved> Resolve(const CallCompletion& complete, absl::Span<const CallOperand> operands,
                                    absl::Span<const SpecPtr> specs);
   // For each operand that the call would reduce: what it is reduced to; empty where this call remembers nothing.
-  absl::StatusOr<std::vector<HandlePtr>> ReduceOnce(const OpCall& call, const SpecEntry& entry,
-                                                    absl::Span<const SpecOperand> operand_specs,
-                                                    absl::Span<const CallOperand> operands);
+  absl::StatusOr<Results> ReduceOnce(const OpCall& call, const SpecEntry& entry, absl::Span<const SpecOperand> specs,
+                                     absl::Span<const CallOperand> operands);
   absl::StatusOr<HandlePtr> Reduce(const HandlePtr& pending, const TensorSpec& wanted);
   HandlePtr FindReduced(HandleState& pending, const TensorSpec& wanted);
   enum class ResultCount : uint8_t { kOne, kAny };
@@ -223,9 +224,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
                            const std::vector<UploadPiece>& pieces, const std::shared_ptr<HostMemory>& memory);
   absl::Status SendRows(uint64_t request, const RequestPtr& state, const HandlePtr& handle, const RowReader& read);
   // A new handle whose bytes `send` brings.
-  absl::StatusOr<HandlePtr> UploadBy(
-      const TensorSpec& spec,
-      const std::function<absl::Status(uint64_t request, const RequestPtr&, const HandlePtr&)>& send);
+  using Sender = std::function<absl::Status(uint64_t request, const RequestPtr&, const HandlePtr&)>;
+  absl::StatusOr<HandlePtr> UploadBy(const TensorSpec& spec, const Sender& send);
   absl::StatusOr<HandlePtr> UploadInline(const TensorSpec& spec, const HostView& source);
   // A handle of a tensor that is planned only, where the thread's calls are; an error where values may not be brought.
   absl::StatusOr<HandlePtr> BeforeUpload(const TensorSpec& spec);

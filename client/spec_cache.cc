@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "schemas/ops/graph.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/bounds.h"
@@ -29,6 +30,32 @@ uint32_t ClassOf(const Scalar& scalar) {
               static_cast<uint32_t>(scalar.strength()) << 6 | sign << 4 | SizeClassOf(scalar));
 }
 
+bool ReducesWithin(const Graph& graph) {
+  for (const GraphNode& node : graph.nodes) {
+    size_t tensor = 0;
+    for (const GraphOperand& operand : node.operands) {
+      const int* value = std::get_if<int>(&operand);
+      if (value == nullptr) continue;
+      const bool is_pending = graph.specs[static_cast<size_t>(*value)].has_partial();
+      if (is_pending && !node.resolution.operands[tensor].spec.has_partial()) return true;
+      ++tensor;
+    }
+  }
+  return false;
+}
+
+bool IsProduct(OpId op) {
+  const absl::StatusOr<const OpRow*> row = FindOp(op);
+  return row.ok() && (*row)->family == OpFamily::kContraction;
+}
+
+bool HasPending(const std::vector<OperandSpec>& operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const OperandSpec& operand) {
+    const auto* spec = std::get_if<TensorSpec>(&operand);
+    return spec != nullptr && spec->has_partial();
+  });
+}
+
 absl::StatusOr<std::shared_ptr<SpecEntry>> ResolveEntry(const OpCall& call, absl::Span<const SpecOperand> operands) {
   std::vector<OperandSpec> specs;
   std::vector<int> tensors;
@@ -47,6 +74,8 @@ absl::StatusOr<std::shared_ptr<SpecEntry>> ResolveEntry(const OpCall& call, absl
     entry->outputs.push_back(std::make_shared<const TensorSpec>(std::move(output)));
   }
   if (call.op == OpId::kRedistribute) return entry;
+  entry->takes_values =
+      resolution.graph != nullptr ? ReducesWithin(*resolution.graph) : IsProduct(call.op) && HasPending(specs);
   for (size_t i = 0; i < resolution.operands.size(); ++i) {
     if (!resolution.operands[i].redistributed) continue;
     const TensorSpec& source = std::get<TensorSpec>(specs[static_cast<size_t>(tensors[i])]);

@@ -42,6 +42,9 @@ struct SpecEntry {
   absl::InlinedVector<SpecPtr, 1> outputs;
   std::vector<ImplicitMove> implicit;
   int64_t implicit_bytes = 0;
+  // Whether the op takes pending operands as they are, though it is better given values: a composite that reduces them
+  // on the way, and a product, whose result may be larger.
+  bool takes_values = false;
 };
 
 // A tensor's spec, or a scalar when the spec is null.

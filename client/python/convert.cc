@@ -82,35 +82,50 @@ Position PositionFromPython(nb::handle position) {
   return out;
 }
 
-nb::tuple PlacementsToPython(const Placements& placements) {
-  nb::list out;
-  for (const Placement& placement : placements) {
-    const int kind = static_cast<int>(placement.kind());
-    if (placement.has_sizes()) {
-      out.append(nb::make_tuple(kind, placement.dim(), 0, nb::tuple(IntegersToPython(placement.sizes()))));
-    } else {
-      out.append(nb::make_tuple(kind, placement.dim(), static_cast<int>(placement.reduce_op())));
-    }
+PlacementClasses& GetPlacementClasses() {
+  static PlacementClasses* classes = new PlacementClasses();
+  return *classes;
+}
+
+namespace {
+
+nb::object PlacementToPython(const Placement& placement) {
+  const PlacementClasses& known = GetPlacementClasses();
+  if (placement.is_replicate()) return known.replicate;
+  if (placement.is_partial()) return known.partial[static_cast<size_t>(placement.reduce_op())];
+  if (placement.has_sizes()) return known.shard(placement.dim(), nb::tuple(IntegersToPython(placement.sizes())));
+  const size_t dim = static_cast<size_t>(placement.dim());
+  return dim < known.shards.size() ? known.shards[dim] : known.shard(placement.dim());
+}
+
+Placement PlacementFromPython(nb::handle placement) {
+  const PlacementClasses& known = GetPlacementClasses();
+  if (placement.is(known.replicate) || nb::isinstance(placement, known.replicate.type())) return Placement::Replicate();
+  if (nb::isinstance(placement, known.shard)) {
+    const nb::object sizes = placement.attr("sizes");
+    return Placement::Shard(nb::cast<int>(placement.attr("dim")),
+                            sizes.is_none() ? std::vector<int64_t>() : IntegersFromPython(sizes));
   }
-  return nb::tuple(out);
+  if (nb::isinstance(placement, known.partial[0].type())) {
+    return Placement::Partial(ValueOrRaise(ParseReduceOp(nb::cast<std::string>(placement.attr("reduce_op")))));
+  }
+  Raise(absl::InvalidArgumentError(StrCat("a placement is ", nb::cast<std::string>(nb::repr(placement)),
+                                          "; it must be Shard(dim), Replicate() or Partial(reduce_op)")));
+}
+
+}  // namespace
+
+nb::tuple PlacementsToPython(const Placements& placements) {
+  nb::tuple out = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(placements.size())));
+  for (size_t i = 0; i < placements.size(); ++i) {
+    PyTuple_SetItem(out.ptr(), static_cast<Py_ssize_t>(i), PlacementToPython(placements[i]).release().ptr());
+  }
+  return out;
 }
 
 Placements PlacementsFromPython(nb::handle placements) {
   Placements out;
-  for (nb::handle placement : placements) {
-    const int kind = nb::cast<int>(placement[0]);
-    switch (static_cast<Placement::Kind>(kind)) {
-      case Placement::Kind::kReplicate: out.push_back(Placement::Replicate()); break;
-      case Placement::Kind::kShard:
-        out.push_back(Placement::Shard(nb::cast<int>(placement[1]), nb::len(placement) > 3
-                                                                        ? IntegersFromPython(placement[3])
-                                                                        : std::vector<int64_t>()));
-        break;
-      case Placement::Kind::kPartial:
-        out.push_back(Placement::Partial(static_cast<ReduceOp>(nb::cast<int>(placement[2]))));
-        break;
-    }
-  }
+  for (nb::handle placement : placements) out.push_back(PlacementFromPython(placement));
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/session_impl.h"
@@ -77,7 +78,16 @@ T ValueOfOk(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// (kind, dim, reduce op) per placement.
+// Placements in Python are values of the classes Replicate, Shard and Partial of tessera/_placements.py. The module
+// gives the one object that it has for a placement without sizes, so that equal ones are mostly identical. Set once on
+// import.
+struct PlacementClasses {
+  nb::object replicate;             // a value
+  nb::object shard;                 // the class: shard(dim) or shard(dim, sizes)
+  std::vector<nb::object> shards;   // by dim
+  std::vector<nb::object> partial;  // values, by reduce op
+};
+PlacementClasses& GetPlacementClasses();
 nb::tuple PlacementsToPython(const Placements& placements);
 Placements PlacementsFromPython(nb::handle placements);
 nb::tuple ShapeToPython(absl::Span<const int64_t> shape);

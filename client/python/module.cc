@@ -396,6 +396,12 @@ NB_MODULE(_tessera, module) {
     GetHooks() = {std::move(error_classes),  std::move(convert_operand), std::move(warn_implicit),
                   std::move(refuse_operand), std::move(refuse_write),    nb::object()};
   });
+  module.def("set_placements", [](nb::object replicate, nb::object shard, const nb::list& partial) {
+    PlacementClasses& classes = GetPlacementClasses();
+    classes = {std::move(replicate), std::move(shard), {}, {}};
+    for (int dim = 0; dim < kMaxRank; ++dim) classes.shards.push_back(classes.shard(dim));
+    for (nb::handle op : partial) classes.partial.push_back(nb::borrow(op));
+  });
   module.def("set_explain_hook", [](nb::object explain) { GetHooks().explain = std::move(explain); });
   module.def(
       "promote",

@@ -454,6 +454,14 @@ nb::list PlansOf(const nb::callable& function) {
   return out;
 }
 
+// The tensor itself where nothing is pending.
+nb::object Reduced(nb::handle self, nb::handle beside) {
+  const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
+  if (!SpecOf(tensor).has_partial()) return nb::borrow(self);
+  const HandlePtr* other = beside.is_none() ? nullptr : &nb::cast<const PyTensor&>(beside).value().state();
+  return Wrap(ValueOrRaise(tensor.value().session()->Reduced(tensor.value().state(), other)));
+}
+
 void DefineReading(nb::class_<PyTensor>& tensor) {
   tensor.def_prop_ro("shape", [](const PyTensor& t) { return ShapeToPython(SpecOf(t).shape); })
       .def_prop_ro("ndim", [](const PyTensor& t) { return t.value().rank(); })
@@ -478,6 +486,10 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
                    [](const PyTensor& t) { return reinterpret_cast<uintptr_t>(t.value().session().get()); })
       .def_prop_ro("_session", [](const PyTensor& t) { return Session(t.value().session()); })
       .def("_copy", [](const PyTensor& t) { return PyTensor{t.value()}; })
+      .def("_reduced", &Reduced, nb::arg("beside").none() = nb::none(),
+           "The value without pending terms, which is reduced once: as shards of `beside`, if that is cut and has the "
+           "same shape, "
+           "else whole.")
       .def("_run_on", [](const PyTensor& t) { t.value().state()->RaiseOnCancel(OnCancel::kSpreads); })
       .def(
           "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value()), s); },

@@ -195,3 +195,15 @@ def test_every_bug_has_a_test_that_is_there():
         assert named, f"no test is named: {row[1]}"
         for test in named:
             assert test in python | cxx, f"docs/bugs.md: there is no test {test}"
+
+
+# ---- placement is decided in one place -----------------------------------------------------------------
+
+def test_rows_of_torch_leave_it_to_the_catalog_what_is_reduced_first():
+    """A row that reduces a pending operand by hand says so by `settled`; placements are values with methods, not numbers."""
+    rows = tracked("client/python/tessera/torch/*.py")
+    by_hand = [f"{name}: {line.strip()}" for name in rows for line in text(name).splitlines() if re.search(r"\bsettled\(", line)]
+    assert len(by_hand) <= 20, "\n".join(by_hand)
+    numbers = [f"{name}: {line.strip()}" for name in tracked("client/python/*.py") for line in text(name).splitlines()
+               if re.search(r"\b(one|own|p|placement)\[0\] *[!=]= *[012]\b|\(0, 0, 0\)", line)]
+    assert not numbers, "\n".join(numbers)

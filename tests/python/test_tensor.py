@@ -1,5 +1,6 @@
 """A Tensor's behaviour: specs at once, handles, mutation, reading, reprs."""
 
+import copy
 import gc
 import pickle
 import unittest.mock
@@ -217,6 +218,31 @@ def test_a_pickle_has_values_and_placements(session, mesh4):
     assert again["half"].dtype == ts.bfloat16
     uneven = ts.distribute_tensor(np.arange(8.0), mesh4, [ts.Shard(0, [1, 2, 5, 0])])
     assert pickle.loads(pickle.dumps(uneven)).placements == uneven.placements
+
+
+def test_a_pickle_of_an_older_version_has_its_placements(session, mesh4):
+    """They were numbers there: kind, dim, reduce op, and sizes."""
+    from tessera._tensor import _unpickled
+    with mesh4:
+        assert _unpickled(np.ones((8, 2)), ((1, 0, 0),)).placements == (S(0),)
+        assert _unpickled(np.ones((8, 2)), ((1, 0, 0, (5, 1, 1, 1)),)).placements == (S(0, sizes=[5, 1, 1, 1]),)
+        assert _unpickled(np.ones((8, 2)), ((0, 0, 0),)).placements == (R(),)
+
+
+@pytest.mark.parametrize("placement", [S(0), S(2, sizes=[1, 2]), R(), P(), P("max")])
+def test_a_placement_is_a_value(session, placement):
+    assert pickle.loads(pickle.dumps(placement)) == copy.deepcopy(placement) == placement
+    for name in ("dim", "sizes", "reduce_op", "other"):
+        with pytest.raises(AttributeError):
+            setattr(placement, name, 1)
+
+
+def test_what_a_tensor_says_of_its_placements_is_what_it_takes(session, mesh22):
+    x = session.distribute_tensor(np.ones((6, 4)), mesh22, [S(0), S(1)])
+    assert x.placements is not None and x.redistribute(x.placements).placements == x.placements
+    assert [type(one) for one in x.sum(axis=0).placements] == [P, S]
+    uneven = session.distribute_tensor(np.ones((6, 4)), mesh22, [S(0, sizes=[5, 1]), R()])
+    assert uneven.placements == (S(0, sizes=[5, 1]), R()) and uneven.placements[0].sizes == (5, 1)
 
 
 def test_a_pickle_of_another_mesh_is_replicated(session, mesh4):

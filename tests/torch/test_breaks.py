@@ -218,7 +218,7 @@ def test_tensors_that_share_a_value_share_a_storage_of_the_file():
 def test_a_file_that_says_other_places_is_loaded_to_the_default_one(location):
     from tessera.torch._storages import _place_of
     mesh, placements = _place_of(location, (4,))
-    assert placements == ([(1, 0, 0)] if location == "tessera:0/S(0;1,2)" else [(0, 0, 0)])
+    assert placements == ([ts.Shard(0)] if location == "tessera:0/S(0;1,2)" else [ts.Replicate()])
 
 
 def test_torch_save_and_load_of_weights_alone():

@@ -21,7 +21,7 @@ from ._tensor import OPS, no_dim
 
 
 def _place(op: str, device, device_mesh, placements):
-    """The mesh, and encoded placements or None for "auto"."""
+    """The mesh, and placements or None for "auto"."""
     if device is not None and device_mesh is not None and device != device_mesh:
         raise InvalidArgumentError(f"{op}: give device or device_mesh, not both")
     chosen = device_mesh if device_mesh is not None else device
@@ -42,8 +42,8 @@ def _shape(op: str, shape) -> list[int]:
 
 
 def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
-    mesh, encoded = _place(op, device, device_mesh, placements)
-    return mesh._session._create(OPS[op], dtype=code_of(dtype, op), shape=shape, mesh=mesh._raw, placements=encoded,
+    mesh, placements = _place(op, device, device_mesh, placements)
+    return mesh._session._create(OPS[op], dtype=code_of(dtype, op), shape=shape, mesh=mesh._raw, placements=placements,
                                  scalars=scalars)
 
 
@@ -218,14 +218,14 @@ def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, pla
         return out.redistribute(mesh, placements)
     if copy is False:
         raise InvalidArgumentError("asarray: a copy to the workers can't be avoided")
-    mesh, encoded = _place("asarray", device, device_mesh, placements)
+    mesh, placements = _place("asarray", device, device_mesh, placements)
     array = array_of(obj, "asarray", dtype)
     code = code_of(array.dtype, "asarray")
     wanted = code if dtype is None else code_of(dtype, "asarray")
-    if encoded is None:
-        encoded = _tessera.auto_placements(wanted, array.shape, mesh._raw)
+    if placements is None:
+        placements = _tessera.auto_placements(wanted, array.shape, mesh._raw)
     with bar_of("upload", array.nbytes):
-        out = mesh._session._distribute(buffer_of(array), code, mesh._raw, encoded)
+        out = mesh._session._distribute(buffer_of(array), code, mesh._raw, placements)
     return out if wanted == code else astype(out, dtype)
 
 

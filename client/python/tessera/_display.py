@@ -11,6 +11,7 @@ import numpy as np
 import _tessera
 from . import _html
 from ._errors import ArgumentError, TesseraError
+from ._placements import kept
 
 _EDGE = 3
 _WHOLE_ELEMENTS = 1000
@@ -103,7 +104,7 @@ def _values(tensor) -> str:
 
 def boxes_of(tensor) -> list:
     """[(start, stop), ...] by position of the mesh."""
-    placements = [(0, 0, 0) if kind == 2 else (kind, dim, *rest) for kind, dim, *rest in tensor._placements]
+    placements = kept(tensor._placements)
     return [tuple(map(tuple, box)) for box in _tessera.boxes(tensor._dtype, tensor.shape, tensor._mesh, placements)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import InvalidArgumentError
+from ._placements import counted, replicated
 from ._progress import bar_of
 from ._session import mesh_for
 
@@ -47,7 +48,7 @@ def _global_shape(arrays, mesh_shape, placements, op: str) -> tuple[int, ...]:
     grid = grid.reshape(mesh_shape)
     shape = []
     for dim in range(rank):
-        sharding = [m for m, (kind, d, *_) in enumerate(placements) if kind == 1 and (d + rank if d < 0 else d) == dim]
+        sharding = [m for m, one in enumerate(counted(placements, rank)) if one.is_shard(dim)]
         line = grid[tuple(slice(None) if m in sharding else 0 for m in range(len(mesh_shape)))]
         parts = list(line.reshape(-1)) if sharding else [line]
         shape.append(sum(part.shape[dim] for part in parts))
@@ -59,7 +60,7 @@ def from_local(session, locals, device_mesh, placements, shape):
     mesh = mesh_for(device_mesh, op, session)
     session = session or mesh._session
     raw_shape = mesh._raw.shape
-    encoded = [(0, 0, 0)] * len(raw_shape) if placements is None else mesh._placements(placements, op)
+    placements = replicated(len(raw_shape)) if placements is None else mesh._placements(placements, op)
     objects = _by_position(locals, raw_shape if mesh._dims is None else mesh.shape, op)
     if mesh._dims is not None and len(objects) != mesh._raw.size:
         # A view: the other dims replicate.
@@ -70,7 +71,7 @@ def from_local(session, locals, device_mesh, placements, shape):
     if len(dtypes) != 1:
         raise InvalidArgumentError(f"{op}: the local arrays have different dtypes {sorted(map(str, dtypes))}")
     if shape is None:
-        shape = _global_shape(arrays, raw_shape, encoded, op)
+        shape = _global_shape(arrays, raw_shape, placements, op)
     with bar_of("upload", sum(array.nbytes for array in arrays)):
-        return session._from_local(code_of(arrays[0].dtype, op), [int(n) for n in shape], mesh._raw, encoded,
+        return session._from_local(code_of(arrays[0].dtype, op), [int(n) for n in shape], mesh._raw, placements,
                                    [buffer_of(array) for array in arrays])

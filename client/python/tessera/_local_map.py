@@ -12,7 +12,7 @@ from _tessera_ops import max as max_of, min as min_of, prod, sum as sum_of
 from . import _index
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._ops import concat
-from ._placements import Partial, Placement, Replicate, Shard, decode
+from ._placements import Placement, Replicate, Shard, replicated
 from ._tensor import OPS
 
 _REDUCTIONS = {"sum": sum_of, "product": prod, "max": max_of, "min": min_of}
@@ -83,7 +83,7 @@ def _shards_of(tensors, in_placements):
 
 def _shard(x, position, sub_mesh):
     index = _index.normalise(tuple(slice(start, stop) for start, stop in x.box(position)), x.shape)
-    return _tessera.call(OPS["slice"], (x,), index=index, mesh=sub_mesh, placements=[(0, 0, 0)])
+    return _tessera.call(OPS["slice"], (x,), index=index, mesh=sub_mesh, placements=replicated(1))
 
 
 def _out_placements(out_placements, first_placements, positions, rows, mesh) -> list[list[Placement]]:
@@ -102,7 +102,7 @@ def _out_placements(out_placements, first_placements, positions, rows, mesh) -> 
     lists = [list(out_placements)] * len(rows[0]) if alike else [list(one) for one in out_placements]
     if len(lists) != len(rows[0]):
         raise InvalidArgumentError(f"local_map: {len(lists)} lists of out_placements for {len(rows[0])} results")
-    return [list(decode(mesh._placements(one, "local_map"))) for one in lists]
+    return [mesh._placements(one, "local_map") for one in lists]
 
 
 def _assemble(mesh, shards, placements, cut):

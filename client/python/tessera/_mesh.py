@@ -11,7 +11,7 @@ import numpy as np
 import _tessera
 from . import _context
 from ._errors import IndexOutOfRangeError, InvalidArgumentError
-from ._placements import Placement, encode, listed
+from ._placements import Placement, checked, replicated
 
 _current = threading.local()
 
@@ -217,20 +217,19 @@ class DeviceMesh:
 
     # ---- for tensors --------------------------------------------------------------------------
 
-    def _placements(self, placements, op: str) -> list[tuple[int, int, int]]:
+    def _placements(self, placements, op: str) -> list[Placement]:
         """Placements of this mesh in the terms of the mesh that tensors live on."""
         if isinstance(placements, Placement) and self.ndim != 1:
             raise InvalidArgumentError(
                 f"{op}: {placements!r} alone is for a mesh of one dim; {self} takes a list, with one for each of its {self.ndim} dims")
-        placements = listed(placements, op)
-        encoded = encode(placements, op)
-        if len(encoded) != self.ndim:
+        placements = checked(placements, op)
+        if len(placements) != self.ndim:
             raise InvalidArgumentError(
-                f"{op}: {len(encoded)} placements {placements} for {self}, which has {self.ndim} dims")
+                f"{op}: {len(placements)} placements {placements} for {self}, which has {self.ndim} dims")
         if self._dims is None:
-            return encoded
-        out = [(0, 0, 0)] * len(self._raw.shape)
-        for dim, placement in zip(self._dims, encoded):
+            return placements
+        out = replicated(len(self._raw.shape))
+        for dim, placement in zip(self._dims, placements):
             out[dim] = placement
         return out
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import operator
 
+import _tessera
 from ._errors import InvalidArgumentError
 
+_set = object.__setattr__
 _REDUCE_OPS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 
 
 class Placement:
-    """Shard(dim), Replicate() or Partial(reduce_op). A value: equality, a hash, and a text form. Those of torch's DTensor are
-    equal to these, though their hashes are their own."""
+    """Shard(dim), Replicate() or Partial(reduce_op). A value: it never changes, and has equality, a hash, and a text form. Those of
+    torch's DTensor are equal to these, though their hashes are their own."""
 
     __slots__ = ()
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"{self!r}: a placement is a value, {name} can't be set; make another one")
+
+    def __setstate__(self, state):
+        for name, value in state[1].items():
+            _set(self, name, value)
 
     def is_shard(self, dim: int | None = None) -> bool:
         return False
@@ -37,11 +46,11 @@ class Shard(Placement):
 
     def __init__(self, dim: int = 0, sizes=None):
         try:
-            self.dim = operator.index(dim)
+            _set(self, "dim", operator.index(dim))
         except TypeError:
             raise InvalidArgumentError(f"Shard: dim must be an integer, not {dim!r}") from None
         try:
-            self.sizes = None if sizes is None else tuple(operator.index(size) for size in sizes)
+            _set(self, "sizes", None if sizes is None else tuple(operator.index(size) for size in sizes))
         except TypeError:
             raise InvalidArgumentError(f"Shard: sizes must be integers, not {sizes!r}") from None
         if self.sizes is not None and (not self.sizes or any(not 0 <= size < 2**63 for size in self.sizes)):
@@ -49,6 +58,10 @@ class Shard(Placement):
 
     def is_shard(self, dim: int | None = None) -> bool:
         return dim is None or dim == self.dim
+
+    def on_dim(self, dim: int) -> Shard:
+        """The same cuts of another tensor dim."""
+        return Shard(dim, self.sizes)
 
     def __eq__(self, other):
         other = of_dtensor(other)
@@ -93,7 +106,7 @@ class Partial(Placement):
     def __init__(self, reduce_op: str = "sum"):
         if reduce_op not in _REDUCE_OPS:
             raise InvalidArgumentError(f"Partial: reduce_op is {reduce_op!r}, it must be one of {', '.join(_REDUCE_OPS)}")
-        self.reduce_op = reduce_op
+        _set(self, "reduce_op", reduce_op)
 
     def is_partial(self) -> bool:
         return True
@@ -139,26 +152,55 @@ def listed(placements, op: str) -> list:
         raise InvalidArgumentError(f"{op}: placements is {placements!r}; it must be a list, one per mesh dim") from None
 
 
-def encode(placements, op: str) -> list[tuple[int, int, int]]:
-    """For the extension module."""
-    out = []
-    for placement in listed(placements, op):
-        if isinstance(placement, Shard):
-            if not -2**31 <= placement.dim < 2**31:
-                raise InvalidArgumentError(f"{op}: {placement!r} is out of range")
-            out.append((1, placement.dim, 0) if placement.sizes is None else (1, placement.dim, 0, placement.sizes))
-        elif isinstance(placement, Replicate):
-            out.append((0, 0, 0))
-        elif isinstance(placement, Partial):
-            out.append((2, 0, _REDUCE_OPS.index(placement.reduce_op)))
-        else:
+def checked(placements, op: str) -> list[Placement]:
+    """A list of what was given, where each is a placement."""
+    out = listed(placements, op)
+    for placement in out:
+        if not isinstance(placement, (Shard, Replicate, Partial)):
             raise InvalidArgumentError(
                 f"{op}: {placement!r} is no placement; use ts.Shard(dim), ts.Replicate() or ts.Partial(reduce_op)")
+        if placement.is_shard() and not -2**31 <= placement.dim < 2**31:
+            raise InvalidArgumentError(f"{op}: {placement!r} is out of range")
     return out
 
 
-def decode(placements) -> tuple[Placement, ...]:
+REPLICATE = Replicate()
+
+
+def replicated(ndim: int) -> list[Placement]:
+    """Replicate on each dim of a mesh."""
+    return [REPLICATE] * ndim
+
+
+def kept(placements) -> list[Placement]:
+    """With Replicate where there are pending terms: what is made like a tensor of these placements has them."""
+    return [REPLICATE if one.is_partial() else one for one in placements]
+
+
+def shards_of(placements, dims) -> list[Placement]:
+    """The shards of these tensor dims alone; Replicate elsewhere."""
+    return [one if one.is_shard() and one.dim in dims else REPLICATE for one in placements]
+
+
+def counted(placements, ndim: int) -> list[Placement]:
+    """With the dims of shards counted from the first one of ndim."""
+    return [one.on_dim(one.dim + ndim) if one.is_shard() and one.dim < 0 else one for one in placements]
+
+
+def fitting(placements, ndim: int) -> list[Placement]:
+    """With Replicate in place of shards of dims that a tensor of ndim dims doesn't have."""
+    return [REPLICATE if one.is_shard() and not -ndim <= one.dim < ndim else one for one in placements]
+
+
+def of_older(placements) -> list[Placement]:
+    """From the numbers (kind, dim, reduce op, sizes) of each one that files of older versions have; placements as they are."""
     out = []
-    for kind, dim, reduce_op, *sizes in placements:
-        out.append(Replicate() if kind == 0 else Shard(dim, *sizes) if kind == 1 else Partial(_REDUCE_OPS[reduce_op]))
-    return tuple(out)
+    for one in placements:
+        if not isinstance(one, Placement):
+            kind, dim, reduce_op, *sizes = one
+            one = REPLICATE if kind == 0 else Shard(dim, *sizes) if kind == 1 else Partial(_REDUCE_OPS[reduce_op])
+        out.append(one)
+    return out
+
+
+_tessera.set_placements(REPLICATE, Shard, [Partial(one) for one in _REDUCE_OPS])

@@ -6,7 +6,6 @@ import functools
 
 import _tessera
 from ._errors import InvalidArgumentError
-from ._placements import decode
 
 
 class Plan:
@@ -28,7 +27,7 @@ class Plan:
         self.bytes_sent: list[int] = _over(ops, "bytes_sent", sum)
         self.peak_bytes: list[int] = _over(ops, "peak_bytes", max)
         self.predicted_seconds: float = sum(op["predicted_seconds"] for op in ops)
-        placements = [decode(one) for one in ops[-1]["placements"]]
+        placements = list(ops[-1]["placements"])
         self.placements = placements[0] if len(placements) == 1 else placements
         self.output: str = ", ".join(ops[-1]["outputs"])
         self.grid: str = "; ".join(op["grid"] for op in ops if op["grid"])

@@ -18,6 +18,7 @@ from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from ._former import find, forget, remember
 from ._mesh import DeviceMesh
+from ._placements import replicated
 from ._progress import bar_of
 
 _CLIENT = "python %d.%d.%d" % sys.version_info[:3] + f" tessera {_tessera.version}"
@@ -396,14 +397,14 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
         return tensor.redistribute(device_mesh, placements)
     mesh = mesh_for(device_mesh, op, session)
     session = session or mesh._session
-    encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
-    return distribute_array(session, array_of(tensor, op), mesh._raw, encoded)
+    placements = replicated(len(mesh._raw.shape)) if placements is None else mesh._placements(placements, op)
+    return distribute_array(session, array_of(tensor, op), mesh._raw, placements)
 
 
-def distribute_array(session, array, raw_mesh, encoded: list):
-    """The tensor of an array's values, with these encoded placements: each worker takes its shards from this process."""
+def distribute_array(session, array, raw_mesh, placements: list):
+    """The tensor of an array's values, with these placements: each worker takes its shards from this process."""
     with bar_of("upload", array.nbytes):
-        return session._distribute(buffer_of(array), code_of(array.dtype, "distribute_tensor"), raw_mesh, encoded)
+        return session._distribute(buffer_of(array), code_of(array.dtype, "distribute_tensor"), raw_mesh, placements)
 
 
 class Cluster:

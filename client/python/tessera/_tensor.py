@@ -20,7 +20,7 @@ from ._mesh import DeviceMesh, integers
 from ._names import suggestion
 from ._numpy_calls import MAX_IMPLICIT_ARRAY
 from ._downloads import check_out, full_to, local_to
-from ._placements import Partial, Placement, Replicate, decode, encode, listed
+from ._placements import Placement, checked, kept, listed, of_older, replicated
 from ._progress import bar_of
 from ._session import check_cluster, distribute, seconds, session_of
 from ._ufunc import ArrayUfunc
@@ -148,7 +148,7 @@ def _kept(tensor, dtype: int) -> list:
     """The tensor's placements as another dtype can have them: pending terms can't be converted, and are reduced."""
     if dtype == tensor._dtype:
         return list(tensor._placements)
-    return encode([Replicate() if isinstance(p, Partial) else p for p in tensor.placements], "redistribute")
+    return kept(tensor._placements)
 
 
 def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
@@ -169,9 +169,9 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
         attributes["placements"] = _kept(tensor, attributes.get("dtype", tensor._dtype))
         return attributes
     if device_mesh is None and placements is not None:
-        encoded = encode(placements, op)
-        if len(encoded) == tensor._mesh_ndim:     # without a mesh: the tensor's
-            attributes["placements"] = encoded
+        wanted = checked(placements, op)
+        if len(wanted) == tensor._mesh_ndim:     # without a mesh: the tensor's
+            attributes["placements"] = wanted
             return attributes
     if device_mesh is None:
         mesh = DeviceMesh._wrap(session_of(tensor), tensor._mesh)
@@ -182,14 +182,14 @@ def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
         raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
     if placements is None:
         if len(mesh._raw.shape) != tensor._mesh_ndim:
-            encoded = [(0, 0, 0)] * len(mesh._raw.shape)
+            placements = replicated(len(mesh._raw.shape))
         else:
-            encoded = list(tensor._placements)
+            placements = list(tensor._placements)
         if device_mesh is None:
-            encoded = [(0, 0, 0)] * len(mesh._raw.shape)  # as DTensor: no placements means Replicate
+            placements = replicated(len(mesh._raw.shape))  # as DTensor: no placements means Replicate
     else:
-        encoded = mesh._placements(placements, op)
-    attributes["mesh"], attributes["placements"] = mesh._raw, encoded
+        placements = mesh._placements(placements, op)
+    attributes["mesh"], attributes["placements"] = mesh._raw, placements
     return attributes
 
 
@@ -217,11 +217,11 @@ def redistribute_all(tensors, device_mesh, placements, dtype, relabel) -> list:
     attributes = {name: calls[0][name] for name in ("dtype", "relabel") if name in calls[0]}
     if device_mesh is not None:
         attributes["mesh"] = calls[0]["mesh"]
-    encoded = [one["placements"] for one in calls]
-    if all(one == encoded[0] for one in encoded):
-        attributes["placements"] = encoded[0]
+    placements = [one["placements"] for one in calls]
+    if all(one == placements[0] for one in placements):
+        attributes["placements"] = placements[0]
     else:
-        attributes["placements_each"] = encoded
+        attributes["placements_each"] = placements
     return _tessera.call_all(OPS[op], tuple(tensors), **attributes)
 
 
@@ -259,7 +259,7 @@ class _TensorMethods:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        return decode(self._placements)
+        return self._placements
 
     @property
     def session(self):
@@ -551,7 +551,7 @@ class _TensorMethods:
 
     def __reduce__(self):
         """A pickle has the values, which come here for it, and the placements: it becomes a tensor of the current session's default mesh."""
-        return _unpickled, (np.asarray(self.full_tensor()), tuple((0, 0, 0) if one[0] == 2 else tuple(one) for one in self._placements))
+        return _unpickled, (np.asarray(self.full_tensor()), tuple(kept(self._placements)))
 
     def __copy__(self):
         return self._copy()
@@ -564,9 +564,11 @@ def _unpickled(values, placements):
     """The tensor of a pickle: with its placements, where the default mesh has as many dims and they fit; else replicated."""
     from ._session import distribute_array
     mesh = _context.current_session().default_mesh
-    fits = len(placements) == mesh.ndim and all(len(one) == 3 or len(one[3]) == extent and sum(one[3]) == values.shape[one[1]]
-                                                for one, extent in zip(placements, mesh.shape))
-    return distribute_array(mesh._session, values, mesh._raw, list(placements) if fits else [(0, 0, 0)] * mesh.ndim)
+    placements = of_older(placements)
+    fits = len(placements) == mesh.ndim and all(
+        not one.is_shard() or one.sizes is None or len(one.sizes) == extent and sum(one.sizes) == values.shape[one.dim]
+        for one, extent in zip(placements, mesh.shape))
+    return distribute_array(mesh._session, values, mesh._raw, placements if fits else replicated(mesh.ndim))
 
 
 def wait(*tensors, timeout=None):

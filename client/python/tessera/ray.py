@@ -23,6 +23,7 @@ from . import _mesh
 from ._dtypes import code_of
 from ._errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from ._from_local import from_local
+from ._placements import replicated
 from ._programs import program
 from ._session import connect, parse_bytes, seconds
 
@@ -297,7 +298,7 @@ def from_ray(refs, device_mesh=None, placements=None):
                                        "dtype, and the same extents but for dim 0")
     from ._session import mesh_for
     mesh = mesh_for(device_mesh, op)
-    encoded = [(0, 0, 0)] * len(mesh._raw.shape) if placements is None else mesh._placements(placements, op)
+    encoded = replicated(len(mesh._raw.shape)) if placements is None else mesh._placements(placements, op)
     ends = np.cumsum([len(block) for block in blocks])
     shape = (int(ends[-1]), *first.shape[1:])
     boxes = iter(_tessera.boxes(code_of(first.dtype, op), shape, mesh._raw, encoded))

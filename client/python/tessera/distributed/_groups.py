@@ -11,7 +11,7 @@ from _tessera_ops import concat
 from .. import _index
 from .._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
 from .._mesh import DeviceMesh
-from .._placements import Replicate, Shard, encode
+from .._placements import Shard, checked
 from .._tensor import OPS
 from ._local_tensor import LocalTensor, rows_placements
 
@@ -144,7 +144,7 @@ def rows_at(x: LocalTensor, rank: int, mesh, placements) -> Tensor:
 def sliced(x: Tensor, key, mesh, placements) -> Tensor:
     """x[key], where it is wanted; only the elements that are not there move."""
     raw = mesh._raw if isinstance(mesh, DeviceMesh) else mesh
-    return _tessera.call(OPS["slice"], (x,), index=_index.normalise(key, x.shape), mesh=raw, placements=encode(placements, "slice"))
+    return _tessera.call(OPS["slice"], (x,), index=_index.normalise(key, x.shape), mesh=raw, placements=checked(placements, "slice"))
 
 
 def members(x: LocalTensor, group: ProcessGroup) -> LocalTensor:

@@ -10,9 +10,7 @@ from _tessera import Tensor
 from .._dtypes import code_of
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from .._ops import relabel
-from .._placements import Replicate, encode
-
-_REPLICATED = tuple(encode([Replicate()], "distributed"))
+from .._placements import Replicate
 
 
 class Value:
@@ -54,7 +52,7 @@ class Value:
             array = np.ascontiguousarray(self.x).reshape(-1)
             return self.group.session.distribute_tensor(array, self.group.mesh, [Replicate()])
         x = self.x
-        if x.ndim == 1 and x._placements == _REPLICATED and x._mesh.same(self.group.mesh._raw):
+        if x.ndim == 1 and x._placements[0].is_replicate() and len(x._placements) == 1 and x._mesh.same(self.group.mesh._raw):
             return x
         return relabel(x, (self.size,), [Replicate()])
 

@@ -10,13 +10,14 @@ from .. import _indexing
 from .._contraction import einsum
 from .._errors import InvalidArgumentError
 from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
+from .._placements import shards_of
 from .._tensor import OPS
 from ._composed import wide
 from ._dtypes import F64, INT64, INTEGERS
 from ._operands import cast, operand
 from ._placing import full_like, iota, settled, settled_dims
 from ._table import row, row_where_torch_has_none, run
-from ._tensor import rebind, wrap
+from ._tensor import handle_of, rebind, wrap
 
 _call = _tessera.call
 _NONE, _MEAN = 0, 1     # torch's numbers of reductions
@@ -27,18 +28,18 @@ _NONE, _MEAN = 0, 1     # torch's numbers of reductions
 @row("hardshrink_backward.default", "softshrink_backward.default")
 def shrink_backward(grad, x, bound):
     """Nothing where the result is 0."""
-    h = settled(x)
-    g = settled(grad, h)
+    h = handle_of(x)
+    g = handle_of(grad)
     return wrap(made.where(made.logical_and(h >= -bound, h <= bound), 0, g))
 
 
 @row("rrelu_with_noise.default", how="composed")
 def rrelu(x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
     """In training each negative element by a factor of its own, which `noise` keeps."""
-    h = settled(x)
+    h = handle_of(x)
     if not training:
         return run("leaky_relu.default")(x, (lower + upper) / 2)
-    drawn = settled(run("uniform_.default")(run("empty_like.default")(x), lower, upper, generator=generator))
+    drawn = handle_of(run("uniform_.default")(run("empty_like.default")(x), lower, upper, generator=generator))
     factors = made.where(h <= 0, drawn, 1.0)
     rebind("rrelu_with_noise", noise, factors)
     return wrap(h * factors)
@@ -47,13 +48,13 @@ def rrelu(x, noise, lower=1 / 8, upper=1 / 3, training=False, generator=None):
 @row("rrelu_with_noise_backward.default", how="composed")
 def rrelu_backward(grad, x, noise, lower, upper, training, self_is_result):
     if training and upper - lower > 1e-6:
-        return wrap(settled(grad) * settled(noise))
+        return wrap(handle_of(grad) * handle_of(noise))
     return run("leaky_relu_backward.default")(grad, x, (lower + upper) / 2, self_is_result)
 
 
 @row("round.decimals", how="composed")
 def round_decimals(x, *, decimals):
-    h = settled(x)
+    h = handle_of(x)
     if decimals == 0 or h.dtype.kind in "iu":
         return wrap(made.round(h) if h.dtype.kind not in "iu" else h)
     scale = 10.0 ** abs(decimals)
@@ -71,17 +72,17 @@ def trilinear(a, b, c, expand1, expand2, expand3, sumdim, unroll_dim=1):
     letters = [["abcdefghijklmnopqrstuvwxyz"[d] for d in range(count) if d not in expand] for expand in (expand1, expand2, expand3)]
     target = ["abcdefghijklmnopqrstuvwxyz"[d] for d in range(count) if d not in sumdim]
     notation = ",".join("".join(one) for one in letters) + "->" + "".join(target)
-    return wrap(einsum(notation, *(settled(operand("_trilinear", one, a)) for one in (a, b, c))))
+    return wrap(einsum(notation, *(operand("_trilinear", one, a) for one in (a, b, c))))
 
 
 @row("addbmm.default")
 def addbmm(x, left, right, *, beta=1, alpha=1):
-    out = cast(einsum("bij,bjk->ik", settled(left), settled(right)), settled(x)._dtype)
+    out = cast(einsum("bij,bjk->ik", handle_of(left), handle_of(right)), handle_of(x)._dtype)
     alpha, beta = (int(alpha), int(beta)) if out._dtype in INTEGERS else (alpha, beta)
     out = out if alpha == 1 else out * alpha
     if beta == 0:
         return wrap(broadcast_to(out, torch.broadcast_shapes(x.shape, out.shape)))
-    h = settled(x)
+    h = handle_of(x)
     return wrap(out + (h if beta == 1 else h * beta))
 
 
@@ -89,13 +90,13 @@ def addbmm(x, left, right, *, beta=1, alpha=1):
 
 def _rows_of(x):
     """(batch, classes)."""
-    h = settled(x)
+    h = handle_of(x)
     return reshape(h, (1, h.size)) if h.ndim < 2 else h
 
 
 def _by_rows(grad, like, reduction):
     """A loss's gradient for each row: a number, or a column."""
-    g = settled(grad)
+    g = handle_of(grad)
     if g.ndim:
         return reshape(g, (g.shape[0], 1))
     return g / like.shape[0] if reduction == _MEAN else g
@@ -106,12 +107,12 @@ def multi_margin_loss_backward(grad, x, target, p, margin, weight=None, reductio
     """The gradient of w[y] / classes * sum over j != y of max(0, margin - x[y] + x[j]) ** p."""
     h = _rows_of(x)
     classes = h.shape[1]
-    labels = reshape(settled(operand("multi_margin_loss", target, x)), (h.shape[0], 1))
+    labels = reshape(operand("multi_margin_loss", target, x), (h.shape[0], 1))
     is_it = made.equal(labels, iota(h, classes, labels._dtype))
     over = margin - made.sum(made.where(is_it, h, 0), axis=1, keepdims=True) + h
     parts = made.where(made.logical_and(over > 0, made.logical_not(is_it)), 1.0 if p == 1 else 2.0 * over, 0.0) * (1.0 / classes)
     if weight is not None:
-        parts = parts * _call(OPS["take_along_axis"], (settled(weight), reshape(labels, (h.shape[0],))), dims=[0])[:, None]
+        parts = parts * _call(OPS["take_along_axis"], (handle_of(weight), reshape(labels, (h.shape[0],))), dims=[0])[:, None]
     parts = made.where(is_it, -made.sum(parts, axis=1, keepdims=True), parts) * _by_rows(grad, h, reduction)
     return wrap(cast(reshape(parts, tuple(x.shape)), h._dtype))
 
@@ -121,7 +122,7 @@ def _margins_of_labels(x, target):
     and class j max(0, 1 - x[t] + x[j]), and how many pairs of a label t and a class j that is none there are."""
     h = _rows_of(x)
     rows, classes = h.shape
-    labels = reshape(settled(operand("multilabel_margin_loss", target, x)), (rows, classes))
+    labels = reshape(operand("multilabel_margin_loss", target, x), (rows, classes))
     is_label = made.equal(made.cumulative_sum(cast(labels < 0, INT64), axis=1), 0)
     counts = _call(OPS["scatter"], (full_like(h, (rows, classes), h._dtype, 0), made.where(is_label, labels, 0), cast(is_label, h._dtype)),
                    dims=[1], mode="add")
@@ -159,12 +160,12 @@ def multilabel_margin_loss_backward(grad, x, target, reduction, is_target):
 def _replication_pad_backward(dims: int):
     def function(grad, x, padding):
         """Copies of an element are added up there."""
-        g = settled(grad)
+        g = handle_of(grad)
         for k in range(dims):
             dim, n = x.ndim - 1 - k, x.shape[x.ndim - 1 - k]
             at = clip(iota(g, g.shape[dim]) - padding[2 * k], 0, n - 1)
             shape = [n if d == dim else e for d, e in enumerate(g.shape)]
-            kept = [one if one[0] == 1 and one[1] != dim else (0, 0, 0) for one in g._placements]
+            kept = shards_of(g._placements, [d for d in range(g.ndim) if d != dim])
             zeros = full_like(g, shape, g._dtype, 0, kept)
             g = settled(_call(OPS["scatter"], (zeros, at, g), dims=[dim], mode="add"))
         return wrap(g)
@@ -214,7 +215,7 @@ def _largest_of_windows(h, dims: int, windows):
 def _adaptive_max_pool(dims: int):
     def function(x, output_size):
         """Window i of m over n elements is [floor(i n / m), ceil((i + 1) n / m))."""
-        h, lead = settled(x), x.ndim - dims
+        h, lead = handle_of(x), x.ndim - dims
         counts, sizes = [int(m) for m in output_size], h.shape[lead:]
         if lead not in (1, 2) or any(m < 1 for m in counts) or 0 in h.shape[1:]:
             raise InvalidArgumentError(f"adaptive_max_pool{dims}d: {counts} windows of {x!r}")
@@ -224,7 +225,7 @@ def _adaptive_max_pool(dims: int):
 
 def _max_pool(dims: int):
     def function(x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-        h, lead = settled(x), x.ndim - dims
+        h, lead = handle_of(x), x.ndim - dims
         kernel, steps, edges, gaps = (_for_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation))
         windows = []
         for n, k, step, edge, gap in zip(h.shape[lead:], kernel, steps, edges, gaps):
@@ -271,7 +272,7 @@ def _means(like, n: int, m: int, align: bool, scale, kernel, reach: float):
 
 def _averaged(kernel, reach: float, is_backward: bool):
     def function(x, output_size, *rest):
-        h = settled(x)
+        h = handle_of(x)
         sizes, (align, *scales) = (rest[0][2:], rest[1:]) if is_backward else (h.shape[2:], rest)
         is_whole = h.dtype.kind in "iu"
         out = cast(h, F64) if is_whole else wide(h)
@@ -306,28 +307,28 @@ def _pairs(like, n: int):
 def pdist(x, p=2.0):
     n = x.shape[0]
     if n < 2:
-        return wrap(full_like(settled(x), (0,), settled(x)._dtype, 0))
-    whole = settled(run("_cdist_forward.default")(x, x, p))
+        return wrap(full_like(handle_of(x), (0,), handle_of(x)._dtype, 0))
+    whole = handle_of(run("_cdist_forward.default")(x, x, p))
     return wrap(_call(OPS["take_along_axis"], (reshape(whole, (n * n,)), _pairs(whole, n)), dims=[0]))
 
 
 @row("_pdist_backward.default", how="composed")
 def pdist_backward(grad, x, p, distances):
-    n, g = x.shape[0], settled(grad)
+    n, g = x.shape[0], handle_of(grad)
     if n < 2:
-        return wrap(full_like(settled(x), tuple(x.shape), settled(x)._dtype, 0))
+        return wrap(full_like(handle_of(x), tuple(x.shape), handle_of(x)._dtype, 0))
     def matrix(values):
         zeros = full_like(values, (n * n,), values._dtype, 0)
-        upper = reshape(settled(_call(OPS["scatter"], (zeros, _pairs(values, n), values), dims=[0], mode="set")), (n, n))
+        upper = reshape(_call(OPS["scatter"], (zeros, _pairs(values, n), values), dims=[0], mode="set"), (n, n))
         return wrap(upper + permute_dims(upper, (1, 0)))
-    return run("_cdist_backward.default")(matrix(g), x, x, p, matrix(settled(distances)))
+    return run("_cdist_backward.default")(matrix(g), x, x, p, matrix(handle_of(distances)))
 
 
 @row("logcumsumexp.default", how="composed")
 def logcumsumexp(x, dim):
     """By sums of 1, 2, 4, ... neighbours, each of which is relative to its own largest; in f64, as torch's derivative takes
     differences of its exponentials."""
-    out = settled(x)
+    out = handle_of(x)
     if not x.ndim or not x.numel():
         return wrap(out[...])
     dim %= x.ndim

@@ -6,6 +6,7 @@ import math
 
 import _tessera
 from .._errors import InvalidArgumentError
+from .._placements import shards_of
 from .._tensor import OPS
 from . import _composed
 from ._device import next_call
@@ -56,7 +57,7 @@ def _keep(scores_shape, like, p: float, numbers: list[int]):
 
 
 def _score_placements(q) -> list:
-    return [one if one[0] == 1 and one[1] < 2 else (0, 0, 0) for one in q._placements]
+    return shards_of(q._placements, range(2))
 
 
 def _to_mask(ds, mask):

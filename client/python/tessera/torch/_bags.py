@@ -10,6 +10,7 @@ import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
 from .._ops import concat, permute_dims, reshape
+from .._placements import replicated, shards_of
 from .._tensor import OPS
 from . import _composed, _ranges, _sparse
 from ._cell import moved
@@ -18,13 +19,13 @@ from ._dtypes import INT64
 from ._operands import cast
 from ._placing import create_like, full_like, settled
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 SUM, MEAN, MAX = 0, 1, 2
 
 
 def _whole(like):
-    return [(0, 0, 0)] * like._mesh_ndim
+    return replicated(like._mesh_ndim)
 
 
 def _added(zeros, at, updates, mode="add"):
@@ -47,7 +48,7 @@ def _frequencies(numbers, count: int, kind: int):
     """How often its index is there, of each."""
     ones = full_like(numbers, numbers.shape, kind, 1)
     counts = _added(full_like(numbers, (count,), kind, 0, _whole(numbers)), numbers, ones)
-    return _call(OPS["take_along_axis"], (settled(counts), numbers), dims=[0])
+    return _call(OPS["take_along_axis"], (counts, numbers), dims=[0])
 
 
 def by_frequency(g, numbers, count: int):
@@ -75,12 +76,12 @@ def _checked(starts, count: int):
 def _by_columns(w):
     """A table whose rows are in shards with its columns in shards: maxima of bags need a bag's rows together, and a worker has them
     of its columns for a part of the table."""
-    return moved(w, [(1, 1, *one[2:]) if one[0] == 1 and one[1] == 0 else one for one in w._placements])
+    return moved(w, [one.on_dim(1) if one.is_shard(0) else one for one in w._placements])
 
 
 def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM, sparse=False, per_sample_weights=None,
                    include_last_offset=False, padding_idx=-1):
-    w, numbers, starts = wide(settled(weight)), cast(settled(indices), INT64), cast(settled(offsets), INT64)
+    w, numbers, starts = wide(handle_of(weight)), cast(handle_of(indices), INT64), cast(handle_of(offsets), INT64)
     if numbers.ndim != 1 or starts.ndim != 1 or w.ndim != 2:
         raise InvalidArgumentError(f"embedding_bag: takes a matrix, and vectors of indices and offsets: {weight!r}, {indices!r}, {offsets!r}")
     count = starts.shape[0] - bool(include_last_offset)
@@ -91,11 +92,11 @@ def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM,
     rows = _composed.embedding(_by_columns(w) if mode == MAX else w, numbers)
     counted = _is_counted(numbers, padding_idx, w.shape[0])
     if per_sample_weights is not None:
-        rows = rows * _beside(cast(settled(per_sample_weights), w._dtype), True)
+        rows = rows * _beside(cast(handle_of(per_sample_weights), w._dtype), True)
     ones = full_like(numbers, numbers.shape, INT64, 1) if counted is None else cast(counted, INT64)
     size = settled(_added(full_like(numbers, (count,), INT64, 0, _whole(numbers)), bag, ones))
     if mode == MAX:
-        out, most = _maxima(settled(rows), numbers, bag, counted, size)
+        out, most = _maxima(rows, numbers, bag, counted, size)
     else:
         if counted is not None:
             rows = rows * _beside(cast(counted, w._dtype), True)
@@ -103,7 +104,7 @@ def _embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM,
         if mode == MEAN:
             out = out / _beside(made.maximum(cast(size, w._dtype), 1.0), True)
         most = full_like(numbers, (0,), INT64, 0)
-    return wrap(cast(out, settled(weight)._dtype)), wrap(bag), wrap(size), wrap(most)
+    return wrap(cast(out, handle_of(weight)._dtype)), wrap(bag), wrap(size), wrap(most)
 
 
 def _maxima(rows, numbers, bag, counted, size):
@@ -111,7 +112,7 @@ def _maxima(rows, numbers, bag, counted, size):
     shape, infinite = (size.shape[0], rows.shape[1]), float("-inf")
     if counted is not None:
         rows = made.where(_beside(counted, True), rows, infinite)
-    largest = settled(_added(full_like(rows, shape, rows._dtype, infinite, _whole(rows)), bag, rows, "max"))
+    largest = _added(full_like(rows, shape, rows._dtype, infinite, _whole(rows)), bag, rows, "max")
     is_empty = _beside(made.equal(size, 0), True)
     # The first of equal ones.
     is_it = made.equal(rows, _call(OPS["take_along_axis"], (largest, bag), dims=[0]))
@@ -119,7 +120,7 @@ def _maxima(rows, numbers, bag, counted, size):
         is_it = made.logical_and(is_it, _beside(counted, True))
     total = numbers.shape[0]
     at = made.where(is_it, _beside(create_like("arange", numbers, numbers.shape, INT64, [0, 1]), True), total)
-    first = settled(_added(full_like(at, shape, INT64, total, _whole(at)), bag, at, "min"))
+    first = _added(full_like(at, shape, INT64, total, _whole(at)), bag, at, "min")
     is_none = made.logical_or(is_empty, made.equal(first, total))
     if not total:
         return full_like(rows, shape, rows._dtype, 0), full_like(numbers, shape, INT64, -1)
@@ -135,19 +136,19 @@ row("_embedding_bag.default", "_embedding_bag_forward_only.default", how="compos
 def _of_rows(g, bag, size, mode: int, sample_weights):
     """The gradients of the rows that sums and means of bags took, in the order of the indices."""
     if mode == MEAN:
-        g = g / _beside(made.maximum(cast(settled(size), g._dtype), 1.0), True)
-    rows = _call(OPS["take_along_axis"], (g, settled(bag)), dims=[0])
-    return rows if sample_weights is None else rows * _beside(cast(settled(sample_weights), rows._dtype), True)
+        g = g / _beside(made.maximum(cast(handle_of(size), g._dtype), 1.0), True)
+    rows = _call(OPS["take_along_axis"], (g, handle_of(bag)), dims=[0])
+    return rows if sample_weights is None else rows * _beside(cast(handle_of(sample_weights), rows._dtype), True)
 
 
 @row("_embedding_bag_dense_backward.default", how="composed")
 def of_weight(grad, indices, bag, size, most, count, by_freq, mode, sample_weights, padding_idx=-1):
-    g, numbers = wide(settled(grad)), cast(settled(indices), INT64)
-    kind = settled(grad)._dtype
+    g, numbers = wide(handle_of(grad)), cast(handle_of(indices), INT64)
+    kind = handle_of(grad)._dtype
     if mode == MAX:
-        at = settled(most)
+        at = handle_of(most)
         g = made.where(made.greater_equal(at, 0), g, 0.0)
-        zeros = full_like(g, (count, g.shape[1]), g._dtype, 0, [one if one[0] == 1 and one[1] == 1 else (0, 0, 0) for one in g._placements])
+        zeros = full_like(g, (count, g.shape[1]), g._dtype, 0, shards_of(g._placements, [1]))
         return wrap(cast(_added(zeros, made.maximum(at, 0), g), kind))
     rows = _of_rows(g, bag, size, mode, sample_weights)
     if by_freq:
@@ -160,12 +161,12 @@ def _sparse_of_weight(grad, indices, bag, size, count, mode, sample_weights, pad
     """The rows' gradients by their indices; those of the padding's row are zeros, so that nobody waits for how many it has."""
     if mode == MAX:
         raise NotImplementedError("embedding_bag: mode='max' has no sparse gradient, as in torch; sparse=False has one")
-    g, numbers = wide(settled(grad)), cast(settled(indices), INT64)
+    g, numbers = wide(handle_of(grad)), cast(handle_of(indices), INT64)
     rows = _of_rows(g, bag, size, mode, sample_weights)
     counted = _is_counted(numbers, padding_idx, count)
     if counted is not None:
         rows = made.where(_beside(counted, True), rows, 0.0)
-    return _sparse.make(wrap(reshape(numbers, (1, numbers.shape[0]))), wrap(cast(rows, settled(grad)._dtype)), (count, g.shape[1]))
+    return _sparse.make(wrap(reshape(numbers, (1, numbers.shape[0]))), wrap(cast(rows, handle_of(grad)._dtype)), (count, g.shape[1]))
 
 
 @row("_embedding_bag_backward.default", how="composed")
@@ -177,8 +178,8 @@ def backward(grad, indices, offsets, bag, size, most, count, by_freq, mode, spar
 
 @row("_embedding_bag_per_sample_weights_backward.default", how="composed")
 def of_sample_weights(grad, weight, indices, offsets, bag, mode, padding_idx=-1):
-    g, w, numbers = wide(settled(grad)), wide(settled(weight)), cast(settled(indices), INT64)
-    taken = _call(OPS["take_along_axis"], (g, settled(bag)), dims=[0])
-    out = made.sum(taken * settled(_composed.embedding(w, numbers)), axis=1)
+    g, w, numbers = wide(handle_of(grad)), wide(handle_of(weight)), cast(handle_of(indices), INT64)
+    taken = _call(OPS["take_along_axis"], (g, handle_of(bag)), dims=[0])
+    out = made.sum(taken * _composed.embedding(w, numbers), axis=1)
     counted = _is_counted(numbers, padding_idx, w.shape[0])
-    return wrap(cast(out if counted is None else made.where(counted, out, 0.0), settled(weight)._dtype))
+    return wrap(cast(out if counted is None else made.where(counted, out, 0.0), handle_of(weight)._dtype))

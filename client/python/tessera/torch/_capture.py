@@ -124,7 +124,7 @@ def _forget_derived() -> None:
     """Forgets results that are remembered of values, so that each step asks for them alike."""
     for one in gc.get_objects():
         if type(one) is Cell:
-            one.reduced = one.row_sum = None
+            one.row_sum = None
             if one.handle is None and type(one.load) is Unfilled:   # its zeros would be made in each step
                 one.get()
         elif type(one) is Tensor and one._view is not None:

@@ -22,7 +22,6 @@ class Cell:
 
     version = 0
     load = None
-    reduced = None      # (handle, the same value without pending terms)
     row_sum = None      # of a gradient of log probabilities: its known sum over the classes
     storage_id = None   # by which code sees who shares it (_storage_id.py)
     eps = None          # of a norm's statistics: the eps that they were made with
@@ -43,7 +42,7 @@ class Cell:
         handle._run_on()
         self.handle = handle
         self.version += 1
-        self.reduced = self.row_sum = None
+        self.row_sum = None
 
 
 class Unfilled:
@@ -75,7 +74,7 @@ class Lost(Unfilled):
 
 
 def moved(handle, placements):
-    """The handle with those (encoded) placements on its mesh."""
+    """The handle with those placements on its mesh."""
     return handle if list(handle._placements) == placements else _call(_MOVE, (handle,), placements=placements)
 
 

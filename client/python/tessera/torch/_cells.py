@@ -36,7 +36,7 @@ def _gates(*terms):
     return settled(out)
 
 def _given(grad, like):
-    return full_like(like, like.shape, like._dtype, 0) if grad is None else settled(grad, like)
+    return full_like(like, like.shape, like._dtype, 0) if grad is None else handle_of(grad)
 
 # ---- LSTM: c' = f c + i g, h = o tanh(c') -----------------------------------------------------------------------------------
 
@@ -44,13 +44,13 @@ def _given(grad, like):
 def lstm_cell(of_input, of_state, cx, input_bias=None, hidden_bias=None):
     i, f, g, o = _parts(_gates(of_input, of_state, input_bias, hidden_bias), 4)
     i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
-    cy = f * settled(cx) + i * g
+    cy = f * handle_of(cx) + i * g
     return wrap(o * tanh(cy)), wrap(cy), wrap(concat([i, f, g, o], axis=-1))
 
 @row("_thnn_fused_lstm_cell_backward_impl.default", how="composed")
 def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    (i, f, g, o), c = _parts(settled(workspace), 4), settled(cx)
-    t = tanh(settled(cy))
+    (i, f, g, o), c = _parts(handle_of(workspace), 4), handle_of(cx)
+    t = tanh(handle_of(cy))
     dh, dc = _given(grad_hy, c), _given(grad_cy, c)
     dc = dc + dh * o * (1.0 - t * t)
     gates = concat([dc * g * i * (1.0 - i), dc * c * f * (1.0 - f), dc * i * (1.0 - g * g), dh * t * o * (1.0 - o)], axis=-1)
@@ -61,14 +61,14 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
 @row("_thnn_fused_gru_cell.default", how="composed")
 def gru_cell(of_input, of_state, hx, input_bias=None, hidden_bias=None):
     (ir, iz, new), (hr, hz, kept) = _parts(_gates(of_input, input_bias), 3), _parts(_gates(of_state, hidden_bias), 3)
-    r, z, h = sigmoid(ir + hr), sigmoid(iz + hz), settled(hx)
+    r, z, h = sigmoid(ir + hr), sigmoid(iz + hz), handle_of(hx)
     n = tanh(new + r * kept)
     return wrap(n + z * (h - n)), wrap(concat([r, z, n, h, kept], axis=-1))
 
 @row("_thnn_fused_gru_cell_backward.default", how="composed")
 def gru_cell_backward(grad_hy, workspace, has_bias):
-    r, z, n, h, kept = _parts(settled(workspace), 5)
-    grad = settled(grad_hy, h)
+    r, z, n, h, kept = _parts(handle_of(workspace), 5)
+    grad = handle_of(grad_hy)
     dn = grad * (1.0 - z) * (1.0 - n * n)
     dr, dz = dn * kept * r * (1.0 - r), grad * (h - n) * z * (1.0 - z)
     of_input, of_state = concat([dr, dz, dn], axis=-1), concat([dr, dz, dn * r], axis=-1)
@@ -91,7 +91,7 @@ def _resized_backward(name: str, dims: int):
     def function(grad, output_size, input_size, *rest):
         flags = rest[:0 if "nearest" in name else 1]
         scales = (*rest[len(flags):], *[None] * dims)[:dims]
-        out = settled(grad)
+        out = handle_of(grad)
         letters = "abcde"[:dims + 2]
         for d in range(dims):
             n, m, scale = input_size[2 + d], output_size[d], scales[d]
@@ -113,7 +113,7 @@ for _names, _dims in ((("upsample_nearest1d", "_upsample_nearest_exact1d", "upsa
 # ---- distances of rows, norms of weights, bags ---------------------------------------------------------------------------------
 
 def _apart(x1, x2):
-    return settled(x1)[..., :, None, :] - settled(x2)[..., None, :, :]
+    return handle_of(x1)[..., :, None, :] - handle_of(x2)[..., None, :, :]
 
 @row("_cdist_forward.default", how="composed")
 def cdist(x1, x2, p, compute_mode=None):
@@ -127,7 +127,7 @@ def cdist(x1, x2, p, compute_mode=None):
 @row("_cdist_backward.default", how="composed")
 def cdist_backward(grad, x1, x2, p, distances):
     """For x1. Where a distance is 0 there is none."""
-    apart, far, g = _apart(x1, x2), settled(distances)[..., None], settled(grad)[..., None]
+    apart, far, g = _apart(x1, x2), handle_of(distances)[..., None], handle_of(grad)[..., None]
     if p == 0:
         return wrap(0.0 * sum_(apart, axis=-2))
     if p == 1:
@@ -141,7 +141,7 @@ def cdist_backward(grad, x1, x2, p, distances):
 @row("_weight_norm_interface_backward.default", how="composed")
 def weight_norm_backward(grad_w, v, g, norms, dim):
     """w = v g / |v|, of each slice along the dim."""
-    dw, v, g, norms = (settled(one) for one in (grad_w, v, g, norms))
+    dw, v, g, norms = (handle_of(one) for one in (grad_w, v, g, norms))
     norms = reshape(norms, g.shape)
     along = sum_(dw * v, axis=tuple(d for d in range(v.ndim) if d != dim % v.ndim), keepdims=True)
     return wrap(g / norms * (dw - v * (along / (norms * norms)))), wrap(along / norms)

@@ -25,6 +25,7 @@ import torch
 
 import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from .._placements import REPLICATE, Shard
 from . import _worker_files
 from ._cell import moved
 from ._dtypes import TORCH, tensor_of
@@ -94,7 +95,7 @@ class _Plan:
         self.known[same] = (name, held)     # held, as an id is another's when its object is gone
         if isinstance(tensor, Tensor):
             # A pending sum is summed up to shards: no worker has the whole.
-            goal = [((1, 0, 0) if held.shape else (0, 0, 0)) if one[0] == 2 else one for one in held._placements]
+            goal = [(Shard(0) if held.shape else REPLICATE) if one.is_partial() else one for one in held._placements]
             self.sharded.setdefault(held._session_key, {})[name] = moved(held, goal)
             self.tensors[name] = {}     # the state's order, whoever writes it
         else:
@@ -135,7 +136,7 @@ class _Plan:
 
 def _dims(handle) -> list:
     """By mesh dim the dim that is in shards, or None."""
-    return [one[1] if one[0] == 1 else None for one in handle._placements]
+    return [one.dim if one.is_shard() else None for one in handle._placements]
 
 
 def _dotted(path: tuple) -> str:

@@ -185,7 +185,7 @@ class _Program:
     def record(self, args):
         for one in args:
             if isinstance(one, Tensor):     # what is remembered of a value is asked for again
-                one._cell.reduced = one._cell.row_sum = None
+                one._cell.row_sum = None
         arguments: dict = {}
         for i, one in enumerate(args):
             if isinstance(one, Tensor):

@@ -1,7 +1,7 @@
 """Ops that the catalog has no row for yet, composed of rows that it has: statistics of norms, attention with dropout, embedding.
 
 Functions of handles. Each says its formula; a row of the catalog with the same meaning can take its place without a change
-elsewhere. Operands come without pending terms unless a function says otherwise.
+elsewhere.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def embedding(weight, numbers):
     its columns are, the result's last dim is."""
     shape = list(numbers.shape)
     flat = _call(RESHAPE, (numbers,), shape=[numbers.size])
-    if any(one[0] == 1 and one[1] == 0 for one in weight._placements):
+    if any(one.is_shard(0) for one in weight._placements):
         if numbers.size >= weight.shape[0]:
             weight = settled_dims(weight, [0])
         rows = _call(TAKE, (weight, unsqueezed(flat, 1)), dims=[0])

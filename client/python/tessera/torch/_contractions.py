@@ -28,7 +28,7 @@ def _refuse_dtypes(op: str, x, w):
 
 @row("linear.default")
 def linear(x, weight, bias=None):
-    h, w = settled(x), settled(weight)
+    h, w = handle_of(x), handle_of(weight)
     if h._dtype != w._dtype:
         _refuse_dtypes("linear", x, weight)
     notation = _LINEAR[h.ndim - 1][0]
@@ -42,9 +42,9 @@ def _cut_as_output(g, x, w):
     wanted = list(g._placements)
     if not (w._mesh.same(g._mesh) and x._mesh.same(g._mesh) and is_small(w)):
         return g
-    taken = [one[1] for one in wanted if one[0] == 1]
+    taken = [one.dim for one in wanted if one.is_shard()]
     for i, (own, of_x, of_w) in enumerate(zip(g._placements, x._placements, w._placements)):
-        if own[0] == 0 and of_x[0] == 1 and of_x[1] < g.ndim - 1 and of_x[1] not in taken and of_w[:2] == (1, 0):
+        if own.is_replicate() and of_x.is_shard() and of_x.dim < g.ndim - 1 and of_x.dim not in taken and of_w.is_shard(0):
             wanted[i] = of_x
     return moved(g, wanted)
 
@@ -53,19 +53,19 @@ def _cut_as_output(g, x, w):
 def linear_backward(x, grad, weight, wanted):
     _, to_x, to_w = _LINEAR[x.ndim - 1]
     if weight.ndim == 1:        # one output, without a dim
-        g = settled(grad)
-        return (wrap(einsum(to_x.replace("o", ""), g, settled(weight))) if wanted[0] else None,
-                wrap(einsum(to_w.replace("o", ""), g, settled(x))) if wanted[1] else None, wrap(_call(_SUM, (g,))) if wanted[2] else None)
-    g = _cut_as_output(settled(grad), settled(x), settled(weight))
-    dx = wrap(einsum(to_x, g, settled(weight))) if wanted[0] else None
-    dw = wrap(einsum(to_w, g, settled(x))) if wanted[1] else None
+        g = handle_of(grad)
+        return (wrap(einsum(to_x.replace("o", ""), g, handle_of(weight))) if wanted[0] else None,
+                wrap(einsum(to_w.replace("o", ""), g, handle_of(x))) if wanted[1] else None, wrap(_call(_SUM, (g,))) if wanted[2] else None)
+    g = _cut_as_output(settled(handle_of(grad)), handle_of(x), handle_of(weight))
+    dx = wrap(einsum(to_x, g, handle_of(weight))) if wanted[0] else None
+    dw = wrap(einsum(to_w, g, handle_of(x))) if wanted[1] else None
     db = wrap(_call(_SUM, (g,), dims=list(range(x.ndim - 1)))) if wanted[2] else None
     return dx, dw, db
 
 
 def _plain(op: str, notation: str):
     def function(a, b):
-        x, y = settled(a), settled(b)
+        x, y = handle_of(a), handle_of(b)
         if x._dtype != y._dtype:
             _refuse_dtypes(op, a, b)
         return wrap(cast(einsum(notation, x, y), x._dtype))      # of small integers the catalog's are wider
@@ -78,7 +78,7 @@ for _name, _notation in (("mm", "mk,kn->mn"), ("bmm", "bmk,bkn->bmn"), ("dot", "
 
 @row("vdot.default")
 def vdot(a, b):
-    x = settled(a)
+    x = handle_of(a)
     return _plain("vdot", "i,i->")(wrap(conj(x)) if x.dtype.kind == "c" else a, b)
 
 
@@ -109,7 +109,7 @@ def _letters(a: int, b: int) -> tuple[str, str, str]:
 
 @row("matmul.default")
 def matmul(a, b):
-    x, y = settled(a), settled(b)
+    x, y = handle_of(a), handle_of(b)
     if x._dtype != y._dtype:
         _refuse_dtypes("matmul", a, b)
     return wrap(cast(_composed.matmul(x, y), x._dtype))
@@ -135,8 +135,8 @@ def _gradient(notation_out: str, own: str, other: str, grad, factor, shape):
 
 @row("matmul_backward.default", how="composed")
 def matmul_backward(grad, a, b, wanted):
-    g = settled(grad)
+    g = handle_of(grad)
     left, right, out = _letters(a.ndim, b.ndim)
-    da = wrap(_gradient(out, left, right, g, settled(b), a.shape)) if wanted[0] else None
-    db = wrap(_gradient(out, right, left, g, settled(a), b.shape)) if wanted[1] else None
+    da = wrap(_gradient(out, left, right, g, handle_of(b), a.shape)) if wanted[0] else None
+    db = wrap(_gradient(out, right, left, g, handle_of(a), b.shape)) if wanted[1] else None
     return da, db

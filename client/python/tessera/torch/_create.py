@@ -8,6 +8,7 @@ import torch
 
 import _tessera
 from .._mesh import DeviceMesh
+from .._placements import replicated
 from .._tensor import OPS
 from . import _composed, _ranges
 from ._cell import like
@@ -62,7 +63,7 @@ def new_empty(x, size, *, dtype=None, layout=None, device=None, pin_memory=None)
     if device is not None and device.type != "tessera":
         return torch.empty(tuple(size), dtype=dtype or x.dtype, device=device)
     base = base_of(x)
-    placements = kept(base) if tuple(size) == base.shape else [(0, 0, 0)] * base._mesh_ndim
+    placements = kept(base._placements) if tuple(size) == base.shape else replicated(base._mesh_ndim)
     return wrap_unfilled(base._session, base._mesh, placements, code(dtype, x.dtype), size)
 
 
@@ -149,7 +150,7 @@ def copy_(destination, source, non_blocking=False):
     else:
         wanted = TORCH[base._dtype]
         source = source if source.dtype == wanted else source.to(wanted)
-        handle = upload(source, DeviceMesh._wrap(base._session, base._mesh), [(0, 0, 0)] * base._mesh_ndim)
+        handle = upload(source, DeviceMesh._wrap(base._session, base._mesh), replicated(base._mesh_ndim))
     if base._has_partial:       # a new value with as many elements, not one that is pending as the old one was
         handle = _composed.as_dtype(settled(handle), base._dtype)
         if handle.shape != base.shape:
@@ -179,7 +180,7 @@ def resize_(x, size, *, memory_format=None):
     if x._view is not None and x.storage_offset() + count <= x._cell.get().size:
         x.data = run("as_strided.default")(x, size, torch.empty(size, device="meta").stride(), x.storage_offset())
         return x
-    h = settled(x)
+    h = handle_of(x)
     flat = _call(OPS["reshape"], (h,), shape=[h.size])
     if count > h.size:
         flat = _call(OPS["concat"], (flat, full_like(flat, (count - h.size,), h._dtype, 0)), dims=[0])
@@ -232,7 +233,7 @@ def _drawn(base, numbers, dtype: int = F32):
 
 def _probability(op: str, p, base):
     if isinstance(p, torch.Tensor):
-        return _ranges.probabilities(settled(operand(op, p), base))
+        return _ranges.probabilities(operand(op, p))
     if not 0 <= p <= 1:
         raise RuntimeError(f"{op}: p is {p}, not from 0 to 1")
     return float(p)
@@ -247,7 +248,7 @@ def bernoulli_(x, p=0.5, *, generator=None):
 
 @row("bernoulli.default", "bernoulli.p")
 def bernoulli(x, p=None, *, generator=None):
-    base = settled(x)
+    base = handle_of(x)
     hit = _call(OPS["less"], (_drawn(base, next_call(generator)), _probability("bernoulli", x if p is None else p, base)))
     return wrap(_composed.as_dtype(hit, base._dtype))
 
@@ -281,7 +282,7 @@ def random_(x, *, generator=None):
 
 @row("native_dropout.default", how="composed")
 def native_dropout(x, p, train):
-    h = settled(x)
+    h = handle_of(x)
     if train is False or p == 0:
         return wrap(h), wrap(full_like(h, x.shape, code(torch.bool), True))
     keep = _call(OPS["greater_equal"], (_drawn(h, next_call()), float(p)))
@@ -292,7 +293,7 @@ def native_dropout(x, p, train):
 @row("native_dropout_backward.default", how="composed")
 def native_dropout_backward(grad, mask, scale):
     keep = handle_of(mask)
-    g = settled(grad, keep)
+    g = handle_of(grad)
     return wrap(_call(OPS["where"], (keep, _composed.mul(g, float(scale)), 0)))
 
 
@@ -300,7 +301,7 @@ def native_dropout_backward(grad, mask, scale):
 def multinomial(x, num_samples, replacement=False, *, generator=None):
     """Indices with probabilities as the rows say: by the largest log(p) + Gumbel noise; several with replacement each by where a
     random number lies among the sums of probabilities."""
-    h = _ranges.weights(settled(x))
+    h = _ranges.weights(handle_of(x))
     if replacement and num_samples > 1:
         sums = _call(OPS["cumulative_sum"], (cast(settled_dims(h, [h.ndim - 1]), F64),), dims=[h.ndim - 1])
         total = sums[..., -1:]

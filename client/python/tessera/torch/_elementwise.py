@@ -14,7 +14,6 @@ from .._tensor import OPS
 from . import _ranges
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
 from ._operands import cast, filled, floating, number_as, operand, promoted, within
-from ._placing import settled
 from ._table import aten, put, row, run
 from ._tensor import Tensor, handle_of, wrap
 
@@ -35,7 +34,7 @@ def _unary(name: str, op: int):
             return wrap(h if h._dtype == BOOL and name in ("sign", "sgn") else _call(op, (h,)))
     else:
         def function(x):
-            return wrap(_call(op, (floating(settled(x)),)))
+            return wrap(_call(op, (floating(handle_of(x)),)))
     return function
 
 
@@ -59,16 +58,16 @@ _make_unary()
 
 # ---- sums and products -----------------------------------------------------------------------------------
 
-def _quick(operate, slow, may_be_pending: bool):
+def _quick(operate, slow):
     """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number. Everything else
     is `slow`'s."""
     def function(a, b, *args, **kwargs):
         if type(a) is Tensor and not args and not kwargs:
             x = a._cell.handle if a._view is None else handle_of(a)
-            if x is not None and x._dtype in FLOATS and (may_be_pending or not x._has_partial):
+            if x is not None and x._dtype in FLOATS:
                 if type(b) is Tensor:
                     y = b._cell.handle if b._view is None else handle_of(b)
-                    if y is not None and y._dtype == x._dtype and (may_be_pending or not y._has_partial):
+                    if y is not None and y._dtype == x._dtype:
                         try:
                             return wrap(operate(x, y))
                         except InvalidArgumentError:    # a number of another mesh, or an error that `slow` raises
@@ -88,7 +87,7 @@ def _scaled(h, alpha):
 def add(a, b, alpha=1):
     x, y = promoted("add", a, b)
     if a.dtype is torch.bool and (isinstance(b, bool) or getattr(b, "dtype", None) is torch.bool):
-        return wrap(_call(OPS["logical_or"], (settled(x), y)))
+        return wrap(_call(OPS["logical_or"], (x, y)))
     return wrap(_call(ADD, (x, y if alpha == 1 else _scaled(y, alpha))))
 
 
@@ -104,46 +103,20 @@ def rsub(a, b, alpha=1):
     return sub(b, a, alpha)
 
 
-def _settle_products(x, y):
-    """A pending sum times a tensor: reduced first, to the shards of the other operand, so that nothing is reduced twice."""
-    if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
-        if x._has_partial:
-            x = settled(x, y)
-        if y._has_partial:
-            y = settled(y, x)
-    return x, y
-
-
-def _as_known(tensor, h):
-    """The handle of an operand, or its reduced copy where one is there: a product with a number would be pending again."""
-    if isinstance(h, _tessera.Tensor) and h._has_partial and tensor._view is None and tensor._cell.reduced is not None:
-        pending, whole = tensor._cell.reduced
-        return whole if pending is h else h
-    return h
-
-
 def mul(a, b):
     x, y = promoted("mul", a, b)
-    x, y = _as_known(a, x), _as_known(b, y)
-    if isinstance(x, _tessera.Tensor) and isinstance(y, _tessera.Tensor):
-        if x._has_partial and y.ndim:
-            x = settled(a, y) if x is handle_of(a) else settled(x, y)
-        if y._has_partial and x.ndim:
-            y = settled(b, x) if y is handle_of(b) else settled(y, x)
     if all(one._dtype == BOOL if isinstance(one, _tessera.Tensor) else isinstance(one, bool) for one in (x, y)):
-        return wrap(_call(OPS["logical_and"], (_whole(a, x), _whole(b, y))))
+        return wrap(_call(OPS["logical_and"], (x, y)))
     return wrap(_call(MUL, (x, y)))
 
 
 def div(a, b):
-    x, y = promoted("div", a, b, is_true_divide=True)
-    x = _as_known(a, x)
-    return wrap(_call(DIV, _settle_products(x, y)))
+    return wrap(_call(DIV, promoted("div", a, b, is_true_divide=True)))
 
 
 for _name, _operate, _function in (("add", operator.add, add), ("sub", operator.sub, sub), ("mul", operator.mul, mul),
                                    ("div", operator.truediv, div)):
-    row(f"{_name}.Tensor", f"{_name}.Scalar")(_quick(_operate, _function, _name in ("add", "sub")))
+    row(f"{_name}.Tensor", f"{_name}.Scalar")(_quick(_operate, _function))
 
 
 @row("div.Tensor_mode", "div.Scalar_mode")
@@ -158,24 +131,17 @@ def div_mode(a, b, *, rounding_mode=None):
     return wrap(cast(out, x._dtype if isinstance(x, _tessera.Tensor) else y._dtype))
 
 
-def _whole(tensor, h):
-    """An operand without pending terms; where it is the tensor's own handle, the reduced copy is remembered."""
-    if not isinstance(h, _tessera.Tensor) or not h._has_partial:
-        return h
-    return settled(tensor if h is handle_of(tensor) else h)
-
-
 def _binary(name: str, op: int, is_float: bool = False):
     def function(a, b):
         x, y = promoted(name, a, b, is_float)
-        return wrap(_call(op, (_whole(a, x), _whole(b, y))))
+        return wrap(_call(op, (x, y)))
     return function
 
 
 def _division(name: str, op: int):
     def function(a, b):
         x, y = promoted(name, a, b)
-        return wrap(_call(op, (_whole(a, x), _ranges.divisor(name, x, _whole(b, y)))))
+        return wrap(_call(op, (x, _ranges.divisor(name, x, y))))
     return function
 
 
@@ -184,7 +150,7 @@ def _extreme(name: str, op: int, of_bools: int):
 
     def function(a, b):
         if a.dtype is torch.bool and getattr(b, "dtype", None) is torch.bool:
-            return wrap(_call(of_bools, (settled(a), settled(b))))
+            return wrap(_call(of_bools, (handle_of(a), handle_of(b))))
         return slow(a, b)
     return function
 
@@ -204,7 +170,7 @@ for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
 
 def _logical_of(op: int):
     def function(a, b):
-        x, y = settled(a), settled(b)
+        x, y = handle_of(a), handle_of(b)
         return wrap(_call(op, (x if x._dtype == BOOL else _call(OPS["not_equal"], (x, 0)),
                                y if y._dtype == BOOL else _call(OPS["not_equal"], (y, 0)))))
     return function
@@ -218,13 +184,13 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 def power(a, b):
     x, y = promoted("pow", a, b)
     if y == 2 if isinstance(y, (int, float)) else False:
-        return wrap(_call(OPS["square"], (_whole(a, x),)))
-    return wrap(_call(OPS["pow"], (_whole(a, x), _whole(b, y))))
+        return wrap(_call(OPS["square"], (x,)))
+    return wrap(_call(OPS["pow"], (x, y)))
 
 
 @row("clamp.default", "clamp.Tensor")
 def clamp(x, min=None, max=None):  # noqa: A002 - ATen's names
-    h = settled(x)
+    h = handle_of(x)
     bounds = [operand("clamp", bound, x) for bound in (min, max) if bound is not None]
     if h._dtype not in FLOATS and any(isinstance(bound, float) for bound in bounds):
         h = floating(h)
@@ -251,14 +217,14 @@ def clamp_max(x, max):  # noqa: A002
 @row("polar.default", how="composed")
 def polar(absolute, angle):
     """torch 2.11 would take it apart to other numbers."""
-    r, t = (settled(one) for one in promoted("polar", absolute, angle))
+    r, t = promoted("polar", absolute, angle)
     return wrap(_call(OPS["complex"], (r * made.cos(t), r * made.sin(t))))
 
 
 @row("complex.default")
 def complex_(real, imag):
     x, y = promoted("complex", real, imag)
-    return wrap(_call(OPS["complex"], (settled(x), settled(y))))
+    return wrap(_call(OPS["complex"], (x, y)))
 
 
 @row("fmod.Tensor", "fmod.Scalar", how="composed")
@@ -266,14 +232,14 @@ def fmod(a, b):
     """The remainder with the sign of a."""
     x, y = promoted("fmod", a, b)
     y = _ranges.divisor("fmod", x, y)
-    rest = _call(OPS["remainder"], (_call(OPS["abs"], (settled(x),)), _call(OPS["abs"], (y,)) if isinstance(y, _tessera.Tensor) else abs(y)))
-    return wrap(_call(WHERE, (_call(OPS["less"], (settled(x), 0)), _call(NEG, (rest,)), rest)))
+    rest = _call(OPS["remainder"], (_call(OPS["abs"], (x,)), _call(OPS["abs"], (y,)) if isinstance(y, _tessera.Tensor) else abs(y)))
+    return wrap(_call(WHERE, (_call(OPS["less"], (x, 0)), _call(NEG, (rest,)), rest)))
 
 
 def _without_nan(op: int):
     """The one of each two that is a number."""
     def function(a, b):
-        x, y = (settled(one) for one in promoted("fmax", a, b))
+        x, y = promoted("fmax", a, b)
         if x._dtype == BOOL:
             return wrap(_call(OPS["logical_or" if op == OPS["maximum"] else "logical_and"], (x, y)))
         if x._dtype not in FLOATS:
@@ -289,7 +255,7 @@ row("fmin.default", how="composed")(_without_nan(OPS["minimum"]))
 
 @row("isclose.default")
 def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
-    x, y = (settled(one) for one in promoted("isclose", a, b))
+    x, y = promoted("isclose", a, b)
     out = _call(OPS["isclose"], (x, y), scalars=[float(rtol), float(atol)])
     if equal_nan and x._dtype in FLOATS:
         out = _call(OPS["logical_or"], (out, _call(OPS["logical_and"], (_call(OPS["isnan"], (x,)), _call(OPS["isnan"], (y,))))))
@@ -326,7 +292,6 @@ def where(condition, a, b):
     x, y = promoted("where", a, b)
     beside = a if isinstance(a, Tensor) else b
     mask = operand("where", condition, beside)
-    x, y = (settled(v) if isinstance(v, _tessera.Tensor) else v for v in (x, y))
     return wrap(_call(WHERE, (mask, x, y)))
 
 
@@ -339,7 +304,7 @@ def where_scalars(condition, a, b):
 
 @row("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(x, mask, value):
-    h = settled(x)
+    h = handle_of(x)
     value = operand("masked_fill", value, x)
     if isinstance(value, _tessera.Tensor):
         value = cast(value, h._dtype)
@@ -369,7 +334,7 @@ def convert_element_type(x, dtype):
     h = handle_of(x)
     if x.dtype.is_complex and not dtype.is_complex:
         if dtype == torch.bool:
-            return wrap(_call(OPS["not_equal"], (settled(x), 0)))
+            return wrap(_call(OPS["not_equal"], (handle_of(x), 0)))
         warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2)
         h = _call(OPS["real"], (h,))
     return wrap(cast(h, code(dtype)))
@@ -384,18 +349,18 @@ row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="clien
 
 @row("gelu.default")
 def gelu(x, *, approximate="none"):
-    return wrap(_call(OPS["gelu"], (settled(x),), approximate=approximate))
+    return wrap(_call(OPS["gelu"], (handle_of(x),), approximate=approximate))
 
 
 @row("leaky_relu.default")
 def leaky_relu(x, negative_slope=0.01):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(_call(WHERE, (_call(OPS["greater"], (h, 0)), h, _call(MUL, (h, float(negative_slope))))))
 
 
 @row("softplus.default", how="composed")
 def softplus(x, beta=1, threshold=20):
-    h = settled(x)
+    h = handle_of(x)
     scaled = _scaled(h, float(beta))
     soft = _scaled(_call(OPS["softplus"], (scaled,)), 1.0 / beta)
     return wrap(_call(WHERE, (_call(OPS["greater"], (scaled, float(threshold))), h, soft)))
@@ -406,10 +371,10 @@ def _backward(name: str):
     op = OPS[name]
 
     def function(grad, saved, *numbers, **attributes):
-        s = settled(saved)
+        s = handle_of(saved)
         if numbers:
-            return wrap(_call(op, (settled(grad, s), s), scalars=[float(numbers[0])]))
-        return wrap(_call(op, (settled(grad, s), s), **attributes))
+            return wrap(_call(op, (handle_of(grad), s), scalars=[float(numbers[0])]))
+        return wrap(_call(op, (handle_of(grad), s), **attributes))
     return function
 
 
@@ -424,7 +389,7 @@ def _also_complex(name: str, of_complex) -> None:
     real = run(name)
 
     def function(x, *rest):
-        return wrap(of_complex(settled(x), *map(settled, rest))) if x.dtype.is_complex else real(x, *rest)
+        return wrap(of_complex(handle_of(x), *map(handle_of, rest))) if x.dtype.is_complex else real(x, *rest)
     row(name)(function)
 
 

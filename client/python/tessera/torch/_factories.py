@@ -20,8 +20,8 @@ def _factory(name: str, what: str):
             out = base(*args, **options, dtype=dtype, device=DEVICE)
         mesh = out.device_mesh if device_mesh is None else device_mesh
         for one in [] if placements is None else mesh._placements(placements, name):    # default_placement makes it Replicate
-            if one[0] == 1 and not -out.ndim <= one[1] < out.ndim:
-                raise InvalidArgumentError(f"{name}: Shard({one[1]}) of a tensor of {out.ndim} dims, {list(out.shape)}")
+            if one.is_shard() and not -out.ndim <= one.dim < out.ndim:
+                raise InvalidArgumentError(f"{name}: {one!r} of a tensor of {out.ndim} dims, {list(out.shape)}")
         return out.requires_grad_(requires_grad)
 
     make.__name__ = make.__qualname__ = name

@@ -19,7 +19,7 @@ from torch import nn
 
 from .._errors import InvalidArgumentError, UnimplementedError
 from .._mesh import DeviceMesh
-from .._placements import encode
+from .._placements import REPLICATE, Placement, Shard, checked, replicated
 from . import _gradients
 from ._dtypes import code
 from ._moving import place
@@ -211,25 +211,25 @@ class Unit:
             dtype = own
         return code(parameter.dtype if dtype is None else dtype)
 
-    def _sharded(self, parameter) -> tuple:
-        """The encoded placement of a parameter along the unit's dims."""
+    def _sharded(self, parameter) -> Placement:
+        """The placement of a parameter along the unit's dims."""
         wanted = None if self.options.placement_of is None else self.options.placement_of(parameter)
         if wanted is None:
-            return (1, 0, 0) if parameter.ndim else (0, 0, 0)
+            return Shard(0) if parameter.ndim else REPLICATE
         shown = f"{str(parameter.dtype).removeprefix('torch.')}{list(parameter.shape)}"
         if hasattr(wanted, "mesh_info"):
             raise UnimplementedError(f"fully_shard: shard_placement_fn gives {shown} a mesh of its own ({wanted!r}); call fully_shard on the "
                                      "module that has it, with mesh=")
-        kind, dim, *rest = encode([wanted], "fully_shard: shard_placement_fn")[0]
-        if kind != 1 or not -parameter.ndim <= dim < parameter.ndim:
+        (placement,) = checked([wanted], "fully_shard: shard_placement_fn")
+        if not placement.is_shard() or not -parameter.ndim <= placement.dim < parameter.ndim:
             raise InvalidArgumentError(f"fully_shard: shard_placement_fn gives {wanted!r} for {shown}; it gives None, or a Shard of one of its dims")
-        return (1, dim % parameter.ndim, *rest)
+        return placement.on_dim(placement.dim % parameter.ndim)
 
     def _place(self, parameter) -> None:
         """Brings the parameter into shards along the unit's dims; its other placements stay."""
         mesh = self.options.mesh
         placement = self._sharded(parameter)
-        placements = [(0, 0, 0)] * len(mesh._raw.shape)
+        placements = replicated(len(mesh._raw.shape))
         if isinstance(parameter, Tensor) and base_of(parameter)._mesh.same(mesh._raw):
             placements = list(base_of(parameter)._placements)
         for d in self.options.dims:
@@ -253,7 +253,7 @@ class Unit:
         sources = [handle_of(one) for one in shards.parameters]
         if self.gathered is not None and len(sources) == len(self.gathered[0]) and all(map(operator.is_, self.gathered[0], sources)):
             return
-        wanted = [[(0, 0, 0) if d in self.options.dims else one for d, one in enumerate(h._placements)] for h in sources]
+        wanted = [[REPLICATE if d in self.options.dims else one for d, one in enumerate(h._placements)] for h in sources]
         converted = [cast(h, kind) for h, kind in zip(sources, self.kinds(shards, sources))]     # before it moves
         self.gathered = (sources, _gradients.bring(converted, wanted))
 
@@ -349,7 +349,6 @@ class Unit:
                 cell = one()
                 if cell is not None:
                     cell.handle = None
-                    cell.reduced = None
 
     def reduced(self, shards: _Shards, grads) -> list:
         """Gradients in the shards of their parameters, in the parameters' dtypes."""
@@ -373,7 +372,7 @@ class Unit:
     def _reduced_to(self, parameter, grad) -> list:
         wanted = _gradients._wanted(parameter)
         if self.is_copied_held:
-            wanted = [own if d in self.options.copied and own[0] == 2 else one for d, (one, own) in enumerate(zip(wanted, grad._placements))]
+            wanted = [own if d in self.options.copied and own.is_partial() else one for d, (one, own) in enumerate(zip(wanted, grad._placements))]
         return wanted
 
 

@@ -14,7 +14,7 @@ from .._tensor import OPS
 from . import _composed, _ranges
 from ._dtypes import BOOL, INT64, U8
 from ._operands import cast, handle, number_as, operand
-from ._placing import full_like, settled
+from ._placing import full_like
 from ._table import row, run
 from ._tensor import Tensor, handle_of, rebind, wrap
 
@@ -22,7 +22,7 @@ _call = _tessera.call
 
 
 def _numbers(op: str, x, indices):
-    h = settled(operand(op, indices, x))
+    h = operand(op, indices, x)
     if not isinstance(h, _tessera.Tensor):
         raise InvalidArgumentError(f"{op}: indices are {indices!r}, not a tensor of integers beside {x!r}")
     return cast(h, INT64)
@@ -35,12 +35,12 @@ def _indices(op: str, x, dim: int, indices):
 
 @row("embedding.default", how="composed")
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    return wrap(_composed.embedding(settled(weight), _indices("embedding", weight, 0, indices)))
+    return wrap(_composed.embedding(handle_of(weight), _indices("embedding", weight, 0, indices)))
 
 
 @row("embedding_dense_backward.default")
 def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
-    g, numbers = settled(grad), _numbers("embedding", grad, indices)
+    g, numbers = handle_of(grad), _numbers("embedding", grad, indices)
     if scale_grad_by_freq:
         from ._bags import by_frequency
         flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
@@ -52,7 +52,7 @@ def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
 @row("embedding_renorm_.default", how="composed")
 def embedding_renorm_(weight, indices, max_norm, norm_type):
     """Rows that are used, and longer than max_norm, become so long."""
-    w, numbers = settled(weight), _indices("embedding", weight, 0, indices)
+    w, numbers = handle_of(weight), _indices("embedding", weight, 0, indices)
     flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
     used = _call(OPS["scatter"], (full_like(w, (w.shape[0],), BOOL, False), flat, full_like(flat, flat.shape, BOOL, True)), dims=[0], mode="set")
     norms = linalg.vector_norm(w, axis=1, ord=norm_type)
@@ -62,14 +62,14 @@ def embedding_renorm_(weight, indices, max_norm, norm_type):
 
 @row("take.default")
 def take(x, indices):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(_indexing.take(_call(OPS["reshape"], (h,), shape=[h.size]), _numbers("take", x, indices), axis=0))
 
 
 @row("put.default")
 def put(x, indices, source, accumulate=False):
-    h, numbers = settled(x), _numbers("put", x, indices)
-    flat, at, updates = (_call(OPS["reshape"], (one,), shape=[one.size]) for one in (h, numbers, cast(settled(source), h._dtype)))
+    h, numbers = handle_of(x), _numbers("put", x, indices)
+    flat, at, updates = (_call(OPS["reshape"], (one,), shape=[one.size]) for one in (h, numbers, cast(handle_of(source), h._dtype)))
     out = _call(OPS["scatter"], (flat, at, updates), dims=[0], mode="add" if accumulate else "set")
     return wrap(_call(OPS["reshape"], (out,), shape=list(h.shape)))
 
@@ -77,7 +77,7 @@ def put(x, indices, source, accumulate=False):
 @row("masked_scatter.default", how="composed")
 def masked_scatter(x, mask, source):
     """The first element of the source at the first true one of the mask, and so on."""
-    h, m, values = settled(x), cast(settled(mask), BOOL), cast(settled(source), settled(x)._dtype)
+    h, m, values = handle_of(x), cast(handle_of(mask), BOOL), cast(handle_of(source), handle_of(x)._dtype)
     shape = list(torch.broadcast_shapes(h.shape, m.shape))
     h, m = (_call(OPS["broadcast_to"], (one,), shape=shape) for one in (h, m))
     if not h.size or not values.size:
@@ -92,8 +92,8 @@ def masked_scatter(x, mask, source):
 @row("masked_scatter_backward.default", how="composed")
 def masked_scatter_backward(grad, mask, sizes):
     """The gradient of the source."""
-    g, count = settled(grad), math.prod(sizes)
-    m = _call(OPS["broadcast_to"], (cast(settled(mask), BOOL),), shape=list(g.shape))
+    g, count = handle_of(grad), math.prod(sizes)
+    m = _call(OPS["broadcast_to"], (cast(handle_of(mask), BOOL),), shape=list(g.shape))
     flat, m = (_call(OPS["reshape"], (one,), shape=[g.size]) for one in (g, m))
     zeros = full_like(g, (count,), g._dtype, 0)
     if not g.size or not count:
@@ -111,7 +111,7 @@ def _key(op: str, x, indices) -> tuple:
         if one is None:
             out.append(slice(None))
         elif isinstance(one, Tensor):
-            h = settled(one)
+            h = handle_of(one)
             out.append(_call(OPS["not_equal"], (h, 0)) if one.dtype == torch.uint8 else h)
         else:
             out.append(array_of(one))
@@ -121,14 +121,14 @@ def _key(op: str, x, indices) -> tuple:
 @row("index.Tensor", "_unsafe_index.Tensor")
 def index(x, indices):
     """x[indices]; a mask waits for the number of its true elements."""
-    return wrap(_indexing.get(settled(x), _key("index", x, indices)))
+    return wrap(_indexing.get(handle_of(x), _key("index", x, indices)))
 
 
 @row("index_put.default", "_unsafe_index_put.default")
 def index_put(x, indices, values, accumulate=False):
-    h = settled(x)
+    h = handle_of(x)
     if len(indices) == 1 and not accumulate and indices[0] is not None and indices[0].dtype == torch.bool and values.numel() == 1:
-        mask = settled(operand("index_put", indices[0], x)) if isinstance(indices[0], Tensor) else handle_of(indices[0].to(x.device))
+        mask = operand("index_put", indices[0], x) if isinstance(indices[0], Tensor) else handle_of(indices[0].to(x.device))
         if mask.ndim < h.ndim:
             mask = _call(OPS["reshape"], (mask,), shape=[*mask.shape, *[1] * (h.ndim - mask.ndim)])
         value = operand("index_put", values, x)
@@ -161,7 +161,7 @@ def _with_dims(function):
 @row("index_select.default")
 @_with_dims
 def index_select(x, dim, indices):
-    return wrap(_indexing.take(settled(x), _call(OPS["reshape"], (_indices("index_select", x, dim, indices),), shape=[indices.numel()]),
+    return wrap(_indexing.take(handle_of(x), _call(OPS["reshape"], (_indices("index_select", x, dim, indices),), shape=[indices.numel()]),
                                axis=dim % max(x.ndim, 1)))
 
 
@@ -171,23 +171,23 @@ def index_add(x, dim, indices, source, *, alpha=1):
     h, at = handle_of(source), _call(OPS["reshape"], (_indices("index_add", x, dim, indices),), shape=[indices.numel()])
     if alpha != 1:
         h = full_like(h, h.shape, BOOL, False) if h._dtype == BOOL else _composed.mul(h, number_as(alpha, h._dtype))      # False
-    return wrap(_call(OPS["scatter"], (settled(x), at, h),
+    return wrap(_call(OPS["scatter"], (handle_of(x), at, h),
                       dims=[dim % x.ndim], mode="add"))
 
 
 @row("gather.default")
 def gather(x, dim, indices, *, sparse_grad=False):
     if not indices.numel():
-        return wrap(full_like(settled(x), tuple(indices.shape), settled(x)._dtype, 0))
+        return wrap(full_like(handle_of(x), tuple(indices.shape), handle_of(x)._dtype, 0))
     if not x.ndim or not indices.ndim:
         out = gather(x.reshape(-1), 0, indices.reshape(-1))
         return out.reshape(indices.shape)
-    return wrap(_indexing.gather(settled(x), _indices("gather", x, dim, indices), axis=dim))
+    return wrap(_indexing.gather(handle_of(x), _indices("gather", x, dim, indices), axis=dim))
 
 
 def _scatter(mode: str):
     def function(x, dim, indices, source):
-        h, at = settled(x), _indices("scatter", x, dim, indices)
+        h, at = handle_of(x), _indices("scatter", x, dim, indices)
         updates = cast(handle("scatter", source, x), h._dtype)
         if updates.ndim == 0:
             updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape))
@@ -231,15 +231,15 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
         raise InvalidArgumentError(f"scatter_reduce: reduce={reduce!r} is not sum, prod, mean, amax or amin")
     if include_self and reduce != "mean":
         return _scatter(mode)(x, dim, indices, source)
-    h, at = settled(x), _numbers("scatter", x, indices)
+    h, at = handle_of(x), _numbers("scatter", x, indices)
     zeros, ones = (full_like(one, one.shape, INT64, value) for one, value in ((h, 0), (at, 1)))
-    counts = settled(_scatter("add")(wrap(zeros), dim, indices, wrap(ones)))
+    counts = handle_of(_scatter("add")(wrap(zeros), dim, indices, wrap(ones)))
     is_met = counts > 0
     base = h
     if not include_self:
         neutral = _lowest(h)[mode == "min"] if mode != "add" else False if h._dtype == BOOL else 0
         base = _call(OPS["where"], (is_met, neutral, h))
-    out = settled(_scatter(mode)(wrap(base), dim, indices, source))
+    out = handle_of(_scatter(mode)(wrap(base), dim, indices, source))
     if reduce == "mean":
         counts = cast(_call(OPS["maximum"], (counts + int(include_self), 1)), h._dtype)
         out = _call(OPS["floor_divide" if h.dtype.kind in "iu" else "divide"], (out, counts))
@@ -249,11 +249,11 @@ def scatter_reduce(x, dim, indices, source, reduce=None, *, include_self=True, *
 def _scatter_product(x, dim, indices, source, include_self: bool):
     """Products by indices: in the order of the indices by products of 1, 2, 4, ... neighbours that go to one place; the last of a
     place has them all, and is added to nothing there."""
-    h, at = settled(x), _indices("scatter_reduce", x, dim, indices)
+    h, at = handle_of(x), _indices("scatter_reduce", x, dim, indices)
     updates = cast(handle("scatter_reduce", source, x), h._dtype)
     if h._dtype == BOOL:
         out = _scatter_product(wrap(cast(h, U8)), dim, indices, wrap(cast(updates, U8)), include_self)
-        return wrap(cast(settled(out), BOOL))
+        return wrap(cast(handle_of(out), BOOL))
     dim %= x.ndim
     updates = _call(OPS["broadcast_to"], (updates,), shape=list(at.shape)) if not updates.ndim else updates[tuple(slice(0, n) for n in at.shape)]
     n = at.shape[dim]
@@ -274,8 +274,8 @@ def _scatter_product(x, dim, indices, source, include_self: bool):
     is_last = pad(_call(OPS["not_equal"], (part(at, 1, None), part(at, 0, -1))), [(0, 1) if d == dim else (0, 0) for d in range(x.ndim)],
                   constant_values=True)
     zeros, met = (full_like(h, h.shape, kind, 0) for kind in (h._dtype, INT64))
-    product = settled(_scatter("add")(wrap(zeros), dim, wrap(at), wrap(_call(OPS["where"], (is_last, product, 0)))))
-    met = settled(_scatter("add")(wrap(met), dim, wrap(at), wrap(cast(is_last, INT64))))
+    product = handle_of(_scatter("add")(wrap(zeros), dim, wrap(at), wrap(_call(OPS["where"], (is_last, product, 0)))))
+    met = handle_of(_scatter("add")(wrap(met), dim, wrap(at), wrap(cast(is_last, INT64))))
     return wrap(_call(OPS["where"], (met > 0, h * product if include_self else product, h)))
 
 
@@ -290,7 +290,7 @@ def index_reduce(x, dim, indices, source, reduce, *, include_self=True):
 
 @row("sort.default", "sort.stable")
 def sort(x, dim=-1, descending=False, *, stable=True):
-    h = settled(x)
+    h = handle_of(x)
     axis = [dim % max(x.ndim, 1)]
     order = _call(OPS["argsort"], (h,), dims=axis, descending=bool(descending), stable=True)
     return wrap(_call(OPS["take_along_axis"], (h, order), dims=axis)), wrap(order)
@@ -298,14 +298,14 @@ def sort(x, dim=-1, descending=False, *, stable=True):
 
 @row("argsort.default", "argsort.stable")
 def argsort(x, dim=-1, descending=False, *, stable=True):
-    return wrap(_call(OPS["argsort"], (settled(x),), dims=[dim % max(x.ndim, 1)], descending=bool(descending), stable=True))
+    return wrap(_call(OPS["argsort"], (handle_of(x),), dims=[dim % max(x.ndim, 1)], descending=bool(descending), stable=True))
 
 
 @row("topk.default")
 def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002 - ATen's names
     if not x.ndim:
         return wrap(handle_of(x)), run("zeros_like.default")(x, dtype=torch.int64)
-    values, order = _indexing.topk(settled(x), k, axis=dim, largest=largest)
+    values, order = _indexing.topk(handle_of(x), k, axis=dim, largest=largest)
     return wrap(values), wrap(order)
 
 
@@ -313,13 +313,13 @@ def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002 - ATen's names
 def nonzero(x):
     """The places that are not 0, (number, dims); waits for their number."""
     from .._ops import stack
-    return wrap(stack(list(_indexing.nonzero(settled(x))), axis=1))
+    return wrap(stack(list(_indexing.nonzero(handle_of(x))), axis=1))
 
 
 @row("nonzero_static.default")
 def nonzero_static(x, *, size, fill_value=-1):
     """The first `size` of them, and fill_value behind the last: nothing is waited for."""
-    h = settled(x)
+    h = handle_of(x)
     flat = _call(OPS["reshape"], (h if h._dtype == BOOL else _call(OPS["not_equal"], (h, 0)),), shape=[h.size])
     zeros = cast(_call(OPS["logical_not"], (flat,)), INT64)
     order = _call(OPS["argsort"], (zeros,), dims=[0], descending=False, stable=True)[:size]
@@ -336,5 +336,5 @@ def nonzero_static(x, *, size, fill_value=-1):
 
 @row("masked_select.default")
 def masked_select(x, mask):
-    h, where = settled(x), settled(mask)
+    h, where = handle_of(x), handle_of(mask)
     return wrap(_indexing.masked_select(h, where if where._dtype == BOOL else cast(where, BOOL)))

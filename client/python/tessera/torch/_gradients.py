@@ -13,6 +13,7 @@ import threading
 import torch
 
 import _tessera
+from .._placements import kept
 from .._tensor import OPS
 from ._tensor import Tensor, handle_of, wrap
 
@@ -74,7 +75,7 @@ def _differs(leaf: Tensor) -> bool:
 
 
 def _wanted(leaf: Tensor) -> list:
-    return [(0, 0, 0) if one[0] == 2 else one for one in handle_of(leaf)._placements]
+    return kept(handle_of(leaf)._placements)
 
 
 def reduce(leaves) -> None:
@@ -99,7 +100,7 @@ def reduce(leaves) -> None:
 
 
 def bring(handles: list, placements: list, dtype: int | None = None) -> list:
-    """Handles with these encoded placements on their meshes, in that dtype: by one op for each mesh, as far as the catalog's
+    """Handles with these placements on their meshes, in that dtype: by one op for each mesh, as far as the catalog's
     number of operands allows."""
     if any(not one._mesh.same(handles[0]._mesh) for one in handles):
         groups: dict = {}

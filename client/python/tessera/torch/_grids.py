@@ -13,13 +13,14 @@ import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
 from .._ops import clip, reshape, stack
+from .._placements import replicated, shards_of
 from .._tensor import OPS
 from ._composed import _call, wide
 from ._dtypes import INT64
 from ._operands import cast
-from ._placing import create_like, full_like, settled, settled_dims
+from ._placing import create_like, full_like, settled_dims
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -67,7 +68,7 @@ class _Taps:
             index, self.weight, self.slope = made.round(at), at * 0.0 + 1.0, None
         else:
             count, first = (4, -1) if mode == BICUBIC else (2, 0)
-            steps = create_like("arange", grid, [count], grid._dtype, [float(first), 1.0], [(0, 0, 0)] * grid._mesh_ndim)
+            steps = create_like("arange", grid, [count], grid._dtype, [float(first), 1.0], replicated(grid._mesh_ndim))
             steps = reshape(steps, (1, count, 1))
             low = made.floor(at)
             away = at - low - steps
@@ -105,7 +106,7 @@ class _Sample:
             raise InvalidArgumentError(f"{name}: takes (N, C, ...) and a grid (N, ..., {dims}) of one N: x is {x!r}, grid {grid!r}")
         if mode == BICUBIC and dims == 3:
             raise InvalidArgumentError(f"{name}: bicubic interpolation is of images of two dims")
-        h, places = settled(x), settled_dims(settled(grid), [dims + 1])
+        h, places = handle_of(x), settled_dims(handle_of(grid), [dims + 1])
         self.sizes, self.out = h.shape[2:], places.shape[1:-1]
         self.dtype, self.grid_dtype = h._dtype, places._dtype
         count = math.prod(self.out)
@@ -135,7 +136,7 @@ class _Sample:
         n, channels = self.x.shape[:2]
         weights = self.weights()
         parts = reshape(g, (n, channels, 1, g.shape[2])) * reshape(weights, (n, 1, *weights.shape[1:]))
-        kept = [one if one[0] == 1 and one[1] < 2 else (0, 0, 0) for one in self.x._placements]
+        kept = shards_of(self.x._placements, range(2))
         zeros = full_like(self.x, self.x.shape, self.x._dtype, 0, kept)
         parts = reshape(parts, (n, channels, self.place.shape[2]))
         return reshape(_call(OPS["scatter"], (zeros, self.place, parts), dims=[2], mode="add"), (n, channels, *self.sizes))
@@ -160,13 +161,13 @@ def _sampler(name: str):
 def _sampler_backward(name: str):
     def function(grad, x, grid, mode, padding, align, wanted):
         sample = _Sample(name, x, grid, mode, padding, align)
-        g = wide(settled(grad))
+        g = wide(handle_of(grad))
         g = reshape(g, (*g.shape[:2], math.prod(sample.out)))
         of_x = wrap(cast(sample.of_image(g), sample.dtype)) if wanted[0] else None
         if not wanted[1]:
             return of_x, None
         if mode == NEAREST:
-            return of_x, wrap(full_like(settled(grid), grid.shape, sample.grid_dtype, 0))
+            return of_x, wrap(full_like(handle_of(grid), grid.shape, sample.grid_dtype, 0))
         return of_x, wrap(cast(sample.of_grid(g), sample.grid_dtype))
     return function
 

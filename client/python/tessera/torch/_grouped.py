@@ -13,9 +13,8 @@ from .._ops import permute_dims
 from .._tensor import OPS
 from ._composed import as_dtype, einsum
 from ._dtypes import CODES, FLOATS, INT64, code
-from ._placing import settled
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 _call = _tessera.call
 _GROUPED = OPS["grouped_matmul"]
@@ -29,7 +28,7 @@ def grouped_mm(x, y, offs=None, bias=None, out_dtype=None):
         raise NotImplementedError("grouped_mm: bias is not None; torch has no kernel that adds it, on any device: add it to the result")
     if x.ndim not in (2, 3) or y.ndim not in (2, 3):
         raise InvalidArgumentError(f"grouped_mm: takes tensors of 2 or 3 dims, not {x!r} and {y!r}")
-    a, b = settled(x), settled(y)
+    a, b = handle_of(x), handle_of(y)
     if a._dtype != b._dtype or a._dtype not in FLOATS:
         raise InvalidArgumentError(f"grouped_mm: takes floats of one dtype, not {x!r} and {y!r}")
     if (offs is None) != (x.ndim == y.ndim == 3):
@@ -37,7 +36,7 @@ def grouped_mm(x, y, offs=None, bias=None, out_dtype=None):
     if offs is None:
         out = einsum("gmk,gkn->gmn", a, b)
     else:
-        ends = settled(offs)
+        ends = handle_of(offs)
         if ends._dtype not in (CODES[torch.int32], INT64):
             raise InvalidArgumentError(f"grouped_mm: offs is {offs!r}, not a vector of int32")
         if x.ndim == 3:

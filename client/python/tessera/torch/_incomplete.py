@@ -12,7 +12,6 @@ import _tessera_ops as made
 
 from ._dtypes import F64, HALVES, code
 from ._operands import cast, promoted
-from ._placing import settled
 from ._special import _log_erfcx, _polynomial, lgamma_of
 from ._table import row
 from ._tensor import wrap
@@ -144,7 +143,7 @@ def _incomplete(a, x):
 
 def _row(is_upper: bool):
     def function(a, x):
-        ha, hx = (settled(one) for one in promoted("igamma", a, x))
+        ha, hx = promoted("igamma", a, x)
         kind = ha._dtype if ha.dtype.kind == "f" or ha._dtype in HALVES else code(None)
         a, x = cast(ha, F64), cast(hx, F64)
         is_plain = made.logical_and(made.logical_and(a > 0.0, x > 0.0), made.logical_and(made.isfinite(a), made.isfinite(x)))

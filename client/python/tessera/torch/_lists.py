@@ -12,6 +12,7 @@ from torch.optim.optimizer import _foreach_supported_types as _of_optimizers
 from torch.utils._foreach_utils import _foreach_supported_types as _of_utils
 
 import _tessera
+from .._placements import kept, replicated
 from .._tensor import OPS
 from . import _composed
 from ._dtypes import F32, F64
@@ -117,7 +118,7 @@ def foreach_norm(tensors, ord=2, dtype=None):  # noqa: A002 - ATen's name
         return [run("linalg_vector_norm.default")(one, ord, dtype=dtype) for one in tensors]
     sums = [_call(_SUM, (_call(_SQUARE, (_composed.wide(handle_of(one)),)),), dims=list(range(one.ndim))) for one in tensors]
     places = [i for i, one in enumerate(sums) if one._has_partial]
-    for i, whole in zip(places, bring([sums[i] for i in places], [[(0, 0, 0)] * sums[i]._mesh_ndim for i in places])):
+    for i, whole in zip(places, bring([sums[i] for i in places], [replicated(sums[i]._mesh_ndim) for i in places])):
         sums[i] = whole
     sums = [number_beside(one, sums[0]) for one in sums]
     return [wrap(_composed.as_dtype(_call(_SQRT, (one,)), handle_of(x)._dtype if dtype is None else one._dtype))
@@ -128,7 +129,7 @@ def settle(tensors) -> None:
     """Reduces the pending ones of a list by one op; they are bound to their reduced values."""
     pending = [one for one in tensors if handle_of(one)._has_partial]
     handles = [handle_of(one) for one in pending]
-    wanted = [[(0, 0, 0) if p[0] == 2 else p for p in h._placements] for h in handles]
+    wanted = [kept(h._placements) for h in handles]
     for one, handle in zip(pending, bring(handles, wanted) if pending else ()):
         if one._view is None:
             one._cell.bind(handle)
@@ -139,7 +140,7 @@ def settle(tensors) -> None:
 def _gradients(parameters, gradients, grad_scale) -> list:
     """The gradients where their parameters are: those that aren't yet by one op; divided by the scale, where there is one."""
     handles = [handle_of(one) for one in gradients]
-    wanted = [[(0, 0, 0) if p[0] == 2 else p for p in handle_of(one)._placements] for one in parameters]
+    wanted = [kept(handle_of(one)._placements) for one in parameters]
     moving = [i for i, h in enumerate(handles) if list(h._placements) != wanted[i]]
     if moving:
         for i, handle in zip(moving, bring([handles[i] for i in moving], [wanted[i] for i in moving])):

@@ -14,7 +14,7 @@ from torch.utils import _pytree
 
 from .._errors import InvalidArgumentError
 from .._mesh import DeviceMesh
-from .._placements import Partial, Replicate, decode
+from .._placements import Partial, Replicate
 from .._session import session_of
 from ._moving import from_local, redistribute
 from ._tensor import Tensor, handle_of
@@ -102,7 +102,7 @@ class _Shards(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, mesh, positions, cut, given):
         ctx.mesh, ctx.positions, ctx.cut, ctx.given = mesh, positions, cut, given
-        ctx.placements = decode(handle_of(x)._placements)
+        ctx.placements = handle_of(x)._placements
         return tuple(x.to_local(p) for p in positions)
 
     @staticmethod

@@ -16,9 +16,9 @@ from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, concat, matrix_transpose
 from ._dtypes import CODES, INT64
 from ._operands import cast
-from ._placing import full_like, iota, settled, settled_dims
+from ._placing import full_like, iota, settled_dims
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 _INT32 = CODES[torch.int32]
 _UNROLLED = 8       # columns that are eliminated one by one
@@ -45,19 +45,19 @@ def check_errors(info, name, *, is_matrix):
 
 @row("linalg_cholesky_ex.default")
 def cholesky_ex(x, *, upper=False, check_errors=False):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(linalg.cholesky(h, upper=upper)), _info(h)
 
 
 @row("cholesky.default")
 def cholesky(x, upper=False):
     """torch 2.11 has it; later versions have torch.linalg.cholesky alone."""
-    return wrap(linalg.cholesky(settled(x), upper=upper))
+    return wrap(linalg.cholesky(handle_of(x), upper=upper))
 
 
 @row("linalg_inv_ex.default")
 def inv_ex(x, *, check_errors=False):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(linalg.inv(h)), _info(h)
 
 
@@ -82,7 +82,7 @@ def _solved(a, b, left: bool):
 
 @row("_linalg_solve_ex.default")
 def solve_ex(x, other, *, left=True, check_errors=False):
-    a, b = settled(x), settled(other)
+    a, b = handle_of(x), handle_of(other)
     is_vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and a.shape[:-1] == b.shape)
     out = _solved(a, b[..., None] if is_vector else b, left or is_vector)
     return wrap(out[..., 0] if is_vector else out), *_factors(a), _info(a)
@@ -135,7 +135,7 @@ def _without_pivots(h):
 
 @row("linalg_lu_factor_ex.default")
 def lu_factor(x, *, pivot=True, check_errors=False):
-    h = settled(x)
+    h = handle_of(x)
     if not pivot:
         return tuple(wrap(one) for one in _without_pivots(h))
     factors, pivots = linalg.lu_factor(h)
@@ -144,7 +144,7 @@ def lu_factor(x, *, pivot=True, check_errors=False):
 
 @row("linalg_lu.default")
 def lu(x, *, pivot=True):
-    h = settled(x)
+    h = handle_of(x)
     if not pivot:
         factors, m, n = _without_pivots(h)[0], *h.shape[-2:]
         k = min(m, n)
@@ -156,17 +156,17 @@ def lu(x, *, pivot=True):
 
 @row("lu_unpack.default")
 def lu_unpack(factors, pivots, unpack_data=True, unpack_pivots=True):
-    h = settled(factors)
-    p, lower, upper = made_lu_unpack(h, cast(settled(pivots), INT64) - 1)
+    h = handle_of(factors)
+    p, lower, upper = made_lu_unpack(h, cast(handle_of(pivots), INT64) - 1)
     return (wrap(p) if unpack_pivots else _nothing(h), *((wrap(lower), wrap(upper)) if unpack_data else (_nothing(h), _nothing(h))))
 
 
 @row("linalg_lu_solve.default")
 def lu_solve(lu, pivots, other, *, left=True, adjoint=False):
-    a, b = settled(lu), settled(other)
+    a, b = handle_of(lu), handle_of(other)
     if pivots._cell.is_unfactored:
         return wrap(_solved(_adjoint(a) if adjoint else a, b, left))
-    at = cast(settled(pivots), INT64) - 1
+    at = cast(handle_of(pivots), INT64) - 1
     return wrap(_turned_to_left(lambda b, transposed: linalg.lu_solve(a, at, _beside(a, b), transposed=transposed), b, left, adjoint,
                                 a.dtype.kind == "c"))
 
@@ -178,7 +178,7 @@ def _beside(a, b):
 
 @row("linalg_solve_triangular.default")
 def solve_triangular(x, other, *, upper, left=True, unitriangular=False):
-    a, b = settled(x), settled(other)
+    a, b = handle_of(x), handle_of(other)
     options = {"upper": upper, "unit_diagonal": unitriangular}
     if left:
         return wrap(linalg.solve_triangular(a, b, **options))
@@ -187,20 +187,20 @@ def solve_triangular(x, other, *, upper, left=True, unitriangular=False):
 
 @row("_linalg_det.default")
 def det(x):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(linalg.det(h)), *_turned_factors(x, h)
 
 
 @row("_linalg_slogdet.default")
 def slogdet(x):
-    h = settled(x)
+    h = handle_of(x)
     sign, size = linalg.slogdet(h)
     return wrap(sign), wrap(size), *_turned_factors(x, h)
 
 
 @row("linalg_qr.default")
 def qr(x, mode="reduced"):
-    h = settled(x)
+    h = handle_of(x)
     q, r = linalg.qr(h, mode="reduced" if mode == "r" else mode)
     return _nothing(h) if mode == "r" else wrap(q), wrap(r)
 
@@ -211,7 +211,7 @@ def geqrf(x):
     first rows of V and T triangular with the scales on its diagonal, the factors of Q - 1 without pivots are V and -T V1^H
     (Ballard et al., Reconstructing Householder vectors from tall-skinny QR). A step of rounding more than 1 is subtracted, so
     that a column that is reflected by nothing isn't divided by 0."""
-    h = settled(x)
+    h = handle_of(x)
     q, r = linalg.qr(h)
     m, n = h.shape[-2:]
     k = min(m, n)
@@ -228,7 +228,7 @@ def geqrf(x):
 
 @row("_linalg_svd.default")
 def svd(x, full_matrices=False, compute_uv=True, *, driver=None):
-    h = settled(x)
+    h = handle_of(x)
     if not compute_uv:
         return _nothing(h), wrap(linalg.svdvals(h)), _nothing(h)
     return tuple(wrap(one) for one in linalg.svd(h, full_matrices=full_matrices))
@@ -236,7 +236,7 @@ def svd(x, full_matrices=False, compute_uv=True, *, driver=None):
 
 @row("_linalg_eigh.default")
 def eigh(x, UPLO="L", compute_v=True):  # noqa: N803 - ATen's name
-    h = settled(x)
+    h = handle_of(x)
     h = _adjoint(h) if UPLO.upper() == "U" else h
     if not compute_v:
         return wrap(linalg.eigvalsh(h)), _nothing(h)
@@ -245,23 +245,23 @@ def eigh(x, UPLO="L", compute_v=True):  # noqa: N803 - ATen's name
 
 @row("linalg_eig.default")
 def eig(x):
-    return tuple(wrap(one) for one in linalg.eig(settled(x)))
+    return tuple(wrap(one) for one in linalg.eig(handle_of(x)))
 
 
 @row("_linalg_eigvals.default")
 def eigvals(x):
-    return wrap(linalg.eigvals(settled(x)))
+    return wrap(linalg.eigvals(handle_of(x)))
 
 
 @row("linalg_matrix_exp.default")
 def matrix_exp(x):
-    return wrap(linalg.matrix_exp(settled(x)))
+    return wrap(linalg.matrix_exp(handle_of(x)))
 
 
 @row("triangular_solve.default")
 def old_triangular_solve(x, a, upper=True, transpose=False, unitriangular=False):
-    matrix = settled(a)
-    return wrap(linalg.solve_triangular(matrix, settled(x), upper=upper, transposed=transpose, unit_diagonal=unitriangular)), wrap(matrix)
+    matrix = handle_of(a)
+    return wrap(linalg.solve_triangular(matrix, handle_of(x), upper=upper, transposed=transpose, unit_diagonal=unitriangular)), wrap(matrix)
 
 
 def _by_cholesky(factor, b, upper: bool):
@@ -272,12 +272,12 @@ def _by_cholesky(factor, b, upper: bool):
 
 @row("cholesky_solve.default")
 def cholesky_solve(x, factor, upper=False):
-    return wrap(_by_cholesky(settled(factor), settled(x), upper))
+    return wrap(_by_cholesky(handle_of(factor), handle_of(x), upper))
 
 
 @row("cholesky_inverse.default")
 def cholesky_inverse(factor, upper=False):
-    h = settled(factor)
+    h = handle_of(factor)
     return wrap(_by_cholesky(h, cast(_unit(h, h.shape[-1]), h._dtype), upper))
 
 
@@ -303,16 +303,16 @@ def _reflected(x, tau, other, adjoint=False):
 
 @row("linalg_householder_product.default", how="composed")
 def householder_product(x, tau):
-    h = settled(x)
+    h = handle_of(x)
     m, n = h.shape[-2:]
     rows = iota(h, m)
-    return wrap(_reflected(h, settled(tau), cast(rows[:, None] == rows[:n], h._dtype)))
+    return wrap(_reflected(h, handle_of(tau), cast(rows[:, None] == rows[:n], h._dtype)))
 
 
 @row("ormqr.default", how="composed")
 def ormqr(x, tau, other, left=True, transpose=False):
     """q @ other, or other @ q, or with the adjoint of q, by the reflections that a QR is made of."""
-    h, scales, b = settled(x), settled(tau), settled(other)
+    h, scales, b = handle_of(x), handle_of(tau), handle_of(other)
     if left:
         return wrap(_reflected(h, scales, b, adjoint=transpose))
     return wrap(_adjoint(_reflected(h, scales, _adjoint(b), adjoint=not transpose)))
@@ -320,16 +320,16 @@ def ormqr(x, tau, other, left=True, transpose=False):
 
 @row("linalg_pinv.atol_rtol_tensor")
 def pinv(x, *, atol=None, rtol=None, hermitian=False):
-    h = settled(x)
+    h = handle_of(x)
     if 0 in h.shape[-2:] or (atol is None and rtol is None and not hermitian):
         return wrap(linalg.pinv(h))
     if hermitian:       # of the lower triangle, as eigh
         lower, diagonal = made.tril(h, k=-1), made.tril(made.triu(h))
         h = lower + (cast(real(diagonal), h._dtype) if h.dtype.kind == "c" else diagonal) + _adjoint(lower)
     u, values, vh = linalg.svd(h, full_matrices=False)
-    least = made.max(values, axis=-1, keepdims=True) * (_relative(h, atol) if rtol is None else settled(rtol)[..., None])
+    least = made.max(values, axis=-1, keepdims=True) * (_relative(h, atol) if rtol is None else handle_of(rtol)[..., None])
     if atol is not None:
-        least = made.maximum(least, settled(atol)[..., None])
+        least = made.maximum(least, handle_of(atol)[..., None])
     counts = values > least
     inverses = made.where(counts, 1.0 / made.where(counts, values, 1.0), 0.0)
     return wrap(made.matmul(_adjoint(vh), _adjoint(u) * inverses[..., None]))
@@ -343,7 +343,7 @@ def _relative(h, atol) -> float:
 
 @row("linalg_lstsq.default")
 def lstsq(x, b, rcond=None, *, driver=None):
-    a, right = settled(x), settled(b)
+    a, right = handle_of(x), handle_of(b)
     is_vector = right.ndim == 1 or (a.ndim - 1 == right.ndim and a.shape[:-1] == right.shape)
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise InvalidArgumentError(f"linalg_lstsq: driver is {driver!r}, not gels, gelsy, gelsd or gelss")
@@ -358,7 +358,7 @@ def lstsq(x, b, rcond=None, *, driver=None):
 
 @row("_conj.default", "_conj_physical.default", "conj_physical.default")
 def conj_(x):
-    h = settled(x)
+    h = handle_of(x)
     return wrap(conj(h) if h.dtype.kind == "c" else h[...])
 
 
@@ -373,16 +373,16 @@ def _inverse_norm(normalization: int) -> str:
 def fft_c2c(x, dim, normalization, forward):
     if not dim:
         return x.clone()
-    h = settled(x)
+    h = handle_of(x)
     return wrap(fft.fftn(h, axes=dim, norm=_NORMS[normalization]) if forward else fft.ifftn(h, axes=dim, norm=_inverse_norm(normalization)))
 
 
 @row("_fft_r2c.default")
 def fft_r2c(x, dim, normalization, onesided):
-    return wrap((fft.rfftn if onesided else fft.fftn)(settled(x), axes=dim, norm=_NORMS[normalization]))
+    return wrap((fft.rfftn if onesided else fft.fftn)(handle_of(x), axes=dim, norm=_NORMS[normalization]))
 
 
 @row("_fft_c2r.default")
 def fft_c2r(x, dim, normalization, last_dim_size):
     sizes = [*(x.shape[one] for one in dim[:-1]), last_dim_size]
-    return wrap(fft.irfftn(settled(x), s=sizes, axes=dim, norm=_inverse_norm(normalization)))
+    return wrap(fft.irfftn(handle_of(x), s=sizes, axes=dim, norm=_inverse_norm(normalization)))

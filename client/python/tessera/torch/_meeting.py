@@ -17,6 +17,7 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
+from .._placements import replicated
 from .._tensor import OPS
 from . import _tensor
 from ._placing import elsewhere
@@ -98,12 +99,12 @@ def _can_come(tensor: Tensor, mesh) -> bool:
     base = base_of(tensor)
     if base._mesh.same(mesh):
         return True
-    is_whole = all(one[0] == 0 for one in base._placements)
+    is_whole = all(one.is_replicate() for one in base._placements)
     return is_whole and not tensor.requires_grad and set(mesh.workers) <= set(base._mesh.workers)
 
 
 def _on(handle, mesh):
-    return _tessera.call(_MOVE, (handle,), mesh=mesh, placements=[(0, 0, 0)] * len(mesh.shape))
+    return _tessera.call(_MOVE, (handle,), mesh=mesh, placements=replicated(len(mesh.shape)))
 
 
 def _rebound(tensor: Tensor, mesh) -> Tensor:

@@ -9,6 +9,7 @@ import _tessera
 from .. import _context
 from .._errors import InvalidArgumentError, ResourceExhaustedError
 from .._mesh import DeviceMesh, current_mesh
+from .._placements import REPLICATE, counted, fitting, kept, replicated
 from .._session import distribute_array, session_of
 from .._tensor import OPS
 from ._cell import Lost, Unfilled
@@ -39,8 +40,8 @@ class default_placement:  # noqa: N801 - it is used as a function
         mesh = device_mesh if device_mesh is not None else default_mesh()
         if not isinstance(mesh, DeviceMesh):
             raise InvalidArgumentError(f"default_placement: device_mesh is {mesh!r}, not a DeviceMesh")
-        encoded = _encoded("default_placement", mesh, placements)
-        self._entry = (mesh, encoded)
+        placements = _placed("default_placement", mesh, placements)
+        self._entry = (mesh, placements)
         _defaults.append(self._entry)
 
     def __enter__(self):
@@ -60,18 +61,18 @@ def default_mesh() -> DeviceMesh:
 
 
 def default_place(shape) -> tuple:
-    """The mesh and the encoded placements of a new tensor of that shape."""
-    for mesh, encoded in reversed(_defaults):
+    """The mesh and the placements of a new tensor of that shape."""
+    for mesh, placements in reversed(_defaults):
         if mesh._session._open:
             ndim = len(shape)
-            return mesh, [(0, 0, 0) if one[0] == 1 and not -ndim <= one[1] < ndim else one for one in encoded]
+            return mesh, fitting(placements, ndim)
     mesh = default_mesh()
-    return mesh, [(0, 0, 0)] * len(mesh._raw.shape)
+    return mesh, replicated(len(mesh._raw.shape))
 
 
-def _encoded(op: str, mesh: DeviceMesh, placements) -> list:
+def _placed(op: str, mesh: DeviceMesh, placements) -> list:
     if placements is None:
-        return [(0, 0, 0)] * len(mesh._raw.shape)
+        return replicated(len(mesh._raw.shape))
     return mesh._placements(placements, op)
 
 
@@ -84,12 +85,12 @@ def create(op: str, shape, dtype: torch.dtype | None, scalars, default: torch.dt
 
 # ---- up and down ----------------------------------------------------------------------------------------------
 
-def upload(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list):
+def upload(tensor: torch.Tensor, mesh: DeviceMesh, placements: list):
     """The handle of a CPU tensor's values: each worker takes its shards from this process."""
     if tensor.device.type == "meta":
         raise InvalidArgumentError(f"tessera: a meta tensor has no values to bring to {mesh}; use module.to_empty(device='tessera')")
     array = array_of(tensor if tensor.device.type == "cpu" else tensor.cpu())
-    return distribute_array(mesh._session, array, mesh._raw, encoded)
+    return distribute_array(mesh._session, array, mesh._raw, placements)
 
 
 def replace(tensor: Tensor, source: torch.Tensor) -> None:
@@ -97,17 +98,17 @@ def replace(tensor: Tensor, source: torch.Tensor) -> None:
     replicated. Where memory is short the value of before is given up first."""
     base, cell = base_of(tensor), tensor._cell
     mesh, dtype = DeviceMesh._wrap(base._session, base._mesh), TORCH[base._dtype]
-    encoded = [(0, 0, 0) if one[0] == 2 and base._has_partial else one for one in base._placements]
-    lost = Lost(base._session, base._mesh, encoded, base._dtype, base.shape)
+    placements = [REPLICATE if one.is_partial() and base._has_partial else one for one in base._placements]
+    lost = Lost(base._session, base._mesh, placements, base._dtype, base.shape)
     del base
     source = source if source.dtype == dtype else source.to(dtype)
     try:
-        handle = upload(source, mesh, encoded)
+        handle = upload(source, mesh, placements)
     except ResourceExhaustedError:
         if cell.handle is None:
             raise
         cell.handle, cell.load = None, lost
-        handle = upload(source, mesh, encoded)
+        handle = upload(source, mesh, placements)
     cell.bind(handle)
 
 
@@ -129,13 +130,13 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     mesh = default_mesh() if device_mesh is None else device_mesh
     if not isinstance(mesh, DeviceMesh):
         raise InvalidArgumentError(f"distribute_tensor: device_mesh is {mesh!r}, not a DeviceMesh")
-    encoded = _encoded("distribute_tensor", mesh, placements)
+    placements = _placed("distribute_tensor", mesh, placements)
     if isinstance(tensor, Tensor):
         source = handle_of(tensor)
-        handle = _call(_MOVE, (source,), placements=encoded) if source._mesh.same(mesh._raw) else _call(
-            _MOVE, (source,), mesh=mesh._raw, placements=encoded)
+        handle = _call(_MOVE, (source,), placements=placements) if source._mesh.same(mesh._raw) else _call(
+            _MOVE, (source,), mesh=mesh._raw, placements=placements)
     else:
-        handle = upload(tensor, mesh, encoded)
+        handle = upload(tensor, mesh, placements)
     out = wrap(handle)
     if tensor.requires_grad:
         out.requires_grad_()
@@ -147,37 +148,37 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     return out
 
 
-def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh, encoded: list | None = None) -> Tensor:
+def on_mesh(tensor: torch.Tensor, mesh: DeviceMesh, placements: list | None = None) -> Tensor:
     """A CPU tensor's values on the whole mesh, by default replicated. One on the device meta has none, and is zeros where it is read before
     module.to_empty(device="tessera") and the module's own initialization give it values."""
-    encoded = [(0, 0, 0)] * len(mesh._raw.shape) if encoded is None else encoded
+    placements = replicated(len(mesh._raw.shape)) if placements is None else placements
     if tensor.device.type != "meta":
-        return wrap(upload(tensor.detach(), mesh, encoded))
-    return wrap_unfilled(mesh._session, mesh._raw, encoded, code(tensor.dtype), tensor.shape)
+        return wrap(upload(tensor.detach(), mesh, placements))
+    return wrap_unfilled(mesh._session, mesh._raw, placements, code(tensor.dtype), tensor.shape)
 
 
-def bring_parameter(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list | None = None) -> torch.nn.Parameter:
+def bring_parameter(parameter: torch.nn.Parameter, mesh: DeviceMesh, placements: list | None = None) -> torch.nn.Parameter:
     """Brings a CPU parameter and its gradient to the whole mesh. It stays the same object, for all that share it."""
     grad = parameter.grad
-    become(parameter, on_mesh(parameter, mesh, encoded))
+    become(parameter, on_mesh(parameter, mesh, placements))
     if grad is not None:
-        parameter.grad = on_mesh(grad, mesh, encoded)
+        parameter.grad = on_mesh(grad, mesh, placements)
     return parameter
 
 
-def place(parameter: torch.nn.Parameter, mesh: DeviceMesh, encoded: list) -> None:
+def place(parameter: torch.nn.Parameter, mesh: DeviceMesh, placements: list) -> None:
     """Gives a parameter these placements on the whole mesh, wherever it is. It stays the same object."""
     if not isinstance(parameter, Tensor):
-        bring_parameter(parameter, mesh, encoded)
+        bring_parameter(parameter, mesh, placements)
         return
     if isinstance(base_of(parameter), Unfilled):
-        parameter.data = wrap_unfilled(mesh._session, mesh._raw, encoded, base_of(parameter)._dtype, parameter.shape)
+        parameter.data = wrap_unfilled(mesh._session, mesh._raw, placements, base_of(parameter)._dtype, parameter.shape)
         return
     handle = handle_of(parameter)
     if not handle._mesh.same(mesh._raw):
-        handle = _call(_MOVE, (handle,), mesh=mesh._raw, placements=encoded)
-    elif list(handle._placements) != encoded:
-        handle = _call(_MOVE, (handle,), placements=encoded)
+        handle = _call(_MOVE, (handle,), mesh=mesh._raw, placements=placements)
+    elif list(handle._placements) != placements:
+        handle = _call(_MOVE, (handle,), placements=placements)
     if parameter._view is not None:
         parameter.data = wrap(handle)
     elif handle is not parameter._cell.handle:
@@ -210,10 +211,10 @@ class _Redistribute(torch.autograd.Function):
         if ctx.backward_dtype is not None and h._dtype != ctx.backward_dtype:
             h = _call(OPS["astype"], (h,), dtype=ctx.backward_dtype)
         if not h._mesh.same(ctx.mesh):
-            h = _call(_MOVE, (h,), mesh=ctx.mesh, placements=[(0, 0, 0) if one[0] == 2 else one for one in ctx.placements])
+            h = _call(_MOVE, (h,), mesh=ctx.mesh, placements=kept(ctx.placements))
         else:
             # A pending sum's gradient is replicated, as each term gets it; the gradient of what was replicated may stay pending.
-            wanted = [(0, 0, 0) if one[0] == 2 else own if one[0] == 0 and own[0] == 2 else one
+            wanted = [REPLICATE if one.is_partial() else own if one.is_replicate() and own.is_partial() else one
                       for one, own in zip(ctx.placements, h._placements)]
             if list(h._placements) != wanted:
                 h = _call(_MOVE, (h,), placements=wanted)
@@ -233,23 +234,23 @@ def redistribute(x: Tensor, device_mesh=None, placements=None, *, async_op=False
     if not isinstance(mesh, DeviceMesh):
         raise InvalidArgumentError(f"redistribute: device_mesh is {mesh!r}, not a DeviceMesh")
     if placements is None and (forward_dtype is not None or device_mesh is None):
-        encoded = list(handle._placements) if len(mesh._raw.shape) == handle._mesh_ndim else _encoded("redistribute", mesh, None)
+        placements = list(handle._placements) if len(mesh._raw.shape) == handle._mesh_ndim else _placed("redistribute", mesh, None)
     else:
-        encoded = _encoded("redistribute", mesh, placements)
-    return _redistributed(x, mesh._raw, encoded, forward_dtype, backward_dtype)
+        placements = _placed("redistribute", mesh, placements)
+    return _redistributed(x, mesh._raw, placements, forward_dtype, backward_dtype)
 
 
-def _redistributed(x: Tensor, raw_mesh, encoded: list, forward_dtype=None, backward_dtype=None) -> Tensor:
+def _redistributed(x: Tensor, raw_mesh, placements: list, forward_dtype=None, backward_dtype=None) -> Tensor:
     handle = handle_of(x)
     ndim = x.ndim
-    encoded = [(1, one[1] + ndim, *one[2:]) if one[0] == 1 and one[1] < 0 else one for one in encoded]
-    attributes: dict = {"placements": encoded}
+    placements = counted(placements, ndim)
+    attributes: dict = {"placements": placements}
     same_mesh = raw_mesh is None or handle._mesh.same(raw_mesh)
     if not same_mesh:
         attributes["mesh"] = raw_mesh
     if forward_dtype is not None and CODES.get(forward_dtype) != handle._dtype:
         attributes["dtype"] = code(forward_dtype)
-    if same_mesh and "dtype" not in attributes and list(handle._placements) == encoded:
+    if same_mesh and "dtype" not in attributes and list(handle._placements) == placements:
         return x
     return _Redistribute.apply(x, attributes, None if backward_dtype is None else code(backward_dtype))
 
@@ -273,7 +274,7 @@ class _FromLocal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, handle, positions, *tensors):
-        ctx.placements, ctx.positions = [(0, 0, 0) if one[0] == 2 else one for one in handle._placements], positions
+        ctx.placements, ctx.positions = kept(handle._placements), positions
         return wrap(handle)
 
     @staticmethod

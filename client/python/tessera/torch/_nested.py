@@ -22,9 +22,9 @@ from . import _composed, _ranges
 from ._adapters import _imports
 from ._dtypes import BOOL, INT64, INTEGERS
 from ._operands import cast, within
-from ._placing import full_like, iota, settled
+from ._placing import full_like, iota
 from ._table import row
-from ._tensor import Tensor, wrap
+from ._tensor import Tensor, handle_of, wrap
 
 _call = _tessera.call
 _TO_PADDED, _FROM_PADDED = "_jagged_to_padded_dense_forward", "_padded_dense_to_jagged_forward"
@@ -37,7 +37,7 @@ def _ends(op: str, offsets):
                                   "one ragged dim has")
     if not isinstance(offsets[0], Tensor) or offsets[0].ndim != 1 or not offsets[0].shape[0]:
         raise InvalidArgumentError(f"{op}: offsets are {offsets[0]!r}, not a vector on tessera of one number more than there are sequences")
-    return cast(settled(offsets[0]), INT64)
+    return cast(handle_of(offsets[0]), INT64)
 
 
 def _beside(is_there, handle):
@@ -53,13 +53,13 @@ def _padding(value: float, dtype: int):
 
 
 def _rows(h, numbers):
-    return settled(_composed.embedding(h, numbers)) if h.ndim == 2 else _indexing.take(h, numbers, axis=0)
+    return _composed.embedding(h, numbers) if h.ndim == 2 else _indexing.take(h, numbers, axis=0)
 
 
 @row(f"{_TO_PADDED}.default", how="composed")
 def to_padded(values, offsets, max_lengths, padding_value=0.0):
     """(rows, ...) as (sequences, length, ...): a shorter sequence ends in the padding, a longer one is cut."""
-    h, ends = settled(values), _ends(_TO_PADDED, offsets)
+    h, ends = handle_of(values), _ends(_TO_PADDED, offsets)
     count, length = ends.shape[0] - 1, int(max_lengths[0])
     padding = _padding(padding_value, h._dtype)
     shape = (count, length, *h.shape[1:])
@@ -75,7 +75,7 @@ def to_padded(values, offsets, max_lengths, padding_value=0.0):
 def from_padded(dense, offsets, total_L=None):  # noqa: N803 - ATen's name
     """(sequences, length, ...) as (total_L, ...), the rows before each sequence's end; 0 where a sequence is longer. Waits for the last
     offset where total_L isn't given."""
-    h, ends = settled(dense), _ends(_FROM_PADDED, offsets)
+    h, ends = handle_of(dense), _ends(_FROM_PADDED, offsets)
     count = ends.shape[0] - 1
     if h.ndim < 2 or h.shape[0] != count:
         raise InvalidArgumentError(f"{_FROM_PADDED}: takes a tensor (sequences, length, ...) with {count} sequences, as offsets say, not {dense!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import _tessera
+from .._placements import replicated
 from .._tensor import OPS
 from ._dtypes import BOOL, CODES, FLOATS, INTEGERS, code
 from ._placing import elsewhere
@@ -33,7 +34,7 @@ def number_beside(one, beside):
     """The handle of a number, on the mesh of another one of its session."""
     if one._mesh.same(beside._mesh) or one._session_key != beside._session_key:
         return one
-    return _call(_MOVE, (one,), mesh=beside._mesh, placements=[(0, 0, 0)] * beside._mesh_ndim)
+    return _call(_MOVE, (one,), mesh=beside._mesh, placements=replicated(beside._mesh_ndim))
 
 
 def handle(op: str, value, beside=None):

@@ -12,7 +12,7 @@ import _tessera
 from .._errors import InvalidArgumentError
 from ._dtypes import F64, HALVES, code
 from ._operands import cast, promoted
-from ._placing import full_like, settled
+from ._placing import full_like
 from ._table import row
 from ._tensor import wrap
 
@@ -121,11 +121,11 @@ def _row(name: str, is_shifted: bool):
         hx, hn = promoted(op, x, n)
         h = hx if isinstance(hx, _tessera.Tensor) else hn
         kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else code(None)
-        wide = cast(settled(hx), F64) if isinstance(hx, _tessera.Tensor) else full_like(settled(hn), (), F64, float(hx))
+        wide = cast(hx, F64) if isinstance(hx, _tessera.Tensor) else full_like(hn, (), F64, float(hx))
         if is_shifted:
             wide = 2.0 * wide - 1.0
         if isinstance(hn, _tessera.Tensor):
-            out = _of_tensor(name, wide, cast(settled(hn), F64))
+            out = _of_tensor(name, wide, cast(hn, F64))
         else:
             out = _of_number(name, wide, int(hn))
         return wrap(cast(out, kind))

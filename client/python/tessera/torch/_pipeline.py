@@ -16,7 +16,7 @@ from torch import nn
 import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
-from .._placements import decode
+from .._placements import Shard, fitting, kept, replicated
 from .._tensor import OPS
 from . import _gradients
 from ._data_parallel import DistributedDataParallel
@@ -24,7 +24,6 @@ from ._moving import default_placement, distribute_module, distribute_tensor
 from ._tensor import Tensor, handle_of, wrap
 
 _MOVE = OPS["redistribute"]
-_REPLICATE, _SHARD_0 = (0, 0, 0), (1, 0, 0)
 
 
 class PipelineStage:
@@ -85,17 +84,17 @@ class PipelineStage:
     def _placements_of_inputs(self, placements) -> list:
         if placements is not None:
             return self.device._placements(placements, "PipelineStage")
-        out = [_REPLICATE] * len(self.device._raw.shape)
+        out = replicated(len(self.device._raw.shape))
         for module in self.submod.modules():
             if isinstance(module, DistributedDataParallel):
-                out[0 if module.device_mesh._dims is None else module.device_mesh._dims[0]] = _SHARD_0
+                out[0 if module.device_mesh._dims is None else module.device_mesh._dims[0]] = Shard(0)
             elif hasattr(module, "_fully_sharded"):
                 for dim in (*module._fully_sharded.options.copied, *module._fully_sharded.options.dims):
-                    out[dim] = _SHARD_0
+                    out[dim] = Shard(0)
         return out
 
     def _fitting(self, ndim: int) -> list:
-        return [_REPLICATE if one[0] == 1 and not -ndim <= one[1] < ndim else one for one in self._inputs]
+        return fitting(self._inputs, ndim)
 
     def place(self, value):
         """Tensors of a microbatch on the stage's mesh: CPU tensors by input_placements, those of other meshes as they lay."""
@@ -103,7 +102,7 @@ class PipelineStage:
             handle = handle_of(value)
             return value if handle._mesh.same(self.device._raw) else wrap(self._moved(handle))
         if isinstance(value, torch.Tensor):
-            return distribute_tensor(value.detach(), self.device, decode(self._fitting(value.ndim)))
+            return distribute_tensor(value.detach(), self.device, self._fitting(value.ndim))
         return value
 
     def _moved(self, handle, placements=None):
@@ -111,7 +110,7 @@ class PipelineStage:
         if placements is None:
             own = list(handle._placements)
             placements = own if len(own) == len(self.device._raw.shape) else self._fitting(len(handle.shape))
-        placements = [_REPLICATE if one[0] == 2 else one for one in placements]
+        placements = kept(placements)
         return _tessera.call(_MOVE, (handle,), mesh=self.device._raw, placements=placements)
 
     def received(self, sent: tuple) -> tuple:

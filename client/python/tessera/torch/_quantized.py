@@ -15,9 +15,8 @@ from .._tensor import OPS
 from ._composed import einsum
 from ._dtypes import CODES
 from ._operands import cast
-from ._placing import settled
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 _call = _tessera.call
 _INT32 = CODES[torch.int32]
@@ -32,7 +31,7 @@ def _refuse_matrices(op: str, a, b, dtypes) -> None:
 def int_mm(a, b):
     """The product of two matrices of int8 in int32, exactly."""
     _refuse_matrices("_int_mm", a, b, [(torch.int8, torch.int8)])
-    return wrap(cast(einsum("mk,kn->mn", cast(settled(a), _INT32), cast(settled(b), _INT32)), _INT32))
+    return wrap(cast(einsum("mk,kn->mn", cast(handle_of(a), _INT32), cast(handle_of(b), _INT32)), _INT32))
 
 
 @row("_weight_int8pack_mm.default", how="composed")
@@ -40,9 +39,9 @@ def weight_int8pack_mm(x, weight, scales):
     """x times the transposed weight of int8, whose rows have a scale each."""
     floats = (torch.float32, torch.bfloat16, torch.float16)
     _refuse_matrices("_weight_int8pack_mm", x, weight, [(one, torch.int8) for one in floats])
-    h = settled(x)
-    product = cast(einsum("mk,nk->mn", cast(h, CODES[torch.float32]), cast(settled(weight), CODES[torch.float32])), h._dtype)
-    return wrap(cast(_call(OPS["multiply"], (settled(wrap(product)), settled(scales))), h._dtype))
+    h = handle_of(x)
+    product = cast(einsum("mk,nk->mn", cast(h, CODES[torch.float32]), cast(handle_of(weight), CODES[torch.float32])), h._dtype)
+    return wrap(cast(_call(OPS["multiply"], (product, handle_of(scales))), h._dtype))
 
 
 def _rounded(x, inverse, scale, zero_point, low: int, high: int):

@@ -71,7 +71,7 @@ def mean(x, dim=None, keepdim=False, *, dtype=None):
 
 def _reduction(name: str, op: int, of_bools: int):
     def function(x, dim=None, keepdim=False):
-        h = settled(x)
+        h = handle_of(x)
         out = _call(of_bools if h._dtype == BOOL else op, (h,), dims=dims_of(name, x, dim), keepdims=keepdim)
         return wrap(cast(out, U8) if h._dtype == U8 else out)      # any and all of bytes are bytes
     return function
@@ -85,13 +85,13 @@ for _names, _op, _of_bools in ((("amax", "max"), "max", "any"), (("amin", "min")
 
 @row("prod.default", "prod.dim_int")
 def product(x, dim=None, keepdim=False, *, dtype=None):
-    h = _summed(settled(x), dtype)
+    h = _summed(handle_of(x), dtype)
     return wrap(_as_asked(_call(OPS["prod"], (h,), dims=dims_of("prod", x, dim), keepdims=keepdim), dtype))
 
 
 def _arg(name: str):
     def function(x, dim=None, keepdim=False):
-        h = settled(x)
+        h = handle_of(x)
         if dim is None or x.ndim == 0:
             h, dims, keepdim = _call(OPS["reshape"], (h,), shape=[h.size]), [0], False
         else:
@@ -111,7 +111,7 @@ row("argmin.default")(_arg("argmin"))
 
 def _with_index(name: str):
     def function(x, dim, keepdim=False):
-        h, dims = settled(x), dims_of(name, x, dim)
+        h, dims = handle_of(x), dims_of(name, x, dim)
         if not dims:
             return wrap(h), wrap(_call(OPS["astype"], (_call(OPS["multiply"], (h, 0)),), dtype=INT64))
         kind, h = h._dtype, _countable(h)
@@ -127,7 +127,7 @@ row("min.dim")(_with_index("min"))
 def _spread(name: str):
     def function(x, dim=None, *, correction=None, keepdim=False):
         number = 1.0 if correction is None else float(correction)
-        return wrap(_call(OPS[name], (settled(x),), dims=dims_of(name, x, dim), keepdims=keepdim, correction=number))
+        return wrap(_call(OPS[name], (handle_of(x),), dims=dims_of(name, x, dim), keepdims=keepdim, correction=number))
     return function
 
 
@@ -152,7 +152,7 @@ row("var_mean.dim")(_by_flag(var_mean))
 
 @row("linalg_vector_norm.default")
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):  # noqa: A002 - ATen's name
-    h = settled(x)
+    h = handle_of(x)
     if dtype is not None:
         h = cast(h, code(dtype))
     dims = dims_of("linalg_vector_norm", x, dim)
@@ -170,12 +170,12 @@ def norm_of(h, ord, dims, keepdim):  # noqa: A002
 
 @row("logsumexp.default")
 def logsumexp(x, dim, keepdim=False):
-    return wrap(_call(OPS["logsumexp"], (floating(settled(x)),), dims=dims_of("logsumexp", x, dim), keepdims=keepdim))
+    return wrap(_call(OPS["logsumexp"], (floating(handle_of(x)),), dims=dims_of("logsumexp", x, dim), keepdims=keepdim))
 
 
 @row("cumsum.default")
 def cumsum(x, dim, *, dtype=None):
-    h = _summed(settled(x), dtype)
+    h = _summed(handle_of(x), dtype)
     if not x.ndim:
         return wrap(_of_one(h, dtype))
     return wrap(_as_asked(_call(OPS["cumulative_sum"], (h,), dims=dims_of("cumsum", x, dim)), dtype))
@@ -183,7 +183,7 @@ def cumsum(x, dim, *, dtype=None):
 
 @row("cumprod.default")
 def cumprod(x, dim, *, dtype=None):
-    h = _summed(settled(x), dtype)
+    h = _summed(handle_of(x), dtype)
     if not x.ndim:
         return wrap(_of_one(h, dtype))
     return wrap(_as_asked(_call(OPS["cumulative_prod"], (h,), dims=dims_of("cumprod", x, dim)), dtype))
@@ -198,7 +198,7 @@ def trace(x):
 
 @row("count_nonzero.default", "count_nonzero.dim_IntList")
 def count_nonzero(x, dim=None):
-    return wrap(_call(OPS["count_nonzero"], (settled(x),), dims=dims_of("count_nonzero", x, dim)))
+    return wrap(_call(OPS["count_nonzero"], (handle_of(x),), dims=dims_of("count_nonzero", x, dim)))
 
 
 @row("_is_any_true.default")
@@ -216,7 +216,7 @@ def equal(a, b):
     """Whether all elements are equal: a Python bool, which is waited for."""
     if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
         return False
-    same = _call(OPS["equal"], (settled(a), settled(b)))
+    same = _call(OPS["equal"], (handle_of(a), handle_of(b)))
     return bool(_call(OPS["all"], (same,), dims=list(range(a.ndim))).item())
 
 

@@ -18,7 +18,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError, NotFoundError, TesseraError
 from .._mesh import DeviceMesh
-from .._placements import Replicate, Shard, decode, encode, listed
+from .._placements import REPLICATE, Shard, counted, fitting, kept, replicated
 from .._session import session_of
 from ._checkpoint import DTYPES, INDEX, SAVE, VERSION
 from ._dtypes import array_of, code
@@ -131,12 +131,12 @@ class _Folder:
                 raise InvalidArgumentError(f"load: {self.path / file} can't be read, it may be cut: {error}") from None
         return self.open[file]
 
-    def load(self, tensor: _Tensor, mesh, encoded):
+    def load(self, tensor: _Tensor, mesh, placements):
         """The handle of a tensor that the workers read themselves; None where they can't."""
         if len(tensor.pieces) != 1 or list(tensor.pieces[0][1]) != [(0, n) for n in tensor.shape]:
             return None
         (key, _), = tensor.pieces
-        return self.workers.load(self.files[key], key, tensor, mesh, encoded)
+        return self.workers.load(self.files[key], key, tensor, mesh, placements)
 
     def read(self, tensor: _Tensor, box) -> torch.Tensor:
         """The values of a box as a CPU tensor: only the parts of pieces that are in it are read."""
@@ -170,37 +170,37 @@ class _Folder:
 
 
 class _Place:
-    """Where a tensor of the checkpoint goes: a mesh and encoded placements, or the CPU."""
+    """Where a tensor of the checkpoint goes: a mesh and placements, or the CPU."""
 
-    def __init__(self, mesh: DeviceMesh | None, encoded=None):
-        self.mesh, self.encoded = mesh, encoded
+    def __init__(self, mesh: DeviceMesh | None, placements=None):
+        self.mesh, self.placements = mesh, placements
 
     @classmethod
     def of(cls, tensor: torch.Tensor):
         if not isinstance(tensor, Tensor):
             return cls(None)
         handle = handle_of(tensor)
-        return cls(DeviceMesh._wrap(session_of(handle), handle._mesh), [(0, 0, 0) if one[0] == 2 else one for one in handle._placements])
+        return cls(DeviceMesh._wrap(session_of(handle), handle._mesh), kept(handle._placements))
 
     def key(self):
-        return None if self.mesh is None else (self.mesh._session._key, self.mesh._raw.hash(), tuple(self.encoded))
+        return None if self.mesh is None else (self.mesh._session._key, self.mesh._raw.hash(), tuple(self.placements))
 
     def bring(self, folder: _Folder, tensor: _Tensor):
         """The handle of a tensor's values there, or a CPU tensor."""
         whole = [(0, n) for n in tensor.shape]
         if self.mesh is None:
             return folder.read(tensor, whole).clone()
-        handle = folder.load(tensor, self.mesh, self.encoded)
+        handle = folder.load(tensor, self.mesh, self.placements)
         if handle is not None:
             return handle
         raw = self.mesh._raw
-        boxes = [tuple(tuple(one) for one in box) for box in _tessera.boxes(code(tensor.dtype), tensor.shape, raw, self.encoded)]
-        if all(one[0] == 0 for one in self.encoded):
-            return upload(folder.read(tensor, whole), self.mesh, self.encoded)
+        boxes = [tuple(tuple(one) for one in box) for box in _tessera.boxes(code(tensor.dtype), tensor.shape, raw, self.placements)]
+        if all(one.is_replicate() for one in self.placements):
+            return upload(folder.read(tensor, whole), self.mesh, self.placements)
         values = {box: array_of(folder.read(tensor, list(box))) for box in dict.fromkeys(boxes)}
         whole_mesh = DeviceMesh._wrap(self.mesh._session, raw)
         by_position = dict(zip(whole_mesh.positions(), (values[box] for box in boxes)))
-        return self.mesh._session.from_local(by_position, whole_mesh, decode(self.encoded), shape=tensor.shape)
+        return self.mesh._session.from_local(by_position, whole_mesh, self.placements, shape=tensor.shape)
 
 
 class _Owned:
@@ -271,7 +271,7 @@ class _Loading:
                 out[number] = self.place(values)
                 continue
             beside = _Place.of(parameter)
-            rest = _Place(beside.mesh, None if beside.mesh is None else [(0, 0, 0)] * len(beside.encoded))
+            rest = _Place(beside.mesh, None if beside.mesh is None else replicated(len(beside.placements)))
             out[number] = {}
             for key, value in values.items():
                 if not isinstance(value, _Tensor):
@@ -349,23 +349,19 @@ def _default_place(device_mesh, placements):
         wanted = placements(tensor.name, tensor.shape) if callable(placements) else placements
         ndim = len(tensor.shape)
         if wanted is not None:
-            fitting = [one if not isinstance(one, Shard) or -ndim <= one.dim < ndim else None for one in listed(wanted, "load")]
-            return _Place(mesh, _counted(mesh._placements([Replicate() if one is None else one for one in fitting], "load"), ndim))
+            return _Place(mesh, _counted(fitting(mesh._placements(wanted, "load"), ndim), ndim))
         saved, dims = tensor.placements, len(mesh._raw.shape)
         saved = saved if saved is not None and len(saved) == dims else [None] * dims
-        return _Place(mesh, [(0, 0, 0) if one is None else tuple(encode([Shard(one)], "load")[0]) for one in saved])
+        return _Place(mesh, [REPLICATE if one is None else Shard(one) for one in saved])
 
     return place
 
 
-def _counted(encoded, ndim: int) -> list:
+def _counted(placements, ndim: int) -> list:
     """Shards counted from the first dim."""
-    out = []
-    for one in encoded:
-        if one[0] == 2:
-            raise InvalidArgumentError("load: placements have a Partial; values are Shard or Replicate")
-        out.append((1, one[1] + ndim, *one[2:]) if one[0] == 1 and one[1] < 0 else tuple(one))
-    return out
+    if any(one.is_partial() for one in placements):
+        raise InvalidArgumentError("load: placements have a Partial; values are Shard or Replicate")
+    return counted(placements, ndim)
 
 
 def load(path, into=None, *, device_mesh: DeviceMesh | None = None, placements=None, strict: bool = True):

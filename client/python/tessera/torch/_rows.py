@@ -58,7 +58,7 @@ def layer_norm_backward(grad, x, shape, mean, rstd, weight, bias, wanted):
     h = handle_of(x)
     dims = _row_dims("layer_norm", x, h.shape, shape)
     h = settled_dims(h, dims)
-    return _norm_backward(_LAYER_NORM_BACKWARD, settled(grad, h), h, weight, dims, mean, rstd, wanted)
+    return _norm_backward(_LAYER_NORM_BACKWARD, handle_of(grad), h, weight, dims, mean, rstd, wanted)
 
 
 def _norm_backward(op: int, g, h, weight, dims, mean, rstd, wanted):
@@ -97,7 +97,7 @@ def rms_norm_backward(grad, x, shape, rstd, weight, wanted):
     h = handle_of(x)
     dims = _row_dims("rms_norm", x, h.shape, shape)
     h = settled_dims(h, dims)
-    return _norm_backward(_RMS_NORM_BACKWARD, settled(grad, h), h, weight, dims, None, rstd, wanted[:2])
+    return _norm_backward(_RMS_NORM_BACKWARD, handle_of(grad), h, weight, dims, None, rstd, wanted[:2])
 
 
 sharded_classes: list = []      # not empty within loss_parallel
@@ -105,8 +105,8 @@ sharded_classes: list = []      # not empty within loss_parallel
 
 def _softmax_row(name: str):
     def function(x, dim, half_to_float=False):
-        h = settled(x)
-        if sharded_classes and name == "log_softmax" and (1, dim % max(x.ndim, 1)) not in [one[:2] for one in h._placements]:
+        h = handle_of(x)
+        if sharded_classes and name == "log_softmax" and not any(one.is_shard(dim % max(x.ndim, 1)) for one in h._placements):
             raise InvalidArgumentError("loss_parallel: should be enabled only when the input tensor is sharded on the class "
                                        f"dimension {dim}: {x!r}")
         if half_to_float:
@@ -125,7 +125,7 @@ row("_log_softmax.default")(_softmax_row("log_softmax"))
 
 @row("_safe_softmax.default", how="composed")
 def safe_softmax(x, dim, dtype=None):
-    h = settled(x)
+    h = handle_of(x)
     out = _call(OPS["softmax"], (h,), dims=[dim % x.ndim])
     out = _call(OPS["where"], (_call(OPS["isnan"], (out,)), 0, out))
     return wrap(out if dtype is None else _composed.as_dtype(out, code(dtype)))
@@ -133,28 +133,28 @@ def safe_softmax(x, dim, dtype=None):
 
 @row("_softmax_backward_data.default")
 def softmax_backward(grad, output, dim, input_dtype):
-    y = settled(output)
+    y = handle_of(output)
     if not output.ndim:
         return wrap(full_like(y, (), code(input_dtype), 0.0))
-    out = _call(OPS["softmax_backward"], (settled(grad, y), y), dims=[dim % output.ndim])
+    out = _call(OPS["softmax_backward"], (handle_of(grad), y), dims=[dim % output.ndim])
     return wrap(_composed.as_dtype(out, code(input_dtype)))
 
 
 @row("_log_softmax_backward_data.default")
 def log_softmax_backward(grad, output, dim, input_dtype):
-    y = settled(output)
+    y = handle_of(output)
     if not output.ndim:
         return wrap(full_like(y, (), code(input_dtype), 0.0))
     row_sum = grad._cell.row_sum if grad._view is None else None
     known = () if row_sum is None else (row_sum,)
-    out = _call(OPS["log_softmax_backward"], (settled(grad, y), y, *known), dims=[dim % output.ndim])
+    out = _call(OPS["log_softmax_backward"], (handle_of(grad), y, *known), dims=[dim % output.ndim])
     return wrap(_composed.as_dtype(out, code(input_dtype)))
 
 
 # ---- losses ---------------------------------------------------------------------------------------------------
 
 def _labels(x, target):
-    h = settled(operand("nll_loss", target, x))
+    h = operand("nll_loss", target, x)
     if not isinstance(h, _tessera.Tensor):
         raise InvalidArgumentError(f"nll_loss: target is {target!r}, not a tensor beside {x!r}")
     return h
@@ -169,8 +169,8 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 def _nll_operands(x, target, weight, reduction, ignore_index):
     """The handles of x, labels and weights, and the attributes of the rows."""
-    h = settled(x)
-    return (h, _labels(x, target)), () if weight is None else (settled(weight),), {
+    h = handle_of(x)
+    return (h, _labels(x, target)), () if weight is None else (handle_of(weight),), {
         "dims": [_class_dim(x)], "reduction": _REDUCTIONS[reduction], "ignore_index": ignore_index}
 
 
@@ -185,7 +185,7 @@ def nll_loss(x, target, weight, reduction, ignore_index):
 def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_weight):
     operands, weights, attributes = _nll_operands(x, target, weight, reduction, ignore_index)
     h, labels = operands
-    op, given = OPS["nll_loss_backward"], (h, settled(grad), labels, handle_of(total_weight), *weights)
+    op, given = OPS["nll_loss_backward"], (h, handle_of(grad), labels, handle_of(total_weight), *weights)
     if weights:
         return wrap(_call(op, given, **attributes))
     found, row_sum = _call_all(op, given, **attributes)
@@ -197,7 +197,7 @@ def nll_loss_backward(grad, x, target, weight, reduction, ignore_index, total_we
 @row("binary_cross_entropy.default", how="composed")
 def binary_cross_entropy(x, target, weight=None, reduction=1):
     """As torch takes it apart, of probabilities."""
-    x, target = (wrap(_ranges.probabilities(settled(one), what)) for one, what in ((x, "probability"), (target, "target")))
+    x, target = (wrap(_ranges.probabilities(handle_of(one), what)) for one, what in ((x, "probability"), (target, "target")))
     return apart("binary_cross_entropy.default")(x, target, weight, reduction)
 
 
@@ -211,7 +211,7 @@ def one_hot(x, num_classes=-1):
         num_classes = int(x.max()) + 1
     if num_classes < 1 and x.numel():
         raise RuntimeError(f"one_hot: num_classes is {num_classes}, not above 0")
-    return wrap(_call(OPS["one_hot"], (_ranges.checked(settled(x), 0, num_classes - 1, "class"),), num_classes=num_classes))
+    return wrap(_call(OPS["one_hot"], (_ranges.checked(handle_of(x), 0, num_classes - 1, "class"),), num_classes=num_classes))
 
 
 # torch takes it apart before it comes to the rows, into what leaves out what is no class.
@@ -221,16 +221,16 @@ _LIBRARY.impl("one_hot", one_hot, "AutogradPrivateUse1")
 
 @row("mse_loss.default")
 def mse_loss(x, target, reduction=1):
-    h = settled(x)
-    other = settled(operand("mse_loss", target, x), h)
+    h = handle_of(x)
+    other = operand("mse_loss", target, x)
     return wrap(_call(OPS["mse_loss"], (h, other), reduction=_REDUCTIONS[reduction]))
 
 
 @row("mse_loss_backward.default", how="composed")
 def mse_loss_backward(grad, x, target, reduction):
     """2 * (x - target) * grad, divided by the number of elements for the mean."""
-    h = settled(x)
-    other = settled(operand("mse_loss", target, x), h)
-    g = settled(grad, h)
+    h = handle_of(x)
+    other = operand("mse_loss", target, x)
+    g = handle_of(grad)
     factor = 2.0 / max(x.numel(), 1) if reduction == 1 else 2.0
     return wrap(_call(OPS["multiply"], (_call(OPS["subtract"], (h, other)), _call(OPS["multiply"], (g, factor)))))

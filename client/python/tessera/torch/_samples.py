@@ -10,10 +10,10 @@ from ._composed import wide
 from ._device import next_call
 from ._dtypes import F64
 from ._operands import cast
-from ._placing import create_like, settled
+from ._placing import create_like
 from ._special import _digamma
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 # ---- gamma, Dirichlet -----------------------------------------------------------------------------------------------------
 
@@ -27,13 +27,13 @@ def _normal(like, generator):
 
 @row("_standard_gamma.default", how="composed")
 def standard_gamma(x, generator=None):
-    alpha = wide(settled(x))
-    return wrap(cast(_samplers.gamma(alpha, _uniform(alpha, generator), _normal(alpha, generator)), settled(x)._dtype))
+    alpha = wide(handle_of(x))
+    return wrap(cast(_samplers.gamma(alpha, _uniform(alpha, generator), _normal(alpha, generator)), handle_of(x)._dtype))
 
 
 @row("_sample_dirichlet.default", how="composed")
 def sample_dirichlet(x, generator=None):
-    parts = settled(standard_gamma(x, generator))
+    parts = handle_of(standard_gamma(x, generator))
     return wrap(parts / made.sum(parts, axis=-1, keepdims=True))
 
 
@@ -96,13 +96,13 @@ def _gamma_between(x, alpha):
 
 @row("_standard_gamma_grad.default", how="composed")
 def standard_gamma_grad(alpha, sample):
-    a, x = cast(settled(alpha), F64), cast(settled(sample), F64)
+    a, x = cast(handle_of(alpha), F64), cast(handle_of(sample), F64)
     is_small = x < 0.8
     is_large = made.logical_and(made.logical_not(is_small), a > 8.0)
     out = made.where(is_small, _gamma_of_small(_number_or(is_small, x, 0.5), a),
                      made.where(is_large, _gamma_of_large(_number_or(is_large, x, 9.0), _number_or(is_large, a, 9.0)),
                                 _gamma_between(_number_or(made.logical_not(is_small), x, 1.0), a)))
-    return wrap(cast(out, settled(alpha)._dtype))
+    return wrap(cast(out, handle_of(alpha)._dtype))
 
 
 def _beta_of_small_alpha(x, alpha, beta):
@@ -168,7 +168,7 @@ def _beta_between(x, alpha, beta):
 
 @row("_dirichlet_grad.default", how="composed")
 def dirichlet_grad(x, alpha, total):
-    y, a, whole = (cast(settled(one), F64) for one in (x, alpha, total))
+    y, a, whole = (cast(handle_of(one), F64) for one in (x, alpha, total))
     b, edge = whole - a, whole * y * (1.0 - y)
     is_low = made.logical_and(y <= 0.5, edge < 2.5)
     is_high = made.logical_and(made.logical_not(is_low), made.logical_and(y >= 0.5, edge < 0.75))
@@ -177,7 +177,7 @@ def dirichlet_grad(x, alpha, total):
     pieces = [_beta_of_small_alpha(_number_or(is_low, y, 0.5), a, b), -_beta_of_small_beta(_number_or(is_high, 1.0 - y, 0.5), b, a),
               _beta_of_large(_number_or(is_large, y, 0.3), _number_or(is_large, a, 7.0), _number_or(is_large, b, 7.0)), _beta_between(y, a, b)]
     out = made.where(is_low, pieces[0], made.where(is_high, pieces[1], made.where(is_large, pieces[2], pieces[3])))
-    return wrap(cast(out, settled(x)._dtype))
+    return wrap(cast(out, handle_of(x)._dtype))
 
 
 # ---- counts: Poisson, binomial ------------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def dirichlet_grad(x, alpha, total):
 @row("poisson.default", how="composed")
 def poisson(x, generator=None):
     """Counts of each element as a mean; NaN where there is none."""
-    mean = cast(settled(x), F64)
-    return wrap(cast(_samplers.poisson(mean, _uniform(mean, generator)), settled(x)._dtype))
+    mean = cast(handle_of(x), F64)
+    return wrap(cast(_samplers.poisson(mean, _uniform(mean, generator)), handle_of(x)._dtype))
 
 
 @row("binomial.default", how="composed")
@@ -194,6 +194,6 @@ def binomial(count, prob, generator=None):
     """How many of `count` come out that do with probability `prob`."""
     if count.dtype != prob.dtype:
         raise InvalidArgumentError(f"binomial: count and prob have one dtype, not {count!r} and {prob!r}")
-    counts, chances = cast(settled(count), F64), cast(settled(prob), F64)
+    counts, chances = cast(handle_of(count), F64), cast(handle_of(prob), F64)
     n = counts + 0.0 * chances
-    return wrap(cast(_samplers.binomial(counts, chances, _uniform(n, generator)), settled(count)._dtype))
+    return wrap(cast(_samplers.binomial(counts, chances, _uniform(n, generator)), handle_of(count)._dtype))

@@ -11,12 +11,13 @@ import _tessera_ops as made
 from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
 from .._ops import concat, pad, permute_dims, reshape, squeeze
+from .._placements import replicated
 from .._tensor import OPS
 from ._dtypes import BOOL, CODES, FLOATS, U8
 from ._operands import cast
 from ._placing import full_like, iota, settled
 from ._table import row
-from ._tensor import wrap
+from ._tensor import handle_of, wrap
 
 _call = _tessera.call
 _INT32, _INT64 = CODES[torch.int32], CODES[torch.int64]
@@ -28,7 +29,7 @@ def _at(h, dim: int, place: int):
 
 def _kth(name: str, x, k: int, dim: int, keepdim: bool, is_median: bool):
     """The k-th (from 0) of the sorted values and its index; of a median NaN where there is one."""
-    h = settled(x)
+    h = handle_of(x)
     if not x.ndim:
         return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
     dim %= x.ndim
@@ -45,7 +46,7 @@ def _kth(name: str, x, k: int, dim: int, keepdim: bool, is_median: bool):
 
 @row("median.default")
 def median(x):
-    flat = wrap(reshape(settled(x), (-1,)))
+    flat = wrap(reshape(handle_of(x), (-1,)))
     return _kth("median", flat, (flat.shape[0] - 1) // 2, 0, False, True)[0]
 
 
@@ -56,13 +57,13 @@ def median_along(x, dim, keepdim=False):
 
 @row("nanmedian.default")
 def nanmedian(x):
-    return nanmedian_along(wrap(reshape(settled(x), (-1,))), 0)[0]
+    return nanmedian_along(wrap(reshape(handle_of(x), (-1,))), 0)[0]
 
 
 @row("nanmedian.dim")
 def nanmedian_along(x, dim, keepdim=False):
     """The result for elements that aren't NaN, which is last in order; NaN where there is nothing else."""
-    h = settled(x)
+    h = handle_of(x)
     if not x.ndim or h._dtype not in FLOATS:
         return median_along(x, dim, keepdim)
     dim %= x.ndim
@@ -81,7 +82,7 @@ def kthvalue(x, k, dim=-1, keepdim=False):
 @row("mode.default")
 def mode(x, dim=-1, keepdim=False):
     """The least of the values that are there most often, and the last place of it: where its run among the sorted ends."""
-    h = settled(x)
+    h = handle_of(x)
     if not x.ndim:
         return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
     dim %= x.ndim
@@ -104,7 +105,7 @@ def mode(x, dim=-1, keepdim=False):
 
 def _running(function):
     def run_(x, dim):
-        h = settled(x)
+        h = handle_of(x)
         if not x.ndim:
             return wrap(h[...]), wrap(full_like(h, (), _INT64, 0))
         values, places = function(cast(h, U8) if h._dtype == BOOL else h, axis=dim)
@@ -130,12 +131,12 @@ def _counted_before(rows, values, right: bool):
 def searchsorted(sequence, x, *, out_int32=False, right=False, side=None, sorter=None):
     if side is not None and right and side != "right":
         raise RuntimeError("torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True")
-    ordered = settled(sequence)
+    ordered = handle_of(sequence)
     if sorter is not None:
-        ordered = _call(OPS["take_along_axis"], (ordered, cast(settled(sorter), _INT64)), dims=[ordered.ndim - 1])
+        ordered = _call(OPS["take_along_axis"], (ordered, cast(handle_of(sorter), _INT64)), dims=[ordered.ndim - 1])
     if sequence.ndim > 1:
-        return wrap(cast(_counted_before(ordered, settled(x), right or side == "right"), _INT32 if out_int32 else _INT64))
-    h = settled(x) if isinstance(x, torch.Tensor) else full_like(ordered, (), ordered._dtype, x)
+        return wrap(cast(_counted_before(ordered, handle_of(x), right or side == "right"), _INT32 if out_int32 else _INT64))
+    h = handle_of(x) if isinstance(x, torch.Tensor) else full_like(ordered, (), ordered._dtype, x)
     found = made.searchsorted(ordered, h, side=side or ("right" if right else "left"))
     return wrap(cast(found, _INT32 if out_int32 else _INT64))
 
@@ -147,7 +148,7 @@ def bucketize(x, boundaries, *, out_int32=False, right=False):
 
 @row("_unique2.default")
 def unique(x, sorted=True, return_inverse=False, return_counts=False):  # noqa: A002 - ATen's name
-    found = _indexing.unique_all(settled(x))
+    found = _indexing.unique_all(handle_of(x))
     return wrap(found.values), wrap(found.inverse_indices), wrap(found.counts)
 
 
@@ -161,7 +162,7 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
     """The first elements of runs of equal ones; their number depends on the values, as that of `unique`."""
     if dim is not None and x.ndim != 1:
         raise NotImplementedError(f"unique_consecutive: along a dim of {x!r} has no row in Tessera; of all elements it has")
-    h = reshape(settled(x), (-1,))
+    h = reshape(handle_of(x), (-1,))
     if not h.size:
         none = full_like(h, (0,), _INT64, 0)
         return wrap(h), wrap(reshape(none, tuple(x.shape))), wrap(none)
@@ -176,7 +177,7 @@ def unique_consecutive(x, return_inverse=False, return_counts=False, dim=None):
 def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False):  # noqa: A002 - ATen's name
     """Different slices along a dim, in the order of their first elements, then of the second: sorted by each element once, from the
     last one on."""
-    h = settled(x)
+    h = handle_of(x)
     dim %= max(x.ndim, 1)
     if not x.ndim or not x.numel():
         raise NotImplementedError(f"unique_dim: of {x!r} has no row in Tessera; of what has elements along a dim it has")
@@ -195,8 +196,8 @@ def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False): 
     found = _indexing.take(ordered, _indexing.nonzero(begins)[0], axis=0)
     found = reshape(found, (found.shape[0], *turned.shape[1:]))
     found = permute_dims(found, (*range(1, dim + 1), 0, *range(dim + 1, x.ndim)))
-    zeros, ones = (full_like(h, (count,), _INT64, value, [(0, 0, 0)] * h._mesh_ndim) for value in (0, 1))
-    inverse = settled(_call(OPS["scatter"], (zeros, order, number), dims=[0], mode="set"))
+    zeros, ones = (full_like(h, (count,), _INT64, value, replicated(h._mesh_ndim)) for value in (0, 1))
+    inverse = _call(OPS["scatter"], (zeros, order, number), dims=[0], mode="set")
     counts = settled(_call(OPS["scatter"], (zeros, number, ones), dims=[0], mode="add"))
     return wrap(found), wrap(inverse), wrap(_indexing.masked_select(counts, counts > 0))
 
@@ -204,18 +205,18 @@ def unique_dim(x, dim, sorted=True, return_inverse=False, return_counts=False): 
 @row("repeat_interleave.Tensor", how="composed")
 def repeat_interleave(repeats, *, output_size=None):
     """Each number as often as its element says. Without output_size it waits for how many there are."""
-    ends = _call(OPS["cumulative_sum"], (cast(settled(repeats), _INT64),), dims=[0])
+    ends = _call(OPS["cumulative_sum"], (cast(handle_of(repeats), _INT64),), dims=[0])
     if repeats.ndim != 1:
         raise RuntimeError(f"repeat_interleave: repeats are {repeats!r}, not a vector")
     count = (int(ends[-1].item()) if repeats.shape[0] else 0) if output_size is None else output_size
     at = iota(ends, count)
-    return wrap(cast(_call(OPS["searchsorted"], (ends, at), side="right"), settled(repeats)._dtype))
+    return wrap(cast(_call(OPS["searchsorted"], (ends, at), side="right"), handle_of(repeats)._dtype))
 
 
 @row("histc.default", how="composed")
 def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
     """How many elements are in each of equal parts of [min, max], or of what the elements reach where these are equal."""
-    h = reshape(settled(x), (-1,))
+    h = reshape(handle_of(x), (-1,))
     if min == max:
         low, high = made.min(h), made.max(h)
         is_one = made.equal(low, high)
@@ -224,7 +225,7 @@ def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
         low, high = float(min), float(max)
     is_in = made.logical_and(h >= low, h <= high)
     place = made.minimum(cast(made.where(is_in, (h - low) * bins / (high - low), 0), _INT64), bins - 1)
-    zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
+    zeros = full_like(h, (bins,), h._dtype, 0, replicated(h._mesh_ndim))
     return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
 
 
@@ -237,8 +238,8 @@ def _bin_of(flat, edges):
 
 
 def _counted(h, place, is_in, weight, bins: int):
-    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, cast(reshape(settled(weight), (-1,)), h._dtype), 0)
-    zeros = full_like(h, (bins,), h._dtype, 0, [(0, 0, 0)] * h._mesh_ndim)
+    amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, cast(reshape(handle_of(weight), (-1,)), h._dtype), 0)
+    zeros = full_like(h, (bins,), h._dtype, 0, replicated(h._mesh_ndim))
     return settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
 
 
@@ -252,7 +253,7 @@ def _histogram(h, edges, weight, density: bool):
 
 @row("histogram.bins_tensor", how="composed")
 def histogram_of_edges(x, bins, *, weight=None, density=False):
-    return _histogram(settled(x), settled(bins), weight, density)
+    return _histogram(handle_of(x), handle_of(bins), weight, density)
 
 
 def _edges(op: str, h, bins: int, bounds):
@@ -273,13 +274,13 @@ def _edges(op: str, h, bins: int, bounds):
 
 @row("histogram.bin_ct", how="composed")
 def histogram(x, bins=100, *, range=None, weight=None, density=False):  # noqa: A002 - ATen's name
-    h = settled(x)
+    h = handle_of(x)
     return _histogram(h, _edges("histogram", h, bins, range), weight, density)
 
 
 def _columns(x, bins) -> list:
     """The coordinates of points, which stand in the last dim, one after the other."""
-    h = settled(x)
+    h = handle_of(x)
     if h._dtype not in FLOATS:
         raise InvalidArgumentError(f"histogramdd: takes floats, not {x!r}")
     if h.ndim < 2 or h.shape[-1] != len(bins):
@@ -321,9 +322,9 @@ def histogramdd(x, bins, *, range=None, weight=None, density=False):  # noqa: A0
 
 @row("_histogramdd_from_bin_tensors.default", how="composed")
 def histogramdd_of_edges(x, bins, *, weight=None, density=False):
-    return _histogramdd(x, [settled(one) for one in bins], weight, density)
+    return _histogramdd(x, [handle_of(one) for one in bins], weight, density)
 
 
 @row("bincount.default")
 def bincount(x, weights=None, minlength=0):
-    return wrap(_statistics.bincount(settled(x), None if weights is None else settled(weights), minlength))
+    return wrap(_statistics.bincount(handle_of(x), None if weights is None else handle_of(weights), minlength))

@@ -15,12 +15,13 @@ import _tessera
 import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, concat, pad, permute_dims, reshape, stack
+from .._placements import replicated
 from .._tensor import OPS
 from ._create import _library
 from ._dtypes import F64, INT64
 from ._moving import upload
 from ._operands import cast
-from ._placing import full_like, iota, settled, settled_dims
+from ._placing import full_like, iota, settled_dims
 from ._table import row
 from ._tensor import Tensor, handle_of, wrap
 
@@ -48,7 +49,7 @@ def _lengths(name: str, lengths, count: int, most: int, like):
     if known is None:
         if tuple(lengths.shape) != (count,):
             raise InvalidArgumentError(f"ctc_loss: {name} are {lengths!r}, and there are {count} sequences")
-        return cast(settled(lengths), INT64)
+        return cast(handle_of(lengths), INT64)
     if len(known) != count:
         raise InvalidArgumentError(f"ctc_loss: {len(known)} {name} of {count} sequences")
     if any(not 0 <= n <= most for n in known):
@@ -59,7 +60,7 @@ def _lengths(name: str, lengths, count: int, most: int, like):
 def _brought(values, like):
     from .._mesh import DeviceMesh
     from .._session import session_of
-    return upload(values, DeviceMesh._wrap(session_of(like), like._mesh), [(0, 0, 0)] * like._mesh_ndim)
+    return upload(values, DeviceMesh._wrap(session_of(like), like._mesh), replicated(like._mesh_ndim))
 
 
 class _Labels:
@@ -69,7 +70,7 @@ class _Labels:
         steps, count, classes = scores.shape
         if not 0 <= blank < classes:
             raise InvalidArgumentError(f"ctc_loss: blank is {blank}, of {classes} classes")
-        given = cast(settled(targets), INT64)
+        given = cast(handle_of(targets), INT64)
         known = _known(target_lengths)
         if given.ndim not in (1, 2) or (given.ndim == 2 and given.shape[0] != count):
             raise InvalidArgumentError(f"ctc_loss: targets are {targets!r}, of {count} sequences: they have a row each, or are one vector")
@@ -140,7 +141,7 @@ def _backward(labels: _Labels):
 def _scores(log_probs):
     if log_probs.ndim != 3 or not log_probs.shape[0]:
         raise InvalidArgumentError(f"ctc_loss: takes log probabilities of (time, batch, classes), not {log_probs!r}")
-    return settled_dims(settled(log_probs), [0, 2])
+    return settled_dims(handle_of(log_probs), [0, 2])
 
 
 @row("_ctc_loss.default", "_ctc_loss.Tensor", how="composed")
@@ -161,14 +162,14 @@ def ctc_loss_backward(grad, log_probs, targets, input_lengths, target_lengths, l
     """exp(score) without what of it goes through each class at each time, exp(alpha + beta - score + loss)."""
     scores = _scores(log_probs)
     labels = _Labels(scores, targets, input_lengths, target_lengths, blank)
-    through = settled(alpha) + _backward(labels)
-    loss = cast(settled(losses), F64)
+    through = handle_of(alpha) + _backward(labels)
+    loss = cast(handle_of(losses), F64)
     is_there = made.not_equal(through, _NONE)
     parts = made.where(is_there, made.exp(through - labels.picks + loss[:, None]), 0.0)
     zeros = full_like(scores, scores.shape, F64, 0)
-    through = settled(_call(OPS["scatter"], (zeros, labels.at, parts), dims=[2], mode="add"))
+    through = _call(OPS["scatter"], (zeros, labels.at, parts), dims=[2], mode="add")
     is_impossible = made.isinf(loss)
-    factor = made.where(is_impossible, 0.0 if zero_infinity else float("nan"), cast(settled(grad), F64))
+    factor = made.where(is_impossible, 0.0 if zero_infinity else float("nan"), cast(handle_of(grad), F64))
     out = (made.exp(cast(scores, F64)) - through) * factor[:, None]
     is_in = iota(scores, scores.shape[0])[:, None] < labels.steps
     return wrap(cast(made.where(is_in[:, :, None], out, 0.0), scores._dtype))
@@ -211,7 +212,7 @@ def _runs(batch_sizes) -> list[tuple[int, int, int]]:
 @row("_pack_padded_sequence.default", how="view")
 def pack_padded_sequence(x, lengths, batch_first):
     """(the sequences' elements, how many there are at each time); the lengths are in this process, the longest first."""
-    h = settled(x)
+    h = handle_of(x)
     if batch_first:
         h = permute_dims(h, (1, 0, *range(2, h.ndim)))
     sizes = lengths.tolist()
@@ -230,7 +231,7 @@ def pack_padded_sequence(x, lengths, batch_first):
 
 @row("_pack_padded_sequence_backward.default", how="view")
 def pack_padded_sequence_backward(grad, input_size, batch_sizes, batch_first):
-    g = settled(grad)
+    g = handle_of(grad)
     size = [input_size[1], input_size[0], *input_size[2:]] if batch_first else list(input_size)
     parts, at = [], 0
     for start, end, count in _runs(batch_sizes.tolist()):

@@ -18,13 +18,14 @@ import torch
 import _tessera
 from .. import _indexing
 from .._errors import InvalidArgumentError
+from .._placements import shards_of
 from .._tensor import OPS
 from . import _composed, _tensor
 from ._dtypes import INT64
 from ._operands import cast
-from ._placing import full_like, settled
+from ._placing import full_like
 from ._table import aten, overload, row, run
-from ._tensor import Tensor, alias, rebind, wrap
+from ._tensor import Tensor, alias, handle_of, rebind, wrap
 
 _call = _tessera.call
 _ROWS: dict = {}
@@ -128,7 +129,7 @@ def _shaped(h, shape):
 
 def _flat(x: SparseTensor):
     """The numbers of the values' rows in a tensor whose sparse dims are one, and the shape of that."""
-    at, count = cast(settled(x._at), INT64), x._at.shape[0]
+    at, count = cast(handle_of(x._at), INT64), x._at.shape[0]
     number = None
     for d in range(count):
         one = _shaped(at[d:d + 1], (at.shape[1],))
@@ -146,7 +147,7 @@ def _added(h, x: SparseTensor, values):
 
 @_sparse_row("_to_dense.default")
 def _to_dense(x, dtype=None, masked_grad=None):
-    values = settled(x._values_)
+    values = handle_of(x._values_)
     out = wrap(_added(full_like(values, x.shape, values._dtype, 0), x, values))
     return out if dtype is None else out.to(dtype)
 
@@ -159,7 +160,7 @@ def _sparse_mask(dense, mask):
     if tuple(dense.shape) != tuple(mask.shape):
         raise InvalidArgumentError(f"sparse_mask: takes tensors of one shape, not {tuple(dense.shape)} and {tuple(mask.shape)}")
     number, shape = _flat(mask)
-    h = _shaped(settled(dense), shape)
+    h = _shaped(handle_of(dense), shape)
     taken = _composed.embedding(h, number) if h.ndim == 2 else _indexing.take(h, number, axis=0)
     return make(alias(mask._at), wrap(taken), mask.shape, mask._is_coalesced)
 
@@ -170,10 +171,9 @@ def _coalesce(x):
     if x._is_coalesced or not x._at.shape[1]:
         return make(alias(x._at), alias(x._values_), x.shape, True)
     number, shape = _flat(x)
-    values, found = settled(x._values_), _indexing.unique_all(number)
+    values, found = handle_of(x._values_), _indexing.unique_all(number)
     count = found.values.shape[0]
-    zeros = full_like(values, (count, *values.shape[1:]), values._dtype, 0, [(1, *one[1:]) if one[0] == 1 and one[1] else (0, 0, 0)
-                                                                              for one in values._placements])
+    zeros = full_like(values, (count, *values.shape[1:]), values._dtype, 0, shards_of(values._placements, range(1, values.ndim)))
     at = _shaped(found.inverse_indices, (number.size,))
     total = _call(OPS["scatter"], (zeros, at, values), dims=[0], mode="add")
     rest, columns = found.values, []
@@ -210,7 +210,7 @@ def _add(a, b, *, alpha=1):
     if isinstance(a, SparseTensor):
         a, b, alpha = _scaled(b, alpha), a, 1
     _refuse_shapes("add", a, b)
-    return wrap(_added(settled(a), b, settled(_scaled(b._values_, alpha))))
+    return wrap(_added(handle_of(a), b, handle_of(_scaled(b._values_, alpha))))
 
 
 @_sparse_row("add_.Tensor")
@@ -222,7 +222,7 @@ def _add_(a, b, *, alpha=1):
         a._is_coalesced = False
         return a
     _refuse_shapes("add_", a, b)
-    return rebind("add_", a, _added(settled(a), b, settled(_scaled(b._values_, alpha))))
+    return rebind("add_", a, _added(handle_of(a), b, handle_of(_scaled(b._values_, alpha))))
 
 
 _sparse_row("sub.Tensor")(lambda a, b, *, alpha=1: _add(a, _mul(b, -1), alpha=alpha) if isinstance(b, SparseTensor) else _add(a, -b, alpha=alpha))

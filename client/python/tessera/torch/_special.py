@@ -10,13 +10,13 @@ import torch
 from .._errors import InvalidArgumentError
 from ._dtypes import CODES, F64, HALVES, code
 from ._operands import cast
-from ._placing import full_like, settled
+from ._placing import full_like
 from ._table import row, run
-from ._tensor import Tensor, wrap
+from ._tensor import Tensor, handle_of, wrap
 
 def _in_f64(function):
     def run_(x, *rest):
-        h = settled(x)
+        h = handle_of(x)
         kind = h._dtype if h.dtype.kind == "f" or h._dtype in HALVES else code(None)
         return wrap(cast(function(cast(h, F64), *rest), kind))
     return run_
@@ -149,7 +149,7 @@ def _zeta(s, q):
 def zeta(s, q):
     if not isinstance(s, Tensor):
         return _in_f64(lambda q: _zeta(float(s), q))(q)
-    return _in_f64(_zeta)(s, cast(settled(q), F64) if isinstance(q, Tensor) else full_like(settled(s), (), F64, float(q)))
+    return _in_f64(_zeta)(s, cast(handle_of(q), F64) if isinstance(q, Tensor) else full_like(handle_of(s), (), F64, float(q)))
 
 
 # ---- modified Bessel functions of the first kind -------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ for _names, _function in ((("erfc", "special_erfc"), _erfc), (("special_erfcx",)
 @row("frexp.Tensor", how="composed")
 def frexp(x):
     """(mantissa, exponent): x = mantissa 2^exponent, 0.5 <= |mantissa| < 1."""
-    h = settled(x)
+    h = handle_of(x)
     if h.dtype.kind != "f" and h._dtype not in HALVES:
         raise InvalidArgumentError(f"frexp: takes floats, not {x!r}")
     y = cast(h, F64)

@@ -15,7 +15,7 @@ import weakref
 
 import torch
 
-from .._placements import Replicate, Shard, decode, encode
+from .._placements import REPLICATE, Shard
 from ._device import DEVICE, NAME
 from ._moving import default_mesh, default_place, upload
 from ._table import row
@@ -54,27 +54,26 @@ torch.serialization.register_package(9, lambda storage: storage.location if isin
 
 
 def _text_of(placements) -> str:
-    """S(0),R of encoded placements. A pending sum's values are whole."""
-    return ",".join("R" if one[0] == 2 else str(decode([one])[0]) for one in placements)
+    """S(0),R of placements. A pending sum's values are whole."""
+    return ",".join("R" if one.is_partial() else str(one) for one in placements)
 
 
 def _placements_of(location: str):
-    """The encoded placements that a location says; None where it says none that can be read."""
+    """The placements that a location says; None where it says none that can be read."""
     text = location.partition("/")[2]
     found = list(_SHARD.finditer(text))
     if not text or ",".join(one[0] for one in found) != text:
         return None
-    return encode([Replicate() if one[1] is None else Shard(int(one[1]), None if one[2] is None else [int(n) for n in one[2].split(",")])
-                   for one in found], "torch.load")
+    return [REPLICATE if one[1] is None else Shard(int(one[1]), None if one[2] is None else [int(n) for n in one[2].split(",")]) for one in found]
 
 
 def _place_of(location: str, shape) -> tuple:
-    """The mesh and the encoded placements of a loaded tensor: those that were saved, on a default mesh of as many dims; equal
+    """The mesh and the placements of a loaded tensor: those that were saved, on a default mesh of as many dims; equal
     shards where its explicit sizes don't fit."""
     mesh, placements = default_mesh(), _placements_of(location)
-    if placements is None or len(placements) != len(mesh._raw.shape) or any(one[0] == 1 and not -len(shape) <= one[1] < len(shape) for one in placements):
+    if placements is None or len(placements) != len(mesh._raw.shape) or any(one.is_shard() and not -len(shape) <= one.dim < len(shape) for one in placements):
         return default_place(shape)
-    return mesh, [one[:3] if len(one) > 3 and (len(one[3]) != extent or sum(one[3]) != shape[one[1]]) else one
+    return mesh, [Shard(one.dim) if one.is_shard() and one.sizes is not None and (len(one.sizes) != extent or sum(one.sizes) != shape[one.dim]) else one
                   for one, extent in zip(placements, mesh._raw.shape)]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
-from .._placements import decode
+from .._placements import of_older, replicated
 from .._session import session_of
 from ._cell import Cell, Unfilled, check_shape, like, write
 from . import _device
@@ -75,7 +75,7 @@ class Tensor(torch.Tensor):
     @property
     def placements(self):
         """One placement per mesh dim."""
-        return decode(base_of(self)._placements)
+        return tuple(base_of(self)._placements)
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -350,10 +350,10 @@ def rebuild(values: torch.Tensor, requires_grad: bool, placements: tuple, is_par
         values = values.to(place)
         return torch.nn.Parameter(values, requires_grad) if is_parameter else values.requires_grad_(requires_grad)
     mesh = default_mesh()
-    encoded = [tuple(one) for one in placements]
-    if len(encoded) != len(mesh._raw.shape) or any(one[0] == 2 for one in encoded):
-        encoded = [(0, 0, 0)] * len(mesh._raw.shape)
-    out = wrap(upload(values, mesh, encoded))
+    placements = of_older(placements)
+    if len(placements) != len(mesh._raw.shape) or any(one.is_partial() for one in placements):
+        placements = replicated(len(mesh._raw.shape))
+    out = wrap(upload(values, mesh, placements))
     return torch.nn.Parameter(out, requires_grad) if is_parameter else out.requires_grad_(requires_grad)
 
 

@@ -9,6 +9,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._ops import MAX_OPERANDS
+from .._placements import REPLICATE
 from .._tensor import OPS
 from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
 from ._dtypes import CODES
@@ -208,19 +209,19 @@ def diagonal(x, offset=0, dim1=0, dim2=1):
 
 @row("diagonal_scatter.default")
 def diagonal_scatter(x, source, offset=0, dim1=0, dim2=1):
-    return wrap(_diagonal(x, offset, dim1, dim2)[0].put(settled(x), settled(source)))
+    return wrap(_diagonal(x, offset, dim1, dim2)[0].put(handle_of(x), handle_of(source)))
 
 
 @row("view_as_real.default")
 def view_as_real(x):
     """No view: real and imaginary parts side by side are other memory here."""
-    h = settled(x)
+    h = handle_of(x)
     return wrap(_call(OPS["stack"], (_call(OPS["real"], (h,)), _call(OPS["imag"], (h,))), dims=[h.ndim]))
 
 
 @row("view_as_complex.default")
 def view_as_complex(x):
-    h = settled(x)
+    h = handle_of(x)
     if not h.ndim or h.shape[-1] != 2:
         raise RuntimeError(f"view_as_complex: the last dim of {x!r} must have 2 elements")
     return wrap(_call(OPS["complex"], (h[..., 0], h[..., 1])))
@@ -267,13 +268,13 @@ def as_strided_scatter(x, source, size, stride, storage_offset=None):
 
 def _within(grad, shape, items):
     """Zeros of the shape with the gradient at the index."""
-    h = settled(grad)
+    h = settled(handle_of(grad))
     shown = [d for d, item in enumerate(items) if item[0] == _SLICE]
     placements = []
     for one in h._placements:
-        if one[0] == 1:
-            dim = shown[one[1]]
-            one = (1, dim, 0) if items[dim] == (_SLICE, 0, shape[dim], 1) else (0, 0, 0)
+        if one.is_shard():
+            dim = shown[one.dim]
+            one = one.on_dim(dim) if items[dim] == (_SLICE, 0, shape[dim], 1) else REPLICATE
         placements.append(one)
     return wrap(_call(OPS["assign"], (full_like(h, shape, h._dtype, 0, placements), h), index=items))
 
@@ -302,7 +303,7 @@ def _common(op: str, tensors) -> list:
     """The handles in one dtype."""
     kind = tensors[0].dtype
     if all(type(one) is Tensor and one.dtype is kind for one in tensors):
-        return [settled(one) for one in tensors]
+        return [settled(handle_of(one)) for one in tensors]
     first = next((one for one in tensors if isinstance(one, Tensor)), None)
     for one in tensors[1:]:
         kind = torch.promote_types(kind, one.dtype)
@@ -331,22 +332,22 @@ def stack(tensors, dim=0):
 def flip(x, dims):
     if not dims:
         return wrap(handle_of(x))
-    return wrap(_call(OPS["flip"], (settled(x),), dims=sorted(_dim("flip", x, d) for d in dims)))
+    return wrap(_call(OPS["flip"], (handle_of(x),), dims=sorted(_dim("flip", x, d) for d in dims)))
 
 
 @row("roll.default")
 def roll(x, shifts, dims=()):
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
-    return wrap(_call(OPS["roll"], (settled(x),), shift=shifts, dims=[_dim("roll", x, d) for d in dims]))
+    return wrap(_call(OPS["roll"], (handle_of(x),), shift=shifts, dims=[_dim("roll", x, d) for d in dims]))
 
 
 @row("repeat.default")
 def repeat(x, repeats):
-    return wrap(_call(OPS["tile"], (settled(x),), repeats=[int(n) for n in repeats]))
+    return wrap(_call(OPS["tile"], (settled(handle_of(x)),), repeats=[int(n) for n in repeats]))
 
 
 def _triangle(name: str):
-    return lambda x, diagonal=0: wrap(_call(OPS[name], (settled(x),), k=int(diagonal)))
+    return lambda x, diagonal=0: wrap(_call(OPS[name], (handle_of(x),), k=int(diagonal)))
 
 
 row("tril.default")(_triangle("tril"))
@@ -359,7 +360,7 @@ def constant_pad(x, pad, value=0):
     for i in range(len(pad) // 2):
         dim = x.ndim - 1 - i
         flat[2 * dim], flat[2 * dim + 1] = int(pad[2 * i]), int(pad[2 * i + 1])
-    h = settled(x)
+    h = handle_of(x)
     if any(n < 0 for n in flat):        # cuts off, as the gradient of a pad does
         ends = [(max(0, -flat[2 * d]), n - max(0, -flat[2 * d + 1])) for d, n in enumerate(h.shape)]
         if any(start > stop for start, stop in ends):

@@ -11,12 +11,13 @@ import _tessera_ops as made
 
 from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, pad, reshape
+from .._placements import replicated, shards_of
 from .._session import session_of
 from .._tensor import OPS
 from ._composed import einsum
 from ._dtypes import F32, F64, INT64
 from ._operands import cast
-from ._placing import full_like, iota, settled, settled_dims
+from ._placing import full_like, iota, settled_dims
 from ._table import row
 from ._tensor import handle_of, wrap
 
@@ -114,7 +115,7 @@ def _counted(window, x, out, count_include_pad):
     before = [0 if count_include_pad else p for p in padding]
     inside = [min(end, stop) - b for end, stop, b in zip(ends, last, before)]
     ones = session_of(x)._create(OPS["full"], dtype=F64 if x._dtype == F64 else F32, shape=inside, mesh=x._mesh,
-                                 placements=[(0, 0, 0)] * len(x._placements), scalars=(1,))
+                                 placements=replicated(len(x._placements)), scalars=(1,))
     ones = pad(ones, [(b, max(0, end - b - n)) for b, n, end in zip(before, inside, ends)])
     return _mean(ones, kernel, stride) * size
 
@@ -192,7 +193,7 @@ def _drawn_places(samples, n: int, m: int, k: int):
 
 def _fractional_max_pool(dims):
     def function(x, kernel_size, output_size, random_samples):
-        h, samples = settled(x), settled(random_samples)
+        h, samples = handle_of(x), handle_of(random_samples)
         kernel, counts, lifted = _each(kernel_size, dims), _each(output_size, dims), h.ndim == dims + 1
         sizes = h.shape[-dims:]
         if h.ndim not in (dims + 1, dims + 2) or any(m < 1 or n < k or m + k - 1 > n for n, m, k in zip(sizes, counts, kernel)):
@@ -226,10 +227,10 @@ for _dims in (2, 3):
 def _to_places(dims):
     """Each window's gradient goes to the place that its largest element was found at, of the last dims as one."""
     def function(grad, x, *window):
-        g, h, at = settled(grad), settled(x), settled(window[-1])
+        g, h, at = handle_of(grad), handle_of(x), handle_of(window[-1])
         lead = list(h.shape[:-dims])
         flat, places = (reshape(one, [*lead, math.prod(one.shape[-dims:])]) for one in (g, at))
-        kept = [one if one[0] == 1 and one[1] < len(lead) else (0, 0, 0) for one in h._placements]
+        kept = shards_of(h._placements, range(len(lead)))
         zeros = full_like(h, [*lead, math.prod(h.shape[-dims:])], h._dtype, 0, kept)
         return wrap(reshape(_call(OPS["scatter"], (zeros, places, flat), dims=[len(lead)], mode="add"), list(h.shape)))
     return function
@@ -250,7 +251,7 @@ def _adaptive(sizes, counts):
 def _shares(x, n, m):
     """[m, n]: of each element its share of each window's mean. j is in window i where j m < (i + 1) n and (j + 1) m > i n."""
     def numbers(count, shape):
-        made = session_of(x)._create(OPS["arange"], dtype=INT64, shape=[count], mesh=x._mesh, placements=[(0, 0, 0)] * len(x._placements),
+        made = session_of(x)._create(OPS["arange"], dtype=INT64, shape=[count], mesh=x._mesh, placements=replicated(len(x._placements)),
                                      scalars=[0, 1])
         return reshape(made, shape)
     i, j = numbers(m, (m, 1)), numbers(n, (1, n))
@@ -269,7 +270,7 @@ def _by_shares(x, shares, sides):
 
 def _adaptive_pool(dims):
     def function(x, output_size):
-        h, counts = settled(x), _each(output_size, dims)
+        h, counts = handle_of(x), _each(output_size, dims)
         sizes = h.shape[-dims:]
         if any(m < 0 for m in counts) or (h.ndim not in (dims + 1, dims + 2)) or 0 in h.shape[1:]:
             raise InvalidArgumentError(f"adaptive_avg_pool{dims}d: {counts} windows of {x!r}")
@@ -282,7 +283,7 @@ def _adaptive_pool(dims):
 
 def _adaptive_pool_backward(dims):
     def function(grad, x):
-        g, h = settled(grad), handle_of(x)
+        g, h = handle_of(grad), handle_of(x)
         sizes, counts = h.shape[-dims:], g.shape[-dims:]
         kernel = _adaptive(sizes, counts)
         if kernel is None:

@@ -13,7 +13,7 @@ from .._dtypes import code_of
 from .._errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from .._files import open as open_file
 from .._files import save as save_file
-from .._placements import decode
+from .._placements import Shard
 from ._cell import moved
 from ._dtypes import CODES
 
@@ -36,10 +36,10 @@ def chunks(handles: dict) -> list[dict]:
 
 def _in_parts(handle):
     """The handle; of a large replicated tensor its shards, which are there already."""
-    is_whole = all(one[0] == 0 for one in handle._placements)
+    is_whole = all(one.is_replicate() for one in handle._placements)
     if not is_whole or handle.nbytes < _CUT_BYTES or handle.shape[0] < len(handle._mesh.workers):
         return handle
-    return moved(handle, [(1, 0, 0)] * len(handle._placements))
+    return moved(handle, [Shard(0)] * len(handle._placements))
 
 
 def write(file: pathlib.Path, handles: dict, metadata: dict) -> bool:
@@ -58,7 +58,7 @@ class Reader:
     def __init__(self, path: pathlib.Path):
         self.path, self.files, self.loading = pathlib.Path(os.path.realpath(path)), {}, []
 
-    def load(self, file: str, key: str, tensor, mesh, encoded):
+    def load(self, file: str, key: str, tensor, mesh, placements):
         """The handle of a whole tensor there, whose bytes are on their way; None where the workers don't see the file."""
         session = mesh._session
         known = (session._key, file)
@@ -73,7 +73,7 @@ class Reader:
         if CODES[tensor.dtype] != code_of(one.dtype, "load") or one.shape != tensor.shape:
             raise InvalidArgumentError(f"load: {key} is {one.dtype} {one.shape} in its file, and {tensor.dtype} {tensor.shape} in the "
                                        f"index of {self.path}")
-        handle = one.load(mesh, decode(encoded))
+        handle = one.load(mesh, placements)
         self.loading.append(handle)
         return handle
 

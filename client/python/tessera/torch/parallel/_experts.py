@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..._errors import InvalidArgumentError
-from ..._placements import Placement, Shard, decode
+from ..._placements import Placement, Shard
 from .._tensor import Tensor, handle_of
 from ._place import mesh_dim_of, place_parameter, placed
 from ._styles import ParallelStyle
@@ -132,7 +132,7 @@ class MixtureOfExperts(nn.Module):
     def _as_it_came(self, said, x):
         if not isinstance(x, Tensor):
             return said
-        came = decode(handle_of(x)._placements)[self._mesh[1]]
+        came = handle_of(x)._placements[self._mesh[1]]
         return said if came.is_partial() else self._placed(said, came)
 
     def extra_repr(self) -> str:

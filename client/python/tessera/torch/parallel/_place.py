@@ -6,7 +6,7 @@ import torch
 
 from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
-from ..._placements import Placement, Replicate, Shard, encode
+from ..._placements import Placement, Replicate, Shard, checked, kept, replicated
 from .._moving import _redistributed, bring_buffers, bring_parameter, distribute_tensor, place
 from .._tensor import Tensor, handle_of
 
@@ -22,8 +22,8 @@ def mesh_dim_of(op: str, mesh: DeviceMesh) -> int:
     return 0 if mesh._dims is None else mesh._dims[0]
 
 
-def _goal(op: str, placement: Placement, encoded, dim: int, ndim: int) -> list:
-    """The encoded placements with this one on a mesh dim. A Shard counts from the end where it is negative; of a dim that the
+def _goal(op: str, placement: Placement, placements, dim: int, ndim: int) -> list:
+    """The placements with this one on a mesh dim. A Shard counts from the end where it is negative; of a dim that the
     tensor doesn't have it is an error."""
     if not isinstance(placement, Placement):
         raise InvalidArgumentError(f"{op}: {placement!r} is no placement; use ts.Shard(dim), ts.Replicate() or ts.Partial()")
@@ -31,8 +31,8 @@ def _goal(op: str, placement: Placement, encoded, dim: int, ndim: int) -> list:
         if not -ndim <= placement.dim < ndim:
             raise InvalidArgumentError(f"{op}: {placement!r} of a tensor of {ndim} dims")
         placement = Shard(placement.dim % ndim)
-    out = [tuple(one) for one in encoded]
-    out[dim] = encode([placement], op)[0]
+    out = list(placements)
+    out[dim] = checked([placement], op)[0]
     return out
 
 
@@ -48,13 +48,13 @@ def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
         x = distribute_tensor(x, DeviceMesh._wrap(mesh._session, mesh._raw))
     handle = handle_of(x)
     if not handle._mesh.same(mesh._raw):        # as a factory's, on the default mesh
-        goal = _goal(op, placement, [(0, 0, 0)] * len(mesh._raw.shape), dim, x.ndim)
-        return _redistributed(x, mesh._raw, [(0, 0, 0) if one[0] == 2 else one for one in goal])
+        goal = _goal(op, placement, replicated(len(mesh._raw.shape)), dim, x.ndim)
+        return _redistributed(x, mesh._raw, kept(goal))
     own = handle._placements[dim]
-    if own[0] == 0 and type(placement) is Replicate:
+    if own.is_replicate() and type(placement) is Replicate:
         return x
     goal = _goal(op, placement, handle._placements, dim, x.ndim)
-    if goal[dim] == own or (goal[dim][0] == 2 and own[0] != 2):
+    if goal[dim] == own or (goal[dim].is_partial() and not own.is_partial()):
         return x        # it is there; and nothing becomes a pending sum
     return _redistributed(x, None, goal)
 
@@ -65,7 +65,7 @@ def place_parameter(op: str, module: torch.nn.Module, name: str, mesh: DeviceMes
     if parameter is None:
         return
     whole = DeviceMesh._wrap(mesh._session, mesh._raw)
-    own = [(0, 0, 0)] * whole.ndim
+    own = replicated(whole.ndim)
     if isinstance(parameter, Tensor) and is_on(parameter, mesh):
         own = handle_of(parameter)._placements
     try:
