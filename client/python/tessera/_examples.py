@@ -77,8 +77,8 @@ conj: ts.conj(ts.asarray([1 + 2j])).tolist() => [(1-2j)]
 conv1d: ts.conv1d(ts.asarray([[[1.0, 2.0, 3.0]]]), ts.asarray([[[1.0, 1.0]]])).tolist() => [[[3.0, 5.0]]]
 conv2d: ts.conv2d(ts.ones((1, 3, 8, 8)), ts.ones((16, 3, 3, 3)), padding=1).shape => (1, 16, 8, 8)
 conv3d: ts.conv3d(ts.ones((1, 1, 4, 4, 4)), ts.ones((2, 1, 3, 3, 3))).shape => (1, 2, 2, 2, 2)
-conv_backward_weight: ts.conv_backward_weight(ts.ones((1, 1, 2)), ts.asarray([[[1.0, 2.0, 3.0]]]), shape=(1, 1, 2), stride=1, padding=0, dilation=1).tolist() => [[[3.0, 5.0]]]
-conv_backward_x: ts.conv_backward_x(ts.ones((1, 1, 2)), ts.asarray([[[1.0, 10.0]]]), shape=(1, 1, 3), stride=1, padding=0, dilation=1).tolist() => [[[1.0, 11.0, 10.0]]]
+conv_backward_weight: ts.conv_backward_weight(ts.asarray([[[1.0, 1.0]]]), ts.asarray([[[1.0, 2.0, 3.0]]]), shape=(1, 1, 2), stride=1, padding=0, dilation=1).tolist() => [[[3.0, 5.0]]]
+conv_backward_x: ts.conv_backward_x(ts.asarray([[[1.0, 1.0]]]), ts.asarray([[[1.0, 10.0]]]), shape=(1, 1, 3), stride=1, padding=0, dilation=1).tolist() => [[[1.0, 11.0, 10.0]]]
 convolve: ts.convolve(ts.asarray([1, 2, 3]), [1, 1]).tolist() => [1, 3, 5, 3]
 copy: ts.copy(ts.asarray([1, 2])).tolist() => [1, 2]
 copysign: ts.copysign(ts.asarray([1.0, 2.0]), ts.asarray([-1.0, 1.0])).tolist() => [-1.0, 2.0]

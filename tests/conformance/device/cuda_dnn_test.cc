@@ -265,8 +265,9 @@ TEST_F(CudaDnn, GradientsHaveTheSameBitsEachTime) {
   for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
     const auto one = MakeCase<BF16>(Gradient{of, IsEmulated() ? Convolution{} : large});
     const auto bits = [&] {
+      const std::vector<BF16> values = *one->Run(gpu);
       std::vector<uint16_t> of_values;
-      for (const BF16& value : *one->Run(gpu)) of_values.push_back(std::bit_cast<uint16_t>(value));
+      for (const BF16& value : values) of_values.push_back(std::bit_cast<uint16_t>(value));
       return of_values;
     };
     const std::vector<uint16_t> first = bits();

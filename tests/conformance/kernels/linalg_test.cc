@@ -473,6 +473,7 @@ TEST(Windows, GradientsOfConvolutionsAgreeWithTheNaiveMeaning) {
       const bool is_large = NumElements(each.x) > 1000;
       for (const DType dtype : kDTypes) {
         if (dtype == DType::kBool || Kind(dtype) == DTypeKind::kComplex) continue;
+        if (is_large && dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI32) continue;
         for (const Layout layout : kLayouts) {
           const Shape &of_other = is_of_x ? each.weight : each.x, &of_output = is_of_x ? each.x : each.weight;
           StridedArray gradient(dtype, each.gradient, layout), other(dtype, of_other, layout);
