@@ -1,7 +1,9 @@
 // Composites of ops on each element say so in their rows, since segments fuse those alone.
 
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +14,9 @@
 
 namespace tessera {
 namespace {
+
+// With other attributes their graphs have products of matrices, or a second result.
+constexpr std::string_view kMoreByAttributes[] = {"matrix_power", "sgd_step"};
 
 enum class Made { kNothing, kOfMaps, kOfMore };
 
@@ -43,6 +48,11 @@ TEST(MapComposites, ARowSaysWhetherItsGraphHasMapsAlone) {
     }
     const Made made = MadeOf(row);
     if (made == Made::kNothing) continue;  // it has attributes that must be given
+    if (std::find(std::begin(kMoreByAttributes), std::end(kMoreByAttributes), row.name) !=
+        std::end(kMoreByAttributes)) {
+      EXPECT_FALSE(row.is_map) << row.name;
+      continue;
+    }
     EXPECT_EQ(row.is_map, made == Made::kOfMaps) << row.name;
     maps += row.is_map ? 1 : 0;
   }
