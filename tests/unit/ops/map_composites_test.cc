@@ -15,8 +15,8 @@
 namespace tessera {
 namespace {
 
-// With other attributes their graphs have products of matrices, or a second result.
-constexpr std::string_view kMoreByAttributes[] = {"matrix_power", "sgd_step"};
+// With other attributes their graphs have products of matrices, a second result, or copies.
+constexpr std::string_view kMoreByAttributes[] = {"matrix_power", "sgd_step", "tile"};
 
 enum class Made { kNothing, kOfMaps, kOfMore };
 
