@@ -7,10 +7,11 @@
 namespace tessera::cuda {
 
 // The elements of a window that meet elements of the input, in one dim: from the input's `first` on, by the dim's
-// `input_step`. `padded`: how many there are with padding.
+// `input_step`. `padded`: how many there are with padding. kApart: the input's elements may lie apart.
 struct WindowSpan {
   i64 first, number, count, padded;  // number: of `first` within the window
 };
+template <bool kApart>
 __device__ inline WindowSpan SpanAt(const WindowDim& d, i64 position) {
   const i64 begin = position * d.stride - d.padding;
   const auto below = [&](i64 end) {  // window elements before `end`
@@ -18,8 +19,10 @@ __device__ inline WindowSpan SpanAt(const WindowDim& d, i64 position) {
     const i64 n = Quotient(end - begin + d.dilation.value - 1, d.dilation);
     return n < d.kernel ? n : d.kernel;
   };
-  const i64 stop = below(d.extent);
-  i64 number = below(0), place = begin + number * d.dilation.value, first = Quotient(place, d.apart);
+  const i64 stop = below(d.extent), padded = below(d.extent + d.padding);
+  i64 number = below(0), place = begin + number * d.dilation.value;
+  if constexpr (!kApart) return {place, number, stop > number ? stop - number : 0, padded};
+  i64 first = Quotient(place, d.apart);
   // One of the next `step` elements meets one, or none of all does.
   for (i64 tries = 1; number < stop && first * d.apart.value != place; ++tries) {
     number = tries < d.step.value ? number + 1 : stop;
@@ -27,7 +30,7 @@ __device__ inline WindowSpan SpanAt(const WindowDim& d, i64 position) {
     first = Quotient(place, d.apart);
   }
   const i64 count = stop > number ? Quotient(stop - number + d.step.value - 1, d.step) : 0;
-  return {first, number, count, below(d.extent + d.padding)};
+  return {first, number, count, padded};
 }
 
 // Which window of the three dims an element of the output has, and what is left of its number.
@@ -35,12 +38,13 @@ struct WindowPlace {
   WindowSpan spans[3];
   i64 output = 0, rest = 0;
 };
+template <bool kApart>
 __device__ inline WindowPlace PlaceAt(const WindowDim (&dims)[3], i64 flat) {
   WindowPlace place;
 #pragma unroll
   for (int d = 2; d >= 0; --d) {
     const i64 rest = Quotient(flat, dims[d].positions), position = flat - rest * dims[d].positions.value;
-    place.spans[d] = SpanAt(dims[d], position);
+    place.spans[d] = SpanAt<kApart>(dims[d], position);
     place.output += position * dims[d].output_stride;
     flat = rest;
   }
@@ -52,7 +56,7 @@ template <typename T>
 __device__ inline void Conv(const ConvParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
   for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {
-    const WindowPlace place = PlaceAt(p.dims, i);
+    const WindowPlace place = PlaceAt<true>(p.dims, i);
     const i64 lead = Quotient(place.rest, p.outputs), o = place.rest - lead * p.outputs.value;
     const Offsets<3> at = OffsetsAt(p.nest, lead);
     A sum = {};
@@ -87,7 +91,7 @@ template <typename T>
 __device__ inline void Pool(const PoolParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
   for (i64 i = ThreadNumber(); i < p.size; i += ThreadCount()) {
-    const WindowPlace place = PlaceAt(p.dims, i);
+    const WindowPlace place = PlaceAt<false>(p.dims, i);
     const Offsets<2> at = OffsetsAt(p.nest, place.rest);
     A result = Convert<A>(*reinterpret_cast<const T*>(&p.identity));
     i64 divisor = 1;
