@@ -87,21 +87,15 @@ absl::Status RunConv(const ConvOp& op, const KernelCall& call) {
   if (dims > kMaxWindowDims) {
     return RunEachOfSingleElements(op, absl::MakeConstSpan(weight.extents).subspan(2), call, RunConv);
   }
-  ConvLayout l{.windows = {.channels = x.extents[1] / op.groups,
-                           .extents = LastThree(x.extents, dims, 1),
-                           .positions = LastThree(*output, dims, 1),
-                           .strides = FiveStrides(StridesOrZeros(x), dims)},
-               .groups = op.groups,
-               .batch = x.extents[0],
-               .outputs = weight.extents[0] / op.groups,
-               .output_strides = FiveStrides(call.output_strides, dims)};
-  const Window3 windows = ToThree(op.windows);
-  const std::array<int64_t, 3> kernel = LastThree(weight.extents, dims, 1);
-  for (size_t d = 0; d < 3; ++d) {
-    Taps& taps = l.windows.taps[d];
-    taps = {.step = windows.stride[d], .offsets = {}};
-    for (int64_t k = 0; k < kernel[d]; ++k) taps.offsets.push_back(k * windows.dilation[d] - windows.padding[d]);
-  }
+  const ConvLayout l{.windows = {.taps = TapsOf(ToThree(op.windows), LastThree(weight.extents, dims, 1)),
+                                 .channels = x.extents[1] / op.groups,
+                                 .extents = LastThree(x.extents, dims, 1),
+                                 .positions = LastThree(*output, dims, 1),
+                                 .strides = FiveStrides(StridesOrZeros(x), dims)},
+                     .groups = op.groups,
+                     .batch = x.extents[0],
+                     .outputs = weight.extents[0] / op.groups,
+                     .output_strides = FiveStrides(call.output_strides, dims)};
   const bool is_known = VisitElement(call.output_dtype, [&](auto element) {
     using T = decltype(element);
     if constexpr (std::is_same_v<T, BoolElement> || scalar::kIsComplex<T>) {

@@ -185,13 +185,8 @@ void RunOfX(const Geometry& g, const T* gradient, const T* weight, T* output) {
 template <typename T>
 void RunOfWeight(const Geometry& g, const T* gradient, const T* x, T* output) {
   using W = MultipliedIn<T>;
-  WindowReader reader{.extents = g.x, .positions = g.positions, .strides = g.x_strides};
-  for (size_t d = 0; d < 3; ++d) {
-    reader.taps[d] = {.step = g.windows.stride[d], .offsets = {}};
-    for (int64_t k = 0; k < g.kernel[d]; ++k) {
-      reader.taps[d].offsets.push_back(k * g.windows.dilation[d] - g.windows.padding[d]);
-    }
-  }
+  WindowReader reader{
+      .taps = TapsOf(g.windows, g.kernel), .extents = g.x, .positions = g.positions, .strides = g.x_strides};
   WindowReader of_gradient{
       .channels = g.outputs, .extents = g.positions, .positions = g.positions, .strides = g.gradient_strides};
   const int64_t kernel = g.kernel[0] * g.kernel[1] * g.kernel[2];
@@ -200,7 +195,7 @@ void RunOfWeight(const Geometry& g, const T* gradient, const T* x, T* output) {
   const int64_t slices = (g.channels + per_slice - 1) / per_slice;
   reader.channels = per_slice;
   const int64_t positions = reader.position_count(), size = reader.block_positions();
-  const int64_t blocks = g.batch * ((positions + size - 1) / size), per_image = (positions + size - 1) / size;
+  const int64_t per_image = (positions + size - 1) / size, blocks = g.batch * per_image;
   const int64_t parts = std::clamp(kGradientParts / (g.groups * slices), int64_t{1}, std::max<int64_t>(1, blocks));
   const int64_t columns = per_slice * kernel;
   std::vector<std::vector<W>> sums(static_cast<size_t>(g.groups * slices * parts));

@@ -14,9 +14,9 @@
 #include <type_traits>
 #include <vector>
 
-#include <cblas.h>
-
+#include "kernels/cpu/blas_calls.h"
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/windows3.h"
 #include "kernels/kernel.h"
 #include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
@@ -40,15 +40,9 @@ template <typename W>
 void MultiplyDense(int64_t m, int64_t n, int64_t k, const W* a, const W* b, SecondFactor second, Sum sum, W* c) {
   const bool is_transposed = second == SecondFactor::kTransposed;
   if constexpr (std::is_same_v<W, float> || std::is_same_v<W, double>) {
-    const auto rows = static_cast<blasint>(m), columns = static_cast<blasint>(n), terms = static_cast<blasint>(k);
-    const auto of_b = is_transposed ? CblasTrans : CblasNoTrans;
-    const blasint line = is_transposed ? terms : columns;
-    const W beta = sum == Sum::kMore ? W{1} : W{0};
-    if constexpr (std::is_same_v<W, float>) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, of_b, rows, columns, terms, 1.0f, a, terms, b, line, beta, c, columns);
-    } else {
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, of_b, rows, columns, terms, 1.0, a, terms, b, line, beta, c, columns);
-    }
+    const auto columns = static_cast<blasint>(n), terms = static_cast<blasint>(k);
+    Gemm(CblasNoTrans, is_transposed ? CblasTrans : CblasNoTrans, m, n, k, a, terms, b, is_transposed ? terms : columns,
+         sum == Sum::kMore ? W{1} : W{0}, c, columns);
   } else {
     const int64_t along_k = is_transposed ? 1 : n, along_n = is_transposed ? k : 1;
     for (int64_t i = 0; i < m; ++i) {
@@ -68,6 +62,15 @@ struct Taps {
   std::vector<int64_t> offsets = {0};
   int64_t size() const { return static_cast<int64_t>(offsets.size()); }
 };
+// Those of a convolution's windows in each dim, of a kernel of these extents.
+inline std::array<Taps, 3> TapsOf(const Window3& windows, const std::array<int64_t, 3>& kernel) {
+  std::array<Taps, 3> taps;
+  for (size_t d = 0; d < 3; ++d) {
+    taps[d] = {.step = windows.stride[d], .offsets = {}};
+    for (int64_t k = 0; k < kernel[d]; ++k) taps[d].offsets.push_back(k * windows.dilation[d] - windows.padding[d]);
+  }
+  return taps;
+}
 
 // How the windows of an input [batch, channels, X0, X1, X2] lie; channels are those of one group.
 struct WindowReader {

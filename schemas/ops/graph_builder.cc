@@ -217,6 +217,13 @@ GraphValue GraphBuilder::SliceDim(const GraphValue& x, int64_t dim, int64_t star
   return Slice(x, std::move(index));
 }
 
+GraphValue GraphBuilder::Pad(const GraphValue& x, std::vector<int64_t> width, const Scalar& value) {
+  if (std::all_of(width.begin(), width.end(), [](int64_t n) { return n == 0; })) return x;
+  Attributes attributes;
+  attributes.Set(attribute::pad_width, std::move(width));
+  return Call(OpId::kPad, std::move(attributes), {x}, {value});
+}
+
 GraphValue GraphBuilder::ExpandDim(const GraphValue& x, int64_t dim) {
   std::vector<IndexItem> index;
   for (int d = 0; d < x.rank(); ++d) index.push_back(Whole(x.extent(d)));

@@ -83,6 +83,8 @@ class GraphBuilder {
   GraphValue Slice(const GraphValue& x, std::vector<IndexItem> index);
   // Elements [start, start + size) of one dim, by a step.
   GraphValue SliceDim(const GraphValue& x, int64_t dim, int64_t start, int64_t size, int64_t step = 1);
+  // With copies of the number around x: `width` has how many before and after each dim, in turns.
+  GraphValue Pad(const GraphValue& x, std::vector<int64_t> width, const Scalar& value = Scalar::Int(0));
   // A dim of extent 1 before `dim`.
   GraphValue ExpandDim(const GraphValue& x, int64_t dim);
   // Without the dims, whose extents are 1.

@@ -12,6 +12,7 @@
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve_internal.h"
+#include "schemas/ops/window_attributes.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -22,13 +23,6 @@ namespace {
 struct ConvRule {
   Placement first, second, output;
 };
-
-Windows WindowsOf(const Attributes& attributes) {
-  return {attributes.Get(attribute::stride), attributes.Get(attribute::padding), attributes.Get(attribute::dilation)};
-}
-int64_t GroupsOf(const Attributes& attributes) {
-  return attributes.Get(attribute::groups) == nullptr ? 1 : *attributes.Get(attribute::groups);
-}
 
 // The dim of windows that the placement shards, if windows are single elements there.
 std::optional<Placement> OfSingleElements(const Windows& windows, const Shape& weight, const Placement& own) {

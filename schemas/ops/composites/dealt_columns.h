@@ -35,7 +35,7 @@ GraphValue RowsOf(GraphBuilder& g, const GraphValue& x, int64_t start, int64_t s
 GraphValue WorkersFirst(GraphBuilder& g, const GraphValue& x);
 // The columns of one turn, from row `start` on, of a matrix that has whole turns.
 GraphValue OneTurn(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns, int64_t turn, int64_t start);
-// Those of all turns, with all rows.
+// The columns of each turn, with all rows.
 std::vector<GraphValue> DealtOut(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 // The panel of one worker, which all get: [..., rows, width].
 GraphValue PanelOf(GraphBuilder& g, const GraphValue& columns, const ColumnTurns& turns, int64_t worker);

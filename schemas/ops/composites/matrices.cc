@@ -84,14 +84,12 @@ V OnDiagonal(G& g, const V& x) {
 namespace {
 
 V Padded(G& g, const V& x, int64_t above, int64_t below, int64_t right) {
-  if (g.failed() || (above == 0 && below == 0 && right == 0)) return x;
-  Attributes pad;
+  if (g.failed()) return x;
   std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
   width[width.size() - 4] = above;
   width[width.size() - 3] = below;
   width[width.size() - 1] = right;
-  pad.Set(attribute::pad_width, std::move(width));
-  return g.Call(OpId::kPad, std::move(pad), {x}, {Scalar::Int(0)});
+  return g.Pad(x, std::move(width));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
 #include "schemas/ops/op_ids.h"
+#include "schemas/ops/window_attributes.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::composites {
@@ -129,7 +130,7 @@ void RmsNorm(G& g) {  // Zhang, Sennrich 2019
 // group_norm(x, weight, bias; groups): x is (batch, channels, ...).
 void GroupNorm(G& g) {
   const V x = Wide(g, g.operand(0));
-  const int64_t groups = g.attributes().Get(attribute::groups) == nullptr ? 1 : *g.attributes().Get(attribute::groups);
+  const int64_t groups = GroupsOf(g.attributes());
   if (x.rank() < 2 || groups < 1 || x.extent(1) % groups != 0) {
     return g.Refuse(StrCat("groups is ", groups, " of ", x.extent(1), " channels"));
   }

@@ -25,6 +25,7 @@
 #include "schemas/ops/composites/rows.h"
 #include "schemas/ops/graph_builder.h"
 #include "schemas/ops/op_ids.h"
+#include "schemas/ops/window_attributes.h"
 #include "schemas/ops/window_op.h"
 #include "schemas/types/layout.h"
 
@@ -79,13 +80,10 @@ std::optional<Blocks> BlocksOf(const Call& call, const TensorSpec& x, int64_t di
 }
 
 V Padded(G& g, const V& x, int64_t dim, int64_t before, int64_t after, const Scalar& value) {
-  if (before == 0 && after == 0) return x;
   std::vector<int64_t> width(2 * static_cast<size_t>(x.rank()), 0);
   width[2 * static_cast<size_t>(dim)] = before;
   width[2 * static_cast<size_t>(dim) + 1] = after;
-  Attributes attributes;
-  attributes.Set(attribute::pad_width, std::move(width));
-  return g.Call(OpId::kPad, std::move(attributes), {x}, {value});
+  return g.Pad(x, std::move(width), value);
 }
 
 // x with `dim` as two: blocks, and what the windows of a block see.
@@ -176,11 +174,7 @@ bool IsWellFormed(const Windows& windows, size_t kernel_dims) {
 
 Call CallOf(G& g, OpId primitive) {
   const Attributes& a = g.attributes();
-  return {primitive,
-          {a.Get(attribute::stride), a.Get(attribute::padding), a.Get(attribute::dilation)},
-          a.Get(attribute::kernel_size),
-          Scalar::Int(0),
-          a};
+  return {primitive, WindowsOf(a), a.Get(attribute::kernel_size), Scalar::Int(0), a};
 }
 
 void Conv(G& g) {
@@ -219,35 +213,15 @@ void AvgPool(G& g) { Pool(g, OpId::kAvgPoolWindows, Scalar::Int(0)); }
 
 constexpr size_t kFirst = 2;  // dim of windows, behind batch and channels
 
-ConvGradientOp OpOf(const G& g, ConvOperand of) {
-  const Attributes& a = g.attributes();
-  const int64_t* groups = a.Get(attribute::groups);
-  return {of,
-          {a.Get(attribute::stride), a.Get(attribute::padding), a.Get(attribute::dilation)},
-          groups == nullptr ? 1 : *groups};
-}
-
-bool IsSharded(const V& x, int64_t dim) {
-  return std::any_of(x.spec().placements.begin(), x.spec().placements.end(),
-                     [dim](const Placement& placement) { return placement.is_shard() && placement.dim() == dim; });
-}
-
 // Whether windows go over a dim of which some tensor has shards. The call fits.
 bool GoesOverShards(const ConvGradientOp& op, const Shape& weight, const std::vector<V>& tensors) {
   for (size_t d = 0; d < op.windows.dims(); ++d) {
     if (IsOfSingleElements(op.windows, weight[kFirst + d], d)) continue;
     for (const V& tensor : tensors) {
-      if (IsSharded(tensor, static_cast<int64_t>(kFirst + d))) return true;
+      if (!ShardingMeshDims(tensor.spec(), static_cast<int>(kFirst + d)).empty()) return true;
     }
   }
   return false;
-}
-
-V Padded(G& g, const V& x, std::vector<int64_t> width) {
-  if (std::all_of(width.begin(), width.end(), [](int64_t n) { return n == 0; })) return x;
-  Attributes attributes;
-  attributes.Set(attribute::pad_width, std::move(width));
-  return g.Call(OpId::kPad, std::move(attributes), {x}, {Scalar::Int(0)});
 }
 
 V Convolved(G& g, const V& x, const V& weight, Windows windows, int64_t groups) {
@@ -274,7 +248,7 @@ V UpTo(G& g, V x, const Shape& extents) {
     if (x.extent(dim) > extents[d]) x = g.SliceDim(x, dim, 0, extents[d]);
     width[2 * (kFirst + d) + 1] = extents[d] - x.extent(dim);
   }
-  return Padded(g, x, std::move(width));
+  return g.Pad(x, std::move(width));
 }
 
 // The gradient with stride - 1 zeros behind each element: as a dim of as many as the stride, and the two as one.
@@ -286,12 +260,23 @@ V Apart(G& g, V gradient, const std::vector<int64_t>& stride) {
     shape.insert(shape.begin() + static_cast<ptrdiff_t>(dim) + 1, 1);
     std::vector<int64_t> width(2 * shape.size(), 0);
     width[2 * (dim + 1) + 1] = stride[d] - 1;
-    const V spread = Padded(g, g.Reshape(gradient, shape), std::move(width));
+    const V spread = g.Pad(g.Reshape(gradient, shape), std::move(width));
     shape.erase(shape.begin() + static_cast<ptrdiff_t>(dim) + 1);
     shape[dim] *= stride[d];
     gradient = g.Reshape(spread, std::move(shape));
   }
   return gradient;
+}
+
+// The first dims, as `split` has them, in another order and as `merged`; the dims of windows stay behind them.
+V Regrouped(G& g, const V& x, Shape split, Dims order, Shape merged) {
+  const Shape& shape = x.spec().shape;
+  for (size_t d = kFirst; d < shape.size(); ++d) {
+    order.push_back(static_cast<int64_t>(split.size()));
+    split.push_back(shape[d]);
+    merged.push_back(shape[d]);
+  }
+  return g.Reshape(g.Permute(g.Reshape(x, std::move(split)), std::move(order)), std::move(merged));
 }
 
 // The weight [O, C / groups, ...] as the one [C, O / groups, ...] that goes the other way, its windows reversed.
@@ -301,14 +286,8 @@ V Turned(G& g, const V& weight, int64_t groups) {
     turned = g.SliceDim(turned, d, weight.extent(d) - 1, weight.extent(d), -1);
   }
   if (groups == 1) return Swapped(g, turned);
-  const Shape window(turned.spec().shape.begin() + kFirst, turned.spec().shape.end());
   const int64_t outputs = weight.extent(0) / groups, channels = weight.extent(1);
-  Shape apart = {groups, outputs, channels}, merged = {groups * channels, outputs};
-  apart.insert(apart.end(), window.begin(), window.end());
-  merged.insert(merged.end(), window.begin(), window.end());
-  Dims dims = {0, 2, 1};
-  for (size_t d = 0; d < window.size(); ++d) dims.push_back(static_cast<int64_t>(d) + 3);
-  return g.Reshape(g.Permute(g.Reshape(turned, std::move(apart)), std::move(dims)), std::move(merged));
+  return Regrouped(g, turned, {groups, outputs, channels}, {0, 2, 1}, {groups * channels, outputs});
 }
 
 // Elements that windows reached outside of x are left out at the end.
@@ -334,19 +313,11 @@ V ComposedOfX(G& g, const ConvGradientOp& op, const V& gradient, const V& weight
 
 // The batch is what is summed over: of groups group by group.
 V ComposedOfWeight(G& g, const ConvGradientOp& op, const V& gradient, const V& x, const Shape& weight) {
-  V image = x;
-  if (op.groups == 1) {
-    image = Swapped(g, x);
-  } else {  // [N, C, ...] as [C / groups, groups N, ...]
-    const Shape sizes(x.spec().shape.begin() + kFirst, x.spec().shape.end());
-    const int64_t batch = x.extent(0), channels = x.extent(1) / op.groups;
-    Shape apart = {batch, op.groups, channels}, merged = {channels, op.groups * batch};
-    apart.insert(apart.end(), sizes.begin(), sizes.end());
-    merged.insert(merged.end(), sizes.begin(), sizes.end());
-    Dims dims = {2, 1, 0};
-    for (size_t d = 0; d < sizes.size(); ++d) dims.push_back(static_cast<int64_t>(d) + 3);
-    image = g.Reshape(g.Permute(g.Reshape(x, std::move(apart)), std::move(dims)), std::move(merged));
-  }
+  const int64_t batch = x.extent(0), channels = x.extent(1) / op.groups;
+  // [N, C, ...] as [C / groups, groups N, ...]
+  const V image = op.groups == 1
+                      ? Swapped(g, x)
+                      : Regrouped(g, x, {batch, op.groups, channels}, {2, 1, 0}, {channels, op.groups * batch});
   const Windows windows = {op.windows.dilation, op.windows.padding, op.windows.stride};
   const V out = Convolved(g, image, Swapped(g, gradient), windows, op.groups);
   return Swapped(g, UpTo(g, out, Shape(weight.begin() + kFirst, weight.end())));
@@ -354,7 +325,7 @@ V ComposedOfWeight(G& g, const ConvGradientOp& op, const V& gradient, const V& x
 
 void ConvBackward(G& g, ConvOperand of) {
   const V &gradient = g.operand(0), &other = g.operand(1);
-  const ConvGradientOp op = OpOf(g, of);
+  const ConvGradientOp op{of, WindowsOf(g.attributes()), GroupsOf(g.attributes())};
   const Shape* given = g.attributes().Get(attribute::shape);
   const Shape shape = given == nullptr ? Shape() : *given;  // the primitive refuses none
   const bool is_of_x = of == ConvOperand::kX;
