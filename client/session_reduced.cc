@@ -1,7 +1,7 @@
 // The results to which ops reduce a pending value, remembered with it.
 //
-// Law: of torch's tensors (OnCancel::kSpreads) a pending value goes where all who come next can use it: to the shards
-// of an operand of its shape that stands beside it, else to every worker. Of others it goes where the catalog says that
+// Law: a pending value of torch's tensors (OnCancel::kSpreads) goes where all who come next can use it: to the shards
+// of an operand of its shape that stands beside it, else to every worker. An array's goes where the catalog says that
 // this op wants it, so that a program of arrays moves the fewest bytes for each op by itself.
 //
 //   y = x @ w   f32[8,8] @ mesh(2) [P(sum)], torch's;   gelu(y), y * y, layer_norm(y): y is reduced once, to [R]

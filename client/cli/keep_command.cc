@@ -86,11 +86,19 @@ int Await(pid_t child, const sigset_t& signals, bool* is_ending) {
   }
 }
 
-int KeepOne(const std::vector<std::string>& command) {
+// They come by sigwait alone from here on.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, number);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+int CodeOf(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+int KeepOne(const std::vector<std::string>& command) {
+  const sigset_t signals = BlockSignals();
   sigset_t ends = signals;
   sigdelset(&ends, SIGCHLD);
   bool is_ending = false;
@@ -99,7 +107,7 @@ int KeepOne(const std::vector<std::string>& command) {
     const pid_t child = Start(command);
     if (child < 0) return Failed(absl::ResourceExhaustedError(StrCat("keep: fork: ", strerror(errno))));
     const int status = Await(child, signals, &is_ending);
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const int code = CodeOf(status);
     if (is_ending) return WIFEXITED(status) ? code : 0;
     if (code == kDone || code == kWrongUsage || code == kRefused) return code;
     if (Clock::now() - started > kRestartForgiven) restarts = 0;
@@ -120,10 +128,7 @@ int KeepOne(const std::vector<std::string>& command) {
 // Each copy has a process that keeps it, so that one which is started again holds up no other. The largest status of
 // those that have ended, when all have.
 int KeepAll(const KeepOptions& options) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, number);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const sigset_t signals = BlockSignals();
   std::vector<pid_t> keepers;
   const pid_t parent = getpid();
   for (int i = 0; i < options.copies; ++i) {
@@ -151,7 +156,7 @@ int KeepAll(const KeepOptions& options) {
     std::erase_if(keepers, [&worst](pid_t keeper) {
       int status = 0;
       if (waitpid(keeper, &status, WNOHANG) != keeper) return false;
-      worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+      worst = std::max(worst, CodeOf(status));
       return true;
     });
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a row program (row_program.h) is given, as host and device see it.
+// The parameters of a row program (row_program.h), as host and device see them.
 
 #include "kernels/cuda/parameters.h"
 

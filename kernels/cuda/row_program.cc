@@ -225,11 +225,7 @@ bool IsLong(const ExpressionNode& node) {
 }
 bool HasLongNodes(const RowProgram& program) {
   return std::any_of(program.steps.begin(), program.steps.end(), [](const RowStep& step) {
-    const auto* map = std::get_if<MapOp>(step.call->op);
-    const Expression* expression = map == nullptr ? nullptr : &map->expression;
-    if (const auto* reduction = std::get_if<ReduceLocalOp>(step.call->op); reduction != nullptr) {
-      expression = reduction->map.has_value() ? &*reduction->map : nullptr;
-    }
+    const Expression* const expression = step.map();
     return expression != nullptr && std::any_of(expression->nodes.begin(), expression->nodes.end(), IsLong);
   });
 }
@@ -301,7 +297,7 @@ class Builder {
     return cut.has_value();
   }
 
-  // Of how many calls the program is; 0 where these are none.
+  // The number of calls that the program is made of; 0 where these are none.
   size_t size() const { return program_.count == 0 ? 0 : program_.steps.size(); }
   // Leaves out what nobody else reads.
   RowProgram Finish() && {
@@ -444,6 +440,14 @@ class Builder {
 };
 
 }  // namespace
+
+const ReduceLocalOp* RowStep::reduction() const { return std::get_if<ReduceLocalOp>(call->op); }
+
+const Expression* RowStep::map() const {
+  if (const auto* map = std::get_if<MapOp>(call->op)) return &map->expression;
+  const ReduceLocalOp& reduced = *reduction();
+  return reduced.map.has_value() ? &*reduced.map : nullptr;
+}
 
 std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls) {
   std::vector<Walk> walks;

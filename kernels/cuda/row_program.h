@@ -32,7 +32,7 @@ namespace tessera::cuda {
 
 // Rows of fewer elements would leave most threads without any. docs/limits.md: min_row_program_elements
 inline constexpr int64_t kMinRowElements = 64;
-// Of a row's elements of any operand; they are registers. docs/limits.md: max_row_program_bytes
+// The bytes of a row's elements, of any operand; they are registers. docs/limits.md: max_row_program_bytes
 inline constexpr int64_t kMaxRowBytes = int64_t{1} << 16;
 
 // Where a row's elements, or its one value, lie. Strides are in elements.
@@ -43,7 +43,7 @@ struct RowPlaces {
   bool is_wide = false;  // a row's elements
 };
 
-// What a program computes with: an operand that it reads, zeros, or a call's output.
+// A value that a program computes with: an operand that it reads, zeros, or a call's output.
 struct RowValue {
   DType dtype = DType::kF32;
   bool is_wide = false;
@@ -70,6 +70,8 @@ struct RowStep {
   size_t output = 0;
   std::vector<RowIndex> indexes = {};
   size_t segment = 0;
+  const ReduceLocalOp* reduction() const;  // null: a map
+  const Expression* map() const;           // null: a reduction of an input as it is
 };
 
 // How threads have elements.

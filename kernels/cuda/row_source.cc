@@ -17,13 +17,6 @@ constexpr std::string_view kIncludes = "#include \"kernels/cuda/rows.cuh\"\n#inc
 
 std::string TypeOf(DType dtype) { return std::string(StoredType(dtype)); }
 
-const Expression* MapOf(const RowStep& step) {
-  if (const auto* map = std::get_if<MapOp>(step.call->op)) return &map->expression;
-  const auto& reduction = std::get<ReduceLocalOp>(*step.call->op);
-  return reduction.map.has_value() ? &*reduction.map : nullptr;
-}
-const ReduceLocalOp* ReductionOf(const RowStep& step) { return std::get_if<ReduceLocalOp>(step.call->op); }
-
 // Whether each vector of the operand lies at an address that its bytes divide, or 16.
 bool LiesInVectors(const RowPlaces& places, const RowCut& cut) {
   const int64_t bytes = std::min<int64_t>(16, cut.count * places.element_bytes);
@@ -43,7 +36,7 @@ class RowWriter {
       }
     }
     for (const RowStep& step : program_.steps) {
-      const Expression* map = MapOf(step);
+      const Expression* map = step.map();
       first_arguments_.push_back(arguments_.size());
       first_starts_.push_back(starts_.size());
       if (map == nullptr) continue;
@@ -86,8 +79,8 @@ class RowWriter {
     const RowCut& cut = program_.cut;
     put(program_.is_flat, cut.count, cut.is_whole, cut.by_block, cut.max_threads, program_.steps.size());
     for (const RowStep& step : program_.steps) {
-      const ReduceLocalOp* reduction = ReductionOf(step);
-      const Expression* map = MapOf(step);
+      const ReduceLocalOp* reduction = step.reduction();
+      const Expression* map = step.map();
       put(reduction == nullptr ? -1 : static_cast<int64_t>(reduction->op), step.call->output_dtype, step.walks_row,
           step.segment, step.output, step.inputs.size(), step.indexes.size(), map == nullptr ? 0 : map->nodes.size());
       for (const size_t input : step.inputs) put(input);
@@ -129,7 +122,7 @@ class RowWriter {
   // A step's expression of one element; none of a reduction of what is there.
   std::string FunctionText(size_t s) const {
     const RowStep& step = program_.steps[s];
-    const Expression* map = MapOf(step);
+    const Expression* map = step.map();
     if (map == nullptr) return "";
     std::string text = absl::StrCat("__device__ inline ", TypeOf(map->dtype()), " Step", s, "(const Parameters& p");
     for (size_t i = 0; i < step.inputs.size(); ++i) {
@@ -154,7 +147,7 @@ class RowWriter {
 
   std::string CallText(size_t s) const {
     const RowStep& step = program_.steps[s];
-    if (MapOf(step) == nullptr) return ElementText(step.inputs[0]);
+    if (step.map() == nullptr) return ElementText(step.inputs[0]);
     std::string text = absl::StrCat("Step", s, "(p");
     for (const size_t input : step.inputs) absl::StrAppend(&text, ", ", ElementText(input));
     for (size_t x = 0; x < step.indexes.size(); ++x) {
@@ -165,7 +158,7 @@ class RowWriter {
     return absl::StrCat(text, ")");
   }
 
-  // What a row has one of is read before anything is written: another thread may write it.
+  // A value of which a row has one is read before anything is written: another thread may write it.
   std::string OnesText() const {
     std::string text;
     bool is_written = false;
@@ -198,7 +191,7 @@ class RowWriter {
       }
     }
     for (const size_t s : steps) {
-      const ReduceLocalOp* reduction = ReductionOf(program_.steps[s]);
+      const ReduceLocalOp* reduction = program_.steps[s].reduction();
       if (reduction != nullptr) absl::StrAppend(&text, "    ", KernelTypeOf(s), " l", s, "[kCount] = {};\n");
     }
     absl::StrAppend(&text, "#pragma unroll\n    for (int r = 0; r < Place::kRows; ++r) {\n");
@@ -206,7 +199,7 @@ class RowWriter {
     for (const size_t s : steps) absl::StrAppend(&text, StepText(s, is_there));
     absl::StrAppend(&text, "    }\n");
     for (const size_t s : steps) {
-      if (ReductionOf(program_.steps[s]) != nullptr) absl::StrAppend(&text, FoldText(s));
+      if (program_.steps[s].reduction() != nullptr) absl::StrAppend(&text, FoldText(s));
     }
     return text;
   }
@@ -226,7 +219,7 @@ class RowWriter {
   DType ReducedDType(size_t s) const { return AccumulatedIn(program_.steps[s].call->output_dtype); }
   std::string KernelTypeOf(size_t s) const { return TypeOf(ReducedIn(ReducedDType(s))); }
   std::string OpText(size_t s) const {
-    return absl::StrCat("<", static_cast<int>(ReducedBy(ReductionOf(program_.steps[s])->op, ReducedDType(s))), ">(");
+    return absl::StrCat("<", static_cast<int>(ReducedBy(program_.steps[s].reduction()->op, ReducedDType(s))), ">(");
   }
 
   // In the loop over r.
@@ -242,7 +235,7 @@ class RowWriter {
                       ");\n");
     }
     const std::string loop = "#pragma unroll\n      for (int i = 0; i < kCount; ++i) ";
-    if (ReductionOf(step) != nullptr) {
+    if (step.reduction() != nullptr) {
       return absl::StrCat(text, loop, "at.Take", OpText(s), "r, i, Convert<", KernelTypeOf(s), ">(Convert<",
                           TypeOf(ReducedDType(s)), ">(", CallText(s), ")), l", s, "[i]);\n");
     }

@@ -3,7 +3,7 @@
 // The threads of a row program, and the elements that each of them has. A row's reductions are the fixed tree
 // (tree.cuh) with every bit of it as there.
 //
-// Of a row, 16 / kCount threads have a block of 128: a thread has kCount lanes side by side, in each of the block's 8
+// 16 / kCount threads have a block of 128 of a row: a thread has kCount lanes side by side, in each of the block's 8
 // rows of 16. So element (r, i) of a thread is always the same, whichever operand it is of, and stays in a register.
 //
 //   for (RowPlace<4, true, false> at(p.numbers); at.IsInside(p.numbers); at.Next()) {
@@ -30,7 +30,7 @@ __device__ inline u64* WarpNodes(int half) {
   return nodes[half];
 }
 
-// What operands and elements are to both kinds of places. A place has row(), At(r), the number in the row of its first
+// The access to operands and elements that both kinds of places have. A place has row(), At(r), the number in the row of its first
 // element of r, and Has(r, i).
 template <typename Place, int kCount, bool kIsWhole>
 struct RowOperands {
@@ -63,7 +63,7 @@ struct RowOperands {
       }
     }
   }
-  // What a row has one of.
+  // A value of which a row has one.
   template <typename T>
   __device__ inline T LoadOne(const RowOperand& operand) const {
     return static_cast<const T*>(operand.data)[static_cast<const Place&>(*this).row() * operand.row];

@@ -15,7 +15,7 @@ namespace tessera {
 
 enum class BookTable : uint8_t { kAudit = 0, kUsage = 1 };
 
-// Where a page ended. Of the audit the last row's time and number, of usage the number of rows before.
+// Where a page ended: the last row's time and number (audit), or the number of rows before (usage).
 struct BookCursor {
   int64_t time_ms = 0;
   int64_t row = -1;

@@ -3,30 +3,28 @@
 // The ways in which workers reach each other, by the names that --transport takes. The worker, `tessera up`,
 // LocalCluster and the demo read this table; server/worker/make_messages.cc makes the messages of a row.
 //
-//   FindTransport("shm+tls")->messages == BetweenHosts::kTls
+//   FindTransport("shm+tls")->messages == MessageNetwork::kTls
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+#include "schemas/types/message_network.h"
 
-// The carrier of messages between hosts. Within a host they go by unix sockets.
-enum class BetweenHosts : uint8_t { kNone, kUcx, kTls };
+namespace tessera {
 
 struct Transport {
   std::string_view name;
-  bool maps_peers = false;  // workers of one host map each other's memory
-  BetweenHosts messages = BetweenHosts::kNone;
-  bool has_nccl = false;  // it carries the bytes between GPUs
+  bool maps_peers = false;                          // workers of one host map each other's memory
+  MessageNetwork messages = MessageNetwork::kNone;  // between hosts; kUcx only where the network is trusted
+  bool has_nccl = false;                            // it carries the bytes between GPUs
 };
 
 inline constexpr Transport kTransports[] = {
-    {"shm", true, BetweenHosts::kNone},           {"ucx", false, BetweenHosts::kUcx},
-    {"shm+ucx", true, BetweenHosts::kUcx},        {"tls", false, BetweenHosts::kTls},
-    {"shm+tls", true, BetweenHosts::kTls},        {"nccl", false, BetweenHosts::kUcx, true},
-    {"shm+nccl", true, BetweenHosts::kUcx, true},
+    {"shm", true, MessageNetwork::kNone},           {"ucx", false, MessageNetwork::kUcx},
+    {"shm+ucx", true, MessageNetwork::kUcx},        {"tls", false, MessageNetwork::kTls},
+    {"shm+tls", true, MessageNetwork::kTls},        {"nccl", false, MessageNetwork::kUcx, true},
+    {"shm+nccl", true, MessageNetwork::kUcx, true},
 };
 
 // Null for a name that no transport has.
@@ -40,9 +38,9 @@ constexpr const Transport* FindTransport(std::string_view name) {
 // Its workers send to other hosts in the clear whenever they send at all: they must be told that the network is
 // trusted.
 constexpr bool NeedsTrust(const Transport& transport) {
-  return transport.maps_peers && transport.messages == BetweenHosts::kUcx;
+  return transport.maps_peers && transport.messages == MessageNetwork::kUcx;
 }
-constexpr bool NeedsCertificates(const Transport& transport) { return transport.messages == BetweenHosts::kTls; }
+constexpr bool NeedsCertificates(const Transport& transport) { return transport.messages == MessageNetwork::kTls; }
 constexpr bool NeedsGpu(const Transport& transport) { return transport.has_nccl; }
 // Workers of one host have it by its name alone.
 constexpr bool NeedsNothing(const Transport& transport) {

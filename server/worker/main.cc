@@ -155,10 +155,9 @@ struct Parts {
 };
 
 MessageNetwork MessagesOf(const WorkerOptions& options) {
-  const BetweenHosts messages = TransportOf(options).messages;
-  if (messages == BetweenHosts::kNone) return MessageNetwork::kNone;
-  if (messages == BetweenHosts::kTls) return MessageNetwork::kTls;
-  return options.trusted_network == TrustedNetwork::kNone ? MessageNetwork::kOwnHost : MessageNetwork::kUcx;
+  const MessageNetwork messages = TransportOf(options).messages;
+  const bool is_trusted = options.trusted_network != TrustedNetwork::kNone;
+  return messages == MessageNetwork::kUcx && !is_trusted ? MessageNetwork::kOwnHost : messages;
 }
 
 // A worker that has lost its coordinator and asks the next one to go on.

@@ -34,7 +34,7 @@ absl::StatusOr<WorkerMessages> MakeMessages(const WorkerOptions& options, const 
   if (!UsesTls(options) && !options.message_listen.empty()) {
     return absl::InvalidArgumentError("--message-listen is for messages over TLS: --transport tls or shm+tls");
   }
-  if (TransportOf(options).messages == BetweenHosts::kNone) {
+  if (TransportOf(options).messages == MessageNetwork::kNone) {
     if (!is_trusted) return WorkerMessages{};
     return absl::InvalidArgumentError("--trusted-network is for messages to other hosts: --transport ucx or shm+ucx");
   }

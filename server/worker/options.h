@@ -77,6 +77,6 @@ inline const Transport& TransportOf(const WorkerOptions& options) {
   return *found;
 }
 inline bool UsesNccl(const WorkerOptions& options) { return TransportOf(options).has_nccl; }
-inline bool UsesTls(const WorkerOptions& options) { return TransportOf(options).messages == BetweenHosts::kTls; }
+inline bool UsesTls(const WorkerOptions& options) { return NeedsCertificates(TransportOf(options)); }
 
 }  // namespace tessera

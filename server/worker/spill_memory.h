@@ -60,7 +60,7 @@ class SpillMemory {
   int64_t used_bytes() const;
 
  private:
-  // What the kept pieces come back to; it outlives this where a copy does.
+  // The memory to which kept pieces come back; it outlives this where a copy does.
   struct Pool {
     mutable std::mutex mutex;
     std::vector<std::shared_ptr<std::byte>> slabs;

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What is behind the scheme's name, whose case doesn't matter (RFC 9110).
+// The text behind the scheme's name, whose case doesn't matter (RFC 9110).
 std::string_view BehindScheme(std::string_view header, std::string_view scheme) {
   const std::string_view name = header.substr(0, scheme.size());
   if (!absl::EqualsIgnoreCase(AbslView(name), AbslView(scheme)) || header.size() <= scheme.size()) return {};

@@ -40,7 +40,7 @@ struct HttpOptions {
   TlsFiles tls;         // for the second one
 };
 
-// What the coordinator's loop knows.
+// The part of an answer that the coordinator's loop knows.
 struct HttpSnapshot {
   MetricsSnapshot metrics;
   std::shared_ptr<const TokenTable> readers;  // tokens of viewers and admins; null: there are none

@@ -98,7 +98,7 @@ class Hub final : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<std::shared_ptr<BookReader::Asked>> AskBook(const BookQuery& query);
   // The book's reader ends: false where its disk answers nothing for so long.
   bool FinishReading(std::chrono::milliseconds limit) { return reader_ == nullptr || reader_->Finish(limit); }
-  // What becomes this process's next program. It lives while connections do.
+  // The one that turns this process into its next program. It lives while connections do.
   void UpgradeBy(Upgrade& upgrade) { upgrade_ = &upgrade; }
   // Begins one, or says how far it is.
   enum class UpgradeStep : uint8_t { kBegin, kLook };

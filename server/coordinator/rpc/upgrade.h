@@ -31,7 +31,7 @@ class Upgrade {
   kj::Promise<void> WhenToBegin();
   // As the signal does, where none is under way. FailedPrecondition without a folder.
   absl::Status Begin();
-  // Of the last one that was asked for: its phase, and why it was refused.
+  // The phase of the last one that was asked for, and why it was refused.
   const UpgradeState& state() const { return state_; }
   // The last thing that the process does. Returns only where the program can't be run.
   absl::Status Become(const std::string& tokens) const;

@@ -423,13 +423,14 @@ absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const Devi
 }
 
 std::vector<const KernelWork*> CudaDevice::Loop::RunOf(Stream& stream, const KernelWork& first) {
-  std::vector<const KernelWork*> run = {&first};
   const auto is_own = [](const KernelWork& kernel) { return kernel.received.empty(); };
+  if (!is_own(first) || !MayJoin(first.call, first.call)) return {};  // joins none
+  std::vector<const KernelWork*> run = {&first};
   const int64_t until_ns = MonotonicNs() + kJoinWaitNs;
-  while (is_own(first) && run.size() < kMaxJoinedKernels) {
+  while (run.size() < kMaxJoinedKernels) {
     if (run.size() > stream.queue.size()) {
       // An instance is handed over item by item, and a part of its kernels would be another program.
-      if (!MayJoin(first.call, first.call) || (!Take() && (!is_held_ || MonotonicNs() > until_ns))) break;
+      if (!Take() && (!is_held_ || MonotonicNs() > until_ns)) break;
       continue;
     }
     const auto* work = std::get_if<DeviceWork>(&stream.queue[run.size() - 1].item);

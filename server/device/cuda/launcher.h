@@ -123,7 +123,7 @@ class Launcher {
   // Whether the launch calls nothing but cuLaunchKernel.
   bool IsLoaded(const Launch& launch);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
-  // Of a program alone.
+  // The same for a program that may fail to load without anybody being told.
   absl::StatusOr<CUkernel> LoadedProgram(const MapProgram& program);
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);

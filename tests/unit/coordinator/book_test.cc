@@ -1,4 +1,4 @@
-// What admins read of the audit: in pages, from a thread of its own.
+// The audit as admins read it: in pages, from a thread of its own.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Who may read metrics from other hosts.
+// The readers of metrics from other hosts.
 
 #include "server/coordinator/rpc/http_access.h"
 

@@ -57,7 +57,7 @@ struct Calls {
     for (const KernelCall& call : calls) list.push_back(&call);
     return MakeRowProgram(list);
   }
-  // Of how many calls the program is that begins with the first one.
+  // The number of calls of the program that begins with the first one.
   size_t Count() const {
     const std::optional<RowProgram> program = Make();
     return program.has_value() ? program->steps.size() : 1;
