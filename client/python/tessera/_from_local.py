@@ -8,7 +8,7 @@ import numpy as np
 
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import InvalidArgumentError
-from ._placements import counted, replicated
+from ._placements import counted
 from ._progress import bar_of
 from ._session import mesh_for
 
@@ -60,7 +60,7 @@ def from_local(session, locals, device_mesh, placements, shape):
     mesh = mesh_for(device_mesh, op, session)
     session = session or mesh._session
     raw_shape = mesh._raw.shape
-    placements = replicated(len(raw_shape)) if placements is None else mesh._placements(placements, op)
+    placements = mesh._placed(placements, op)
     objects = _by_position(locals, raw_shape if mesh._dims is None else mesh.shape, op)
     if mesh._dims is not None and len(objects) != mesh._raw.size:
         # A view: the other dims replicate.

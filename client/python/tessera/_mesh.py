@@ -217,6 +217,10 @@ class DeviceMesh:
 
     # ---- for tensors --------------------------------------------------------------------------
 
+    def _placed(self, placements, op: str) -> list[Placement]:
+        """The same where placements may be left out, which is Replicate on each dim."""
+        return replicated(len(self._raw.shape)) if placements is None else self._placements(placements, op)
+
     def _placements(self, placements, op: str) -> list[Placement]:
         """Placements of this mesh in the terms of the mesh that tensors live on."""
         if isinstance(placements, Placement) and self.ndim != 1:

@@ -12,8 +12,8 @@ _REDUCE_OPS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 
 
 class Placement:
-    """Shard(dim), Replicate() or Partial(reduce_op). A value: it never changes, and has equality, a hash, and a text form. Those of
-    torch's DTensor are equal to these, though their hashes are their own."""
+    """Shard(dim), Replicate() or Partial(reduce_op). A value: it never changes, and has equality, a hash, and a text form.
+    Placements of torch's DTensor are equal to these, though their hashes are their own."""
 
     __slots__ = ()
 
@@ -187,9 +187,21 @@ def counted(placements, ndim: int) -> list[Placement]:
     return [one.on_dim(one.dim + ndim) if one.is_shard() and one.dim < 0 else one for one in placements]
 
 
+def is_within(placement: Placement, ndim: int) -> bool:
+    """Whether a tensor of ndim dims has the dim that the placement cuts, if it cuts one."""
+    return not placement.is_shard() or -ndim <= placement.dim < ndim
+
+
 def fitting(placements, ndim: int) -> list[Placement]:
     """With Replicate in place of shards of dims that a tensor of ndim dims doesn't have."""
-    return [REPLICATE if one.is_shard() and not -ndim <= one.dim < ndim else one for one in placements]
+    return [one if is_within(one, ndim) else REPLICATE for one in placements]
+
+
+def has_sizes_for(placement: Placement, workers: int, shape) -> bool:
+    """Whether the sizes of its pieces, if it says any, are those of this shape on a mesh dim of so many workers."""
+    if not placement.is_shard() or placement.sizes is None:
+        return True
+    return len(placement.sizes) == workers and sum(placement.sizes) == shape[placement.dim]
 
 
 def of_older(placements) -> list[Placement]:

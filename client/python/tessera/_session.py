@@ -18,7 +18,6 @@ from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from ._former import find, forget, remember
 from ._mesh import DeviceMesh
-from ._placements import replicated
 from ._progress import bar_of
 
 _CLIENT = "python %d.%d.%d" % sys.version_info[:3] + f" tessera {_tessera.version}"
@@ -397,7 +396,7 @@ def distribute(session, tensor, device_mesh, placements, src_data_rank=0):
         return tensor.redistribute(device_mesh, placements)
     mesh = mesh_for(device_mesh, op, session)
     session = session or mesh._session
-    placements = replicated(len(mesh._raw.shape)) if placements is None else mesh._placements(placements, op)
+    placements = mesh._placed(placements, op)
     return distribute_array(session, array_of(tensor, op), mesh._raw, placements)
 
 

@@ -20,7 +20,7 @@ from ._mesh import DeviceMesh, integers
 from ._names import suggestion
 from ._numpy_calls import MAX_IMPLICIT_ARRAY
 from ._downloads import check_out, full_to, local_to
-from ._placements import Placement, checked, kept, listed, of_older, replicated
+from ._placements import Placement, checked, has_sizes_for, kept, listed, of_older, replicated
 from ._progress import bar_of
 from ._session import check_cluster, distribute, seconds, session_of
 from ._ufunc import ArrayUfunc
@@ -565,9 +565,7 @@ def _unpickled(values, placements):
     from ._session import distribute_array
     mesh = _context.current_session().default_mesh
     placements = of_older(placements)
-    fits = len(placements) == mesh.ndim and all(
-        not one.is_shard() or one.sizes is None or len(one.sizes) == extent and sum(one.sizes) == values.shape[one.dim]
-        for one, extent in zip(placements, mesh.shape))
+    fits = len(placements) == mesh.ndim and all(has_sizes_for(one, extent, values.shape) for one, extent in zip(placements, mesh.shape))
     return distribute_array(mesh._session, values, mesh._raw, placements if fits else replicated(mesh.ndim))
 
 

@@ -23,7 +23,6 @@ from . import _mesh
 from ._dtypes import code_of
 from ._errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from ._from_local import from_local
-from ._placements import replicated
 from ._programs import program
 from ._session import connect, parse_bytes, seconds
 
@@ -298,10 +297,10 @@ def from_ray(refs, device_mesh=None, placements=None):
                                        "dtype, and the same extents but for dim 0")
     from ._session import mesh_for
     mesh = mesh_for(device_mesh, op)
-    encoded = replicated(len(mesh._raw.shape)) if placements is None else mesh._placements(placements, op)
+    on_workers = mesh._placed(placements, op)
     ends = np.cumsum([len(block) for block in blocks])
     shape = (int(ends[-1]), *first.shape[1:])
-    boxes = iter(_tessera.boxes(code_of(first.dtype, op), shape, mesh._raw, encoded))
+    boxes = iter(_tessera.boxes(code_of(first.dtype, op), shape, mesh._raw, on_workers))
     return from_local(None, lambda position: _box_of(blocks, ends, next(boxes)), mesh, placements, shape)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .._errors import InvalidArgumentError
+from .._placements import is_within
 from ._device import DEVICE
 from ._moving import default_placement
 from ._tensor import Tensor
@@ -20,7 +21,7 @@ def _factory(name: str, what: str):
             out = base(*args, **options, dtype=dtype, device=DEVICE)
         mesh = out.device_mesh if device_mesh is None else device_mesh
         for one in [] if placements is None else mesh._placements(placements, name):    # default_placement makes it Replicate
-            if one.is_shard() and not -out.ndim <= one.dim < out.ndim:
+            if not is_within(one, out.ndim):
                 raise InvalidArgumentError(f"{name}: {one!r} of a tensor of {out.ndim} dims, {list(out.shape)}")
         return out.requires_grad_(requires_grad)
 

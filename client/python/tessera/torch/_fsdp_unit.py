@@ -19,7 +19,7 @@ from torch import nn
 
 from .._errors import InvalidArgumentError, UnimplementedError
 from .._mesh import DeviceMesh
-from .._placements import REPLICATE, Placement, Shard, checked, replicated
+from .._placements import REPLICATE, Placement, Shard, checked, is_within, replicated
 from . import _gradients
 from ._dtypes import code
 from ._moving import place
@@ -221,7 +221,7 @@ class Unit:
             raise UnimplementedError(f"fully_shard: shard_placement_fn gives {shown} a mesh of its own ({wanted!r}); call fully_shard on the "
                                      "module that has it, with mesh=")
         (placement,) = checked([wanted], "fully_shard: shard_placement_fn")
-        if not placement.is_shard() or not -parameter.ndim <= placement.dim < parameter.ndim:
+        if not placement.is_shard() or not is_within(placement, parameter.ndim):
             raise InvalidArgumentError(f"fully_shard: shard_placement_fn gives {wanted!r} for {shown}; it gives None, or a Shard of one of its dims")
         return placement.on_dim(placement.dim % parameter.ndim)
 

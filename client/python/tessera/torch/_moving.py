@@ -40,7 +40,7 @@ class default_placement:  # noqa: N801 - it is used as a function
         mesh = device_mesh if device_mesh is not None else default_mesh()
         if not isinstance(mesh, DeviceMesh):
             raise InvalidArgumentError(f"default_placement: device_mesh is {mesh!r}, not a DeviceMesh")
-        placements = _placed("default_placement", mesh, placements)
+        placements = mesh._placed(placements, "default_placement")
         self._entry = (mesh, placements)
         _defaults.append(self._entry)
 
@@ -68,12 +68,6 @@ def default_place(shape) -> tuple:
             return mesh, fitting(placements, ndim)
     mesh = default_mesh()
     return mesh, replicated(len(mesh._raw.shape))
-
-
-def _placed(op: str, mesh: DeviceMesh, placements) -> list:
-    if placements is None:
-        return replicated(len(mesh._raw.shape))
-    return mesh._placements(placements, op)
 
 
 def create(op: str, shape, dtype: torch.dtype | None, scalars, default: torch.dtype | None = None) -> Tensor:
@@ -130,7 +124,7 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     mesh = default_mesh() if device_mesh is None else device_mesh
     if not isinstance(mesh, DeviceMesh):
         raise InvalidArgumentError(f"distribute_tensor: device_mesh is {mesh!r}, not a DeviceMesh")
-    placements = _placed("distribute_tensor", mesh, placements)
+    placements = mesh._placed(placements, "distribute_tensor")
     if isinstance(tensor, Tensor):
         source = handle_of(tensor)
         handle = _call(_MOVE, (source,), placements=placements) if source._mesh.same(mesh._raw) else _call(
@@ -234,9 +228,9 @@ def redistribute(x: Tensor, device_mesh=None, placements=None, *, async_op=False
     if not isinstance(mesh, DeviceMesh):
         raise InvalidArgumentError(f"redistribute: device_mesh is {mesh!r}, not a DeviceMesh")
     if placements is None and (forward_dtype is not None or device_mesh is None):
-        placements = list(handle._placements) if len(mesh._raw.shape) == handle._mesh_ndim else _placed("redistribute", mesh, None)
+        placements = list(handle._placements) if len(mesh._raw.shape) == handle._mesh_ndim else replicated(len(mesh._raw.shape))
     else:
-        placements = _placed("redistribute", mesh, placements)
+        placements = mesh._placed(placements, "redistribute")
     return _redistributed(x, mesh._raw, placements, forward_dtype, backward_dtype)
 
 

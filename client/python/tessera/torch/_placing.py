@@ -10,7 +10,6 @@ from .._tensor import OPS
 from ._cell import moved
 from ._dtypes import INT64
 
-_FULL = OPS["full"]
 SMALL_BYTES = 64 << 10      # docs/limits.md: small_gather
 
 
@@ -54,9 +53,7 @@ def is_small(handle) -> bool:
 
 def full_like(handle, shape, code: int, value, placements=None):
     """A tensor of one value on the handle's mesh; with its placements where the shape is its shape, else Replicate."""
-    if placements is None:
-        placements = kept(handle._placements) if tuple(shape) == handle.shape else replicated(handle._mesh_ndim)
-    return handle._session._create(_FULL, dtype=code, shape=list(shape), mesh=handle._mesh, placements=placements, scalars=[value])
+    return create_like("full", handle, shape, code, [value], placements)
 
 
 def create_like(op: str, handle, shape, code: int, scalars, placements=None):

@@ -15,7 +15,7 @@ import weakref
 
 import torch
 
-from .._placements import REPLICATE, Shard
+from .._placements import REPLICATE, Shard, has_sizes_for, is_within
 from ._device import DEVICE, NAME
 from ._moving import default_mesh, default_place, upload
 from ._table import row
@@ -71,10 +71,9 @@ def _place_of(location: str, shape) -> tuple:
     """The mesh and the placements of a loaded tensor: those that were saved, on a default mesh of as many dims; equal
     shards where its explicit sizes don't fit."""
     mesh, placements = default_mesh(), _placements_of(location)
-    if placements is None or len(placements) != len(mesh._raw.shape) or any(one.is_shard() and not -len(shape) <= one.dim < len(shape) for one in placements):
+    if placements is None or len(placements) != len(mesh._raw.shape) or not all(is_within(one, len(shape)) for one in placements):
         return default_place(shape)
-    return mesh, [Shard(one.dim) if one.is_shard() and one.sizes is not None and (len(one.sizes) != extent or sum(one.sizes) != shape[one.dim]) else one
-                  for one, extent in zip(placements, mesh._raw.shape)]
+    return mesh, [one if has_sizes_for(one, extent, shape) else Shard(one.dim) for one, extent in zip(placements, mesh._raw.shape)]
 
 
 def reduced(tensor: Tensor) -> tuple:
