@@ -1,5 +1,5 @@
 @0xd3a1f0c48e5b7261;
-# What admins ask a coordinator about itself: its audit and accounts, and that it goes on as its program's newest version.
+# The questions of admins to a coordinator: its audit and accounts, and that it goes on as its program's newest version.
 # A Session is one of these, too; PermissionDenied for who is no admin.
 
 using Cxx = import "/capnp/c++.capnp";
@@ -20,9 +20,9 @@ struct BookQuery {
   sinceMs @1 :Int64;
   # Since 1970.
   tenant @2 :Text;
-  # Of one tenant alone; empty: of all.
+  # The tenant whose rows are wanted; empty: all.
   verb @3 :Text;
-  # Of one kind of entry alone; empty: of all.
+  # The kind of entry that is wanted; empty: all.
   bySession @4 :Bool;
   # A row of usage for each session of a tenant.
   after @5 :Cursor;

@@ -17,14 +17,14 @@
 
 namespace tessera {
 
-// Of one page, and of the time that its rows may take.
+// The bounds of one page, and of the time that its rows may take.
 struct BookLimits {
   size_t rows;
   size_t text_bytes;
   std::chrono::milliseconds time;
 };
 
-// What the coordinator reads for a client. docs/limits.md: max_book_rows, max_book_bytes, book_time
+// The page that the coordinator reads for a client. docs/limits.md: max_book_rows, max_book_bytes, book_time
 inline constexpr BookLimits kBookPage = {500, size_t{256} << 10, std::chrono::seconds(30)};
 // For a person who waits at the file's own host.
 inline constexpr BookLimits kBookOfOwnHost = {10'000, size_t{16} << 20, std::chrono::hours(1)};
