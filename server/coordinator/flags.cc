@@ -199,7 +199,8 @@ std::optional<int> ReadFlags(int argc, char** argv, CoordinatorOptions& options,
   app.add_option("--listen-workers", options.listen_workers,
                  "address for workers of other hosts, who show certificates: tls://host:port")
       ->allow_extra_args(false);
-  app.add_option("--tls-cert", options.tls.certificate, "the server's certificate, a PEM file");
+  app.add_option("--tls-cert", options.tls.certificate,
+                 "the server's certificate, a PEM file; read again when it changes, and at SIGHUP");
   app.add_option("--tls-key", options.tls.key, "its key, a PEM file");
   app.add_option("--tls-ca", options.tls.ca, "who signs the workers' certificates, a PEM file");
   AddEnrolOptions(app, enrol);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
@@ -20,6 +21,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/descriptor.h"
+#include "schemas/codec/file_watcher.h"
 #include "schemas/codec/parent_watch.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/status_macros.h"
@@ -31,7 +33,6 @@
 #include "server/coordinator/rpc/hub.h"
 #include "server/coordinator/rpc/listeners.h"
 #include "server/coordinator/rpc/state_folder.h"
-#include "server/coordinator/rpc/tenants_watcher.h"
 #include "server/coordinator/rpc/upgrade.h"
 #include "server/process/log.h"
 #include "server/process/relaunch.h"
@@ -76,19 +77,55 @@ absl::StatusOr<std::unique_ptr<Core>> MakeCore(const CoordinatorOptions& options
   return std::make_unique<Core>(options.config, std::move(journal));
 }
 
-kj::Promise<void> ReadAtHangUp(kj::UnixEventPort& port, TenantsWatcher& watcher) {
-  return port.onSignal(SIGHUP).then([&port, &watcher](siginfo_t&&) {
-    watcher.ReadNow();
-    return ReadAtHangUp(port, watcher);
+// The files that are read again when they change, and at SIGHUP; null where there are none.
+struct Watchers {
+  std::unique_ptr<FileWatcher> tenants, certificates;
+  bool has_any() const { return tenants != nullptr || certificates != nullptr; }
+};
+
+Watchers MakeWatchers(const CoordinatorOptions& options) {
+  Watchers made;
+  if (!options.tenants_path.empty()) {
+    made.tenants = std::make_unique<FileWatcher>(std::vector<std::string>{options.tenants_path});
+  }
+  const TlsFiles& tls = options.tls;
+  if (!tls.certificate.empty()) {
+    made.certificates = std::make_unique<FileWatcher>(std::vector<std::string>{tls.certificate, tls.key, tls.ca});
+  }
+  return made;
+}
+
+kj::Promise<void> ReadAtHangUp(kj::UnixEventPort& port, const Watchers& watchers) {
+  return port.onSignal(SIGHUP).then([&port, &watchers](siginfo_t&&) {
+    for (const auto* watcher : {&watchers.tenants, &watchers.certificates}) {
+      if (*watcher != nullptr) (*watcher)->ReadNow();
+    }
+    return ReadAtHangUp(port, watchers);
   });
 }
 
+FileWatcher::News ReadTenantsAgain(const std::string& path, Hub& hub) {
+  absl::StatusOr<TenantsFile> file = ReadTenants(path);
+  if (file.ok()) {
+    return [file = *std::move(file), &hub]() mutable { hub.SetTenants(std::move(file)); };
+  }
+  spdlog::error("the tenants file is left as it was: {}", std::string(file.status().message()));
+  return nullptr;
+}
+
 // Never ends.
-kj::Promise<void> WatchTenants(const CoordinatorOptions& options, kj::AsyncIoContext& io, TenantsWatcher& watcher,
-                               Hub& hub) {
-  if (options.tenants_path.empty()) return kj::NEVER_DONE;
-  return watcher.Run(*io.lowLevelProvider, [&hub](TenantsFile file) { hub.SetTenants(std::move(file)); })
-      .exclusiveJoin(ReadAtHangUp(io.unixEventPort, watcher));
+kj::Promise<void> WatchFiles(const CoordinatorOptions& options, kj::AsyncIoContext& io, const Watchers& watchers,
+                             Listeners& listeners, Hub& hub) {
+  kj::Promise<void> all = kj::NEVER_DONE;
+  if (watchers.tenants != nullptr) {
+    const auto read = [&options, &hub]() { return ReadTenantsAgain(options.tenants_path, hub); };
+    all = all.exclusiveJoin(watchers.tenants->Run(*io.lowLevelProvider, read));
+  }
+  if (watchers.certificates != nullptr) {
+    const auto read = [&listeners]() { return listeners.ReadCertificates(); };
+    all = all.exclusiveJoin(watchers.certificates->Run(*io.lowLevelProvider, read));
+  }
+  return watchers.has_any() ? all.exclusiveJoin(ReadAtHangUp(io.unixEventPort, watchers)) : kj::mv(all);
 }
 
 absl::StatusOr<std::unique_ptr<Enroller>> MakeEnroller(const EnrolOptions& enrol, const CoordinatorOptions& options) {
@@ -156,7 +193,7 @@ absl::StatusOr<std::unique_ptr<HttpLoop>> StartHttp(const CoordinatorOptions& op
 
 // Why it has stopped.
 Cause Run(const CoordinatorOptions& options, const ServerManager& manager, Listeners& listeners, Hub& hub,
-          Enroller* enroller, TenantsWatcher& watcher, Upgrade& upgrade, kj::AsyncIoContext& io) {
+          Enroller* enroller, const Watchers& watchers, Upgrade& upgrade, kj::AsyncIoContext& io) {
   Cause why = Cause::kSignal;
   auto stop = WhenToStop(io, options, upgrade).then([&](Cause cause) -> kj::Promise<void> {
     why = cause;
@@ -166,7 +203,7 @@ Cause Run(const CoordinatorOptions& options, const ServerManager& manager, Liste
   KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                  listeners.Run(hub, enroller)
                      .exclusiveJoin(hub.RunTicks())
-                     .exclusiveJoin(WatchTenants(options, io, watcher, hub))
+                     .exclusiveJoin(WatchFiles(options, io, watchers, listeners, hub))
                      .exclusiveJoin(kj::mv(stop))
                      .wait(io.waitScope);
                })) {
@@ -198,12 +235,12 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   }
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
-  if (!options.tenants_path.empty()) kj::UnixEventPort::captureSignal(SIGHUP);
+  Watchers watchers = MakeWatchers(options);
+  if (watchers.has_any()) kj::UnixEventPort::captureSignal(SIGHUP);
   if (!options.state_folder.empty()) kj::UnixEventPort::captureSignal(SIGUSR2);
   auto io = kj::setupAsyncIo();
   io.waitScope.setBusyPollInterval(kTurnsBetweenLooks);
   absl::StatusOr<TenantsFile> tenants = TenantsFile{};
-  TenantsWatcher watcher(options.tenants_path);
   if (!options.tenants_path.empty()) tenants = ReadTenants(options.tenants_path);
   if (!tenants.ok()) {
     SayFatal(std::string(tenants.status().message()));
@@ -244,7 +281,8 @@ int Serve(const CoordinatorOptions& options, const EnrolOptions& enrol, const Se
   Upgrade upgrade(relaunch, options.state_folder, io.unixEventPort, io.provider->getTimer());
   hub.UpgradeBy(upgrade);
   upgrade.TellServing(StrCat("version ", kServerVersion, ", epoch ", hub.epoch()));
-  const Cause why = Run(options, manager, listeners, hub, enroller->get(), watcher, upgrade, io);
+  const Cause why = Run(options, manager, listeners, hub, enroller->get(), watchers, upgrade, io);
+  watchers = {};  // its threads know the listeners
   http->reset();
   // The parent's folder of sockets: whoever leaves it last takes it along, should the parent be gone.
   listeners.RemoveSockets();

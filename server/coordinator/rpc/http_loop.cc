@@ -4,10 +4,13 @@
 #include <netinet/in.h>
 
 #include <ctime>
+#include <functional>
 #include <iterator>
 #include <list>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <kj/async-io.h>
 #include <kj/compat/http.h>
@@ -15,6 +18,7 @@
 #include <spdlog/spdlog.h>
 
 #include "schemas/codec/exception.h"
+#include "schemas/codec/file_watcher.h"
 #include "schemas/codec/refusals.h"
 #include "schemas/codec/tls.h"
 #include "schemas/types/address.h"
@@ -78,7 +82,9 @@ class HttpLoop::Loop final : private kj::HttpService,
           "host:port, where viewers show a token"));
     }
     if (has_tls) {
+      watcher_.emplace(std::vector<std::string>{options.tls.certificate, options.tls.key, options.tls.ca});
       TESSERA_ASSIGN_OR_RETURN(tls_, MakeTls(what, options.tls, TlsSide::kServer));
+      make_tls_ = [what, files = options.tls]() { return MakeTls(what, files, TlsSide::kServer); };
     }
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() {
                    auto& network = io_.provider->getNetwork();
@@ -88,7 +94,9 @@ class HttpLoop::Loop final : private kj::HttpService,
     }
     return StrCat(parsed.host, ":", receiver_->getPort());
   }
-  void RunUntil(kj::Promise<void> stop) { Accept().exclusiveJoin(kj::mv(stop)).wait(io_.waitScope); }
+  void RunUntil(kj::Promise<void> stop) {
+    Accept().exclusiveJoin(RenewTls()).exclusiveJoin(kj::mv(stop)).wait(io_.waitScope);
+  }
 
  private:
   struct Connection {
@@ -97,6 +105,17 @@ class HttpLoop::Loop final : private kj::HttpService,
   };
 
   kj::Timer& timer() { return io_.provider->getTimer(); }
+
+  // Never ends. Connections from then on are shown the certificate that lies there now.
+  kj::Promise<void> RenewTls() {
+    if (!watcher_.has_value()) return kj::NEVER_DONE;
+    return watcher_->Run(*io_.lowLevelProvider, [this]() -> FileWatcher::News {
+      auto made = make_tls_();
+      if (made.ok()) return [this, tls = *std::move(made)]() mutable { tls_ = kj::mv(tls); };
+      spdlog::error("http: the certificate is left as it was: {}", std::string(made.status().message()));
+      return nullptr;
+    });
+  }
 
   kj::Promise<void> Accept() {
     return receiver_->accept()
@@ -238,6 +257,8 @@ class HttpLoop::Loop final : private kj::HttpService,
   const kj::Own<kj::HttpHeaderTable> table_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   kj::Own<kj::TlsContext> tls_;  // null: of loopback
+  std::function<absl::StatusOr<kj::Own<kj::TlsContext>>()> make_tls_;
+  std::optional<FileWatcher> watcher_;  // of the files of TLS
   MetricsSnapshot snapshot_;
   std::shared_ptr<const TokenTable> readers_;  // as of the snapshot
   kj::TimePoint taken_ = kj::origin<kj::TimePoint>();

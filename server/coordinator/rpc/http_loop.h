@@ -37,7 +37,7 @@ inline constexpr kj::Duration kLoopTurnsWithin = 1 * kj::SECONDS;     // docs/li
 
 struct HttpOptions {
   std::string address;  // "127.0.0.1:9464", or "tls://host:port"
-  TlsFiles tls;         // for the second one
+  TlsFiles tls;         // for the second one; read again when they change
 };
 
 // The part of an answer that the coordinator's loop knows.

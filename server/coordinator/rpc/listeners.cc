@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include <spdlog/spdlog.h>
+
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -118,6 +120,27 @@ kj::Promise<void> Listeners::Run(Hub& hub, Enroller* enroller) {
     running.add(acceptor_->Run(*listener.port));
   }
   return kj::joinPromises(running.finish());
+}
+
+FileWatcher::News Listeners::ReadCertificates() {
+  std::vector<std::pair<Listener*, kj::Own<kj::TlsContext>>> made;
+  for (Listener& listener : listeners_) {
+    if (listener.address.is_unix()) continue;
+    auto tls =
+        MakeTls(StrCat(FlagOf(listener.door), " ", ToText(listener.address)), options_.tls, SideOf(listener.door));
+    if (!tls.ok()) {
+      spdlog::error("the certificate is left as it was: {}", std::string(tls.status().message()));
+      return nullptr;
+    }
+    made.emplace_back(&listener, *std::move(tls));
+  }
+  return [this, made = std::move(made)]() mutable {
+    for (auto& [listener, tls] : made) {
+      if (listener->port != nullptr) listener->port->tls = *tls;
+      listener->tls = kj::mv(tls);
+    }
+    spdlog::info("the certificate of {} is shown from now on, as it is now", options_.tls.certificate);
+  };
 }
 
 std::vector<std::string> Listeners::addresses() const {

@@ -14,6 +14,7 @@
 #include <kj/async-io.h>
 
 #include "absl/status/statusor.h"
+#include "schemas/codec/file_watcher.h"
 #include "schemas/codec/tls.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/types/address.h"
@@ -33,6 +34,9 @@ class Listeners {
 
   // Never ends. Workers enrol at the enroller by addresses for clients and by unix sockets; null: none do.
   kj::Promise<void> Run(Hub& hub, Enroller* enroller);
+  // For a watcher of the files of TLS, on its thread: what is taken up by the connections that come from then on. Files
+  // that are no good are said, and leave what was there before.
+  FileWatcher::News ReadCertificates();
   // Port 0 is the one that the system gave.
   std::vector<std::string> addresses() const;
   // The first one's where workers of other hosts join; 0: there is none.
