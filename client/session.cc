@@ -70,6 +70,7 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
   out.address = std::move(address);
   out.address.token.clear();
   out.tls = options.tls;
+  out.host_id = options.host_id;
   out.name = options.name;
   out.tenant = options.tenant;
   out.client = options.client.empty() ? StrCat("C++ tessera ", kVersion) : options.client;

@@ -52,11 +52,12 @@ struct ConnectOptions {
   std::string address{};  // "unix:/path" or "tls://host:port", with or without "#token=HEX" behind it
   std::string token{};    // beats the address's
   std::string tenant{};
-  std::string client{};  // for people; "": this library
-  std::string name{};    // of the session, for people and for who comes back to it
-  std::string resume{};  // what ResumeText gave
-  TlsFiles tls{};        // of a "tls://" address: the CA's certificate; else those that the system trusts
-  double lease_s = -1;   // negative: the server's default
+  std::string client{};   // for people; "": this library
+  std::string name{};     // of the session, for people and for who comes back to it
+  std::string resume{};   // what ResumeText gave
+  std::string host_id{};  // of the workers on this host, where they were told one (--host-id); "": what the system says
+  TlsFiles tls{};         // of a "tls://" address: the CA's certificate; else those that the system trusts
+  double lease_s = -1;    // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
 };

@@ -24,24 +24,6 @@ Box Relative(Box box, const Shape& origin) {
   return box;
 }
 
-// Walks a piece in slabs along dim 0.
-struct SlabCursor {
-  const UploadPiece* piece = nullptr;
-  int64_t row_bytes = 0;
-  int64_t rows_per_slab = 1;
-  int64_t next_row = 0;
-
-  int64_t slab_count() const { return (piece->box[0].size() + rows_per_slab - 1) / rows_per_slab; }
-  bool done() const { return next_row >= piece->box[0].stop; }
-  Box Take() {
-    Box slab = piece->box;
-    slab[0].start = next_row;
-    next_row = std::min(next_row + rows_per_slab, piece->box[0].stop);
-    slab[0].stop = next_row;
-    return slab;
-  }
-};
-
 int64_t BytesOf(const std::vector<UploadPiece>& pieces, DType dtype) {
   int64_t bytes = 0;
   for (const UploadPiece& piece : pieces) bytes += NumElements(piece.box) * SizeBytes(dtype);
@@ -267,14 +249,17 @@ void SessionImpl::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr
   });
 }
 
-absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                    const std::vector<UploadPiece>& pieces) {
-  const int64_t element_bytes = SizeBytes(handle->spec->dtype);
-  TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
-  connection_->Flush();
+Box SlabCursor::Take() {
+  Box slab = piece->box;
+  slab[0].start = next_row;
+  next_row = std::min(next_row + rows_per_slab, piece->box[0].stop);
+  slab[0].stop = next_row;
+  return slab;
+}
 
-  std::vector<SlabCursor> cursors;
-  int64_t slab_bytes = kSlabBytes, wanted_slabs = 0;
+SessionImpl::SlabSender::SlabSender(const std::vector<UploadPiece>& pieces, DType dtype, Order order)
+    : element_bytes(SizeBytes(dtype)), order(order) {
+  int64_t wanted_slabs = 0;
   for (const UploadPiece& piece : pieces) {
     if (IsEmpty(piece.box)) continue;
     const int64_t row_bytes = NumElements(piece.box) / piece.box[0].size() * element_bytes;
@@ -284,37 +269,53 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   }
   // A slab is filled while another one is taken: two are enough where rows are long.
   const int64_t fitting_slabs = std::max<int64_t>(2, kSlabs * kSlabBytes / slab_bytes);
-  const auto slabs = static_cast<size_t>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(static_cast<int64_t>(slabs) * slab_bytes));
-  TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
-  const auto progress = std::make_shared<SlabProgress>(slabs);
-  if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
+  slabs = static_cast<size_t>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
+}
+
+absl::Status SessionImpl::SlabSender::Send(SessionImpl& session, uint64_t request, HostMemory& ring,
+                                           const SlabProgressPtr& progress) {
   // A slab of one long row is filled in parts, so that an interrupt is seen.
   const auto fill = [&](const UploadPiece& piece, const Box& slab, char* destination) {
     for (const Slab& part : Slab::Cut(slab, element_bytes, kSlabBytes)) {
-      TESSERA_RETURN_IF_ERROR(LookForInterrupt(progress->poll));
+      TESSERA_RETURN_IF_ERROR(session.LookForInterrupt(progress->poll));
       CopyBoxTo(piece.source, Relative(part.box, piece.origin), destination + part.offset_bytes);
     }
     return absl::OkStatus();
   };
-  absl::Status status;
   size_t slot = 0;
-  for (bool more = true; more && status.ok();) {
+  const auto send = [&](SlabCursor& cursor) {
+    const Box box = cursor.Take();
+    TESSERA_RETURN_IF_ERROR(session.WaitForLane("upload", progress, slot));
+    const int64_t bytes = NumElements(box) * element_bytes;
+    const Slab slab{box, static_cast<int64_t>(slot) * slab_bytes, bytes, bytes};
+    TESSERA_RETURN_IF_ERROR(fill(*cursor.piece, slab.box, ring.data() + slab.offset_bytes));
+    session.CopySlab(request, cursor.piece->workers, slab, slot, progress);
+    slot = (slot + 1) % slabs;
+    return absl::OkStatus();
+  };
+  for (bool more = true; more;) {
     more = false;
     for (SlabCursor& cursor : cursors) {
-      if (cursor.done()) continue;
-      more = true;
-      const Box box = cursor.Take();
-      status = WaitForLane("upload", progress, slot);
-      if (!status.ok()) break;
-      const int64_t bytes = NumElements(box) * element_bytes;
-      const Slab slab{box, static_cast<int64_t>(slot) * slab_bytes, bytes, bytes};
-      status = fill(*cursor.piece, slab.box, ring->data() + slab.offset_bytes);
-      if (!status.ok()) break;
-      CopySlab(number, cursor.piece->workers, slab, slot, progress);
-      slot = (slot + 1) % slabs;
+      while (!cursor.done()) {
+        more = true;
+        TESSERA_RETURN_IF_ERROR(send(cursor));
+        if (order == Order::kInTurns) break;
+      }
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                    const std::vector<UploadPiece>& pieces) {
+  TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
+  connection_->Flush();
+  SlabSender sender(pieces, handle->spec->dtype);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(sender.ring_bytes()));
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
+  const auto progress = std::make_shared<SlabProgress>(sender.slabs);
+  if (progress->meter != nullptr) progress->meter->expected_bytes += BytesOf(pieces, handle->spec->dtype);
+  const absl::Status status = sender.Send(*this, number, *ring, progress);
   FinishUpload(number, ticket, handle, progress, ring);
   // The source has been read: an error from here on poisons the handle.
   return AsTheCoordinatorSays(status, *handle);

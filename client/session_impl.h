@@ -130,11 +130,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   friend class FileDoor;   // session_files.h
   friend class GroupDoor;  // session_groups.h
   friend class PublicationDoor;
+  friend class PartsDoor;
   struct Request;
   // session_transfer.h
   struct Slab;
   struct SlabRun;
   struct SlabProgress;
+  struct SlabSender;
   struct Landing;
   using Holders = std::vector<std::pair<WorkerIndex, Box>>;
   using SlabProgressPtr = std::shared_ptr<SlabProgress>;
@@ -204,17 +206,15 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   enum class ResultCount : uint8_t { kOne, kAny };
   absl::StatusOr<Results> Submit(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
   absl::StatusOr<Results> Take(const OpCall& call, absl::Span<const CallOperand> operands, ResultCount wanted);
-  // But for what is recorded, or only planned.
-  absl::Status WaitForAll(absl::Span<const HandlePtr> results);
-  absl::Status AtItsSite(const absl::Status& status) const;  // a later failure, with the place of its call
+  absl::Status WaitForAll(absl::Span<const HandlePtr> results);  // but for what is recorded, or only planned
+  absl::Status AtItsSite(const absl::Status& status) const;      // a later failure, with the place of its call
   // The results of a call that is planned only.
   static std::shared_ptr<const HeldMemory> MemoryOf(PlanCapture& capture, const PlanReport& plan, size_t output,
                                                     absl::Span<const CallOperand> operands);
   absl::StatusOr<Results> PlanFor(PlanCapture& capture, const OpCall& call, absl::Span<const CallOperand> operands,
                                   const SpecEntry& entry);
 
-  // Waits while too many are under way.
-  absl::StatusOr<std::shared_ptr<HostMemory>> SnapshotMemory(int64_t bytes);
+  absl::StatusOr<std::shared_ptr<HostMemory>> SnapshotMemory(int64_t bytes);  // waits while too many are under way
   absl::Status SendSnapshot(uint64_t request, const RequestPtr& state, const HandlePtr& handle,
                             const std::vector<UploadPiece>& pieces, int64_t bytes);
   absl::Status SendSlabs(uint64_t request, const RequestPtr& state, const HandlePtr& handle,

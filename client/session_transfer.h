@@ -2,6 +2,7 @@
 
 // Parts of uploads and downloads by slabs. For session_data.cc and session_download.cc alone.
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -51,6 +52,34 @@ struct SessionImpl::SlabProgress {
   bool finished = false;
   std::shared_ptr<TransferMeter> meter;  // or null
   WorkPoll poll;                         // of the thread that waits
+};
+
+// Walks a piece in slabs along dim 0.
+struct SlabCursor {
+  const UploadPiece* piece = nullptr;
+  int64_t row_bytes = 0;
+  int64_t rows_per_slab = 1;
+  int64_t next_row = 0;
+
+  int64_t slab_count() const { return (piece->box[0].size() + rows_per_slab - 1) / rows_per_slab; }
+  bool done() const { return next_row >= piece->box[0].stop; }
+  Box Take();
+};
+
+// Pieces of an upload that go through a ring slab by slab: in turns where they are of different workers; one after
+// another where several are of one, which takes the rows of its shard in their order.
+struct SessionImpl::SlabSender {
+  enum class Order : uint8_t { kInTurns, kOneAfterAnother };
+  SlabSender(const std::vector<UploadPiece>& pieces, DType dtype, Order order = Order::kInTurns);
+  int64_t ring_bytes() const { return static_cast<int64_t>(slabs) * slab_bytes; }
+  // The pieces have been read when it returns; workers may still copy. An error is the first one.
+  absl::Status Send(SessionImpl& session, uint64_t request, HostMemory& ring, const SlabProgressPtr& progress);
+
+  const int64_t element_bytes;
+  const Order order;
+  std::vector<SlabCursor> cursors;
+  int64_t slab_bytes = kSlabBytes;
+  size_t slabs = 0;
 };
 
 // Where a download goes. Without data the memory is made; the memory is null where the data is plain memory of the

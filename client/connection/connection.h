@@ -48,6 +48,7 @@ struct ConnectionOptions {
   std::string token;
   std::string tenant;
   std::string client;
+  std::string host_id;  // "": HostIdentity()
   double lease_s = -1;  // negative: the server's default
   std::string name;     // of the session; may be empty
   std::optional<ResumeToken> resume;

@@ -28,7 +28,8 @@ inline constexpr kj::Duration kReachTimeout = 5 * kj::SECONDS;
 
 class TransferTable : private kj::TaskSet::ErrorHandler {
  public:
-  TransferTable(kj::AsyncIoContext& io, const TlsFiles& tls) : io_(io), tls_(tls), tasks_(*this) {}
+  TransferTable(kj::AsyncIoContext& io, const TlsFiles& tls, const std::string& host_id)
+      : io_(io), tls_(tls), own_host_(host_id.empty() ? HostIdentity() : host_id), tasks_(*this) {}
 
   void SetWorkers(const std::vector<WorkerReport>& workers);
   // A worker that is told only by events is of the host that it was of.
@@ -87,7 +88,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
 
   kj::AsyncIoContext& io_;
   const TlsFiles tls_;
-  const std::string own_host_ = HostIdentity();
+  const std::string own_host_;
   absl::flat_hash_map<int32_t, Place> places_;
   absl::flat_hash_map<int32_t, std::shared_ptr<DialedLine>> lines_;  // over TLS, to workers' own addresses
   absl::flat_hash_map<int32_t, std::shared_ptr<Way>> ways_;

@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "client/cluster.h"
+#include "client/python/buffer_view.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
 #include "client/python/interpreter.h"
+#include "client/python/parts_module.h"
 #include "client/python/publication_module.h"
 #include "client/python/rank_module.h"
 #include "client/python/recording_module.h"
@@ -58,28 +60,6 @@ std::optional<ImplicitPolicy> PolicyOf(std::optional<int> policy) {
   if (!policy.has_value()) return std::nullopt;
   return static_cast<ImplicitPolicy>(*policy);
 }
-
-// A strided buffer of Python, held while it is read.
-class BufferView {
- public:
-  BufferView(nb::handle object, int dtype) {
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDED_RO) != 0) throw nb::python_error();
-    view_.dtype = static_cast<DType>(dtype);
-    view_.data = static_cast<const char*>(buffer_.buf);
-    for (int d = 0; d < buffer_.ndim; ++d) {
-      view_.shape.push_back(buffer_.shape[d]);
-      view_.strides_bytes.push_back(buffer_.strides[d]);
-    }
-  }
-  ~BufferView() { PyBuffer_Release(&buffer_); }
-  BufferView(const BufferView&) = delete;
-  BufferView& operator=(const BufferView&) = delete;
-  const HostView& view() const { return view_; }
-
- private:
-  Py_buffer buffer_{};
-  HostView view_;
-};
 
 PyTensor Distribute(const Session& session, nb::handle array, int dtype, const Mesh& mesh, nb::handle placements) {
   BufferView buffer(array, dtype);
@@ -207,9 +187,9 @@ void DefineSession(nb::module_& module) {
       .def_static("_connect",
                   [](const std::string& address, const std::string& token, const std::string& name,
                      const std::string& resume, double timeout_s, double lease_s, double stall_timeout_s,
-                     const std::string& client, const std::string& ca) {
-                    ConnectOptions options{address, token,        "",      client,    name,
-                                           resume,  {"", "", ca}, lease_s, timeout_s, stall_timeout_s};
+                     const std::string& client, const std::string& ca, const std::string& host_id) {
+                    ConnectOptions options{address, token,        "",      client,    name,           resume,
+                                           host_id, {"", "", ca}, lease_s, timeout_s, stall_timeout_s};
                     return ValueOrRaise(Released([&] { return Session::Connect(options); }));
                   })
       .def_prop_ro("id", &Session::id)
@@ -387,6 +367,7 @@ NB_MODULE(_tessera, module) {
   DefineCluster(module);
   DefineFiles(module);
   DefinePublications(module);
+  DefineParts(module);
   DefineMeter(module);
   DefineSites(module);
   DefineBlocking(module);

@@ -73,6 +73,66 @@ def objects_become_a_tensor(session):
         assert "block 1 is float64[3, 2], block 0 is float64[3]" in str(error), error
 
 
+def blocks_on(node, shapes):
+    """Objects that the node alone has, of drawn numbers; and these."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0)
+    def make(seed, shape):
+        return np.random.default_rng(seed).standard_normal(shape)
+
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    refs = [make.options(scheduling_strategy=there).remote(seed, shape) for seed, shape in enumerate(shapes)]
+    ray.wait(refs, num_returns=len(refs), fetch_local=False)
+    return refs, [np.random.default_rng(seed).standard_normal(shape) for seed, shape in enumerate(shapes)]
+
+
+def blocks_are_brought_from_where_they_lie(pool, session):
+    here = ray.get_runtime_context().get_node_id()
+    nodes = [ray.get(actor.node.remote()) for actor in pool._workers]
+    mesh = session.init_device_mesh((2,))
+    # Each worker's half lies on its own node: no block goes anywhere.
+    refs, values = [], []
+    for node in nodes:
+        more = blocks_on(node, [(1000, 640), (3000, 640), (1, 640)])
+        refs, values = refs + more[0], values + more[1]
+    whole = np.concatenate(values)
+    x = tessera.ray.from_ray(refs, mesh, [ts.Shard(0)])
+    np.testing.assert_array_equal(x.full_tensor(), whole)
+    at = ray.experimental.get_object_locations(refs)
+    large = [(ref, node) for number, (ref, node) in enumerate(zip(refs, np.repeat(nodes, 3))) if number % 3 < 2]  # the small ones travel in messages
+    assert [at[ref]["node_ids"] for ref, _ in large] == [[node] for _, node in large], "a block has moved"
+    assert here in nodes
+    # Shards that blocks of both nodes have a part of; copies; more positions than rows; a conversion after it.
+    for placements in ([ts.Shard(1)], [ts.Replicate()]):
+        np.testing.assert_array_equal(tessera.ray.from_ray(refs, mesh, placements).full_tensor(), whole)
+    one, its_values = blocks_on(nodes[1], [(1, 1 << 18)])
+    y = tessera.ray.from_ray(one, mesh, [ts.Shard(0)])
+    assert y.to_local((1,)).shape == (0, 1 << 18)
+    np.testing.assert_array_equal(y.full_tensor(), its_values[0])
+
+    # A worker's actor that can't bring its part: the tensor is given up, and the next one is none the worse.
+    @ray.remote(num_cpus=0)
+    class Broken:
+        def node(self):
+            return "none"
+
+        def send(self, door, upload, parts):
+            raise ValueError("a disk that burns")
+
+    actors = list(pool._workers)
+    pool._workers[1] = Broken.remote()
+    try:
+        tessera.ray.from_ray(refs, mesh, [ts.Shard(0)])
+        raise AssertionError("half of the tensor was brought")
+    except ValueError as error:
+        assert "a disk that burns" in str(error), error
+    finally:
+        pool._workers[:] = actors
+    np.testing.assert_array_equal(tessera.ray.from_ray(refs, mesh, [ts.Shard(0)]).full_tensor(), whole)
+    assert right_product(session) == [0, 1]
+
+
 def bad_input_is_named():
     for wrong, said in (({"workers": 0}, "workers is 0"), ({"resources": {"CPU": 0}}, "amounts above 0"),
                         ({"workers": 1, "resources": {"CPU": 1000}, "timeout": 1}, "no place for 1 workers")):
@@ -97,6 +157,7 @@ def main():
         killed_workers_come_back(pool, session)
         pool_grows(pool, session)
         objects_become_a_tensor(session)
+        blocks_are_brought_from_where_they_lie(pool, session)
         processes = [pid for number in (0, 1) for pid in (ray.get(pool._workers[number].pid.remote()), worker_of(pool, number).pid)]
         session.close()
         began = time.monotonic()

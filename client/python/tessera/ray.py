@@ -14,23 +14,25 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import weakref
 
 import numpy as np
 import ray
 
 import _tessera
 from . import _mesh
-from ._dtypes import code_of
+from ._dtypes import buffer_of, code_of
 from ._errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from ._from_local import from_local
 from ._programs import program
-from ._session import connect, parse_bytes, seconds
+from ._session import connect, mesh_for, parse_bytes, seconds
 
 __all__ = ["RayPool", "from_ray", "start", "to_ray"]
 
 _OP = "tessera.ray.start"
 _POLL_S = 0.05
 _END_S = 15
+_DIRECT_BYTES = 1 << 20     # docs/limits.md: from_ray_direct
 
 
 def _end_with_parent():
@@ -115,22 +117,49 @@ class _Worker:
 
     def __init__(self, programs, join, index, flags):
         self.folder = tempfile.mkdtemp(prefix="tessera-ray-")
+        self.session = None
         # Workers of one node of Ray map each other's memory.
         words = [programs["tessera"], "keep", "--", programs["tessera-worker"], f"--join={join['address']}", f"--ca-pin={join['ca_pin']}",
-                 f"--index={index}", f"--host-id={ray.get_runtime_context().get_node_id()}", f"--socket-dir={self.folder}", *flags]
+                 f"--index={index}", f"--host-id={self.node()}", f"--socket-dir={self.folder}", *flags]
         self.process = _Process(words, {"TESSERA_JOIN_TOKEN": join["token"]}, f"{self.folder}/log.txt")
 
     def pid(self) -> int:
         """That of `tessera keep`, whose child is the worker."""
         return self.process.process.pid
 
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def describe(self, refs) -> list:
+        """dtype and extents of blocks that lie on this node."""
+        return [(block.dtype.str, block.shape) for block in _blocks(refs)]
+
+    def send(self, door, upload, parts) -> None:
+        """Brings the worker its shard, of blocks that this node has or that Ray brings here: (position, first row, ref or extents)."""
+        if self.session is None:
+            ca = f"{self.folder}/client-ca.crt"
+            with open(ca, "w", encoding="utf-8") as file:
+                file.write(door["ca"])
+            self.session = connect(door["address"], token=door["token"], ca=ca, host_id=self.node(), name="tessera.ray.from_ray")
+        ticket, secret, code, dtype, shape, mesh, placements = upload
+        refs = [ref for _, _, ref in parts if isinstance(ref, ray.ObjectRef)]
+        blocks = iter(_blocks(refs))
+        arrays = [(position, first, buffer_of(next(blocks) if isinstance(ref, ray.ObjectRef) else np.empty(ref, dtype))) for position, first, ref in parts]
+        _tessera.send_parts(self.session, ticket, secret, code, shape, _tessera.Mesh.make(*mesh), placements, arrays)
+
     def log_tail(self) -> str:
         return self.process.tail()
 
     def end(self):
         import shutil
+        if self.session is not None:
+            self.session.close()
         self.process.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _blocks(refs) -> list:
+    return [np.asarray(block) for block in ray.get(refs)]
 
 
 class RayPool:
@@ -181,7 +210,7 @@ class RayPool:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
         actor = ray.remote(_Worker)
         for bundle in range(count):
-            options = {"num_cpus": self._resources.get("CPU", 0), "num_gpus": self._resources.get("GPU", 0), "max_restarts": -1, "max_concurrency": 2,
+            options = {"num_cpus": self._resources.get("CPU", 0), "num_gpus": self._resources.get("GPU", 0), "max_restarts": -1, "max_concurrency": 4,
                        "resources": {name: amount for name, amount in self._resources.items() if name not in ("CPU", "GPU", "memory")},
                        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)}
             if "memory" in self._resources:
@@ -192,7 +221,9 @@ class RayPool:
         """A session, when so many workers (all) have joined; options are those of ts.connect."""
         self._check()
         limit = self._timeout if timeout is None else seconds(timeout, "session")
+        options.setdefault("host_id", ray.get_runtime_context().get_node_id())
         session = connect(self._address["address"], token=self._address["token"], ca=self._ca, **options)
+        session._ray_pool = weakref.ref(self)
         deadline, wanted = time.monotonic() + limit, workers or len(self._workers)
         while (there := len(session.workers())) < wanted:
             if time.monotonic() > deadline:
@@ -226,6 +257,39 @@ class RayPool:
         from ray.util.placement_group import remove_placement_group
         while self._groups and sum(count for _, count in self._groups[:-1]) >= wanted:
             remove_placement_group(self._groups.pop()[0])
+
+    def _take(self, refs, mesh, placements, op):
+        """The tensor of blocks that each worker's actor brings to its worker; None where they are better read here."""
+        workers = mesh._raw.workers
+        if max(workers) >= len(self._workers):
+            return None
+        actors = [self._workers[worker] for worker in workers]
+        ray.wait(refs, num_returns=len(refs), fetch_local=False)
+        nodes = dict(zip(ray.get([actor.node.remote() for actor in actors]), actors))
+        at = ray.experimental.get_object_locations(refs)
+        places = [next((node for node in at.get(ref, {}).get("node_ids", ()) if node in nodes), None) for ref in refs]
+        near = {place: [number for number, one in enumerate(places) if one == place] for place in set(places)}
+        asked = {place: nodes.get(place, actors[0]).describe.remote([refs[number] for number in numbers]) for place, numbers in near.items()}
+        specs = {}
+        for place, numbers in near.items():
+            specs.update(zip(numbers, ray.get(asked[place])))
+        specs = [(np.dtype(dtype), shape) for dtype, shape in (specs[number] for number in range(len(refs)))]
+        dtype, shape, ends = _joined(specs, op)
+        if dtype.itemsize * int(np.prod(shape)) < _DIRECT_BYTES:
+            return None
+        code, on_workers, session = code_of(dtype, op), mesh._placed(placements, op), mesh._session
+        tensor, ticket, secret = _tessera.open_upload(session, code, shape, mesh._raw, on_workers)
+        upload = (ticket, secret, code, dtype.str, shape, (list(mesh._raw.shape), list(mesh._raw.names), list(workers)), on_workers)
+        door = {**self._address, "join": None}
+        try:
+            sends = [actor.send.remote(door, upload, [(position, first, refs[number] if number is not None else (0, *shape[1:]))
+                                                      for first, number in _covering(ends, specs, rows)])
+                     for position, (actor, (rows, *_)) in enumerate(zip(actors, _tessera.boxes(code, shape, mesh._raw, on_workers)))]
+            ray.get(sends)
+        except BaseException as error:
+            _tessera.give_up_upload(session, tensor, ticket, f"{op}: {type(error).__name__}: {error}")
+            raise
+        return tensor
 
     def log_tail(self, worker: int = -1) -> str:
         """The end of what a worker, or the coordinator (-1), wrote to its log."""
@@ -283,25 +347,40 @@ def start(workers=1, *, resources=None, memory=None, strategy="SPREAD", timeout=
 def from_ray(refs, device_mesh=None, placements=None):
     """A tensor of blocks: NumPy arrays that are objects of Ray, one behind the other along dim 0.
 
-    Blocks are read in the object store of this process's node, without a copy of their own; those of other nodes come there first.
+    In a session of a RayPool the actor of each worker brings it its shard from the object store of its own node; what lies on other
+    nodes alone comes there by Ray, once. Elsewhere, and where all blocks are small, this process reads them, and brings them to the workers.
     """
     op = "from_ray"
     refs = list(refs)
     if not refs:
         raise InvalidArgumentError(f"{op}: there are no blocks")
-    blocks = [np.asarray(block) for block in ray.get(refs)]
-    first = blocks[0]
-    for number, block in enumerate(blocks):
-        if block.ndim < 1 or block.ndim != first.ndim or block.shape[1:] != first.shape[1:] or block.dtype != first.dtype:
-            raise InvalidArgumentError(f"{op}: block {number} is {block.dtype}{list(block.shape)}, block 0 is {first.dtype}{list(first.shape)}; blocks have one "
-                                       "dtype, and the same extents but for dim 0")
-    from ._session import mesh_for
     mesh = mesh_for(device_mesh, op)
-    on_workers = mesh._placed(placements, op)
-    ends = np.cumsum([len(block) for block in blocks])
-    shape = (int(ends[-1]), *first.shape[1:])
-    boxes = iter(_tessera.boxes(code_of(first.dtype, op), shape, mesh._raw, on_workers))
+    pool = getattr(mesh._session, "_ray_pool", lambda: None)()
+    if pool is not None and not pool._stopped and (tensor := pool._take(refs, mesh, placements, op)) is not None:
+        return tensor
+    blocks = _blocks(refs)
+    dtype, shape, ends = _joined([(block.dtype, block.shape) for block in blocks], op)
+    boxes = iter(_tessera.boxes(code_of(dtype, op), shape, mesh._raw, mesh._placed(placements, op)))
     return from_local(None, lambda position: _box_of(blocks, ends, next(boxes)), mesh, placements, shape)
+
+
+def _joined(specs, op):
+    """The dtype and the extents of all blocks together, and the row behind each of them."""
+    first_dtype, first_shape = specs[0]
+    for number, (dtype, shape) in enumerate(specs):
+        if len(shape) < 1 or len(shape) != len(first_shape) or shape[1:] != first_shape[1:] or dtype != first_dtype:
+            raise InvalidArgumentError(f"{op}: block {number} is {dtype}{list(shape)}, block 0 is {first_dtype}{list(first_shape)}; blocks have one "
+                                       "dtype, and the same extents but for dim 0")
+    ends = np.cumsum([shape[0] for _, shape in specs])
+    return first_dtype, (int(ends[-1]), *first_shape[1:]), ends
+
+
+def _covering(ends, specs, rows) -> list:
+    """The blocks that have some of the rows: (first row, number); of no rows one of no block."""
+    start, stop = rows
+    covering = [(int(end) - shape[0], number) for number, (end, (_, shape)) in enumerate(zip(ends, specs))
+                if min(stop, int(end)) > max(start, int(end) - shape[0])]
+    return covering or [(start, None)]
 
 
 def _box_of(blocks, ends, box):
