@@ -105,6 +105,12 @@ absl::StatusOr<SlurmStep> PlanSlurmStep(const Environment& environment, const Sl
                     StrCat("--ca-pin=", request.pin),
                     "--index-from=SLURM_PROCID",
                     StrCat("--workers-on-host=", on_node)};
+  if (request.workers_on_node == 0 && request.device != "cuda") {
+    // A worker for each NUMA domain has the cores and the memory of one (srun(1); a cluster without task/affinity
+    // binds nobody).
+    const auto after_cpus = std::find(step.arguments.begin(), step.arguments.end(), "--overlap");
+    step.arguments.insert(after_cpus, {"--cpu-bind=ldoms", "--mem-bind=local"});
+  }
   if (request.device != "cpu") step.arguments.push_back(StrCat("--device=", request.device));
   if (!request.memory.empty() || request.device == "cpu") {
     step.arguments.push_back(StrCat("--memory=", request.memory.empty() ? "0.8" : request.memory));

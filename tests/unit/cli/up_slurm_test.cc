@@ -32,6 +32,22 @@ TEST(UpSlurm, AStepHasTheWorkersOfAllNodes) {
             "--ca-pin=sha256:ab --index-from=SLURM_PROCID --workers-on-host=2 --memory=0.8");
 }
 
+TEST(UpSlurm, AWorkerForEachNumaDomainIsBoundToIt) {
+  SlurmRequest request = kRequest;
+  const auto bound = [&request]() {
+    const auto step = PlanSlurmStep(Of({{"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_GPUS_ON_NODE", "1"}}), request);
+    const std::string text = absl::StrJoin(step->arguments, " ");
+    const bool is_bound = text.find(" --cpu-bind=ldoms --mem-bind=local --overlap") != std::string::npos;
+    EXPECT_EQ(is_bound, text.find("-bind") != std::string::npos);
+    return is_bound;
+  };
+  EXPECT_FALSE(bound()) << "two workers a node are two, whatever the domains";
+  request.workers_on_node = 0;
+  EXPECT_TRUE(bound());
+  request.device = "cuda";
+  EXPECT_FALSE(bound()) << "Slurm binds tasks to the cores near their GPUs itself";
+}
+
 TEST(UpSlurm, AWorkerForEachGpuThatSlurmGave) {
   SlurmRequest request = kRequest;
   request.workers_on_node = 0;
