@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -127,6 +128,49 @@ def test_promtool_finds_nothing_wrong(served):
         float(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,))).sum())
         checked = subprocess.run([promtool, "check", "metrics"], input=served.get("/metrics")[1], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.fixture
+def prometheus(served, tmp_path):
+    """Debian's Prometheus with the configuration of the docs; `ask(query)` gives its answer."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("Debian's prometheus is not installed")
+    docs = pathlib.Path(__file__).resolve().parents[2] / "docs"
+    text = next(block for block in re.findall(r"```yaml\n(.*?)```", (docs / "operate.md").read_text(), re.S) if "9464" in block and "https" not in block)
+    for written, own in (("127.0.0.1:9464", f"127.0.0.1:{served.port}"), ("scrape_interval: 5s", "scrape_interval: 200ms"),
+                         ("[tessera_alerts.yml]", f"[{docs / 'operate/tessera_alerts.yml'}]")):
+        assert written in text
+        text = text.replace(written, own)
+    (tmp_path / "prometheus.yml").write_text("global: {evaluation_interval: 200ms}\n" + text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    with open(tmp_path / "prometheus.log", "w") as log:
+        process = subprocess.Popen(["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+                                    f"--web.listen-address={at}"], stdout=log, stderr=log)
+
+    def ask(query):
+        assert process.poll() is None, (tmp_path / "prometheus.log").read_text()
+        try:
+            with urllib.request.urlopen(f"http://{at}/api/v1/{query}", timeout=60) as answer:
+                return json.load(answer)["data"]
+        except (urllib.error.URLError, ConnectionError):
+            return None     # it is starting
+    yield ask
+    process.terminate()
+    process.wait(timeout=60)
+
+
+def test_debians_prometheus_scrapes_it_and_takes_the_alerts(served, prometheus):
+    wait_until(lambda: served.get("/readyz")[0] == 200)
+    with served.connect() as session:
+        float(session.distribute_tensor(np.arange(8.0), session.init_device_mesh((1,))).sum())
+        wait_until(lambda: any(float(one["value"][1]) >= 1 for one in (prometheus("query?query=tessera_ops_total") or {"result": []})["result"]))
+    target, = prometheus("targets")["activeTargets"]
+    assert target["health"] == "up" and target["lastError"] == "" and target["labels"]["job"] == "tessera"
+    rules = [rule for group in prometheus("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == 8
+    wait_until(lambda: all(rule["health"] == "ok" for group in prometheus("rules")["groups"] for rule in group["rules"]), seconds=90)
 
 
 # ---- the page -------------------------------------------------------------------------------------
