@@ -33,12 +33,20 @@ def cluster(slurm, tmp_path, monkeypatch):
         monkeypatch.setenv(name, slurm.environment[name])
     made = []
 
-    def make(nodes=2, **options):
-        made.append(ts.SlurmCluster(nodes=nodes, workers_per_node=1, memory="64MiB", folder=tmp_path / "shared", **options))
+    def make(nodes=2, workers_per_node=1, **options):
+        made.append(ts.SlurmCluster(nodes=nodes, workers_per_node=workers_per_node, memory="64MiB", folder=tmp_path / "shared", **options))
         return made[-1]
     yield make
     for one in made:
         one.close()
+
+
+def test_a_worker_for_each_numa_domain_is_bound_where_the_cluster_binds(slurm, cluster):
+    domains = max(1, sum(path.name[4:].isdigit() for path in pathlib.Path("/sys/devices/system/node").glob("node*")))
+    with cluster(workers_per_node=None).connect(timeout=60) as session:
+        assert right_product(session) == list(range(2 * domains))
+    asked = [open(f"/proc/{pid}/cmdline").read() for pid in processes_with("--cpu-bind=ldoms")]
+    assert any("--mem-bind=local" in one for one in asked), asked
 
 
 def test_a_pool_on_two_nodes_is_right_loses_a_worker_grows_and_leaves_nothing(slurm, cluster):
