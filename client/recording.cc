@@ -54,18 +54,42 @@ Recording::~Recording() {
 
 Recording* Recording::Current() { return current; }
 
-absl::Status Recording::Begin(Observer observer) {
+Recording* Recording::Strict() {
+  return current != nullptr && current->strictness_ == Strictness::kStrict ? current : nullptr;
+}
+
+absl::Status Recording::Open(Strictness strictness) {
   if (current != nullptr) return absl::FailedPreconditionError("capture: this thread has a capture open already");
-  observer_ = std::move(observer);
+  strictness_ = strictness;
   current = this;
+  return absl::OkStatus();
+}
+
+absl::Status Recording::Begin(Observer observer) {
+  TESSERA_RETURN_IF_ERROR(Open(Strictness::kStrict));
+  observer_ = std::move(observer);
+  return absl::OkStatus();
+}
+
+absl::Status Recording::BeginLenient() { return Open(Strictness::kLenient); }
+
+absl::Status Recording::Spoil(absl::Status why) {
+  if (strictness_ == Strictness::kStrict) return why;
+  if (spoiled_.empty()) spoiled_ = std::string(StdView(why.message()));
   return absl::OkStatus();
 }
 
 absl::Status Recording::Refuse(std::string_view what) {
   if (current == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(StrCat(
+  return current->Spoil(absl::FailedPreconditionError(StrCat(
       "capture: ", what, ": what is captured is asked for again without its program, so it neither reads values nor ",
-      "brings them; give it tensors as arguments, and read what it returns"));
+      "brings them; give it tensors as arguments, and read what it returns")));
+}
+
+void Recording::AddLiteral(SessionImpl& session, uint64_t handle, const SpecPtr& spec, std::string_view bytes) {
+  if (session_ == nullptr) session_ = &session;
+  if (session_ != &session || !spoiled_.empty()) return;
+  literals_.push_back({ValueOf(handle, spec), std::string(bytes)});
 }
 
 int Recording::ValueOf(uint64_t handle, const SpecPtr& spec) {
@@ -77,11 +101,16 @@ int Recording::ValueOf(uint64_t handle, const SpecPtr& spec) {
 absl::Status Recording::Add(SessionImpl& session, const Record& record, absl::Span<const SpecOperand> operands,
                             absl::Span<const SpecPtr> results) {
   if (session_ == nullptr) session_ = &session;
-  if (session_ != &session) return absl::FailedPreconditionError("capture: its ops are of two sessions");
+  if (session_ != &session) return Spoil(absl::FailedPreconditionError("capture: its ops are of two sessions"));
   if (call_count_ == kMaxRecordedCalls) {
-    return absl::ResourceExhaustedError(
-        StrCat("capture: it has more ops than max_recorded_calls, ", kMaxRecordedCalls, "; capture a part of it"));
+    return Spoil(absl::ResourceExhaustedError(
+        StrCat("capture: it has more ops than max_recorded_calls, ", kMaxRecordedCalls, "; capture a part of it")));
   }
+  return Add(record, operands, results);
+}
+
+absl::Status Recording::Add(const Record& record, absl::Span<const SpecOperand> operands,
+                            absl::Span<const SpecPtr> results) {
   RecordedStep& step = steps_.emplace_back();
   step.call = record.call;
   step.speaker = record.speaker;
@@ -124,7 +153,7 @@ void Recording::AddDrop(const SessionImpl& session, uint64_t handle) {
   } else {
     result_dropped_[static_cast<size_t>(value)] = true;
   }
-  if (steps_.back().call != nullptr) steps_.emplace_back();
+  if (steps_.empty() || steps_.back().call != nullptr) steps_.emplace_back();
   steps_.back().drops.push_back(value);
 }
 

@@ -8,9 +8,13 @@
 //   recording.End();                 inputs x, b; results t, y; kept y
 //   session.Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
 //
+// A recording is strict, or lenient: it then changes nothing of what is asked for, and says afterwards what in it can't
+// be said again. A lenient one may be said as one op (recorded_graph.h).
+//
 // Law: a recorded call has run. Values are numbered as they come: results from 0 on, inputs from -1 down, by their
 // first use. Numbers are those of the calls in order: each call's own scalars, then its scalar operands. A call that
-// reads values, or brings them, is refused while a recording is open: it would not be said again.
+// reads values, or brings them, would not be said again: a strict recording refuses it, a lenient one is spoiled by it,
+// but for the few values that come in a record of their own (literals).
 //
 // One thread opens, fills and ends it. After End it doesn't change, but for Keep, and any thread may replay it.
 
@@ -45,6 +49,12 @@ struct RecordedOperand {
   int value = kNumber;
   bool last_use = false;
   Scalar scalar;
+};
+
+// A tensor that was brought by value: in a lenient recording, an input whose elements are known.
+struct RecordedLiteral {
+  int value = 0;
+  std::string bytes;  // row-major
 };
 
 // A call, or the drop of values behind it.
@@ -82,16 +92,21 @@ class Recording {
 
   // FailedPrecondition while the thread has another one open.
   absl::Status Begin(Observer observer);
+  absl::Status BeginLenient();
   void End();
   // The calling thread's open one, or null.
   static Recording* Current();
-  // FailedPrecondition while the thread has one open: `what` can't be said again.
+  // The same, where it is strict.
+  static Recording* Strict();
+  // Of `what`, which can't be said again: FailedPrecondition while the thread has a strict one open; a lenient one is
+  // spoiled.
   static absl::Status Refuse(std::string_view what);
 
   // ---- of the session ----
   absl::Status Add(SessionImpl& session, const Record& record, absl::Span<const SpecOperand> operands,
                    absl::Span<const SpecPtr> results);
   void AddDrop(const SessionImpl& session, uint64_t handle);
+  void AddLiteral(SessionImpl& session, uint64_t handle, const SpecPtr& spec, std::string_view bytes);
 
   // Whether one of its calls gave the tensor.
   bool Gives(uint64_t handle) const {
@@ -105,6 +120,9 @@ class Recording {
   const std::vector<SpecPtr>& results() const { return results_; }
   // Whether a tensor of that spec may be input i.
   bool Fits(size_t i, const SpecPtr& spec) const { return spec == inputs_[i].spec || *spec == *inputs_[i].spec; }
+  absl::Span<const RecordedLiteral> literals() const { return literals_; }
+  // What can't be said again; empty where all can.
+  const std::string& spoiled() const { return spoiled_; }
   size_t call_count() const { return call_count_; }
   size_t number_count() const { return number_count_; }
   Scalar NumberAt(size_t number) const;
@@ -124,8 +142,16 @@ class Recording {
   std::optional<Difference> DifferenceFrom(const Recording& other) const;
 
  private:
+  enum class Strictness : uint8_t { kStrict, kLenient };
+  absl::Status Open(Strictness strictness);
+  absl::Status Add(const Record& record, absl::Span<const SpecOperand> operands, absl::Span<const SpecPtr> results);
+  // What ends a strict recording spoils a lenient one.
+  absl::Status Spoil(absl::Status why);
   int ValueOf(uint64_t handle, const SpecPtr& spec);
 
+  Strictness strictness_ = Strictness::kStrict;
+  std::string spoiled_;
+  std::vector<RecordedLiteral> literals_;
   Observer observer_;
   SessionImpl* session_ = nullptr;
   absl::flat_hash_map<uint64_t, int> values_;  // by handle

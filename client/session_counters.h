@@ -26,6 +26,7 @@ namespace tessera {
   APPLY(requests, "Requests that were started")                                     \
   APPLY(deadlines_exceeded, "Requests whose deadline passed")                       \
   APPLY(requests_cancelled, "Requests that were cancelled")                         \
+  APPLY(uploads, "Tensors that this process brought")                               \
   APPLY(uploaded_bytes, "Bytes of tensors that this process brought")               \
   APPLY(downloaded_bytes, "Bytes of tensors that this process fetched")             \
   APPLY(lines_lost, "How often the connection to the coordinator broke")            \

@@ -77,6 +77,10 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, cons
   sites_.Note(handle->id, SiteOfCall());
   record.handle = handle->id;
   record.spec = handle->spec;
+  if (Recording* recording = Recording::Current()) {
+    recording->AddLiteral(*this, handle->id, handle->spec, record.bytes);
+  }
+  counters().uploads.Add(1);
   counters().uploaded_bytes.Add(static_cast<int64_t>(record.bytes.size()));
   TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
   if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
@@ -110,13 +114,15 @@ absl::StatusOr<HandlePtr> SessionImpl::BeforeUpload(const TensorSpec& spec) {
     return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
                          capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
-  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
+  // A lenient recording keeps what comes in a record.
+  if (Recording::Strict() != nullptr) return Recording::Refuse(StrCat("values are brought to ", ToText(spec)));
   return HandlePtr();
 }
 
 absl::StatusOr<HandlePtr> SessionImpl::UploadBy(const TensorSpec& spec, const Sender& send) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
   if (handle != nullptr) return handle;
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
   handle = NewHandle(specs_.Intern(spec), next_handle_++);
   sites_.Note(handle->id, SiteOfCall());
   auto [number, request] = NewRequest();
@@ -126,6 +132,7 @@ absl::StatusOr<HandlePtr> SessionImpl::UploadBy(const TensorSpec& spec, const Se
   }
   const absl::Status status = send(number, request, handle);
   if (status.ok()) {
+    counters().uploads.Add(1);
     counters().uploaded_bytes.Add(NumElements(spec.shape) * SizeBytes(spec.dtype));
     if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
     return handle;

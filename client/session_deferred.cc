@@ -51,10 +51,11 @@ absl::StatusOr<std::optional<SessionImpl::Results>> SessionImpl::Defer(const Cal
   });
   if (!is_pending) return std::nullopt;
   // A plan and a recording are of specs.
-  if (PlanCapture::Current() != nullptr || Recording::Current() != nullptr) {
+  if (PlanCapture::Current() != nullptr || Recording::Strict() != nullptr) {
     TESSERA_RETURN_IF_ERROR(AwaitSpecs(operands));
     return std::nullopt;
   }
+  TESSERA_RETURN_IF_ERROR(Recording::Refuse("the shape of an operand depends on values"));
   return deferred_->Add(complete, operands);
 }
 

@@ -69,7 +69,7 @@ bool HasElements(const SpecEntry& entry) {
 // A value that was reduced to what is wanted, or for torch's tensors to anything; null where it wasn't, or that failed.
 // While calls are recorded it is one that a recorded call gave.
 HandlePtr SessionImpl::FindReduced(HandleState& pending, const TensorSpec& wanted) {
-  const Recording* const recording = Recording::Current();
+  const Recording* const recording = Recording::Strict();
   std::lock_guard<std::mutex> lock(mutex_);
   const auto is_it = [&](const HandlePtr& one) {
     return one->failure.ok() && (recording == nullptr || recording->Gives(one->id)) &&
@@ -128,7 +128,7 @@ absl::StatusOr<SessionImpl::Results> SessionImpl::ReduceOnce(const OpCall& call,
   for (const ImplicitMove& move : entry.implicit) {
     const size_t i = static_cast<size_t>(move.operand);
     // A recorded call is asked for again with other values, and must hold all that it needs.
-    if (is_product || Recording::Current() != nullptr) break;
+    if (is_product || Recording::Strict() != nullptr) break;
     if (!Reduces(move, operands[i]) || IsTorchs(**operands[i].tensor)) continue;
     is_new = reduce(i, move.destination) || is_new;
     is_arrays = true;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/graph.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
@@ -120,7 +121,9 @@ absl::StatusOr<std::shared_ptr<const SpecEntry>> SpecCache::Resolve(const OpCall
     output = same != operands.end() ? *same->spec : Intern(*output);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  const size_t specs = key.specs.size() + entry->outputs.size() + 2 * entry->implicit.size();
+  // A graph's text counts by its length.
+  const size_t text = key.attributes.Get(attribute::notation).size() / 256;
+  const size_t specs = key.specs.size() + entry->outputs.size() + 2 * entry->implicit.size() + text;
   if (entries_.size() >= kMaxSpecCacheEntries || spec_count_ + specs > kMaxSpecCacheSpecs) {
     entries_.clear();
     spec_count_ = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "schemas/ops/graph_text.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/signature.h"
 #include "schemas/types/str_cat.h"
@@ -24,7 +25,7 @@ bool HasFunction(const OpRow& row) {
     case OpFamily::kPlace: return false;
     default: break;
   }
-  if (row.max_operands == 0) return false;
+  if (row.max_operands == 0 || row.id == kGraphOp) return false;
   for (const OpId id :
        {OpId::kDropout, OpId::kAttention, OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape,
         OpId::kRelabel, OpId::kAsType, OpId::kArgMin, OpId::kArgMax, OpId::kConv, OpId::kMaxPool, OpId::kAvgPool}) {

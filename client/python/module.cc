@@ -109,6 +109,15 @@ PyTensor Create(const Session& session, int op, const nb::kwargs& attributes) {
   return PyTensor{Tensor(ValueOrRaise(session.impl()->Call(call, {})))};
 }
 
+nb::list CreateAll(const Session& session, int op, const nb::kwargs& attributes) {
+  const OpCall call = CallFromPython(op, attributes);
+  nb::list out;
+  for (HandlePtr& result : ValueOrRaise(session.impl()->CallAll(call, {}))) {
+    out.append(nb::cast(PyTensor{Tensor(std::move(result))}));
+  }
+  return out;
+}
+
 // The session holds a Python object until it is closed, or its last tensor is gone.
 void KeepUntilClosed(const Session& session, nb::object needed) {
   session.impl()->KeepUntilClosed(std::shared_ptr<void>(needed.release().ptr(), [](void* object) {
@@ -210,6 +219,16 @@ void DefineSession(nb::module_& module) {
       .def_prop_ro("_membership_version", [](const Session& s) { return s.impl()->membership_version(); })
       .def("_default_mesh_now", [](const Session& s) { return ValueOrRaise(s.DefaultMesh()); })
       .def_prop_ro("_lost", [](const Session& s) { return s.impl()->lost_workers(); })
+      .def(
+          "_counts",
+          [](const Session& s) {
+            nb::dict counts;
+            s.Counts().Visit([&](std::string_view name, std::string_view, double value) {
+              counts[nb::str(name.data(), name.size())] = nb::int_(static_cast<int64_t>(value));
+            });
+            return counts;
+          },
+          "What it has done since it connected, by the names that Session::Counts of C++ has.")
       .def("_check", [](const Session& s) { RaiseIfError(s.impl()->Check()); })
       .def("_mesh",
            [](const Session& s, const std::vector<int64_t>& shape, const std::vector<std::string>& names,
@@ -229,6 +248,7 @@ void DefineSession(nb::module_& module) {
       .def("_distribute_rows", &DistributeRows)
       .def("_from_local", &FromLocal)
       .def("_create", &Create)
+      .def("_create_all", &CreateAll)
       .def("_status",
            [](const Session& s) { return ClusterToPython(ValueOrRaise(Released([&] { return s.Status(); }))); })
       .def("_sync", [](const Session& s) { RaiseIfError(Released([&] { return s.Sync(); })); })

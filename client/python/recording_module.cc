@@ -2,13 +2,16 @@
 
 #include "client/python/recording_module.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "client/python/convert.h"
+#include "client/recorded_graph.h"
 #include "client/recording.h"
 #include "schemas/types/str_cat.h"
 
@@ -89,13 +92,55 @@ nb::object DifferenceOf(const Recording& recording, const Recording& other) {
   return nb::make_tuple(found->call, found->text);
 }
 
+// (notation, numbers of the inputs that are its operands, mesh of a call without operands or None); or why there is
+// none, as a text.
+nb::object GraphOf(const Recording& recording, const std::vector<int>& results) {
+  const absl::StatusOr<RecordedGraph> graph = MakeRecordedGraph(recording, results);
+  if (!graph.ok()) return nb::cast(std::string(StdView(graph.status().message())));
+  return nb::make_tuple(graph->notation, graph->inputs, graph->mesh);
+}
+
+bool IsAllowed(const SessionImpl& session) {
+  return ThreadImplicitPolicy().value_or(session.implicit_policy()) == ImplicitPolicy::kAllow;
+}
+
+// What a recorded function is known by, of the tensors that it is called with: their specs, and which of them are the
+// same. None where the calls are to go op by op: a recording, a plan or a wait for each op is wanted, or notice of what
+// moves; or a spec is pending, or a tensor is, whose reduced value ops share.
+nb::object GraphKey(const nb::list& tensors) {
+  if (Recording::Current() != nullptr || PlanCapture::Current() != nullptr || Blocking::IsOn()) return nb::none();
+  std::string key;
+  std::vector<const HandleState*> states;
+  for (const nb::handle object : tensors) {
+    const PyTensor& tensor = nb::cast<const PyTensor&>(object);
+    const HandlePtr& state = tensor.value().state();
+    if (!state->spec_known || state->spec->has_partial() || !IsAllowed(*state->session)) return nb::none();
+    const auto same = std::find(states.begin(), states.end(), state.get());
+    StrAppend(&key, ToText(*state->spec), " ", same - states.begin(), ";");
+    states.push_back(state.get());
+  }
+  return nb::cast(key);
+}
+
 }  // namespace
 
 void DefineRecording(nb::module_& module) {
   nb::class_<Recording>(module, "Recording")
       .def(nb::init<>())
       .def("begin", &Begin)
+      .def("begin_lenient", [](Recording& r) { RaiseIfError(r.BeginLenient()); })
       .def("end", &Recording::End)
+      .def_prop_ro("spoiled", &Recording::spoiled)
+      .def_prop_ro("literals",
+                   [](const Recording& r) {
+                     nb::list out;
+                     for (const RecordedLiteral& literal : r.literals()) {
+                       const uint64_t handle = r.inputs()[static_cast<size_t>(-1 - literal.value)].handle;
+                       out.append(nb::make_tuple(literal.value, NameOf(r, handle)));
+                     }
+                     return out;
+                   })
+      .def("graph", &GraphOf)
       .def_prop_ro("inputs",
                    [](const Recording& r) {
                      nb::list out;
@@ -118,6 +163,7 @@ void DefineRecording(nb::module_& module) {
       .def("keep", &Recording::Keep)
       .def("difference", &DifferenceOf)
       .def("replay", &Replay);
+  module.def("graph_key", &GraphKey);
 }
 
 }  // namespace tessera::python

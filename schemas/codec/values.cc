@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/graph_text.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -256,16 +257,18 @@ wire::Attribute::Which WireKindOf(AttributeKind kind) {
 }
 
 // The record is of the attribute's kind.
-absl::StatusOr<AttributeValue> DecodeAttributeValue(AttributeId id, wire::Attribute::Reader reader) {
+absl::StatusOr<AttributeValue> DecodeAttributeValue(OpId op, AttributeId id, wire::Attribute::Reader reader) {
   const std::string_view name = NameOf(id);
   switch (KindOf(id)) {
     case AttributeKind::kFlag: return AttributeValue(reader.getFlag());
     case AttributeKind::kInteger: return AttributeValue(reader.getInteger());
     case AttributeKind::kNumber: return AttributeValue(reader.getNumber());
     case AttributeKind::kDType: return DTypeFromWire(reader.getDtype());
-    case AttributeKind::kText:
-      if (reader.getText().size() > kMaxNotationChars) return TooMany(name, reader.getText().size(), kMaxNotationChars);
+    case AttributeKind::kText: {
+      const size_t most = op == kGraphOp ? kMaxGraphTextBytes : kMaxNotationChars;
+      if (reader.getText().size() > most) return TooMany(name, reader.getText().size(), most);
       return AttributeValue(std::string(reader.getText().begin(), reader.getText().size()));
+    }
     case AttributeKind::kIntegers: {
       // Lengths are one for each shard, as a placement's sizes are.
       const uint32_t most = id == attribute::lengths.id ? kMaxMeshSize : kMaxIndexItems;
@@ -326,7 +329,7 @@ absl::StatusOr<OpCall> DecodeOpCall(wire::OpCall::Reader reader) {
     if (item.which() != WireKindOf(KindOf(id))) {
       return absl::InvalidArgumentError(StrCat("attribute ", NameOf(id), " is of another kind"));
     }
-    TESSERA_ASSIGN_OR_RETURN(AttributeValue value, DecodeAttributeValue(id, item));
+    TESSERA_ASSIGN_OR_RETURN(AttributeValue value, DecodeAttributeValue(call.op, id, item));
     call.attributes.Set(id, std::move(value));
   }
   return call;

@@ -329,7 +329,7 @@ struct AllRows {
          {absl::Span<const OpRow>(kRows), composites::MathRows(), composites::ModelRows(),
           composites::ArrangementRows(), composites::LinalgRows(), composites::MatrixRows(), composites::FourierRows(),
           composites::RandomRows(), composites::WindowRows(), composites::StatisticsRows(), composites::TrainingRows(),
-          composites::GradientRows()}) {
+          composites::GradientRows(), composites::GraphRows()}) {
       rows.insert(rows.end(), some.begin(), some.end());
     }
     for (const OpRow& row : rows) {

@@ -67,6 +67,8 @@ class GraphBuilder {
   void RefuseDType(std::string_view why);
   void RefuseIndex(std::string_view why);
   bool failed() const { return !status_.ok(); }
+  // Nodes so far, those of composites too.
+  size_t node_count() const { return graph_.nodes.size(); }
 
   // ---- ops ----
   GraphValue Call(OpId op, Attributes attributes, std::vector<GraphValue> operands, std::vector<Scalar> scalars = {});

@@ -134,7 +134,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
     }
     input.tensors.push_back(spec);
   }
-  if (input.tensors.empty() && row->max_operands > 0) {
+  if (input.tensors.empty() && row->min_operands > 0) {
     return OperandError(input, "needs a tensor among its operands");
   }
   if (row->family != OpFamily::kElementwise && row->family != OpFamily::kComposite &&

@@ -147,10 +147,11 @@ def install(spaces, classes) -> None:
     """For the namespaces of the package, and its classes."""
     import _tessera
     from ._numpy_calls import called_as_numpy
+    from ._recorded import OF_MANY_OPS, recorded
     for names in spaces:
         for name, value in list(names.items()):
             if isinstance(value, types.FunctionType) and not name.startswith("_") and not hasattr(value, "__wrapped__"):
-                names[name] = called_as_numpy(value)
+                names[name] = called_as_numpy(recorded(value) if name in OF_MANY_OPS else value)
     for target in (_tessera.Tensor, _tessera.Session, *classes):
         _hint_methods(target)
         target.__dir__ = _public_dir

@@ -3,6 +3,8 @@ brings values from texts and files."""
 
 from __future__ import annotations
 
+import builtins
+
 import numpy as np
 
 import _tessera_ops as made
@@ -15,7 +17,7 @@ from ._mesh import integers
 from ._numpy_calls import as_tensor
 from ._numpy_names import diff
 from ._ops import astype, concat, moveaxis, reshape, stack
-from ._statistics import _added_up, _edges, _real, beside, bins_of
+from ._statistics import _edges, _real, added_up, beside, bins_of
 from ._tensor import axes_of
 
 # ---- products ------------------------------------------------------------------------------------
@@ -223,18 +225,13 @@ def histogramdd(sample, /, bins=10, range=None, density=False, weights=None):  #
     ranges = [None] * dims if range is None else list(range)
     if len(bins) != dims or len(ranges) != dims:
         raise InvalidArgumentError(f"histogramdd: bins for {len(bins)} dims and range for {len(ranges)}, and points of {dims}")
-    edges, flat, is_in = [], None, None
-    for d, (of_bins, of_range) in enumerate(zip(bins, ranges)):
-        line = astype(sample[:, d], np.float64)
-        ends = _edges(line, of_bins, of_range).astype(np.float64)
-        place, inside = bins_of("histogramdd", line, ends)
-        flat = place if flat is None else flat * (ends.size - 1) + place
-        is_in = inside if is_in is None else made.logical_and(is_in, inside)
-        edges.append(ends)
+    lines = [astype(sample[:, d], np.float64) for d in builtins.range(dims)]
+    edges = [_edges(line, *one).astype(np.float64) for line, *one in zip(lines, bins, ranges)]
+    flat, is_in = bins_of("histogramdd", lines, edges)
     shape = tuple(one.size - 1 for one in edges)
     total = int(np.prod(shape))
     counted = astype(is_in, np.float64) if weights is None else beside("histogramdd", sample, weights)
-    out = reshape(_added_up(made.where(is_in, flat, total), astype(counted, np.float64), total), shape)
+    out = reshape(added_up(made.where(is_in, flat, total), astype(counted, np.float64), total), shape)
     if density:
         volume = np.ones(())
         for one in edges:

@@ -252,7 +252,7 @@ def nan_to_num(x, /, *, nan=0.0, posinf=None, neginf=None):
 
 # ---- counted -------------------------------------------------------------------------------------
 
-def _added_up(places, updates, count: int):
+def added_up(places, updates, count: int):
     """Sums of updates, or of ones, by their places, from 0 to count; the last place is for what doesn't count. Each shard has sums of its
     own, which stay pending, so that nothing of the places moves."""
     def of_shard(places, updates=None):
@@ -293,11 +293,11 @@ def bincount(x, /, weights=None, minlength=0):
         count = builtins.max(count, most + 1)
     places = astype(x, np.int64)
     if weights is None:
-        return _added_up(places, None, count)
+        return added_up(places, None, count)
     weights = beside("bincount", x, weights)
     if tuple(weights.shape) != tuple(x.shape):
         raise InvalidArgumentError(f"bincount: weights are {weights._spec}, x is {x._spec}")
-    return _added_up(places, astype(weights, np.float64), count)
+    return added_up(places, astype(weights, np.float64), count)
 
 
 def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: A002 - NumPy's name
@@ -312,26 +312,33 @@ def histogram(x, /, bins=10, range=None, density=False, weights=None):  # noqa: 
     edges = _edges(x, bins, range)
     dtype = result_type(x, edges) if x.dtype != np.bool_ else np.float64
     count = edges.size - 1
-    places, is_in = bins_of("histogram", astype(x, dtype), edges)
+    places, is_in = bins_of("histogram", [astype(x, dtype)], [edges.astype(dtype)])
     places = made.where(is_in, places, count)
     if weights is None:
-        sums = _added_up(places, None, count)
+        sums = added_up(places, None, count)
     else:
         weights = beside("histogram", x, weights)
         if tuple(weights.shape) != tuple(x.shape):
             raise InvalidArgumentError(f"histogram: weights are {weights._spec}, x is {x._spec}")
-        sums = _added_up(places, weights, count)
+        sums = added_up(places, weights, count)
     shown = beside("histogram", x, edges)
     if density:
         sums = sums / beside("histogram", x, np.diff(edges).astype(np.float64)) / made.sum(sums)
     return sums, shown
 
 
-def bins_of(op: str, x, edges: np.ndarray):
-    """The number of each element's bin, of which the last has its right edge; and whether it is in one at all."""
-    places = made.searchsorted(beside(op, x, edges.astype(x.dtype)), x, side="right") - 1
-    places = made.where(x == float(edges[-1]), edges.size - 2, places)
-    return places, made.logical_and(x >= float(edges[0]), x <= float(edges[-1]))
+def bins_of(op: str, lines: list, edges: list):
+    """The number of each point's bin, in row-major order of the dims' bins, and whether it is in one at all. lines: the points' coordinates
+    for each dim; edges: tensors or arrays of their dtypes. The last bin of a dim has its right edge."""
+    places = is_in = None
+    for x, ends in zip(lines, edges):
+        last = ends.shape[0] - 1
+        first_edge, last_edge = (ends[i] if isinstance(ends, _tessera.Tensor) else ends[i].item() for i in (0, last))
+        own = made.where(x == last_edge, last - 1, made.searchsorted(beside(op, x, ends), x, side="right") - 1)
+        own_in = made.logical_and(x >= first_edge, x <= last_edge)
+        places = own if places is None else places * last + own
+        is_in = own_in if is_in is None else made.logical_and(is_in, own_in)
+    return places, is_in
 
 
 def _edges(x, bins, given) -> np.ndarray:

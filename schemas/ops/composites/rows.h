@@ -21,6 +21,7 @@ absl::Span<const OpRow> WindowRows();       // convolutions and pooling
 absl::Span<const OpRow> StatisticsRows();   // what NumPy has of elements and statistics besides
 absl::Span<const OpRow> TrainingRows();     // steps of optimizers
 absl::Span<const OpRow> GradientRows();     // backward passes
+absl::Span<const OpRow> GraphRows();        // graphs that a client says
 
 // The dtype of a result that is a float: x's own, that of its parts, or f64.
 inline DType FloatOf(const GraphValue& x) {

@@ -225,27 +225,20 @@ def histc(x, bins=100, min=0, max=0):  # noqa: A002 - ATen's names
         low, high = float(min), float(max)
     is_in = made.logical_and(h >= low, h <= high)
     place = made.minimum(cast(made.where(is_in, (h - low) * bins / (high - low), 0), _INT64), bins - 1)
-    zeros = full_like(h, (bins,), h._dtype, 0, replicated(h._mesh_ndim))
-    return wrap(_call(OPS["scatter"], (zeros, place, cast(is_in, h._dtype)), dims=[0], mode="add"))
+    return wrap(_statistics.added_up(place, cast(is_in, h._dtype), bins))
 
 
-def _bin_of(flat, edges):
-    """The bin of each element, and whether it is in one; the last edge counts."""
-    bins = edges.shape[0] - 1
-    place = cast(_call(OPS["searchsorted"], (edges, flat), side="right"), _INT64) - 1
-    is_in = made.logical_and(flat >= edges[0], flat <= edges[bins])
-    return made.where(is_in, made.minimum(place, bins - 1), 0), is_in
-
-
-def _counted(h, place, is_in, weight, bins: int):
+def _counted(h, lines: list, edges: list, weight):
+    """How much is in each bin, in h's dtype, of points whose coordinates are given by dim."""
+    place, is_in = _statistics.bins_of("histogram", lines, edges)
+    bins = math.prod(one.shape[0] - 1 for one in edges)
     amount = cast(is_in, h._dtype) if weight is None else made.where(is_in, cast(reshape(handle_of(weight), (-1,)), h._dtype), 0)
-    zeros = full_like(h, (bins,), h._dtype, 0, replicated(h._mesh_ndim))
-    return settled(_call(OPS["scatter"], (zeros, place, amount), dims=[0], mode="add"))
+    return settled(_statistics.added_up(made.where(is_in, place, bins), amount, bins))
 
 
 def _histogram(h, edges, weight, density: bool):
     """How much is between each two edges."""
-    out = _counted(h, *_bin_of(reshape(h, (-1,)), edges), weight, edges.shape[0] - 1)
+    out = _counted(h, [reshape(h, (-1,))], [edges], weight)
     if density:
         out = out / made.sum(out) / (edges[1:] - edges[:-1])
     return wrap(out), wrap(edges)
@@ -301,13 +294,8 @@ def histogramdd_edges(x, bins, *, range=None, weight=None, density=False):  # no
 
 
 def _histogramdd(x, edges: list, weight, density: bool):
-    columns, counts = _columns(x, edges), [one.shape[0] - 1 for one in edges]
-    place, is_in = None, None
-    for column, one, count in zip(columns, edges, counts):
-        own, own_in = _bin_of(column, one)
-        place, is_in = (own, own_in) if place is None else (place * count + own, made.logical_and(is_in, own_in))
-    out = _counted(columns[0], made.where(is_in, place, 0), is_in, weight, math.prod(counts))
-    out = reshape(out, tuple(counts))
+    columns = _columns(x, edges)
+    out = reshape(_counted(columns[0], columns, edges, weight), tuple(one.shape[0] - 1 for one in edges))
     if density:
         out = out / made.sum(out)
         for d, one in enumerate(edges):

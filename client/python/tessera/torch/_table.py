@@ -9,13 +9,46 @@ from __future__ import annotations
 
 import torch
 
+from .._recorded import Kinds, recorded
 from . import _tensor
-from ._tensor import Tensor, handle_of, rebind
+from ._tensor import Tensor, handle_of, rebind, wrap
 
 aten = torch.ops.aten
 TABLE: dict = {}
 KINDS: dict = {}        # of each overload how it is done, for coverage()
 WHERE_TORCH_HAS_NONE: dict = {}     # what older versions of torch don't take apart
+
+
+class _Kinds(Kinds):
+    tensor = Tensor
+    shares_handles = True       # a cell of its own
+    values = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+    def handle_of(self, tensor):
+        return handle_of(tensor)
+
+    def wrap(self, handle):
+        return wrap(handle)
+
+    def identity(self, tensor) -> int:
+        return id(tensor._cell)
+
+    def note(self, tensor):
+        return tensor.requires_grad
+
+    def settings(self):
+        return torch.get_default_dtype(), torch.get_float32_matmul_precision()
+
+    def mesh_of(self, kwargs: dict):
+        return None
+
+    def is_result(self, tensor) -> bool:
+        """Views, tensors whose values come later, and those with notes of rows have more to them."""
+        cell = tensor._cell
+        return tensor._view is None and cell.handle is not None and cell.eps is None and cell.row_sum is None
+
+
+_KINDS = _Kinds()
 
 
 def overload(name: str):
@@ -26,12 +59,13 @@ def overload(name: str):
 
 def row(*names: str, how: str = "catalog"):
     """Gives ATen overloads their function. how: catalog, composed (of several rows of the catalog, for now), view, or
-    client (what needs no op)."""
+    client (what needs no op). A composed one asks for its ops as one from the second call of a kind on."""
     def register(function):
+        made = recorded(function, _KINDS) if how == "composed" else function
         for name in names:
             found = overload(name)
             if found is not None:
-                put(found, function, how)
+                put(found, made, how)
         return function
     return register
 
