@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
+#include "client/rank_flight.h"
 #include "client/rank_lane.h"
 #include "client/rank_mailbox.h"
 #include "client/rank_page/meeting.h"
+#include "client/rank_tensors.h"
+#include "client/rank_waits.h"
 #include "client/session_groups.h"
 #include "client/session_impl.h"
 #include "schemas/types/status_macros.h"
@@ -35,16 +37,26 @@ absl::StatusOr<int64_t> TimeoutUs(std::string_view what, double seconds) {
 }
 
 absl::Status GroupWork::Wait(std::optional<double> timeout_s) const {
+  if (receive_ != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(const Tensor received, receive_->Await(timeout_s));
+    return received.Wait(timeout_s);
+  }
   if (request_ != nullptr) TESSERA_RETURN_IF_ERROR(GroupDoor(*session_).Await(request_, timeout_s));
   return result_.has_value() ? result_->Wait(timeout_s) : absl::OkStatus();
 }
 
 bool GroupWork::IsDone() const {
+  if (receive_ != nullptr) return receive_->IsDone();
   return (request_ == nullptr || GroupDoor(*session_).IsThere(request_)) &&
          (!result_.has_value() || result_->IsReady());
 }
 
-int32_t GroupWork::source() const { return request_ == nullptr ? 0 : GroupDoor(*session_).SourceOf(request_); }
+int32_t GroupWork::source() const {
+  if (receive_ != nullptr) return receive_->source();
+  return request_ == nullptr ? 0 : GroupDoor(*session_).SourceOf(request_);
+}
+
+absl::StatusOr<Tensor> GroupWork::LateResult() const { return receive_->Await(std::nullopt); }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& session, const GroupOptions& options) {
   std::shared_ptr<ProcessGroup> group(new ProcessGroup(session, options));
@@ -69,7 +81,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Join(const Session& 
   std::vector<std::string> texts;
   for (const GroupMemberReport& member : group->members_) texts.push_back(member.meeting);
   RankMeeting::Met met = meeting.Meet(texts);
-  if (met.mail != nullptr && options.only_memory) {
+  if (met.mail != nullptr) {
     group->mailbox_ = std::make_unique<RankMailbox>(session.impl(), group->group_, options.key, std::move(met.mail),
                                                     met.page->HasStrangers());
   }
@@ -90,37 +102,19 @@ void ProcessGroup::Leave() {
   GroupDoor(*session_.impl()).Leave(group_);
 }
 
-// With the calls of the page: the coordinator knows those alone that it was asked.
+// The coordinator knows those calls alone that it was asked.
 absl::StatusOr<FlightReport> ProcessGroup::Flight(uint32_t last_calls) const {
   TESSERA_ASSIGN_OR_RETURN(FlightReport report, GroupDoor(*session_.impl()).Flight(group_, last_calls));
   const RankPage* const page = lane_->page();
   if (page == nullptr) return report;
-  std::map<uint64_t, FlightReport::Call> granted;
-  const int64_t now_ns = SteadyNs();
-  const auto seconds_ago = [now_ns](int64_t ns) { return static_cast<double>(now_ns - ns) * 1e-9; };
-  for (int64_t rank = 0; rank < page->ranks(); ++rank) {
-    FlightReport::Member& member = report.members[static_cast<size_t>(rank)];
-    member.next_call = std::max(member.next_call, page->LastCallOf(rank) + 1);
-    for (const RankPage::FlightCall& known : page->FlightOf(rank)) {
-      FlightReport::Call& call = granted[known.number];
-      call.number = known.number;
-      call.what = ToText(known.signature);
-      call.arrived_s.resize(static_cast<size_t>(page->ranks()), -1);
-      call.arrived_s[static_cast<size_t>(rank)] = seconds_ago(known.came_ns);
-      if (known.granted_ns >= 0) call.matched_s = std::max(call.matched_s, seconds_ago(known.granted_ns));
-    }
-  }
-  for (const FlightReport::Call& asked : report.calls) granted.erase(asked.number);
-  for (auto& [number, call] : granted) report.calls.push_back(std::move(call));
-  const auto age_of = [](const FlightReport::Call& call) {
-    return *std::max_element(call.arrived_s.begin(), call.arrived_s.end());
-  };
-  std::stable_sort(report.calls.begin(), report.calls.end(),
-                   [&](const FlightReport::Call& a, const FlightReport::Call& b) { return age_of(a) > age_of(b); });
-  const size_t most = std::min<size_t>(last_calls, kMaxPageFlightCalls);
-  if (report.calls.size() > most)
-    report.calls.erase(report.calls.begin(), report.calls.end() - static_cast<long>(most));
+  AddPageCalls(*page, report);
+  if (mailbox_ != nullptr) AddMessages(mailbox_->record(), report);
+  KeepLast(std::min<size_t>(last_calls, kMaxPageFlightCalls), report);
   return report;
+}
+
+absl::Status ProcessGroup::TakeComplaint() const {
+  return mailbox_ == nullptr ? absl::OkStatus() : mailbox_->TakeComplaint();
 }
 
 absl::Status ProcessGroup::CheckMember(std::string_view name) const {
@@ -132,17 +126,45 @@ absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const 
                                             const std::optional<Shape>& result,
                                             std::optional<DType> result_dtype) const {
   TESSERA_RETURN_IF_ERROR(CheckMember(ToText(call.kind)));
-  if (IsPointToPoint(call.kind) && options_.only_memory) {
-    return absl::InvalidArgumentError(StrCat(ToText(call.kind), " of a Tensor: group '", options_.key,
-                                             "' was made for arrays in the ranks' own memory alone"));
+  if (IsPointToPoint(call.kind)) {
+    // Tags below 0 are of messages whose both sides are known to go this way.
+    if (mailbox_ == nullptr || call.tag < 0) return Send(call, operand, result, result_dtype, 0, 0);
+    if (call.kind == CollectiveKind::kSend && operand != nullptr) return SendByMail(call, operand);
+    if (call.kind == CollectiveKind::kRecv && result.has_value()) {
+      return ReceiveByMail(call, *result, result_dtype.value_or(DType::kF32));
+    }
+    return absl::InvalidArgumentError(StrCat(ToText(call.kind), ": it has no tensor"));
   }
-  if (IsPointToPoint(call.kind)) return Send(call, operand, result, result_dtype, 0, 0);
   std::optional<GroupWork> work;
   TESSERA_RETURN_IF_ERROR(lane_->Ask([&](uint64_t number) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(work, Send(call, operand, result, result_dtype, number, 0));
     return absl::OkStatus();
   }));
   return *std::move(work);
+}
+
+// The message in the ring says where the bytes are: a rank that receives it asks the coordinator for this ticket.
+absl::StatusOr<GroupWork> ProcessGroup::SendByMail(const GroupCallOptions& call, const Tensor* operand) const {
+  const uint64_t ticket = next_ticket_++;
+  TESSERA_ASSIGN_OR_RETURN(GroupWork work, Send(call, operand, std::nullopt, std::nullopt, ticket, 0));
+  auto notice = std::make_shared<TicketNotice>();
+  const TensorSpec& spec = operand->spec();
+  notice->is_send = true;
+  notice->message = {call.peer, call.tag, spec.dtype, NumElements(spec.shape), -1, ticket};
+  TESSERA_ASSIGN_OR_RETURN(notice->wait_us, TimeoutUs(ToText(call.kind), call.timeout_s));
+  TESSERA_RETURN_IF_ERROR(mailbox_->Push(std::move(notice)));
+  mailbox_->LeaveToThread();
+  return work;
+}
+
+absl::StatusOr<GroupWork> ProcessGroup::ReceiveByMail(const GroupCallOptions& call, const Shape& result,
+                                                      DType dtype) const {
+  GroupWork work;
+  work.session_ = session_.impl();
+  TESSERA_ASSIGN_OR_RETURN(work.receive_, TensorReceive::Begin(weak_from_this(), call, result, dtype));
+  TESSERA_RETURN_IF_ERROR(mailbox_->Push(work.receive_));
+  mailbox_->LeaveToThread();
+  return work;
 }
 
 absl::StatusOr<GroupWork> ProcessGroup::Send(const GroupCallOptions& call, const Tensor* operand,

@@ -26,6 +26,7 @@ namespace tessera {
 
 class RankLane;
 class RankMailbox;
+class TensorReceive;
 
 struct GroupOptions {
   std::string key;  // all ranks say the same
@@ -33,9 +34,6 @@ struct GroupOptions {
   int64_t rank = 0;
   WorkerIndex worker;  // of its own
   double timeout_s = 1800;
-  // All sends and receives of the group are on memory (RankMemory), at each rank: where the ranks are processes of one
-  // host, they go through rings that the ranks have mapped. Sends and receives of Tensors are refused, then.
-  bool only_memory = false;
 };
 
 struct GroupCallOptions {
@@ -61,16 +59,22 @@ class GroupWork {
   bool IsDone() const;
   // The rank that sent, after a recv.
   int32_t source() const;
+  // Of a late one: null.
   const std::optional<Tensor>& result() const { return result_; }
+  // A recv in a group whose ranks match their messages by themselves has its result when the message has come, or the
+  // part of it that says where its bytes are. LateResult waits for that.
+  bool is_late() const { return receive_ != nullptr; }
+  absl::StatusOr<Tensor> LateResult() const;
 
  private:
   friend class ProcessGroup;
+  std::shared_ptr<TensorReceive> receive_;
   std::shared_ptr<SessionImpl> session_;
   std::shared_ptr<void> request_;  // of a call that is answered
   std::optional<Tensor> result_;
 };
 
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   // Blocks until all ranks are there. InvalidArgument: another size, a rank or a worker that is taken.
   // DeadlineExceeded names the ranks that are missing.
@@ -83,9 +87,12 @@ class ProcessGroup {
   // `result_dtype`. The wait, and the result, tell of faults that the coordinator finds.
   absl::StatusOr<GroupWork> Run(const GroupCallOptions& call, const Tensor* operand, const std::optional<Shape>& result,
                                 std::optional<DType> result_dtype = std::nullopt) const;
-  // The group's last calls, at most 64, and how its members are, with those that the ranks matched by themselves.
-  // NotFound when it was left.
+  // The group's last calls and messages, at most 64, and how its members are, with those that the ranks matched by
+  // themselves. NotFound when it was left.
   absl::StatusOr<FlightReport> Flight(uint32_t last_calls = UINT32_MAX) const;
+  // InvalidArgument where a rank couldn't take a message that this one had sent, and this one wasn't told; once. For a
+  // later call to tell it, when that is done.
+  absl::Status TakeComplaint() const;
   // Others' calls that need this rank fail from now on.
   void Leave();
 
@@ -97,16 +104,20 @@ class ProcessGroup {
   const Session& session() const { return session_; }
   const std::vector<GroupMemberReport>& members() const { return members_; }
   RankLane& lane() const { return *lane_; }
-  // Null where sends and receives go through the workers.
+  // Null where sends and receives go through the workers, and the coordinator matches them.
   RankMailbox* mailbox() const { return mailbox_.get(); }
 
  private:
-  friend class MemoryWork;  // sends calls of the lane
+  friend class MemoryWork;     // sends calls of the lane
+  friend class TensorReceive;  // and of the mailbox
   friend class RankMemory;
   ProcessGroup(const Session& session, GroupOptions options);
 
   absl::Status CheckMember(std::string_view name) const;
-  // `number`: 0 of sends and receives.
+  // A send or receive of a Tensor in a group with a mailbox.
+  absl::StatusOr<GroupWork> SendByMail(const GroupCallOptions& call, const Tensor* operand) const;
+  absl::StatusOr<GroupWork> ReceiveByMail(const GroupCallOptions& call, const Shape& result, DType dtype) const;
+  // `number`: of sends and receives the ticket, or 0.
   absl::StatusOr<GroupWork> Send(const GroupCallOptions& call, const Tensor* operand,
                                  const std::optional<Shape>& result, std::optional<DType> result_dtype, uint64_t number,
                                  int64_t waited_us) const;
@@ -119,6 +130,7 @@ class ProcessGroup {
   std::unique_ptr<RankLane> lane_;
   std::unique_ptr<RankMailbox> mailbox_;
   std::atomic<bool> has_left_{false};
+  mutable std::atomic<uint64_t> next_ticket_{1};  // of messages that this rank sends through the workers
 };
 
 }  // namespace tessera

@@ -54,6 +54,18 @@ absl::Status RankMailbox::Push(std::shared_ptr<MailCall> call) {
   return absl::OkStatus();
 }
 
+absl::Status RankMailbox::TakeComplaint() {
+  if (!mail_->record().HasComplaint()) return absl::OkStatus();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::optional<MailRecord::Complaint> complaint = mail_->record().TakeComplaint();
+  if (!complaint.has_value()) return absl::OkStatus();
+  std::string others;
+  if (complaint->count > 1) others = StrCat(" (the last of ", complaint->count, " such messages to it)");
+  return absl::InvalidArgumentError(
+      StrCat(DifferText(key_, mail_->rank(), complaint->sent, complaint->receiver, complaint->wanted), others,
+             "; rank ", mail_->rank(), " is told by a call of its own, which is done"));
+}
+
 void RankMailbox::MoveNow() {
   Ended ended;
   {
@@ -170,7 +182,7 @@ int64_t RankMailbox::FirstDeadline() const {
 }
 
 std::string RankMailbox::NameOf(const MailCall& call) const {
-  return StrCat(RankMail::ToText(*call.request_, call.is_send), " of group '", key_, "'");
+  return StrCat(ToText(call.message, call.is_send), " of group '", key_, "'");
 }
 
 void RankMailbox::EndLate(int64_t now_ns) {
@@ -203,7 +215,7 @@ void RankMailbox::EndOfGone(const RankMembers::View& members) {
 }
 
 void RankMailbox::Tell(const Ended& ended) {
-  for (const auto& call : ended) call->EndInMail(call->request_->status, call->request_->source);
+  for (const auto& call : ended) call->EndInMail(*call->request_);
 }
 
 // ---- the thread

@@ -46,7 +46,7 @@ class MailCall {
 
  private:
   friend class RankMailbox;
-  virtual void EndInMail(const absl::Status& status, int32_t source) = 0;
+  virtual void EndInMail(const RankMail::Request& request) = 0;
 
   std::shared_ptr<RankMail::Request> request_;
   std::atomic<bool> is_queued_{false};
@@ -76,6 +76,10 @@ class RankMailbox {
   void LeaveToThread();
   // Moves what can be moved, without a wait: for somebody who asks whether a call is done.
   void MoveNow();
+  // ProcessGroup::TakeComplaint. Any thread.
+  absl::Status TakeComplaint();
+  // The ranks' last messages. Any thread reads its notes.
+  const MailRecord& record() const { return mail_->record(); }
   // Calls that wait end with the status, and those that come.
   void Cancel(const absl::Status& status);
 

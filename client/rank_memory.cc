@@ -29,11 +29,6 @@ bool MayRunInSteps(const char* input, int64_t input_bytes, const char* output, i
   return is_within && apart % part_bytes == 0;
 }
 
-absl::Status PollScope() {
-  WaitScope scope;
-  return scope.Poll();
-}
-
 }  // namespace
 
 absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
@@ -69,6 +64,17 @@ absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
   ended_.notify_all();
   if (is_watched) memory_->Watch(shared_from_this());
   return absl::OkStatus();
+}
+
+void MemoryWork::EndInMail(const RankMail::Request& request) {
+  mail_source_ = request.source;
+  absl::Status status = request.status;
+  if (status.ok() && request.ticket != 0) {
+    call_.peer = request.source;
+    status = SendAsked(request.ticket, 0);
+    if (status.ok()) return;
+  }
+  Finish(status);
 }
 
 absl::Status MemoryWork::AwaitRanks(std::optional<double> timeout_s) {
@@ -147,6 +153,11 @@ absl::Status MemoryWork::Wait(std::optional<double> timeout_s) {
   End();
   std::lock_guard<std::mutex> lock(mutex_);
   return status_;
+}
+
+absl::Status MemoryWork::TakeComplaint() const {
+  const std::shared_ptr<ProcessGroup> group = group_.lock();
+  return group == nullptr ? absl::OkStatus() : group->TakeComplaint();
 }
 
 bool MemoryWork::IsDone() {

@@ -35,6 +35,8 @@ class MemoryWork : public LaneCall, public MailCall, public std::enable_shared_f
 
   absl::Status Wait(std::optional<double> timeout_s = std::nullopt);
   bool IsDone();
+  // ProcessGroup::TakeComplaint, once this call is done.
+  absl::Status TakeComplaint() const;
   // The rank that sent, after a recv.
   int32_t source() const { return mail_source_ >= 0 ? mail_source_ : work_.source(); }
   // Calls back once, here or on the group's thread.
@@ -46,10 +48,7 @@ class MemoryWork : public LaneCall, public MailCall, public std::enable_shared_f
   enum class State : uint8_t { kAmongRanks, kUnderWay, kEnding, kDone };
 
   void EndInLane(const absl::Status& status) override { Finish(status); }
-  void EndInMail(const absl::Status& status, int32_t source) override {
-    mail_source_ = source;
-    Finish(status);
-  }
+  void EndInMail(const RankMail::Request& request) override;
   absl::Status SendAsked(uint64_t number, int64_t waited_us) override;
   // Until it has left the lane, or the mailbox.
   absl::Status AwaitRanks(std::optional<double> timeout_s);

@@ -24,7 +24,11 @@ inline std::chrono::steady_clock::time_point TimeOf(int64_t ns) {
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
 }
 
-// The poll of a thread that nobody interrupts.
+// The poll of a thread that nobody interrupts, and of one whose interpreter may.
 inline absl::Status NeverInterrupted() { return absl::OkStatus(); }
+inline absl::Status PollScope() {
+  WaitScope scope;
+  return scope.Poll();
+}
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include "client/python/convert.h"
 #include "client/python/interpreter.h"
 #include "client/python/rank_table.h"
+#include "client/python/view_module.h"
 
 namespace tessera::python {
 namespace {
@@ -95,8 +96,8 @@ PyMemoryWork RunOnMemory(const PyGroup& group, int kind, int op, int peer, int t
 }
 
 PyGroup Join(const Session& session, const std::string& key, int64_t size, int64_t rank, int32_t worker,
-             double timeout_s, bool only_memory) {
-  const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s, only_memory};
+             double timeout_s) {
+  const GroupOptions options{key, size, rank, WorkerIndex(worker), timeout_s};
   auto joined = ValueOrRaise(Released([&] { return ProcessGroup::Join(session, options); }));
   // Its thread may be in a callback that waits for the interpreter.
   const auto end = [](TesseraGroup* group) {
@@ -166,7 +167,10 @@ void DefineRanks(nb::module_& module) {
           nb::arg("timeout").none() = nb::none())
       .def_prop_ro("is_done", [](const PyGroupWork& w) { return w.work.IsDone(); })
       .def_prop_ro("source", [](const PyGroupWork& w) { return w.work.source(); })
+      .def_prop_ro("is_late", [](const PyGroupWork& w) { return w.work.is_late(); })
+      // Of one that is late it waits for the message.
       .def_prop_ro("result", [](const PyGroupWork& w) -> nb::object {
+        if (w.work.is_late()) return nb::cast(PyTensor{ValueOrRaise(Released([&] { return w.work.LateResult(); }))});
         if (!w.work.result().has_value()) return nb::none();
         return nb::cast(PyTensor{*w.work.result()});
       });
@@ -174,6 +178,7 @@ void DefineRanks(nb::module_& module) {
       .def("wait", &PyMemoryWork::Wait, nb::arg("timeout").none() = nb::none())
       .def_prop_ro("is_done", &PyMemoryWork::IsDone)
       .def_prop_ro("source", &PyMemoryWork::source)
+      .def_prop_ro("is_late", [](const PyMemoryWork&) { return false; })
       .def_prop_ro("result", [](const PyMemoryWork&) { return nb::none(); });
   nb::class_<PyGroup>(module, "RankGroup")
       .def("run_on_memory", &RunOnMemory, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"),
@@ -181,7 +186,16 @@ void DefineRanks(nb::module_& module) {
            nb::arg("is_waited_for"))
       .def("run", &Run, nb::arg("kind"), nb::arg("op"), nb::arg("peer"), nb::arg("tag"), nb::arg("operand").none(),
            nb::arg("result").none(), nb::arg("timeout"))
-      .def("leave", [](const PyGroup& g) { Released([&] { g.joined().Leave(); }); })
+      // Raises where a message of this rank couldn't be taken, and nothing has told it; the group is left.
+      .def("leave",
+           [](const PyGroup& g) {
+             RaiseIfError(Released([&] {
+               const absl::Status complaint = g.joined().TakeComplaint();
+               g.joined().Leave();
+               return complaint;
+             }));
+           })
+      .def("tell", [](const PyGroup& g) { RaiseIfError(g.joined().TakeComplaint()); })
       .def("flight",
            [](const PyGroup& g, uint32_t last_calls) {
              return FlightToPython(ValueOrRaise(Released([&] { return g.joined().Flight(last_calls); })));
@@ -200,7 +214,12 @@ void DefineRanks(nb::module_& module) {
       .def_prop_ro("table", [](const PyGroup&) { return reinterpret_cast<uintptr_t>(&RankTable()); })
       .def_prop_ro("group", [](const PyGroup& g) { return reinterpret_cast<uintptr_t>(g.group.get()); });
   module.def("join_group", &Join, nb::arg("session"), nb::arg("key"), nb::arg("size"), nb::arg("rank"),
-             nb::arg("worker"), nb::arg("timeout"), nb::arg("only_memory") = false);
+             nb::arg("worker"), nb::arg("timeout"));
+  // take: writes what a tensor receives, before anybody reads it.
+  module.def("await_value",
+             [](nb::handle tensor, nb::object take) { Await(*nb::inst_ptr<PyTensor>(tensor), std::move(take)); });
+  module.def("forget_awaited",
+             [](nb::handle tensor, nb::handle take) { ForgetAwaited(*nb::inst_ptr<PyTensor>(tensor), take); });
 }
 
 }  // namespace tessera::python

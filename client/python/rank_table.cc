@@ -75,6 +75,11 @@ int Wait(TesseraWork* work, int64_t timeout_us, char** error) {
 int IsDone(TesseraWork* work) { return work->work->IsDone() ? 1 : 0; }
 int32_t Source(TesseraWork* work) { return work->work->source(); }
 
+char* Complaint(TesseraWork* work) {
+  const absl::Status complaint = work->work->TakeComplaint();
+  return complaint.ok() ? nullptr : CopyOf(std::string(StdView(complaint.message())));
+}
+
 void WhenDone(TesseraWork* work, void (*callback)(void*, const char*), void* context) {
   work->work->WhenDone(work->group->memory, [callback, context](const absl::Status& status) {
     const std::string text(StdView(status.message()));
@@ -103,7 +108,7 @@ void ReleaseMemory(TesseraMemory* memory) {
 
 const TesseraRanks& RankTable() {
   static const TesseraRanks table = {
-      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &WhenDone, &Release, &FreeText, &Allocate,
+      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &Complaint, &WhenDone, &Release, &FreeText, &Allocate,
       &ReleaseMemory};
   return table;
 }

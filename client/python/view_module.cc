@@ -187,6 +187,7 @@ PyTensor::~PyTensor() {
 
 void PyTensor::TakeAnew() const {
   SharedElements& elements = *shown->elements;
+  while (!elements.awaited.empty()) nb::object(elements.awaited.back())();
   if (shown->view == nullptr || shown->seen == elements.writes) return;
   const Steps steps = StepsTo(shown->view.get());
   Tensor now = Apply(*steps[0], RootValue(elements));
@@ -194,6 +195,16 @@ void PyTensor::TakeAnew() const {
   value_ = std::move(now);
   shown->seen = elements.writes;
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
+void Await(PyTensor& tensor, nb::object take) {
+  if (tensor.shown == nullptr) BecomeRoot(tensor, NumPyStrides::RowMajor(tensor.value().spec().shape));
+  tensor.shown->elements->awaited.push_back(std::move(take));
+}
+
+void ForgetAwaited(PyTensor& tensor, nb::handle take) {
+  if (tensor.shown == nullptr) return;
+  std::erase_if(tensor.shown->elements->awaited, [take](const nb::object& known) { return known.is(take); });
 }
 
 void MarkIndex(PyTensor& base, IndexKeys keys, nb::object key, PyTensor& view) {

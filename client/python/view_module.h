@@ -19,6 +19,7 @@
 #include <optional>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "client/basic_index.h"
 #include "client/python/convert.h"
@@ -39,6 +40,7 @@ struct SharedElements {
   std::optional<Tensor> kept;  // the root's value then, where several views are left, or one that hasn't read a write
   std::optional<NumPyStrides> strides;  // of the root; nothing where its shape waits for values
   uint64_t writes = 0;
+  std::vector<nb::object> awaited;  // what gives elements that are being received; each goes once it has
 };
 
 struct Shown {
@@ -61,6 +63,10 @@ bool IsPutByStatement(nb::handle self);
 void CheckWritable(nb::handle self, std::string_view op, nb::handle key);
 // The value of the tensor whose elements `view` shows, when the view becomes `value`. Nothing: it shows nobody's.
 std::optional<Tensor> RootWith(const PyTensor& view, const Tensor& value);
+
+// `take` is called before anybody reads the tensor, or what shares its elements, until ForgetAwaited: it writes them.
+void Await(PyTensor& tensor, nb::object take);
+void ForgetAwaited(PyTensor& tensor, nb::handle take);
 
 void DefineViews(nb::class_<PyTensor>& tensor);
 

@@ -29,18 +29,11 @@ constexpr uint64_t kWhole = 0x77686f6c'65000001, kGivenUp = 0x676f6e65'00000002;
 constexpr int64_t kTailBytes = sizeof(uint64_t);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-void End(RankMail::Request& request, absl::Status status) {
-  request.is_done = true;
-  request.status = std::move(status);
-}
+constexpr uint32_t kTicketBit = 1U << 31;  // beside a head's dtype: it has a ticket
 
-std::string MessageText(const MailMessage& message, bool is_send) {
-  const std::string whom = message.peer == kAnySource ? "any rank" : StrCat("rank ", message.peer);
-  return StrCat(is_send ? "send " : "recv ", ToText(message.dtype), "[", message.elements,
-                is_send ? "] to " : "] from ", whom, " with tag ", message.tag);
+int64_t ByteSize(const MailMessage& message) {
+  return message.ticket != 0 ? 0 : message.elements * SizeBytes(message.dtype);
 }
-
-int64_t ByteSize(const MailMessage& message) { return message.elements * SizeBytes(message.dtype); }
 
 }  // namespace
 
@@ -58,10 +51,10 @@ struct RankMail::Head {
   int32_t tag = 0;
   uint32_t dtype = 0;
   int64_t elements = 0;
-  int64_t other_elements = 0;
+  int64_t other_elements = 0;  // or the ticket, which no message of an exchange has
 };
 
-// ---- the memory: a bell for each rank, the counts of all rings, then their bytes
+// ---- the memory: a bell for each rank, the counts of all rings, their bytes, and the record
 
 int64_t RankMail::RingBytes(int64_t ranks) {
   const auto most = static_cast<uint64_t>(kMostRings / std::max<int64_t>(ranks, 1));
@@ -77,15 +70,23 @@ int64_t CountsBytes(int64_t ranks) {
 
 }  // namespace
 
-int64_t RankMail::BytesFor(int64_t ranks) { return CountsBytes(ranks) + ranks * ranks * RingBytes(ranks); }
+namespace {
+
+int64_t RecordAt(int64_t ranks) { return CountsBytes(ranks) + ranks * ranks * RankMail::RingBytes(ranks); }
+
+}  // namespace
+
+int64_t RankMail::BytesFor(int64_t ranks) { return RecordAt(ranks) + MailRecord::BytesFor(ranks); }
 
 absl::StatusOr<int> RankMail::MakeFile(int64_t ranks) {
   const int fd = memfd_create("tessera-rank-mail", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return absl::ResourceExhaustedError(StrCat("ranks' mail: memfd_create: ", std::strerror(errno)));
   if (ftruncate(fd, BytesFor(ranks)) != 0 || posix_fallocate(fd, 0, CountsBytes(ranks)) != 0 ||
+      posix_fallocate(fd, RecordAt(ranks), MailRecord::BytesFor(ranks)) != 0 ||
       fcntl(fd, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
     close(fd);
-    return absl::ResourceExhaustedError(StrCat("ranks' mail of ", CountsBytes(ranks), " bytes can't be allocated"));
+    return absl::ResourceExhaustedError(
+        StrCat("ranks' mail of ", CountsBytes(ranks) + MailRecord::BytesFor(ranks), " bytes can't be allocated"));
   }
   return fd;
 }
@@ -114,6 +115,7 @@ RankMail::RankMail(std::byte* base, int fd, int64_t rank, int64_t ranks, std::st
       ranks_(ranks),
       ring_bytes_(RingBytes(ranks)),
       group_(std::move(group)),
+      record_(base + RecordAt(ranks), rank, ranks),
       peers_(static_cast<size_t>(ranks)) {}
 
 RankMail::~RankMail() {
@@ -196,7 +198,11 @@ void RankMail::Wake() { tessera::Ring(bell(rank_).rung); }
 
 // ---- requests
 
-std::string RankMail::ToText(const Request& request, bool is_send) { return MessageText(request.message, is_send); }
+void RankMail::End(Request& request, absl::Status status) {
+  request.is_done = true;
+  request.status = std::move(status);
+  if (request.note != 0) record_.End(request.note, request.status.code());
+}
 
 std::shared_ptr<RankMail::Request> RankMail::Send(const MailMessage& message, const std::byte* bytes) {
   auto send = std::make_shared<Request>();
@@ -204,11 +210,12 @@ std::shared_ptr<RankMail::Request> RankMail::Send(const MailMessage& message, co
   send->bytes = const_cast<std::byte*>(bytes);  // which it only reads
   const bool is_other = message.peer >= 0 && message.peer < ranks_ && message.peer != rank_;
   if (!is_other || message.elements < 0 || message.elements > kMostMessage / 16) {
-    End(*send, absl::InvalidArgumentError(
-                   StrCat(MessageText(message, true), ": rank ", rank_, " of ", ranks_, " ranks sends it")));
+    End(*send,
+        absl::InvalidArgumentError(StrCat(ToText(message, true), ": rank ", rank_, " of ", ranks_, " ranks sends it")));
     return send;
   }
   send->size = ByteSize(message);
+  send->note = record_.Begin(true, message);
   Peer& peer = peers_[static_cast<size_t>(message.peer)];
   absl::Status status = peer.status;
   if (status.ok()) status = Reserve(message.peer);
@@ -228,10 +235,11 @@ std::shared_ptr<RankMail::Request> RankMail::Receive(const MailMessage& message,
   if ((!is_any && (message.peer < 0 || message.peer >= ranks_ || message.peer == rank_)) || message.elements < 0 ||
       message.elements > kMostMessage / 16) {
     End(*receive, absl::InvalidArgumentError(
-                      StrCat(MessageText(message, false), ": rank ", rank_, " of ", ranks_, " ranks receives it")));
+                      StrCat(ToText(message, false), ": rank ", rank_, " of ", ranks_, " ranks receives it")));
     return receive;
   }
   receive->size = ByteSize(message);
+  receive->note = record_.Begin(false, message);
   if (!is_any && !peers_[static_cast<size_t>(message.peer)].status.ok()) {
     End(*receive, peers_[static_cast<size_t>(message.peer)].status);
   } else if (!TakeKept(*receive)) {
@@ -240,24 +248,21 @@ std::shared_ptr<RankMail::Request> RankMail::Receive(const MailMessage& message,
   return receive;
 }
 
-absl::Status RankMail::Compare(const MailMessage& sent, int64_t from, const Request& receive) const {
+absl::Status RankMail::Compare(const MailMessage& sent, int64_t from, const Request& receive) {
+  if (sent.ticket != 0) return absl::OkStatus();  // the coordinator compares
   const MailMessage& wanted = receive.message;
-  const auto differ = [&](int64_t sender, const std::string& send, int64_t receiver, const std::string& recv) {
-    return absl::InvalidArgumentError(StrCat("message of group '", group_, "' differs: rank ", sender, " called ", send,
-                                             "; rank ", receiver, " called ", recv));
-  };
   MailMessage send = sent, other = wanted;
   send.peer = static_cast<int32_t>(rank_);
+  const bool is_exchange = sent.other_elements >= 0 && wanted.other_elements >= 0;
   if (sent.dtype != wanted.dtype || sent.elements != wanted.elements) {
-    return differ(from, MessageText(send, true), rank_, MessageText(wanted, false));
+    if (!is_exchange) record_.Complain(from, send, wanted);
+    return absl::InvalidArgumentError(DifferText(group_, from, send, rank_, wanted));
   }
-  if (sent.other_elements < 0 || wanted.other_elements < 0 || sent.other_elements == wanted.other_elements) {
-    return absl::OkStatus();
-  }
+  if (!is_exchange || sent.other_elements == wanted.other_elements) return absl::OkStatus();
   // This rank sends other_elements of its receive, and the other one wants those of its send.
   other.elements = wanted.other_elements;
   send.elements = sent.other_elements;
-  return differ(rank_, MessageText(other, true), from, MessageText(send, false));
+  return absl::InvalidArgumentError(DifferText(group_, rank_, other, from, send));
 }
 
 // The first message that is kept for the receive, if it is whole. One that still comes goes on being kept: `is_kept`
@@ -272,7 +277,9 @@ bool RankMail::TakeKept(Request& receive) {
     if (kept == peer.kept.end() || !kept->is_whole) continue;
     absl::Status status = Compare(kept->message, from, receive);
     if (status.ok()) status = kept->status;
-    if (status.ok() && receive.size > 0) {
+    receive.ticket = kept->message.ticket;
+    record_.SetPlace(receive.note, from, kept->place);
+    if (status.ok() && receive.ticket == 0 && receive.size > 0) {
       std::memcpy(receive.bytes, kept->bytes.data(), kept->bytes.size());
       receive.moved = receive.size;
     }
@@ -383,11 +390,13 @@ bool RankMail::MoveOut(int64_t to) {
     }
     if (!peer.has_head_gone) {
       const MailMessage& message = send.message;
-      const Head head = {kMark, message.tag, static_cast<uint32_t>(message.dtype), message.elements,
-                         message.other_elements};
+      const bool has_ticket = message.ticket != 0;
+      const Head head = {kMark, message.tag, static_cast<uint32_t>(message.dtype) | (has_ticket ? kTicketBit : 0),
+                         message.elements, has_ticket ? static_cast<int64_t>(message.ticket) : message.other_elements};
       if (room < static_cast<int64_t>(sizeof(head))) return has_moved;
       Put(to, &head, sizeof(head));
       peer.has_head_gone = has_moved = true;
+      record_.SetPlace(send.note, to, ++peer.sent);
       room -= static_cast<int64_t>(sizeof(head));
     }
     const int64_t count = std::min(room, send.size - send.moved);
@@ -411,24 +420,33 @@ RankMail::Begun RankMail::BeginMessage(int64_t from) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   Head head;
   Look(from, &head, sizeof(head));
+  const bool has_ticket = (head.dtype & kTicketBit) != 0;
+  const uint32_t dtype = head.dtype & ~kTicketBit;
   if (head.mark != kMark || head.elements < 0 || head.elements > kMostMessage / 16 ||
-      !DTypeFromWire(static_cast<int>(head.dtype)).ok()) {
+      !DTypeFromWire(static_cast<int>(dtype)).ok() || (has_ticket && head.other_elements <= 0)) {
     return Begun::kDamaged;
   }
-  const MailMessage message = {static_cast<int32_t>(from), head.tag, static_cast<DType>(head.dtype), head.elements,
-                               head.other_elements};
+  const MailMessage message = {static_cast<int32_t>(from),
+                               head.tag,
+                               static_cast<DType>(dtype),
+                               head.elements,
+                               has_ticket ? -1 : head.other_elements,
+                               has_ticket ? static_cast<uint64_t>(head.other_elements) : 0};
   // A receive that waits has found none that is kept, so this one is the first.
   peer.taker = FindReceive(from, head.tag);
   if (peer.taker == nullptr && peer.kept_bytes >= kMaxKeptMail) return Begun::kNotYet;
   Skip(from, sizeof(head));
   peer.is_within = true;
+  ++peer.taken;
   peer.left = ByteSize(message);
   peer.is_kept = peer.taker == nullptr;
   if (peer.is_kept) {
-    peer.kept.push_back({message, false, {}, {}});
+    peer.kept.push_back({message, peer.taken, false, {}, {}});
     return Begun::kYes;
   }
   peer.taker->source = static_cast<int32_t>(from);
+  peer.taker->ticket = message.ticket;
+  record_.SetPlace(peer.taker->note, from, peer.taken);
   next_source_ = from + 1;
   if (absl::Status status = Compare(message, from, *peer.taker); !status.ok()) {
     End(*std::exchange(peer.taker, nullptr), std::move(status));

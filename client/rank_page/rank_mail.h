@@ -12,8 +12,11 @@
 // that waits for anything calls it, so two ranks that send first and receive afterwards both get on.
 //
 // A send is done when its last byte lies in the ring: a small one without the receiver, a large one when the receiver
-// takes it. Afterwards its memory may change. So a receiver that wanted another size or dtype is told, and the sender
-// of a small message isn't; the two messages of an exchange each name the size of the other one, and tell both sides.
+// takes it. Afterwards its memory may change. So a receiver that wanted another size or dtype is told at once, and
+// leaves a complaint (mail_record.h), which the sender of a small message finds later; the two messages of an exchange
+// each name the size of the other one, and tell both sides.
+//
+// A message with a ticket brings no bytes: they go through the workers, and its receiver is told the ticket.
 //
 // The law of the order: a message is a head of four words, its bytes, and a word that says whether they are whole.
 // Messages of one sender with one tag are taken in the order in which they were sent, by the receives in the order in
@@ -40,19 +43,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/rank_page/bell.h"
+#include "client/rank_page/mail_record.h"
 #include "schemas/types/dtype.h"
 
 namespace tessera {
 
 inline constexpr int64_t kMaxKeptMail = int64_t{64} << 20;  // docs/limits.md: max_kept_mail
-
-struct MailMessage {
-  int32_t peer = 0;  // of a receive it may be kAnySource
-  int32_t tag = 0;
-  DType dtype = DType::kU8;
-  int64_t elements = 0;
-  int64_t other_elements = -1;  // of an exchange: those of the message the other way
-};
 
 class RankMail {
  public:
@@ -65,6 +61,8 @@ class RankMail {
     bool is_done = false;
     absl::Status status;
     int32_t source = -1;  // the rank that sent, of a receive that found its message
+    uint64_t ticket = 0;  // of a receive: where the bytes are, if they aren't here
+    uint64_t note = 0;    // in the record
   };
 
   static int64_t RingBytes(int64_t ranks);  // of a pair
@@ -96,8 +94,8 @@ class RankMail {
   void Forget(int64_t peer);
   // Ends a request that waits.
   void Cancel(const std::shared_ptr<Request>& request, const absl::Status& status);
-  // "send f32[4] to rank 1 with tag 7".
-  static std::string ToText(const Request& request, bool is_send);
+  // What the ranks tell each other.
+  MailRecord& record() { return record_; }
 
   // Until `done` holds, which moves, or the time.
   void Await(bool has_strangers, absl::FunctionRef<bool()> done, int64_t until_ns);
@@ -111,6 +109,7 @@ class RankMail {
   // A message that came, whole or not, before its receive.
   struct Kept {
     MailMessage message;
+    uint64_t place = 0;
     bool is_whole = false;
     absl::Status status;  // of one that was given up
     std::vector<std::byte> bytes;
@@ -120,6 +119,8 @@ class RankMail {
     std::deque<std::shared_ptr<Request>> sends;
     bool has_memory = false;     // the ring to it
     bool has_head_gone = false;  // of the first send
+    uint64_t sent = 0;           // messages whose heads have gone
+    uint64_t taken = 0;          // the same of those from it
     std::deque<Kept> kept;
     int64_t kept_bytes = 0;
     // The message that is in the ring now goes to `taker`, is kept as the last of `kept`, or, with neither, is dropped.
@@ -148,7 +149,9 @@ class RankMail {
   void TakeBytes(int64_t from, int64_t count);
   void EndMessage(int64_t from, bool is_whole);
   bool TakeKept(Request& receive);
-  absl::Status Compare(const MailMessage& sent, int64_t from, const Request& receive) const;
+  // Leaves a complaint where they differ.
+  absl::Status Compare(const MailMessage& sent, int64_t from, const Request& receive);
+  void End(Request& request, absl::Status status);
   std::shared_ptr<Request> FindReceive(int64_t from, int64_t tag);
   bool IsAwaited(int64_t from) const;
   absl::Status Damaged(const char* direction, int64_t rank) const;
@@ -158,6 +161,7 @@ class RankMail {
   const int fd_;
   const int64_t rank_, ranks_, ring_bytes_;
   const std::string group_;
+  MailRecord record_;
   std::vector<Peer> peers_;
   std::deque<std::shared_ptr<Request>> receives_;
   int64_t next_source_ = 0;  // receives of any look at the ranks in turn

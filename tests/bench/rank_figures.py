@@ -1,9 +1,10 @@
-"""Ranks of tessera.distributed, processes with sessions: sums of tensors on workers, many ranks, and how soon failures are told.
+"""Ranks of tessera.distributed, processes with sessions: sums of tensors on workers, many ranks, messages, and how soon failures are told.
 
-    tools/python tests/bench/rank_figures.py [--only handles many failures] [--many 64]
+    tools/python tests/bench/rank_figures.py [--only handles many messages failures] [--many 64]
 
 `handles`: two ranks whose f32 tensors of 64 KiB lie on their workers: an all_reduce in a chain of 200, and one that is waited for beside a
-tiny op that is waited for, in turns. `many`: ranks on this host that join, and a barrier of theirs. `failures`: until all three ranks
+tiny op that is waited for, in turns. `many`: ranks on this host that join, and a barrier of theirs. `messages`: rank 0 sends an array to
+rank 1, which sends it back (send and recv of both); and the same of Tensors. `failures`: until all three ranks
 have the error of a call that differs, and until the others know that a rank was killed. Prints JSON.
 """
 
@@ -21,7 +22,9 @@ import tessera as ts
 import tessera.distributed as dist
 
 CHAIN, ALONE, ROUNDS, BARRIERS, MISMATCHES = 200, 60, 7, 100, 30
+RANKS = {"handles": 2, "many": 64, "messages": 2, "failures": 3}
 ELEMENTS = (64 << 10) // 4
+MESSAGES = {4: 200, 64: 200, 1024: 20}      # KiB -> messages there and back, of a round
 
 
 def timed(call, count):
@@ -65,6 +68,24 @@ def handles(rank, told):
 def many(rank, told):
     times = timed(dist.barrier, BARRIERS)[BARRIERS // 10:]
     return {"barrier_ms": round(statistics.median(times) / 1e3, 2), "barrier_best_ms": round(min(times) / 1e3, 2)}
+
+
+def messages(rank, told):
+    found = {}
+    for kib, count in MESSAGES.items():
+        array = np.zeros(kib << 8, dtype="float32")
+        for kind, value in {"array": array, "tensor": ts.asarray(array)}.items():
+            def there_and_back(value=value):
+                for turn in (0, 1):
+                    (dist.send if rank == turn else dist.recv)(value, 1 - rank)
+
+            times = []
+            for number in range(ROUNDS + 1):
+                dist.barrier()
+                round_us = timed(there_and_back, count)
+                times += round_us if number else []     # the first one warms
+            found[f"{kib} KiB {kind}"] = {"us": round(statistics.median(times), 1), "best_us": round(min(times), 1)}
+    return found
 
 
 def failures(rank, told):
@@ -124,10 +145,10 @@ def run(name, size):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=["handles", "many", "failures"], default=["handles", "many", "failures"])
+    parser.add_argument("--only", nargs="*", choices=list(RANKS), default=list(RANKS))
     parser.add_argument("--many", type=int, default=64)
     options = parser.parse_args()
-    sizes = {"handles": 2, "many": options.many, "failures": 3}
+    sizes = RANKS | {"many": options.many}
     print(json.dumps({"load": os.getloadavg()[0]} | {name: run(name, sizes[name]) for name in options.only}))
 
 

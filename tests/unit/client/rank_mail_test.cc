@@ -328,6 +328,105 @@ TEST(RankMailTest, RefusesAnyOtherFile) {
   EXPECT_EQ(RankMail::Open(-1, 0, 2, "g").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(RankMailTest, ASenderFindsWhatItsReceiverCouldNotTake) {
+  Mails mails(3);
+  std::vector<float> given(4, 1), taken(5);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(given.data());
+  const auto receive = [&](const MailMessage& wanted) {
+    return mails[1].Receive(wanted, reinterpret_cast<std::byte*>(taken.data()));
+  };
+  mails[0].Send({1, 3, DType::kF32, 4}, bytes);
+  EXPECT_FALSE(mails[0].record().HasComplaint());
+  const Request wrong = receive({0, 3, DType::kF32, 5});
+  mails.Settle();
+  ASSERT_TRUE(wrong->is_done);
+  EXPECT_TRUE(mails[0].record().HasComplaint());
+  EXPECT_FALSE(mails[1].record().HasComplaint() || mails[2].record().HasComplaint());
+  auto complaint = mails[0].record().TakeComplaint();
+  ASSERT_TRUE(complaint.has_value());
+  EXPECT_EQ(wrong->status.message(), DifferText("g", 0, complaint->sent, complaint->receiver, complaint->wanted));
+  EXPECT_EQ(complaint->count, 1);
+  EXPECT_FALSE(mails[0].record().TakeComplaint().has_value());
+  EXPECT_FALSE(mails[0].record().HasComplaint());
+  // Two of one sender, one of them kept before its receive; and one of any rank.
+  mails[0].Send({1, 4, DType::kF32, 4}, bytes);
+  mails[2].Send({1, 6, DType::kF32, 4}, bytes);
+  mails[0].Send({1, 5, DType::kF32, 4}, bytes);
+  receive({0, 5, DType::kI32, 4});
+  mails.Settle();
+  receive({0, 4, DType::kF32, 3});
+  receive({kAnySource, 6, DType::kF32, 1});
+  mails.Settle();
+  complaint = mails[0].record().TakeComplaint();
+  ASSERT_TRUE(complaint.has_value());
+  EXPECT_EQ(complaint->count, 2);
+  EXPECT_EQ(ToText(complaint->wanted, false), "recv f32[3] from rank 0 with tag 4");
+  complaint = mails[2].record().TakeComplaint();
+  ASSERT_TRUE(complaint.has_value());
+  EXPECT_EQ(ToText(complaint->wanted, false), "recv f32[1] from any rank with tag 6");
+}
+
+TEST(RankMailTest, BothSidesOfAnExchangeThatDiffersComplainOfNothing) {
+  Mails mails(2);
+  const std::vector<std::byte> three(3);
+  std::vector<std::byte> two(2);
+  mails[0].Send({1, -2, DType::kU8, 3, 2}, three.data());
+  const Request receive = mails[1].Receive({0, -2, DType::kU8, 2, 2}, two.data());
+  mails.Settle();
+  ASSERT_TRUE(receive->is_done);
+  EXPECT_FALSE(receive->status.ok());
+  EXPECT_FALSE(mails[0].record().HasComplaint());
+}
+
+TEST(RankMailTest, ATicketKeepsTheOrderAndBringsNoBytes) {
+  Mails mails(2);
+  const auto before = Filled(8, 1), behind = Filled(8, 2);
+  std::vector<std::byte> first(8), second(8), third(8);
+  Send(mails[0], 1, 0, before);
+  const Request sent = mails[0].Send({1, 0, DType::kF32, 1000, -1, 41}, nullptr);
+  Send(mails[0], 1, 0, behind);
+  const Request other_tag = Receive(mails[1], 0, 9, third);  // so that all of them are kept
+  mails.Settle();
+  EXPECT_TRUE(sent->is_done);
+  const Request at_first = Receive(mails[1], 0, 0, first), at_second = Receive(mails[1], 0, 0, second);
+  const Request at_third = Receive(mails[1], 0, 0, third);
+  mails.Settle();
+  ASSERT_TRUE(at_first->is_done && at_second->is_done && at_third->is_done);
+  EXPECT_EQ(at_first->ticket, 0);
+  EXPECT_EQ(at_second->ticket, 41);
+  EXPECT_TRUE(at_second->status.ok()) << "the coordinator compares sizes";
+  EXPECT_EQ(first, before);
+  EXPECT_EQ(second, std::vector<std::byte>(8));
+  EXPECT_EQ(third, behind);
+  EXPECT_FALSE(other_tag->is_done);
+}
+
+TEST(RankMailTest, TheNotesOfARankAreItsLastMessagesInOrder) {
+  Mails mails(2);
+  const auto given = Filled(4, 1);
+  std::vector<std::byte> taken(4), three(3);
+  Receive(mails[1], kAnySource, 70, taken);
+  Send(mails[0], 1, 70, given);
+  const Request late = Receive(mails[1], 0, 71, taken);
+  mails.Settle();
+  mails[1].Cancel(late, absl::DeadlineExceededError("late"));
+  const auto of_sender = mails[1].record().NotesOf(0), of_receiver = mails[0].record().NotesOf(1);
+  ASSERT_EQ(of_sender.size(), 1);
+  ASSERT_EQ(of_receiver.size(), 2);
+  EXPECT_TRUE(of_sender[0].is_send);
+  EXPECT_EQ(ToText(of_sender[0].message, true), "send u8[4] to rank 1 with tag 70");
+  EXPECT_EQ(ToText(of_receiver[0].message, false), "recv u8[4] from rank 0 with tag 70") << "it knows who sent";
+  EXPECT_EQ(of_sender[0].place, 1);
+  EXPECT_EQ(of_receiver[0].place, 1);
+  EXPECT_GE(of_receiver[0].ended_ns, of_receiver[0].came_ns);
+  EXPECT_EQ(of_receiver[1].place, 0);
+  EXPECT_EQ(of_receiver[1].code, absl::StatusCode::kDeadlineExceeded);
+  for (int32_t tag = 0; tag < 64; ++tag) Send(mails[0], 1, tag, given);
+  const auto last = mails[1].record().NotesOf(0);
+  ASSERT_EQ(last.size(), kMaxMailNotes);
+  for (int32_t tag = 0; tag < 64; ++tag) EXPECT_EQ(last[static_cast<size_t>(tag)].message.tag, tag);
+}
+
 // A rank that scribbles over all of the memory, again and again: nothing is written outside of what a receive has, and
 // each move comes back.
 TEST(RankMailTest, ScribblesStayInTheirMemory) {
@@ -345,6 +444,12 @@ TEST(RankMailTest, ScribblesStayInTheirMemory) {
       // Counts of the four rings, and the first bytes of their contents.
       const uint64_t at = random() % 2 == 0 ? 2 * kBells + random() % (4 * kCounts)
                                             : kFirstRing + RankMail::RingBytes(2) + random() % 4000;
+      const auto in_record = static_cast<uint64_t>(mails.bytes) - 1 - random() % (8 << 10);
+      mails.base[in_record] = static_cast<std::byte>(random());
+      for (size_t rank = 0; rank < 2; ++rank) {
+        (void)mails[rank].record().TakeComplaint();
+        (void)mails[rank].record().NotesOf(1);
+      }
       mails.base[at] = static_cast<std::byte>(random());
       mails[1].Move();
       mails[0].Move();

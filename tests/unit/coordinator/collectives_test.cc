@@ -343,6 +343,32 @@ TEST(CollectivesTest, MessagesAreMatchedByRanksAndTag) {
   EXPECT_TRUE(ranks.cluster.machine().process_groups().all().at(group).messages.empty());
 }
 
+TEST(CollectivesTest, AMessageWithATicketMeetsThatTicketAlone) {
+  Ranks ranks(2);
+  const uint64_t group = ranks.JoinAll();
+  const HandleId x = ranks.Make(0, kEight), y = ranks.Make(0, kEight);
+  ranks.cluster.CompleteAll();
+  const auto send = [&](HandleId operand, uint64_t ticket) {
+    auto call = ranks.Call(0, group, CollectiveKind::kSend, operand, nullptr, ReduceOp::kSum, 1);
+    call.number = ticket;
+    return ranks.Run(0, call);
+  };
+  const auto first = send(x, 5), second = send(y, 6);
+  const auto recv = [&](uint64_t ticket) {
+    auto call = ranks.Call(1, group, CollectiveKind::kRecv, HandleId(0), &kEight, ReduceOp::kSum, 0);
+    call.number = ticket;
+    return ranks.Run(1, call);
+  };
+  const auto untold = recv(0), last = recv(6);
+  EXPECT_EQ(ranks.AnswerTo(1, last), absl::OkStatus());
+  EXPECT_EQ(ranks.AnswerTo(0, second), absl::OkStatus());
+  EXPECT_FALSE(ranks.AnswerTo(1, untold).has_value());
+  EXPECT_FALSE(ranks.AnswerTo(0, first).has_value());
+  EXPECT_EQ(ranks.AnswerTo(1, recv(5)), absl::OkStatus());
+  EXPECT_EQ(ranks.AnswerTo(0, first), absl::OkStatus());
+  EXPECT_THAT(ranks.cluster.machine().process_groups().all().at(group).flight, IsEmpty());  // the ranks have noted both
+}
+
 TEST(CollectivesTest, ARankThatDoesNotComeIsNamedWhenTheTimeIsUp) {
   Ranks ranks(2);
   const uint64_t group = ranks.JoinAll();

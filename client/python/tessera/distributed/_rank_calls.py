@@ -36,12 +36,13 @@ class RankWork:
         with self._lock:
             for work in self._works:
                 # A copy tells of a failure itself: no question comes before it.
-                if limit is not None or not self._copies or work.result is None:
+                if limit is not None or not self._copies or work.is_late or work.result is None:
                     work.wait(limit)
             while self._copies:
                 self._copies[-1]()
                 self._copies.pop()
             self._is_over = True
+        self._group._joined.tell()      # of earlier messages
         return True
 
     def is_completed(self) -> bool:
@@ -428,12 +429,29 @@ def _other(op: str, name: str, world_rank, group_rank, group: RankGroup) -> int:
     return other
 
 
+def _message_of_array(op: str, kind: int, group: RankGroup, x: Value, peer: int, tag: int) -> RankWork:
+    """A message from memory, or to it."""
+    native, copies, source, target = x.dtype.newbyteorder("="), [], None, None
+    if kind == SEND:
+        source = np.ascontiguousarray(x.x, dtype=native).reshape(-1).view(np.uint8)
+    elif x.dtype == native and x.x.flags.c_contiguous:
+        target = x.x.reshape(-1).view(np.uint8)
+    else:
+        whole = np.empty(x.size, native)
+        target = whole.view(np.uint8)
+        copies.append(_copy_of(whole, x.x))
+    work = group._joined.run_on_memory(kind, 0, peer, tag, code_of(native, op), source, target, group.timeout_s, False)
+    return RankWork([work], copies, [] if kind == SEND else [x.x], group)
+
+
 def isend(tensor, dst=None, group=None, tag=0, group_dst=None) -> RankWork:
-    """Sends a value to another rank; the work is done when that receives it."""
+    """Sends a value to another rank. The work of an array is done when the array may be changed, that of a Tensor when it is received."""
     group = group_of("isend", group)
     x = Value("isend", "tensor", tensor, group)
-    peer = _other("isend", "dst", dst, group_dst, group)
-    return RankWork([_run("isend", SEND, group, x.flat(), peer=peer, tag=_tag("isend", tag))], [], [], group)
+    peer, tag = _other("isend", "dst", dst, group_dst, group), _tag("isend", tag)
+    if x.is_own_memory:
+        return _message_of_array("isend", SEND, group, x, peer, tag)
+    return RankWork([_run("isend", SEND, group, x.flat(), peer=peer, tag=tag)], [], [], group)
 
 
 def irecv(tensor, src=None, group=None, tag=0, group_src=None) -> RankWork:
@@ -443,12 +461,15 @@ def irecv(tensor, src=None, group=None, tag=0, group_src=None) -> RankWork:
     x.check_writable()
     any_source = src is None and group_src is None
     peer = ANY_SOURCE if any_source else _other("irecv", "src", src, group_src, group)
-    work = _run("irecv", RECV, group, None, x.wanted(), peer=peer, tag=_tag("irecv", tag))
-    return RankWork([work], [x.put(work.result)], [tensor], group)
+    tag = _tag("irecv", tag)
+    if x.is_own_memory:
+        return _message_of_array("irecv", RECV, group, x, peer, tag)
+    work = _run("irecv", RECV, group, None, x.wanted(), peer=peer, tag=tag)
+    return RankWork([work], [x.put_late(work) if work.is_late else x.put(work.result)], [tensor], group)
 
 
 def send(tensor, dst=None, group=None, tag=0, group_dst=None) -> None:
-    """Sends a value to another rank, and blocks until that receives it."""
+    """Sends a value to another rank, and blocks until an array may be changed, or a Tensor is received."""
     isend(tensor, dst, group, tag, group_dst).wait()
 
 

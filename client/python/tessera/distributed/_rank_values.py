@@ -73,6 +73,32 @@ class Value:
         return lambda: np.copyto(target, np.asarray(result).reshape(target.shape))
 
 
+    def put_late(self, work):
+        """Takes the result of a call that has none yet. A tensor has it when what this gives is called, or when somebody uses the tensor."""
+        late = _Late(self.x, work)
+        _tessera.await_value(self.x, late)
+        return late
+
+
+class _Late:
+    """Gives a tensor what it receives, once."""
+
+    __slots__ = ("x", "work")
+
+    def __init__(self, x: Tensor, work):
+        self.x, self.work = x, work
+
+    def __call__(self) -> None:
+        x, work = self.x, self.work
+        if work is None:
+            return
+        result = work.result        # waits; another thread may be here, too
+        if self.work is not None:
+            self.x = self.work = None
+            _tessera.forget_awaited(x, self)
+            _tessera.rebind(x, result)
+
+
 def check_dtype(op: str, values, like: Value) -> None:
     for one in values:
         if one.dtype != like.dtype:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 
 import _tessera
 
@@ -33,8 +34,7 @@ class TorchRank:
 
     def join(self, key: str, worker: int, timeout_s: float) -> "TorchRank":
         """Blocks until all ranks are there."""
-        self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s,
-                                           only_memory=True)
+        self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s)
         self._worker = worker
         return self
 
@@ -47,10 +47,14 @@ class TorchRank:
         return self._joined.group if self._joined else 0
 
     def leave(self) -> None:
-        """Its calls that are under way end with an error."""
+        """Its calls that are under way end with an error. Warns of a message that its receiver could not take, where no call has told."""
         joined, self._joined = self._joined, None
-        if joined:
+        if not joined:
+            return
+        try:
             joined.leave()
+        except InvalidArgumentError as complaint:
+            warnings.warn(str(complaint), RuntimeWarning, stacklevel=2)
 
     def split(self, name: str, rank: int, ranks, world_rank: int, timeout_s: float) -> "TorchRank":
         """In a group of some ranks of this one, which all call it with the same name."""

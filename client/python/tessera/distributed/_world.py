@@ -211,29 +211,37 @@ def init_process_group(backend=None, init_method=None, timeout=None, world_size=
 
 
 def destroy_process_group(group=None) -> None:
-    """This rank leaves a group, or the world and all groups; a session or a cluster that init_process_group began ends with it."""
+    """This rank leaves a group, or the world and all groups; a session or a cluster that init_process_group began ends with it.
+
+    Raises, when that is done, what was wrong with a message of this rank that its receiver could not take, where no call has told it."""
     global _world
     if group == GroupMember.NON_GROUP_MEMBER:
         return
     world = _the_world("destroy_process_group")
     if group is not None and group is not world.group:
-        group_of("destroy_process_group", group)._joined.leave()
+        group_of("destroy_process_group", group)
         world.groups.remove(group)
+        group._joined.leave()
         return
-    _world = None
+    _world, complaint = None, None
     for one in reversed(world.groups):
-        one._joined.leave()
+        try:
+            one._joined.leave()
+        except InvalidArgumentError as error:
+            complaint = complaint or error
     if world.group.session._open:
         world.group.session._own_mesh = None
     for close in reversed(world.closes):
         close()
+    if complaint is not None:
+        raise complaint
 
 
 def flight_record(group=None, last=64) -> dict:
     """The last calls of every rank of a group, in the order in which they began, for a program that hangs.
 
     "calls": each with "call" (its number in the group; 0 of a message), "what", "arrived" (by rank, how many seconds ago it came; None:
-    it has not), "matched" (how many seconds ago it was issued, or None) and "failure". "members": by rank, "process", "state" (here, away
+    it has not), "matched" (how many seconds ago it was issued, or a message met its receive; or None) and "failure". "members": by rank, "process", "state" (here, away
     while its connection is gone, or gone), "why", and how many "calls" it has made."""
     return group_of("flight_record", group)._joined.flight(operator.index(last))
 

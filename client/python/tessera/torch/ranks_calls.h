@@ -121,6 +121,12 @@ class Calls : public std::enable_shared_from_this<Calls> {
     return {};
   }
 
+  // When all are done: what an earlier message of the rank did wrong, which is told late. Empty: nothing.
+  std::string Complaint() const {
+    char* const text = running_.empty() ? nullptr : table_->complaint(running_.front().work);
+    return text == nullptr ? std::string() : Taken(text);
+  }
+
   // The rank that the first call, a recv that is done, received from.
   int32_t Source() const { return running_.empty() ? -1 : table_->source(running_.front().work); }
 

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TESSERA_RANKS_VERSION 4
+#define TESSERA_RANKS_VERSION 5
 
 typedef struct TesseraGroup TesseraGroup;
 typedef struct TesseraWork TesseraWork;
@@ -100,6 +100,9 @@ typedef struct {
   int (*is_done)(TesseraWork* work);
   // The rank that sent, after a recv.
   int32_t (*source)(TesseraWork* work);
+  // After a work that is done: what was wrong with an earlier message of this rank, which its receiver couldn't take.
+  // Null: nothing that wasn't told before.
+  char* (*complaint)(TesseraWork* work);
   // Calls back once, on any thread, when it is done: with null, or with the text of its failure.
   void (*when_done)(TesseraWork* work, void (*callback)(void* context, const char* error), void* context);
   // The work goes on without its owner; input and output have to stay until it is done.

@@ -109,19 +109,22 @@ class RanksWork final : public c10d::Work {
   // One thread copies the outputs; the others that found the calls done wait for it.
   void Complete(const Waited& waited) {
     std::exception_ptr error;
+    std::string why = waited.error;
     {
       const std::lock_guard lock(completing_);
       if (IsComplete()) return;
       try {
         if (waited.outcome == Outcome::kFailed) Throw(waited.error);
         calls_->CopyOut();
+        why = calls_->Complaint();
+        if (!why.empty()) Throw(why);
       } catch (...) {
         error = std::current_exception();
       }
       finish(error);
     }
     if (error) {
-      hooks_->Failed(waited.error);
+      hooks_->Failed(why);
     } else if (hooks_->watches()) {
       const auto now = std::chrono::steady_clock::now();
       hooks_->Completed(key_, {opType_, sequence_, began_, now, now - began_});
