@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -258,3 +259,67 @@ def with_threads():
 
 def test_threads_of_one_rank(ranks):
     assert all(ranks.run(with_threads))
+
+
+def polled(sender_kind, receiver_kind):
+    rank = dist.get_rank()
+    if rank == 2:
+        return True
+    value = as_kind(sender_kind if rank == 0 else receiver_kind, np.full(2000, float(rank)))
+    work = dist.isend(value, 1) if rank == 0 else dist.irecv(value, 0)
+    deadline = time.monotonic() + 60
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+    work.wait()
+    return rank == 0 or (work.source_rank() == 0 and not np.asarray(value).any())
+
+
+@pytest.mark.parametrize("sender_kind", ["array", "tensor"])
+@pytest.mark.parametrize("receiver_kind", ["array", "tensor"])
+def test_a_work_that_is_polled_ends(ranks, sender_kind, receiver_kind):
+    assert all(ranks.run(polled, sender_kind, receiver_kind))
+
+
+def in_vain(kind):
+    """The first wait's time is over and the receive goes on; then its own time is."""
+    rank = dist.get_rank()
+    group = dist.new_group([0, 1], timeout=1.5)
+    if rank != 0:
+        return None
+    texts, value = [], as_kind(kind, np.zeros(2))
+    work = dist.irecv(value, 1, group=group, tag=4)
+    for limit in (0.1, None, None):
+        try:
+            work.wait(limit)
+        except ts.DeadlineExceededError as error:
+            texts.append(str(error))
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_a_receive_in_vain_ends_by_name(ranks, kind):
+    first, *others = ranks.run(in_vain, kind)[0]
+    assert "its wait is over" in first
+    assert len(others) == 2 and others[0] == others[1], others
+    assert "recv f64[2] from rank 1 with tag 4 of group" in others[0] and "timed out after 1.5 s: rank 1 (pid " in others[0]
+
+
+def receive_until_it_fails(kind):
+    value = as_kind(kind, np.zeros(2))
+    began = time.monotonic()
+    try:
+        dist.recv(value, 1)
+    except ts.UnavailableError as error:
+        return str(error), time.monotonic() - began
+    return "no error"
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_a_sender_that_is_killed_is_named(own_ranks, kind):
+    ranks = own_ranks(2)
+    ranks.begin(receive_until_it_fails, kind, ranks=[0])
+    ranks.begin(time.sleep, 60, ranks=[1])
+    time.sleep(0.5)
+    ranks.kill(1)
+    text, seconds = ranks.answers([0])[0]
+    assert "recv f64[2] from rank 1" in text and "rank 1 (pid " in text and "is gone" in text and seconds < 20

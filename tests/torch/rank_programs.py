@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -304,6 +305,24 @@ def messages_that_fail(rank, ranks):
         dist.recv(x, 1, group=hurried)
         assert (x == 1).all()
     dist.barrier()
+
+
+def messages_told_at_the_end(rank, ranks):
+    """A sender whose message was wrong, and that calls nothing more in the group, is warned as it leaves."""
+    group = dist.new_group()
+    if rank == 0:
+        work = dist.isend(torch.ones(3), 1, group=group)
+    if rank == 1:
+        failure(lambda: dist.recv(torch.ones(2), 0, group=group), "differs")
+    dist.barrier()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        dist.destroy_process_group(group)
+        del group
+        if rank == 0:
+            del work
+    texts = [str(one.message) for one in told if "called recv f32[2] from rank 0" in str(one.message)]
+    assert len(texts) == (rank == 0), [str(one.message) for one in told]
 
 
 def killed_in_a_message(rank, ranks):
