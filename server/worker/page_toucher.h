@@ -9,6 +9,7 @@
 //
 //   PageToucher pages(end_by_name);  pages.Reserve(arena);  pages.Add(arena);
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -40,6 +41,9 @@ class PageToucher {
   // one has its turn, are left to the ops that use them. An arena is shared in for a piece at a time: one that is gone
   // counts no more.
   void Add(const std::shared_ptr<const SharedArena>& arena);
+  // The pause between two pieces that are touched. Each worker of a host touches the arenas of all: 64 of them on two
+  // cores would take both for a minute, while clients wait for their first answers. So many arenas a core lengthen it.
+  static std::chrono::microseconds PauseAmong(size_t arenas, int64_t cores);
   // Blocks until all that was added has been reserved and touched (tests).
   void Drain();
 

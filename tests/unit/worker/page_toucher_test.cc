@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -53,6 +54,13 @@ TEST(PageToucher, WhatItTouchedFaultsNoMore) {
   EXPECT_LT(FaultsOfWritingEveryPage(*arena), 100);
   // A second mapping has page tables of its own.
   EXPECT_GT(FaultsOfWritingEveryPage(*mapped), 100);
+}
+
+TEST(PageToucher, ManyWorkersOfAHostTouchSlowly) {
+  EXPECT_EQ(PageToucher::PauseAmong(0, 2), std::chrono::microseconds(250));
+  EXPECT_EQ(PageToucher::PauseAmong(4, 2), std::chrono::microseconds(250));
+  EXPECT_EQ(PageToucher::PauseAmong(64, 2), std::chrono::microseconds(4000));
+  EXPECT_EQ(PageToucher::PauseAmong(64, 64), std::chrono::microseconds(250));
 }
 
 int64_t ReservedBytes(const SharedArena& arena) {
