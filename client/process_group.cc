@@ -143,14 +143,14 @@ absl::StatusOr<GroupWork> ProcessGroup::Run(const GroupCallOptions& call, const 
   return *std::move(work);
 }
 
-// The message in the ring says where the bytes are: a rank that receives it asks the coordinator for this ticket.
+// The message in the ring says where the bytes are: a rank that receives it asks the coordinator for this claim.
 absl::StatusOr<GroupWork> ProcessGroup::SendByMail(const GroupCallOptions& call, const Tensor* operand) const {
-  const uint64_t ticket = next_ticket_++;
-  TESSERA_ASSIGN_OR_RETURN(GroupWork work, Send(call, operand, std::nullopt, std::nullopt, ticket, 0));
-  auto notice = std::make_shared<TicketNotice>();
+  const uint64_t claim = next_claim_++;
+  TESSERA_ASSIGN_OR_RETURN(GroupWork work, Send(call, operand, std::nullopt, std::nullopt, claim, 0));
+  auto notice = std::make_shared<ClaimNotice>();
   const TensorSpec& spec = operand->spec();
   notice->is_send = true;
-  notice->message = {call.peer, call.tag, spec.dtype, NumElements(spec.shape), -1, ticket};
+  notice->message = {call.peer, call.tag, spec.dtype, NumElements(spec.shape), -1, claim};
   TESSERA_ASSIGN_OR_RETURN(notice->wait_us, TimeoutUs(ToText(call.kind), call.timeout_s));
   TESSERA_RETURN_IF_ERROR(mailbox_->Push(std::move(notice)));
   mailbox_->LeaveToThread();

@@ -117,7 +117,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // A send or receive of a Tensor in a group with a mailbox.
   absl::StatusOr<GroupWork> SendByMail(const GroupCallOptions& call, const Tensor* operand) const;
   absl::StatusOr<GroupWork> ReceiveByMail(const GroupCallOptions& call, const Shape& result, DType dtype) const;
-  // `number`: of sends and receives the ticket, or 0.
+  // `number`: of sends and receives the claim, or 0.
   absl::StatusOr<GroupWork> Send(const GroupCallOptions& call, const Tensor* operand,
                                  const std::optional<Shape>& result, std::optional<DType> result_dtype, uint64_t number,
                                  int64_t waited_us) const;
@@ -130,7 +130,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::unique_ptr<RankLane> lane_;
   std::unique_ptr<RankMailbox> mailbox_;
   std::atomic<bool> has_left_{false};
-  mutable std::atomic<uint64_t> next_ticket_{1};  // of messages that this rank sends through the workers
+  mutable std::atomic<uint64_t> next_claim_{1};  // of messages that this rank sends through the workers
 };
 
 }  // namespace tessera

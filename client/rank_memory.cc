@@ -69,9 +69,9 @@ absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
 void MemoryWork::EndInMail(const RankMail::Request& request) {
   mail_source_ = request.source;
   absl::Status status = request.status;
-  if (status.ok() && request.ticket != 0) {
+  if (status.ok() && request.claim != 0) {
     call_.peer = request.source;
-    status = SendAsked(request.ticket, 0);
+    status = SendAsked(request.claim, 0);
     if (status.ok()) return;
   }
   Finish(status);

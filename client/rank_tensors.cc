@@ -36,11 +36,10 @@ absl::StatusOr<Tensor> TensorReceive::TensorOf(const RankMail::Request& request)
   TESSERA_RETURN_IF_ERROR(request.status);
   const std::shared_ptr<const ProcessGroup> group = group_.lock();
   if (group == nullptr) return absl::CancelledError("recv: the group has ended at this rank");
-  if (request.ticket != 0) {
+  if (request.claim != 0) {
     GroupCallOptions call = call_;
     call.peer = request.source;
-    TESSERA_ASSIGN_OR_RETURN(const GroupWork work,
-                             group->Send(call, nullptr, shape_, message.dtype, request.ticket, 0));
+    TESSERA_ASSIGN_OR_RETURN(const GroupWork work, group->Send(call, nullptr, shape_, message.dtype, request.claim, 0));
     return *work.result();
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec, TensorSpec::Make(ToText(call_.kind), message.dtype, shape_,

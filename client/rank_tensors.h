@@ -1,13 +1,13 @@
 #pragma once
 
 // Sends and receives of Tensors in a group whose ranks match their messages by themselves (rank_mailbox.h). The ring
-// has the message's place in the order, and a ticket; the bytes go from worker to worker, by the coordinator, which
-// matches the ticket's two sides.
+// has the message's place in the order, and a claim; the bytes go from worker to worker, by the coordinator, which
+// matches the claim's two sides.
 //
-//   sender    Send record with ticket 5; message {tag, dtype, elements, ticket 5} into the ring
-//   receiver  finds the message: Recv record with ticket 5
+//   sender    Send record with claim 5; message {tag, dtype, elements, claim 5} into the ring
+//   receiver  finds the message: Recv record with claim 5
 //
-// The other side may be an array: an array's receive asks for the ticket, and downloads; a Tensor's receive that finds
+// The other side may be an array: an array's receive asks for the claim, and downloads; a Tensor's receive that finds
 // bytes uploads them.
 
 #include <condition_variable>
@@ -22,7 +22,7 @@
 namespace tessera {
 
 // The sender's message in the ring. The coordinator tells how the send ended.
-class TicketNotice : public MailCall {
+class ClaimNotice : public MailCall {
   void EndInMail(const RankMail::Request& request) override { (void)request; }
 };
 

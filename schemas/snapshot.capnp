@@ -524,7 +524,7 @@ struct SnapshotGroup {
     timeoutUs @4 :Int64;
     isBlocked @5 :Bool;
     hasFailed @6 :Bool;
-    ticket @7 :UInt64;
+    claim @7 :UInt64;
   }
 }
 

@@ -38,7 +38,7 @@ struct MailMessage {
   DType dtype = DType::kU8;
   int64_t elements = 0;
   int64_t other_elements = -1;  // of an exchange: those of the message the other way
-  uint64_t ticket = 0;          // of a message whose bytes go through the workers: their number there
+  uint64_t claim = 0;           // of a message whose bytes go through the workers: their number there
 };
 
 // "send f32[4] to rank 1 with tag 7".

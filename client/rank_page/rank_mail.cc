@@ -29,10 +29,10 @@ constexpr uint64_t kWhole = 0x77686f6c'65000001, kGivenUp = 0x676f6e65'00000002;
 constexpr int64_t kTailBytes = sizeof(uint64_t);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-constexpr uint32_t kTicketBit = 1U << 31;  // beside a head's dtype: it has a ticket
+constexpr uint32_t kClaimBit = 1U << 31;  // beside a head's dtype: it has a claim
 
 int64_t ByteSize(const MailMessage& message) {
-  return message.ticket != 0 ? 0 : message.elements * SizeBytes(message.dtype);
+  return message.claim != 0 ? 0 : message.elements * SizeBytes(message.dtype);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ struct RankMail::Head {
   int32_t tag = 0;
   uint32_t dtype = 0;
   int64_t elements = 0;
-  int64_t other_elements = 0;  // or the ticket, which no message of an exchange has
+  int64_t other_elements = 0;  // or the claim, which no message of an exchange has
 };
 
 // ---- the memory: a bell for each rank, the counts of all rings, their bytes, and the record
@@ -249,7 +249,7 @@ std::shared_ptr<RankMail::Request> RankMail::Receive(const MailMessage& message,
 }
 
 absl::Status RankMail::Compare(const MailMessage& sent, int64_t from, const Request& receive) {
-  if (sent.ticket != 0) return absl::OkStatus();  // the coordinator compares
+  if (sent.claim != 0) return absl::OkStatus();  // the coordinator compares
   const MailMessage& wanted = receive.message;
   MailMessage send = sent, other = wanted;
   send.peer = static_cast<int32_t>(rank_);
@@ -277,9 +277,9 @@ bool RankMail::TakeKept(Request& receive) {
     if (kept == peer.kept.end() || !kept->is_whole) continue;
     absl::Status status = Compare(kept->message, from, receive);
     if (status.ok()) status = kept->status;
-    receive.ticket = kept->message.ticket;
+    receive.claim = kept->message.claim;
     record_.SetPlace(receive.note, from, kept->place);
-    if (status.ok() && receive.ticket == 0 && receive.size > 0) {
+    if (status.ok() && receive.claim == 0 && receive.size > 0) {
       std::memcpy(receive.bytes, kept->bytes.data(), kept->bytes.size());
       receive.moved = receive.size;
     }
@@ -390,9 +390,9 @@ bool RankMail::MoveOut(int64_t to) {
     }
     if (!peer.has_head_gone) {
       const MailMessage& message = send.message;
-      const bool has_ticket = message.ticket != 0;
-      const Head head = {kMark, message.tag, static_cast<uint32_t>(message.dtype) | (has_ticket ? kTicketBit : 0),
-                         message.elements, has_ticket ? static_cast<int64_t>(message.ticket) : message.other_elements};
+      const bool has_claim = message.claim != 0;
+      const Head head = {kMark, message.tag, static_cast<uint32_t>(message.dtype) | (has_claim ? kClaimBit : 0),
+                         message.elements, has_claim ? static_cast<int64_t>(message.claim) : message.other_elements};
       if (room < static_cast<int64_t>(sizeof(head))) return has_moved;
       Put(to, &head, sizeof(head));
       peer.has_head_gone = has_moved = true;
@@ -420,18 +420,18 @@ RankMail::Begun RankMail::BeginMessage(int64_t from) {
   Peer& peer = peers_[static_cast<size_t>(from)];
   Head head;
   Look(from, &head, sizeof(head));
-  const bool has_ticket = (head.dtype & kTicketBit) != 0;
-  const uint32_t dtype = head.dtype & ~kTicketBit;
+  const bool has_claim = (head.dtype & kClaimBit) != 0;
+  const uint32_t dtype = head.dtype & ~kClaimBit;
   if (head.mark != kMark || head.elements < 0 || head.elements > kMostMessage / 16 ||
-      !DTypeFromWire(static_cast<int>(dtype)).ok() || (has_ticket && head.other_elements <= 0)) {
+      !DTypeFromWire(static_cast<int>(dtype)).ok() || (has_claim && head.other_elements <= 0)) {
     return Begun::kDamaged;
   }
   const MailMessage message = {static_cast<int32_t>(from),
                                head.tag,
                                static_cast<DType>(dtype),
                                head.elements,
-                               has_ticket ? -1 : head.other_elements,
-                               has_ticket ? static_cast<uint64_t>(head.other_elements) : 0};
+                               has_claim ? -1 : head.other_elements,
+                               has_claim ? static_cast<uint64_t>(head.other_elements) : 0};
   // A receive that waits has found none that is kept, so this one is the first.
   peer.taker = FindReceive(from, head.tag);
   if (peer.taker == nullptr && peer.kept_bytes >= kMaxKeptMail) return Begun::kNotYet;
@@ -445,7 +445,7 @@ RankMail::Begun RankMail::BeginMessage(int64_t from) {
     return Begun::kYes;
   }
   peer.taker->source = static_cast<int32_t>(from);
-  peer.taker->ticket = message.ticket;
+  peer.taker->claim = message.claim;
   record_.SetPlace(peer.taker->note, from, peer.taken);
   next_source_ = from + 1;
   if (absl::Status status = Compare(message, from, *peer.taker); !status.ok()) {

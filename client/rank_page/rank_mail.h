@@ -16,7 +16,7 @@
 // leaves a complaint (mail_record.h), which the sender of a small message finds later; the two messages of an exchange
 // each name the size of the other one, and tell both sides.
 //
-// A message with a ticket brings no bytes: they go through the workers, and its receiver is told the ticket.
+// A message with a claim brings no bytes: they go through the workers, and its receiver is told the claim.
 //
 // The law of the order: a message is a head of four words, its bytes, and a word that says whether they are whole.
 // Messages of one sender with one tag are taken in the order in which they were sent, by the receives in the order in
@@ -61,7 +61,7 @@ class RankMail {
     bool is_done = false;
     absl::Status status;
     int32_t source = -1;  // the rank that sent, of a receive that found its message
-    uint64_t ticket = 0;  // of a receive: where the bytes are, if they aren't here
+    uint64_t claim = 0;   // of a receive: where the bytes are, if they aren't here
     uint64_t note = 0;    // in the record
   };
 

@@ -2,7 +2,7 @@
 //
 // A call is taken up at once, its result waits (TensorEntry::unmatched), and the session's next records have their
 // turn: so calls of two groups may be made in any order. Calls are matched by their number within the group, sends and
-// receives by ranks, tag and ticket.
+// receives by ranks, tag and claim.
 
 #include <algorithm>
 #include <utility>
@@ -229,7 +229,7 @@ absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, Pr
   return WaitingMessage{.call = std::move(call),
                         .peer = record.peer,
                         .tag = record.tag,
-                        .ticket = record.number,
+                        .claim = record.number,
                         .deadline_us = now_us_ + record.timeout_us,
                         .timeout_us = record.timeout_us};
 }
@@ -277,7 +277,7 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
     }
     status = issued.status();
   }
-  if (sent.ticket == 0 || !status.ok()) {  // the ranks have noted the message of a ticket
+  if (sent.claim == 0 || !status.ok()) {  // the ranks have noted the message of a claim
     FlightCall& noted = group.Note(0, StrCat(sent.ToText(), " of rank ", sent.call.rank),
                                    static_cast<size_t>(config_.max_flight_calls));
     noted.arrived_us[static_cast<size_t>(rank)] = now_us_;

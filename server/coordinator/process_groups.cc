@@ -14,7 +14,7 @@ constexpr size_t kNamedRanks = 8;
 std::string SecondsText(int64_t us) { return StrCat(static_cast<double>(us) * 1e-6, " s"); }
 
 bool WaitingMessage::IsOtherSideOf(const WaitingMessage& known) const {
-  if (is_send() == known.is_send() || tag != known.tag || ticket != known.ticket || known.is_blocked) return false;
+  if (is_send() == known.is_send() || tag != known.tag || claim != known.claim || known.is_blocked) return false;
   const WaitingMessage& sent = is_send() ? *this : known;
   const WaitingMessage& received = is_send() ? known : *this;
   return sent.peer == received.call.rank && (received.peer == sent.call.rank || received.peer == kAnySource);

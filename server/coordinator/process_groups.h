@@ -62,7 +62,7 @@ struct WaitingMessage {
   ArrivedCall call;  // its rank is the own one
   int32_t peer = 0;  // kAnySource: of a recv
   int32_t tag = 0;
-  uint64_t ticket = 0;  // of two sides that the ranks have matched by themselves; 0: they have not
+  uint64_t claim = 0;  // of two sides that the ranks have matched by themselves; 0: they have not
   int64_t deadline_us = 0;
   int64_t timeout_us = 0;
   bool is_blocked = false;  // it has met the other side, and a worker has no room for it yet

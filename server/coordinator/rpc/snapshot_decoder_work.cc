@@ -461,7 +461,7 @@ absl::Status Snapshot::Decoder::ReadGroup(wire::SnapshotGroup::Reader in, Proces
     TESSERA_ASSIGN_OR_RETURN(message.call, ReadArrived(row.getCall()));
     message.peer = row.getPeer();
     message.tag = row.getTag();
-    message.ticket = row.getTicket();
+    message.claim = row.getClaim();
     message.deadline_us = row.getDeadlineUs();
     message.timeout_us = row.getTimeoutUs();
     message.is_blocked = row.getIsBlocked();

@@ -400,7 +400,7 @@ void Snapshot::Encoder::EncodeGroup(const ProcessGroupEntry& group, wire::Snapsh
     EncodeArrived(message.call, row.initCall());
     row.setPeer(message.peer);
     row.setTag(message.tag);
-    row.setTicket(message.ticket);
+    row.setClaim(message.claim);
     row.setDeadlineUs(message.deadline_us);
     row.setTimeoutUs(message.timeout_us);
     row.setIsBlocked(message.is_blocked);

@@ -378,7 +378,7 @@ TEST(RankMailTest, BothSidesOfAnExchangeThatDiffersComplainOfNothing) {
   EXPECT_FALSE(mails[0].record().HasComplaint());
 }
 
-TEST(RankMailTest, ATicketKeepsTheOrderAndBringsNoBytes) {
+TEST(RankMailTest, AClaimKeepsTheOrderAndBringsNoBytes) {
   Mails mails(2);
   const auto before = Filled(8, 1), behind = Filled(8, 2);
   std::vector<std::byte> first(8), second(8), third(8);
@@ -392,8 +392,8 @@ TEST(RankMailTest, ATicketKeepsTheOrderAndBringsNoBytes) {
   const Request at_third = Receive(mails[1], 0, 0, third);
   mails.Settle();
   ASSERT_TRUE(at_first->is_done && at_second->is_done && at_third->is_done);
-  EXPECT_EQ(at_first->ticket, 0);
-  EXPECT_EQ(at_second->ticket, 41);
+  EXPECT_EQ(at_first->claim, 0);
+  EXPECT_EQ(at_second->claim, 41);
   EXPECT_TRUE(at_second->status.ok()) << "the coordinator compares sizes";
   EXPECT_EQ(first, before);
   EXPECT_EQ(second, std::vector<std::byte>(8));

@@ -343,20 +343,20 @@ TEST(CollectivesTest, MessagesAreMatchedByRanksAndTag) {
   EXPECT_TRUE(ranks.cluster.machine().process_groups().all().at(group).messages.empty());
 }
 
-TEST(CollectivesTest, AMessageWithATicketMeetsThatTicketAlone) {
+TEST(CollectivesTest, AMessageWithAClaimMeetsThatClaimAlone) {
   Ranks ranks(2);
   const uint64_t group = ranks.JoinAll();
   const HandleId x = ranks.Make(0, kEight), y = ranks.Make(0, kEight);
   ranks.cluster.CompleteAll();
-  const auto send = [&](HandleId operand, uint64_t ticket) {
+  const auto send = [&](HandleId operand, uint64_t claim) {
     auto call = ranks.Call(0, group, CollectiveKind::kSend, operand, nullptr, ReduceOp::kSum, 1);
-    call.number = ticket;
+    call.number = claim;
     return ranks.Run(0, call);
   };
   const auto first = send(x, 5), second = send(y, 6);
-  const auto recv = [&](uint64_t ticket) {
+  const auto recv = [&](uint64_t claim) {
     auto call = ranks.Call(1, group, CollectiveKind::kRecv, HandleId(0), &kEight, ReduceOp::kSum, 0);
-    call.number = ticket;
+    call.number = claim;
     return ranks.Run(1, call);
   };
   const auto untold = recv(0), last = recv(6);
