@@ -87,6 +87,19 @@ TEST(AttentionGradients, OfManyRowsAndKeys) {
   }
 }
 
+// A row has more keys than a block of a GPU has threads, several times.
+TEST(AttentionGradients, OfLongRows) {
+  const Case of{.batch = {1}, .rows = 2, .keys = 2100};
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    ExpectGradients(dtype, of, Layout::kRowMajor);
+    const StridedArray added = Normal(dtype, {2, 2100}, Layout::kPadded, 5);
+    ExpectGradients(dtype, of, Layout::kRowMajor, &added);
+    StridedArray kept(DType::kBool, {2, 2100}, Layout::kRowMajor);
+    for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, i % 3 != 1 ? 1 : 0});
+    ExpectGradients(dtype, of, Layout::kRowMajor, &kept);
+  }
+}
+
 TEST(AttentionGradients, OfOneAndOfNoElements) {
   for (const DType dtype : kFloats) {
     ExpectGradients(dtype, {.batch = {1}, .rows = 1, .keys = 1, .features = 1, .columns = 1}, Layout::kRowMajor);
