@@ -44,6 +44,7 @@ __device__ inline void AttentionGradients(const AttentionGradientsParameters& p)
     A* const weights = static_cast<A*>(p.weights) + line * p.keys;
     A* const slopes = static_cast<A*>(p.slopes) + line * p.keys;
     A largest = -Infinity<A>();
+#pragma unroll 1
     for (i64 key = threadIdx.x; key < p.keys; key += kGradientThreads) {
       const A score = ScoreOf(p, weights[key], batch, row, key);
       weights[key] = score;
@@ -53,6 +54,7 @@ __device__ inline void AttentionGradients(const AttentionGradientsParameters& p)
     // Where all scores are -inf nothing is subtracted: inf - inf would be NaN.
     const A shift = largest == -Infinity<A>() ? A(0) : largest;
     A total = 0;
+#pragma unroll 1
     for (i64 key = threadIdx.x; key < p.keys; key += kGradientThreads) {
       const A weight = Exp(weights[key] - shift);
       weights[key] = weight;
@@ -60,6 +62,7 @@ __device__ inline void AttentionGradients(const AttentionGradientsParameters& p)
     }
     total = Joined(shared, total, sum);
     A of_row = 0;
+#pragma unroll 1
     for (i64 key = threadIdx.x; key < p.keys; key += kGradientThreads) {
       const A weight = weights[key] / total;
       weights[key] = weight;
@@ -67,6 +70,7 @@ __device__ inline void AttentionGradients(const AttentionGradientsParameters& p)
       if (weight != A(0)) of_row += weight * slopes[key];
     }
     of_row = Joined(shared, of_row, sum);
+#pragma unroll 1
     for (i64 key = threadIdx.x; key < p.keys; key += kGradientThreads) {
       const A weight = weights[key];
       slopes[key] = weight == A(0) ? A(0) : weight * (slopes[key] - of_row) * static_cast<A>(p.scale);
