@@ -20,6 +20,7 @@
 #include "hwy/aligned_allocator.h"
 
 #include "kernels/cpu/attention_loops.h"
+#include "kernels/cpu/attention_operands.h"
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/loops.h"
@@ -32,45 +33,6 @@ namespace {
 // Rows of keys and values are brought or converted once for all the queries of a block.
 constexpr int64_t kQueryRows = 192;
 constexpr int64_t kKeyRows = 64;
-
-// An operand: where each batch begins, and its last two dims.
-struct Matrices {
-  const std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  Strides batch;  // 0 where it is broadcast
-  int64_t row_stride = 0, column_stride = 0;
-
-  const std::byte* At(absl::Span<const int64_t> index) const {
-    int64_t offset = 0;
-    for (size_t d = 0; d < batch.size(); ++d) offset += index[d] * batch[d];
-    return data + offset * SizeBytes(dtype);
-  }
-};
-
-Matrices MatricesOf(const KernelInput& input, const Shape& batch) {
-  Matrices m;
-  m.data = static_cast<const std::byte*>(input.data);
-  m.dtype = input.dtype;
-  const size_t rank = input.extents.size();
-  m.batch.assign(batch.size(), 0);
-  for (size_t d = 0; d + 2 < rank; ++d) {
-    const size_t to = batch.size() - (rank - 2) + d;
-    m.batch[to] = input.extents[d] == 1 ? 0 : input.strides[d];
-  }
-  const auto stride_of = [&](size_t from_end) {
-    return rank < from_end || input.extents[rank - from_end] == 1 ? int64_t{0} : input.strides[rank - from_end];
-  };
-  m.row_stride = stride_of(2);
-  m.column_stride = stride_of(1);
-  return m;
-}
-
-// Rows of T, dense along the columns: where they lie, if they do so, else a copy.
-template <typename T>
-struct Rows {
-  const T* data = nullptr;
-  int64_t stride = 0;
-};
 
 template <typename T>
 class Attention {
@@ -121,25 +83,6 @@ class Attention {
     std::vector<std::byte> line;
   };
 
-  static Rows<T> RowsOf(const Matrices& m, const std::byte* base, int64_t first, int64_t count, int64_t columns,
-                        std::vector<T>& scratch) {
-    const std::byte* from = base + first * m.row_stride * SizeBytes(m.dtype);
-    const bool is_dense = (m.column_stride == 1 || columns == 1) && m.row_stride >= columns;
-    if (m.dtype == kOwn && is_dense) return {reinterpret_cast<const T*>(from), m.row_stride};
-    scratch.resize(static_cast<size_t>(count * columns));
-    CopyAsOwn({count, columns}, m.dtype, from, {m.row_stride, m.column_stride}, scratch.data());
-    return {scratch.data(), columns};
-  }
-
-  // To dense memory in row-major order.
-  static void CopyAsOwn(const Shape& extents, DType dtype, const std::byte* from, const Strides& strides, T* to) {
-    const int64_t bytes = SizeBytes(dtype);
-    if (dtype == kOwn) return CopyStrided(extents, bytes, from, strides, to, RowMajorStrides(extents));
-    std::vector<std::byte> brought(static_cast<size_t>(NumElements(extents) * bytes));
-    CopyStrided(extents, bytes, from, strides, brought.data(), RowMajorStrides(extents));
-    CastBlock(dtype, kOwn, brought.data(), NumElements(extents), to);
-  }
-
   void RunBlock(const Shape& index, int64_t row, int64_t rows) const {
     const int64_t per_vector = QueriesPerVector(sizeof(T)), widest = kMaxStripVectors * per_vector;
     const int64_t strips = (rows + widest - 1) / widest;
@@ -158,8 +101,8 @@ class Attention {
     const int64_t last = is_causal_ ? std::min(keys_, first_row_ + row + rows) : keys_;
     for (int64_t key = 0; key < last; key += kKeyRows) {
       const int64_t keys = std::min(kKeyRows, keys_ - key);
-      const Rows<T> k = RowsOf(key_, key_.At(index), key, keys, features_, scratch.key);
-      const Rows<T> v = RowsOf(value_, value_.At(index), key, keys, columns_, scratch.value);
+      const Rows<T> k = RowsOf<T>(key_, key_.At(index), key, keys, features_, scratch.key);
+      const Rows<T> v = RowsOf<T>(value_, value_.At(index), key, keys, columns_, scratch.value);
       for (Strip& strip : all) Meet(index, key, keys, k, v, scratch, strip);
     }
     for (const Strip& strip : all) {
@@ -188,7 +131,7 @@ class Attention {
     const int64_t bytes = SizeBytes(query_.dtype);
     const std::byte* const from = query_.At(index) + strip.row * query_.row_stride * bytes;
     std::vector<T> rows(static_cast<size_t>(strip.rows * features_));
-    CopyAsOwn({features_, strip.rows}, query_.dtype, from, {query_.column_stride, query_.row_stride}, rows.data());
+    CopyAsOwn<T>({features_, strip.rows}, query_.dtype, from, {query_.column_stride, query_.row_stride}, rows.data());
     for (int64_t f = 0; f < features_; ++f) {
       std::copy_n(rows.data() + f * strip.rows, strip.rows, queries + f * width);
     }

@@ -102,11 +102,6 @@ struct Strip {
     for (; column < b.columns; ++column) AddColumns<1>(b, column);
   }
 
-  static void Exponentials(T* values, int64_t count) {
-    constexpr DType kOwn = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
-    RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = values, .out = values, .count = count});
-  }
-
   // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a block
   // is above 1; that of kStandIn is above 2.
   static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
@@ -130,8 +125,8 @@ struct Strip {
         hn::Store(hn::IfThenElse(has_weight, score, hn::Set(kTag, kStandIn)), kTag, scores + k * kWidth);
       }
     }
-    Exponentials(b.factors, kWidth);
-    Exponentials(b.scores, b.keys * kWidth);
+    Exponentiate(b.factors, kWidth);
+    Exponentiate(b.scores, b.keys * kWidth);
     V factors[kVectors], totals[kVectors];
 #pragma GCC unroll 3
     for (int64_t v = 0; v < kVectors; ++v) {
@@ -213,6 +208,15 @@ void RunAttentionStep(AttentionStep step, const AttentionBlock<float>& block) {
 }
 void RunAttentionStep(AttentionStep step, const AttentionBlock<double>& block) {
   HWY_DYNAMIC_DISPATCH(OfDoubles)(step, block);
+}
+
+void Exponentiate(float* values, int64_t count) {
+  constexpr DType kOwn = DType::kF32;
+  RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = values, .out = values, .count = count});
+}
+void Exponentiate(double* values, int64_t count) {
+  constexpr DType kOwn = DType::kF64;
+  RunNodeBlock({.op = ScalarOp::kExp, .dtype = kOwn, .operand = kOwn, .a = values, .out = values, .count = count});
 }
 
 }  // namespace tessera::cpu

@@ -48,4 +48,8 @@ enum class AttentionStep {
 void RunAttentionStep(AttentionStep step, const AttentionBlock<float>& block);
 void RunAttentionStep(AttentionStep step, const AttentionBlock<double>& block);
 
+// Each becomes its exponential, as those of a block's scores are: the softmax of gradients has the same ones.
+void Exponentiate(float* values, int64_t count);
+void Exponentiate(double* values, int64_t count);
+
 }  // namespace tessera::cpu

@@ -11,6 +11,7 @@
 // with the values is rounded to their dtype, as the image's kernel doesn't.
 
 #include <optional>
+#include <utility>
 
 #include "kernels/cuda/dnn_graph.h"
 #include "kernels/kernel.h"
@@ -27,5 +28,17 @@ inline constexpr int64_t kLeastDnnRows = 16;
 // it doesn't take, rows that don't lie densely or aren't aligned, masks of bool or with one row for all, batches that
 // are no two dims.
 std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& call);
+
+// The gradients of an attention as two calls: the attention once more, with the logarithms of its sums of exponentials,
+// and the gradients, which read both. Between them `scratch` has so many bytes, aligned to 256: the attention's result,
+// the logarithms, and what the library keeps of each row.
+//
+//   l = q @ k.T * scale + mask - logarithms, causal;  p = exp(l);  of v: p.T @ g
+//   ds = (g @ v.T - sum of g * result) * p * scale;   of k: ds.T @ q;   of q: ds @ k
+//
+// Nothing likewise, and of batches that aren't one dim, since the library reads logarithms that lie densely.
+int64_t DnnGradientsScratchBytes(const KernelCall& call);
+std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const AttentionGradientsOp& op,
+                                                                   const KernelCall& call, void* scratch);
 
 }  // namespace tessera::cuda

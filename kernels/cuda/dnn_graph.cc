@@ -33,6 +33,7 @@ const char* NameOf(DnnKind kind) {
     case DnnKind::kSelect: return "select";
     case DnnKind::kMax: return "max";
     case DnnKind::kSum: return "sum";
+    case DnnKind::kTranspose: return "transpose";
     case DnnKind::kConvolution: return "conv";
     case DnnKind::kConvolutionX: return "conv_gradient_x";
     case DnnKind::kConvolutionWeight: return "conv_gradient_weight";

@@ -32,6 +32,8 @@ inline constexpr int64_t kDnnAlignment = 16;  // bytes, of each tensor in memory
 // max_gpu_attention_workspace_bytes, max_gpu_convolution_workspace_bytes
 inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{64} << 20;
 inline constexpr int64_t kMaxConvolutionWorkspaceBytes = int64_t{256} << 20;
+// docs/limits.md: max_gpu_attention_gradients_workspace_bytes
+inline constexpr int64_t kMaxAttentionGradientsWorkspaceBytes = int64_t{256} << 20;
 
 struct DnnTensor {
   DnnType type = DnnType::kF32;
@@ -54,6 +56,7 @@ enum class DnnKind : uint8_t {
   kSelect,             // t ? x : b
   kMax,                // the maximum of x over the dims in which y has one element
   kSum,                // likewise
+  kTranspose,          // y = x with the last two dims the other way round, rounded to the dtype of y
   kConvolution,        // y = x convolved with b, as ConvOp (schemas/ops/window_op.h) says
   kConvolutionX,       // y = the gradient of the convolved, of that of the result, x, and the weight, b
   kConvolutionWeight,  // y = the weight's gradient, of that of the result, x, and the convolved, b
@@ -86,6 +89,8 @@ struct DnnGraph {
   std::vector<DnnOperation> operations;  // each behind those whose results it reads
   // Whether plans may use tensor cores, which of f32 read fewer bits.
   bool permits_tensor_cores = true;
+  // The library's version from which on its plans are right: 0, any.
+  int least_version = 0;
   std::vector<DnnCut> cuts = {};
   auto operator<=>(const DnnGraph&) const = default;
 };

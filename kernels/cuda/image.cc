@@ -6,6 +6,7 @@
 #define TESSERA_FAMILIES(F) \
   F(arg_reduce)             \
   F(attention)              \
+  F(attention_gradients)    \
   F(copy)                   \
   F(create)                 \
   F(fourier)                \

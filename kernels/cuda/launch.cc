@@ -36,6 +36,9 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const AttentionGradientsOp& op) const {
+    return LaunchAttentionGradients(op, call, workspace);
+  }
   absl::StatusOr<Steps> operator()(const GroupedMatmulOp& op) const { return HasGpuKernel(op, call.output_dtype); }
   absl::StatusOr<Steps> operator()(const LinalgOp& op) const { return LaunchLinalg(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const FourierOp& op) const { return LaunchFourier(op, call, workspace); }
@@ -69,6 +72,9 @@ int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
   if (const auto* scan = std::get_if<ScanOp>(call.op)) return ScanWorkspaceBytes(*scan, call);
   if (const auto* sort = std::get_if<SortOp>(call.op)) return SortWorkspaceBytes(*sort, call);
   if (const auto* matmul = std::get_if<MatmulOp>(call.op)) return MatmulWorkspaceBytes(*matmul, call);
+  if (const auto* attention = std::get_if<AttentionGradientsOp>(call.op)) {
+    return AttentionGradientsWorkspaceBytes(*attention, call);
+  }
   if (const auto* scatter = std::get_if<ScatterOp>(call.op)) return ScatterWorkspaceBytes(*scatter, call);
   if (const auto* linalg = std::get_if<LinalgOp>(call.op)) return LinalgWorkspaceBytes(*linalg, call);
   if (const auto* fourier = std::get_if<FourierOp>(call.op)) return FourierWorkspaceBytes(*fourier, call);

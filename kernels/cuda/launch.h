@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
@@ -69,15 +70,22 @@ struct Fill {
   uint8_t value = 0;
 };
 
-// An attention or a convolution as cuDNN takes it, and the same by kernels of the image.
+// An attention, a convolution or gradients as cuDNN takes them, and the same without it: launches, or steps that are
+// made when they are wanted.
+struct OtherSteps;
 struct DnnProblem {
+  std::vector<DnnCall> before = {};  // calls whose results `call` reads: all are cuDNN's, or none
   DnnCall call;
   int64_t max_workspace_bytes = 0;
   std::vector<Launch> otherwise = {};
+  std::function<OtherSteps()> make_otherwise = nullptr;  // in place of `otherwise`; of operands that are still there
 };
 
 // A FourierProblem is cuFFT's alone, and a SolverProblem cuSOLVER's: where these aren't, the host computes the op.
 using Step = std::variant<Launch, MatmulProblem, Fill, DnnProblem, FourierProblem, SolverProblem>;
+struct OtherSteps {
+  absl::StatusOr<std::vector<Step>> steps;
+};
 
 // Threads, or half warps, that fill a device: a reduction of fewer outputs is cut in chunks, whose results are the same
 // in the end however many there are.

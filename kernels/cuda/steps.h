@@ -145,6 +145,9 @@ absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall&
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchAttentionGradients(const AttentionGradientsOp& op, const KernelCall& call,
+                                               const Workspace& workspace);
+int64_t AttentionGradientsWorkspaceBytes(const AttentionGradientsOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchConv(const ConvOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchConvGradient(const ConvGradientOp& op, const KernelCall& call, const Workspace& workspace);
 absl::StatusOr<Steps> LaunchPool(const PoolOp& op, const KernelCall& call, const Workspace& workspace);

@@ -281,6 +281,11 @@ constexpr std::array kRows = {
     OpRow{OpId::kAttention, "attention", F::kAttention, 3, 4, "", std::nullopt, std::nullopt, D::kSame, P::kNone,
           "attention(query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention is made of: keys by blocks, no scores in memory."},
+    OpRow{OpId::kAttentionGradients, "attention_gradients", F::kAttention, 4, 5, "", std::nullopt, std::nullopt,
+          D::kSame, P::kNone,
+          "attention_gradients(gradient, query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
+          "What scaled_dot_product_attention_backward is made of: the gradients of query, key and value one after the "
+          "other, (..., elements of the three); some rows of the scores in memory at a time."},
     Plain(OpId::kGroupedMatmul, "grouped_matmul", F::kGrouped, 3, D::kSame, P::kNone,
           "grouped_matmul(x1, x2, offsets, /)",
           "Multiplies each row of x1 (m,k) by its group's matrix of x2 (g,k,n); offsets say where each group ends, and "

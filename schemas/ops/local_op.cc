@@ -63,6 +63,9 @@ struct TextVisitor {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
   std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
+  std::string operator()(const AttentionGradientsOp& op) const {
+    return op.is_causal ? "attention_gradients(causal)" : "attention_gradients()";
+  }
   std::string operator()(const GatherOp& op) const {
     return StrCat("gather(dim=", op.dim, WholeText(op.whole), op.from == GatherFrom::kApart ? "; apart" : "", ")");
   }
@@ -208,6 +211,9 @@ struct ValidateVisitor {
   absl::Status operator()(const AttentionOp&) const {
     return ExpectCounts("attention", inputs, inputs == 4 ? 4 : 3, scalars, 1);
   }
+  absl::Status operator()(const AttentionGradientsOp&) const {
+    return ExpectCounts("attention_gradients", inputs, inputs == 5 ? 5 : 4, scalars, 1);
+  }
   absl::Status operator()(const GatherOp& op) const {
     // Or each shard is an input of its own.
     const bool lie_apart = op.from == GatherFrom::kApart && inputs > 2;
@@ -265,6 +271,27 @@ Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent) 
   };
   const Interval in = {first_from(box.start), first_from(box.stop)};
   return in.empty() ? Interval{extent, extent} : in;
+}
+
+std::string_view AttentionGradientsMismatch(absl::Span<const int64_t> gradient, absl::Span<const int64_t> queries,
+                                            absl::Span<const int64_t> keys, absl::Span<const int64_t> values,
+                                            absl::Span<const int64_t> output) {
+  const size_t rank = queries.size();
+  if (rank < 2 || gradient.size() != rank || keys.size() != rank || values.size() != rank) {
+    return "needs (..., sequence, features)";
+  }
+  const size_t row = rank - 2, column = rank - 1;
+  for (const absl::Span<const int64_t> each : {gradient, keys, values, output}) {
+    if (each.size() < row ||
+        !std::equal(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(row), each.begin())) {
+      return "the batches differ";
+    }
+  }
+  if (queries[column] != keys[column]) return "query and key have other features";
+  if (keys[row] != values[row]) return "key and value have other lengths";
+  if (gradient[row] != queries[row] || gradient[column] != values[column]) return "the gradient is not the result's";
+  const int64_t all = queries[row] * queries[column] + keys[row] * (keys[column] + values[column]);
+  return output.size() != rank - 1 || output[row] != all ? "the output has not room for all gradients" : "";
 }
 
 absl::Status FilterMismatch(int64_t true_elements, int64_t room) {

@@ -196,6 +196,20 @@ struct AttentionOp {
   bool operator==(const AttentionOp&) const = default;
 };
 
+// Inputs: the gradient [..., L, V] of an attention's result, then the attention's own: queries [..., L, E], keys
+// [..., S, E], values [..., S, V], all of one dtype, and maybe its mask. Scalars {scale}. The output [..., L*E + S*E +
+// S*V] has the gradients of queries, keys and values one after the other, each in row-major order. The mask has none.
+// Law: no more than some rows of the [L, S] scores are in memory at a time.
+struct AttentionGradientsOp {
+  bool is_causal = false;
+  bool operator==(const AttentionGradientsOp&) const = default;
+};
+// Why extents are those of no such op: the queries', the keys', the values', the gradient's, the output's. Empty where
+// they fit.
+std::string_view AttentionGradientsMismatch(absl::Span<const int64_t> gradient, absl::Span<const int64_t> queries,
+                                            absl::Span<const int64_t> keys, absl::Span<const int64_t> values,
+                                            absl::Span<const int64_t> output);
+
 // Products of the parts of tensors that belong to a group. Offsets say where each group ends along the grouped dim, of
 // `whole` elements in the whole tensor: i32 or i64, in order; one that isn't from the one before to `whole` is an error
 // of the call. A shard has its own part of the groups, or of the grouped dim: the kernel is given the global boxes of
@@ -213,8 +227,8 @@ struct GroupedMatmulOp {
 
 using LocalOp =
     std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp, SortOp, MergeOp,
-                 SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp, AttentionOp, LinalgOp, ConvOp,
-                 ConvGradientOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
+                 SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp, AttentionOp, AttentionGradientsOp,
+                 LinalgOp, ConvOp, ConvGradientOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
 
 // How a kernel stores its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -225,6 +239,7 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
+// "attention_gradients()", "attention_gradients(causal)",
 // "gather(dim=1)", "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add;
 // dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)",
 // "grouped_matmul(inner; whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.

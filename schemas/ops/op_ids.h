@@ -223,6 +223,7 @@ enum class OpId : uint16_t {
   kNllLoss = 352,
   kBaddbmm = 353,
   kAttention = 356,
+  kAttentionGradients = 357,
   // More names of NumPy.
   kSgdStep = 380,
   kAdamStep = 381,

@@ -243,6 +243,8 @@ constexpr NamedParser kParsers[] = {
     {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},
+    {"attention_gradients",
+     [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionGradientsOp{scanner.TryTake("causal")}; }},
     {"grouped_matmul", ParseGroupedMatmul},
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},
     {"fourier", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseFourierOp(scanner); }},

@@ -39,7 +39,8 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
     case OpFamily::kPlace: return ResolvePlace(input);
     case OpFamily::kAlong: return ResolveAlong(input);
     case OpFamily::kIndexed: return ResolveIndexed(input);
-    case OpFamily::kAttention: return ResolveAttention(input);
+    case OpFamily::kAttention:
+      return input.row.id == OpId::kAttention ? ResolveAttention(input) : ResolveAttentionGradients(input);
     case OpFamily::kGrouped: return ResolveGrouped(input);
     case OpFamily::kFourier: return ResolveFourier(input);
     case OpFamily::kMatrices: return ResolveMatrices(input);

@@ -1,5 +1,5 @@
 // Attention on whole keys: shards of batches stay on all operands, shards of the queries' rows stay there, and keys and
-// values come whole to them. Nothing else is cut.
+// values come whole to them. Nothing else is cut. Of its gradients shards of batches alone stay.
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"
@@ -8,6 +8,21 @@
 
 namespace tessera {
 namespace {
+
+// A mask is broadcast to the scores of a query and a key.
+absl::Status CheckMask(const ResolveInput& input, const TensorSpec& q, const TensorSpec& k, const TensorSpec& mask) {
+  const size_t rank = q.shape.size();
+  Shape scores = q.shape;
+  scores[rank - 1] = k.shape[rank - 2];
+  bool fits = mask.shape.size() <= rank;
+  for (size_t d = 0; fits && d < mask.shape.size(); ++d) {
+    const int64_t extent = mask.shape[mask.shape.size() - 1 - d];
+    fits = extent == 1 || extent == scores[rank - 1 - d];
+  }
+  if (!fits) return OperandError(input, StrCat("the mask is not broadcast to ", ToText(scores)));
+  if (mask.dtype == DType::kBool || mask.dtype == AccumulatedIn(q.dtype)) return absl::OkStatus();
+  return OperandDTypeError(input, "the mask must be bool or of the dtype that is added up in");
+}
 
 absl::Status CheckShapes(const ResolveInput& input) {
   const TensorSpec &q = *input.tensors[0], &k = *input.tensors[1], &v = *input.tensors[2];
@@ -23,18 +38,7 @@ absl::Status CheckShapes(const ResolveInput& input) {
   }
   if (q.shape[rank - 1] != k.shape[rank - 1]) return OperandError(input, "query and key have other features");
   if (k.shape[rank - 2] != v.shape[rank - 2]) return OperandError(input, "key and value have other lengths");
-  if (input.tensors.size() < 4) return absl::OkStatus();
-  const TensorSpec& mask = *input.tensors[3];
-  Shape scores = q.shape;
-  scores[rank - 1] = k.shape[rank - 2];
-  bool fits = mask.shape.size() <= rank;
-  for (size_t d = 0; fits && d < mask.shape.size(); ++d) {
-    const int64_t extent = mask.shape[mask.shape.size() - 1 - d];
-    fits = extent == 1 || extent == scores[rank - 1 - d];
-  }
-  if (!fits) return OperandError(input, StrCat("the mask is not broadcast to ", ToText(scores)));
-  if (mask.dtype == DType::kBool || mask.dtype == AccumulatedIn(q.dtype)) return absl::OkStatus();
-  return OperandDTypeError(input, "the mask must be bool or of the dtype that is added up in");
+  return input.tensors.size() < 4 ? absl::OkStatus() : CheckMask(input, q, k, *input.tensors[3]);
 }
 
 // Cut as the output is where it has that extent, whole elsewhere; the mask may have fewer dims.
@@ -73,6 +77,50 @@ absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input) {
   const double keys = static_cast<double>(input.tensors[1]->shape[input.tensors[1]->shape.size() - 2]);
   resolution.flops = 2 * keys * static_cast<double>(NumElements(q.shape) + NumElements(output.shape));
   resolution.local = AttentionOp{input.call.attributes.Get(attribute::is_causal)};
+  resolution.scalars = {input.call.scalars[0].As(DType::kF64)};
+  resolution.outputs.push_back(std::move(output));
+  return resolution;
+}
+
+// Sequences and features are whole on every worker, so that nothing is pending; the batches' shards are the output's.
+absl::StatusOr<OpResolution> ResolveAttentionGradients(const ResolveInput& input) {
+  const TensorSpec &gradient = *input.tensors[0], &q = *input.tensors[1], &k = *input.tensors[2],
+                   &v = *input.tensors[3];
+  for (size_t i = 0; i < 4; ++i) {
+    if (Kind(input.tensors[i]->dtype) != DTypeKind::kFloat) {
+      return OperandDTypeError(input, "needs floating-point dtypes");
+    }
+    if (input.tensors[i]->dtype != q.dtype) return OperandDTypeError(input, "the dtypes of the operands differ");
+  }
+  if (q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank()) {
+    return OperandError(input, "needs (..., sequence, features)");
+  }
+  TensorSpec output = q;
+  const auto row = static_cast<size_t>(q.rank() - 2), column = row + 1;
+  output.shape.resize(row);
+  output.shape.push_back(q.shape[row] * q.shape[column] + k.shape[row] * (k.shape[column] + v.shape[column]));
+  const std::string_view wrong = AttentionGradientsMismatch(gradient.shape, q.shape, k.shape, v.shape, output.shape);
+  if (!wrong.empty()) return OperandError(input, wrong);
+  if (input.tensors.size() > 4) TESSERA_RETURN_IF_ERROR(CheckMask(input, q, k, *input.tensors[4]));
+  if (input.call.scalars.size() != 1) return OperandError(input, "takes a scale");
+  for (Placement& placement : output.placements) {
+    if (!placement.is_shard() || placement.dim() >= q.rank() - 2) placement = Placement::Replicate();
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
+  for (int i = 0; i < q.mesh.ndim(); ++i) {
+    Placement& placement = output.placements[static_cast<size_t>(i)];
+    if (!placement.is_shard()) placement = ShardOrReplicate(output, i, q.rank() - 2);
+  }
+  // As if it were a result (..., sequence, features), whose rows nobody cuts.
+  TensorSpec whole = q;
+  whole.placements = output.placements;
+  OpResolution resolution;
+  for (const TensorSpec* own : input.tensors) {
+    resolution.operands.push_back(BringTo(*own, output.mesh, Beside(*own, whole, false)));
+  }
+  const double keys = static_cast<double>(k.shape[row]);
+  resolution.flops = 2 * keys * static_cast<double>(3 * NumElements(q.shape) + 2 * NumElements(gradient.shape));
+  resolution.local = AttentionGradientsOp{input.call.attributes.Get(attribute::is_causal)};
   resolution.scalars = {input.call.scalars[0].As(DType::kF64)};
   resolution.outputs.push_back(std::move(output));
   return resolution;

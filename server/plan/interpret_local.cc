@@ -12,6 +12,7 @@
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/interpret_attention.h"
 #include "server/plan/interpret_fourier.h"
 #include "server/plan/interpret_matrices.h"
 #include "server/plan/interpret_windows.h"
@@ -311,6 +312,10 @@ struct Kernels {
       }
       output.Write(index, sum / total);
     });
+  }
+
+  void operator()(const AttentionGradientsOp& op) const {
+    InterpretAttentionGradients(op, inputs, scalars[0].AsDouble(), output);
   }
 
   // The element of the line through `index` along the dim.

@@ -21,6 +21,14 @@ absl::Status Wrong(const Ts&... pieces) {
   return absl::InternalError(StrCat(pieces...));
 }
 
+bool IsBroadcastTo(const Shape& mask, const Shape& scores) {
+  if (mask.size() > scores.size()) return false;
+  for (size_t d = 0; d < mask.size(); ++d) {
+    if (mask[d] != 1 && mask[d] != scores[scores.size() - mask.size() + d]) return false;
+  }
+  return true;
+}
+
 // The extents of one position, and whether they fit the op.
 struct ExtentsCheck {
   const std::vector<Shape>& inputs;
@@ -160,12 +168,15 @@ struct ExtentsCheck {
     if (inputs.size() < 4) return absl::OkStatus();
     Shape scores = output;
     scores[rank - 1] = k[rank - 2];
-    const Shape& mask = inputs[3];
-    if (mask.size() > rank) return Mismatch();
-    for (size_t d = 0; d < mask.size(); ++d) {
-      if (mask[d] != 1 && mask[d] != scores[rank - mask.size() + d]) return Mismatch();
-    }
-    return absl::OkStatus();
+    return IsBroadcastTo(inputs[3], scores) ? absl::OkStatus() : Mismatch();
+  }
+  absl::Status operator()(const AttentionGradientsOp&) const {
+    const std::string_view wrong = AttentionGradientsMismatch(inputs[0], inputs[1], inputs[2], inputs[3], output);
+    if (!wrong.empty()) return Wrong("attention_gradients: ", wrong);
+    if (inputs.size() < 5) return absl::OkStatus();
+    Shape scores = inputs[1];
+    scores.back() = inputs[2][scores.size() - 2];
+    return IsBroadcastTo(inputs[4], scores) ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GroupedMatmulOp& op) const {
     const bool is_rows = op.grouped == GroupedDim::kRows;
@@ -239,10 +250,12 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
     return expect(step.output, dtype_of(step.inputs[0]));
   }
-  if (std::holds_alternative<AttentionOp>(step.op)) {
-    for (size_t i = 0; i < 3; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
-    const bool adds = step.inputs.size() > 3 && dtype_of(step.inputs[3]) != DType::kBool;
-    return adds ? expect(step.inputs[3], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
+  const bool is_gradient = std::holds_alternative<AttentionGradientsOp>(step.op);
+  if (is_gradient || std::holds_alternative<AttentionOp>(step.op)) {
+    const size_t mask = is_gradient ? 4 : 3;
+    for (size_t i = 0; i < mask; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+    const bool adds = step.inputs.size() > mask && dtype_of(step.inputs[mask]) != DType::kBool;
+    return adds ? expect(step.inputs[mask], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
   }
   if (std::holds_alternative<GroupedMatmulOp>(step.op)) {
     for (size_t i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));

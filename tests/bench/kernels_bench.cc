@@ -424,6 +424,48 @@ void AddAttention(Bench& bench, int64_t heads, int64_t rows, int64_t features) {
   }
 }
 
+// The gradients of such an attention against BLAS's five products of each head, likewise.
+void AddAttentionGradients(Bench& bench, int64_t heads, int64_t rows, int64_t features) {
+  const Shape extents{heads, rows, features};
+  const int64_t elements = NumElements(extents), of_head = rows * features;
+  float* const g = reinterpret_cast<float*>(bench.arena.At(0));
+  for (int64_t i = 0; i < 4 * elements; ++i) g[i] = static_cast<float>((i * 2654435761) % 1024) / 512.0f - 1.0f;
+  const float *const q = g + elements, *const k = q + elements, *const v = k + elements;
+  float *const out = g + 4 * elements, *const p = out + 3 * elements, *const ds = p + rows * rows;
+  const std::vector<Scalar> scale = {Scalar::Float(0.125)};
+  for (const bool is_causal : {false, true}) {
+    const LocalOp op = AttentionGradientsOp{.is_causal = is_causal};
+    std::vector<KernelInput> inputs;
+    for (const float* data : {static_cast<const float*>(g), q, k, v}) {
+      inputs.push_back(Input(reinterpret_cast<const std::byte*>(data), extents));
+    }
+    const KernelCall call{.op = &op,
+                          .inputs = inputs,
+                          .output = out,
+                          .output_dtype = DType::kF32,
+                          .output_extents = {heads, 3 * of_head},
+                          .output_strides = {3 * of_head, 1},
+                          .output_box = {{0, heads}, {0, 3 * of_head}},
+                          .scalars = scale};
+    const std::string name = std::string("attention_gradients_") + (is_causal ? "causal_" : "") +
+                             std::to_string(heads) + "x" + std::to_string(rows) + "x" + std::to_string(features);
+    bench.AddBesideBlas(
+        name, [&] { RunKernel(call).IgnoreError(); },
+        [&] {
+          const auto n = static_cast<blasint>(rows), d = static_cast<blasint>(features);
+          for (int64_t h = 0; h < heads; ++h) {
+            const int64_t at = h * of_head;
+            float* const to = out + 3 * at;
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, d, 1, q + at, d, k + at, d, 0, p, n);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, d, 1, g + at, d, v + at, d, 0, ds, n);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, d, n, 1, ds, n, k + at, d, 0, to, d);
+            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, d, n, 1, ds, n, q + at, d, 0, to + of_head, d);
+            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, d, n, 1, p, n, g + at, d, 0, to + 2 * of_head, d);
+          }
+        });
+  }
+}
+
 // A product of bf16 against BLAS's of f32 of the same extents.
 void AddBf16Product(Bench& bench, int64_t m, int64_t n, int64_t k, bool is_transposed) {
   float* const floats = reinterpret_cast<float*>(bench.arena.At(0));
@@ -480,6 +522,7 @@ int Main(int argc, char** argv) {
   AddBf16Product(bench, 1, 4096, 4096, true);
   AddBf16Product(bench, 96, 96, 96, false);
   AddAttention(bench, 4, 2048, 64);
+  AddAttentionGradients(bench, 4, 2048, 64);
   AddNormalisations(bench, 2048, 4096);
   AddNormalisations(bench, 8, 4096);
   AddChain(bench, int64_t{1} << 23);

@@ -23,7 +23,7 @@ PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], 
 # Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py,
 # test_numpy_names.py, test_rows_stay.py.
 ELSEWHERE = {"graph", "full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
-             "attention", "relabel", "filter", "shard_counts",
+             "attention", "attention_gradients", "relabel", "filter", "shard_counts",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
              "eig", "eigvals", "lu_factor", "lu_unpack", "lu_solve", "matrix_exp",

@@ -344,6 +344,38 @@ V Einsum(G& g, std::string notation, const V& a, const V& b) {
   return g.Call(OpId::kEinsum, std::move(attributes), {a, b});
 }
 
+// Of one head of keys for each of queries, whose sequences are whole: by an op that keeps no scores.
+bool IsOneOp(G& g) {
+  if (g.operand(1).extent(1) != g.operand(2).extent(1)) return false;
+  for (size_t i = 0; i < 4; ++i) {
+    for (const Placement& placement : g.operand(i).spec().placements) {
+      if (placement.is_shard(2) || placement.is_shard(3)) return false;
+    }
+  }
+  return true;
+}
+void AttentionBackwardByOp(G& g, double scale) {
+  const V &query = g.operand(1), &key = g.operand(2), &value = g.operand(3);
+  std::vector<V> operands = {g.AsType(g.operand(0), query.dtype()), query, key, value};
+  if (g.operand_count() > 4) {
+    const V& mask = g.operand(4);
+    operands.push_back(mask.dtype() == DType::kBool ? mask : g.AsType(mask, AccumulatedIn(query.dtype())));
+  }
+  Attributes attributes;
+  attributes.Set(attribute::is_causal, g.attributes().Get(attribute::is_causal));
+  const V all = g.Call(OpId::kAttentionGradients, std::move(attributes), std::move(operands), {Scalar::Float(scale)});
+  if (g.failed()) return;
+  std::vector<V> results;
+  int64_t start = 0;
+  for (const V& of : {query, key, value}) {
+    const Shape& shape = of.spec().shape;
+    const int64_t size = shape[2] * shape[3];
+    results.push_back(g.Reshape(g.SliceDim(all, 2, start, size), shape));
+    start += size;
+  }
+  g.Return(std::move(results));
+}
+
 // With p = softmax(scores): dv = p.T g, dp = g v.T, ds = p (dp - sum(dp p)) scale, dq = ds k, dk = ds.T q. Query heads
 // that share a head of keys have a dim of their own, over which that head's gradients are sums.
 void AttentionBackward(G& g) {
@@ -353,11 +385,12 @@ void AttentionBackward(G& g) {
   }
   const int64_t batch = query.extent(0), heads = key.extent(1), groups = query.extent(1) / std::max<int64_t>(heads, 1);
   if (heads != value.extent(1) || heads * groups != query.extent(1)) return g.Refuse("the heads don't divide");
+  const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.extent(3), 1))));
+  if (IsOneOp(g)) return AttentionBackwardByOp(g, scale);
   const int64_t rows = query.extent(2), columns = key.extent(2);
   const V q = g.Reshape(Wide(g, query), {batch, heads, groups, rows, query.extent(3)});
   const V gradient = g.Reshape(Wide(g, g.operand(0)), {batch, heads, groups, rows, value.extent(3)});
   const V k = Wide(g, key), v = Wide(g, value);
-  const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.extent(3), 1))));
   V scores = Einsum(g, "bhgqd,bhkd->bhgqk", q, k) * V(scale);
   if (g.attributes().Get(attribute::is_causal)) {
     const V reaches = g.Map(OpId::kGreaterEqual,

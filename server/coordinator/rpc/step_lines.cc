@@ -85,7 +85,7 @@ std::string TransportOf(const Step& step, const Topology& topology, absl::Functi
 
 bool IsForCudnn(const LocalOp& op, DType dtype) {
   const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-  return (std::holds_alternative<AttentionOp>(op) && is_half) ||
+  return ((std::holds_alternative<AttentionOp>(op) || std::holds_alternative<AttentionGradientsOp>(op)) && is_half) ||
          ((std::holds_alternative<ConvOp>(op) || std::holds_alternative<ConvGradientOp>(op)) &&
           (is_half || dtype == DType::kF32));
 }

@@ -25,6 +25,7 @@ enum Kind : int {  // cudnnBackendDescriptorType_t
   kOperationMatmul = 19,
   kReduction = 21,
   kOperationReduction = 22,
+  kOperationReshape = 31,
   kDeviceProperties = 38,
 };
 
@@ -111,6 +112,8 @@ enum Attribute : int {  // cudnnBackendAttributeName_t
   kOperationReductionY = 1611,
   kOperationReductionDescription = 1612,
   kDevicePropertiesJson = 2702,
+  kOperationReshapeX = 2200,
+  kOperationReshapeY = 2201,
 };
 
 enum DataType : int { kDataFloat = 0, kDataHalf = 2, kDataInt32 = 4, kDataBFloat16 = 9, kDataBoolean = 11 };

@@ -135,8 +135,20 @@ absl::StatusOr<void*> DnnPlan::DescribeConvolution(const DnnOperation& from) {
   return Own(std::move(operation));
 }
 
+// The library sees what the strides of y say of the elements of x: of dims that are the other way round, a transpose.
+absl::StatusOr<void*> DnnPlan::DescribeTranspose(const DnnOperation& from) {
+  DnnDescriptor operation(library_);
+  TESSERA_RETURN_IF_ERROR(operation.Make(dnn::kOperationReshape));
+  for (const auto& [attribute, tensor] :
+       {std::pair(dnn::kOperationReshapeX, from.x), std::pair(dnn::kOperationReshapeY, from.y)}) {
+    TESSERA_RETURN_IF_ERROR(operation.Set(attribute, dnn::kDescriptor, {tensors_[static_cast<size_t>(tensor)]}));
+  }
+  return Own(std::move(operation));
+}
+
 absl::StatusOr<void*> DnnPlan::Describe(const DnnOperation& from) {
   if (IsConvolution(from.kind)) return DescribeConvolution(from);
+  if (from.kind == DnnKind::kTranspose) return DescribeTranspose(from);
   struct Attributes {
     dnn::Kind description, operation;
     dnn::Attribute compute_type, described_by, x, b, y;
@@ -265,6 +277,11 @@ absl::Status DnnPlan::Choose(const DnnTarget& target, const DnnGraph& graph, voi
 
 absl::StatusOr<std::unique_ptr<DnnPlan>> DnnPlan::Make(const Cudnn& library, const DnnTarget& target,
                                                        const DnnGraph& graph) {
+  const auto version = static_cast<int64_t>(library.GetVersion());
+  if (version < graph.least_version) {
+    return absl::UnimplementedError(StrCat("cuDNN is of version ", version, ", and its plans are right from ",
+                                           graph.least_version, " on for ", TextOf(graph)));
+  }
   std::unique_ptr<DnnPlan> plan(new DnnPlan(library));
   void* device = nullptr;
   if (!target.device_json.empty()) {

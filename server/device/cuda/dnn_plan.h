@@ -46,6 +46,7 @@ class DnnPlan {
   absl::Status DescribeTensors(const DnnGraph& graph);
   absl::StatusOr<void*> Describe(const DnnOperation& operation);
   absl::StatusOr<void*> DescribeConvolution(const DnnOperation& operation);
+  absl::StatusOr<void*> DescribeTranspose(const DnnOperation& operation);
   absl::StatusOr<void*> DescribeGraph(const DnnTarget& target, const DnnGraph& graph);
   absl::Status Choose(const DnnTarget& target, const DnnGraph& graph, void* operation_graph, void* device);
 

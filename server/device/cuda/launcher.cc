@@ -322,8 +322,16 @@ bool Launcher::IsLoaded(const Launch& launch) {
 }
 
 absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn) {
-  uint64_t operations = 0;
-  bool needs_clear = false;
+  Wanted wanted;
+  TESSERA_RETURN_IF_ERROR(Add(steps, turn.is_clear, wanted));
+  if (wanted.needs_clear && !turn.is_clear) turn.wants = Wants::kClear;
+  if (turn.wants == Wants::kNothing && wanted.operations > turn.room) turn.wants = Wants::kRoom;
+  turn.operations = wanted.operations;
+  return turn.wants == Wants::kNothing;
+}
+
+absl::Status Launcher::Add(const std::vector<Step>& steps, bool is_clear, Wanted& wanted) {
+  bool& needs_clear = wanted.needs_clear;
   for (const Step& step : steps) {
     uint64_t of_step = 1;
     if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr) {
@@ -340,18 +348,12 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
       const auto is_loaded = [this](const Launch& launch) { return IsLoaded(launch); };
       needs_clear = !std::all_of(product->otherwise.begin(), product->otherwise.end(), is_loaded) || needs_clear;
     } else if (const auto* dnn = std::get_if<DnnProblem>(&step); dnn != nullptr) {
-      of_step = dnn->otherwise.size();
-      if (IsForDnn(*dnn) && !turn.is_clear) needs_clear = true;
-      if (IsForDnn(*dnn) && turn.is_clear) {
-        const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(*dnn);
-        if (!parts.ok() && !absl::IsUnimplemented(parts.status())) return parts.status();
-        if (parts.ok()) of_step = kOperationsOfDnnCall * parts->calls.size();
-      }
+      TESSERA_ASSIGN_OR_RETURN(of_step, AddOfDnn(*dnn, is_clear, wanted));
     } else if (const auto* transform = std::get_if<FourierProblem>(&step); transform != nullptr) {
       if (transforms_.has_value() && !transforms_->ok())
         return absl::UnimplementedError(transforms_->status().message());
       needs_clear = true;
-      if (turn.is_clear) {
+      if (is_clear) {
         TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(*transform));
         of_step = kOperationsOfTransform * parts.calls.size();
       }
@@ -359,16 +361,29 @@ absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn)
       if (solver->least_extent < least_solver_extent_) return absl::UnimplementedError("cuda: matrices that are small");
       if (solvers_.has_value() && !solvers_->ok()) return absl::UnimplementedError(solvers_->status().message());
       needs_clear = true;
-      if (turn.is_clear) TESSERA_RETURN_IF_ERROR(RoomOfSolver(*solver).status());
+      if (is_clear) TESSERA_RETURN_IF_ERROR(RoomOfSolver(*solver).status());
       // More of a large batch than a queue has room for are let through: a call that is clear may wait.
       of_step = kOperationsOfSolver;
     }
-    operations += of_step;
+    wanted.operations += of_step;
   }
-  if (needs_clear && !turn.is_clear) turn.wants = Wants::kClear;
-  if (turn.wants == Wants::kNothing && operations > turn.room) turn.wants = Wants::kRoom;
-  turn.operations = operations;
-  return turn.wants == Wants::kNothing;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Launcher::AddOfDnn(const DnnProblem& dnn, bool is_clear, Wanted& wanted) {
+  if (IsForDnn(dnn) && !is_clear) {
+    wanted.needs_clear = true;
+    return dnn.otherwise.size();
+  }
+  if (IsForDnn(dnn)) {
+    const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(dnn);
+    if (parts.ok()) return kOperationsOfDnnCall * parts->calls.size();
+    if (!absl::IsUnimplemented(parts.status())) return parts.status();
+  }
+  if (dnn.make_otherwise == nullptr) return dnn.otherwise.size();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, dnn.make_otherwise().steps);
+  TESSERA_RETURN_IF_ERROR(Add(steps, is_clear, wanted));
+  return 0;
 }
 
 absl::StatusOr<CUkernel> Launcher::LoadedProgram(const MapProgram& source) {
@@ -442,7 +457,18 @@ bool Launcher::IsForDnn(const DnnProblem& problem) {
 
 absl::StatusOr<DnnPlans::Parts> Launcher::PrepareByDnn(const DnnProblem& problem) {
   if (!dnn_.has_value()) dnn_ = DnnPlans::Open(gpu_);
-  if (dnn_->ok()) return (**dnn_)->Prepare(problem.call, problem.max_workspace_bytes);
+  if (dnn_->ok()) {
+    DnnPlans::Parts all;
+    const auto add = [&](const DnnCall& call) -> absl::Status {
+      TESSERA_ASSIGN_OR_RETURN(DnnPlans::Parts parts, (**dnn_)->Prepare(call, problem.max_workspace_bytes));
+      for (auto& part : parts.calls) all.calls.push_back(std::move(part));
+      all.workspace_bytes = std::max(all.workspace_bytes, parts.workspace_bytes);
+      return absl::OkStatus();
+    };
+    for (const DnnCall& call : problem.before) TESSERA_RETURN_IF_ERROR(add(call));
+    TESSERA_RETURN_IF_ERROR(add(problem.call));
+    return all;
+  }
   if (dnn_error_.ok()) dnn_error_ = dnn_->status();
   return absl::UnimplementedError(dnn_->status().message());
 }
@@ -459,7 +485,9 @@ absl::Status Launcher::Run(CUstream stream, const DnnProblem& problem, Turn& tur
     if (dnn_error_.ok()) dnn_error_ = parts.status();
   }
   for (const Launch& launch : problem.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, launch));
-  return absl::OkStatus();
+  if (problem.make_otherwise == nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, problem.make_otherwise().steps);
+  return Run(stream, steps, turn);
 }
 
 absl::Status Launcher::ReserveForLibrary(int64_t bytes, Turn& turn) {

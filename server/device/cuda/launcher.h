@@ -120,6 +120,14 @@ class Launcher {
   // Whether the turn takes the steps; else it says what they want. Kernels that they launch are compiled now, if they
   // aren't yet.
   absl::StatusOr<bool> Admit(const std::vector<Step>& steps, Turn& turn);
+  struct Wanted {
+    uint64_t operations = 0;
+    bool needs_clear = false;
+  };
+  // Adds what the steps want in such a turn.
+  absl::Status Add(const std::vector<Step>& steps, bool is_clear, Wanted& wanted);
+  // Likewise, but for the operations, which it returns, where they are known before.
+  absl::StatusOr<uint64_t> AddOfDnn(const DnnProblem& dnn, bool is_clear, Wanted& wanted);
   // Whether the launch calls nothing but cuLaunchKernel.
   bool IsLoaded(const Launch& launch);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #if __has_include(<cudnn.h>)
@@ -45,6 +46,7 @@ SAME(dnn::kMatmul, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
 SAME(dnn::kOperationMatmul, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
 SAME(dnn::kReduction, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
 SAME(dnn::kOperationReduction, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+SAME(dnn::kOperationReshape, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 SAME(dnn::kDeviceProperties, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
 SAME(dnn::kHandle, CUDNN_TYPE_HANDLE);
 SAME(dnn::kDataType, CUDNN_TYPE_DATA_TYPE);
@@ -124,6 +126,8 @@ SAME(dnn::kReductionComputeType, CUDNN_ATTR_REDUCTION_COMP_TYPE);
 SAME(dnn::kOperationReductionX, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
 SAME(dnn::kOperationReductionY, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
 SAME(dnn::kOperationReductionDescription, CUDNN_ATTR_OPERATION_REDUCTION_DESC);
+SAME(dnn::kOperationReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+SAME(dnn::kOperationReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
 SAME(dnn::kDevicePropertiesJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
 SAME(dnn::kDataFloat, CUDNN_DATA_FLOAT);
 SAME(dnn::kDataHalf, CUDNN_DATA_HALF);
@@ -266,6 +270,54 @@ TEST_P(CudnnPlans, AnAttentionHasOneWithoutALargeWorkspace) {
     if (plan == nullptr) continue;
     EXPECT_LE(plan->workspace_bytes(), kMaxAttentionWorkspaceBytes);
     EXPECT_FALSE(Notes(*plan, dnn::kNondeterministic));
+  }
+}
+
+// The attention once more, and its gradients.
+std::pair<DnnGraph, DnnGraph> GradientsOf(const Attention& from) {
+  const int64_t heads = from.batch * from.heads;
+  const auto of = [&](int64_t count, int64_t width, uint64_t address) {
+    KernelInput input{.data = At(address), .dtype = from.dtype, .extents = {heads, count, width}};
+    input.strides = RowMajorStrides(input.extents);
+    return input;
+  };
+  std::vector<KernelInput> inputs = {of(from.rows, from.values, 1 << 20), of(from.rows, from.features, 2 << 20),
+                                     of(from.keys, from.features, 3 << 20), of(from.keys, from.values, 4 << 20)};
+  if (from.has_mask) {
+    const Shape extents = {from.mask_heads != 0 ? from.mask_heads : heads, from.rows, from.keys};
+    inputs.push_back(
+        {.data = At(5 << 20), .dtype = DType::kF32, .extents = extents, .strides = RowMajorStrides(extents)});
+  }
+  const Scalar scale[] = {Scalar::Float(0.125)};
+  KernelCall call{.inputs = inputs, .output = At(6 << 20), .output_dtype = from.dtype, .scalars = scale};
+  call.output_extents = {heads, from.rows * from.features + from.keys * (from.features + from.values)};
+  call.output_strides = RowMajorStrides(call.output_extents);
+  const auto made = AttentionGradientsByDnn({.is_causal = from.is_causal}, call, At(7 << 20));
+  EXPECT_TRUE(made.has_value());
+  return made.has_value() ? std::pair(made->first.graph, made->second.graph) : std::pair<DnnGraph, DnnGraph>();
+}
+
+// Of 16 heads of 4096 rows each wants 32 MiB or so: fewer at a time are one call.
+TEST_P(CudnnPlans, GradientsOfAnAttentionHaveOneOfFewHeads) {
+  const Attention cases[] = {
+      {.batch = 1, .heads = 4},
+      {.batch = 1, .heads = 4, .is_causal = true},
+      {.batch = 1, .rows = 2048, .keys = 2048, .features = 128, .values = 128},
+      {.dtype = DType::kF16, .batch = 1, .rows = 1024, .keys = 1024, .is_causal = true},
+      {.rows = 16, .keys = 1000, .features = 128, .values = 128},
+      {.batch = 1, .rows = 1000, .keys = 1000, .is_causal = true},
+      {.batch = 1, .rows = 1024, .keys = 1024, .features = 128, .values = 128, .has_mask = true},
+      {.batch = 1, .rows = 1024, .keys = 1024, .has_mask = true, .mask_heads = 1},
+      {.batch = 1, .rows = 1024, .keys = 1024, .features = 40, .values = 40},
+  };
+  for (const Attention& one : cases) {
+    const auto [forward, backward] = GradientsOf(one);
+    for (const DnnGraph& graph : {forward, backward}) {
+      const std::unique_ptr<DnnPlan> plan = PlanOf(graph);
+      if (plan == nullptr) continue;
+      EXPECT_LE(plan->workspace_bytes(), kMaxAttentionGradientsWorkspaceBytes) << TextOf(graph);
+      EXPECT_FALSE(Notes(*plan, dnn::kNondeterministic));
+    }
   }
 }
 

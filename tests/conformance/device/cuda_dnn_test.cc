@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,7 +72,9 @@ class Case {
     for (const int64_t extent : extents) call_.output_box.push_back({0, extent});
     call_.output_box[extents.size() - 2].start += first_row;
     call_.output_box[extents.size() - 2].stop += first_row;
-    if (std::holds_alternative<AttentionOp>(op_)) call_.scalars = scale_;
+    if (std::holds_alternative<AttentionOp>(op_) || std::holds_alternative<AttentionGradientsOp>(op_)) {
+      call_.scalars = scale_;
+    }
   }
   // By the CPU.
   std::vector<T> Want() {
@@ -127,6 +130,24 @@ std::unique_ptr<Case<T>> MakeCase(const Attention& of) {
   made->Add({of.batch, of.heads, of.keys, of.values}, 3);
   if (of.has_mask) made->AddMask({of.batch, 1, of.rows, of.keys});
   made->SetResult(AttentionOp{.is_causal = of.is_causal}, {of.batch, of.heads, of.rows, of.values}, of.first_row);
+  return made;
+}
+
+// The gradients of such an attention, whose rows are the first ones.
+struct AttentionGradients {
+  Attention attention = {};
+};
+template <typename T>
+std::unique_ptr<Case<T>> MakeCase(const AttentionGradients& gradients) {
+  const Attention& of = gradients.attention;
+  auto made = std::make_unique<Case<T>>();
+  made->Add({of.batch, of.heads, of.rows, of.values}, 4);
+  made->Add({of.batch, of.heads, of.rows, of.features}, 1);
+  made->Add({of.batch, of.heads, of.keys, of.features}, 2);
+  made->Add({of.batch, of.heads, of.keys, of.values}, 3);
+  if (of.has_mask) made->AddMask({of.batch, of.heads, of.rows, of.keys});
+  made->SetResult(AttentionGradientsOp{.is_causal = of.is_causal},
+                  {of.batch, of.heads, of.rows * of.features + of.keys * (of.features + of.values)});
   return made;
 }
 
@@ -201,13 +222,13 @@ class CudaDnn : public ::testing::Test {
 };
 
 template <typename T, typename Of>
-void ExpectByLibrary(OneGpu& gpu, const Of& of, const char* what) {
+void ExpectByLibrary(OneGpu& gpu, const Of& of, const char* what, int wanted = 1) {
   const auto one = MakeCase<T>(of);
   absl::StatusOr<std::vector<T>> got = absl::UnknownError("");
   const int executions = ExecutionsOf([&] { got = one->Run(gpu); });
   ASSERT_TRUE(got.ok()) << what << ": " << got.status();
   if (IsEmulated()) {
-    EXPECT_EQ(executions, 1) << what;
+    EXPECT_EQ(executions, wanted) << what;
   }
   ExpectNear<T>(*got, one->Want(), kTolerance<T>);
 }
@@ -222,6 +243,69 @@ TEST_F(CudaDnn, AttentionsAreTheLibrarys) {
   ExpectByLibrary<BF16>(gpu, Attention{.has_mask = true}, "with a mask");
   ExpectByLibrary<F16>(gpu, Attention{.rows = 24, .is_causal = true, .has_mask = true}, "causal with a mask");
   ExpectNoneButOfARealLibrary(warnings);
+}
+
+// The attention once more, and the gradients.
+TEST_F(CudaDnn, SoAreAttentionsGradients) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  const auto expect = [&](const Attention& of, auto type, const char* what) {
+    ExpectByLibrary<decltype(type)>(gpu, AttentionGradients{of}, what, 2);
+  };
+  expect({}, BF16{}, "plain");
+  expect({}, F16{}, "f16");
+  expect({.rows = 24, .is_causal = true}, BF16{}, "causal");
+  expect({.has_mask = true}, BF16{}, "with a mask");
+  expect({.rows = 24, .is_causal = true, .has_mask = true}, F16{}, "causal with a mask");
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, AttentionsGradientsAreOfProductsWhereTheLibraryDoesntTakeThem) {
+  OneGpu gpu;
+  const auto expect = [&](const Attention& of, auto type, const char* what) {
+    ExpectByLibrary<decltype(type)>(gpu, AttentionGradients{of}, what, 0);
+  };
+  expect({}, float{}, "f32");
+  expect({.is_causal = true, .has_mask = true}, float{}, "f32, causal with a mask");
+  expect({.features = 20, .is_causal = true}, BF16{}, "features");
+  expect({.rows = 3, .has_mask = true}, F16{}, "few rows");
+}
+
+TEST_F(CudaDnn, AttentionsGradientsHaveTheSameBitsEachTime) {
+  OneGpu gpu;
+  // This gives all of a real GPU work.
+  const Attention large{.heads = 16, .rows = 1024, .keys = 1024, .features = 64, .values = 64, .is_causal = true};
+  const auto one = MakeCase<BF16>(AttentionGradients{IsEmulated() ? Attention{} : large});
+  const auto bits = [&] {
+    const std::vector<BF16> values = *one->Run(gpu);
+    std::vector<uint16_t> of;
+    for (const BF16& value : values) of.push_back(std::bit_cast<uint16_t>(value));
+    return of;
+  };
+  const std::vector<uint16_t> first = bits();
+  const int repeats = IsEmulated() ? 5 : 200;
+  for (int i = 0; i < repeats; ++i) ASSERT_EQ(bits(), first);
+}
+
+// 256 MiB may be had: of four heads that want 100 each, a call has two.
+TEST_F(CudaDnn, AttentionsGradientsAreCutAlongHeads) {
+  if (!IsEmulated()) GTEST_SKIP() << "wants what it is told to";
+  const Setting workspace("TESSERA_EMULATOR_CUDNN_WORKSPACE", "104857600");
+  OneGpu gpu;
+  ExpectByLibrary<BF16>(gpu, AttentionGradients{{.batch = 1, .heads = 4, .has_mask = true}}, "cut", 4);
+}
+
+// Where one of both calls has no plan, neither is the library's.
+TEST_F(CudaDnn, AnOldLibraryIsAskedForGradientsOfWholeBlocksOfKeysAlone) {
+  if (!IsEmulated()) GTEST_SKIP() << "has the version that it has";
+  const Setting version("TESSERA_EMULATOR_CUDNN_VERSION", "91400");
+  Warnings warnings;
+  {
+    OneGpu gpu(warnings.Options());
+    ExpectByLibrary<BF16>(gpu, AttentionGradients{{.batch = 1, .heads = 1, .keys = 128}}, "whole blocks", 2);
+    ExpectByLibrary<BF16>(gpu, AttentionGradients{}, "24 keys", 0);
+  }
+  EXPECT_THAT(warnings.texts, ElementsAre(HasSubstr("cuDNN is of version 91400, and its plans are right from 91501")));
 }
 
 TEST_F(CudaDnn, ConvolutionsAreTheLibrarysAndOfF32WithAllBits) {
@@ -327,6 +411,8 @@ TEST_F(CudaDnn, WithoutTheLibraryTheImagesKernelsComputeAndItIsSaidOnce) {
     for (int i = 0; i < 2; ++i) {
       const auto one = MakeCase<BF16>(Attention{});
       ExpectNear<BF16>(*one->Run(gpu), one->Want(), kTolerance<BF16>);
+      const auto gradients = MakeCase<BF16>(AttentionGradients{{.is_causal = true}});
+      ExpectNear<BF16>(*gradients->Run(gpu), gradients->Want(), kTolerance<BF16>);
       const auto other = MakeCase<float>(Convolution{});
       ExpectNear<float>(*other->Run(gpu), other->Want(), kTolerance<float>);
       for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
@@ -414,12 +500,13 @@ TEST_F(CudaDnn, CallsAreEnqueuedWhenNoStreamStandsStill) {
 
 // ---- hazards
 
-// One stream writes the queries, another attends, and the first writes them again. All is enqueued before anything
+// One stream writes the first operand, another attends, and the first writes it again. All is enqueued before anything
 // runs.
-std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
+template <typename Of>
+std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out, const Of& of) {
   TestDriver::Get().Seed(seed);
   OneGpu gpu;
-  const auto one = MakeCase<BF16>(Attention{});
+  const auto one = MakeCase<BF16>(of);
   const KernelCall& there = one->On(gpu);
   const auto elements = NumElements(there.inputs[0].extents);
   const std::vector<BF16> other = Normal<BF16>(elements, 5);
@@ -431,13 +518,20 @@ std::vector<std::string> FindHazards(uint32_t seed, LeftOut left_out) {
                       .destination = const_cast<void*>(there.inputs[0].data),
                       .destination_strides = {1}};
   const auto run = [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); };
-  return FindHazards(gpu, {copy, run, copy}, left_out);
+  OrderedWrites writes{copy, run, copy};
+  if (std::is_same_v<Of, AttentionGradients>) ++writes.queued;  // two calls of the library
+  return FindHazards(gpu, writes, left_out);
 }
 
 TEST_F(CudaDnn, AnOrderedAttentionHasNoHazards) {
   if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 10; ++seed) {
-    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing)) ADD_FAILURE() << seed << ": " << hazard;
+    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing, Attention{})) {
+      ADD_FAILURE() << seed << ": " << hazard;
+    }
+    for (const std::string& hazard : FindHazards(seed, LeftOut::kNothing, AttentionGradients{})) {
+      ADD_FAILURE() << "gradients, " << seed << ": " << hazard;
+    }
   }
 }
 
@@ -445,7 +539,8 @@ TEST_F(CudaDnn, EachWaitThatIsLeftOutIsFoundInEveryOrder) {
   if (!IsEmulated()) GTEST_SKIP() << "hazards are what the emulated driver finds";
   for (uint32_t seed = 0; seed < 10; ++seed) {
     for (const LeftOut left_out : {LeftOut::kReadersWait, LeftOut::kWritersWait}) {
-      EXPECT_THAT(FindHazards(seed, left_out), Contains(HasSubstr("cudnn"))) << seed;
+      EXPECT_THAT(FindHazards(seed, left_out, Attention{}), Contains(HasSubstr("cudnn"))) << seed;
+      EXPECT_THAT(FindHazards(seed, left_out, AttentionGradients{}), Contains(HasSubstr("cudnn"))) << seed;
     }
   }
 }

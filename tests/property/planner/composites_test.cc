@@ -104,6 +104,31 @@ TEST(Composites, OfGradients) {
   CheckOp(embedding, {{{4, 3}}, {{4}, number}}, {2, 2}, 3);
   CheckOp(Named("scaled_dot_product_attention_backward"),
           {{{2, 2, 3, 2}}, {{2, 2, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 2}}}, {2}, 97);
+  const Argument of{{2, 2, 3, 2}};
+  CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of}, {2}, 97);
+  CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of, {{2, 3, 3}}}, {2}, 797);
+}
+
+// Batches stay where they are; sequences come whole to them.
+TEST(Composites, OfAttentionsGradients) {
+  OpCall gradients = Named("attention_gradients");
+  gradients.attributes.Set(attribute::is_causal, true);
+  gradients.scalars = {Scalar::Float(0.5)};
+  CheckOp(gradients, {{{3, 3, 1}}, {{3, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}}, {2}, 13);
+  CheckOp(gradients, {{{2, 3, 1}}, {{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 1}}}, {2, 2}, 200003);
+  const auto sharded = [](const std::vector<int64_t>& shape) {
+    return MakeSpec(DType::kBF16, shape, MakeMesh({2, 2}), {Placement::Shard(0), Placement::Shard(1)});
+  };
+  const TensorSpec query = sharded({2, 4, 8, 16}), key = sharded({2, 4, 6, 16});
+  const PlanOperand operands[] = {OperandLayout{query, {}}, OperandLayout{query, {}}, OperandLayout{key, {}},
+                                  OperandLayout{key, {}}};
+  const absl::StatusOr<OpPlan> planned = PlanOp(Named("scaled_dot_product_attention_backward"), operands, Topology());
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  // One kernel for all gradients, each of which is then copied to memory of its own; nothing moves.
+  EXPECT_EQ(planned->plan.steps.size(), 4u) << ToText(planned->plan);
+  for (const Step& step : planned->plan.steps) {
+    EXPECT_TRUE(std::holds_alternative<LocalStep>(step)) << ToText(planned->plan);
+  }
 }
 
 TEST(Composites, OfDiagonals) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/dnn_graph.h"
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -145,6 +146,82 @@ TEST(DnnCallHalves, AreOfTheBatchAndThenOfTheHeads) {
   EXPECT_THAT(halves->second.graph.tensors[1].extents, ElementsAre(1, 1, 16, 48));
   EXPECT_EQ(halves->second.addresses[4], 5 * kBase + 32 * 48 * 4);
   EXPECT_FALSE(HalvesOf(halves->second).has_value());
+}
+
+// The gradients of an attention of [heads, 32, 16] with [heads, 128, 16] and [heads, 128, 8].
+struct Gradients {
+  explicit Gradients(int64_t heads, DType dtype = DType::kBF16, int64_t keys = 128) {
+    const auto add = [&](int64_t count, int64_t width) {
+      const Shape extents = {heads, count, width};
+      inputs.push_back({.data = At((inputs.size() + 1) * kBase),
+                        .dtype = dtype,
+                        .extents = extents,
+                        .strides = RowMajorStrides(extents)});
+    };
+    add(32, 8);
+    add(32, 16);
+    add(keys, 16);
+    add(keys, 8);
+    const Shape extents = {heads, 32 * 16 + keys * 24};
+    call = {.output = At(6 * kBase),
+            .output_dtype = dtype,
+            .output_extents = extents,
+            .output_strides = RowMajorStrides(extents),
+            .scalars = scale};
+  }
+  std::optional<std::pair<DnnCall, DnnCall>> Made(bool is_causal = false) {
+    call.inputs = inputs;
+    return AttentionGradientsByDnn({.is_causal = is_causal}, call, At(7 * kBase));
+  }
+  std::vector<KernelInput> inputs;
+  std::vector<Scalar> scale = {Scalar::Float(0.5)};
+  KernelCall call;
+};
+
+TEST(DnnAttentionGradients, AreTheTwoGraphsThatTheLibraryKnows) {
+  Gradients gradients(3);
+  const auto made = gradients.Made();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_THAT(TextOf(made->first.graph), ::testing::HasSubstr("t4 = f32[1,3,32,1] strides [96,32,1,1]"));
+  EXPECT_EQ(TextOf(made->second.graph),
+            "t0 = bf16[1,3,32,16] strides [1536,512,16,1]; t1 = bf16[1,3,16,128] strides [6144,2048,1,16]; "
+            "t2 = bf16[1,3,8,128] strides [3072,1024,1,8]; t3 = bf16[1,3,32,8] strides [768,256,8,1]; "
+            "t4 = bf16[1,3,32,8] strides [768,256,8,1]; t5 = bf16[1,3,32,16] strides [10752,3584,16,1]; "
+            "t6 = bf16[1,3,128,16] strides [10752,3584,16,1]; t7 = bf16[1,3,128,8] strides [10752,3584,8,1]; "
+            "t8 = f32[1,3,32,1] strides [96,32,1,1]; t9 = f32[1,3,32,1] strides [96,32,1,1]; t12 = f32 number; "
+            "t13 = f32 number; t10 = mul(t4, t3); t11 = sum(t10); t9 = mul(t11, t12); t14 = matmul(t0, t1); "
+            "t15 = mul(t14, t13); t16 = sub(t15, t8); t17 = exp(t16); t18 = transpose(t17); t7 = matmul(t18, t4); "
+            "t19 = matmul(t4, t2); t20 = sub(t19, t9); t21 = mul(t20, t17); t22 = mul(t21, t13); "
+            "t23 = transpose(t22); t6 = matmul(t23, t0); t24 = transpose(t1); t5 = matmul(t22, t24); by any cores");
+  EXPECT_EQ(made->second.numbers[12], 1);
+  EXPECT_EQ(made->second.numbers[13], 0.5);
+  // The gradients of keys lie behind those of queries, those of values behind both.
+  EXPECT_EQ(made->second.addresses[6], 6 * kBase + 512 * 2);
+  EXPECT_EQ(made->second.addresses[7], 6 * kBase + (512 + 2048) * 2);
+  // What the first call leaves, the second reads.
+  EXPECT_EQ(made->first.addresses[3], made->second.addresses[3]);
+  EXPECT_EQ(made->first.addresses[4], made->second.addresses[8]);
+  EXPECT_LE(made->second.addresses[9] + 3 * 32 * 4,
+            7 * kBase + static_cast<uint64_t>(DnnGradientsScratchBytes(gradients.call)));
+  EXPECT_EQ(made->second.graph.least_version, 0);
+  EXPECT_GT(Gradients(3, DType::kBF16, 100).Made()->second.graph.least_version, 91500);
+}
+
+TEST(DnnAttentionGradients, ArentAskedForOfBatchesThatArentOneDim) {
+  EXPECT_TRUE(Gradients(2).Made(true).has_value());
+  EXPECT_FALSE(Gradients(2, DType::kF32).Made().has_value());
+  Gradients apart(4);
+  for (KernelInput& input : apart.inputs) {
+    input.extents.insert(input.extents.begin(), 2);
+    input.extents[1] = 2;
+    input.strides.insert(input.strides.begin(), 2 * input.strides[0]);
+  }
+  apart.call.output_extents.insert(apart.call.output_extents.begin(), 2);
+  apart.call.output_extents[1] = 2;
+  apart.call.output_strides.insert(apart.call.output_strides.begin(), 2 * apart.call.output_strides[0]);
+  EXPECT_TRUE(apart.Made().has_value());
+  std::swap(apart.inputs[1].strides[0], apart.inputs[1].strides[1]);
+  EXPECT_FALSE(apart.Made().has_value());
 }
 
 std::optional<DnnCall> ConvolutionOf(DType dtype, const Shape& x, const Shape& weight, const Windows& windows,

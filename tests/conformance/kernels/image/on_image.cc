@@ -246,6 +246,10 @@ std::string RunSteps(const std::vector<Step>& steps, Memory& memory) {
       for (const Launch& plain : dnn->otherwise) {
         if (std::string wrong = Machine::Get().Run(plain, memory); !wrong.empty()) return wrong;
       }
+      if (dnn->make_otherwise == nullptr) continue;
+      const cuda::OtherSteps other = dnn->make_otherwise();
+      if (!other.steps.ok()) return std::string(other.steps.status().message());
+      if (std::string wrong = RunSteps(*other.steps, memory); !wrong.empty()) return wrong;
     } else if (const auto* transform = std::get_if<cuda::FourierProblem>(&step)) {
       if (std::string wrong = RunByLibrary(*transform, memory); !wrong.empty()) return wrong;
     } else if (const auto* solver = std::get_if<cuda::SolverProblem>(&step)) {

@@ -200,6 +200,7 @@ class Interpreter {
 
   void Apply(const DnnOperation& operation, const DnnTensor& y, std::vector<float>* result) {
     if (operation.name == "matmul") return Multiply(operation, y, result);
+    if (operation.name == "reshape") return Turn(operation, y, result);
     if (from_.graph.is_convolution()) return Convolve(operation, y, result);
     if (operation.name == "max" || operation.name == "sum") return Reduce(operation, y, result);
     const DnnTensor& x = TensorOf(operation.x);
@@ -240,6 +241,16 @@ class Interpreter {
       (*result)[place] = SumOf(inner, [&](int64_t k) {
         return of_a[first_a + static_cast<size_t>(k)] * of_b[first_b + static_cast<size_t>(k) * step];
       });
+    });
+  }
+
+  // The last two dims the other way round, as WrongWith has seen.
+  void Turn(const DnnOperation& operation, const DnnTensor& y, std::vector<float>* result) {
+    const std::vector<int64_t>& dims = TensorOf(operation.x).dims;
+    const std::vector<float>& of_x = values_.at(operation.x);
+    ForEach(y.dims, [&](size_t place, std::vector<int64_t> at) {
+      std::swap(at[at.size() - 2], at.back());
+      (*result)[place] = of_x[PlaceOf(dims, at)];
     });
   }
 
@@ -299,9 +310,54 @@ class Interpreter {
   std::map<int64_t, std::vector<float>> values_;  // dense, row-major
 };
 
-std::string RefusalOfAttention(const DnnGraph& graph) {
+std::string PatternOf(const DnnGraph& graph) {
   std::string pattern;
   for (const DnnOperation& operation : graph.operations) pattern += operation.name + " ";
+  return pattern;
+}
+
+// A tensor that is multiplied in memory: dense along one of its last two dims.
+std::string RefusalOfOperand(const DnnTensor& tensor, int type) {
+  if (tensor.dims.size() != 4) return "tensors of other than four dims";
+  if (tensor.type != type || (type != dnn::kDataHalf && type != dnn::kDataBFloat16)) return "dtypes";
+  const size_t dense = tensor.strides[3] == 1 ? 3 : 2;
+  if (tensor.strides[dense] != 1) return "features that don't lie densely";
+  if (tensor.dims[dense] > kMaxFeatures || tensor.dims[dense] % kFeatureMultiple != 0) return "features";
+  for (size_t d = 0; d < 4; ++d) {
+    if (d != dense && tensor.strides[d] % kFeatureMultiple != 0) return "strides that aren't multiples of 16 bytes";
+  }
+  return "";
+}
+
+// What a row has one of is read as if it lay densely.
+std::string RefusalOfLine(const DnnTensor& tensor) {
+  const int64_t rows = tensor.dims[2], heads = tensor.dims[1];
+  const bool is_dense = tensor.dims[3] == 1 && tensor.strides[2] == 1 && (heads == 1 || tensor.strides[1] == rows) &&
+                        (tensor.dims[0] == 1 || tensor.strides[0] == heads * rows);
+  return tensor.type == dnn::kDataFloat && is_dense ? "" : "statistics that don't lie densely";
+}
+
+bool IsOfGradients(const DnnGraph& graph) { return graph.operations[0].name == "mul"; }
+
+std::string RefusalOfGradients(const DnnGraph& graph) {
+  static const std::regex kKnown(
+      "mul sum mul matmul mul (add )?sub (index index ge select )?exp reshape matmul matmul sub mul mul reshape matmul "
+      "reshape matmul ");
+  const std::string pattern = PatternOf(graph);
+  if (!std::regex_match(pattern, kKnown)) return "no pattern that is known: " + pattern;
+  const int type = graph.tensors.at(graph.operations[0].x).type;
+  const int64_t mask = graph.operations[5].name == "add" ? graph.operations[5].b : 0;
+  for (const auto& [id, tensor] : graph.tensors) {
+    if (tensor.is_virtual || tensor.is_by_value || id == mask) continue;
+    const std::string refusal = tensor.dims[3] == 1 ? RefusalOfLine(tensor) : RefusalOfOperand(tensor, type);
+    if (!refusal.empty()) return refusal;
+  }
+  return "";
+}
+
+std::string RefusalOfAttention(const DnnGraph& graph) {
+  if (IsOfGradients(graph)) return RefusalOfGradients(graph);
+  const std::string pattern = PatternOf(graph);
   static const std::regex kKnown(
       "matmul mul (add )?(index index (add )?ge select )?max sub exp sum log add div matmul ");
   if (!std::regex_match(pattern, kKnown)) return "no pattern that is known: " + pattern;
@@ -309,15 +365,7 @@ std::string RefusalOfAttention(const DnnGraph& graph) {
   const DnnTensor &q = graph.tensors.at(first.x), &k = graph.tensors.at(first.b), &v = graph.tensors.at(last.b);
   const DnnTensor &out = graph.tensors.at(last.y), &weights = graph.tensors.at(last.x);
   for (const DnnTensor* tensor : {&q, &k, &v, &out}) {
-    if (tensor->dims.size() != 4) return "tensors of other than four dims";
-    if (tensor->type != q.type || (q.type != dnn::kDataHalf && q.type != dnn::kDataBFloat16)) return "dtypes";
-    const bool is_transposed = tensor == &k;
-    const size_t dense = is_transposed ? 2 : 3;
-    if (tensor->strides[dense] != 1) return "features that don't lie densely";
-    if (tensor->dims[dense] > kMaxFeatures || tensor->dims[dense] % kFeatureMultiple != 0) return "features";
-    for (size_t d = 0; d < 4; ++d) {
-      if (d != dense && tensor->strides[d] % kFeatureMultiple != 0) return "strides that aren't multiples of 16 bytes";
-    }
+    if (std::string refusal = RefusalOfOperand(*tensor, q.type); !refusal.empty()) return refusal;
   }
   if (weights.type != q.type) return "weights that aren't rounded to the values' dtype";
   return "";
@@ -356,6 +404,14 @@ std::string WrongWith(const DnnGraph& graph) {
     }
     const DnnTensor &x = graph.tensors.at(operation.x), &y = graph.tensors.at(operation.y);
     if (y.dims.size() != x.dims.size() || y.dims.size() != y.strides.size()) return operation.name + ": ranks differ";
+    if (operation.name == "reshape") {
+      std::vector<int64_t> dims = x.dims, strides = x.strides;
+      std::swap(dims[dims.size() - 2], dims.back());
+      std::swap(strides[strides.size() - 2], strides.back());
+      // Strides of what has one element, or lies nowhere and is cut, say nothing.
+      const bool turns = y.dims == dims && y.strides[2] == strides[2] && y.strides[3] == strides[3];
+      if (dims.size() != 4 || !turns) return "a reshape that isn't of two dims the other way round";
+    }
     if (operation.name == "matmul") {
       const DnnTensor& b = graph.tensors.at(operation.b);
       const size_t row = y.dims.size() - 2;
@@ -414,7 +470,9 @@ int64_t WorkspaceOf(const DnnGraph& graph, int64_t per_part) {
   const bool has_batch_alone = graph.is_convolution() && graph.operations[0].name != "wgrad";
   if (per_part > 0) return per_part * y.dims[0] * (has_batch_alone ? 1 : y.dims[1]);
   constexpr int64_t kOfAttention = 256;
-  if (!graph.is_convolution()) return kOfAttention;
+  if (!graph.is_convolution() && !IsOfGradients(graph)) return kOfAttention;
+  // The gradients of scores, in two bytes each.
+  if (!graph.is_convolution()) return 2 * graph.tensors.at(graph.operations[3].y).elements();
   // A tensor that isn't channels-last is brought there.
   int64_t bytes = 0;
   for (const auto& [id, tensor] : graph.tensors) {

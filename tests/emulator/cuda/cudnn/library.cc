@@ -151,6 +151,8 @@ const std::map<int, int>& AttributesOf(int kind) {
        {{dnn::kOperationReductionDescription, dnn::kDescriptor},
         {dnn::kOperationReductionX, dnn::kDescriptor},
         {dnn::kOperationReductionY, dnn::kDescriptor}}},
+      {dnn::kOperationReshape,
+       {{dnn::kOperationReshapeX, dnn::kDescriptor}, {dnn::kOperationReshapeY, dnn::kDescriptor}}},
       {dnn::kOperationMatmul,
        {{dnn::kOperationMatmulDescription, dnn::kDescriptor},
         {dnn::kOperationMatmulA, dnn::kDescriptor},
@@ -220,7 +222,19 @@ int64_t AddTensor(const Descriptor& operation, int attribute, DnnGraph* graph) {
   return id;
 }
 
+// One without a description.
+bool AddReshape(const Descriptor& from, DnnGraph* graph) {
+  DnnOperation made;
+  made.name = "reshape";
+  made.computed_in = dnn::kDataFloat;
+  made.x = AddTensor(from, dnn::kOperationReshapeX, graph);
+  made.y = AddTensor(from, dnn::kOperationReshapeY, graph);
+  graph->operations.push_back(made);
+  return made.x != 0 && made.y != 0;
+}
+
 bool AddOperation(const Descriptor& from, DnnGraph* graph) {
+  if (from.kind == dnn::kOperationReshape) return AddReshape(from, graph);
   DnnOperation made;
   int description = 0, x = 0, b = 0, t = 0, y = 0;
   switch (from.kind) {

@@ -1,0 +1,266 @@
+// Gradients of an attention, by blocks of queries: with s the scores of a block, p = softmax(s), g the result's
+// gradient,
+//   dp = g @ values.T     ds = p * (dp - sum of p * dp) * scale
+//   of queries ds @ keys     of keys sums of ds.T @ queries     of values sums of p.T @ g
+// The scores are computed again, and those of one block are in memory at a time: Dao, Fu, Ermon, Rudra, Re,
+// "FlashAttention", 2022. The products are those of BLAS, on the block's own thread.
+//
+// Law: extents alone say which blocks are added up together, so the number of threads changes no bits, and a batch's
+// gradients depend on nothing but its own operands.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "kernels/cpu/attention_loops.h"
+#include "kernels/cpu/attention_operands.h"
+#include "kernels/cpu/blas_calls.h"
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/parallel.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr int64_t kScoreElements = int64_t{1} << 18;  // docs/limits.md: attention_gradient_scores
+constexpr int64_t kLeastRows = 32, kMostRows = 256;   // of queries in a block
+constexpr int64_t kParts = 16;                        // docs/limits.md: attention_gradient_parts
+constexpr int64_t kLanes = 16;
+
+// A loop over so many lanes side by side, whose order is fixed, is one that compilers make of vectors.
+template <typename T, typename Each>
+void ForLanes(int64_t count, T (&lanes)[kLanes], Each each) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = each(lanes[l], i + l);
+  }
+  for (int64_t l = 0; i < count; ++i, ++l) lanes[l] = each(lanes[l], i);
+}
+template <typename T>
+T SumOfLanes(T (&lanes)[kLanes]) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
+  }
+  return lanes[0];
+}
+
+template <typename T>
+class Gradients {
+ public:
+  Gradients(const AttentionGradientsOp& op, const KernelCall& call)
+      : call_(call),
+        is_causal_(op.is_causal),
+        batch_(call.output_extents.begin(), call.output_extents.end() - 1),
+        gradient_(MatricesOf(call.inputs[0], batch_)),
+        query_(MatricesOf(call.inputs[1], batch_)),
+        key_(MatricesOf(call.inputs[2], batch_)),
+        value_(MatricesOf(call.inputs[3], batch_)),
+        rows_(call.inputs[1].extents[batch_.size()]),
+        keys_(call.inputs[2].extents[batch_.size()]),
+        features_(call.inputs[1].extents.back()),
+        columns_(call.inputs[3].extents.back()),
+        scale_(static_cast<T>(call.scalars[0].AsDouble())) {
+    if (call.inputs.size() > 4) mask_ = MatricesOf(call.inputs[4], batch_);
+  }
+
+  void Run() {
+    const int64_t size = std::clamp(kScoreElements / std::max<int64_t>(1, keys_), kLeastRows, kMostRows);
+    const int64_t blocks = (rows_ + size - 1) / size, batches = NumElements(batch_);
+    const int64_t parts = std::clamp(kParts / batches, int64_t{1}, std::max<int64_t>(1, blocks));
+    const int64_t of_keys = keys_ * (features_ + columns_);
+    std::vector<std::vector<T>> sums(static_cast<size_t>(batches * parts));
+    RunBlocks(batches * parts, [&](int64_t task) {
+      const int64_t part = task % parts, batch = task / parts;
+      const Shape index = IndexOf(batch);
+      std::vector<T>& sum = sums[static_cast<size_t>(task)];
+      sum.assign(static_cast<size_t>(of_keys), T{0});
+      Scratch scratch;
+      const Rows<T> k = RowsOf<T>(key_, key_.At(index), 0, keys_, features_, scratch.key);
+      const Rows<T> v = RowsOf<T>(value_, value_.At(index), 0, keys_, columns_, scratch.value);
+      for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
+        const int64_t row = block * size;
+        RunBlock(index, row, std::min(size, rows_ - row), k, v, scratch, sum.data());
+      }
+      if (parts > 1) return;
+      Store(index, rows_ * features_, sum.data(), of_keys, scratch);
+      std::vector<T>().swap(sum);
+    });
+    if (parts == 1) return;
+    RunBlocks(batches, [&](int64_t batch) {
+      std::vector<T>& sum = sums[static_cast<size_t>(batch * parts)];
+      for (int64_t part = 1; part < parts; ++part) {
+        const std::vector<T>& other = sums[static_cast<size_t>(batch * parts + part)];
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+      }
+      Scratch scratch;
+      Store(IndexOf(batch), rows_ * features_, sum.data(), of_keys, scratch);
+    });
+  }
+
+ private:
+  struct Scratch {
+    std::vector<T> key, value, query, gradient, weights, slopes, result;
+    std::vector<std::byte> narrow;
+  };
+
+  Shape IndexOf(int64_t batch) const {
+    Shape index(batch_.size());
+    for (size_t d = batch_.size(); d-- > 0;) {
+      index[d] = batch % batch_[d];
+      batch /= batch_[d];
+    }
+    return index;
+  }
+
+  static blasint Line(int64_t stride) { return static_cast<blasint>(std::max<int64_t>(1, stride)); }
+
+  // Adds the block's part to the sums of keys and, behind them, of values.
+  void RunBlock(const Shape& index, int64_t row, int64_t rows, const Rows<T>& k, const Rows<T>& v, Scratch& scratch,
+                T* sums) const {
+    const int64_t keys = is_causal_ ? std::min(keys_, row + rows) : keys_;
+    const Rows<T> q = RowsOf<T>(query_, query_.At(index), row, rows, features_, scratch.query);
+    const Rows<T> g = RowsOf<T>(gradient_, gradient_.At(index), row, rows, columns_, scratch.gradient);
+    scratch.weights.resize(static_cast<size_t>(rows * keys));
+    scratch.slopes.resize(static_cast<size_t>(rows * keys));
+    scratch.result.resize(static_cast<size_t>(rows * features_));
+    T* const weights = scratch.weights.data();
+    T* const slopes = scratch.slopes.data();
+    const blasint line = Line(keys);
+    Gemm(CblasNoTrans, CblasTrans, rows, keys, features_, q.data, Line(q.stride), k.data, Line(k.stride), T{0}, weights,
+         line);
+    Gemm(CblasNoTrans, CblasTrans, rows, keys, columns_, g.data, Line(g.stride), v.data, Line(v.stride), T{0}, slopes,
+         line);
+    for (int64_t i = 0; i < rows; ++i) Mask(index, row + i, keys, weights + i * keys);
+    for (int64_t i = 0; i < rows; ++i) Shift(keys, weights + i * keys);
+    Exponentiate(weights, rows * keys);
+    for (int64_t i = 0; i < rows; ++i) Slope(keys, weights + i * keys, slopes + i * keys);
+    Gemm(CblasNoTrans, CblasNoTrans, rows, features_, keys, slopes, line, k.data, Line(k.stride), T{0},
+         scratch.result.data(), Line(features_));
+    Store(index, row * features_, scratch.result.data(), rows * features_, scratch);
+    Gemm(CblasTrans, CblasNoTrans, keys, features_, rows, slopes, line, q.data, Line(q.stride), T{1}, sums,
+         Line(features_));
+    Gemm(CblasTrans, CblasNoTrans, keys, columns_, rows, weights, line, g.data, Line(g.stride), T{1},
+         sums + keys_ * features_, Line(columns_));
+  }
+
+  // A query's products with keys become its scores: -inf of a key that it doesn't see.
+  void Mask(const Shape& index, int64_t row, int64_t keys, T* scores) const {
+    constexpr T kNever = -std::numeric_limits<T>::infinity();
+    for (int64_t j = 0; j < keys; ++j) scores[j] *= scale_;
+    if (mask_.data != nullptr) {
+      const int64_t first = row * mask_.row_stride, step = mask_.column_stride;
+      const std::byte* const base = mask_.At(index);
+      if (mask_.dtype == DType::kBool) {
+        for (int64_t j = 0; j < keys; ++j) {
+          if (base[first + j * step] == std::byte{0}) scores[j] = kNever;
+        }
+      } else {
+        const T* const added = reinterpret_cast<const T*>(base) + first;
+        for (int64_t j = 0; j < keys; ++j) scores[j] += added[j * step];
+      }
+    }
+    if (is_causal_ && row + 1 < keys) std::fill(scores + row + 1, scores + keys, kNever);
+  }
+
+  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a row is
+  // above 1; that of kStandIn is above 2.
+  static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
+  static constexpr T kStandIn = 1;
+
+  static void Shift(int64_t keys, T* scores) {
+    T lanes[kLanes];
+    std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
+    ForLanes(keys, lanes, [scores](T most, int64_t j) { return scores[j] > most ? scores[j] : most; });
+    T most = lanes[0];
+    for (const T lane : lanes) most = std::max(most, lane);
+    // Where all scores are -inf nothing is subtracted.
+    if (most == -std::numeric_limits<T>::infinity()) most = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      const T score = scores[j] - most;
+      scores[j] = score < kLeast ? kStandIn : score;
+    }
+  }
+
+  // Of exponentials to the softmax, and of slopes to the gradient of the products with keys. A key without a weight
+  // counts nowhere.
+  void Slope(int64_t keys, T* weights, T* slopes) const {
+    T totals[kLanes] = {}, sums[kLanes] = {};
+    for (int64_t j = 0; j < keys; ++j) weights[j] = weights[j] > T{2} ? T{0} : weights[j];
+    ForLanes(keys, totals, [weights](T total, int64_t j) { return total + weights[j]; });
+    const T total = SumOfLanes(totals);
+    for (int64_t j = 0; j < keys; ++j) weights[j] /= total;
+    ForLanes(keys, sums, [weights, slopes](T sum, int64_t j) {
+      return sum + (weights[j] == T{0} ? T{0} : weights[j] * slopes[j]);
+    });
+    const T sum = SumOfLanes(sums);
+    for (int64_t j = 0; j < keys; ++j) {
+      slopes[j] = weights[j] == T{0} ? T{0} : weights[j] * (slopes[j] - sum) * scale_;
+    }
+  }
+
+  // To the batch's elements from `first` on.
+  void Store(const Shape& index, int64_t first, const T* values, int64_t count, Scratch& scratch) const {
+    const int64_t bytes = SizeBytes(call_.output_dtype), stride = call_.output_strides.back();
+    int64_t offset = first * stride;
+    for (size_t d = 0; d < index.size(); ++d) offset += index[d] * call_.output_strides[d];
+    const void* from = values;
+    if (call_.output_dtype != kOwnDType<T>) {
+      scratch.narrow.resize(static_cast<size_t>(count * bytes));
+      CastBlock(kOwnDType<T>, call_.output_dtype, values, count, scratch.narrow.data());
+      from = scratch.narrow.data();
+    }
+    CopyStrided({count}, bytes, from, {1}, static_cast<std::byte*>(call_.output) + offset * bytes, {stride});
+  }
+
+  const KernelCall& call_;
+  const bool is_causal_;
+  const Shape batch_;
+  const Matrices gradient_, query_, key_, value_;
+  Matrices mask_;
+  const int64_t rows_, keys_, features_, columns_;
+  const T scale_;
+};
+
+absl::Status CheckOperands(const AttentionGradientsOp& op, const KernelCall& call) {
+  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
+      !s.ok()) {
+    return s;
+  }
+  const std::string_view wrong =
+      AttentionGradientsMismatch(call.inputs[0].extents, call.inputs[1].extents, call.inputs[2].extents,
+                                 call.inputs[3].extents, call.output_extents);
+  if (!wrong.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention_gradients: ", std::string(wrong), ": ", ToText(call.output_extents)));
+  }
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const KernelInput& input = call.inputs[i];
+    const bool is_mask_of_bool = i == 4 && input.dtype == DType::kBool;
+    const DType wanted = i == 4 ? AccumulatedIn(call.output_dtype) : call.output_dtype;
+    if (input.is_zero || input.extents.size() > call.inputs[1].extents.size() ||
+        (input.dtype != wanted && !is_mask_of_bool)) {
+      return absl::InvalidArgumentError(absl::StrCat("attention_gradients: operand ", i, " is ",
+                                                     std::string(ToText(input.dtype)), ToText(input.extents)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunAttentionGradients(const AttentionGradientsOp& op, const KernelCall& call) {
+  if (absl::Status s = CheckOperands(op, call); !s.ok()) return s;
+  if (NumElements(call.output_extents) == 0) return absl::OkStatus();
+  switch (AccumulatedIn(call.output_dtype)) {
+    case DType::kF32: Gradients<float>(op, call).Run(); return absl::OkStatus();
+    case DType::kF64: Gradients<double>(op, call).Run(); return absl::OkStatus();
+    default: return NoKernelFor("attention_gradients", call.output_dtype);
+  }
+}
+
+}  // namespace tessera::cpu

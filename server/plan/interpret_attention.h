@@ -1,0 +1,15 @@
+#pragma once
+
+// What the gradients of an attention mean, in doubles. Private to interpret_local.cc.
+
+#include <vector>
+
+#include "schemas/ops/local_op.h"
+#include "server/plan/interpret_local.h"
+
+namespace tessera {
+
+void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vector<StridedNumbers>& inputs,
+                                 double scale, const StridedNumbers& output);
+
+}  // namespace tessera
