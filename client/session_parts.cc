@@ -14,7 +14,8 @@ namespace tessera {
 absl::StatusOr<PartsDoor::Opened> PartsDoor::Open(const TensorSpec& spec) {
   TESSERA_ASSIGN_OR_RETURN(const HandlePtr planned, session_.BeforeUpload(spec));
   if (planned != nullptr) {
-    return absl::FailedPreconditionError("upload: bytes of other processes have no place in calls that are only planned");
+    return absl::FailedPreconditionError(
+        "upload: bytes of other processes have no place in calls that are only planned");
   }
   Opened opened;
   TESSERA_ASSIGN_OR_RETURN(

@@ -31,8 +31,8 @@ class PartsDoor {
   };
   // Waits until the workers have memory for it. FailedPrecondition: calls are only planned, or recorded.
   absl::StatusOr<Opened> Open(const TensorSpec& spec);
-  // Pieces that cover the shards of their workers, of each in the order of dim 0; returns when these have them. The spec is the opener's. NotFound: the
-  // ticket is unknown, over, or used by another process for one of these workers.
+  // Pieces that cover the shards of their workers, of each in the order of dim 0; returns when these have them. The
+  // spec is the opener's. NotFound: the ticket is unknown, over, or used by another process for one of these workers.
   absl::Status Send(uint64_t ticket, uint64_t secret, const TensorSpec& spec, const std::vector<UploadPiece>& pieces);
   // The tensor fails with this, unless it is complete.
   void GiveUp(uint64_t handle, uint64_t ticket, const absl::Status& why);

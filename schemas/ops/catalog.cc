@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "schemas/ops/composites/rows.h"
+#include "schemas/ops/graph_text.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
@@ -16,6 +17,8 @@ using F = OpFamily;
 using D = DTypeRule;
 using P = PartialRule;
 using S = ScalarOp;
+
+static_assert(kGraphOp == OpId::kGraph);
 
 // An elementwise row of one or two operands.
 constexpr OpRow Elementwise(OpId id, std::string_view name, int operands, S op, D dtype, P partial,

@@ -26,8 +26,7 @@
 
 namespace tessera {
 
-// The row's number. It stands here and not in op_ids.h, which few need beside this one.
-inline constexpr OpId kGraphOp{500};
+inline constexpr OpId kGraphOp{432};            // OpId::kGraph, for who needs no other op
 inline constexpr size_t kMaxGraphLines = 2048;  // docs/limits.md: max_graph_lines
 // A node takes up to three phases of a plan, which has 4,094 (max_phases).
 inline constexpr size_t kMaxGraphNodes = 1364;           // docs/limits.md: max_graph_nodes

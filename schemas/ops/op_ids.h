@@ -267,6 +267,7 @@ enum class OpId : uint16_t {
   kCov = 429,
   kCheckRange = 430,
   kGroupedMatmul = 431,
+  kGraph = 432,
 };
 
 }  // namespace tessera
