@@ -69,6 +69,7 @@ class GraphBuilder {
   bool failed() const { return !status_.ok(); }
   // Nodes so far, those of composites too.
   size_t node_count() const { return graph_.nodes.size(); }
+  const OpRow& row_of(size_t node) const { return *graph_.nodes[node].row; }
 
   // ---- ops ----
   GraphValue Call(OpId op, Attributes attributes, std::vector<GraphValue> operands, std::vector<Scalar> scalars = {});

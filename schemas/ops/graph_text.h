@@ -29,7 +29,11 @@ namespace tessera {
 inline constexpr OpId kGraphOp{432};            // OpId::kGraph, for who needs no other op
 inline constexpr size_t kMaxGraphLines = 2048;  // docs/limits.md: max_graph_lines
 // A node takes up to three phases of a plan, which has 4,094 (max_phases).
-inline constexpr size_t kMaxGraphNodes = 1364;           // docs/limits.md: max_graph_nodes
+inline constexpr size_t kMaxGraphNodes = 1364;  // docs/limits.md: max_graph_nodes
+// One piece of the coordinator's loop plans a graph, and neighbours wait: some 25 us for each phase that is no map. A
+// view and a creation have one, other ops up to some five.
+inline constexpr size_t kMaxGraphWeight = 512;           // docs/limits.md: max_graph_weight
+inline constexpr size_t kGraphWeightOfStep = 4;          // docs/limits.md: max_graph_weight
 inline constexpr size_t kMaxGraphTextBytes = 256 << 10;  // docs/limits.md: max_graph_text_bytes
 
 struct GraphLine {

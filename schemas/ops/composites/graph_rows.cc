@@ -41,6 +41,12 @@ std::vector<V> ResultsOf(G& g, const GraphLine& line, const std::vector<V>& valu
   return g.CallAll(line.call.op, line.call.attributes, std::move(operands), line.call.scalars);
 }
 
+// What a node adds to the time that planning takes; maps are planned together.
+size_t WeightOf(const OpRow& row) {
+  if (row.family == OpFamily::kElementwise) return 0;
+  return row.family == OpFamily::kView || row.family == OpFamily::kCreation ? 1 : kGraphWeightOfStep;
+}
+
 void Graph(G& g) {
   absl::StatusOr<GraphText> text = ParseGraphText(g.attributes().Get(attribute::notation));
   if (!text.ok()) return g.Refuse(StdView(text.status().message()));
@@ -49,6 +55,7 @@ void Graph(G& g) {
     if (!g.operand(i).is_tensor()) return g.Refuse("its operands are tensors");
     values.push_back(g.operand(i));
   }
+  size_t weight = 0, weighed = 0;
   for (const GraphLine& line : text->lines) {
     if (!IsCallsMesh(g, values, g.operand_count(), line.call.attributes.Get(attribute::mesh))) {
       return g.Refuse("an op is on a mesh that is not the call's, nor an operand's");
@@ -57,6 +64,10 @@ void Graph(G& g) {
     if (g.failed()) return;
     if (g.node_count() > kMaxGraphNodes) {
       return g.Refuse(StrCat("its ops are made of more than max_graph_nodes, ", kMaxGraphNodes));
+    }
+    for (; weighed < g.node_count(); ++weighed) weight += WeightOf(g.row_of(weighed));
+    if (weight > kMaxGraphWeight) {
+      return g.Refuse(StrCat("its ops that are no maps weigh more than max_graph_weight, ", kMaxGraphWeight));
     }
   }
   std::vector<V> results;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -135,13 +136,14 @@ TEST(CudaHostSteps, AStreamThatStandsStillHoldsUpNoOther) {
 }
 
 TEST(CudaHostSteps, ADeviceEndsWithStepsUnderWay) {
+  std::optional<Call> call;  // which outlives the items
   OneGpu gpu;
   const double* a = gpu.Put(Fours(64));
   double* y = gpu.Put(Fours(64));
-  const Call call("linalg(cholesky)", {64, 64}, a, y);
-  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call.call, {}});
+  call.emplace("linalg(cholesky)", Shape{64, 64}, a, y);
+  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
   gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call.call, {}});
+  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
 }
 
 TEST(CudaHostSteps, AnErrorIsOfItsOpAlone) {

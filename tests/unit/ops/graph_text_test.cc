@@ -124,11 +124,18 @@ TEST(GraphText, LengthsHaveLimits) {
   const std::string long_text(kMaxGraphTextBytes + 1, 'x');
   EXPECT_NE(std::string(StdView(ParseGraphText(long_text).status().message())).find("max_graph_text_bytes"),
             std::string::npos);
-  std::string many;  // each is made of others
-  for (int i = 0; i < 2000; ++i) many += "layer_norm|%0\n";
-  const auto refused = ResolveGraph(many + "return|%1", {"f32[4,4] @ mesh(2) [R]"});
-  EXPECT_NE(std::string(StdView(refused.status().message())).find("max_graph_nodes"), std::string::npos)
-      << refused.status();
+  const auto said_of = [](size_t count, const std::string& line) {
+    std::string many;
+    for (size_t i = 0; i < count; ++i) many += line + "\n";
+    return std::string(StdView(ResolveGraph(many + "return|%1", {"f32[4,4] @ mesh(2) [R]"}).status().message()));
+  };
+  EXPECT_EQ(said_of(kMaxGraphNodes, "exp|%0"), "");
+  EXPECT_NE(said_of(kMaxGraphNodes + 1, "exp|%0").find("max_graph_nodes"), std::string::npos);
+  EXPECT_NE(said_of(1000, "gelu|%0").find("max_graph_nodes"), std::string::npos) << "each is made of others";
+  const size_t steps = kMaxGraphWeight / kGraphWeightOfStep;
+  EXPECT_EQ(said_of(steps, "cumulative_sum|%0|@dims=[0]"), "");
+  EXPECT_NE(said_of(steps + 1, "cumulative_sum|%0|@dims=[0]").find("max_graph_weight"), std::string::npos);
+  EXPECT_NE(said_of(300, "layer_norm|%0").find("max_graph_weight"), std::string::npos) << "each is made of others";
 }
 
 }  // namespace

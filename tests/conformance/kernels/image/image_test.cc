@@ -240,6 +240,10 @@ class Exercise {
     const KernelInput matrix = Numbers({45, 70}, {70, 1}), turned = Numbers({70, 45}, {1, 70});
     Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {turned}, DType::kF32, {70, 45});
     Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {Numbers({9, 13}, {200, -2}, 30)}, DType::kF32, {9, 13});
+    Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1, 1}}, {Numbers({4, 33, 35}, {661, 1, 33})}, DType::kF32,
+        {4, 33, 35});
+    Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1, 1, 1}}, {Numbers({3, 4, 5, 2}, {200, -3, 17, 7}, 50)},
+        DType::kF32, {3, 4, 5, 2});
     Run("reduce", ReduceLocalOp{ReduceOp::kSum, {1}}, {matrix}, DType::kF32, {45, 1});
     Run("reduce", ReduceLocalOp{ReduceOp::kSum, {0}}, {matrix}, DType::kF32, {1, 70});
     Run("reduce", ReduceLocalOp{ReduceOp::kMax, {0, 1}}, {matrix}, DType::kF32, {1, 1});
@@ -252,6 +256,8 @@ class Exercise {
     Run("scan", ScanOp{ReduceOp::kSum, 0}, {Numbers({3000}, {1})}, DType::kF32, {3000});
     Run("order", SortOp{SortResult::kPlaces, 1}, {matrix}, DType::kI64, {45, 70});
     Run("order", SortOp{SortResult::kValues, 0, SortOrder::kDescending}, {matrix}, DType::kF32, {45, 70});
+    Run("order", SortOp{SortResult::kPlaces, 1}, {Numbers({3, 20, 5}, {100, 5, 1})}, DType::kI64, {3, 20, 5});
+    Run("order", ArgReduceOp{Extreme::kMin, {1}}, {Numbers({4, 30, 6}, {700, 3, 100})}, DType::kI64, {4, 1, 6});
     Run("order", ArgReduceOp{Extreme::kMax, {1}}, {Numbers({9, 70}, {140, 2})}, DType::kI64, {9, 1});
     Run("matmul", MatmulOp{}, {matrix, Numbers({70, 45}, {45, 1})}, DType::kF32, {45, 45});
     Run("create", RandOp{{3, 50}}, {}, DType::kF32, {3, 50}, {Scalar::Int(5), Scalar::Int(6)});
@@ -263,6 +269,9 @@ class Exercise {
     const KernelInput queries = Numbers({2, 20, 22}, {440, 22, 1}), keys = Numbers({2, 21, 22}, {462, 22, 1}, 300);
     Run("attention", AttentionOp{true}, {queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
         {2, 20, 22}, {Scalar::Float(0.25)});
+    Run("attention_gradients", AttentionGradientsOp{true},
+        {Numbers({2, 20, 22}, {440, 22, 1}, 900), queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
+        {2, (20 + 21 + 21) * 22}, {Scalar::Float(0.25)});
     const Windows windows = {.stride = {2}, .padding = {1}, .dilation = {2}};
     Run("window", ConvOp{windows, 2}, {Numbers({2, 4, 11}, {44, 11, 1}), Numbers({6, 2, 3}, {6, 3, 1}, 200)},
         DType::kF32, {2, 6, 5});
@@ -271,6 +280,12 @@ class Exercise {
     Run("window", ConvGradientOp{ConvOperand::kWeight, windows, 2},
         {Numbers({2, 6, 5}, {30, 5, 1}), Numbers({2, 4, 11}, {44, 11, 1}, 200)}, DType::kF32, {6, 2, 3});
     Run("window", PoolOp{PoolKind::kMax, {3}, windows}, {Numbers({3, 11}, {11, 1})}, DType::kF32, {3, 5});
+    const Windows planes = {.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}};
+    Run("window", ConvOp{planes, 1},
+        {Numbers({2, 3, 7, 8}, {168, 56, 8, 1}), Numbers({4, 3, 3, 2}, {18, 6, 2, 1}, 400)}, DType::kF32, {2, 4, 4, 6});
+    const Windows boxes = {.stride = {1, 2, 1}, .padding = {1, 0, 1}, .dilation = {1, 1, 1}};
+    Run("window", PoolOp{PoolKind::kAverage, {2, 2, 2}, boxes}, {Numbers({3, 3, 4, 3}, {36, 12, 3, 1})}, DType::kF32,
+        {3, 4, 2, 4});
     Run("fourier", FourierOp{FourierKind::kRealBackward, 1, 24, FourierScale::kByRoot},
         {Numbers({2, 11, 3, 2}, {200, 17, 5, 2})}, DType::kF32, {2, 24, 3, 2});
     Run("fourier", FourierOp{FourierKind::kForward, 3, 2}, {Numbers({2, 11, 3, 2}, {200, 17, 5, 2})}, DType::kC64,
@@ -287,6 +302,11 @@ class Exercise {
          {.data = mixed.data(), .dtype = DType::kI64, .extents = {60}, .strides = {1}},
          Numbers({60, 7}, {8, 1}, 100)},
         DType::kF32, {9, 7});
+    Run("scatter", ScatterOp{ScatterMode::kAdd, 1},
+        {Numbers({4, 9, 7}, {70, 7, 1}),
+         {.data = mixed.data(), .dtype = DType::kI64, .extents = {60}, .strides = {1}},
+         Numbers({4, 60, 7}, {500, 8, 1}, 100)},
+        DType::kF32, {4, 9, 7});
     if (family_.empty() || family_ == "terms") RunTerms();
   }
   const std::string& seen() const { return seen_; }
