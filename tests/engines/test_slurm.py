@@ -43,7 +43,11 @@ def cluster(slurm, tmp_path, monkeypatch):
 
 def test_a_worker_for_each_numa_domain_is_bound_where_the_cluster_binds(slurm, cluster):
     domains = max(1, sum(path.name[4:].isdigit() for path in pathlib.Path("/sys/devices/system/node").glob("node*")))
-    with cluster(workers_per_node=None).connect(timeout=60) as session:
+    pool = cluster(nodes=1, workers_per_node=None)
+    with pool.connect(timeout=60) as session:
+        assert right_product(session) == list(range(domains))
+        pool.scale(2)
+        seconds_until(lambda: len(session.workers()) == 2 * domains, "the second node's workers", tell=pool.log_tail)
         assert right_product(session) == list(range(2 * domains))
     asked = [open(f"/proc/{pid}/cmdline").read() for pid in processes_with("--cpu-bind=ldoms")]
     assert any("--mem-bind=local" in one for one in asked), asked

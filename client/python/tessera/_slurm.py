@@ -106,13 +106,17 @@ class SlurmCluster:
         if not token.exists():
             token.touch(mode=0o600)
             token.write_text(join["token"] + "\n")
-        count = self._workers or max(1, self._gpus)
+        by_domain = self._workers is None and not self._gpus     # as `tessera up` does on the first job's nodes
+        count = "$DOMAINS" if by_domain else self._workers or self._gpus
         worker = [program("tessera-worker", _OP), f"--join={join['address']}", f"--ca-pin={join['ca_pin']}", f"--join-token-file={token}",
                   f"--workers-on-host={count}", *(self._worker_words() if self._memory is not None or self._gpus else ["--memory=0.8"]),
                   *(f"--files={one}" for one in self._files), *self._flags]
-        step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes * count}", f"--ntasks-per-node={count}", "--overlap", "--kill-on-bad-exit=0",
-                program("tessera", _OP), "keep", "--", *worker]
-        return "\n".join([*self._head(nodes, "log.txt"), "exec " + shlex.join(step), ""])
+        tasks = f"$(({nodes} * DOMAINS))" if by_domain else nodes * count
+        step = ["srun", f"--nodes={nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={count}", *(["--cpu-bind=ldoms", "--mem-bind=local"] if by_domain else []),
+                "--overlap", "--kill-on-bad-exit=0", program("tessera", _OP), "keep", "--", *worker]
+        words = [f'"{word}"' if "DOMAINS" in word else shlex.quote(word) for word in step]
+        domains = ["DOMAINS=$(ls -d /sys/devices/system/node/node[0-9]* 2>/dev/null | wc -l)", "[ $DOMAINS -gt 0 ] || DOMAINS=1"] if by_domain else []
+        return "\n".join([*self._head(nodes, "log.txt"), *domains, "exec " + " ".join(words), ""])
 
     def _address(self) -> dict:
         import json
