@@ -244,16 +244,25 @@ absl::StatusOr<uint64_t> SessionImpl::BeginUpload(uint64_t number, const Request
 
 void SessionImpl::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr& handle,
                                const SlabProgressPtr& progress, const std::shared_ptr<HostMemory>& memory) {
-  connection_->FinishTransfer(number, [this, progress, memory, ticket, id = handle->id](absl::Status finished) {
-    if (!finished.ok()) GiveUpUpload(ticket, {&id, 1}, finished);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      progress->finished = true;
-      if (progress->error.ok()) progress->error = finished;
-      if (finished.ok()) KeepRing(memory);
-    }
-    NotifyChanged();
+  SlabProgress::FinishUpload(*this, number, progress, memory, [this, ticket, id = handle->id](const absl::Status& why) {
+    GiveUpUpload(ticket, {&id, 1}, why);
   });
+}
+
+void SessionImpl::SlabProgress::FinishUpload(SessionImpl& session, uint64_t request, const SlabProgressPtr& progress,
+                                             const std::shared_ptr<HostMemory>& memory,
+                                             std::function<void(const absl::Status&)> give_up) {
+  session.connection_->FinishTransfer(
+      request, [&session, progress, memory, give_up = std::move(give_up)](absl::Status finished) {
+        if (!finished.ok()) give_up(finished);
+        {
+          std::lock_guard<std::mutex> lock(session.mutex_);
+          progress->finished = true;
+          if (progress->error.ok()) progress->error = finished;
+          if (finished.ok()) session.KeepRing(memory);
+        }
+        session.NotifyChanged();
+      });
 }
 
 Box SlabCursor::Take() {

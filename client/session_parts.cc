@@ -49,15 +49,8 @@ absl::Status PartsDoor::Send(uint64_t ticket, uint64_t secret, const TensorSpec&
       number, ticket, secret, {ring, std::make_shared<const TensorSpec>(spec), HostSide::Direction::kUpload}, workers);
   const auto progress = std::make_shared<SessionImpl::SlabProgress>(sender.slabs);
   const absl::Status sent = sender.Send(session_, number, *ring, progress);
-  session_.connection_->FinishTransfer(number, [&session = session_, progress, ring](absl::Status finished) {
-    {
-      const std::lock_guard<std::mutex> lock(session.mutex_);
-      progress->finished = true;
-      if (progress->error.ok()) progress->error = finished;
-      if (finished.ok()) session.KeepRing(ring);
-    }
-    session.NotifyChanged();
-  });
+  // The opener gives the ticket up.
+  SessionImpl::SlabProgress::FinishUpload(session_, number, progress, ring, [](const absl::Status&) {});
   TESSERA_RETURN_IF_ERROR(sent);
   TESSERA_RETURN_IF_ERROR(session_.WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; }));
   const std::lock_guard<std::mutex> lock(session_.mutex_);

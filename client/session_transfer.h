@@ -3,6 +3,7 @@
 // Parts of uploads and downloads by slabs. For session_data.cc and session_download.cc alone.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -44,6 +45,10 @@ struct SessionImpl::SlabProgress {
     Slab slab;
   };
   explicit SlabProgress(size_t lane_count) : lanes(lane_count), meter(ThreadMeter()) {}
+  // Ends the transfer of an upload. When the workers have answered, an error goes to `give_up`, and the memory may be
+  // the ring of the next one.
+  static void FinishUpload(SessionImpl& session, uint64_t request, const SlabProgressPtr& progress,
+                           const std::shared_ptr<HostMemory>& memory, std::function<void(const absl::Status&)> give_up);
   // Lets workers that may still write bytes of a download that ended early write them elsewhere. With the mutex held.
   void TakeBack(HostMemory& memory) const;
 

@@ -68,10 +68,6 @@ int64_t CountsBytes(int64_t ranks) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-}  // namespace
-
-namespace {
-
 int64_t RecordAt(int64_t ranks) { return CountsBytes(ranks) + ranks * ranks * RankMail::RingBytes(ranks); }
 
 }  // namespace

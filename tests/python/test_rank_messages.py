@@ -10,6 +10,7 @@ import pytest
 import tessera as ts
 import tessera.distributed as dist
 from rank_processes import Failure, Ranks
+from test_ranks import value_of
 
 SIZE = 3
 ROUNDS = 12
@@ -22,10 +23,6 @@ def ranks(cluster):
     ranks.stop()
 
 
-def as_kind(kind, array):
-    return np.array(array) if kind == "array" else ts.asarray(array)
-
-
 def mixed(seed):
     """Each pair's messages of two tags, with each side an array or a Tensor as it pleases; those of one tag keep their order."""
     rank = dist.get_rank()
@@ -36,10 +33,10 @@ def mixed(seed):
         tag, size = draw.randrange(2), draw.choice([0, 1, 300, 100_000])
         kind = own.choice(["array", "tensor"])
         if rank == source:
-            given = as_kind(kind, np.full(size, 100.0 * source + number))
+            given = value_of(kind, np.full(size, 100.0 * source + number))
             works.append((dist.isend(given, to, tag=tag), given))
         if rank == to:
-            out = as_kind(kind, np.zeros(size))
+            out = value_of(kind, np.zeros(size))
             works.append((dist.irecv(out, source, tag=tag), out))
             taken.append((out, np.full(size, 100.0 * source + number)))
     own.shuffle(works)
@@ -59,10 +56,10 @@ def from_any(kinds):
     rank, sources = dist.get_rank(), []
     if rank == 0:
         for kind in kinds:
-            out = as_kind(kind, np.zeros(2))
+            out = value_of(kind, np.zeros(2))
             sources.append((dist.recv(out), np.asarray(out).tolist()))
     else:
-        dist.send(as_kind(kinds[rank - 1], np.full(2, float(rank))), 0)
+        dist.send(value_of(kinds[rank - 1], np.full(2, float(rank))), 0)
     return sorted(sources)
 
 
@@ -265,7 +262,7 @@ def polled(sender_kind, receiver_kind):
     rank = dist.get_rank()
     if rank == 2:
         return True
-    value = as_kind(sender_kind if rank == 0 else receiver_kind, np.full(2000, float(rank)))
+    value = value_of(sender_kind if rank == 0 else receiver_kind, np.full(2000, float(rank)))
     work = dist.isend(value, 1) if rank == 0 else dist.irecv(value, 0)
     deadline = time.monotonic() + 60
     while not work.is_completed():
@@ -286,7 +283,7 @@ def in_vain(kind):
     group = dist.new_group([0, 1], timeout=1.5)
     if rank != 0:
         return None
-    texts, value = [], as_kind(kind, np.zeros(2))
+    texts, value = [], value_of(kind, np.zeros(2))
     work = dist.irecv(value, 1, group=group, tag=4)
     for limit in (0.1, None, None):
         try:
@@ -305,7 +302,7 @@ def test_a_receive_in_vain_ends_by_name(ranks, kind):
 
 
 def receive_until_it_fails(kind):
-    value = as_kind(kind, np.zeros(2))
+    value = value_of(kind, np.zeros(2))
     began = time.monotonic()
     try:
         dist.recv(value, 1)

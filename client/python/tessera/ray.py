@@ -283,7 +283,7 @@ class RayPool:
         door = {**self._address, "join": None}
         try:
             sends = [actor.send.remote(door, upload, [(position, first, refs[number] if number is not None else (0, *shape[1:]))
-                                                      for first, number in _covering(ends, specs, rows)])
+                                                      for first, number in _covering(ends, rows) or [(rows[0], None)]])
                      for position, (actor, (rows, *_)) in enumerate(zip(actors, _tessera.boxes(code, shape, mesh._raw, on_workers)))]
             ray.get(sends)
         except BaseException as error:
@@ -375,23 +375,17 @@ def _joined(specs, op):
     return first_dtype, (int(ends[-1]), *first_shape[1:]), ends
 
 
-def _covering(ends, specs, rows) -> list:
-    """The blocks that have some of the rows: (first row, number); of no rows one of no block."""
+def _covering(ends, rows) -> list:
+    """The blocks that have some of the rows: (first row, number)."""
     start, stop = rows
-    covering = [(int(end) - shape[0], number) for number, (end, (_, shape)) in enumerate(zip(ends, specs))
-                if min(stop, int(end)) > max(start, int(end) - shape[0])]
-    return covering or [(start, None)]
+    begins = [0, *(int(end) for end in ends[:-1])]
+    return [(begin, number) for number, (begin, end) in enumerate(zip(begins, ends)) if min(stop, end) > max(start, begin)]
 
 
 def _box_of(blocks, ends, box):
     """The elements of a box; of one block alone they are no copy."""
     (start, stop), *others = (tuple(range_) for range_ in box)
-    parts = []
-    for number in range(int(np.searchsorted(ends, start, side="right")), len(blocks)):
-        begin = int(ends[number]) - len(blocks[number])
-        if begin >= stop and parts:
-            break
-        parts.append(blocks[number][max(0, start - begin):max(0, stop - begin)])
+    parts = [blocks[number][max(0, start - first):stop - first] for first, number in _covering(ends, (start, stop))]
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else blocks[0][:0]
     return np.ascontiguousarray(whole[(slice(None), *(slice(*range_) for range_ in others))])
 

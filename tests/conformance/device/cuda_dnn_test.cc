@@ -233,6 +233,12 @@ void ExpectByLibrary(OneGpu& gpu, const Of& of, const char* what, int wanted = 1
   ExpectNear<T>(*got, one->Want(), kTolerance<T>);
 }
 
+std::vector<uint16_t> BitsOf(const std::vector<BF16>& values) {
+  std::vector<uint16_t> bits;
+  for (const BF16& value : values) bits.push_back(std::bit_cast<uint16_t>(value));
+  return bits;
+}
+
 TEST_F(CudaDnn, AttentionsAreTheLibrarys) {
   Warnings warnings;
   OneGpu gpu(warnings.Options());
@@ -276,12 +282,7 @@ TEST_F(CudaDnn, AttentionsGradientsHaveTheSameBitsEachTime) {
   // This gives all of a real GPU work.
   const Attention large{.heads = 16, .rows = 1024, .keys = 1024, .features = 64, .values = 64, .is_causal = true};
   const auto one = MakeCase<BF16>(AttentionGradients{IsEmulated() ? Attention{} : large});
-  const auto bits = [&] {
-    const std::vector<BF16> values = *one->Run(gpu);
-    std::vector<uint16_t> of;
-    for (const BF16& value : values) of.push_back(std::bit_cast<uint16_t>(value));
-    return of;
-  };
+  const auto bits = [&] { return BitsOf(*one->Run(gpu)); };
   const std::vector<uint16_t> first = bits();
   const int repeats = IsEmulated() ? 5 : 200;
   for (int i = 0; i < repeats; ++i) ASSERT_EQ(bits(), first);
@@ -348,12 +349,7 @@ TEST_F(CudaDnn, GradientsHaveTheSameBitsEachTime) {
   const Convolution large{.x = {16, 128, 56, 56}, .weight = {128, 128, 3, 3}};
   for (const ConvOperand of : {ConvOperand::kX, ConvOperand::kWeight}) {
     const auto one = MakeCase<BF16>(Gradient{of, IsEmulated() ? Convolution{} : large});
-    const auto bits = [&] {
-      const std::vector<BF16> values = *one->Run(gpu);
-      std::vector<uint16_t> of_values;
-      for (const BF16& value : values) of_values.push_back(std::bit_cast<uint16_t>(value));
-      return of_values;
-    };
+    const auto bits = [&] { return BitsOf(*one->Run(gpu)); };
     const std::vector<uint16_t> first = bits();
     const int repeats = IsEmulated() ? 5 : 100;
     for (int i = 0; i < repeats; ++i) ASSERT_EQ(bits(), first);
@@ -365,12 +361,7 @@ TEST_F(CudaDnn, ACallHasTheSameBitsEachTimeAndOnePlan) {
   // This gives all of a real GPU work.
   const Attention large{.heads = 16, .rows = 1024, .keys = 1024, .features = 64, .values = 64, .is_causal = true};
   const auto one = MakeCase<BF16>(IsEmulated() ? Attention{.rows = 40} : large);
-  const auto bits = [&] {
-    const std::vector<BF16> values = *one->Run(gpu);
-    std::vector<uint16_t> of;
-    for (const BF16& value : values) of.push_back(std::bit_cast<uint16_t>(value));
-    return of;
-  };
+  const auto bits = [&] { return BitsOf(*one->Run(gpu)); };
   const std::vector<uint16_t> first = bits();
   const int made = TestDriver::Get().Calls("cudnnBackendCreateDescriptor");
   const int created = TestDriver::Get().Calls("cudnnCreate");

@@ -60,6 +60,17 @@ double Near(DType dtype) {
 
 const std::vector<Scalar> kScale = {Scalar::Float(0.5)};
 
+absl::Status RunGradients(const LocalOp& op, const std::vector<KernelInput>& inputs, StridedArray& out) {
+  return RunKernel({.op = &op,
+                    .inputs = inputs,
+                    .output = out.data(),
+                    .output_dtype = out.dtype(),
+                    .output_extents = out.extents(),
+                    .output_strides = out.strides(),
+                    .output_box = WholeBox(out.extents()),
+                    .scalars = kScale});
+}
+
 void ExpectGradients(DType dtype, const Case& of, Layout layout, const StridedArray* mask = nullptr) {
   const Operands operands(dtype, of, layout);
   for (const bool is_causal : {false, true}) {
@@ -137,14 +148,7 @@ TEST(AttentionGradients, ValuesOfKeysThatNobodySeesDontCount) {
   for (const bool is_causal : {false, true}) {
     const LocalOp op = AttentionGradientsOp{is_causal};
     if (is_causal) inputs.pop_back();
-    const absl::Status status = RunKernel({.op = &op,
-                                           .inputs = inputs,
-                                           .output = out.data(),
-                                           .output_dtype = DType::kF32,
-                                           .output_extents = out.extents(),
-                                           .output_strides = out.strides(),
-                                           .output_box = {{0, 2}, {0, ElementsOf(of)}},
-                                           .scalars = kScale});
+    const absl::Status status = RunGradients(op, inputs, out);
     ASSERT_TRUE(status.ok()) << status;
     for (int64_t i = 0; i < out.size(); ++i) ASSERT_FALSE(std::isnan(out.Get(i).f)) << i;
   }
@@ -159,14 +163,7 @@ TEST(AttentionGradients, ARowThatSeesNoKeyGivesNaN) {
   std::vector<KernelInput> inputs;
   for (const StridedArray* array : operands.all(&kept)) inputs.push_back(array->AsInput());
   const LocalOp op = AttentionGradientsOp{};
-  const absl::Status status = RunKernel({.op = &op,
-                                         .inputs = inputs,
-                                         .output = out.data(),
-                                         .output_dtype = DType::kF64,
-                                         .output_extents = out.extents(),
-                                         .output_strides = out.strides(),
-                                         .output_box = {{0, 2}, {0, ElementsOf(of)}},
-                                         .scalars = kScale});
+  const absl::Status status = RunGradients(op, inputs, out);
   ASSERT_TRUE(status.ok()) << status;
   for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(std::isnan(out.Get(i).f), i / 4 == 2) << i;
   for (int64_t i = 0; i < ElementsOf(of); ++i) EXPECT_FALSE(std::isnan(out.Get(ElementsOf(of) + i).f)) << i;
