@@ -59,7 +59,7 @@ class GroupWork {
   bool IsDone() const;
   // The rank that sent, after a recv.
   int32_t source() const;
-  // Of a late one: null.
+  // Null where the call is late.
   const std::optional<Tensor>& result() const { return result_; }
   // A recv in a group whose ranks match their messages by themselves has its result when the message has come, or the
   // part of it that says where its bytes are. LateResult waits for that.

@@ -98,8 +98,7 @@ class Recording {
   static Recording* Current();
   // The same, where it is strict.
   static Recording* Strict();
-  // Of `what`, which can't be said again: FailedPrecondition while the thread has a strict one open; a lenient one is
-  // spoiled.
+  // `what` can't be said again: FailedPrecondition while the thread has a strict one open; a lenient one is spoiled.
   static absl::Status Refuse(std::string_view what);
 
   // ---- of the session ----
@@ -121,7 +120,7 @@ class Recording {
   // Whether a tensor of that spec may be input i.
   bool Fits(size_t i, const SpecPtr& spec) const { return spec == inputs_[i].spec || *spec == *inputs_[i].spec; }
   absl::Span<const RecordedLiteral> literals() const { return literals_; }
-  // What can't be said again; empty where all can.
+  // Names the call that can't be said again; empty where all can.
   const std::string& spoiled() const { return spoiled_; }
   size_t call_count() const { return call_count_; }
   size_t number_count() const { return number_count_; }
@@ -145,7 +144,7 @@ class Recording {
   enum class Strictness : uint8_t { kStrict, kLenient };
   absl::Status Open(Strictness strictness);
   absl::Status Add(const Record& record, absl::Span<const SpecOperand> operands, absl::Span<const SpecPtr> results);
-  // What ends a strict recording spoils a lenient one.
+  // A strict recording ends with this error, a lenient one is spoiled.
   absl::Status Spoil(absl::Status why);
   int ValueOf(uint64_t handle, const SpecPtr& spec);
 

@@ -368,7 +368,7 @@ struct Collective {
   timeoutUs @10 :Int64;
   number @11 :UInt64;
   # The call's place among the member's collectives of the group, from 1. 0: it follows the one before. A larger one says
-  # that the ranks matched the calls between by themselves. Of sends and receives it is a claim: two sides with one that
+  # that the ranks matched the calls between by themselves. A send or a receive has a claim here: two sides with one that
   # isn't 0 were matched by the ranks, and have the same.
   waitedUs @12 :Int64;
   # How long it has waited for other ranks already: its time-out began so long ago.

@@ -168,7 +168,7 @@ void DefineRanks(nb::module_& module) {
       .def_prop_ro("is_done", [](const PyGroupWork& w) { return w.work.IsDone(); })
       .def_prop_ro("source", [](const PyGroupWork& w) { return w.work.source(); })
       .def_prop_ro("is_late", [](const PyGroupWork& w) { return w.work.is_late(); })
-      // Of one that is late it waits for the message.
+      // A late one waits for its message.
       .def_prop_ro("result", [](const PyGroupWork& w) -> nb::object {
         if (w.work.is_late()) return nb::cast(PyTensor{ValueOrRaise(Released([&] { return w.work.LateResult(); }))});
         if (!w.work.result().has_value()) return nb::none();

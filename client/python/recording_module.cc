@@ -104,9 +104,9 @@ bool IsAllowed(const SessionImpl& session) {
   return ThreadImplicitPolicy().value_or(session.implicit_policy()) == ImplicitPolicy::kAllow;
 }
 
-// What a recorded function is known by, of the tensors that it is called with: their specs, and which of them are the
-// same. None where the calls are to go op by op: a recording, a plan or a wait for each op is wanted, or notice of what
-// moves; or a spec is pending, or a tensor is, whose reduced value ops share.
+// The key of a recorded function's tensors, by which it knows a call: their specs, and which of them are the same. None
+// where the calls are to go op by op: a recording, a plan or a wait for each op is wanted, or notice of what moves; or
+// a spec is pending, or a tensor is, whose reduced value ops share.
 nb::object GraphKey(const nb::list& tensors) {
   if (Recording::Current() != nullptr || PlanCapture::Current() != nullptr || Blocking::IsOn()) return nb::none();
   std::string key;

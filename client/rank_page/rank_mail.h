@@ -94,7 +94,7 @@ class RankMail {
   void Forget(int64_t peer);
   // Ends a request that waits.
   void Cancel(const std::shared_ptr<Request>& request, const absl::Status& status);
-  // What the ranks tell each other.
+  // The ranks tell each other there.
   MailRecord& record() { return record_; }
 
   // Until `done` holds, which moves, or the time.

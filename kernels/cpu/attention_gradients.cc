@@ -186,8 +186,8 @@ class Gradients {
     }
   }
 
-  // Of exponentials to the softmax, and of slopes to the gradient of the products with keys. A key without a weight
-  // counts nowhere.
+  // Exponentials become the softmax, and slopes the gradient of the products with keys. A key without a weight counts
+  // nowhere.
   void Slope(int64_t keys, T* weights, T* slopes) const {
     T totals[kLanes] = {}, sums[kLanes] = {};
     for (int64_t j = 0; j < keys; ++j) weights[j] = weights[j] > T{2} ? T{0} : weights[j];

@@ -62,7 +62,7 @@ struct Taps {
   std::vector<int64_t> offsets = {0};
   int64_t size() const { return static_cast<int64_t>(offsets.size()); }
 };
-// Those of a convolution's windows in each dim, of a kernel of these extents.
+// Taps of a convolution's windows in each dim, of a kernel of these extents.
 inline std::array<Taps, 3> TapsOf(const Window3& windows, const std::array<int64_t, 3>& kernel) {
   std::array<Taps, 3> taps;
   for (size_t d = 0; d < 3; ++d) {

@@ -115,7 +115,7 @@ int AddLogarithms(DnnBuilder& builder, const Attended& of, int64_t rows, int64_t
   return is_causal ? builder.SelectSeen(x, rows, keys, 0) : x;
 }
 
-// What the gradients' graph reads besides the attention's operands, and what it writes.
+// Tensors that the gradients' graph reads besides the attention's operands, and that it writes.
 struct Differentiated {
   int gradient = -1, statistics = -1, sums = -1, q = -1, k = -1, v = -1;
 };

@@ -55,7 +55,7 @@ void SetCutsOfBatches(const DnnBatches& batches, DnnCall* call);
 // Whether each tensor so far, all in memory, lies as the library takes it: dense along its last dim, all else aligned.
 bool AreAligned(const DnnCall& call);
 
-// Of f16 or bf16; features that the library takes.
+// The library takes f16 and bf16, and some numbers of features.
 std::optional<DnnType> DnnTypeOf(DType dtype);
 bool AreDnnFeatures(int64_t count);
 

@@ -18,7 +18,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr uint32_t kGradientThreads = 256;
-// Of the scores, their gradients and one of them the other way round; and of what is between the calls of cuDNN.
+// Scratch has the scores, their gradients and one of them the other way round; or the tensors between cuDNN's calls.
 constexpr int64_t kMaxScratchBytes = int64_t{64} << 20;  // docs/limits.md: max_gpu_attention_gradients_bytes
 constexpr int64_t kMatricesOfScores = 3;
 
@@ -269,14 +269,14 @@ absl::Status Composer::Add(const Part& part) {
   return Cast(value_sums, of_value);
 }
 
-// Of batches, so many that their scores are in memory together.
+// Batches of one call, so many that their scores are in memory together.
 int64_t MostComposed(const Part& whole) {
   const int64_t scores = whole.inputs[1].extents[whole.batch_dims()] * whole.inputs[2].extents[whole.batch_dims()];
   const int64_t bytes = kMatricesOfScores * scores * SizeBytes(AccumulatedIn(whole.call.output_dtype));
   return kMaxScratchBytes / std::max<int64_t>(1, bytes);
 }
 
-// Those of a whole call, or how much memory they take.
+// Adds the steps of a whole call, or counts the memory that they take.
 absl::Status Compose(const Part& whole, Composer* composer) {
   return ForParts(whole, MostComposed(whole), [&](const Part& part) { return composer->Add(part); });
 }

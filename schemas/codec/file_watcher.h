@@ -36,7 +36,7 @@ class FileWatcher {
   explicit FileWatcher(std::vector<std::string> paths);
   ~FileWatcher();
 
-  // On the event loop; never ends. Of several news that the loop hasn't taken it takes the last.
+  // On the event loop; never ends. The loop takes the last of several news that have come since it looked.
   kj::Promise<void> Run(kj::LowLevelAsyncIoProvider& io, Read read);
   // Reads them now, whether they have changed or not. Does not wait.
   void ReadNow();

@@ -8,7 +8,7 @@
 //   add|%2|%1              %n is a value: the operands first, then the results of the lines in order
 //   return|%3              the results of the call
 //
-// Of a line, `$` begins a number that is an operand, `#` one of the op's own, `@` an attribute: sum|%0|@dims=[0].
+// In a line, `$` begins a number that is an operand, `#` one of the op's own, `@` an attribute: sum|%0|@dims=[0].
 // Every number and attribute is part of the text, and so of the plan's key.
 //
 // Law: a text that WriteGraphLine gave is read as the same call, bit by bit. A text from outside is checked: it names

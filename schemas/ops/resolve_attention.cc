@@ -1,5 +1,5 @@
 // Attention on whole keys: shards of batches stay on all operands, shards of the queries' rows stay there, and keys and
-// values come whole to them. Nothing else is cut. Of its gradients shards of batches alone stay.
+// values come whole to them. Nothing else is cut. Its gradients keep shards of batches alone.
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/resolve_internal.h"

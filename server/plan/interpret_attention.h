@@ -1,6 +1,6 @@
 #pragma once
 
-// What the gradients of an attention mean, in doubles. Private to interpret_local.cc.
+// The meaning of an attention's gradients, in doubles. Private to interpret_local.cc.
 
 #include <vector>
 

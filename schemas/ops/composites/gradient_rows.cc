@@ -344,7 +344,7 @@ V Einsum(G& g, std::string notation, const V& a, const V& b) {
   return g.Call(OpId::kEinsum, std::move(attributes), {a, b});
 }
 
-// Of one head of keys for each of queries, whose sequences are whole: by an op that keeps no scores.
+// Heads of keys and queries that are as many, and whole sequences, go by an op that keeps no scores.
 bool IsOneOp(G& g) {
   if (g.operand(1).extent(1) != g.operand(2).extent(1)) return false;
   for (size_t i = 0; i < 4; ++i) {

@@ -41,7 +41,7 @@ std::vector<V> ResultsOf(G& g, const GraphLine& line, const std::vector<V>& valu
   return g.CallAll(line.call.op, line.call.attributes, std::move(operands), line.call.scalars);
 }
 
-// What a node adds to the time that planning takes; maps are planned together.
+// A node adds its weight to the time that planning takes; maps are planned together.
 size_t WeightOf(const OpRow& row) {
   if (row.family == OpFamily::kElementwise) return 0;
   return row.family == OpFamily::kView || row.family == OpFamily::kCreation ? 1 : kGraphWeightOfStep;

@@ -297,7 +297,7 @@ std::pair<DnnGraph, DnnGraph> GradientsOf(const Attention& from) {
   return made.has_value() ? std::pair(made->first.graph, made->second.graph) : std::pair<DnnGraph, DnnGraph>();
 }
 
-// Of 16 heads of 4096 rows each wants 32 MiB or so: fewer at a time are one call.
+// Each of 16 heads of 4096 rows wants 32 MiB or so: fewer at a time are one call.
 TEST_P(CudnnPlans, GradientsOfAnAttentionHaveOneOfFewHeads) {
   const Attention cases[] = {
       {.batch = 1, .heads = 4},

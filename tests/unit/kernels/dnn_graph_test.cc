@@ -198,7 +198,7 @@ TEST(DnnAttentionGradients, AreTheTwoGraphsThatTheLibraryKnows) {
   // The gradients of keys lie behind those of queries, those of values behind both.
   EXPECT_EQ(made->second.addresses[6], 6 * kBase + 512 * 2);
   EXPECT_EQ(made->second.addresses[7], 6 * kBase + (512 + 2048) * 2);
-  // What the first call leaves, the second reads.
+  // The second call reads the results of the first.
   EXPECT_EQ(made->first.addresses[3], made->second.addresses[3]);
   EXPECT_EQ(made->first.addresses[4], made->second.addresses[8]);
   EXPECT_LE(made->second.addresses[9] + 3 * 32 * 4,

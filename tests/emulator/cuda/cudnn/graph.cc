@@ -329,7 +329,7 @@ std::string RefusalOfOperand(const DnnTensor& tensor, int type) {
   return "";
 }
 
-// What a row has one of is read as if it lay densely.
+// A dim of one element is read as if it lay densely.
 std::string RefusalOfLine(const DnnTensor& tensor) {
   const int64_t rows = tensor.dims[2], heads = tensor.dims[1];
   const bool is_dense = tensor.dims[3] == 1 && tensor.strides[2] == 1 && (heads == 1 || tensor.strides[1] == rows) &&
