@@ -237,6 +237,9 @@ struct Completion {
   # Null where nothing ran.
   writtenBytes @6 :UInt32;
   # The bytes of an InlineWrite that were copied to the own shard.
+  preparedNs @7 :Int64;
+  # Time of the worker's thread that the template took to be read, verified and lowered: in the report of its first
+  # instance, else 0.
 }
 
 struct RunTimes {

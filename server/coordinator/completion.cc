@@ -104,6 +104,10 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
 }
 
 void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+  // An op's workers read, verify and lower its template side by side: each report pays its part of the mean.
+  if (report.prepared_ns > 0 && sessions_.contains(op.session)) {
+    turns_.Pay(op.session, TicksOfNs(report.prepared_ns) / static_cast<int64_t>(op.workers->size()));
+  }
   if (!report.times.has_run()) return;
   ProfiledRun& run = op.runs.emplace_back();
   run.worker = worker;

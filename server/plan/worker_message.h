@@ -19,6 +19,7 @@ struct DefineTemplate {
   // At a worker: or why what came is no plan. That is remembered, and the template's instances report it.
   absl::StatusOr<std::shared_ptr<const Plan>> plan;
   std::shared_ptr<const std::string> text = {};  // the plan's, which all workers get; null: it is yet to be made
+  int64_t read_ns = 0;                           // at a worker: time of its thread that reading it took
 };
 struct ForgetTemplate {
   TemplateId id;

@@ -82,9 +82,9 @@ void Executor::MarkDead(WorkerIndex peer) {
   if (messages_ != nullptr) messages_->MarkDead(peer);
 }
 
-void Executor::Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan) {
+void Executor::Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan, int64_t read_ns) {
   if (!plan.ok()) return templates_.Refuse(id, plan.status());
-  templates_.Define(id, **plan).IgnoreError();
+  templates_.Define(id, **plan, read_ns).IgnoreError();
 }
 void Executor::Forget(TemplateId id) { templates_.Forget(id); }
 
@@ -237,6 +237,7 @@ void Executor::Run(const Instance& instance) {
   if (record->failure.ok()) {
     auto known = templates_.Find(instance.plan);
     record->failure = known.status();
+    record->report.prepared_ns = templates_.TakePreparedNs(instance.plan);
     if (known.ok()) {
       record->known = *std::move(known);
       record->failure = record->known->status;

@@ -67,8 +67,9 @@ class Executor {
   void Flush() { device_.Flush(); }
   // Whether an item runs on the device, or one has run since the last time (device.h).
   bool WasAtWork() { return device_.WasAtWork(); }
-  // A plan that can't be read, or run here, is remembered as such: instances of it report why.
-  void Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan);
+  // A plan that can't be read, or run here, is remembered as such: instances of it report why. `read_ns`: time of this
+  // thread that reading it took; the first instance reports it, with the time of what follows.
+  void Define(TemplateId id, const absl::StatusOr<std::shared_ptr<const Plan>>& plan, int64_t read_ns = 0);
   void Forget(TemplateId id);
   void Run(const Instance& instance);
   // The report of the window's ordinal says that it is open; the copies are not the executor's.

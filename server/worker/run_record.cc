@@ -74,6 +74,7 @@ void RunRecord::Clear() {
   report.pushed_bytes.clear();
   report.inline_bytes.clear();
   report.written_bytes = 0;
+  report.prepared_ns = 0;
   report.times = {};
   failure = absl::OkStatus();
   known = nullptr;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "schemas/codec/thread_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/counters.h"
@@ -387,17 +388,18 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Make(const
   return made;
 }
 
-absl::Status TemplateCache::Define(TemplateId id, const Plan& plan) {
+absl::Status TemplateCache::Define(TemplateId id, const Plan& plan, int64_t read_ns) {
+  const int64_t began_ns = ThreadCpuNs();
   templates_.erase(id);
   auto made = Make(plan);
   const absl::Status status = made.status();
-  templates_.emplace(id, std::move(made));
+  templates_.emplace(id, Entry{std::move(made), read_ns + ThreadCpuNs() - began_ns});
   return status;
 }
 
 void TemplateCache::Refuse(TemplateId id, const absl::Status& why) {
   templates_.erase(id);
-  if (templates_.size() < kMaxTemplates) templates_.emplace(id, why);
+  if (templates_.size() < kMaxTemplates) templates_.emplace(id, Entry{why});
 }
 
 void TemplateCache::Forget(TemplateId id) { templates_.erase(id); }
@@ -407,7 +409,12 @@ absl::StatusOr<std::shared_ptr<const ProgramTemplate>> TemplateCache::Find(Templ
   if (it == templates_.end()) {
     return absl::InvalidArgumentError(StrCat("worker ", self_.value, ": template ", id.value, " is not known"));
   }
-  return it->second;
+  return it->second.made;
+}
+
+int64_t TemplateCache::TakePreparedNs(TemplateId id) {
+  const auto it = templates_.find(id);
+  return it == templates_.end() ? 0 : std::exchange(it->second.prepared_ns, 0);
 }
 
 }  // namespace tessera

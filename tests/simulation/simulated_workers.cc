@@ -10,7 +10,8 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kArenaBytes = 96 << 10;
-constexpr uint8_t kProbeStream = 2;  // StreamId::kProbe
+constexpr int64_t kPreparedNs = 20'000;  // of a template
+constexpr uint8_t kProbeStream = 2;      // StreamId::kProbe
 
 // Visits the parts of a message that run under an ordinal, if it has some.
 template <typename Visit>
@@ -245,8 +246,14 @@ bool SimulatedWorkers::MayRun(WorkerIndex index, const std::vector<InstanceWait>
 }
 
 bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessage& message) {
-  if (const auto* define = std::get_if<DefineTemplate>(&message)) worker.templates.insert(define->id);
-  if (const auto* forget = std::get_if<ForgetTemplate>(&message)) worker.templates.erase(forget->id);
+  if (const auto* define = std::get_if<DefineTemplate>(&message)) {
+    worker.templates.insert(define->id);
+    worker.new_templates.insert(define->id);
+  }
+  if (const auto* forget = std::get_if<ForgetTemplate>(&message)) {
+    worker.templates.erase(forget->id);
+    worker.new_templates.erase(forget->id);
+  }
   if (const auto* run = std::get_if<Instance>(&message)) {
     if (!worker.templates.contains(run->plan)) {
       calls_.broken(absl::InternalError(StrCat("worker ", index.value, " does not know template ", run->plan.value,
@@ -255,6 +262,7 @@ bool SimulatedWorkers::Take(WorkerIndex index, Worker& worker, const WorkerMessa
     if (!MayRun(index, run->waits, run->ordinal)) return false;
     CompletionReport done;
     done.ordinal = run->ordinal;
+    if (worker.new_templates.erase(run->plan) > 0) done.prepared_ns = kPreparedNs;
     if (random_.OneIn(80)) done.status = absl::InternalError(StrCat("a kernel failed on worker ", index.value));
     Run(index, worker, std::move(done));
   } else if (const auto* window = std::get_if<TransferWindow>(&message)) {

@@ -113,6 +113,7 @@ class SimulatedWorkers {
     bool is_stalled = false;
     std::deque<Message> inbox = {};
     std::set<TemplateId> templates = {};
+    std::set<TemplateId> new_templates = {};         // of them: no instance has run
     std::set<TicketId> tickets = {};                 // that it was told, and has not answered
     std::map<TicketId, TransferWindow> spills = {};  // of them: between a buffer and a file
     std::set<uint64_t> files = {};                   // of spilled buffers

@@ -386,6 +386,7 @@ void EncodeCompletion(const CompletionReport& report, wire::Completion::Builder 
   if (!report.inline_bytes.empty()) builder.setInlineBytes(Bytes(report.inline_bytes));
   if (report.times.has_run()) EncodeTimes(report.times, builder.initTimes());
   builder.setWrittenBytes(static_cast<uint32_t>(report.written_bytes));
+  builder.setPreparedNs(report.prepared_ns);
 }
 
 absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reader) {
@@ -396,6 +397,10 @@ absl::StatusOr<CompletionReport> DecodeCompletion(wire::Completion::Reader reade
   TESSERA_RETURN_IF_ERROR(DecodeBytes(reader.getPushed(), report.pushed_bytes));
   report.inline_bytes = Bytes(reader.getInlineBytes());
   report.written_bytes = reader.getWrittenBytes();
+  report.prepared_ns = reader.getPreparedNs();
+  if (report.prepared_ns < 0 || report.prepared_ns > kMaxClockNs) {
+    return absl::InvalidArgumentError(StrCat("a report of a template that took ", report.prepared_ns, " ns"));
+  }
   if (reader.hasTimes()) {
     TESSERA_ASSIGN_OR_RETURN(report.times, DecodeTimes(reader.getTimes()));
   }

@@ -9,6 +9,7 @@
 #include "schemas/codec/descriptor.h"
 #include "schemas/codec/exception.h"
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/codec/thread_clock.h"
 #include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
 #include "schemas/types/str_cat.h"
@@ -77,11 +78,13 @@ kj::Maybe<kj::Promise<void>> WorkerServer::Take(wire::WorkerMessages::Reader mes
 }
 
 WorkerMessage WorkerServer::Decode(wire::WorkerMessages::Message::Reader item) const {
+  const int64_t began_ns = item.isDefine() ? ThreadCpuNs() : 0;
   auto message = DecodeWorkerMessage(item);
   if (!message.ok()) {
     spdlog::error("worker {}: a message can't be read: {}", self_.value, Message(message.status()));
     kj::throwFatalException(ToException(message.status()));
   }
+  if (auto* define = std::get_if<DefineTemplate>(&*message)) define->read_ns = ThreadCpuNs() - began_ns;
   return *std::move(message);
 }
 
@@ -116,7 +119,7 @@ kj::Promise<void> WorkerServer::TakeRest(std::shared_ptr<std::vector<WorkerMessa
 void WorkerServer::TakeNow(const WorkerMessage& message) {
   struct Visitor {
     WorkerServer& self;
-    void operator()(const DefineTemplate& m) { self.parts_->executor.Define(m.id, m.plan); }
+    void operator()(const DefineTemplate& m) { self.parts_->executor.Define(m.id, m.plan, m.read_ns); }
     void operator()(const ForgetTemplate& m) { self.parts_->executor.Forget(m.id); }
     void operator()(const Instance& m) { self.parts_->executor.Run(m); }
     void operator()(const TransferWindow& m) {

@@ -144,6 +144,16 @@ TEST(FairTurnsLawTest, PlansThatNobodyHasMeasuredAreCorrected) {
   EXPECT_NEAR(ShareOf(cluster, "a", cluster.busy_us()), 0.5, 0.015);
 }
 
+// Each op of one tenant costs both workers 900 us before it runs for 100; those of the other one run for 1,000. They
+// have equally many.
+TEST(FairTurnsLawTest, WorkersThatLowerTemplatesArePaidByTheirTenant) {
+  TimedCluster cluster(2, Config());
+  cluster.Flood(cluster.Open("a"), {.elements = 8, .work_us = 100, .prepared_us = 900});
+  cluster.Flood(cluster.Open("b"), {.elements = 9, .work_us = 1'000});
+  cluster.RunUntil(5 * kSecond);
+  EXPECT_NEAR(ShareOf(cluster, "a", cluster.busy_us()), 100.0 / 1'100, 0.003);
+}
+
 TEST(FairTurnsLawTest, FiftyEqualSessionsHaveEqualShares) {
   TimedCluster cluster(2, Config());
   std::vector<SessionId> sessions;

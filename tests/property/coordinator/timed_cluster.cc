@@ -121,6 +121,7 @@ void TimedCluster::RunUntil(int64_t us) {
       CompletionReport report;
       report.ordinal = done.ordinal;
       report.times = {1, 1 + done.work_us * 1000, done.work_us * 1000};
+      report.prepared_ns = op_of_.at(done.elements).prepared_us * 1000;
       WorkerReportEvent event{WorkerIndex(w), 1, {}, {}};
       event.completions.push_back(std::move(report));
       Apply(std::move(event));

@@ -22,7 +22,8 @@ namespace tessera {
 struct TimedOp {
   int64_t elements = 8;  // of the tensor that it makes, which is its plan: the model predicts its cost from it
   int64_t work_us = 100;
-  int64_t spread_us = 0;  // the work is up to so much more
+  int64_t spread_us = 0;    // the work is up to so much more
+  int64_t prepared_us = 0;  // that each worker says it lowered a template for it
 };
 
 class TimedCluster {

@@ -108,6 +108,16 @@ TEST_P(ExecutorReach, AChainOnTwoStreamsKeepsItsValues) {
   EXPECT_EQ(world.at(0).outstanding(), 0u);
 }
 
+TEST(ExecutorReports, TheFirstInstanceOfATemplateSaysWhatThatTook) {
+  WorkerWorld world({.workers = 2});
+  Instance instance = world.Place(ToColumns());
+  world.Issue(instance);
+  for (const auto& [worker, report] : world.WaitFor(instance.ordinal)) EXPECT_GT(report.prepared_ns, 0) << worker;
+  instance.ordinal = world.NextOrdinal();
+  world.Issue(instance);
+  for (const auto& [worker, report] : world.WaitFor(instance.ordinal)) EXPECT_EQ(report.prepared_ns, 0) << worker;
+}
+
 TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
   WorkerWorld world({.workers = 3, .reach = GetParam()});
   const TemplateId id = world.Define(ToColumns());
