@@ -31,8 +31,9 @@ struct WorkerReport {
   std::string remote_address;  // for clients of other hosts; may be empty
   int64_t memory_bytes = 0;
   int64_t used_bytes = 0;
-  int64_t spilled_bytes = 0;  // in files of it
-  int64_t spill_bytes = 0;    // that it may have there; 0: it has no folder for them
+  int64_t spilled_bytes = 0;          // in files of it, or its host's memory
+  int64_t spilled_to_host_bytes = 0;  // of them: in its host's memory
+  int64_t spill_bytes = 0;            // that it may have there; 0: it has no folder for them
   WorkerState state = WorkerState::kAlive;
   int32_t pid = 0;
   DeviceKind device = DeviceKind::kCpu;
@@ -97,7 +98,15 @@ struct DrainStep {
   std::string why;           // of one that was refused
 };
 
-enum class TensorState : uint8_t { kQueued = 0, kIssued = 1, kReady = 2, kFailed = 3, kUploading = 4, kSpilled = 5 };
+enum class TensorState : uint8_t {
+  kQueued = 0,
+  kIssued = 1,
+  kReady = 2,
+  kFailed = 3,
+  kUploading = 4,
+  kSpilled = 5,
+  kSpilledToHost = 6
+};
 std::string_view ToText(TensorState state);
 
 struct TensorReport {

@@ -92,6 +92,8 @@ struct WorkerInfo {
   spilledBytes @15 :Int64;
   # In its files, of all tenants; spillBytes is what it may have there.
   spillBytes @16 :Int64;
+  spilledToHostBytes @17 :Int64;
+  # Of spilledBytes: in the memory of its host, not in files.
 }
 
 interface Session {
@@ -684,6 +686,6 @@ struct TensorInfo {
   state @3 :State;
   status @4 :V.Status;
   name @5 :Text;
-  enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; spilled @5; }
-  # spilled: ready, and in files of its workers.
+  enum State { queued @0; issued @1; ready @2; failed @3; uploading @4; spilled @5; spilledToHost @6; }
+  # spilled: ready, and in files of its workers, some of it perhaps in memory of their hosts; spilledToHost: all of it there.
 }

@@ -140,6 +140,7 @@ struct SnapshotWorker {
   newestAdmitted @16 :UInt64;
   spilledBytes @17 :Int64;
   spillFailedUs @18 :Int64;
+  spilledToHostBytes @19 :Int64;
 }
 
 struct SnapshotLane {
@@ -190,6 +191,7 @@ struct SnapshotSpill {
   lastUse @2 :UInt64;
   wantedBy @3 :UInt64;
   failure @4 :V.Status;
+  inHostMemory @5 :List(Int32);
 }
 
 struct SnapshotFormer {

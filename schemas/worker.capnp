@@ -267,6 +267,8 @@ struct TransferDone {
   # From the first copy to the last; null where there was none.
   bytes @3 :Int64;
   # Bytes that were copied between the shard and the client or a file.
+  inHostMemory @4 :Bool;
+  # Of a spilled buffer that left: its bytes are in the host's memory (--spill-memory), not in a file.
 }
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------

@@ -26,6 +26,8 @@ nlohmann::json WorkersJson(const ClusterReport& report) {
                    {"device", std::string(ToText(worker.device))},
                    {"memory_bytes", worker.memory_bytes},
                    {"used_bytes", worker.used_bytes},
+                   {"spilled_bytes", worker.spilled_bytes},
+                   {"spilled_to_host_bytes", worker.spilled_to_host_bytes},
                    {"received_bytes", worker.received_bytes},
                    {"outstanding", worker.outstanding}});
   }

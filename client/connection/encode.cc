@@ -176,6 +176,7 @@ WorkerReport DecodeWorker(wire::WorkerInfo::Reader reader) {
   worker.memory_bytes = reader.getMemoryBytes();
   worker.used_bytes = reader.getUsedBytes();
   worker.spilled_bytes = reader.getSpilledBytes();
+  worker.spilled_to_host_bytes = reader.getSpilledToHostBytes();
   worker.spill_bytes = reader.getSpillBytes();
   worker.state = static_cast<WorkerState>(reader.getState());
   worker.pid = reader.getPid();
@@ -216,6 +217,7 @@ std::string_view ToText(TensorState state) {
     case TensorState::kFailed: return "failed";
     case TensorState::kUploading: return "uploading";
     case TensorState::kSpilled: return "spilled";
+    case TensorState::kSpilledToHost: return "spilled_to_host";
   }
   return "unknown";
 }

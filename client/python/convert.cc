@@ -152,6 +152,8 @@ nb::dict WorkerToPython(const WorkerReport& worker) {
 }
 
 [[noreturn]] void RaiseTooLarge(nb::handle object) {
+  out["spilled_bytes"] = worker.spilled_bytes;
+  out["spilled_to_host_bytes"] = worker.spilled_to_host_bytes;
   Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
 }
 

@@ -358,6 +358,7 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
   }
   const bool is_leaving = ticket.is_spill() && ticket.direction == TransferDirection::kDownload;
   if (!report.status.ok() && is_leaving) SpillDesk(*this).Failed(worker);
+  if (report.status.ok() && is_leaving && report.in_host_memory) SpillDesk(*this).KeptByHost(ticket, worker);
   if (!report.status.ok() && ticket.status.ok()) {
     ticket.status = report.status;
     // A broken upload is over everywhere.

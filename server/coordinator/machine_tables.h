@@ -42,6 +42,10 @@ class MachineTables {
         memory_(config.alignment_bytes),
         buffers_(std::move(give_back)),
         plans_(config.max_cached_plans, config.max_cached_plan_bytes) {}
+  // spill.cc
+  SpillPlace PlaceOf(const TensorEntry& tensor) const;  // kHere, unless its buffer may leave for files
+  // Whether the tensor is away, and all that is left of it lies in memory of its workers' hosts.
+  bool IsInHostMemory(const TensorEntry& tensor) const;
   // long_work.cc: gives back the memory that a tensor has beside its lost shards. A window that a client may still use
   // keeps it, and is asked again when it is closed; so does memory that may leave for files.
   void GiveUpRest(TensorEntry& tensor) const;

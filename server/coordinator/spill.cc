@@ -13,6 +13,13 @@
 #include "server/coordinator/spill_desk.h"
 
 namespace tessera {
+namespace {
+
+bool IsAmong(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
+  return std::find(workers.begin(), workers.end(), worker) != workers.end();
+}
+
+}  // namespace
 
 void StateMachine::SpillDesk::Watch(const BufferPointer& buffer) {
   if (buffer->bytes < machine_.config_.min_spill_bytes) return;
@@ -38,9 +45,17 @@ bool StateMachine::SpillDesk::LetGo(BufferEntry& buffer) {
   return is_away;
 }
 
-SpillPlace StateMachine::PlaceOf(const TensorEntry& tensor) const {
+SpillPlace MachineTables::PlaceOf(const TensorEntry& tensor) const {
   const uint32_t slot = tensor.buffer ? tensor.buffer->spill_slot : 0;
   return slot == 0 ? SpillPlace::kHere : spills_.at(slot).place;
+}
+
+bool MachineTables::IsInHostMemory(const TensorEntry& tensor) const {
+  if (PlaceOf(tensor) != SpillPlace::kAway) return false;
+  const BufferEntry& buffer = *tensor.buffer;
+  return std::all_of(buffer.workers->begin(), buffer.workers->end(), [&](WorkerIndex worker) {
+    return IsAmong(spills_.at(buffer.spill_slot).in_host_memory, worker) || !Holds(workers_.at(worker), buffer);
+  });
 }
 
 // ---- making room --------------------------------------------------------------------------------
@@ -348,9 +363,20 @@ void StateMachine::SpillDesk::Count(const BufferEntry& buffer, int64_t sign) {
 
 void StateMachine::SpillDesk::ForgetFile(const BufferEntry& buffer, SpillEntry& entry) {
   std::vector<WorkerIndex> holders = HoldersOf(buffer);
+  for (const WorkerIndex worker : holders) {
+    if (!IsAmong(entry.in_host_memory, worker)) continue;
+    machine_.workers_.at(worker).spilled_to_host_bytes -= machine_.memory_.RoundUp(buffer.bytes);
+  }
+  entry.in_host_memory.clear();
   if (!holders.empty()) machine_.ToGroup(MakeGroup(std::move(holders)), ForgetSpilled{entry.file});
   Count(buffer, -1);
   entry.file = 0;
+}
+
+void StateMachine::SpillDesk::KeptByHost(const TicketEntry& ticket, WorkerIndex worker) {
+  const BufferPointer& buffer = ticket.tensors.front()->buffer;
+  table_.at(buffer->spill_slot).in_host_memory.push_back(worker);
+  machine_.workers_.at(worker).spilled_to_host_bytes += machine_.memory_.RoundUp(buffer->bytes);
 }
 
 void StateMachine::SpillDesk::Ended(TicketEntry& ticket) {

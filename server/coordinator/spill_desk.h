@@ -46,6 +46,8 @@ class StateMachine::SpillDesk {
   // It waits for something else, or is refused: if room was being made for it, others have their turn.
   void HandTurnOn(SessionId session);
 
+  // A worker has its part of one that leaves in its host's memory.
+  void KeptByHost(const TicketEntry& ticket, WorkerIndex worker);
   // A transfer of a buffer to or from files is over.
   void Ended(TicketEntry& ticket);
   // A worker could not write its part of one: for a while no other buffer is tried there.

@@ -30,8 +30,9 @@ struct SpillEntry {
   std::vector<EntryNumber> tensors;  // that lie in it; some may be gone
   uint64_t last_use = 0;             // the next ordinal when an op, a download or a publication took it last
   SpillPlace place = SpillPlace::kHere;
-  uint64_t file = 0;     // its number at the workers; 0: there is none
-  SessionId wanted_by;   // whose first record waits for it: none that it makes leave; 0: nobody
+  uint64_t file = 0;                        // its number at the workers; 0: there is none
+  std::vector<WorkerIndex> in_host_memory;  // those that have it in their host's memory, not in a file
+  SessionId wanted_by;                      // whose first record waits for it: none that it makes leave; 0: nobody
   absl::Status failure;  // why it did not come back; the record that wants it next is told, and may try again
 };
 

@@ -60,8 +60,8 @@ class StateMachine final : private MachineTables {
   bool IsMappedByPeers(WorkerIndex worker) const;  // whether it and another one that is there map each other's memory
   // Whether nothing of a session runs, and what it queued waits for bytes that its client is to bring.
   bool AwaitsClient(SessionId session) const;
-  bool AwaitsRanks(SessionId session) const;             // whether some collective of it waits for other ranks
-  SpillPlace PlaceOf(const TensorEntry& tensor) const;   // kHere, unless its buffer may leave for files
+  bool AwaitsRanks(SessionId session) const;  // whether some collective of it waits for other ranks
+  using MachineTables::IsInHostMemory, MachineTables::PlaceOf;
   OpEntry* ProducerOf(const TensorEntry& tensor) const;  // the op that it waits for; null once that is settled
   // How many of a session's ops [first_op, end_op), by the numbers of its profile, have not ended.
   uint64_t CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const;

@@ -49,10 +49,11 @@ struct WorkerEntry {
   int64_t done_us = 0;       // when it reported something last, or joined
   uint64_t join_number = 0;  // counts all joins of the cluster
   Admits admits = Admits::kEveryone;
-  SessionId newest_admitted;    // of a cordoned one
-  Ordinal first_ordinal;        // of this process; 0 for the first one of its number
-  int64_t spilled_bytes = 0;    // in files of it, written or being written
-  int64_t spill_failed_us = 0;  // when it could not write one, last; 0: it always could
+  SessionId newest_admitted;          // of a cordoned one
+  Ordinal first_ordinal;              // of this process; 0 for the first one of its number
+  int64_t spilled_bytes = 0;          // in files of it or its host's memory, written or being written
+  int64_t spilled_to_host_bytes = 0;  // of them: in its host's memory
+  int64_t spill_failed_us = 0;        // when it could not write one, last; 0: it always could
 };
 
 using HistoryTable = CountedTable<History>;

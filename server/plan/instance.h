@@ -138,8 +138,9 @@ struct CompletionReport {
 struct TransferReport {
   TicketId ticket;
   absl::Status status;
-  RunTimes times = {};  // from the first copy to the last
-  int64_t bytes = 0;    // that were copied
+  RunTimes times = {};          // from the first copy to the last
+  int64_t bytes = 0;            // that were copied
+  bool in_host_memory = false;  // of a spilled buffer that left: not in a file
 };
 
 }  // namespace tessera

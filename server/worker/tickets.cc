@@ -88,7 +88,7 @@ void TicketTable::CopyEnded(const TicketPointer& ticket, int64_t bytes) {
 void TicketTable::ReportIfOver(const TicketPointer& ticket) {
   if (!ticket->over || ticket->copies > 0 || ticket->reported) return;
   ticket->reported = true;
-  report_({ticket->window.ticket, ticket->status, ticket->times, ticket->copied_bytes});
+  report_({ticket->window.ticket, ticket->status, ticket->times, ticket->copied_bytes, ticket->in_host_memory});
   std::lock_guard lock(mutex_);
   unopened_.erase(ticket->window.ordinal);
   unopened_count_ = unopened_.size();

@@ -52,6 +52,7 @@ class TicketTable {
     RunTimes times;             // of the copies
     int64_t busy_since_ns = 0;  // while some run
     int64_t copied_bytes = 0;
+    bool in_host_memory = false;              // where a spilled buffer's bytes went
     int holder = 0;                           // which redeeming it has been; the ones before are over
     std::function<void()> on_over = nullptr;  // of the holder: called when the ticket is over, or it holds it no more
     absl::Status status;

@@ -44,10 +44,15 @@ def test_the_hosts_memory_is_taken_before_files(gpu, tmp_path):  # noqa: F811
         tensors, seen = [], []
         for array in kept:
             tensors.append(session.distribute_tensor(array, mesh, [ts.Shard(0)]).wait())
-            spilled = session.status()["sessions"][0]["spilled_bytes"]       # of each worker
+            status = session.status()
+            spilled = status["sessions"][0]["spilled_bytes"]       # of each worker
             seen.append((spilled, bytes_in_files(cluster)))
+            states = [one["state"] for one in status["tensors"]]
+            if seen[-1][1] == 0:
+                assert "spilled" not in states and states.count("spilled_to_host") * 2 * MIB == status["workers"][0]["spilled_to_host_bytes"]
         assert max(spilled for spilled, _ in seen) >= 30 * MIB
         assert all(on_disk == 0 for spilled, on_disk in seen if spilled <= 24 * MIB) and seen[-1][1] > 0, seen
+        assert {"spilled", "spilled_to_host", "ready"} == set(states), states
         for tensor, array in zip(tensors, kept):
             np.testing.assert_array_equal(tensor.full_tensor(), array)
         for i, j in [(0, 23), (23, 0), (11, 12)]:

@@ -57,6 +57,7 @@ void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire
                                            : std::min(worker.spilled_bytes, tenant->spilled_bytes));
     info.setSpillBytes(worker.info.spill_bytes);
   }
+    info.setSpilledToHostBytes(std::min<int64_t>(worker.spilled_to_host_bytes, info.getSpilledBytes()));
 }
 
 // The tenant whose a session sees; null: it is an admin's, and sees all.

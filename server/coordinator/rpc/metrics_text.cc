@@ -175,6 +175,7 @@ void AddWorkers(const MetricsSnapshot& snapshot, Families& to) {
     to.Add({number(worker), {"state", "used"}}, static_cast<double>(worker.used_bytes));
     to.Add({number(worker), {"state", "total"}}, static_cast<double>(worker.total_bytes));
     to.Add({number(worker), {"state", "spilled"}}, static_cast<double>(worker.spilled_bytes));
+    to.Add({number(worker), {"state", "spilled_to_host"}}, static_cast<double>(worker.spilled_to_host_bytes));
   }
   to.Begin("tessera_worker_outstanding", "Instructions issued to a worker and not reported.", MetricType::Gauge);
   for (const auto& worker : snapshot.workers) {
@@ -245,6 +246,7 @@ MetricsSnapshot SnapshotOf(const StateMachine& machine) {
     worker.total_bytes = machine.memory().TotalBytes(index);
     worker.received_bytes = entry.received_bytes;
     worker.spilled_bytes = entry.spilled_bytes;
+    worker.spilled_to_host_bytes = entry.spilled_to_host_bytes;
     for (size_t lane = 0; lane < kLaneCount; ++lane) worker.outstanding[lane] = entry.windows.lanes[lane].outstanding;
     worker.done_us = entry.done_us;
     worker.is_cordoned = entry.newest_admitted != SessionId();

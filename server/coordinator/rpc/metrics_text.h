@@ -19,6 +19,7 @@ struct MetricsSnapshot {
     WorkerState state = WorkerState::kAlive;
     int64_t used_bytes = 0;
     int64_t spilled_bytes = 0;
+    int64_t spilled_to_host_bytes = 0;
     int64_t total_bytes = 0;
     int64_t received_bytes = 0;  // from other workers
     std::array<int64_t, kLaneCount> outstanding = {};

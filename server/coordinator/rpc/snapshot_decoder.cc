@@ -204,6 +204,7 @@ absl::Status Snapshot::Decoder::Workers(Rows<wire::SnapshotWorker> rows) {
     worker.admits = static_cast<Admits>(in.getAdmits());
     worker.newest_admitted = SessionId(in.getNewestAdmitted());
     worker.spilled_bytes = in.getSpilledBytes();
+    worker.spilled_to_host_bytes = in.getSpilledToHostBytes();
     worker.spill_failed_us = in.getSpillFailedUs();
     if (worker.state != WorkerState::kDead) machine_->memory_.AddWorker(info->worker, info->memory_bytes);
   }
@@ -289,6 +290,10 @@ absl::Status Snapshot::Decoder::ReadSpill(wire::SnapshotSpill::Reader in, const 
   entry.last_use = in.getLastUse();
   entry.wanted_by = SessionId(in.getWantedBy());
   if (in.hasFailure()) entry.failure = DecodeStatus(in.getFailure());
+  for (const int32_t worker : in.getInHostMemory()) {
+    if (!machine_->workers_.contains(WorkerIndex(worker))) return NotAsWritten("inHostMemory");
+    entry.in_host_memory.emplace_back(worker);
+  }
   return absl::OkStatus();
 }
 

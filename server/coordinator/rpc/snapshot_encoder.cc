@@ -281,6 +281,7 @@ void Snapshot::Encoder::Workers() {
         out.setAdmits(static_cast<uint8_t>(worker.admits));
         out.setNewestAdmitted(worker.newest_admitted.value);
         out.setSpilledBytes(worker.spilled_bytes);
+        out.setSpilledToHostBytes(worker.spilled_to_host_bytes);
         out.setSpillFailedUs(worker.spill_failed_us);
       });
 }
@@ -349,6 +350,8 @@ void Snapshot::Encoder::Buffers() {
         spill.setLastUse(entry.last_use);
         spill.setWantedBy(entry.wanted_by.value);
         if (!entry.failure.ok()) EncodeStatus(entry.failure, spill.initFailure());
+        auto hosts = spill.initInHostMemory(static_cast<unsigned>(entry.in_host_memory.size()));
+        for (unsigned i = 0; i < hosts.size(); ++i) hosts.set(i, entry.in_host_memory[i].value);
       });
   One([this](Part::Builder part) {
     auto list = part.initTouched(static_cast<unsigned>(machine_.touched_.size()));

@@ -412,6 +412,7 @@ void EncodeTransfer(const TransferReport& report, wire::TransferDone::Builder bu
   if (!report.status.ok()) EncodeStatus(report.status, builder.initStatus());
   if (report.times.has_run()) EncodeTimes(report.times, builder.initTimes());
   builder.setBytes(report.bytes);
+  builder.setInHostMemory(report.in_host_memory);
 }
 
 absl::StatusOr<TransferReport> DecodeTransfer(wire::TransferDone::Reader reader) {
@@ -422,6 +423,7 @@ absl::StatusOr<TransferReport> DecodeTransfer(wire::TransferDone::Reader reader)
     TESSERA_ASSIGN_OR_RETURN(report.times, DecodeTimes(reader.getTimes()));
   }
   report.bytes = reader.getBytes();
+  report.in_host_memory = reader.getInHostMemory();
   if (report.bytes < 0) return absl::InvalidArgumentError("a transfer of a negative number of bytes");
   return report;
 }

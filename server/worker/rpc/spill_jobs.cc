@@ -68,6 +68,8 @@ class SpillCopy {
     return progress.ok() && *progress == CopyProgress::kMore ? JobStep::kMore : JobStep::kDone;
   }
   const absl::Status& status() const { return status_; }
+  // That it leaves to, once it is done.
+  bool is_in_host_memory() const { return is_in_host_memory_; }
   bool leaves() const { return ticket_->window.direction() == TransferDirection::kDownload; }
   int64_t bytes() const { return NumElements(box()); }
   const TicketTable::TicketPointer& ticket() const { return ticket_; }
@@ -83,6 +85,7 @@ class SpillCopy {
     std::shared_ptr<const SpillMemory::Kept> kept =
         leaves() ? memory_->Create(window.spill_file, bytes()) : memory_->Find(window.spill_file);
     if (kept != nullptr) {
+      is_in_host_memory_ = leaves();
       copying_ = std::make_unique<RunsCopy>(device_, side, std::move(kept), shard_);
       return copying_->Go(until);
     }
@@ -101,6 +104,7 @@ class SpillCopy {
   std::byte* shard_ = nullptr;
   std::shared_ptr<ShardFile> file_;
   std::unique_ptr<ShardCopy> copying_;
+  bool is_in_host_memory_ = false;
   absl::Status status_;
 };
 
@@ -120,6 +124,7 @@ void SpillJobs::Begin(TicketId id) {
       spdlog::warn("spill: {} bytes {}: {}", done.bytes(), done.leaves() ? "stay in memory" : "stay where they are",
                    std::string(status.message()));
     }
+    done.ticket()->in_host_memory = status.ok() && done.is_in_host_memory();
     tickets.CopyEnded(done.ticket(), status.ok() ? done.bytes() : 0);
     tickets.End(done.ticket(), status);
   };

@@ -47,8 +47,9 @@ class SpillTest : public testing::Test {
     }
     return files;
   }
-  // All windows open, and their bytes have gone; nothing else is done.
-  void FinishSpills(const absl::Status& status = absl::OkStatus()) {
+  // All windows open, and their bytes have gone, those of `in_host_memory` to memory of their hosts; nothing else is
+  // done.
+  void FinishSpills(const absl::Status& status = absl::OkStatus(), const std::set<int>& in_host_memory = {}) {
     const std::vector<TransferWindow> windows = Windows();
     for (const TransferWindow& window : windows) {
       for (const int worker : {0, 1}) {
@@ -57,7 +58,11 @@ class SpillTest : public testing::Test {
         cluster_.Apply(WorkerReportEvent{WorkerIndex(worker), static_cast<uint64_t>(worker) + 1, {open}, {}});
       }
       if (!finished_.insert(window.ticket).second) continue;
-      cluster_.FinishUpload(window.ticket, status);
+      for (const int worker : {0, 1}) {
+        TransferReport over{window.ticket, status};
+        over.in_host_memory = in_host_memory.contains(worker);
+        cluster_.Apply(WorkerReportEvent{WorkerIndex(worker), static_cast<uint64_t>(worker) + 1, {}, {over}});
+      }
     }
   }
   // Until nothing is left to do.
@@ -121,6 +126,31 @@ TEST_F(SpillTest, ATensorLeavesAndComesBackToAnotherPlace) {
   EXPECT_THAT(Forgotten(), testing::ElementsAre(out[0].spill_file));
   EXPECT_EQ(SpilledOn(0), 0);
   EXPECT_EQ(cluster_.InstancesAt(WorkerIndex(0)).size(), 1u);
+}
+
+// A tensor of which one worker's part went to a file counts as in files.
+TEST_F(SpillTest, WorkersSayWhichPartsAreInMemoryOfTheirHosts) {
+  const auto in_hosts = [&](int worker) {
+    return cluster_.machine().workers().at(WorkerIndex(worker)).spilled_to_host_bytes;
+  };
+  Fill(session_, 1, 4);
+  cluster_.Submit(session_, {Full(5)});
+  FinishSpills(absl::OkStatus(), {0});
+  cluster_.CompleteAll();
+  EXPECT_FALSE(cluster_.machine().IsInHostMemory(TensorOf(session_, 1)));
+  EXPECT_EQ(in_hosts(0), kMiB);
+  EXPECT_EQ(in_hosts(1), 0);
+  cluster_.Submit(session_, {Full(6)});
+  FinishSpills(absl::OkStatus(), {0, 1});
+  cluster_.CompleteAll();
+  EXPECT_TRUE(cluster_.machine().IsInHostMemory(TensorOf(session_, 2)));
+  EXPECT_FALSE(cluster_.machine().IsInHostMemory(TensorOf(session_, 3))) << "it is in the arenas";
+  EXPECT_EQ(in_hosts(0), 2 * kMiB);
+  EXPECT_EQ(SpilledOn(0), 2 * kMiB);
+  cluster_.Submit(session_, {DropRecord{{HandleId(3), HandleId(4)}}, Sum(1, 7), Sum(2, 8)});
+  FinishAll();
+  EXPECT_TRUE(IsInMemory(session_, 1) && IsInMemory(session_, 2));
+  EXPECT_EQ(in_hosts(0) + in_hosts(1) + SpilledOn(0), 0);
 }
 
 // Slots have other numbers after a snapshot, so they must decide nothing.
