@@ -154,6 +154,20 @@ struct WelcomeReport {
   std::vector<WorkerReport> workers;
 };
 
+// One step of a plan, and the bytes that go between workers in it.
+struct StepFlowsReport {
+  struct Flow {
+    WorkerIndex from;
+    WorkerIndex to;
+    int64_t bytes = 0;
+  };
+  std::string title;
+  std::vector<WorkerIndex> workers;  // that take part
+  bool is_exchange = false;
+  bool joins_last = false;  // in the phase of the step before
+  std::vector<Flow> flows;
+};
+
 // Lists go by position in row-major order, or by worker when source and destination meshes differ.
 struct PlanReport {
   std::string text;
@@ -172,6 +186,7 @@ struct PlanReport {
   // worker.
   std::vector<int> output_operands;
   std::vector<int64_t> output_bytes;
+  std::vector<StepFlowsReport> flows;  // by step; none of more than 64 workers
 };
 
 // Lists go by worker index.

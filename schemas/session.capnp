@@ -639,6 +639,23 @@ struct PlanText {
   # By output: the number of the tensor among the operands in whose memory it lies; -1: in its own.
   outputBytes @14 :List(Int64);
   # By output: of its own memory, on each of its workers.
+  flows @15 :List(StepFlows);
+  # By step; none where the plan has more than max_flow_workers workers.
+
+  struct StepFlows {
+    title @0 :Text;
+    workers @1 :List(Int32);
+    isExchange @2 :Bool;
+    joinsLast @3 :Bool;
+    # In the phase of the step before.
+    flows @4 :List(Flow);
+  }
+
+  struct Flow {
+    from @0 :Int32;
+    to @1 :Int32;
+    bytes @2 :Int64;
+  }
 }
 
 struct ClusterStatus {

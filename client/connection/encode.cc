@@ -519,6 +519,16 @@ absl::StatusOr<PlanReport> DecodePlanText(wire::PlanText::Reader reader) {
   for (const int32_t worker : reader.getWorkers()) plan.workers.emplace_back(worker);
   plan.grid = TextOf(reader.getGrid());
   plan.runners_up = TextsOf(reader.getRunnersUp());
+  for (auto item : reader.getFlows()) {
+    StepFlowsReport& step = plan.flows.emplace_back();
+    step.title = TextOf(item.getTitle());
+    step.is_exchange = item.getIsExchange();
+    step.joins_last = item.getJoinsLast();
+    for (const int32_t worker : item.getWorkers()) step.workers.emplace_back(worker);
+    for (auto flow : item.getFlows()) {
+      step.flows.push_back({WorkerIndex(flow.getFrom()), WorkerIndex(flow.getTo()), flow.getBytes()});
+    }
+  }
   return plan;
 }
 

@@ -137,6 +137,12 @@ nb::list TextsToPython(const std::vector<std::string>& texts) {
   return out;
 }
 
+nb::list WorkersToPython(absl::Span<const WorkerIndex> workers) {
+  nb::list out;
+  for (const WorkerIndex worker : workers) out.append(worker.value);
+  return out;
+}
+
 nb::dict WorkerToPython(const WorkerReport& worker) {
   nb::dict out;
   out["index"] = worker.index;
@@ -146,14 +152,14 @@ nb::dict WorkerToPython(const WorkerReport& worker) {
   out["pid"] = worker.pid;
   out["memory_bytes"] = worker.memory_bytes;
   out["used_bytes"] = worker.used_bytes;
+  out["spilled_bytes"] = worker.spilled_bytes;
+  out["spilled_to_host_bytes"] = worker.spilled_to_host_bytes;
   out["received_bytes"] = worker.received_bytes;
   out["outstanding"] = worker.outstanding;
   return out;
 }
 
 [[noreturn]] void RaiseTooLarge(nb::handle object) {
-  out["spilled_bytes"] = worker.spilled_bytes;
-  out["spilled_to_host_bytes"] = worker.spilled_to_host_bytes;
   Raise(DTypeError(StrCat("operand: the integer ", std::string(nb::str(object).c_str()), " does not fit 64 bits")));
 }
 
@@ -219,9 +225,20 @@ nb::object PlanToPython(const PlanReport& plan) {
   out["outputs"] = outputs;
   out["grid"] = plan.grid;
   out["runners_up"] = TextsToPython(plan.runners_up);
-  nb::list workers;
-  for (WorkerIndex worker : plan.workers) workers.append(worker.value);
-  out["workers"] = workers;
+  out["workers"] = WorkersToPython(plan.workers);
+  nb::list flows;
+  for (const StepFlowsReport& step : plan.flows) {
+    nb::dict one;
+    one["title"] = step.title;
+    one["workers"] = WorkersToPython(step.workers);
+    one["is_exchange"] = step.is_exchange;
+    one["joins_last"] = step.joins_last;
+    nb::list pairs;
+    for (const auto& flow : step.flows) pairs.append(nb::make_tuple(flow.from.value, flow.to.value, flow.bytes));
+    one["flows"] = pairs;
+    flows.append(one);
+  }
+  out["flows"] = flows;
   return out;
 }
 
@@ -248,6 +265,7 @@ nb::object ClusterToPython(const ClusterReport& report) {
     nb::dict one;
     one["handle"] = tensor.handle;
     one["spec"] = ToText(tensor.spec);
+    one["workers"] = WorkersToPython(tensor.spec.mesh.workers());
     one["bytes_per_worker"] = tensor.bytes_per_worker;
     one["state"] = std::string(ToText(tensor.state));
     one["name"] = tensor.name;

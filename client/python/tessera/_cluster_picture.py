@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _tessera
 from . import _html
-from ._plan_flow import parse_spec
 
 _MAX_WORKERS = 64       # docs/limits.md: max_drawn_members
 _MAX_TENSORS = 20       # docs/limits.md: max_listed_tensors
@@ -57,7 +56,7 @@ def session_html(session) -> str:
         tensors = sorted(status["tensors"], key=lambda one: -one["bytes_per_worker"])
         own = next((one for one in status["sessions"] if one["id"] == session.id), {"queued": 0, "bytes": 0})
         colours = {one["handle"]: _html.colour(i) for i, one in enumerate(tensors)}
-        placed = [(one, set(parse_spec(one["spec"]).workers)) for one in tensors[:_MAX_TENSORS]]
+        placed = [(one, set(one["workers"])) for one in tensors[:_MAX_TENSORS]]
 
         def segments(worker):
             shown, left = [], worker["used_bytes"]

@@ -14,7 +14,10 @@ class Plan:
     Lists go by position in row-major order (by worker when the meshes of source and destination, or of the ops, differ).
     Of an op with several results, `placements` is a list with those of each, and `output` names all.
 
-    Of several ops: steps, implicit, bytes_received, bytes_sent and predicted_seconds are those of all, peak_bytes are those
+    flows: by step, (from, to, bytes) of each pair of workers between which bytes go; empty where an op has more than 64 workers, and for
+    a merge of sorted runs, whose values decide.
+
+    Of several ops: steps, flows, implicit, bytes_received, bytes_sent and predicted_seconds are those of all, peak_bytes are those
     of the op that needs most on each worker, placements and output those of the last op.
     """
 
@@ -32,6 +35,7 @@ class Plan:
         self.output: str = ", ".join(ops[-1]["outputs"])
         self.grid: str = "; ".join(op["grid"] for op in ops if op["grid"])
         self.runners_up: list[str] = [line for op in ops for line in op["runners_up"]]
+        self.flows: list[list[tuple[int, int, int]]] = [step["flows"] for op in ops for step in op["flows"]]
 
     def __str__(self):
         return self.text

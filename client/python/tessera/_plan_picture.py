@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import _html
-from ._plan_flow import flow_of
 
 _MAX_ROWS = 16      # docs/limits.md: max_drawn_workers
 _MAX_STEPS = 24     # docs/limits.md: max_drawn_steps
@@ -18,57 +17,56 @@ def _arrow(x0: float, y0: float, x1: float, y1: float, colour: str, width: float
             f'<title>{_html.escape(title)}</title></path><polygon points="{head}" fill="{colour}"/>')
 
 
-def _columns(flow) -> list[list]:
-    """Steps by column: those that share a phase stand in one."""
+def _columns(op: dict) -> list[list]:
+    """The op's steps by column: those that share a phase stand in one."""
     columns: list[list] = []
-    for step in flow.steps:
-        if step.joins_last and columns:
+    for step, text in zip(op["flows"], op["steps"]):
+        step = step | {"text": text}
+        if step["joins_last"] and columns:
             columns[-1].append(step)
         else:
             columns.append([step])
     return columns
 
 
-def _moves(column, flow, rows, x: float, most: float) -> list[str]:
+def _moves(column, rows, x: float, most: float) -> list[str]:
     pairs: dict = {}
     for step in column:
-        for pair, count in step.pairs.items():
-            pairs[pair] = pairs.get(pair, 0) + count
+        for giver, taker, count in step["flows"]:
+            pairs[giver, taker] = pairs.get((giver, taker), 0) + count
     parts = []
     for (giver, taker), count in sorted(pairs.items()):
-        told = f"{_html.bytes_text(count)}, " if flow.adds_up else ""
-        title = f"{told}worker {giver} to worker {taker}"
+        title = f"{_html.bytes_text(count)}, worker {giver} to worker {taker}"
         parts.append(_arrow(x + 4, rows[giver], x + _MOVE - 4, rows[taker], _html.colour(giver), 1 + 3 * count / most, title))
     return parts
 
 
 def _work(step, rows, x: float) -> list[str]:
     parts = []
-    for worker in step.workers:
+    for worker in step["workers"]:
         if worker in rows:
-            parts.append(_html.rectangle(x + 6, rows[worker] - 11, _WORK - 12, 22, _html.colour(worker), 'rx="4"', step.text))
-            parts.append(_html.label(x + _WORK / 2, rows[worker] + 4, _html.fitting(step.name, _WORK - 14, 10), fill="white", size=10))
+            parts.append(_html.rectangle(x + 6, rows[worker] - 11, _WORK - 12, 22, _html.colour(worker), 'rx="4"', step["text"]))
+            parts.append(_html.label(x + _WORK / 2, rows[worker] + 4, _html.fitting(step["title"], _WORK - 14, 10), fill="white", size=10))
     return parts
 
 
-def _flow_svg(flow) -> str:
-    rows = {worker: 52 + i * _ROW for i, worker in enumerate(flow.workers)}
-    columns = _columns(flow)[:_MAX_STEPS]
-    most = max((count for step in flow.steps for count in step.pairs.values()), default=1) or 1
+def _flow_svg(op: dict) -> str:
+    rows = {worker: 52 + i * _ROW for i, worker in enumerate(op["workers"])}
+    columns = _columns(op)[:_MAX_STEPS]
+    most = max((count for step in op["flows"] for _, _, count in step["flows"]), default=1)
     x, parts = 64.0, []
     lines = [f'<line x1="60" x2="{{end:.0f}}" y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity=".15"/>' for y in rows.values()]
     for column in columns:
-        is_move = any(step.pairs for step in column)
+        is_move = any(step["flows"] for step in column)
         width = _MOVE if is_move else _WORK
-        moved = sum(step.bytes for step in column)
-        name = " + ".join(dict.fromkeys(step.name for step in column))
+        moved = sum(count for step in column for _, _, count in step["flows"])
+        name = " + ".join(dict.fromkeys(step["title"] for step in column))
         parts.append(_html.label(x + width / 2, 14, _html.fitting(name, width + 14), more='font-weight="bold"'))
         if is_move:
-            said = _html.bytes_text(moved) if flow.adds_up else "between workers"
-            parts.append(_html.label(x + width / 2, 28, said, size=10, more='opacity=".7"'))
-            parts += _moves(column, flow, rows, x, most)
-        if not is_move or any(not step.is_exchange for step in column):
-            work = next(step for step in column if not is_move or not step.is_exchange)
+            parts.append(_html.label(x + width / 2, 28, _html.bytes_text(moved), size=10, more='opacity=".7"'))
+            parts += _moves(column, rows, x, most)
+        if not is_move or any(not step["is_exchange"] for step in column):
+            work = next(step for step in column if not is_move or not step["is_exchange"])
             x += _MOVE if is_move else 0
             parts += _work(work, rows, x)
             x += _WORK
@@ -87,22 +85,21 @@ def _totals(plan_op) -> str:
 
 
 def _op_html(op: dict) -> str:
-    flow = flow_of(op)
     parts = []
-    if len(flow.workers) <= _MAX_ROWS and flow.steps:
-        parts.append(f'<div style="overflow-x:auto">{_flow_svg(flow)}</div>')
-        if len(_columns(flow)) > _MAX_STEPS:
-            parts.append(_html.note(f"{len(_columns(flow)) - _MAX_STEPS} more steps"))
-        if not flow.adds_up:
-            parts.append(_html.note("Arrows show between whom bytes may go; how many each worker receives and sends is in the table."))
+    if len(op["workers"]) <= _MAX_ROWS and op["flows"]:
+        parts.append(f'<div style="overflow-x:auto">{_flow_svg(op)}</div>')
+        if len(_columns(op)) > _MAX_STEPS:
+            parts.append(_html.note(f"{len(_columns(op)) - _MAX_STEPS} more steps"))
+        if sum(count for step in op["flows"] for _, _, count in step["flows"]) < sum(op["bytes_received"]):
+            parts.append(_html.note("Workers also take parts of others' sorted shards: the values decide which, and the table has the most."))
     else:
         parts += [_html.note(step) for step in op["steps"]] or [_html.note("Nothing runs: the result is there already.")]
     if not op["steps"]:
         pass
-    elif len(flow.workers) <= _MAX_ROWS:
+    elif len(op["workers"]) <= _MAX_ROWS:
         parts.append(_totals(op))
     else:
-        parts.append(_html.note(f"{len(flow.workers)} workers; a worker receives at most {_html.bytes_text(max(op['bytes_received']))}, "
+        parts.append(_html.note(f"{len(op['workers'])} workers; a worker receives at most {_html.bytes_text(max(op['bytes_received']))}, "
                                 f"sends at most {_html.bytes_text(max(op['bytes_sent']))}"))
     parts += [_html.note(f"not asked for by name: {line}") for line in op["implicit"]]
     return "".join(parts)

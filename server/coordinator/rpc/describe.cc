@@ -13,6 +13,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/step_lines.h"
 #include "server/plan/cost.h"
+#include "server/plan/flows.h"
 
 namespace tessera {
 namespace {
@@ -56,8 +57,8 @@ void DescribeWorkers(const Hub& hub, const TenantEntry* tenant, capnp::List<wire
     info.setSpilledBytes(tenant == nullptr ? worker.spilled_bytes
                                            : std::min(worker.spilled_bytes, tenant->spilled_bytes));
     info.setSpillBytes(worker.info.spill_bytes);
-  }
     info.setSpilledToHostBytes(std::min<int64_t>(worker.spilled_to_host_bytes, info.getSpilledBytes()));
+  }
 }
 
 // The tenant whose a session sees; null: it is an admin's, and sees all.
@@ -69,6 +70,7 @@ wire::TensorInfo::State StateOf(const StateMachine& machine, const TensorEntry& 
   if (!tensor.status.ok()) return wire::TensorInfo::State::FAILED;
   if (tensor.uploading) return wire::TensorInfo::State::UPLOADING;
   if (tensor.unmatched) return wire::TensorInfo::State::QUEUED;
+  if (machine.IsInHostMemory(tensor)) return wire::TensorInfo::State::SPILLED_TO_HOST;
   if (!IsInMemory(machine.PlaceOf(tensor))) return wire::TensorInfo::State::SPILLED;
   return machine.ProducerOf(tensor) != nullptr ? wire::TensorInfo::State::ISSUED : wire::TensorInfo::State::READY;
 }
@@ -244,6 +246,25 @@ void DescribeCluster(const Hub& hub, const StatusView& view, wire::ClusterStatus
   DescribeTensors(machine, asking->second, view, builder);
 }
 
+void DescribeFlows(const Plan& plan, wire::PlanText::Builder builder) {
+  const std::vector<StepFlows> steps = FlowsOf(plan);
+  auto list = builder.initFlows(static_cast<unsigned>(steps.size()));
+  for (unsigned s = 0; s < list.size(); ++s) {
+    const StepFlows& step = steps[s];
+    list[s].setTitle(step.title.c_str());
+    list[s].setIsExchange(step.is_exchange);
+    list[s].setJoinsLast(step.joins_last);
+    auto workers = list[s].initWorkers(static_cast<unsigned>(step.workers.size()));
+    for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, step.workers[i].value);
+    auto flows = list[s].initFlows(static_cast<unsigned>(step.flows.size()));
+    for (unsigned i = 0; i < flows.size(); ++i) {
+      flows[i].setFrom(step.flows[i].from.value);
+      flows[i].setTo(step.flows[i].to.value);
+      flows[i].setBytes(step.flows[i].bytes);
+    }
+  }
+}
+
 absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::Session::ExplainParams::Reader params,
                           wire::PlanText::Builder builder) {
   TESSERA_ASSIGN_OR_RETURN(OpCall call, DecodeOpCall(params.getCall()));
@@ -302,6 +323,7 @@ absl::Status DescribePlan(const StateMachine& machine, SessionId session, wire::
     Fill(strides.init(i, static_cast<unsigned>(value.strides.size())), value.strides);
   }
   DescribeOutputMemory(plan, builder);
+  DescribeFlows(plan, builder);
   builder.setGrid(plan.grid.c_str());
   FillText(builder.initRunnersUp(static_cast<unsigned>(plan.runners_up.size())), plan.runners_up);
   return absl::OkStatus();

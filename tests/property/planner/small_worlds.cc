@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/plan/flows.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
 #include "tests/support/plan_redistribute.h"
@@ -33,6 +35,28 @@ std::vector<int64_t> CountedBytes(const Plan& plan, const InterpretResult& resul
     if (worker < result.received_bytes.size()) bytes[i] = result.received_bytes[worker];
   }
   return bytes;
+}
+
+// The flows between workers sum up to what the plan says that they receive and send. Merges have none.
+absl::Status CheckFlows(const Plan& plan) {
+  const PlanTraffic traffic = TrafficOf(plan);
+  std::map<WorkerIndex, int64_t> received, sent;
+  for (size_t i = 0; i < traffic.workers.size(); ++i) {
+    received[traffic.workers[i]] += traffic.received_bytes[i];
+    sent[traffic.workers[i]] += traffic.sent_bytes[i];
+  }
+  for (const StepFlows& step : FlowsOf(plan)) {
+    for (const Flow& flow : step.flows) {
+      received[flow.to] -= flow.bytes;
+      sent[flow.from] -= flow.bytes;
+    }
+  }
+  for (const auto* left : {&received, &sent}) {
+    for (const auto& [worker, bytes] : *left) {
+      if (bytes != 0) return Fail(plan, StrCat("worker ", worker.value, ": ", bytes, " bytes are in no flow"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckBound(const Plan& plan, const TensorSpec& source, const TensorSpec& destination) {
@@ -147,9 +171,10 @@ absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan
     return local != nullptr && InputsAtPeers(plan, *local) > 0;
   };
   // A merge or a gather takes as many bytes as the values want; the plan says how many at most.
-  const bool is_right = std::any_of(plan.steps.begin(), plan.steps.end(), merges)
-                            ? std::equal(counted.begin(), counted.end(), planned.begin(), std::less_equal<>())
-                            : counted == planned;
+  const bool has_merges = std::any_of(plan.steps.begin(), plan.steps.end(), merges);
+  if (!has_merges) TESSERA_RETURN_IF_ERROR(CheckFlows(plan));
+  const bool is_right = has_merges ? std::equal(counted.begin(), counted.end(), planned.begin(), std::less_equal<>())
+                                   : counted == planned;
   if (!is_right) return Fail(plan, "TrafficOf differs from what was received");
   return outputs;
 }
