@@ -1,14 +1,17 @@
 #include "client/contraction.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "client/catalog_ops.h"
 #include "client/session_impl.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
-#include "schemas/ops/contraction.h"
+#include "schemas/ops/einsum_steps.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
@@ -55,60 +58,65 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
   return Tensor(*std::move(result));
 }
 
-absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const Tensor& a, const Tensor& b) {
+absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const Tensor& a, const Tensor& b,
+                               std::string_view precision = "full") {
   const SpeakAs speak(speaker);
   OpCall call;
   call.op = OpId::kEinsum;
   call.attributes.Set(attribute::notation, std::string(notation));
+  if (precision != "full") call.attributes.Set(attribute::precision, std::string(precision));
   const Operand operands[] = {a, b};
   absl::StatusOr<Tensor> product = CallOp(call, operands);
   if (!product.ok()) return SaidBy(speaker, product.status());
   return product;
 }
 
-// The dims of x, longer than 1, whose letters neither the output has nor y, or y with an extent of 1, which stands for
-// every index of x: the sum over them is one of x alone.
-std::vector<int64_t> DimsOfOneAlone(const Tensor& x, std::string_view letters, const Tensor& y, std::string_view other,
-                                    std::string_view output) {
-  std::vector<int64_t> dims;
-  for (size_t d = 0; d < letters.size(); ++d) {
-    const int in_other = DimOf(other, letters[d]);
-    const bool is_needed =
-        DimOf(output, letters[d]) >= 0 || (in_other >= 0 && y.shape()[static_cast<size_t>(in_other)] != 1);
-    if (!is_needed && x.shape()[d] != 1) dims.push_back(static_cast<int64_t>(d));
-  }
-  return dims;
-}
-
-// In the product's dtype. Takes the dims out of `letters` too.
-absl::StatusOr<Tensor> SumOver(const Tensor& x, const std::vector<int64_t>& dims, DType dtype, std::string& letters) {
-  if (dims.empty()) return x;
-  for (size_t i = dims.size(); i-- > 0;) letters.erase(static_cast<size_t>(dims[i]), 1);
+// A reduction over dims, with the sum's dtype.
+absl::StatusOr<Tensor> Reduce(const Tensor& x, const std::vector<int64_t>& dims, DType dtype) {
   OpCall call;
-  call.op = OpId::kSum;
+  call.op = dtype == DType::kBool ? OpId::kAny : OpId::kSum;
   call.attributes.Set(attribute::dims, dims);
-  call.attributes.Set(attribute::dtype, dtype);
+  if (dtype != DType::kBool) call.attributes.Set(attribute::dtype, dtype);
   const Operand operands[] = {x};
   return CallOp(call, operands);
 }
 
+absl::StatusOr<Tensor> Run(const EinsumStep& step, const Tensor& x, const Tensor& other, DType dtype,
+                           std::string_view precision) {
+  switch (step.kind) {
+    case EinsumStepKind::kDiagonal: {
+      TESSERA_ASSIGN_OR_RETURN(const Tensor permuted, PermuteDims(x, step.dims));
+      return ops::Diagonal(permuted);
+    }
+    case EinsumStepKind::kCast: return ops::Astype(x, dtype);
+    case EinsumStepKind::kSum: return Reduce(x, step.dims, dtype);
+    case EinsumStepKind::kProduct: return Product(Speaker::kEinsum, step.notation, x, other, precision);
+    case EinsumStepKind::kPermute: return PermuteDims(x, step.dims);
+  }
+  return x;
+}
+
 }  // namespace
 
-absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
-  absl::StatusOr<Contraction> letters = ParseContraction(notation);
-  const absl::StatusOr<DType> dtype = Promote(a.dtype(), b.dtype());
-  // The product says what is wrong with them.
-  if (!letters.ok() || !dtype.ok() || *dtype == DType::kBool || static_cast<int>(letters->left.size()) != a.rank() ||
-      static_cast<int>(letters->right.size()) != b.rank()) {
-    return Product(Speaker::kEinsum, notation, a, b);
+absl::StatusOr<Tensor> Einsum(std::string_view notation, absl::Span<const Tensor> operands,
+                              std::string_view precision) {
+  if (precision != "full" && precision != "tf32") {
+    return absl::InvalidArgumentError(StrCat("einsum: precision is '", precision, "', not 'full' or 'tf32'"));
   }
-  const std::vector<int64_t> left = DimsOfOneAlone(a, letters->left, b, letters->right, letters->output);
-  const std::vector<int64_t> right = DimsOfOneAlone(b, letters->right, a, letters->left, letters->output);
-  if (left.empty() && right.empty()) return Product(Speaker::kEinsum, notation, a, b);
+  std::vector<EinsumOperand> shown;
+  for (const Tensor& x : operands) shown.push_back({x.shape(), x.dtype(), ToText(x.spec())});
+  TESSERA_ASSIGN_OR_RETURN(const EinsumSteps plan, PlanEinsum(notation, shown));
   const SpeakAs speak(Speaker::kEinsum);
-  TESSERA_ASSIGN_OR_RETURN(const Tensor x, SumOver(a, left, *dtype, letters->left));
-  TESSERA_ASSIGN_OR_RETURN(const Tensor y, SumOver(b, right, *dtype, letters->right));
-  return Product(Speaker::kEinsum, ToText(*letters), x, y);
+  std::vector<Tensor> slots(operands.begin(), operands.end());
+  for (const EinsumStep& step : plan.steps) {
+    Tensor& slot = slots[static_cast<size_t>(step.slot)];
+    TESSERA_ASSIGN_OR_RETURN(slot, Run(step, slot, slots[static_cast<size_t>(step.other)], plan.dtype, precision));
+  }
+  return slots[static_cast<size_t>(plan.result)];
+}
+
+absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b) {
+  return Einsum(notation, {a, b});
 }
 
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
@@ -135,18 +143,20 @@ absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, 
 absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product(Speaker::kOuter, "i,j->ij", a, b); }
 
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
-  const int left = a.rank() - axes;
-  const int right = b.rank() - axes;
-  if (axes < 0 || left < 0 || right < 0) {
+  if (axes < 0 || axes > std::min(a.rank(), b.rank())) {
     return absl::InvalidArgumentError(
         StrCat("tensordot: axes ", axes, " do not fit a, ", ToShortText(a.spec()), ", and b, ", ToShortText(b.spec())));
   }
-  std::string letters;
-  for (int i = 0; i < left + axes + right; ++i) letters += static_cast<char>(i < 26 ? 'a' + i : 'A' + i - 26);
-  const std::string rows = letters.substr(0, static_cast<size_t>(left));
-  const std::string inner = letters.substr(static_cast<size_t>(left), static_cast<size_t>(axes));
-  const std::string columns = letters.substr(static_cast<size_t>(left + axes));
-  return Product(Speaker::kTensordot, StrCat(rows, inner, ",", inner, columns, "->", rows, columns), a, b);
+  std::vector<int64_t> left(static_cast<size_t>(axes)), right(static_cast<size_t>(axes));
+  std::iota(left.begin(), left.end(), a.rank() - axes);
+  std::iota(right.begin(), right.end(), 0);
+  return Tensordot(a, b, left, right);
+}
+
+absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, absl::Span<const int64_t> left,
+                                 absl::Span<const int64_t> right) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string notation, TensordotNotation(a.rank(), b.rank(), left, right));
+  return Product(Speaker::kTensordot, notation, a, b);
 }
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
 #pragma once
 
-// Products of two tensors over any letters. Like client/ops.h: each returns at once.
+// Products of tensors over any letters. Like client/ops.h: each returns at once.
 //
 //   absl::StatusOr<Tensor> scores = Einsum("bhqd,bhkd->bhqk", queries, keys);
+//   absl::StatusOr<Tensor> chain = Einsum("ij,jk,kl", {a, b, c});
 //
 // Matmul of client/ops.h takes any leading dims and vectors, as NumPy's does.
 
@@ -12,12 +13,14 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/ops.h"
 
 namespace tessera {
 
-// Notations are those of schemas/ops/contraction.h, and as in NumPy the output may leave out what one operand alone
-// has, and a letter may have the extent 1 in one of them: such letters are summed over first, in the product's dtype.
+// NumPy's notation (schemas/ops/einsum_steps.h), with any number of operands from one on. `precision`: as of matmul.
+absl::StatusOr<Tensor> Einsum(std::string_view notation, absl::Span<const Tensor> operands,
+                              std::string_view precision = "full");
 absl::StatusOr<Tensor> Einsum(std::string_view notation, const Tensor& a, const Tensor& b);
 // bmk,bkn->bmn; nothing is broadcast.
 absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b);
@@ -27,5 +30,8 @@ absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, 
 absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b);
 // Over the last `axes` dims of a and the first ones of b.
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes = 2);
+// Over pairs of axes, one of a and one of b, which may count from the end.
+absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, absl::Span<const int64_t> left,
+                                 absl::Span<const int64_t> right);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "client/found.h"
 #include "client/plan_capture.h"
 #include "client/python/convert.h"
+#include "client/python/einsum_module.h"
 #include "client/python/index_module.h"
 #include "client/python/view_module.h"
 #include "client/session.h"
@@ -547,6 +548,7 @@ void DefineTensor(nb::module_& module) {
   DefineReading(tensor);
   DefineViews(tensor);
   DefineFound(module);
+  DefineEinsum(module);
   DefineIndexing(module);
 
   module.def("host_array", &MakeHostArray);
