@@ -1,8 +1,9 @@
 """The cost of single attacks: the coordinator's time and memory, an upload beside a thin load, clients that connect during a flood.
 
-    tools/python tests/bench/hostile_figures.py [--only calls thin flood]
+    tools/python tests/bench/hostile_figures.py [--only calls isolation thin flood]
 
-`calls`: tests/system/hostile/figures_main.cc, two numbers for each attack. `thin`: uploads of 16 MiB, alone and beside a load of 15 million
+`calls`: tests/system/hostile/figures_main.cc, two numbers for each attack. `isolation`: how long answers take that name another tenant's
+things, and absent ones (tests/system/hostile/isolation_figures_main.cc). `thin`: uploads of 16 MiB, alone and beside a load of 15 million
 elements that lie 4 KiB apart in a file. `flood`: as many TLS connections as two processes make, which say nothing, while clients whose
 bytes take 100 ms each way connect from another address. Prints JSON.
 """
@@ -34,9 +35,17 @@ CLIENTS, DELAY_S, FLOODERS, KEPT = 32, 0.1, 2, 5000
 FLOOD_FROM, CLIENTS_FROM = "127.0.0.5", "127.0.0.6"
 
 
-def calls():
-    done = subprocess.run([BINARIES / "tests/system/hostile/tessera-hostile-figures", BINARIES], capture_output=True, text=True, check=True)
+def printed_by(program):
+    done = subprocess.run([BINARIES / "tests/system/hostile" / program, BINARIES], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
+
+
+def calls():
+    return printed_by("tessera-hostile-figures")
+
+
+def isolation():
+    return printed_by("tessera-isolation-figures")
 
 
 def thin():
@@ -152,7 +161,7 @@ def flood():
                 "slowest_s": round(max(connected), 2) if connected else None, "failures": failures[:2]}
 
 
-FIGURES = {"calls": calls, "thin": thin, "flood": flood}
+FIGURES = {"calls": calls, "isolation": isolation, "thin": thin, "flood": flood}
 
 
 def main():

@@ -9,25 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
-#include "tests/system/hostile/wire_client.h"
+#include "tests/system/hostile/isolation_cases.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kTenants[] = R"(
-[[tenant]]
-name = "a"
-[[tenant]]
-name = "b"
-)";
-constexpr uint64_t kAbsent = 7'777'777;
-constexpr uint64_t kMine = 500;     // a handle that the one who asks has
-constexpr uint64_t kRequest = 600;  // of what it asks
-constexpr uint64_t kLast = 601;     // of what it asks behind that
+constexpr uint64_t kResult = 10'000;
+constexpr uint64_t kLast = 601;  // the request behind the record
 
 class IsolationTest : public WireTest {
  protected:
@@ -38,46 +29,10 @@ class IsolationTest : public WireTest {
     WireTest::SetUp();
     token_ = "a-token";
     owner_ = std::make_unique<Opened>(Open());
-    Submit(*owner_, 4, [](unsigned i, wire::Record::Builder record) {
-      if (i == 0) Full(record, 1, *Mesh::Make({2}, {}, {}), Shape{8});
-      if (i == 1) {
-        record.initName().setHandle(1);
-        record.getName().setName("w");
-      }
-      if (i == 2) {
-        auto publish = record.initPublish();
-        publish.setRequest(1);
-        publish.setName("a/secret");
-        auto tensors = publish.initTensors(1);
-        tensors[0].setName("w");
-        tensors[0].setHandle(1);
-      }
-      if (i == 3) {
-        auto upload = record.initUpload();
-        upload.setRequest(2);
-        upload.setResult(2);
-        EncodeTensorSpec(*ParseTensorSpec("f64[8] @ mesh(2) [S(0)]"), upload.initSpec());
-      }
-    });
-    // Nobody else comes to the group.
-    Submit(*owner_, 2, [](unsigned i, wire::Record::Builder record) {
-      if (i == 0) FillJoin(record, 3, "g", 0, 60'000'000);
-      if (i == 1) record.setCommBegin(5);
-    });
-    for (int i = 0; i < 500 && (owner_->client->tickets.empty() || owner_->client->batches_done < 2); ++i) Pause(10);
+    Submit(*owner_, kOwnedRecords, FillOwned);
+    for (int i = 0; i < 500 && (owner_->client->tickets.empty() || owner_->client->batches_done < 1); ++i) Pause(10);
     ASSERT_EQ(owner_->client->tickets.size(), 1u);
     token_ = "b-token";
-  }
-
-  static void FillJoin(wire::Record::Builder record, uint64_t request, const std::string& key, uint32_t rank,
-                       int64_t timeout_us) {
-    auto join = record.initJoinGroup();
-    join.setRequest(request);
-    join.setKey(key.c_str());
-    join.setSize(2);
-    join.setRank(rank);
-    join.setWorker(static_cast<int32_t>(rank));
-    join.setTimeoutUs(timeout_us);
   }
 
   // Everything that a new session of tenant b is told when it sends the record.
@@ -110,71 +65,8 @@ class IsolationTest : public WireTest {
 };
 
 TEST_F(IsolationTest, EveryRecordAnswersAsForWhatIsNotThere) {
-  struct Case {
-    std::string what;
-    uint64_t foreign;
-    std::function<void(wire::Record::Builder, uint64_t)> fill;
-  };
-  const uint64_t ticket = owner_->client->tickets[0].first;
-  const std::vector<Case> cases = {
-      {"call", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         OpCall call;
-         call.op = OpId::kNeg;
-         EncodeOpCall(call, record.initCall().initCall());
-         record.getCall().initOperands(1)[0].setHandle(id);
-         record.getCall().initResults(1).set(0, 1000);
-       }},
-      {"download", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         record.initDownload().setRequest(kRequest);
-         record.getDownload().setHandle(id);
-         record.getDownload().setAllowInline(true);
-       }},
-      {"watch", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         record.initWatch().setRequest(kRequest);
-         record.getWatch().setHandle(id);
-       }},
-      {"drop", 1, [](wire::Record::Builder record, uint64_t id) { record.initDrop(1).set(0, id); }},
-      {"commEnd", 5,
-       [](wire::Record::Builder record, uint64_t id) {
-         record.initCommEnd().setRequest(kRequest);
-         record.getCommEnd().setHandle(id);
-       }},
-      {"cancel", 3, [](wire::Record::Builder record, uint64_t id) { record.setCancel(id); }},
-      {"cancelCalls", 1, [](wire::Record::Builder record, uint64_t id) { record.initCancelCalls(1).set(0, id); }},
-      {"release", ticket, [](wire::Record::Builder record, uint64_t id) { record.setRelease(id); }},
-      {"name", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         record.initName().setHandle(id);
-         record.getName().setName("mine");
-       }},
-      {"collective", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         auto collective = record.initCollective();
-         collective.setRequest(kRequest);
-         collective.setGroup(id);
-       }},
-      {"collective's operand", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         auto collective = record.initCollective();
-         collective.setRequest(kRequest);
-         collective.setOperand(id);
-       }},
-      {"leaveGroup", 1, [](wire::Record::Builder record, uint64_t id) { record.setLeaveGroup(id); }},
-      {"publish", 1,
-       [](wire::Record::Builder record, uint64_t id) {
-         auto publish = record.initPublish();
-         publish.setRequest(kRequest);
-         publish.setName("b/taken");
-         auto tensors = publish.initTensors(1);
-         tensors[0].setName("w");
-         tensors[0].setHandle(id);
-       }},
-  };
   const size_t events = owner_->client->events.size();
-  for (const Case& one : cases) {
+  for (const RecordCase& one : RecordCases(owner_->client->tickets[0].first, kResult)) {
     const std::string foreign = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.foreign); });
     const std::string absent = ToldOf([&](wire::Record::Builder record) { one.fill(record, kAbsent); });
     const std::string names[] = {StrCat(" ", one.foreign), StrCat(" ", kAbsent)};
@@ -184,44 +76,8 @@ TEST_F(IsolationTest, EveryRecordAnswersAsForWhatIsNotThere) {
 }
 
 TEST_F(IsolationTest, EveryNameAnswersAsOneThatIsNotThere) {
-  struct Case {
-    std::string what;
-    std::string foreign;
-    std::string absent;
-    std::function<void(wire::Record::Builder, const std::string&)> fill;
-  };
-  const std::vector<Case> cases = {
-      {"attach", "a/secret", "a/absent",
-       [](wire::Record::Builder record, const std::string& name) {
-         record.initAttach().setRequest(kRequest);
-         record.getAttach().setName(name.c_str());
-         record.getAttach().setFirstResult(10'000);
-       }},
-      {"unpublish", "a/secret", "a/absent",
-       [](wire::Record::Builder record, const std::string& name) {
-         record.initUnpublish().setRequest(kRequest);
-         record.getUnpublish().setName(name.c_str());
-       }},
-      {"publish", "a/secret", "a/absent",
-       [](wire::Record::Builder record, const std::string& name) {
-         auto publish = record.initPublish();
-         publish.setRequest(kRequest);
-         publish.setName(name.c_str());
-         auto tensors = publish.initTensors(1);
-         tensors[0].setName("w");
-         tensors[0].setHandle(kMine);
-       }},
-      {"listPublished", "a/secret", "a/absent",
-       [](wire::Record::Builder record, const std::string& name) {
-         record.initListPublished().setRequest(kRequest);
-         record.getListPublished().setAfter(name.substr(0, 1).c_str());
-       }},
-      // A group is of one tenant: another one's key is a group of its own.
-      {"joinGroup", "g", "h",
-       [](wire::Record::Builder record, const std::string& key) { FillJoin(record, kRequest, key, 1, 10'000); }},
-  };
   const size_t events = owner_->client->events.size();
-  for (const Case& one : cases) {
+  for (const NameCase& one : NameCases(kResult)) {
     const std::string foreign = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.foreign); });
     const std::string absent = ToldOf([&](wire::Record::Builder record) { one.fill(record, one.absent); });
     if (one.what == "joinGroup") {
