@@ -22,7 +22,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMeetNs = 5'000'000'000;  // docs/limits.md: page_meeting
+constexpr int64_t kMeetNs = 20'000'000'000;  // docs/limits.md: page_meeting
 // A rank that follows waits longer than rank 0 does, which so is the one that ends it.
 constexpr int64_t kFollowNs = 2 * kMeetNs;
 constexpr char kMapped = 'm', kAllMapped = 'a';

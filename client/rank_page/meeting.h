@@ -35,7 +35,7 @@ class RankMeeting {
 
   // For the coordinator to tell to all members. Empty: this rank has no page.
   const std::string& text() const { return text_; }
-  // With those of all members by rank. Null where they are on several hosts, or a rank doesn't come in 5 s.
+  // With those of all members by rank. Null where they are on several hosts, or a rank doesn't come in 20 s.
   Met Meet(const std::vector<std::string>& texts);
 
  private:

@@ -325,6 +325,20 @@ def messages_told_at_the_end(rank, ranks):
     assert len(texts) == (rank == 0), [str(one.message) for one in told]
 
 
+def a_failure_that_nobody_waits_for(rank, ranks):
+    """A work that was dropped and fails afterwards is a warning."""
+    hurried = dist.new_group(timeout=one_tenth())
+    if rank == 0:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            dist.isend(torch.ones(1 << 20), 1, group=hurried)
+            until = time.monotonic() + 30
+            while not told and time.monotonic() < until:
+                time.sleep(0.01)
+        assert "nobody waited" in str(told[0].message) and "timed out after 0.1 s" in str(told[0].message), told
+    dist.barrier()
+
+
 def killed_in_a_message(rank, ranks):
     taken = torch.empty(2)
     if rank == 2:

@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
             "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once",
             "split", "aborted", "reconfigured", "hooks", "allocated", "sparse", "fully_sharded_in_the_arena",
-            "messages_of_any_size", "messages_that_fail", "messages_told_at_the_end", "killed_in_a_message")
+            "messages_of_any_size", "messages_that_fail", "messages_told_at_the_end", "a_failure_that_nobody_waits_for", "killed_in_a_message")
 IS_OLDER = torch.__version__ < "2.15"       # such a torch may lack functions
 # Programs about functions that torch 2.11 lacks -> whether this torch has them, and what it lacks else.
 NEEDS = {

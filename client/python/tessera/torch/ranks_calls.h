@@ -38,6 +38,9 @@ inline std::string WithTimedOut(std::string error, int64_t timeout_us) {
   return error + "; Timed out waiting " + std::to_string(timeout_us / 1000) + "ms";
 }
 
+// Whether a call failed because its own rank left the group.
+inline bool IsOfLeaving(const std::string& error) { return error.find("has ended at this rank") != std::string::npos; }
+
 [[noreturn]] inline void Throw(const std::string& error) { C10_THROW_ERROR(DistBackendError, error); }
 
 // A rank's membership in a group, which tessera.distributed made. `leave` ends it.

@@ -92,4 +92,11 @@ class PythonRank {
   std::shared_ptr<py::object> held_;
 };
 
+// A RuntimeWarning, from any thread; nothing once the interpreter ends.
+inline void WarnInPython(const std::string& text) {
+  if (!Py_IsInitialized()) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
+}
+
 }  // namespace tessera::torch_ranks

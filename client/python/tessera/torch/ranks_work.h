@@ -19,6 +19,7 @@
 
 #include "ranks_calls.h"
 #include "ranks_hooks.h"
+#include "ranks_python.h"
 
 namespace tessera::torch_ranks {
 
@@ -33,14 +34,17 @@ class RanksWork final : public c10d::Work {
         calls_(std::move(calls)),
         sequence_(sequence),
         hooks_(std::move(hooks)) {}
-  // The calls of a work that nobody waits for go on, and write their outputs.
+  // The calls of a work that nobody waits for go on, and write their outputs. One that fails is a warning of Python's.
   ~RanksWork() override {
     if (IsComplete()) {
       calls_->KeepUntilDone();  // a call may have failed while others run
+      if (!failure_.empty() && !is_told_) Warn(title_, failure_);
       return;
     }
-    calls_->WhenAllDone([calls = calls_.get()] {
-      if (calls->Wait(0).outcome == Outcome::kDone) calls->CopyOut();
+    calls_->WhenAllDone([calls = calls_.get(), title = title_] {
+      const Waited waited = calls->Wait(0);
+      if (waited.outcome == Outcome::kDone) calls->CopyOut();
+      if (waited.outcome == Outcome::kFailed) Warn(title, waited.error);
     });
   }
 
@@ -53,6 +57,7 @@ class RanksWork final : public c10d::Work {
       }
       Complete(waited);
     }
+    is_told_ = true;
     const std::lock_guard lock(mutex_);
     if (exception_) std::rethrow_exception(exception_);
     return true;
@@ -106,6 +111,11 @@ class RanksWork final : public c10d::Work {
     return ++last;
   }
 
+  // Of a work for which nobody waited. One that ended since the rank left its group on purpose is none.
+  static void Warn(const std::string& title, const std::string& failure) {
+    if (!IsOfLeaving(failure)) WarnInPython(title + ", for which nobody waited, failed: " + failure);
+  }
+
   // One thread copies the outputs; the others that found the calls done wait for it.
   void Complete(const Waited& waited) {
     std::exception_ptr error;
@@ -121,6 +131,7 @@ class RanksWork final : public c10d::Work {
       } catch (...) {
         error = std::current_exception();
       }
+      if (error) failure_ = why;
       finish(error);
     }
     if (error) {
@@ -133,6 +144,7 @@ class RanksWork final : public c10d::Work {
 
   // Holds no lock: the future runs the user's callbacks here.
   void MarkFuture() {
+    is_told_ = true;
     std::exception_ptr error = exception();
     if (error) {
       future_->setErrorIfNeeded(error);
@@ -148,6 +160,8 @@ class RanksWork final : public c10d::Work {
   const std::shared_ptr<Hooks> hooks_;
   const uint64_t key_ = NextKey();
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::atomic<bool> is_told_ = false;  // whether somebody has been given the outcome
+  std::string failure_;
   std::mutex completing_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
