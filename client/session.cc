@@ -71,6 +71,14 @@ absl::StatusOr<Session> Session::Connect(const ConnectOptions& options) {
   out.address.token.clear();
   out.tls = options.tls;
   out.host_id = options.host_id;
+  if (!options.door.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const Address door, ParseAddress("connect: door", options.door));
+    if (door.is_unix()) {
+      return absl::InvalidArgumentError(StrCat("connect: door is ", Printable(options.door, 200),
+                                               "; it is a worker's address for other hosts, \"tls://host:port\""));
+    }
+    out.door = options.door;
+  }
   out.name = options.name;
   out.tenant = options.tenant;
   out.client = options.client.empty() ? StrCat("C++ tessera ", kVersion) : options.client;

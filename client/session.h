@@ -60,6 +60,9 @@ struct ConnectOptions {
   double lease_s = -1;    // negative: the server's default
   double timeout_s = 10;
   double stall_timeout_s = 60;
+  // "tls://host:port" of any worker: the bytes of all workers of other hosts go by way of it; "": by their own
+  // addresses.
+  std::string door{};
 };
 
 // A publication whose tensors a session has: they keep their bytes while they are held, whatever becomes of the name.

@@ -49,6 +49,7 @@ struct ConnectionOptions {
   std::string tenant;
   std::string client;
   std::string host_id;  // "": HostIdentity()
+  std::string door;     // "tls://host:port" of some worker, by way of which all bytes go; "": each worker's own address
   double lease_s = -1;  // negative: the server's default
   std::string name;     // of the session; may be empty
   std::optional<ResumeToken> resume;

@@ -85,7 +85,7 @@ ConnectionLoop::ConnectionLoop(Connection::Impl& shared, kj::AsyncIoContext& io)
           shared.queue.wake_fd(),
           kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)),
       lost_at_(timer_.now()),
-      transfers_(io, shared.options.tls, shared.options.host_id),
+      transfers_(io, shared.options.tls, shared.options.host_id, shared.options.door),
       linger_(io.unixEventPort),
       tasks_(*this) {}
 

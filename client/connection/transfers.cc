@@ -80,7 +80,8 @@ void TransferTable::SetWorker(int32_t worker, const std::string& data_address, c
 absl::StatusOr<std::shared_ptr<DialedLine>> TransferTable::RemoteLineTo(int32_t worker) {
   std::shared_ptr<DialedLine>& line = lines_[worker];
   if (line != nullptr && !line->is_broken()) return line;
-  TESSERA_ASSIGN_OR_RETURN(Address address, ParseAddress("data", places_.at(worker).remote_address));
+  TESSERA_ASSIGN_OR_RETURN(Address address,
+                           ParseAddress("data", worker == kNamedDoor ? door_ : places_.at(worker).remote_address));
   TESSERA_ASSIGN_OR_RETURN(auto dialer, Dialer::Make("data", std::move(address), DialedServer::kWorker, tls_, io_));
   line = std::make_shared<DialedLine>(std::move(dialer));
   return line;
@@ -94,7 +95,8 @@ absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayTo(int32_t
   Place& place = found->second;
   const auto known = ways_.find(worker);
   if (known != ways_.end() && !known->second->is_broken()) {
-    const bool is_doubtful = trying == Trying::kAgain && place.relay.has_value() && known->second->line != nullptr;
+    const bool is_doubtful = trying == Trying::kAgain && place.relay.has_value() && place.relay != kNamedDoor &&
+                             known->second->line != nullptr;
     if (!is_doubtful) return known->second;
   }
   const std::vector<int32_t> doors = DoorsTo(worker);
@@ -128,12 +130,13 @@ absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayOnHost(Pla
   return std::make_shared<Way>(line, line->Bootstrap<wire::DataGate>());
 }
 
-// Its own address first, unless that had failed before and another worker has passed on since then; then the workers
-// behind it in number, each of which may be the one that reaches it.
+// The door that was named; else its own address first, unless that had failed before and another worker has passed on
+// since then; then the workers behind it in number, each of which may be the one that reaches it.
 std::vector<int32_t> TransferTable::DoorsTo(int32_t worker) const {
   const Place& place = places_.at(worker);
   std::vector<int32_t> doors;
-  if (place.relay.has_value()) doors.push_back(*place.relay);
+  if (!door_.empty()) doors.push_back(kNamedDoor);
+  if (place.relay.has_value() && place.relay != kNamedDoor) doors.push_back(*place.relay);
   if (!place.remote_address.empty()) doors.push_back(worker);
   std::vector<int32_t> others;
   for (const auto& [other, its_place] : places_) {
@@ -177,7 +180,10 @@ kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak
         if (is_own && !absl::IsUnavailable(status)) return kj::mv(exception);
         if (auto line = lines_.find(door); line != lines_.end() && !line->second->is_there()) lines_.erase(line);
         StrAppend(&refusals.words, refusals.words.empty() ? "" : "; ",
-                  is_own ? std::string() : StrCat("by way of worker ", door, ": "), StdView(status.message()));
+                  is_own               ? std::string()
+                  : door == kNamedDoor ? StrCat("by way of ", door_, ": ")
+                                       : StrCat("by way of worker ", door, ": "),
+                  StdView(status.message()));
         refusals.is_lost |= exception.getType() == kj::Exception::Type::DISCONNECTED;
         if (at + 1 == doors.size()) {
           kj::Exception all = ToException(absl::UnavailableError(refusals.words));

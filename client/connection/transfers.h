@@ -28,8 +28,13 @@ inline constexpr kj::Duration kReachTimeout = 5 * kj::SECONDS;
 
 class TransferTable : private kj::TaskSet::ErrorHandler {
  public:
-  TransferTable(kj::AsyncIoContext& io, const TlsFiles& tls, const std::string& host_id)
-      : io_(io), tls_(tls), own_host_(host_id.empty() ? HostIdentity() : host_id), tasks_(*this) {}
+  // `door`: an address of some worker, by way of which those of other hosts are tried first; "": there is none.
+  TransferTable(kj::AsyncIoContext& io, const TlsFiles& tls, const std::string& host_id, std::string door)
+      : io_(io),
+        tls_(tls),
+        own_host_(host_id.empty() ? HostIdentity() : host_id),
+        door_(std::move(door)),
+        tasks_(*this) {}
 
   void SetWorkers(const std::vector<WorkerReport>& workers);
   // A worker that is told only by events is of the host that it was of.
@@ -60,7 +65,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
     std::string host;
     std::string data_address;      // of a unix socket
     std::string remote_address;    // of TLS; may be empty
-    std::optional<int32_t> relay;  // the worker that passes on what is for this one, when that was last reached so
+    std::optional<int32_t> relay;  // the door that passes on what is for this one, when that was last reached so
     bool is_remote = false;        // reached by TLS
   };
   // The one that there is, or a new one: over the worker's unix socket on its own host, and where no worker has another
@@ -68,6 +73,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   absl::StatusOr<std::shared_ptr<Way>> WayTo(int32_t worker, Trying trying);
   absl::StatusOr<std::shared_ptr<Way>> WayOnHost(Place& place);
   absl::StatusOr<std::shared_ptr<DialedLine>> RemoteLineTo(int32_t worker);
+  static constexpr int32_t kNamedDoor = -1;  // in place of a worker's number: whose it is nobody has said
   // Workers at whose addresses to try, in turn.
   std::vector<int32_t> DoorsTo(int32_t worker) const;
   struct Refusals {
@@ -89,6 +95,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   kj::AsyncIoContext& io_;
   const TlsFiles tls_;
   const std::string own_host_;
+  const std::string door_;
   absl::flat_hash_map<int32_t, Place> places_;
   absl::flat_hash_map<int32_t, std::shared_ptr<DialedLine>> lines_;  // over TLS, to workers' own addresses
   absl::flat_hash_map<int32_t, std::shared_ptr<Way>> ways_;

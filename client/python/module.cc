@@ -193,14 +193,15 @@ void DefineMesh(nb::module_& module) {
 
 void DefineSession(nb::module_& module) {
   nb::class_<Session>(module, "Session", nb::dynamic_attr(), nb::is_weak_referenceable())
-      .def_static("_connect",
-                  [](const std::string& address, const std::string& token, const std::string& name,
-                     const std::string& resume, double timeout_s, double lease_s, double stall_timeout_s,
-                     const std::string& client, const std::string& ca, const std::string& host_id) {
-                    ConnectOptions options{address, token,        "",      client,    name,           resume,
-                                           host_id, {"", "", ca}, lease_s, timeout_s, stall_timeout_s};
-                    return ValueOrRaise(Released([&] { return Session::Connect(options); }));
-                  })
+      .def_static(
+          "_connect",
+          [](const std::string& address, const std::string& token, const std::string& name, const std::string& resume,
+             double timeout_s, double lease_s, double stall_timeout_s, const std::string& client, const std::string& ca,
+             const std::string& host_id, const std::string& door) {
+            ConnectOptions options{address,      token,   "",        client,          name, resume, host_id,
+                                   {"", "", ca}, lease_s, timeout_s, stall_timeout_s, door};
+            return ValueOrRaise(Released([&] { return Session::Connect(options); }));
+          })
       .def_prop_ro("id", &Session::id)
       .def_prop_ro("worker_count", &Session::worker_count)
       .def_prop_ro("resume_text", &Session::ResumeText, "What ts.connect(resume=) takes to come back to this session.")

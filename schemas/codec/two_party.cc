@@ -1,5 +1,6 @@
 #include "schemas/codec/two_party.h"
 
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -10,6 +11,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <capnp/message.h>
@@ -120,13 +122,16 @@ kj::Promise<void> Acceptor::Run(const Port& port) {
 
 namespace {
 
-// Whether anything has come from the other side, as the kernel says it; nobody knows it of a unix socket.
-bool HasSpoken(int descriptor) {
+// How much has come from the other side, as the kernel says it; nobody knows it of a unix socket. A connection's end
+// counts as one byte.
+std::optional<uint64_t> BytesReceived(int descriptor) {
   tcp_info info{};
   socklen_t length = sizeof(info);
-  if (descriptor < 0 || getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  return info.tcpi_bytes_received > 0;
+  if (descriptor < 0 || getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  return info.tcpi_bytes_received;
 }
+bool HasSpoken(int descriptor) { return BytesReceived(descriptor).value_or(0) > 0; }
+bool HasLeftSilently(int descriptor) { return BytesReceived(descriptor).value_or(UINT64_MAX) <= 1; }
 
 StreamKind KindOf(const Acceptor::Port& port) {
   return port.tls == nullptr ? StreamKind::kUnixSocket : StreamKind::kBytes;
@@ -155,7 +160,8 @@ struct Acceptor::Connection {
 
   const Port& port;
   const PeerName peer;
-  const int descriptor;  // of its socket, which it doesn't own; -1: none
+  const int descriptor;    // of its socket, which it doesn't own; -1: none
+  kj::AutoCloseFd second;  // of the same socket while TLS begins: it outlives a stream for which that fails
   std::shared_ptr<GuestAllowance> allowance = std::make_shared<GuestAllowance>();
   const std::shared_ptr<AnswerWindow> answers = std::make_shared<AnswerWindow>();
   std::list<Connection*>::iterator place;  // among the guests
@@ -235,15 +241,18 @@ void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
   kj::Promise<void> served = nullptr;
   KJ_IF_MAYBE (context, port.tls) {
     TuneTcp(*stream);
+    if (descriptor >= 0) connection->second = kj::AutoCloseFd(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
     served = context->wrapServer(kj::mv(stream)).then([this, connection](kj::Own<kj::AsyncIoStream> opened) {
+      connection->second = nullptr;
       return ServeBegun(connection, kj::mv(opened));
     });
   } else {
     served = ServeBegun(connection, kj::mv(stream));
   }
-  // The text goes with the connection, which the one who reads it may outlive.
-  auto said = [peer = connection->peer.text](kj::Exception&& exception) {
-    LogRefusal(peer, StrCat("its connection ended: ", exception.getDescription().cStr()));
+  auto said = [connection](kj::Exception&& exception) {
+    // Load balancers and kubelets look every few seconds whether somebody listens.
+    if (HasLeftSilently(connection->second.get())) return;
+    LogRefusal(connection->peer.text, StrCat("its connection ended: ", exception.getDescription().cStr()));
   };
   tasks_.add(served.exclusiveJoin(kj::mv(connection->left)).then([]() {}, kj::mv(said)).attach(kj::mv(connection)));
 }
@@ -253,6 +262,7 @@ kj::Promise<void> Acceptor::ServeBegun(std::shared_ptr<Connection> connection, k
   auto reading = stream->tryRead(begun.begin(), begun.size(), begun.size());
   return reading.then(
       [this, connection, stream = kj::mv(stream), begun = kj::mv(begun)](size_t count) mutable -> kj::Promise<void> {
+        if (count == 0) return kj::READY_NOW;  // it has left without a word, as HasLeftSilently
         const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
         if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
         return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));

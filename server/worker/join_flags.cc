@@ -8,6 +8,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/str_split.h"
 #include "schemas/codec/authority.h"
 #include "schemas/codec/host_identity.h"
 #include "schemas/types/status_macros.h"
@@ -51,7 +52,8 @@ void AddJoinOptions(CLI::App& app, WorkerOptions& options, ServerTokens& tokens,
                  "a file that has the workers' token and nothing else; read again for each renewal")
       ->needs(join);
   app.add_option("--advertise", options.advertise,
-                 "name or number by which others reach this host (else the address that reaches the coordinator)")
+                 "name or number by which others reach this host (else the address that reaches the coordinator); more "
+                 "names that its certificate is to have stand behind it, with commas")
       ->needs(join);
   app.add_option(
       "--tokens", tokens_from,
@@ -128,9 +130,10 @@ EnrolmentOptions EnrolmentOf(const WorkerOptions& options) {
   enrolment.token = options.join_token;
   enrolment.token_file = options.join_token_file;
   enrolment.index = options.index;
-  if (!options.advertise.empty()) enrolment.hosts.push_back(options.advertise);
+  if (!options.advertise.empty()) enrolment.hosts = absl::StrSplit(options.advertise, ',');
   const std::string name = HostName();
-  if (CheckHost(name).ok() && name != "localhost" && name != options.advertise) enrolment.own_name = name;
+  const bool is_named = std::find(enrolment.hosts.begin(), enrolment.hosts.end(), name) != enrolment.hosts.end();
+  if (CheckHost(name).ok() && name != "localhost" && !is_named) enrolment.own_name = name;
   enrolment.timeout_s = options.join_timeout_s;
   return enrolment;
 }

@@ -4,13 +4,14 @@ import os
 import random
 import socket
 import sys
+import time
 
 import numpy as np
 import pytest
 import tessera as ts
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from tls_cluster import TlsCluster  # noqa: E402
+from tls_cluster import CutProxy, TlsCluster, held_port  # noqa: E402
 
 
 def refusing():
@@ -73,6 +74,33 @@ def test_a_line_that_breaks_while_a_worker_is_first_reached_is_made_again(half_h
         d = session.distribute_tensor(x, session.init_device_mesh((2,)), [ts.Shard(0)]).wait()
         np.testing.assert_array_equal(d.full_tensor(), x)
         assert door.cuts == cuts + 1
+
+
+def test_bytes_of_all_workers_go_by_way_of_a_door_that_is_named(silent):
+    """As by `kubectl port-forward`: no worker's own address answers here, and one of them is reached by another one."""
+    x = np.random.default_rng(5).standard_normal((900, 1400))
+    with TlsCluster(workers=0) as cluster, held_port() as held:
+        cluster.start_worker(0, address=silent)
+        cluster.start_worker(1, address=refusing(), data_port=held.getsockname()[1])
+        cluster.wait_for_workers(2)
+        door = CutProxy(held.getsockname()[1])
+        cluster.proxies.append(door)
+        with cluster.connect(door=f"tls://localhost:{door.port}") as session:
+            began = time.monotonic()
+            for placements in ([ts.Shard(0)], [ts.Shard(1)], [ts.Replicate()]):
+                d = session.distribute_tensor(x, session.init_device_mesh((2,)), placements).wait()
+                np.testing.assert_array_equal(d.full_tensor(), x)
+            assert time.monotonic() - began < 5, "an address that says nothing was tried first (reach_timeout)"
+            door.cut_after(3_000_000)
+            np.testing.assert_array_equal(d.redistribute([ts.Shard(0)]).full_tensor(), x)
+            d = session.distribute_tensor(x, session.init_device_mesh((2,)), [ts.Shard(0)]).wait()
+            assert door.cuts == 1
+        gone = refusing()
+        with cluster.connect(door=f"tls://{gone}") as session, pytest.raises(ts.UnavailableError, match=f"by way of tls://{gone}"):
+            session.distribute_tensor(x, session.init_device_mesh((1,)), [ts.Shard(0)]).wait()
+        for door in ("unix:/tmp/socket", "localhost:7440"):
+            with pytest.raises(ts.InvalidArgumentError, match="connect: door"):
+                cluster.connect(door=door)
 
 
 def test_files_of_a_worker_that_is_not_reached_are_loaded_and_saved(tmp_path):

@@ -116,11 +116,12 @@ def test_who_comes_later_is_told_of_and_a_mesh_that_is_there_stays(tmp_path):
 @pytest.mark.parametrize("flags, environment, status, said", [
     ([], {"TESSERA_JOIN_TOKEN": "x" * 32}, 4, "the token is wrong"),
     (["--advertise=db.example.org"], {}, 4, r"the name db\.example\.org is none that workers may have here \(--join-names 127"),
+    (["--advertise=127.0.0.1,db.example.org"], {}, 4, r"the name db\.example\.org is none that workers may have here"),
     (["--index=4"], {}, 4, "worker 4 is more than --max-workers 4"),
     (["--index-from=SLURM_PROCID"], {}, 2, "--index-from SLURM_PROCID: the variable is not set"),
     (["--memory=1.5"], {}, 2, "--memory 1.5: a share of the memory"),
     (["--memory=40000GiB"], {}, 2, "--memory 0.8"),
-], ids=["token", "name", "number", "variable", "share", "limit"])
+], ids=["token", "name", "second name", "number", "variable", "share", "limit"])
 def test_a_worker_that_is_refused_says_what_to_write(pool, flags, environment, status, said):
     command = [word for word in pool.command(*flags) if not (word == "--memory=64MiB" and any(flag.startswith("--memory") for flag in flags))]
     ended = subprocess.run(command, env={**os.environ, "TESSERA_JOIN_TOKEN": TOKENS["TESSERA_JOIN_TOKEN"], **environment}, capture_output=True, text=True, timeout=60)

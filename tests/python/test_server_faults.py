@@ -232,7 +232,7 @@ def test_a_name_is_not_for_megabytes(cluster):
     import _tessera
     address, token = cluster.address.split("#token=")
     with pytest.raises(ts.InvalidArgumentError, match="client has 2000 bytes; max_name_bytes is 1024"):
-        _tessera.Session._connect(address, token, "", "", 10.0, -1.0, 60.0, "x" * 2000, "", "")
+        _tessera.Session._connect(address, token, "", "", 10.0, -1.0, 60.0, "x" * 2000, "", "", "")
 
 
 def die_with(cluster, body):

@@ -148,7 +148,7 @@ def test_names_are_shown_as_text(new_cluster):
     cluster = new_cluster(workers=1)
     address, token = cluster.address.split("#token=")
     forged = "x\x1b[2J\n9  alive  1"
-    session = _tessera.Session._connect(address, token, "", "", 10.0, -1.0, 60.0, forged, "", "")
+    session = _tessera.Session._connect(address, token, "", "", 10.0, -1.0, 60.0, forged, "", "", "")
     shown = tessera("status", "--address", cluster.admin_address).stdout
     assert "\x1b" not in shown and not any(line.startswith("9  alive") for line in shown.splitlines())
     assert "x\\x1b[2J\\n9  alive  1" in shown

@@ -115,6 +115,22 @@ def test_plaintext_and_half_a_handshake_harm_nobody(tls):
         connection.close()
 
 
+def test_who_connects_and_leaves_without_a_byte_is_no_line_in_the_log():
+    """Kubelets and load balancers do so every few seconds; somebody who says something wrong is a line."""
+    with TlsCluster(workers=1) as cluster:
+        for address in (cluster.clients, cluster.workers):
+            for said in (b"", b"", b"GET / HTTP/1.1\r\n\r\n", b""):
+                with socket.create_connection(("localhost", int(address.rpartition(":")[2]))) as probe:
+                    probe.sendall(said)
+        context = ssl.create_default_context(cafile=cluster.certificates / "ca.crt")
+        with socket.create_connection(("localhost", int(cluster.clients.rpartition(":")[2]))) as probe, context.wrap_socket(probe, server_hostname="localhost"):
+            pass
+        wait_until(lambda: cluster.coordinator_log().count("its connection ended") >= 2, "lines in the log")
+        with cluster.connect() as session:
+            assert float(session.distribute_tensor(np.ones(4)).sum()) == 4
+        assert cluster.coordinator_log().count("its connection ended") == 2, cluster.coordinator_log()
+
+
 class Listening:
     """A server of TLS that says nothing: `heard()` is what a peer sent it once the handshake was over."""
 

@@ -85,7 +85,7 @@ def session_html(session) -> str:
 
 def _admin_status(cluster) -> tuple[dict, int]:
     """The status that an admin's session of a moment is told, and its number."""
-    session = _tessera.Session._connect(cluster.admin_address, "", "", "", 2.0, -1.0, 2.0, "tessera picture", "", "")
+    session = _tessera.Session._connect(cluster.admin_address, "", "", "", 2.0, -1.0, 2.0, "tessera picture", "", "", "")
     try:
         return session._status(), session.id
     finally:

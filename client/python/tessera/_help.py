@@ -66,6 +66,7 @@ _ARGUMENTS = {
     "address": "unix:/path or tls://host:port, #token=... behind it", "token": "beats the address's.", "resume": "a session to come back to, its id, its name or its resume_text.",
     "lease": "seconds that the session outlives its connection.", "name": "of the session, to come back to it.",
     "ca": "PEM file of who signed the server's certificate; TESSERA_CA; else those that the system trusts.", "stall_timeout": "seconds without progress that end a wait.",
+    "door": "a worker's address, tls://host:port, by way of which the bytes of all workers go; TESSERA_DOOR.",
     "memory": "bytes of each worker, as \"1GiB\".", "transport": "\"shm\", \"ucx\", or of GPUs \"nccl\".", "coordinator_flags": "more flags of the coordinator.", "worker_flags": "more flags of each worker.",
     "relabel": "the workers in the order that moves least.", "async_op": "taken and not needed: no call blocks.",
     "policy": "\"allow\", \"warn\" or \"forbid\".", "function": "what would be called.", "args": "its arguments.", "kwargs": "its arguments.",

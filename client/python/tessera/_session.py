@@ -97,7 +97,8 @@ def _stall_timeout() -> float:
     return value
 
 
-def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None, name="", ca=None, host_id=""):
+def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, stall_timeout=None, name="", ca=None, host_id="",
+            door=None):
     """Opens a session. Blocks until the coordinator answers, at most `timeout` seconds.
 
     >>> session = ts.connect("unix:/run/tessera.sock#token=...")
@@ -107,6 +108,8 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
 
     A connection that breaks is made again for as long as the session's lease runs, without an op lost or run twice.
     `host_id` is that of the workers on this host, where they were told one (`tessera-worker --host-id`): their memory is mapped then.
+    `door` is a worker's address, "tls://localhost:7440", by way of which the bytes of all workers go: where their own addresses are
+    not for this host (TESSERA_DOOR).
     Names are not unique: `resume` by a name takes the session that this user opened last under it.
     """
     if address is None and token is None and resume is not None and hasattr(resume, "address"):
@@ -122,7 +125,8 @@ def connect(address=None, *, token=None, resume=None, timeout=10, lease=None, st
     session = _tessera.Session._connect(address, token, name, resume or "", seconds(timeout, "connect"),
                                         -1.0 if lease is None else seconds(lease, "connect", "lease"),
                                         seconds(stall_timeout, "connect", "stall_timeout"), _CLIENT,
-                                        os.fspath(ca or os.environ.get("TESSERA_CA") or _configured_value("ca")), host_id)
+                                        os.fspath(ca or os.environ.get("TESSERA_CA") or _configured_value("ca")), host_id,
+                                        door or os.environ.get("TESSERA_DOOR", ""))
     # The explicit token wins over one in the address.
     adopt(session, session._address, token or _tessera.parse_address("connect", address)[1], name)
     remember(session)
