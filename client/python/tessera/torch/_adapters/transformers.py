@@ -67,8 +67,33 @@ def install_generation(module) -> None:
         return criteria(self, model_kwargs, generation_config)
 
     mixin._valid_auto_compile_criteria = valid_auto_compile_criteria
+    mixin._beam_search = _beam_search(mixin._beam_search)
     if hasattr(module, "DeferredStopCheck"):
         module.DeferredStopCheck = _stop_check(module.DeferredStopCheck, module.StopCheck)
+
+
+def _beam_search(search):
+    """transformers' beam search, which calls the model itself in each step: the compiled one, under the conditions of other searches."""
+    @functools.wraps(search)
+    def beam_search(self, *args, generation_config, **options):
+        is_compiled = self.device.type == NAME and self._valid_auto_compile_criteria(options, generation_config)
+        model = _ByStep(self, self.get_compiled_call(generation_config.compile_config)) if is_compiled else self
+        return search(model, *args, generation_config=generation_config, **options)
+
+    return beam_search
+
+
+class _ByStep:
+    """A model to a search: called it runs `step`, all else is the model's, its prefill too."""
+
+    def __init__(self, model, step):
+        self._model, self._step = model, step
+
+    def __call__(self, **inputs):
+        return self._step(**inputs)
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
 
 
 def _stop_check(deferred, plain):
