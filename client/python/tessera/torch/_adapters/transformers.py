@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 
 import torch
@@ -68,6 +69,8 @@ def install_generation(module) -> None:
 
     mixin._valid_auto_compile_criteria = valid_auto_compile_criteria
     mixin._beam_search = _beam_search(mixin._beam_search)
+    layer = sys.modules[module.StaticCache.__module__].StaticLayer
+    layer.reorder_cache = _reorder_cache(layer.reorder_cache)
     if hasattr(module, "DeferredStopCheck"):
         module.DeferredStopCheck = _stop_check(module.DeferredStopCheck, module.StopCheck)
 
@@ -81,6 +84,18 @@ def _beam_search(search):
         return search(model, *args, generation_config=generation_config, **options)
 
     return beam_search
+
+
+def _reorder_cache(reorder):
+    """A layer of a cache of fixed length in the order of beams. transformers reads how full it is, to leave an empty one as it is: a wait for
+    each layer of each token, where the order of zeros doesn't matter."""
+    @functools.wraps(reorder)
+    def reorder_cache(self, beam_idx):
+        if not self.is_initialized or self.keys.device.type != NAME:
+            return reorder(self, beam_idx)
+        self.keys, self.values = self.keys.index_select(0, beam_idx), self.values.index_select(0, beam_idx)
+
+    return reorder_cache
 
 
 class _ByStep:
