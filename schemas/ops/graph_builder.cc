@@ -132,7 +132,7 @@ std::vector<GraphValue> GraphBuilder::CallAll(OpId op, Attributes attributes, st
     }
   }
   absl::StatusOr<const OpRow*> row = FindOp(op);
-  absl::StatusOr<OpResolution> resolution = ResolveOp(node.call, specs);
+  absl::StatusOr<OpResolution> resolution = ResolveOp(node.call, specs, saving());
   if (!row.ok() || !resolution.ok()) {
     // Said by the composite, which the user called.
     const absl::Status& status = row.ok() ? resolution.status() : row.status();

@@ -122,10 +122,10 @@ TensorSpec WithPlacement(const TensorSpec& spec, int mesh_dim, const Placement& 
   return changed;
 }
 
-absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands) {
+absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands, Saving saving) {
   TESSERA_ASSIGN_OR_RETURN(const OpRow* row, FindOp(call.op));
   TESSERA_RETURN_IF_ERROR(CheckOperandCount(*row, operands.size()));
-  ResolveInput input{*row, call, operands, {}};
+  ResolveInput input{*row, call, operands, {}, saving};
   for (const OperandSpec& operand : operands) {
     const auto* spec = std::get_if<TensorSpec>(&operand);
     if (spec == nullptr) continue;
@@ -151,6 +151,10 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
   for (TensorSpec& output : resolution.outputs) DropIdleSizes(output);
   for (ResolvedOperand& operand : resolution.operands) DropIdleSizes(operand.spec);
   return resolution;
+}
+
+absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const OperandSpec> operands) {
+  return ResolveOp(call, operands, Saving::kTime);
 }
 
 absl::StatusOr<TensorSpec> OutputSpec(const OpCall& call, absl::Span<const OperandSpec> operands) {

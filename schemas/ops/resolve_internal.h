@@ -12,6 +12,7 @@
 #include "absl/container/inlined_vector.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/resolve.h"
+#include "schemas/ops/saving.h"
 
 namespace tessera {
 
@@ -20,6 +21,7 @@ struct ResolveInput {
   const OpCall& call;
   absl::Span<const OperandSpec> operands;
   absl::InlinedVector<const TensorSpec*, 3> tensors;  // the operands that are tensors, in order
+  Saving saving = Saving::kTime;                      // by which a composite chooses its way
 };
 
 absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input);

@@ -14,6 +14,7 @@
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"
+#include "server/planner/smaller_way.h"
 
 namespace tessera {
 namespace {
@@ -57,6 +58,10 @@ std::vector<std::pair<std::string, uint64_t>> CollectivesOf(const Plan& plan) {
   return {counts.begin(), counts.end()};
 }
 
+PlanLimits LimitsOf(const PlanKey& key) {
+  return key.temporary_bytes == PlanKey::kNoLimit ? PlanLimits{} : PlanLimits{key.temporary_bytes};
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> StateMachine::CheckedPlanText(std::string_view op, const Plan& plan) const {
@@ -74,8 +79,7 @@ absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit, Meshes meshes) c
   for (const SegmentCall& call : segment.calls) {
     TESSERA_ASSIGN_OR_RETURN(topology, CheckMeshes(call.call, inputs, meshes));
   }
-  PlanLimits limits;
-  if (unit.key.temporary_bytes != PlanKey::kNoLimit) limits.temporary_bytes = unit.key.temporary_bytes;
+  const PlanLimits limits = LimitsOf(unit.key);
   if (segment.calls.size() > 1) return PlanSegment(segment, *topology, limits);
   std::vector<PlanOperand> operands;
   for (const GraphOperand& operand : segment.calls[0].operands) {
@@ -135,7 +139,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, co
   if (PlanTemplate* known = plans_.Find(unit.key)) {
     if (known->plan == nullptr) TESSERA_RETURN_IF_ERROR(MakeAgain(unit, *known));
     if (known->recipes.Evaluate(unit.numbers, scalars)) return known;
-    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit)));
+    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit), LimitsOf(unit.key)));
     scalars = std::move(resolved.values);
     known->recipes = std::move(resolved.recipes);
     return known;
@@ -237,8 +241,7 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
     temporaries += buffer.kind == PlanBuffer::Kind::kTemporary ? 1 : 0;
     if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});
   }
-  // A plan with a grid is a contraction's.
-  if (plan.grid.empty() || temporaries == 0) return {};
+  if (!HasSmallerWay(plan) || temporaries == 0) return {};
   const std::optional<int64_t> free_bytes = memory_.LargestFitAfter(outputs, workers);
   if (!free_bytes.has_value()) return {};
   // Each temporary may be rounded up, and there are no more of them in a split.

@@ -7,6 +7,7 @@
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
+#include "schemas/ops/linalg_op.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
@@ -18,8 +19,10 @@
 #include "server/planner/donations.h"
 #include "server/planner/fusion.h"
 #include "server/planner/parts_to_narrow.h"
+#include "server/planner/segment_saving.h"
 #include "server/planner/sharded_along.h"
 #include "server/planner/shared_temporaries.h"
+#include "server/planner/smaller_way.h"
 
 namespace tessera {
 namespace {
@@ -434,7 +437,7 @@ PlanScalars ScalarsOf(const std::vector<FusedNode>& nodes, const std::vector<Sca
 }  // namespace
 
 absl::StatusOr<OpPlan> PlanSegment(const Segment& segment, const Topology& topology, const PlanLimits& limits) {
-  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment));
+  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment, SavingOf(limits)));
   const Graph& graph = resolved.graph;
   const std::vector<FusedNode> nodes = FuseMaps(graph);
   PlanBuilder builder;
@@ -497,9 +500,21 @@ Segment SegmentOf(const OpCall& call, absl::Span<const PlanOperand> operands) {
   return segment;
 }
 
-absl::StatusOr<PlanScalars> ScalarsOf(const Segment& segment) {
-  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment));
+absl::StatusOr<PlanScalars> ScalarsOf(const Segment& segment) { return ScalarsOf(segment, PlanLimits{}); }
+
+absl::StatusOr<PlanScalars> ScalarsOf(const Segment& segment, const PlanLimits& limits) {
+  TESSERA_ASSIGN_OR_RETURN(const SegmentGraph resolved, ResolveSegment(segment, SavingOf(limits)));
   return ScalarsOf(FuseMaps(resolved.graph), resolved.recipes);
+}
+
+bool HasSmallerWay(const Plan& plan) {
+  if (!plan.grid.empty()) return true;
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+    const auto* local = std::get_if<LocalStep>(&step);
+    const auto* linalg = local == nullptr ? nullptr : std::get_if<LinalgOp>(&local->op);
+    return linalg != nullptr && (linalg->kind == LinalgKind::kSvd || linalg->kind == LinalgKind::kSvdVals ||
+                                 linalg->kind == LinalgKind::kEigh || linalg->kind == LinalgKind::kEigvalsh);
+  });
 }
 
 }  // namespace tessera

@@ -10,12 +10,15 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
+#include "server/planner/segment_saving.h"
 
 namespace tessera {
 namespace {
 
 class SegmentResolver {
  public:
+  explicit SegmentResolver(Saving saving) : saving_(saving) {}
+
   absl::StatusOr<SegmentGraph> Run(const Segment& segment) {
     Graph& graph = made_.graph;
     graph.input_count = static_cast<int>(segment.inputs.size());
@@ -48,7 +51,7 @@ class SegmentResolver {
         specs.emplace_back(std::get<Scalar>(operand));
       }
     }
-    TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call.call, specs));
+    TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, ResolveOp(call.call, specs, saving_));
     const std::vector<Scalar> values = NumbersOf(call.call, specs);
     std::vector<int> numbers(values.size());
     std::iota(numbers.begin(), numbers.end(), number_count_);
@@ -95,6 +98,7 @@ class SegmentResolver {
     return results;
   }
 
+  const Saving saving_;
   SegmentGraph made_;
   std::vector<int> values_;  // of the graph, by the segment's
   size_t last_results_ = 0;  // where those of the last call begin
@@ -150,6 +154,10 @@ std::vector<Scalar> NumbersOf(const Segment& segment) {
   return numbers;
 }
 
-absl::StatusOr<SegmentGraph> ResolveSegment(const Segment& segment) { return SegmentResolver().Run(segment); }
+absl::StatusOr<SegmentGraph> ResolveSegment(const Segment& segment) { return ResolveSegment(segment, Saving::kTime); }
+
+absl::StatusOr<SegmentGraph> ResolveSegment(const Segment& segment, Saving saving) {
+  return SegmentResolver(saving).Run(segment);
+}
 
 }  // namespace tessera

@@ -31,6 +31,11 @@ def cost(function, session) -> float:
     return best * 1e6
 
 
+def backward(leaf) -> None:
+    leaf.grad = None
+    (leaf * leaf).sum().backward()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     with ts.local_cluster(workers=1, memory="256MiB") as cluster, cluster.connect() as session:
@@ -51,13 +56,18 @@ def main() -> None:
             "view": (lambda: here.view(64), lambda: call(OPS["reshape"], (handle,), shape=[64]), lambda: there.view(64)),
             "t": (lambda: here.t(), lambda: handle.T, lambda: there.t()),
             "sum": (lambda: here.sum(), lambda: call(OPS["sum"], (handle,), dims=[0, 1], keepdims=False), lambda: there.sum()),
+            "cat": (lambda: torch.cat([here, here]), lambda: call(OPS["concat"], (handle, handle), dims=[0]), lambda: torch.cat([there, there])),
+            "layer_norm": (lambda: F.layer_norm(here, (8,)), lambda: call(OPS["layer_norm"], (handle,), dims=[1], eps=1e-5),
+                           lambda: F.layer_norm(there, (8,))),
+            "square, sum, backward": (lambda: backward(leaf_here), lambda: call(OPS["sum"], (handle * handle,), dims=[0, 1], keepdims=False),
+                                      lambda: backward(leaf)),
         }
         out = {}
-        print(f"{'op':16s} {'torch':>8s} {'client':>8s} {'tessera.torch':>14s} {'more':>8s}")
+        print(f"{'op':24s} {'torch':>8s} {'client':>8s} {'tessera.torch':>14s} {'of torch':>9s}")
         for name, functions in cases.items():
             of_torch, of_client, ours = (cost(function, session) for function in functions)
             out[name] = {"torch_us": of_torch, "client_us": of_client, "tessera_torch_us": ours}
-            print(f"{name:16s} {of_torch:8.2f} {of_client:8.2f} {ours:14.2f} {ours - of_client:8.2f}")
+            print(f"{name:24s} {of_torch:8.2f} {of_client:8.2f} {ours:14.2f} {ours / of_torch:8.2f}x")
         print(json.dumps(out))
 
 

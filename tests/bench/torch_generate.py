@@ -1,8 +1,8 @@
 """A token of `generate`: transformers' Llama on this CPU by torch, and on a worker by tessera.torch.
 
-    "$(tools/setup_ecosystem --path)" tests/bench/torch_generate.py [--json] [--tokens 64] [--rounds 5] [--ops]
+    "$(tools/setup_ecosystem --path)" tests/bench/torch_generate.py [--json] [--tokens 64] [--rounds 5] [--beams 1] [--ops]
 
-Needs the Python of tools/setup_ecosystem. Greedy, one sequence, torch on one thread; in turns, the least of several rounds. `ops` are
+Needs the Python of tools/setup_ecosystem. Greedy or by beams, one sequence, torch on one thread; in turns, the least of several rounds. `ops` are
 those of a token; `waits` are values that the program reads for one. --ops shows which ops a token asks torch for, of the most first.
 """
 
@@ -60,7 +60,7 @@ def counted(model, prompt, tokens: int, options: dict) -> collections.Counter:
     return collections.Counter({name: (n - seen[0][name]) / tokens for name, n in seen[1].items() if n > seen[0][name]})
 
 
-def measure(session, name: str, tokens: int, rounds: int, with_ops: bool) -> list:
+def measure(session, name: str, tokens: int, rounds: int, beams: int, with_ops: bool) -> list:
     here = llama(SIZES[name])
     there = llama(SIZES[name]).to("tessera")
     prompt = torch.randint(1, 100, (1, 8), generator=torch.Generator().manual_seed(1))
@@ -70,11 +70,12 @@ def measure(session, name: str, tokens: int, rounds: int, with_ops: bool) -> lis
     for _ in range(rounds + 1):     # the first round compiles plans and captures
         for way in best:
             model, x, options = (here, prompt, {}) if way == "torch" else (there, prompt.to("tessera"), WAYS[way])
+            options = {**options, "num_beams": beams}
             wall, own, outs[way] = timed(model, x, tokens, options)
             best[way] = [min(best[way][0], wall), min(best[way][1], own)]
     for way in WAYS:
         assert torch.equal(outs[way], outs["torch"]), f"{name}, {way}: other tokens than torch's"
-        ops = counted(there, prompt.to("tessera"), 8, WAYS[way])
+        ops = counted(there, prompt.to("tessera"), 8, {**WAYS[way], "num_beams": beams})
         rows.append({"model": name, "cache": way, "torch_ms": 1e3 * best["torch"][0], "wall_ms": 1e3 * best[way][0], "thread_ms": 1e3 * best[way][1],
                      "ratio": best[way][0] / best["torch"][0], "ops": sum(ops.values()),
                      "waits": ops["aten._local_scalar_dense.default"] + ops["aten.is_nonzero.default"]})
@@ -89,13 +90,14 @@ def main() -> None:
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--size", choices=SIZES, action="append")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     with ts.local_cluster(workers=1, memory="512MiB") as cluster, cluster.connect() as session:
         for name in given.size or SIZES:
-            rows += measure(session, name, given.tokens, given.rounds, given.ops)
+            rows += measure(session, name, given.tokens, given.rounds, given.beams, given.ops)
     if given.json:
         print(json.dumps(rows))
         return

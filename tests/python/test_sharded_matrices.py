@@ -195,3 +195,41 @@ def test_matrices_that_no_worker_can_hold(rng):
         w, v = ts.linalg.eigh(x)
         near(np.asarray(w.full_tensor()), np.linalg.eigvalsh(symmetric), np.float64, 20 * n)
         near(np.asarray((v @ (w * (v.mT @ y))).full_tensor()), symmetric @ b, np.float64, 20 * n)
+
+
+# Memory of each worker, beside a matrix of 8 MiB, that has no room for the gathered matrix and LAPACK's results.
+FEW_WORKERS = [("svdvals", 4, "8MiB"), ("eigvalsh", 4, "8MiB"), ("eigh", 4, "19MiB"), ("svd", 4, "22MiB"), ("eigvalsh", 2, "11900KiB"),
+               ("eigh", 7, "11MiB")]
+
+
+@pytest.mark.parametrize("name, workers, memory", FEW_WORKERS)
+def test_few_workers_go_by_panels_where_the_gathered_matrix_does_not_fit(rng, name, workers, memory):
+    n = 1024
+    a = rng.standard_normal((n, n))
+    a = (a + a.T) / 2 if name.startswith("eig") else a
+    function, numpys = getattr(ts.linalg, name), getattr(np.linalg, name)
+
+    def results_in(memory):
+        with ts.local_cluster(workers, memory=memory) as cluster, cluster.connect() as session:
+            x = session.distribute_tensor(a, session.init_device_mesh((workers,)), [S(0)])
+            plan = ts.explain(function, x)
+            results = function(x)
+            results = results if isinstance(results, tuple) else (results,)
+            return max(plan.peak_bytes), [one.placements for one in results], whole(*results)
+    peak, placements, results = results_in(memory)
+    gathered, same_placements, of_lapack = results_in("64MiB")
+    assert peak < gathered and placements == same_placements
+    want = numpys(a)
+    want = want if isinstance(want, tuple) else (want,)
+    values = 1 if name == "svd" else 0
+    near(results[values], np.asarray(want[values]), np.float64, 20 * n)
+    near(of_lapack[values], np.asarray(want[values]), np.float64, 20 * n)
+    if name == "eigh":
+        w, v = results
+        orthonormal(v, np.float64)
+        near(v * w @ v.T, a, np.float64, 20 * n)
+    if name == "svd":
+        u, values, vh = results
+        orthonormal(u, np.float64)
+        orthonormal(vh.T, np.float64)
+        near(u * values @ vh, a, np.float64, 20 * n)

@@ -35,9 +35,17 @@ def test_an_op_goes_to_its_row_at_once(x, seen, call):
     torch.testing.assert_close(got.cpu(), call(x.cpu()))
 
 
-def test_a_dtype_among_the_arguments_goes_torchs_way(x, seen):
+def test_dtypes_and_formats_of_memory_among_the_arguments_go_to_the_row_at_once(x, seen):
     got = x.sum(dtype=torch.float64)
-    assert seen and got.dtype == torch.float64 and got.item() == 66
+    assert got.dtype == torch.float64 and got.item() == 66
+    ones = torch.ones_like(x, memory_format=torch.preserve_format)      # as backward() makes its first gradient
+    assert torch.equal(ones.cpu(), torch.ones(3, 4)) and x.to(torch.float64).dtype == torch.float64
+    assert torch.ones_like(x, dtype=torch.int32, memory_format=torch.contiguous_format).dtype == torch.int32
+    assert not [func for func in seen if func in (torch.ops.aten.sum.default, torch.ops.aten.ones_like.default)]
+
+
+def test_a_device_among_the_arguments_goes_torchs_way(x, seen):
+    assert torch.ones_like(x, device="cpu").tolist() == [[1.0] * 4] * 3 and torch.ops.aten.ones_like.default in seen
 
 
 def test_a_mode_sees_the_op(x):

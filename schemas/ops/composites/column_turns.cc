@@ -210,13 +210,14 @@ V FactorsOf(G& g, const FactoredTurn& factored, const std::vector<V>& orders, in
 
 }  // namespace
 
-std::optional<ColumnTurns> ColumnTurnsOf(const V& x) {
+std::optional<ColumnTurns> ColumnTurnsOf(const V& x, Panels panels) {
   const std::optional<MatrixShards> shards = ShardsOf(x);
   if (!shards.has_value() || x.rank() + 2 > kMaxRank) return std::nullopt;
   if (AccumulatedIn(x.dtype()) != x.dtype()) return std::nullopt;  // pivots are numbers of the dtype
   const int64_t n = Columns(x), workers = shards->workers;
   if (workers < 2 || workers > kPanels || std::min(n, Rows(x)) < workers * kMinPanelWidth) return std::nullopt;
-  const int64_t turns = std::clamp<int64_t>(n / (workers * kPanelWidth), 1, kPanels / workers);
+  const int64_t parts = panels == Panels::kNarrow ? 2 : 1;
+  const int64_t turns = std::clamp<int64_t>(n / (workers * kPanelWidth / parts), 1, kPanels * parts / workers);
   return ColumnTurns{shards->mesh_dim, workers, turns, (n + workers * turns - 1) / (workers * turns)};
 }
 

@@ -83,7 +83,8 @@ void Eigh(G& g) {
   if (!AreSquare(g)) return;
   const V x = g.operand(0);
   const int64_t n = Columns(x);
-  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) {
+  const std::optional<ColumnTurns> turns = BandTurnsOf(x, BandOfWhat::kEigh);
+  if (turns.has_value() && GoesByPanels(g, *turns)) {
     std::vector<V> parts = EighByTurns(g, x, *turns);
     if (!g.failed()) g.Return(std::move(parts));
     return;
@@ -91,14 +92,15 @@ void Eigh(G& g) {
   std::vector<V> results = Unpacked(g, MatrixFunction(g, LinalgKind::kEigh, {x}), BatchOf(x), {{n}, {n, n}});
   if (g.failed()) return;
   results[0] = RealPart(g, results[0]);
+  if (turns.has_value()) results[1] = Moved(g, results[1], turns->mesh_dim, Placement::Shard(x.rank() - 2));
   g.Return(std::move(results));
 }
 void Eigvalsh(G& g) {
   if (!AreSquare(g)) return;
   const V x = g.operand(0);
-  const std::optional<ColumnTurns> turns = BandTurnsOf(x);
-  g.Return(turns.has_value() ? EigvalshByTurns(g, x, *turns)
-                             : RealPart(g, MatrixFunction(g, LinalgKind::kEigvalsh, {x})));
+  const std::optional<ColumnTurns> turns = BandTurnsOf(x, BandOfWhat::kValues);
+  g.Return(turns.has_value() && GoesByPanels(g, *turns) ? EigvalshByTurns(g, x, *turns)
+                                                        : RealPart(g, MatrixFunction(g, LinalgKind::kEigvalsh, {x})));
 }
 
 void Solve(G& g) {

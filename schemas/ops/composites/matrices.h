@@ -3,6 +3,7 @@
 // The tools of the rows of linear algebra: calls of matrix functions (linalg_op.h), and the algorithms that take
 // matrices where their rows are sharded. For the composites alone.
 
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <vector>
@@ -95,7 +96,9 @@ struct ColumnTurns {
   // The first turn that has columns behind the panel of this worker and turn.
   int64_t FirstBehind(int64_t turn, int64_t worker) const { return worker + 1 < workers ? turn : turn + 1; }
 };
-std::optional<ColumnTurns> ColumnTurnsOf(const GraphValue& x);
+// Narrow panels are twice as many, for half of the memory that each takes on every worker.
+enum class Panels : uint8_t { kWide = 0, kNarrow = 1 };
+std::optional<ColumnTurns> ColumnTurnsOf(const GraphValue& x, Panels panels = Panels::kWide);
 // Its rows lie as the mesh dim's Shard(rows).
 GraphValue CholeskyByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 // A result of many columns has them sharded, one of few is whole on every worker.
@@ -108,10 +111,14 @@ std::vector<GraphValue> SlogdetByTurns(GraphBuilder& g, const GraphValue& x, con
 // The same by reflections (orthogonal_turns.cc). Q and R of any matrix, Q of as many columns as R has rows; both have
 // their rows sharded.
 std::vector<GraphValue> QrByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns, bool complete);
-// Square matrices of at least kMinBandColumns columns on kMinBandWorkers workers: U, S and Vh; the eigenvalues of a
-// lower triangle, the least first, and the eigenvectors. The rows of U and of the eigenvectors are sharded, and the
-// columns of Vh. A band of the matrix, 2 / kPanels of it, is on every worker.
-std::optional<ColumnTurns> BandTurnsOf(const GraphValue& x);
+// Square matrices of at least kMinBandColumns columns: U, S and Vh; the eigenvalues of a lower triangle, the least
+// first, and the eigenvectors. The rows of U and of the eigenvectors are sharded, and the columns of Vh. A band of the
+// matrix, 2 / kPanels of it, is on every worker.
+enum class BandOfWhat : uint8_t { kSvd = 0, kEigh = 1, kValues = 2 };
+std::optional<ColumnTurns> BandTurnsOf(const GraphValue& x, BandOfWhat what);
+// Whether they go by panels: on kMinBandWorkers workers, or where memory is to be saved. Fewer workers else gather the
+// matrix, and each keeps its part of the same results.
+bool GoesByPanels(const GraphBuilder& g, const ColumnTurns& turns);
 std::vector<GraphValue> SvdByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 GraphValue SvdValsByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);
 std::vector<GraphValue> EighByTurns(GraphBuilder& g, const GraphValue& x, const ColumnTurns& turns);

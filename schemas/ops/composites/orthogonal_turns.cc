@@ -15,10 +15,12 @@ namespace {
 using G = GraphBuilder;
 using V = GraphValue;
 
-// A smaller matrix, and one of fewer workers, is gathered for its singular values or eigenvalues. LAPACK takes less
-// time for the whole, and fewer workers need as much memory for their panels.
+// A smaller matrix is gathered for its singular values or eigenvalues; so is one of fewer workers, where it fits:
+// LAPACK takes less time for the whole.
 constexpr int64_t kMinBandColumns = 1024;  // docs/limits.md: min_band_columns
 constexpr int64_t kMinBandWorkers = 8;     // docs/limits.md: min_band_workers
+// Eigenvectors on fewer workers need as much memory by panels as gathered.
+constexpr int64_t kMinEighWorkers = 4;  // docs/limits.md: min_eigh_workers
 
 // A panel's reflections as one: Q = I - V T V^H (Schreiber, Van Loan, "A storage-efficient WY representation for
 // products of Householder transformations", 1989), and R.
@@ -59,15 +61,43 @@ V LeavingRows(G& g, V& columns, int64_t width) {
   return leaving;
 }
 
-// The unit matrix's columns in as many shares as there are workers: [..., workers, rows, own].
-V DealtUnit(G& g, const V& like, const ColumnTurns& turns, int64_t rows, int64_t own) {
+// The unit matrix's columns in as many shares as there are workers, and of each share of `own` columns a part: [...,
+// workers, rows, part].
+V DealtUnit(G& g, const V& like, const ColumnTurns& turns, int64_t rows, int64_t own, const Range& part) {
   if (g.failed()) return like;
   const V worker = Moved(g, WorkerNumbers(g, like, turns), turns.mesh_dim, Placement::Shard(like.rank() - 3));
-  const V column = worker * V(own) + g.Iota(like, like.rank() - 1, own);
+  const V column = worker * V(own) + V(part.start) + g.Iota(like, like.rank() - 1, part.size);
   const V unit = g.Map(OpId::kEqual, {g.Iota(like, like.rank() - 2, rows), column});
   Shape shape = BatchOf(like);
   if (g.failed()) return like;
-  return g.BroadcastTo(g.AsType(unit, like.dtype()), Shaped(shape, {rows, own}));
+  return g.BroadcastTo(g.AsType(unit, like.dtype()), Shaped(shape, {rows, part.size}));
+}
+
+// Q^H as it grows: the unit matrix, reflected by each step, whose first rows then leave. A reflection needs memory for
+// what it reflects once more, so it takes parts of the columns one after the other where memory is to be saved.
+struct SidePart {
+  V staying;               // [..., workers, rows, part]
+  std::vector<V> leaving;  // of each step
+};
+std::vector<SidePart> UnitSide(G& g, const V& like, const ColumnTurns& turns, int64_t rows, int64_t own) {
+  const int64_t count = g.saving() == Saving::kMemory ? turns.turns : 1, size = (own + count - 1) / count;
+  std::vector<SidePart> parts;
+  for (int64_t start = 0; start < own; start += size) {
+    parts.push_back({DealtUnit(g, like, turns, rows, own, {start, std::min(size, own - start)}), {}});
+  }
+  return parts;
+}
+void ReflectSide(G& g, std::vector<SidePart>& side, const Reflections& q, int64_t width) {
+  for (SidePart& part : side) {
+    part.staying = Reflected(g, q, part.staying);
+    part.leaving.push_back(LeavingRows(g, part.staying, width));
+  }
+}
+// [..., workers, rows, own].
+V JoinedSide(G& g, const std::vector<SidePart>& side) {
+  std::vector<V> parts;
+  for (const SidePart& part : side) parts.push_back(g.Concat(part.leaving, part.staying.rank() - 2));
+  return parts.size() == 1 || g.failed() ? parts[0] : g.Concat(parts, parts[0].rank() - 1);
 }
 
 // Rows of Q, from columns of Q^H: [..., workers, columns, own] as [..., rows, columns], of which there are that many.
@@ -142,13 +172,13 @@ void ReflectFromRight(G& g, Dealt& dealt, const Reflections& q, int64_t first, i
 enum class Vectors : uint8_t { kNone = 0, kLeft = 1 };
 
 // Reflections from the left and from the right in turn (Golub, Van Loan, "Matrix Computations", 5.4.8, by blocks).
-Band BandOf(G& g, const V& x, const ColumnTurns& turns, Vectors vectors) {
+Band BandOf(G& g, Dealt dealt, const ColumnTurns& turns, Vectors vectors) {
   const int64_t whole = turns.whole(), width = turns.width;
-  Dealt dealt = DealtOut(g, x, turns);
-  std::optional<V> side;
-  std::vector<V> sides, blocks;
+  std::vector<SidePart> side;
+  std::vector<V> blocks;
+  const V x = g.operand(0);
   if (g.failed()) return {x, std::nullopt};
-  if (vectors == Vectors::kLeft) side = DealtUnit(g, dealt[0], turns, whole, whole / turns.workers);
+  if (vectors == Vectors::kLeft) side = UnitSide(g, dealt[0], turns, whole, whole / turns.workers);
   for (int64_t k = 0; k < turns.workers * turns.turns && !g.failed(); ++k) {
     const int64_t turn = k / turns.workers, worker = k % turns.workers;
     const Reflections left = ReflectionsOf(g, PanelOf(g, dealt[static_cast<size_t>(turn)], turns, worker));
@@ -159,12 +189,9 @@ Band BandOf(G& g, const V& x, const ColumnTurns& turns, Vectors vectors) {
       columns = Reflected(g, left, columns);
       leaving.push_back(LeavingRows(g, columns, width));
     }
-    if (side.has_value()) {
-      side = Reflected(g, left, *side);
-      sides.push_back(LeavingRows(g, *side, width));
-    }
+    ReflectSide(g, side, left, width);
     if (g.failed()) return {x, std::nullopt};
-    V beside = g.Full(left.triangle, x.dtype(), Shape(left.triangle.spec().shape), Scalar::Int(0));
+    V beside = g.Full(left.triangle, left.triangle.dtype(), Shape(left.triangle.spec().shape), Scalar::Int(0));
     if (!leaving.empty()) {
       const int64_t done = first == turn ? (worker + 1) * width : 0;
       const Reflections right = ReflectionsOf(g, AcrossOf(g, leaving, turns, done));
@@ -175,8 +202,8 @@ Band BandOf(G& g, const V& x, const ColumnTurns& turns, Vectors vectors) {
     blocks.push_back(g.Concat({left.triangle, beside}, left.triangle.rank() - 1));
   }
   if (g.failed()) return {x, std::nullopt};
-  if (side.has_value()) side = g.Concat(sides, side->rank() - 2);
-  return {g.Concat(blocks, blocks[0].rank() - 2), side};
+  const std::optional<V> joined = side.empty() ? std::nullopt : std::optional<V>(JoinedSide(g, side));
+  return {g.Concat(blocks, blocks[0].rank() - 2), joined};
 }
 
 // The singular values of a square matrix with whole turns, and U^H of its left vectors, dealt out by columns.
@@ -185,9 +212,10 @@ struct LeftVectors {
   V side;    // [..., workers, n, own]
 };
 // The first `skipped` ones are not of the matrix.
-LeftVectors LeftVectorsOf(G& g, const V& x, const ColumnTurns& turns, int64_t skipped) {
+LeftVectors LeftVectorsOf(G& g, Dealt dealt, const ColumnTurns& turns, int64_t skipped) {
   const int64_t whole = turns.whole(), own = whole / turns.workers;
-  const Band band = BandOf(g, x, turns, Vectors::kLeft);
+  const V x = g.operand(0);
+  const Band band = BandOf(g, std::move(dealt), turns, Vectors::kLeft);
   if (g.failed()) return {x, x};
   const V packed = MatrixFunction(g, LinalgKind::kBandSvd, {OnEach(g, band.rows, turns), *band.side});
   if (g.failed()) return {x, x};
@@ -199,8 +227,9 @@ LeftVectors LeftVectorsOf(G& g, const V& x, const ColumnTurns& turns, int64_t sk
   return {RealPart(g, g.DropDims(one, {one.rank() - 2})), RowsOf(g, parts[1], skipped, whole - skipped)};
 }
 
-V ValuesOf(G& g, const V& x, const ColumnTurns& turns, int64_t skipped) {
-  const Band band = BandOf(g, x, turns, Vectors::kNone);
+V ValuesOf(G& g, Dealt dealt, const ColumnTurns& turns, int64_t skipped) {
+  const V x = g.operand(0);
+  const Band band = BandOf(g, std::move(dealt), turns, Vectors::kNone);
   const V values = RealPart(g, MatrixFunction(g, LinalgKind::kBandSvdVals, {band.rows}));
   if (g.failed()) return x;
   return g.SliceDim(values, values.rank() - 1, skipped, turns.whole() - skipped);
@@ -233,23 +262,37 @@ V ProductWithVectors(G& g, const V& x, const V& u, const ColumnTurns& turns) {
   return g.failed() ? x : g.Concat(products, x.rank() - 1);
 }
 
-// The matrix of the lower triangle.
-V SymmetricOf(G& g, const V& x) {
-  const V below = Triangle(g, OpId::kTril, x, -1);
-  const V diagonal = g.Where(ShardedDiagonal(g, x), g.AsType(RealPart(g, x), x.dtype()), V(0));
-  return below + Transposed(g, below) + diagonal;
+// An upper bound of the eigenvalues' sizes, of the lower triangle: [..., 1, 1].
+V BoundOfTriangle(G& g, const V& x) {
+  const int64_t row = x.rank() - 2, column = x.rank() - 1;
+  const V along = g.Reduce(OpId::kSum, g.Map(OpId::kAbs, {Triangle(g, OpId::kTril, x, 0)}), {column}, Keep::kNo);
+  const V across = g.Reduce(OpId::kSum, g.Map(OpId::kAbs, {Triangle(g, OpId::kTril, x, -1)}), {row}, Keep::kNo);
+  const V most = g.Reduce(OpId::kMax, along + across, {row}, Keep::kDims);
+  return g.failed() ? x : g.ExpandDim(most, most.rank());
 }
 
-// x + bound I, whose singular values are its eigenvalues and those of x, and the bound: [..., 1, 1].
+// The symmetric matrix of x's lower triangle, plus bound I, whose singular values are its eigenvalues and the bound.
+// The columns are dealt out turn by turn, so that no worker has the symmetric matrix beside them. They continue as
+// ContinuedAbove's.
 struct Shifted {
-  V matrix, bound;
+  Dealt dealt;
+  V bound;  // [..., 1, 1]
 };
 Shifted ShiftedOf(G& g, const V& x, const ColumnTurns& turns) {
-  const V symmetric = SymmetricOf(g, x);
-  if (g.failed()) return {x, x};
-  const V bound = BoundOf(g, symmetric);
-  const V moved = g.Where(ShardedDiagonal(g, symmetric), symmetric + bound, symmetric);
-  return {ContinuedAbove(g, moved, turns, bound * V(2)), bound};
+  const int64_t n = Columns(x), whole = turns.whole();
+  const V bound = BoundOfTriangle(g, x), below = PaddedTo(g, x, whole, whole), above = Transposed(g, below);
+  Dealt dealt;
+  for (int64_t turn = 0; turn < turns.turns && !g.failed(); ++turn) {
+    const V left = OneTurn(g, below, turns, turn, 0), right = OneTurn(g, above, turns, turn, 0);
+    if (g.failed()) break;
+    const V worker = Moved(g, WorkerNumbers(g, left, turns), turns.mesh_dim, Placement::Shard(left.rank() - 3));
+    const V column = (worker + V(turn * turns.workers)) * V(turns.width) + g.Iota(left, left.rank() - 1, turns.width);
+    const V row = g.Iota(left, left.rank() - 2, whole), shift = g.ExpandDim(bound, bound.rank() - 2);
+    const V own = g.Where(g.Map(OpId::kLess, {column, V(n)}), RealPart(g, left) + shift, shift * V(4) + V(1));
+    const V rest = g.Where(g.Map(OpId::kLess, {row, column}), right, g.AsType(own, x.dtype()));
+    dealt.push_back(Computed(g, g.Where(g.Map(OpId::kGreater, {row, column}), left, rest)));
+  }
+  return {std::move(dealt), bound};
 }
 V EigenvaluesOf(G& g, const V& values, const V& bound) {
   if (g.failed()) return values;
@@ -263,8 +306,7 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
   const int64_t steps = (least + width - 1) / width, rows = std::max(m, steps * width);
   Dealt dealt = DealtOut(g, PaddedTo(g, x, rows, turns.whole()), turns);
   if (g.failed()) return {x, x};
-  V side = DealtUnit(g, dealt[0], turns, rows, (m + turns.workers - 1) / turns.workers);
-  std::vector<V> sides;
+  std::vector<SidePart> side = UnitSide(g, dealt[0], turns, rows, (m + turns.workers - 1) / turns.workers);
   std::vector<std::vector<V>> above(dealt.size());
   for (int64_t step = 0; step < steps && !g.failed(); ++step) {
     const int64_t turn = step / turns.workers, worker = step % turns.workers;
@@ -281,12 +323,13 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
       }
     }
     above[static_cast<size_t>(turn)].push_back(OwnTurnRows(g, q.triangle, beside, worker, turns));
-    side = Reflected(g, q, side);
-    sides.push_back(LeavingRows(g, side, width));
+    ReflectSide(g, side, q, width);
   }
   if (g.failed()) return {x, x};
-  if (complete && rows > steps * width) sides.push_back(side);
-  const V factor = RowsOfQ(g, g.Concat(sides, side.rank() - 2), turns, m);
+  for (SidePart& part : side) {
+    if (complete && rows > steps * width) part.leaving.push_back(part.staying);
+  }
+  const V factor = RowsOfQ(g, JoinedSide(g, side), turns, m);
   Dealt triangles;
   for (const std::vector<V>& each : above) {
     if (g.failed()) return {x, x};
@@ -297,16 +340,24 @@ std::vector<V> QrByTurns(G& g, const V& x, const ColumnTurns& turns, bool comple
   return {k == Columns(factor) ? factor : g.SliceDim(factor, factor.rank() - 1, 0, k), PaddedTo(g, triangle, k, n)};
 }
 
-std::optional<ColumnTurns> BandTurnsOf(const V& x) {
+std::optional<ColumnTurns> BandTurnsOf(const V& x, BandOfWhat what) {
   const std::optional<ColumnTurns> turns = ColumnTurnsOf(x);
-  const bool is_large = Rows(x) == Columns(x) && Columns(x) >= kMinBandColumns;
-  return is_large && turns.has_value() && turns->workers >= kMinBandWorkers ? turns : std::nullopt;
+  if (Rows(x) != Columns(x) || Columns(x) < kMinBandColumns || !turns.has_value()) return std::nullopt;
+  if (what == BandOfWhat::kEigh && turns->workers < kMinEighWorkers) return std::nullopt;
+  // On fewer workers there are more turns, and a plan would have more phases than it may (max_phases).
+  const int64_t fewest = what == BandOfWhat::kSvd ? kMinBandWorkers : what == BandOfWhat::kEigh ? 5 : 3;
+  const bool is_narrow = turns->workers >= fewest && turns->workers < kMinBandWorkers;
+  return is_narrow ? ColumnTurnsOf(x, Panels::kNarrow) : turns;
+}
+
+bool GoesByPanels(const G& g, const ColumnTurns& turns) {
+  return turns.workers >= kMinBandWorkers || g.saving() == Saving::kMemory;
 }
 
 std::vector<V> SvdByTurns(G& g, const V& x, const ColumnTurns& turns) {
   const int64_t n = Columns(x);
   const V whole = ContinuedAbove(g, x, turns, BoundOf(g, x));
-  const LeftVectors left = LeftVectorsOf(g, whole, turns, turns.whole() - n);
+  const LeftVectors left = LeftVectorsOf(g, DealtOut(g, whole, turns), turns, turns.whole() - n);
   if (g.failed()) return {x, x, x};
   const V u = RowsOfQ(g, left.side, turns, n);
   // Its columns are orthogonal, the longest first: R is a diagonal but for rounding.
@@ -319,13 +370,13 @@ std::vector<V> SvdByTurns(G& g, const V& x, const ColumnTurns& turns) {
 }
 
 V SvdValsByTurns(G& g, const V& x, const ColumnTurns& turns) {
-  return ValuesOf(g, ContinuedAbove(g, x, turns, BoundOf(g, x)), turns, turns.whole() - Columns(x));
+  return ValuesOf(g, DealtOut(g, ContinuedAbove(g, x, turns, BoundOf(g, x)), turns), turns, turns.whole() - Columns(x));
 }
 
 std::vector<V> EighByTurns(G& g, const V& x, const ColumnTurns& turns) {
   const int64_t n = Columns(x);
   const Shifted shifted = ShiftedOf(g, x, turns);
-  const LeftVectors left = LeftVectorsOf(g, shifted.matrix, turns, turns.whole() - n);
+  const LeftVectors left = LeftVectorsOf(g, shifted.dealt, turns, turns.whole() - n);
   if (g.failed()) return {x, x};
   const V vectors = RowsOfQ(g, left.side, turns, n);
   return {EigenvaluesOf(g, left.values, shifted.bound),
@@ -334,7 +385,7 @@ std::vector<V> EighByTurns(G& g, const V& x, const ColumnTurns& turns) {
 
 V EigvalshByTurns(G& g, const V& x, const ColumnTurns& turns) {
   const Shifted shifted = ShiftedOf(g, x, turns);
-  return EigenvaluesOf(g, ValuesOf(g, shifted.matrix, turns, turns.whole() - Columns(x)), shifted.bound);
+  return EigenvaluesOf(g, ValuesOf(g, shifted.dealt, turns, turns.whole() - Columns(x)), shifted.bound);
 }
 
 }  // namespace tessera::composites

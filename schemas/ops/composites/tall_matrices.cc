@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/composites/dealt_columns.h"
 #include "schemas/ops/composites/matrices.h"
 #include "schemas/ops/op_ids.h"
 
@@ -101,7 +102,13 @@ std::vector<V> QrOf(G& g, const V& x, bool complete) {
 
 // A matrix whose columns are sharded is decomposed by its transpose.
 std::vector<V> SvdOf(G& g, const V& x, bool full) {
-  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) return SvdByTurns(g, x, *turns);
+  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x, BandOfWhat::kSvd); turns.has_value()) {
+    if (GoesByPanels(g, *turns)) return SvdByTurns(g, x, *turns);
+    std::vector<V> parts = PlainSvd(g, x, full);
+    parts[0] = Moved(g, parts[0], turns->mesh_dim, Placement::Shard(x.rank() - 2));
+    parts[2] = Moved(g, parts[2], turns->mesh_dim, Placement::Shard(x.rank() - 1));
+    return parts;
+  }
   if (const int rows = full ? -1 : RowsMeshDim(x); rows >= 0) return TallSvd(g, x, rows);
   const V across = full || Rows(x) >= Columns(x) ? x : Transposed(g, x);
   const int columns = full || Rows(x) >= Columns(x) ? -1 : RowsMeshDim(across);
@@ -112,7 +119,8 @@ std::vector<V> SvdOf(G& g, const V& x, bool full) {
 }
 
 V SingularValues(G& g, const V& x) {
-  if (const std::optional<ColumnTurns> turns = BandTurnsOf(x); turns.has_value()) return SvdValsByTurns(g, x, *turns);
+  const std::optional<ColumnTurns> turns = BandTurnsOf(x, BandOfWhat::kValues);
+  if (turns.has_value() && GoesByPanels(g, *turns)) return SvdValsByTurns(g, x, *turns);
   const V tall = Rows(x) >= Columns(x) ? x : Transposed(g, x);
   const int rows = RowsMeshDim(tall);
   const V matrix = rows >= 0 ? PiecesOf(g, tall, rows).triangle : x;

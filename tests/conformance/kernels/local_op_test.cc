@@ -419,14 +419,16 @@ TEST(LocalOps, SortsTellLargeIntegersApart) {
 TEST(LocalOps, SearchesFindBothSides) {
   for (DType dtype : kDTypes) {
     if (IsComplex(dtype)) continue;
-    const StridedArray unsorted = Numbers(dtype, {50}, Layout::kRowMajor, 16);
-    StridedArray sorted(dtype, {50}, Layout::kReversed);
-    ExpectAgreement(Parsed("sort(dim=0)"), {&unsorted}, sorted);
-    const StridedArray values = Numbers(dtype, {7, 30}, Layout::kColumnMajor, 17);
-    StridedArray out(DType::kI64, {7, 30}, Layout::kPadded);
-    ExpectAgreement(Parsed("searchsorted(left)"), {&sorted, &values}, out);
-    ExpectAgreement(Parsed("searchsorted(right)"), {&sorted, &values}, out);
-    if (HasFailure()) return;
+    for (const int64_t count : {0, 1, 2, 3, 50, 63, 64, 65}) {
+      const StridedArray unsorted = Numbers(dtype, {count}, Layout::kRowMajor, 16);
+      StridedArray sorted(dtype, {count}, Layout::kReversed);
+      ExpectAgreement(Parsed("sort(dim=0)"), {&unsorted}, sorted);
+      const StridedArray values = Numbers(dtype, {7, 300}, Layout::kColumnMajor, 17);
+      StridedArray out(DType::kI64, {7, 300}, Layout::kPadded);
+      ExpectAgreement(Parsed("searchsorted(left)"), {&sorted, &values}, out);
+      ExpectAgreement(Parsed("searchsorted(right)"), {&sorted, &values}, out);
+      if (HasFailure()) return;
+    }
   }
 }
 

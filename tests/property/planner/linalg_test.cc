@@ -9,8 +9,12 @@
 
 #include "gtest/gtest.h"
 #include "schemas/ops/attribute_ids.h"
+#include "schemas/ops/graph.h"
 #include "schemas/ops/op_ids.h"
+#include "schemas/ops/saving.h"
+#include "server/plan/verify.h"
 #include "server/planner/planner.h"
+#include "server/planner/smaller_way.h"
 #include "tests/property/planner/check_op.h"
 #include "tests/property/planner/small_worlds.h"
 
@@ -168,6 +172,73 @@ TEST(Linalg, LongSidesAreDecomposedInPieces) {
     for (const OpId op : {OpId::kSvdVals, OpId::kPinv}) CheckOp(Call(op), {{shape}}, {2, 2}, 1);
   }
   CheckOp(Call(OpId::kLstsq), {{{9, 2}}, {{9, 2}}}, {2, 2}, 3);
+}
+
+// The way that needs less memory gives results of the same specs, which lie where the other way's do.
+TEST(Linalg, BothWaysOfADecompositionGiveTheSameSpecs) {
+  for (const int workers : {2, 3, 4, 7}) {
+    for (const DType dtype : {DType::kF64, DType::kC64}) {
+      for (const int dim : {0, 1}) {
+        const TensorSpec spec = MakeSpec(dtype, {1031, 1031}, MakeMesh({workers}), {Placement::Shard(dim)});
+        for (const OpId op : {OpId::kSvd, OpId::kSvdVals, OpId::kEigh, OpId::kEigvalsh, OpId::kPinv}) {
+          const OperandSpec operands[] = {spec};
+          const auto fast = ResolveOp(Call(op), operands, Saving::kTime);
+          const auto small = ResolveOp(Call(op), operands, Saving::kMemory);
+          ASSERT_TRUE(fast.ok() && small.ok()) << fast.status() << small.status();
+          EXPECT_EQ(fast->outputs, small->outputs) << NameOf(op) << " of " << ToText(spec);
+          ASSERT_TRUE(fast->graph != nullptr);
+          const bool has_panels = op != OpId::kEigh || workers >= 4;
+          EXPECT_EQ(fast->graph->nodes.size() < small->graph->nodes.size(), has_panels) << NameOf(op);
+        }
+      }
+    }
+  }
+}
+
+// Bytes of all buffers of a worker, its own shards among them, in those of the matrix.
+double SharesOf(const Plan& plan, double matrix_bytes) {
+  double bytes = 0;
+  for (const PlanBuffer& buffer : plan.buffers) bytes += static_cast<double>(buffer.bytes);
+  return bytes / matrix_bytes;
+}
+
+// On few workers the panels take less memory than the gathered matrix; values alone need less than the matrix has.
+TEST(Linalg, PanelsTakeLessMemoryThanTheGatheredMatrix) {
+  struct Case {
+    OpId op;
+    int workers;
+    double shares;
+  };
+  for (const Case& each : std::vector<Case>{{OpId::kSvd, 2, 4.45},
+                                            {OpId::kSvd, 3, 3.45},
+                                            {OpId::kSvd, 4, 2.45},
+                                            {OpId::kSvd, 5, 2.45},
+                                            {OpId::kSvd, 6, 2.0},
+                                            {OpId::kSvd, 7, 1.5},
+                                            {OpId::kEigh, 4, 2.2},
+                                            {OpId::kEigh, 5, 2.0},
+                                            {OpId::kEigh, 6, 1.5},
+                                            {OpId::kEigh, 7, 1.25},
+                                            {OpId::kSvdVals, 2, 1.4},
+                                            {OpId::kSvdVals, 4, 0.8},
+                                            {OpId::kSvdVals, 7, 0.8},
+                                            {OpId::kEigvalsh, 2, 1.4},
+                                            {OpId::kEigvalsh, 4, 0.8},
+                                            {OpId::kEigvalsh, 5, 1.2},
+                                            {OpId::kEigvalsh, 6, 1.2},
+                                            {OpId::kEigvalsh, 7, 0.8}}) {
+    const TensorSpec spec = MakeSpec(DType::kF64, {1024, 1024}, MakeMesh({each.workers}), {Placement::Shard(0)});
+    const PlanOperand operands[] = {OperandLayout{spec, {}}};
+    const absl::StatusOr<OpPlan> whole = PlanOp(Call(each.op), operands, Topology());
+    const absl::StatusOr<OpPlan> panels = PlanOp(Call(each.op), operands, Topology(), {int64_t{64} << 20});
+    ASSERT_TRUE(whole.ok() && panels.ok()) << whole.status() << panels.status();
+    EXPECT_TRUE(HasSmallerWay(whole->plan));
+    const std::string name = std::string(NameOf(each.op)) + " on " + std::to_string(each.workers);
+    EXPECT_LT(SharesOf(panels->plan, 8 << 20), each.shares) << name;
+    EXPECT_LT(SharesOf(panels->plan, 8 << 20), SharesOf(whole->plan, 8 << 20)) << name;
+    const absl::Status verified = VerifyPlan(panels->plan);
+    EXPECT_TRUE(verified.ok()) << name << ": " << verified;
+  }
 }
 
 // Columns of a right-hand side, and batches, are solved for where they lie.

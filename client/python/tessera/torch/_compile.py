@@ -75,6 +75,17 @@ def _record_products_whole() -> None:
         return torch.empty_like(a), torch.empty_like(b)
 
 
+def _know_gradients_of_attention() -> None:
+    """The shapes of attention's gradients, which torch 2.11 doesn't know of fakes: it would run the op on tensors of this device."""
+    name = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
+        return
+
+    @torch.library.register_fake(name)
+    def _(grad, query, key, value, bias, wanted, *others, scale=None):
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None if bias is None else torch.empty_like(bias)
+
+
 # ---- what Dynamo and AOTAutograd are told ------------------------------------------------------------------------------------
 
 def _see_plain_tensors() -> None:
@@ -138,6 +149,7 @@ def install() -> None:
     _keep_strides_of_gradients()
     _take_over_from_inductor()
     _record_products_whole()
+    _know_gradients_of_attention()
     if _NAME not in registry._BACKENDS:     # else by its entry point, which Dynamo loads
         registry.register_backend(compiler_fn=backend, name=_NAME)
 

@@ -13,7 +13,7 @@ from .._session import session_of
 from ._cell import Cell, Unfilled, check_shape, like, write
 from . import _device
 from ._dtypes import TORCH, tensor_of
-from ._library import make as _make
+from ._library import make as _make, wrap
 
 _Base = torch._C.TensorBase
 _is_inference = torch.is_inference_mode_enabled
@@ -238,11 +238,7 @@ def set_sparse(kind, function) -> None:
     sparse_class, sparse_row = kind, function
 
 
-def wrap(handle) -> Tensor:
-    """A tensor with a cell of its own."""
-    out = _make(Tensor, handle.shape, TORCH[handle._dtype])
-    out._cell = Cell(handle)
-    return out
+wrap(Tensor, Cell, TORCH)
 
 
 def wrap_later(shape, code: int, load) -> Tensor:

@@ -310,8 +310,28 @@ def _common(op: str, tensors) -> list:
     return [cast(settled(operand(op, one, first)), CODES[kind]) for one in tensors]
 
 
+def _of_one_dtype(tensors):
+    """The handles of tensors of one dtype, none of them pending; None of others."""
+    handles, kind = [], None
+    for one in tensors:
+        if type(one) is not Tensor:
+            return None
+        handle = one._cell.handle if one._view is None else handle_of(one)
+        if handle is None or handle._has_partial or (kind is not None and handle._dtype != kind):
+            return None
+        kind = handle._dtype
+        handles.append(handle)
+    return tuple(handles)
+
+
 @row("cat.default")
 def cat(tensors, dim=0):
+    handles = _of_one_dtype(tensors) if 0 < len(tensors) <= MAX_OPERANDS and dim >= 0 else None
+    if handles is not None:     # the usual case, in as few steps as it takes
+        try:
+            return wrap(_call(_CONCAT, handles, dims=[dim]))
+        except InvalidArgumentError:    # empty vectors, which don't count, or an error that names torch's arguments
+            pass
     tensors = [one for one in tensors if one.ndim != 1 or one.numel()] or list(tensors[:1])
     return wrap(_join(_CONCAT, _common("cat", tensors), _dim("cat", tensors[0], dim)))
 

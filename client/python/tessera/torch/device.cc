@@ -281,6 +281,8 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 // an offset: without its argument parser, in a fifth of its time.
 namespace {
 
+namespace py = pybind11;
+
 bool ReadInts(PyObject* tuple, c10::SmallVector<int64_t, 6>& out) {
   TORCH_CHECK(PyTuple_Check(tuple), "make: takes tuples of ints");
   out.resize(PyTuple_GET_SIZE(tuple));
@@ -291,30 +293,75 @@ bool ReadInts(PyObject* tuple, c10::SmallVector<int64_t, 6>& out) {
   return true;
 }
 
+// Without strides the tensor is dense. Null: an argument is none of these, and Python has the error.
+PyObject* MakeTensor(PyObject* type, PyObject* shape, PyObject* dtype, PyObject* strides, PyObject* offset) {
+  c10::SmallVector<int64_t, 6> sizes;
+  if (!ReadInts(shape, sizes)) return nullptr;
+  const auto meta = at::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), c10::multiply_integers(sizes) * meta.itemsize(),
+                       c10::DataPtr(nullptr, c10::Device(kTessera, 0)), /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+  if (strides == nullptr) {
+    impl->set_sizes_contiguous(sizes);
+  } else {
+    c10::SmallVector<int64_t, 6> steps;
+    if (!ReadInts(strides, steps)) return nullptr;
+    TORCH_CHECK(steps.size() == sizes.size(), "make: ", sizes.size(), " dims with ", steps.size(), " strides");
+    const int64_t first = PyLong_AsLongLong(offset);
+    if (first == -1 && PyErr_Occurred()) return nullptr;
+    impl->set_sizes_and_strides(sizes, steps, first);
+  }
+  impl->set_python_dispatch(true);
+  return THPVariable_Wrap(made, reinterpret_cast<PyTypeObject*>(type));
+}
+
 PyObject* Make(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK((count == 3 || count == 5) && PyType_Check(args[0]) && THPDtype_Check(args[2]),
               "make: takes a type, a shape and a dtype, and perhaps strides and an offset");
-  c10::SmallVector<int64_t, 6> sizes;
-  if (!ReadInts(args[1], sizes)) return nullptr;
-  const auto dtype = at::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(args[2])->scalar_type);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), c10::multiply_integers(sizes) * dtype.itemsize(),
-                       c10::DataPtr(nullptr, c10::Device(kTessera, 0)), /*allocator=*/nullptr, /*resizable=*/false);
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
-  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
+  return MakeTensor(args[0], args[1], args[2], count == 3 ? nullptr : args[3], count == 3 ? nullptr : args[4]);
+  END_HANDLE_TH_ERRORS
+}
+
+// What `wrap` makes its tensors of, given once: the classes of tensors and of cells, and torch's dtypes by the
+// catalog's numbers.
+struct Wrapping {
+  PyObject* tensor = nullptr;
+  PyObject* cell = nullptr;
+  PyObject* dtypes = nullptr;
+};
+Wrapping& GetWrapping() {
+  static Wrapping wrapping;
+  return wrapping;
+}
+
+// wrap(handle): a tensor with a cell of its own. wrap(tensor class, cell class, dtypes): what it makes them of, once.
+PyObject* Wrap(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  static PyObject* const kShown = PyUnicode_InternFromString("_shown");
+  static PyObject* const kCell = PyUnicode_InternFromString("_cell");
+  static PyObject* const kHandle = PyUnicode_InternFromString("handle");
+  Wrapping& wrapping = GetWrapping();
   if (count == 3) {
-    impl->set_sizes_contiguous(sizes);
-  } else {
-    c10::SmallVector<int64_t, 6> strides;
-    if (!ReadInts(args[3], strides)) return nullptr;
-    TORCH_CHECK(strides.size() == sizes.size(), "make: ", sizes.size(), " dims with ", strides.size(), " strides");
-    const int64_t offset = PyLong_AsLongLong(args[4]);
-    if (offset == -1 && PyErr_Occurred()) return nullptr;
-    impl->set_sizes_and_strides(sizes, strides, offset);
+    for (Py_ssize_t i = 0; i < 3; ++i) Py_INCREF(args[i]);
+    wrapping = {args[0], args[1], args[2]};
+    Py_RETURN_NONE;
   }
-  impl->set_python_dispatch(true);
-  return THPVariable_Wrap(made, reinterpret_cast<PyTypeObject*>(args[0]));
+  TORCH_CHECK(count == 1 && wrapping.tensor != nullptr, "wrap: takes a handle");
+  const auto shown = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(args[0], kShown));
+  if (!shown) return nullptr;
+  PyObject* const dtype = PyList_GetItem(wrapping.dtypes, PyLong_AsSsize_t(PyTuple_GET_ITEM(shown.ptr(), 1)));
+  if (dtype == nullptr) return nullptr;
+  auto made = py::reinterpret_steal<py::object>(
+      MakeTensor(wrapping.tensor, PyTuple_GET_ITEM(shown.ptr(), 0), dtype, nullptr, nullptr));
+  if (!made) return nullptr;
+  auto* const type = reinterpret_cast<PyTypeObject*>(wrapping.cell);
+  const auto cell = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
+  if (!cell || PyObject_SetAttr(cell.ptr(), kHandle, args[0]) < 0) return nullptr;
+  if (PyObject_SetAttr(made.ptr(), kCell, cell.ptr()) < 0) return nullptr;
+  return made.release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -337,6 +384,31 @@ PyObject* Become(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
+// dispatch(type, again, refusals, address of the slot's function, [(name, overload's name, overload), ...]), once.
+PyObject* Dispatch(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK(count == 5 && PyType_Check(args[0]) && PyLong_Check(args[3]) && PyList_Check(args[4]),
+              "dispatch: takes a type, a function, classes of errors, an address and a list of ops");
+  tessera::torch_device::Dispatching& dispatching = tessera::torch_device::GetDispatching();
+  TORCH_CHECK(dispatching.type == nullptr, "dispatch: is called once");
+  for (Py_ssize_t i = 0; i < 3; ++i) Py_INCREF(args[i]);
+  dispatching = {reinterpret_cast<PyTypeObject*>(args[0]), args[1], args[2],
+                 reinterpret_cast<tessera::torch_device::OpSlot>(PyLong_AsVoidPtr(args[3]))};
+  static auto* const library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Python, __FILE__, __LINE__);
+  for (const py::handle one : py::reinterpret_borrow<py::list>(args[4])) {
+    const auto entry = py::cast<py::tuple>(one);
+    const c10::OperatorName name("aten::" + py::cast<std::string>(entry[0]), py::cast<std::string>(entry[1]));
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op.has_value() || !tessera::torch_device::RowKernel::Takes(op->schema())) continue;
+    auto kernel = std::make_unique<tessera::torch_device::RowKernel>(*op, entry[2].ptr());
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 }  // namespace
 
 // make(type, shape, dtype, strides, offset) as Python calls it. _library.py asks for it by name.
@@ -353,10 +425,16 @@ extern "C" PyObject* tessera_become() {
   return PyCFunction_New(&method, nullptr);
 }
 
-// dispatch(...) of dispatch.h.
+// wrap(handle).
+extern "C" PyObject* tessera_wrap() {
+  static PyMethodDef method = {"wrap", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Wrap)), METH_FASTCALL,
+                               nullptr};
+  return PyCFunction_New(&method, nullptr);
+}
+
+// dispatch(...).
 extern "C" PyObject* tessera_dispatch() {
-  static PyMethodDef method = {"dispatch",
-                               reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(tessera::torch_device::Dispatch)),
+  static PyMethodDef method = {"dispatch", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Dispatch)),
                                METH_FASTCALL, nullptr};
   return PyCFunction_New(&method, nullptr);
 }

@@ -12,8 +12,10 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pybind11/pybind11.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -50,7 +52,7 @@ class RowKernel final : public c10::OperatorKernel {
     Py_INCREF(func);
     for (const c10::Argument& argument : op.schema().arguments()) {
       PyObject* const name = argument.kwarg_only() ? PyUnicode_InternFromString(argument.name().c_str()) : nullptr;
-      arguments_.push_back({argument.default_value(), name, IsPlain(argument.real_type())});
+      arguments_.push_back({argument.default_value(), name, MeaningOf(argument.real_type())});
     }
   }
 
@@ -67,27 +69,40 @@ class RowKernel final : public c10::OperatorKernel {
   }
 
  private:
+  // A number means itself, or is one of torch's formats of memory or dtypes; layouts and devices go torch's way.
+  enum class Meaning : uint8_t { kItself = 0, kMemoryFormat = 1, kDtype = 2, kOther = 3 };
   struct Argument {
     std::optional<c10::IValue> absent;  // its default
     PyObject* name;                     // null: it has a place
-    bool is_plain;                      // a number means itself, and no dtype or layout
+    Meaning meaning;
   };
 
-  static bool IsPlain(const c10::TypePtr& type) {
+  static Meaning MeaningOf(const c10::TypePtr& type) {
     switch (type->kind()) {
-      case c10::TypeKind::OptionalType: return IsPlain(type->castRaw<c10::OptionalType>()->getElementType());
-      case c10::TypeKind::ListType: return IsPlain(type->castRaw<c10::ListType>()->getElementType());
+      case c10::TypeKind::OptionalType: return MeaningOf(type->castRaw<c10::OptionalType>()->getElementType());
+      case c10::TypeKind::ListType: return MeaningOf(type->castRaw<c10::ListType>()->getElementType());
       case c10::TypeKind::TensorType:
       case c10::TypeKind::NumberType:
       case c10::TypeKind::IntType:
       case c10::TypeKind::SymIntType:
       case c10::TypeKind::FloatType:
-      case c10::TypeKind::BoolType: return true;
-      default: return false;
+      case c10::TypeKind::BoolType: return Meaning::kItself;
+      case c10::TypeKind::MemoryFormatType: return Meaning::kMemoryFormat;
+      case c10::TypeKind::ScalarTypeType: return Meaning::kDtype;
+      default: return Meaning::kOther;
     }
   }
 
   // Null without an error: it isn't one that this way takes.
+  static PyObject* ToPython(const c10::IValue& value, Meaning meaning) {
+    if (meaning == Meaning::kItself || value.isNone()) return ToPython(value);
+    if (meaning == Meaning::kOther || !value.isInt()) return nullptr;
+    PyObject* const shared = meaning == Meaning::kDtype
+                                 ? reinterpret_cast<PyObject*>(torch::getTHPDtype(value.toScalarType()))
+                                 : torch::utils::getTHPMemoryFormat(value.toMemoryFormat());
+    Py_XINCREF(shared);
+    return shared;
+  }
   static PyObject* ToPython(const c10::IValue& value) {
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
@@ -156,7 +171,7 @@ class RowKernel final : public c10::OperatorKernel {
     while (count > 0 && (arguments_[count - 1].name != nullptr || IsAbsent(values, count - 1))) --count;
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (i >= count && (arguments_[i].name == nullptr || IsAbsent(values, i))) continue;
-      PyObject* const object = arguments_[i].is_plain || values[i].isNone() ? ToPython(values[i]) : nullptr;
+      PyObject* const object = ToPython(values[i], arguments_[i].meaning);
       if (object == nullptr) return false;
       given.objects.push_back(object);
       if (arguments_[i].name != nullptr) given.names.push_back(arguments_[i].name);
@@ -265,30 +280,5 @@ class RowKernel final : public c10::OperatorKernel {
   PyObject* func_;
   std::vector<Argument> arguments_;
 };
-
-// dispatch(type, again, refusals, address of the slot's function, [(name, overload's name, overload), ...]), once.
-inline PyObject* Dispatch(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  TORCH_CHECK(count == 5 && PyType_Check(args[0]) && PyLong_Check(args[3]) && PyList_Check(args[4]),
-              "dispatch: takes a type, a function, classes of errors, an address and a list of ops");
-  Dispatching& dispatching = GetDispatching();
-  TORCH_CHECK(dispatching.type == nullptr, "dispatch: is called once");
-  for (Py_ssize_t i = 0; i < 3; ++i) Py_INCREF(args[i]);
-  dispatching = {reinterpret_cast<PyTypeObject*>(args[0]), args[1], args[2],
-                 reinterpret_cast<OpSlot>(PyLong_AsVoidPtr(args[3]))};
-  static auto* const library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Python, __FILE__, __LINE__);
-  for (const py::handle one : py::reinterpret_borrow<py::list>(args[4])) {
-    const auto entry = py::cast<py::tuple>(one);
-    const c10::OperatorName name("aten::" + py::cast<std::string>(entry[0]), py::cast<std::string>(entry[1]));
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op.has_value() || !RowKernel::Takes(op->schema())) continue;
-    auto kernel = std::make_unique<RowKernel>(*op, entry[2].ptr());
-    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
-  }
-  Py_RETURN_NONE;
-  END_HANDLE_TH_ERRORS
-}
 
 }  // namespace tessera::torch_device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 
 import torch
@@ -67,8 +68,47 @@ def install_generation(module) -> None:
         return criteria(self, model_kwargs, generation_config)
 
     mixin._valid_auto_compile_criteria = valid_auto_compile_criteria
+    mixin._beam_search = _beam_search(mixin._beam_search)
+    layer = sys.modules[module.StaticCache.__module__].StaticLayer
+    layer.reorder_cache = _reorder_cache(layer.reorder_cache)
     if hasattr(module, "DeferredStopCheck"):
         module.DeferredStopCheck = _stop_check(module.DeferredStopCheck, module.StopCheck)
+
+
+def _beam_search(search):
+    """transformers' beam search, which calls the model itself in each step: the compiled one, under the conditions of other searches."""
+    @functools.wraps(search)
+    def beam_search(self, *args, generation_config, **options):
+        is_compiled = self.device.type == NAME and self._valid_auto_compile_criteria(options, generation_config)
+        model = _ByStep(self, self.get_compiled_call(generation_config.compile_config)) if is_compiled else self
+        return search(model, *args, generation_config=generation_config, **options)
+
+    return beam_search
+
+
+def _reorder_cache(reorder):
+    """A layer of a cache of fixed length in the order of beams. transformers reads how full it is, to leave an empty one as it is: a wait for
+    each layer of each token, where the order of zeros doesn't matter."""
+    @functools.wraps(reorder)
+    def reorder_cache(self, beam_idx):
+        if not self.is_initialized or self.keys.device.type != NAME:
+            return reorder(self, beam_idx)
+        self.keys, self.values = self.keys.index_select(0, beam_idx), self.values.index_select(0, beam_idx)
+
+    return reorder_cache
+
+
+class _ByStep:
+    """A model to a search: called it runs `step`, all else is the model's, its prefill too."""
+
+    def __init__(self, model, step):
+        self._model, self._step = model, step
+
+    def __call__(self, **inputs):
+        return self._step(**inputs)
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
 
 
 def _stop_check(deferred, plain):
