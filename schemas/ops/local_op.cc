@@ -57,7 +57,8 @@ struct TextVisitor {
   }
   std::string operator()(const SortOp& op) const {
     return StrCat(op.result == SortResult::kPlaces ? "argsort(dim=" : "sort(dim=", op.dim,
-                  op.order == SortOrder::kDescending ? "; descending" : "", ")");
+                  op.order == SortOrder::kDescending ? "; descending" : "",
+                  op.first.has_value() ? StrCat("; first=", *op.first) : "", ")");
   }
   std::string operator()(const SearchSortedOp& op) const {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
@@ -201,6 +202,9 @@ struct ValidateVisitor {
     TESSERA_RETURN_IF_ERROR(ExpectCounts("sort", inputs, 1, scalars, 0));
     if (static_cast<int>(op.order) > 1 || static_cast<int>(op.result) > 1) {
       return absl::InvalidArgumentError("sort: unknown order or result");
+    }
+    if (op.first.has_value() && (*op.first < 0 || op.result != SortResult::kPlaces)) {
+      return absl::InvalidArgumentError(StrCat("sort: the first ", *op.first, ", of places alone and not below 0"));
     }
     return ExpectDims("sort", {op.dim});
   }

@@ -295,6 +295,9 @@ class Exercise {
     Run("matrix", LinalgOp{.kind = LinalgKind::kQr}, {Numbers({2, 9, 4}, {36, 4, 1})}, DType::kF32, {2, 52});
     Run("radix", SortOp{SortResult::kPlaces, 0, SortOrder::kDescending}, {Numbers({3000}, {1})}, DType::kI64, {3000});
     Run("radix", SortOp{SortResult::kValues, 0}, {Numbers({3000}, {1})}, DType::kF32, {3000});
+    Run("select", SortOp{SortResult::kPlaces, 0, SortOrder::kDescending, 40}, {Numbers({3000}, {1})}, DType::kI64,
+        {40});
+    Run("select", SortOp{SortResult::kPlaces, 1, SortOrder::kAscending, 5}, {matrix}, DType::kI64, {45, 5});
     std::vector<int64_t> mixed(60);
     for (size_t i = 0; i < mixed.size(); ++i) mixed[i] = static_cast<int64_t>(i * 7919 % 18) - 9;
     Run("scatter", ScatterOp{ScatterMode::kAdd, 0},
