@@ -30,24 +30,6 @@ namespace {
 constexpr int64_t kScoreElements = int64_t{1} << 18;  // docs/limits.md: attention_gradient_scores
 constexpr int64_t kLeastRows = 32, kMostRows = 256;   // of queries in a block
 constexpr int64_t kParts = 16;                        // docs/limits.md: attention_gradient_parts
-constexpr int64_t kLanes = 16;
-
-// A loop over so many lanes side by side, whose order is fixed, is one that compilers make of vectors.
-template <typename T, typename Each>
-void ForLanes(int64_t count, T (&lanes)[kLanes], Each each) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = each(lanes[l], i + l);
-  }
-  for (int64_t l = 0; i < count; ++i, ++l) lanes[l] = each(lanes[l], i);
-}
-template <typename T>
-T SumOfLanes(T (&lanes)[kLanes]) {
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
-  }
-  return lanes[0];
-}
 
 template <typename T>
 class Gradients {
@@ -135,10 +117,12 @@ class Gradients {
          line);
     Gemm(CblasNoTrans, CblasTrans, rows, keys, columns_, g.data, Line(g.stride), v.data, Line(v.stride), T{0}, slopes,
          line);
+    const GradientRows<T> scores{.rows = rows, .keys = keys, .weights = weights, .slopes = slopes, .scale = scale_};
+    RunGradientStep(GradientStep::kScale, scores);
     for (int64_t i = 0; i < rows; ++i) Mask(index, row + i, keys, weights + i * keys);
-    for (int64_t i = 0; i < rows; ++i) Shift(keys, weights + i * keys);
+    RunGradientStep(GradientStep::kShift, scores);
     Exponentiate(weights, rows * keys);
-    for (int64_t i = 0; i < rows; ++i) Slope(keys, weights + i * keys, slopes + i * keys);
+    RunGradientStep(GradientStep::kSlope, scores);
     Gemm(CblasNoTrans, CblasNoTrans, rows, features_, keys, slopes, line, k.data, Line(k.stride), T{0},
          scratch.result.data(), Line(features_));
     Store(index, row * features_, scratch.result.data(), rows * features_, scratch);
@@ -148,10 +132,9 @@ class Gradients {
          sums + keys_ * features_, Line(columns_));
   }
 
-  // A query's products with keys become its scores: -inf of a key that it doesn't see.
+  // Adds the mask to a query's scores: -inf of a key that it doesn't see.
   void Mask(const Shape& index, int64_t row, int64_t keys, T* scores) const {
     constexpr T kNever = -std::numeric_limits<T>::infinity();
-    for (int64_t j = 0; j < keys; ++j) scores[j] *= scale_;
     if (mask_.data != nullptr) {
       const int64_t first = row * mask_.row_stride, step = mask_.column_stride;
       const std::byte* const base = mask_.At(index);
@@ -165,42 +148,6 @@ class Gradients {
       }
     }
     if (is_causal_ && row + 1 < keys) std::fill(scores + row + 1, scores + keys, kNever);
-  }
-
-  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a row is
-  // above 1; that of kStandIn is above 2.
-  static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
-  static constexpr T kStandIn = 1;
-
-  static void Shift(int64_t keys, T* scores) {
-    T lanes[kLanes];
-    std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
-    ForLanes(keys, lanes, [scores](T most, int64_t j) { return scores[j] > most ? scores[j] : most; });
-    T most = lanes[0];
-    for (const T lane : lanes) most = std::max(most, lane);
-    // Where all scores are -inf nothing is subtracted.
-    if (most == -std::numeric_limits<T>::infinity()) most = 0;
-    for (int64_t j = 0; j < keys; ++j) {
-      const T score = scores[j] - most;
-      scores[j] = score < kLeast ? kStandIn : score;
-    }
-  }
-
-  // Exponentials become the softmax, and slopes the gradient of the products with keys. A key without a weight counts
-  // nowhere.
-  void Slope(int64_t keys, T* weights, T* slopes) const {
-    T totals[kLanes] = {}, sums[kLanes] = {};
-    for (int64_t j = 0; j < keys; ++j) weights[j] = weights[j] > T{2} ? T{0} : weights[j];
-    ForLanes(keys, totals, [weights](T total, int64_t j) { return total + weights[j]; });
-    const T total = SumOfLanes(totals);
-    for (int64_t j = 0; j < keys; ++j) weights[j] /= total;
-    ForLanes(keys, sums, [weights, slopes](T sum, int64_t j) {
-      return sum + (weights[j] == T{0} ? T{0} : weights[j] * slopes[j]);
-    });
-    const T sum = SumOfLanes(sums);
-    for (int64_t j = 0; j < keys; ++j) {
-      slopes[j] = weights[j] == T{0} ? T{0} : weights[j] * (slopes[j] - sum) * scale_;
-    }
   }
 
   // To the batch's elements from `first` on.
