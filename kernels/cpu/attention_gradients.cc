@@ -38,21 +38,23 @@ class Gradients {
       : call_(call),
         is_causal_(op.is_causal),
         batch_(call.output_extents.begin(), call.output_extents.end() - 1),
-        gradient_(MatricesOf(call.inputs[0], batch_)),
-        query_(MatricesOf(call.inputs[1], batch_)),
+        of_queries_(call.inputs[1].extents.begin(), call.inputs[1].extents.end() - 2),
+        gradient_(MatricesOf(call.inputs[0], of_queries_)),
+        query_(MatricesOf(call.inputs[1], of_queries_)),
         key_(MatricesOf(call.inputs[2], batch_)),
         value_(MatricesOf(call.inputs[3], batch_)),
-        rows_(call.inputs[1].extents[batch_.size()]),
+        heads_(of_queries_.size() > batch_.size() ? of_queries_.back() : 1),
+        rows_(call.inputs[1].extents[of_queries_.size()]),
         keys_(call.inputs[2].extents[batch_.size()]),
         features_(call.inputs[1].extents.back()),
         columns_(call.inputs[3].extents.back()),
         scale_(static_cast<T>(call.scalars[0].AsDouble())) {
-    if (call.inputs.size() > 4) mask_ = MatricesOf(call.inputs[4], batch_);
+    if (call.inputs.size() > 4) mask_ = MatricesOf(call.inputs[4], of_queries_);
   }
 
   void Run() {
     const int64_t size = std::clamp(kScoreElements / std::max<int64_t>(1, keys_), kLeastRows, kMostRows);
-    const int64_t blocks = (rows_ + size - 1) / size, batches = NumElements(batch_);
+    const int64_t of_head = (rows_ + size - 1) / size, blocks = heads_ * of_head, batches = NumElements(batch_);
     const int64_t parts = std::clamp(kParts / batches, int64_t{1}, std::max<int64_t>(1, blocks));
     const int64_t of_keys = keys_ * (features_ + columns_);
     std::vector<std::vector<T>> sums(static_cast<size_t>(batches * parts));
@@ -65,11 +67,11 @@ class Gradients {
       const Rows<T> k = RowsOf<T>(key_, key_.At(index), 0, keys_, features_, scratch.key);
       const Rows<T> v = RowsOf<T>(value_, value_.At(index), 0, keys_, columns_, scratch.value);
       for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
-        const int64_t row = block * size;
-        RunBlock(index, row, std::min(size, rows_ - row), k, v, scratch, sum.data());
+        const int64_t head = block / of_head, row = block % of_head * size;
+        RunBlock(index, head, row, std::min(size, rows_ - row), k, v, scratch, sum.data());
       }
       if (parts > 1) return;
-      Store(index, rows_ * features_, sum.data(), of_keys, scratch);
+      Store(index, heads_ * rows_ * features_, sum.data(), of_keys, scratch);
       std::vector<T>().swap(sum);
     });
     if (parts == 1) return;
@@ -80,7 +82,7 @@ class Gradients {
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
       }
       Scratch scratch;
-      Store(IndexOf(batch), rows_ * features_, sum.data(), of_keys, scratch);
+      Store(IndexOf(batch), heads_ * rows_ * features_, sum.data(), of_keys, scratch);
     });
   }
 
@@ -102,8 +104,10 @@ class Gradients {
   static blasint Line(int64_t stride) { return static_cast<blasint>(std::max<int64_t>(1, stride)); }
 
   // Adds the block's part to the sums of keys and, behind them, of values.
-  void RunBlock(const Shape& index, int64_t row, int64_t rows, const Rows<T>& k, const Rows<T>& v, Scratch& scratch,
-                T* sums) const {
+  void RunBlock(const Shape& batch, int64_t head, int64_t row, int64_t rows, const Rows<T>& k, const Rows<T>& v,
+                Scratch& scratch, T* sums) const {
+    Shape index = batch;
+    if (of_queries_.size() > batch_.size()) index.push_back(head);
     const int64_t keys = is_causal_ ? std::min(keys_, row + rows) : keys_;
     const Rows<T> q = RowsOf<T>(query_, query_.At(index), row, rows, features_, scratch.query);
     const Rows<T> g = RowsOf<T>(gradient_, gradient_.At(index), row, rows, columns_, scratch.gradient);
@@ -125,7 +129,7 @@ class Gradients {
     RunGradientStep(GradientStep::kSlope, scores);
     Gemm(CblasNoTrans, CblasNoTrans, rows, features_, keys, slopes, line, k.data, Line(k.stride), T{0},
          scratch.result.data(), Line(features_));
-    Store(index, row * features_, scratch.result.data(), rows * features_, scratch);
+    Store(batch, (head * rows_ + row) * features_, scratch.result.data(), rows * features_, scratch);
     Gemm(CblasTrans, CblasNoTrans, keys, features_, rows, slopes, line, q.data, Line(q.stride), T{1}, sums,
          Line(features_));
     Gemm(CblasTrans, CblasNoTrans, keys, columns_, rows, weights, line, g.data, Line(g.stride), T{1},
@@ -166,10 +170,10 @@ class Gradients {
 
   const KernelCall& call_;
   const bool is_causal_;
-  const Shape batch_;
+  const Shape batch_, of_queries_;  // the heads that share keys are the last of the queries'
   const Matrices gradient_, query_, key_, value_;
   Matrices mask_;
-  const int64_t rows_, keys_, features_, columns_;
+  const int64_t heads_, rows_, keys_, features_, columns_;
   const T scale_;
 };
 

@@ -202,12 +202,15 @@ struct AttentionOp {
 // [..., S, E], values [..., S, V], all of one dtype, and maybe its mask. Scalars {scale}. The output [..., L*E + S*E +
 // S*V] has the gradients of queries, keys and values one after the other, each in row-major order. The mask has none.
 // Law: no more than some rows of the [L, S] scores are in memory at a time.
+//
+// Where G heads of queries share a head of keys and values, the gradient is [..., G, L, V] and the queries are
+// [..., G, L, E], the mask is broadcast to [..., G, L, S], and the output is [..., G*L*E + S*E + S*V]: gradients of
+// keys and values are sums over the G heads.
 struct AttentionGradientsOp {
   bool is_causal = false;
   bool operator==(const AttentionGradientsOp&) const = default;
 };
-// Why extents are those of no such op: the queries', the keys', the values', the gradient's, the output's. Empty where
-// they fit.
+// Why extents are those of no such op. Empty where they fit.
 std::string_view AttentionGradientsMismatch(absl::Span<const int64_t> gradient, absl::Span<const int64_t> queries,
                                             absl::Span<const int64_t> keys, absl::Span<const int64_t> values,
                                             absl::Span<const int64_t> output);

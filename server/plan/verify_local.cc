@@ -182,7 +182,7 @@ struct ExtentsCheck {
     if (!wrong.empty()) return Wrong("attention_gradients: ", wrong);
     if (inputs.size() < 5) return absl::OkStatus();
     Shape scores = inputs[1];
-    scores.back() = inputs[2][scores.size() - 2];
+    scores.back() = inputs[2][inputs[2].size() - 2];
     return IsBroadcastTo(inputs[4], scores) ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GroupedMatmulOp& op) const {
