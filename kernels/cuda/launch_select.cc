@@ -82,8 +82,7 @@ absl::StatusOr<Steps> LaunchSelect(const SortOp& op, const KernelCall& call, con
   const std::array<uint32_t, 3> of_lines = {static_cast<uint32_t>(std::min(s.lines, kMaxBlocks)), 1, 1};
   p.ordered = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(s.extent, kMaxOrdered))));
   if (s.is_short()) {
-    return Steps{
-        MakeLaunch(absl::StrCat("select_short_", s.bytes), p, of_lines, {ThreadsFor(p.ordered), 1, 1})};
+    return Steps{MakeLaunch(absl::StrCat("select_short_", s.bytes), p, of_lines, {ThreadsFor(p.ordered), 1, 1})};
   }
 
   Pieces pieces(workspace);
@@ -114,8 +113,8 @@ absl::StatusOr<Steps> LaunchSelect(const SortOp& op, const KernelCall& call, con
   add(absl::StrCat("select_move_", s.bytes), blocks);
   if (!s.is_sorted()) {
     p.ordered = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(s.first)));
-    steps.push_back(MakeLaunch(absl::StrCat("select_order_", s.key_bytes()), p, of_lines,
-                               {ThreadsFor(p.ordered), 1, 1}));
+    steps.push_back(
+        MakeLaunch(absl::StrCat("select_order_", s.key_bytes()), p, of_lines, {ThreadsFor(p.ordered), 1, 1}));
     return steps;
   }
   AddRadixPasses(s.sort(), 8 * s.bytes, &buffers, &steps);

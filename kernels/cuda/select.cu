@@ -1,11 +1,11 @@
 // The places of the first elements of each line in the order of a sort, without sorting the line.
 //
 // A short line is ordered by one block in shared memory. Of a longer one the bound is found first, the key of the last
-// element that is wanted: a pass for each digit of 8 bits, the highest first, counts the keys that have the digits found
-// so far. Keys below the bound, and as many of those that equal it as are wanted, the first ones, are then brought
-// together in the order of their places, and only these are sorted, stably. All counts are integers, so the result is
-// that of any stable sort, on every run. (Alabi, Blanchard, Gordon, Steinbach, "Fast k-selection algorithms for graphics
-// processing units", 2012, have radix selection.)
+// element that is wanted: a pass for each digit of 8 bits, the highest first, counts the keys that have the digits
+// found so far. Keys below the bound, and as many of those that equal it as are wanted, the first ones, are then
+// brought together in the order of their places, and only these are sorted, stably. All counts are integers, so the
+// result is that of any stable sort, on every run. (Alabi, Blanchard, Gordon, Steinbach, "Fast k-selection algorithms
+// for graphics processing units", 2012, have radix selection.)
 
 #include "kernels/cuda/radix.cuh"
 #include "kernels/cuda/select_parameters.h"
@@ -27,11 +27,12 @@ struct SelectPlace {
 __device__ inline SelectPlace PlaceOfBlock(const SelectParameters& p) {
   const i64 line = Quotient(blockIdx.x, p.tiles_of_line), tile = blockIdx.x - line * p.tiles_of_line.value;
   const i64 first = tile * kSelectTile;
-  return {line, tile, OffsetsAt(p.elements.lines, line).of[0], first, min(first + kSelectTile, p.elements.extent.value)};
+  return {line, tile, OffsetsAt(p.elements.lines, line).of[0], first,
+          min(first + kSelectTile, p.elements.extent.value)};
 }
 
-// What is known of the line's bound before this pass; the block of the first tile keeps it for the next pass. Before the
-// first of `kDigits` nothing is, and behind the last (kIsWhole) all of it.
+// What is known of the line's bound before this pass; the block of the first tile keeps it for the next pass. Before
+// the first of `kDigits` nothing is, and behind the last (kIsWhole) all of it.
 template <int kDigits, bool kIsWhole>
 __device__ inline SelectState StateOfLine(const SelectParameters& p, i64 line, i64 tile) {
   __shared__ SelectState found;
@@ -196,8 +197,8 @@ __device__ inline void SelectMove(const SelectParameters& p) {
   }
 }
 
-// Elements of a line in order, by their keys, those of equal keys by their numbers: Batcher, "Sorting networks and their
-// applications", 1968, the bitonic one.
+// Elements of a line in order, by their keys, those of equal keys by their numbers: Batcher, "Sorting networks and
+// their applications", 1968, the bitonic one.
 template <typename K>
 struct Ordered {
   K keys[kMaxOrdered];
@@ -260,10 +261,16 @@ __device__ inline void SelectOrder(const SelectParameters& p) {
   OrderLines<K, true>(p, [&](i64 base, int i) { return static_cast<const K*>(p.keys)[base + i]; });
 }
 
-#define TESSERA_SELECT(bytes)                                                                                        \
-  extern "C" __global__ void select_short_##bytes(const __grid_constant__ SelectParameters p) { SelectShort<bytes>(p); } \
-  extern "C" __global__ void select_count_##bytes(const __grid_constant__ SelectParameters p) { SelectCount<bytes>(p); } \
-  extern "C" __global__ void select_tiles_##bytes(const __grid_constant__ SelectParameters p) { SelectTiles<bytes>(p); } \
+#define TESSERA_SELECT(bytes)                                                                   \
+  extern "C" __global__ void select_short_##bytes(const __grid_constant__ SelectParameters p) { \
+    SelectShort<bytes>(p);                                                                      \
+  }                                                                                             \
+  extern "C" __global__ void select_count_##bytes(const __grid_constant__ SelectParameters p) { \
+    SelectCount<bytes>(p);                                                                      \
+  }                                                                                             \
+  extern "C" __global__ void select_tiles_##bytes(const __grid_constant__ SelectParameters p) { \
+    SelectTiles<bytes>(p);                                                                      \
+  }                                                                                             \
   extern "C" __global__ void select_move_##bytes(const __grid_constant__ SelectParameters p) { SelectMove<bytes>(p); }
 TESSERA_SELECT(1)
 TESSERA_SELECT(2)

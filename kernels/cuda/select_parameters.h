@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-inline constexpr int kSelectItems = 32;   // elements of a thread in a tile; a multiple of 8
+inline constexpr int kSelectItems = 32;  // elements of a thread in a tile; a multiple of 8
 // Elements that a block orders in its shared memory: a power of 2. docs/limits.md: max_gpu_ordered_elements
 inline constexpr int kMaxOrdered = 2048;
 
