@@ -30,24 +30,6 @@ namespace {
 constexpr int64_t kScoreElements = int64_t{1} << 18;  // docs/limits.md: attention_gradient_scores
 constexpr int64_t kLeastRows = 32, kMostRows = 256;   // of queries in a block
 constexpr int64_t kParts = 16;                        // docs/limits.md: attention_gradient_parts
-constexpr int64_t kLanes = 16;
-
-// A loop over so many lanes side by side, whose order is fixed, is one that compilers make of vectors.
-template <typename T, typename Each>
-void ForLanes(int64_t count, T (&lanes)[kLanes], Each each) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = each(lanes[l], i + l);
-  }
-  for (int64_t l = 0; i < count; ++i, ++l) lanes[l] = each(lanes[l], i);
-}
-template <typename T>
-T SumOfLanes(T (&lanes)[kLanes]) {
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
-  }
-  return lanes[0];
-}
 
 template <typename T>
 class Gradients {
@@ -56,21 +38,23 @@ class Gradients {
       : call_(call),
         is_causal_(op.is_causal),
         batch_(call.output_extents.begin(), call.output_extents.end() - 1),
-        gradient_(MatricesOf(call.inputs[0], batch_)),
-        query_(MatricesOf(call.inputs[1], batch_)),
+        of_queries_(call.inputs[1].extents.begin(), call.inputs[1].extents.end() - 2),
+        gradient_(MatricesOf(call.inputs[0], of_queries_)),
+        query_(MatricesOf(call.inputs[1], of_queries_)),
         key_(MatricesOf(call.inputs[2], batch_)),
         value_(MatricesOf(call.inputs[3], batch_)),
-        rows_(call.inputs[1].extents[batch_.size()]),
+        heads_(of_queries_.size() > batch_.size() ? of_queries_.back() : 1),
+        rows_(call.inputs[1].extents[of_queries_.size()]),
         keys_(call.inputs[2].extents[batch_.size()]),
         features_(call.inputs[1].extents.back()),
         columns_(call.inputs[3].extents.back()),
         scale_(static_cast<T>(call.scalars[0].AsDouble())) {
-    if (call.inputs.size() > 4) mask_ = MatricesOf(call.inputs[4], batch_);
+    if (call.inputs.size() > 4) mask_ = MatricesOf(call.inputs[4], of_queries_);
   }
 
   void Run() {
     const int64_t size = std::clamp(kScoreElements / std::max<int64_t>(1, keys_), kLeastRows, kMostRows);
-    const int64_t blocks = (rows_ + size - 1) / size, batches = NumElements(batch_);
+    const int64_t of_head = (rows_ + size - 1) / size, blocks = heads_ * of_head, batches = NumElements(batch_);
     const int64_t parts = std::clamp(kParts / batches, int64_t{1}, std::max<int64_t>(1, blocks));
     const int64_t of_keys = keys_ * (features_ + columns_);
     std::vector<std::vector<T>> sums(static_cast<size_t>(batches * parts));
@@ -83,11 +67,11 @@ class Gradients {
       const Rows<T> k = RowsOf<T>(key_, key_.At(index), 0, keys_, features_, scratch.key);
       const Rows<T> v = RowsOf<T>(value_, value_.At(index), 0, keys_, columns_, scratch.value);
       for (int64_t block = part * blocks / parts; block < (part + 1) * blocks / parts; ++block) {
-        const int64_t row = block * size;
-        RunBlock(index, row, std::min(size, rows_ - row), k, v, scratch, sum.data());
+        const int64_t head = block / of_head, row = block % of_head * size;
+        RunBlock(index, head, row, std::min(size, rows_ - row), k, v, scratch, sum.data());
       }
       if (parts > 1) return;
-      Store(index, rows_ * features_, sum.data(), of_keys, scratch);
+      Store(index, heads_ * rows_ * features_, sum.data(), of_keys, scratch);
       std::vector<T>().swap(sum);
     });
     if (parts == 1) return;
@@ -98,7 +82,7 @@ class Gradients {
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
       }
       Scratch scratch;
-      Store(IndexOf(batch), rows_ * features_, sum.data(), of_keys, scratch);
+      Store(IndexOf(batch), heads_ * rows_ * features_, sum.data(), of_keys, scratch);
     });
   }
 
@@ -120,8 +104,10 @@ class Gradients {
   static blasint Line(int64_t stride) { return static_cast<blasint>(std::max<int64_t>(1, stride)); }
 
   // Adds the block's part to the sums of keys and, behind them, of values.
-  void RunBlock(const Shape& index, int64_t row, int64_t rows, const Rows<T>& k, const Rows<T>& v, Scratch& scratch,
-                T* sums) const {
+  void RunBlock(const Shape& batch, int64_t head, int64_t row, int64_t rows, const Rows<T>& k, const Rows<T>& v,
+                Scratch& scratch, T* sums) const {
+    Shape index = batch;
+    if (of_queries_.size() > batch_.size()) index.push_back(head);
     const int64_t keys = is_causal_ ? std::min(keys_, row + rows) : keys_;
     const Rows<T> q = RowsOf<T>(query_, query_.At(index), row, rows, features_, scratch.query);
     const Rows<T> g = RowsOf<T>(gradient_, gradient_.At(index), row, rows, columns_, scratch.gradient);
@@ -135,23 +121,24 @@ class Gradients {
          line);
     Gemm(CblasNoTrans, CblasTrans, rows, keys, columns_, g.data, Line(g.stride), v.data, Line(v.stride), T{0}, slopes,
          line);
+    const GradientRows<T> scores{.rows = rows, .keys = keys, .weights = weights, .slopes = slopes, .scale = scale_};
+    RunGradientStep(GradientStep::kScale, scores);
     for (int64_t i = 0; i < rows; ++i) Mask(index, row + i, keys, weights + i * keys);
-    for (int64_t i = 0; i < rows; ++i) Shift(keys, weights + i * keys);
+    RunGradientStep(GradientStep::kShift, scores);
     Exponentiate(weights, rows * keys);
-    for (int64_t i = 0; i < rows; ++i) Slope(keys, weights + i * keys, slopes + i * keys);
+    RunGradientStep(GradientStep::kSlope, scores);
     Gemm(CblasNoTrans, CblasNoTrans, rows, features_, keys, slopes, line, k.data, Line(k.stride), T{0},
          scratch.result.data(), Line(features_));
-    Store(index, row * features_, scratch.result.data(), rows * features_, scratch);
+    Store(batch, (head * rows_ + row) * features_, scratch.result.data(), rows * features_, scratch);
     Gemm(CblasTrans, CblasNoTrans, keys, features_, rows, slopes, line, q.data, Line(q.stride), T{1}, sums,
          Line(features_));
     Gemm(CblasTrans, CblasNoTrans, keys, columns_, rows, weights, line, g.data, Line(g.stride), T{1},
          sums + keys_ * features_, Line(columns_));
   }
 
-  // A query's products with keys become its scores: -inf of a key that it doesn't see.
+  // Adds the mask to a query's scores: -inf of a key that it doesn't see.
   void Mask(const Shape& index, int64_t row, int64_t keys, T* scores) const {
     constexpr T kNever = -std::numeric_limits<T>::infinity();
-    for (int64_t j = 0; j < keys; ++j) scores[j] *= scale_;
     if (mask_.data != nullptr) {
       const int64_t first = row * mask_.row_stride, step = mask_.column_stride;
       const std::byte* const base = mask_.At(index);
@@ -165,42 +152,6 @@ class Gradients {
       }
     }
     if (is_causal_ && row + 1 < keys) std::fill(scores + row + 1, scores + keys, kNever);
-  }
-
-  // The exponential of anything less is 0, which libmvec says ten times as slowly as any other value. None of a row is
-  // above 1; that of kStandIn is above 2.
-  static constexpr T kLeast = sizeof(T) == 4 ? T{-104} : T{-746};
-  static constexpr T kStandIn = 1;
-
-  static void Shift(int64_t keys, T* scores) {
-    T lanes[kLanes];
-    std::fill_n(lanes, kLanes, -std::numeric_limits<T>::infinity());
-    ForLanes(keys, lanes, [scores](T most, int64_t j) { return scores[j] > most ? scores[j] : most; });
-    T most = lanes[0];
-    for (const T lane : lanes) most = std::max(most, lane);
-    // Where all scores are -inf nothing is subtracted.
-    if (most == -std::numeric_limits<T>::infinity()) most = 0;
-    for (int64_t j = 0; j < keys; ++j) {
-      const T score = scores[j] - most;
-      scores[j] = score < kLeast ? kStandIn : score;
-    }
-  }
-
-  // Exponentials become the softmax, and slopes the gradient of the products with keys. A key without a weight counts
-  // nowhere.
-  void Slope(int64_t keys, T* weights, T* slopes) const {
-    T totals[kLanes] = {}, sums[kLanes] = {};
-    for (int64_t j = 0; j < keys; ++j) weights[j] = weights[j] > T{2} ? T{0} : weights[j];
-    ForLanes(keys, totals, [weights](T total, int64_t j) { return total + weights[j]; });
-    const T total = SumOfLanes(totals);
-    for (int64_t j = 0; j < keys; ++j) weights[j] /= total;
-    ForLanes(keys, sums, [weights, slopes](T sum, int64_t j) {
-      return sum + (weights[j] == T{0} ? T{0} : weights[j] * slopes[j]);
-    });
-    const T sum = SumOfLanes(sums);
-    for (int64_t j = 0; j < keys; ++j) {
-      slopes[j] = weights[j] == T{0} ? T{0} : weights[j] * (slopes[j] - sum) * scale_;
-    }
   }
 
   // To the batch's elements from `first` on.
@@ -219,10 +170,10 @@ class Gradients {
 
   const KernelCall& call_;
   const bool is_causal_;
-  const Shape batch_;
+  const Shape batch_, of_queries_;  // the heads that share keys are the last of the queries'
   const Matrices gradient_, query_, key_, value_;
   Matrices mask_;
-  const int64_t rows_, keys_, features_, columns_;
+  const int64_t heads_, rows_, keys_, features_, columns_;
   const T scale_;
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_loops.h"
 
+#include <limits>
 #include <type_traits>
 
 #include "kernels/cpu/loops.h"
@@ -170,6 +171,135 @@ struct Strip {
   }
 };
 
+// Rows of kLanes numbers side by side, in as many vectors as these take.
+template <typename T>
+struct Rows {
+  static constexpr int64_t kSide = 16;
+  static constexpr hn::CappedTag<T, kSide> kTag{};
+  using D = std::remove_cv_t<decltype(kTag)>;
+  using V = hn::Vec<D>;
+  static constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(D())), kVectors = kSide / kLanes;
+  static constexpr T kLeast = Strip<T, 1>::kLeast, kStandIn = Strip<T, 1>::kStandIn;
+
+  // each(vector of the side, place) over whole sides, then rest(lane, place).
+  template <typename Each, typename Rest>
+  static HWY_INLINE void ForSides(int64_t count, Each each, Rest rest) {
+    int64_t i = 0;
+    for (; i + kSide <= count; i += kSide) {
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kVectors; ++v) each(v, i + v * kLanes);
+    }
+    for (int64_t lane = 0; i < count; ++i, ++lane) rest(lane, i);
+  }
+  static HWY_INLINE void Keep(const V (&vectors)[kVectors], T (&lanes)[kSide]) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(vectors[v], kTag, lanes + v * kLanes);
+  }
+  static T Folded(T (&lanes)[kSide]) {
+    for (int64_t width = kSide / 2; width > 0; width /= 2) {
+      for (int64_t l = 0; l < width; ++l) lanes[l] += lanes[l + width];
+    }
+    return lanes[0];
+  }
+
+  static void Scale(T* scores, int64_t keys, T by) {
+    const V scale = hn::Set(kTag, by);
+    ForSides(
+        keys,
+        [&](int64_t, int64_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(kTag, scores + i), scale), kTag, scores + i); },
+        [&](int64_t, int64_t i) { scores[i] *= by; });
+  }
+
+  static void Shift(T* scores, int64_t keys) {
+    const V none = hn::Neg(hn::Inf(kTag));
+    V largest[kVectors];
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) largest[v] = none;
+    T rest = -std::numeric_limits<T>::infinity();
+    ForSides(
+        keys,
+        [&](int64_t v, int64_t i) HWY_ATTR {
+          const V score = hn::LoadU(kTag, scores + i);
+          largest[v] = hn::IfThenElse(hn::Gt(score, largest[v]), score, largest[v]);
+        },
+        [&](int64_t, int64_t i) { rest = scores[i] > rest ? scores[i] : rest; });
+    T lanes[kSide];
+    Keep(largest, lanes);
+    for (const T lane : lanes) rest = lane > rest ? lane : rest;
+    // Where all scores are -inf nothing is subtracted.
+    const T most = rest == -std::numeric_limits<T>::infinity() ? T{0} : rest;
+    const V shift = hn::Set(kTag, most), least = hn::Set(kTag, kLeast), stand_in = hn::Set(kTag, kStandIn);
+    ForSides(
+        keys,
+        [&](int64_t, int64_t i) HWY_ATTR {
+          const V score = hn::Sub(hn::LoadU(kTag, scores + i), shift);
+          hn::StoreU(hn::IfThenElse(hn::Lt(score, least), stand_in, score), kTag, scores + i);
+        },
+        [&](int64_t, int64_t i) {
+          const T score = scores[i] - most;
+          scores[i] = score < kLeast ? kStandIn : score;
+        });
+  }
+
+  static void Slope(T* weights, T* slopes, int64_t keys, T by) {
+    T lanes[kSide];
+    V sums[kVectors];
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) sums[v] = hn::Zero(kTag);
+    const int64_t whole = keys / kSide * kSide;
+    ForSides(
+        whole,
+        [&](int64_t v, int64_t i) HWY_ATTR {
+          const V e = hn::LoadU(kTag, weights + i), weight = hn::IfThenZeroElse(hn::Gt(e, hn::Set(kTag, T{2})), e);
+          hn::StoreU(weight, kTag, weights + i);
+          sums[v] = hn::Add(sums[v], weight);
+        },
+        [](int64_t, int64_t) {});
+    Keep(sums, lanes);
+    for (int64_t i = whole; i < keys; ++i) {
+      weights[i] = weights[i] > T{2} ? T{0} : weights[i];
+      lanes[i - whole] += weights[i];
+    }
+    const T total = Folded(lanes);
+    const V of_row = hn::Set(kTag, total), zero = hn::Zero(kTag);
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) sums[v] = zero;
+    ForSides(
+        whole,
+        [&](int64_t v, int64_t i) HWY_ATTR {
+          const V weight = hn::Div(hn::LoadU(kTag, weights + i), of_row);
+          hn::StoreU(weight, kTag, weights + i);
+          const V product = hn::Mul(weight, hn::LoadU(kTag, slopes + i));
+          sums[v] = hn::Add(sums[v], hn::IfThenZeroElse(hn::Eq(weight, zero), product));
+        },
+        [](int64_t, int64_t) {});
+    Keep(sums, lanes);
+    for (int64_t i = whole; i < keys; ++i) {
+      weights[i] /= total;
+      lanes[i - whole] += weights[i] == T{0} ? T{0} : weights[i] * slopes[i];
+    }
+    const T sum = Folded(lanes);
+    const V subtracted = hn::Set(kTag, sum), scale = hn::Set(kTag, by);
+    ForSides(
+        keys,
+        [&](int64_t, int64_t i) HWY_ATTR {
+          const V weight = hn::LoadU(kTag, weights + i);
+          const V slope = hn::Mul(hn::Mul(weight, hn::Sub(hn::LoadU(kTag, slopes + i), subtracted)), scale);
+          hn::StoreU(hn::IfThenZeroElse(hn::Eq(weight, zero), slope), kTag, slopes + i);
+        },
+        [&](int64_t, int64_t i) { slopes[i] = weights[i] == T{0} ? T{0} : weights[i] * (slopes[i] - sum) * by; });
+  }
+
+  static void Run(GradientStep step, const GradientRows<T>& r) {
+    for (int64_t row = 0; row < r.rows; ++row) {
+      T* const weights = r.weights + row * r.keys;
+      if (step == GradientStep::kScale) Scale(weights, r.keys, r.scale);
+      if (step == GradientStep::kShift) Shift(weights, r.keys);
+      if (step == GradientStep::kSlope) Slope(weights, r.slopes + row * r.keys, r.keys, r.scale);
+    }
+  }
+};
+
 template <typename T, int64_t kVectors>
 void RunStep(AttentionStep step, const AttentionBlock<T>& block) {
   switch (step) {
@@ -189,6 +319,8 @@ void RunOnVectors(AttentionStep step, const AttentionBlock<T>& block) {
 
 void OfFloats(AttentionStep step, const AttentionBlock<float>& block) { RunOnVectors(step, block); }
 void OfDoubles(AttentionStep step, const AttentionBlock<double>& block) { RunOnVectors(step, block); }
+void RowsOfFloats(GradientStep step, const GradientRows<float>& rows) { Rows<float>::Run(step, rows); }
+void RowsOfDoubles(GradientStep step, const GradientRows<double>& rows) { Rows<double>::Run(step, rows); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu
@@ -200,6 +332,8 @@ namespace tessera::cpu {
 HWY_EXPORT(VectorBytes);
 HWY_EXPORT(OfFloats);
 HWY_EXPORT(OfDoubles);
+HWY_EXPORT(RowsOfFloats);
+HWY_EXPORT(RowsOfDoubles);
 
 int64_t QueriesPerVector(int64_t element_bytes) { return HWY_DYNAMIC_DISPATCH(VectorBytes)() / element_bytes; }
 
@@ -208,6 +342,13 @@ void RunAttentionStep(AttentionStep step, const AttentionBlock<float>& block) {
 }
 void RunAttentionStep(AttentionStep step, const AttentionBlock<double>& block) {
   HWY_DYNAMIC_DISPATCH(OfDoubles)(step, block);
+}
+
+void RunGradientStep(GradientStep step, const GradientRows<float>& rows) {
+  HWY_DYNAMIC_DISPATCH(RowsOfFloats)(step, rows);
+}
+void RunGradientStep(GradientStep step, const GradientRows<double>& rows) {
+  HWY_DYNAMIC_DISPATCH(RowsOfDoubles)(step, rows);
 }
 
 void Exponentiate(float* values, int64_t count) {

@@ -48,6 +48,23 @@ enum class AttentionStep {
 void RunAttentionStep(AttentionStep step, const AttentionBlock<float>& block);
 void RunAttentionStep(AttentionStep step, const AttentionBlock<double>& block);
 
+// Rows of scores of an attention's gradients, [rows][keys]. A sum of a row is one of 16 lanes side by side, whatever
+// vectors there are, which are then folded in halves.
+template <typename T>
+struct GradientRows {
+  int64_t rows = 0, keys = 0;
+  T* weights = nullptr;  // scores, which become the softmax
+  T* slopes = nullptr;   // gradients of the softmax, which become those of the products with keys
+  T scale = 1;
+};
+enum class GradientStep {
+  kScale,  // weights *= scale
+  kShift,  // weights -= the largest of their row; what has no weight, as -inf, becomes a number that kSlope knows
+  kSlope,  // of their exponentials. A key without a weight counts nowhere
+};
+void RunGradientStep(GradientStep step, const GradientRows<float>& rows);
+void RunGradientStep(GradientStep step, const GradientRows<double>& rows);
+
 // Each becomes its exponential, as those of a block's scores are: the softmax of gradients has the same ones.
 void Exponentiate(float* values, int64_t count);
 void Exponentiate(double* values, int64_t count);

@@ -131,6 +131,71 @@ void PlacesOf(const std::vector<KeyOf<T>>& keys, const T* values, int64_t count,
   }
 }
 
+// The `first` smallest of keys that all differ, in order: one that may be among them is kept, and when as many again
+// have been, the larger half goes. Elements of random order are a comparison each.
+template <typename Key>
+class Smallest {
+ public:
+  explicit Smallest(int64_t first) : first_(static_cast<size_t>(first)) { kept_.reserve(2 * first_ + kLeastRoom); }
+
+  void Offer(Key key) {
+    if (!(key < bound_)) return;
+    kept_.push_back(key);
+    if (kept_.size() == 2 * first_ + kLeastRoom) Halve();
+  }
+  const std::vector<Key>& InOrder() {
+    if (kept_.size() > first_) Halve();
+    SortKeys(kept_.data(), static_cast<int64_t>(kept_.size()));
+    return kept_;
+  }
+
+ private:
+  static constexpr size_t kLeastRoom = 1024;
+
+  void Halve() {
+    std::nth_element(kept_.begin(), kept_.begin() + static_cast<ptrdiff_t>(first_ - 1), kept_.end());
+    kept_.resize(first_);
+    bound_ = kept_.back();
+  }
+
+  const size_t first_;  // at least 1
+  std::vector<Key> kept_;
+  Key bound_ = Greatest();
+
+  static Key Greatest() {
+    if constexpr (std::is_same_v<Key, hwy::uint128_t>) {
+      return {.lo = std::numeric_limits<uint64_t>::max(), .hi = std::numeric_limits<uint64_t>::max()};
+    } else {
+      return std::numeric_limits<Key>::max();
+    }
+  }
+};
+
+// Keys with places below, as SortPlaces has them.
+template <typename T>
+void SelectPlaces(const SortLayout& l, int64_t first, const T* input, int64_t* output) {
+  constexpr bool kIsShort = sizeof(T) <= 4;
+  using Key = std::conditional_t<kIsShort, uint64_t, hwy::uint128_t>;
+  const KeyOf<T> flip = FlipOf<T>(l.order);
+  for (int64_t k = 0; k < l.lines.size; ++k) {
+    const T* from = input + PlaceOf(l.lines, 0, k).offset;
+    int64_t* to = output + PlaceOf(l.lines, 1, k).offset;
+    Smallest<Key> smallest(first);
+    WithStride(l.input_stride, [&](auto stride) {
+      for (int64_t i = 0; i < l.extent; ++i) {
+        const KeyOf<T> key = static_cast<KeyOf<T>>(ToKey<Zeros::kEqual>(from[i * stride]) ^ flip);
+        if constexpr (kIsShort) smallest.Offer(uint64_t{key} << 32 | static_cast<uint64_t>(i));
+        if constexpr (!kIsShort) smallest.Offer({.lo = static_cast<uint64_t>(i), .hi = key});
+      }
+    });
+    for (const Key& key : smallest.InOrder()) {
+      if constexpr (kIsShort) *to = static_cast<int64_t>(key & 0xFFFFFFFF);
+      if constexpr (!kIsShort) *to = static_cast<int64_t>(key.lo);
+      to += l.output_stride;
+    }
+  }
+}
+
 template <typename T>
 void Search(const SearchSortedOp& op, const KernelInput& sorted, const KernelInput& values, const KernelCall& call) {
   using Key = KeyOf<T>;
@@ -169,12 +234,14 @@ absl::Status RunSort(const SortOp& op, const KernelCall& call) {
   const KernelInput& input = call.inputs[0];
   const size_t dim = static_cast<size_t>(op.dim), rank = call.output_extents.size();
   const DType result = op.result == SortResult::kPlaces ? DType::kI64 : input.dtype;
-  if (input.extents != call.output_extents || dim >= rank || call.output_dtype != result) {
+  Shape wanted = input.extents;
+  if (op.first.has_value() && dim < wanted.size()) wanted[dim] = std::min(*op.first, wanted[dim]);
+  if (wanted != call.output_extents || dim >= rank || call.output_dtype != result) {
     return absl::InvalidArgumentError(
         absl::StrCat("sort: along dim ", op.dim, " of ", std::string(ToText(input.dtype)), ToText(input.extents),
                      " to ", std::string(ToText(call.output_dtype)), ToText(call.output_extents)));
   }
-  if (NumElements(input.extents) == 0) return absl::OkStatus();
+  if (NumElements(call.output_extents) == 0) return absl::OkStatus();
   if (op.result == SortResult::kPlaces && SizeBytes(input.dtype) <= 4 &&
       input.extents[dim] > std::numeric_limits<uint32_t>::max()) {
     return absl::UnimplementedError(absl::StrCat("argsort: of ", input.extents[dim], " elements; up to 2^32 - 1"));
@@ -194,7 +261,9 @@ absl::Status RunSort(const SortOp& op, const KernelCall& call) {
       return false;
     } else {
       const T* from = static_cast<const T*>(input.is_zero ? &kZero : input.data);
-      if (op.result == SortResult::kPlaces) {
+      if (op.first.value_or(l.extent) < l.extent) {
+        SelectPlaces(l, *op.first, from, static_cast<int64_t*>(call.output));
+      } else if (op.result == SortResult::kPlaces) {
         SortPlaces(l, from, static_cast<int64_t*>(call.output));
       } else {
         SortValues(l, from, static_cast<T*>(call.output));

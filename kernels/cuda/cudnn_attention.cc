@@ -69,6 +69,10 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
   const int64_t first_row = call.output_box[row].start;
   if (op.is_causal && !IsFirstRow(first_row)) return std::nullopt;
 
+  const auto has_one_of = [&](size_t i) { return call.inputs[i].strides[row - 1] == 0; };
+  const bool shares = row > 0 && call.output_extents[row - 1] > 1 && has_one_of(1) && has_one_of(2);
+  const int64_t sharing = shares ? call.output_extents[row - 1] : 1;
+
   // q, k, v, the output, the mask.
   std::vector<Strides> strides;
   for (size_t i = 0; i < 3; ++i) strides.push_back(call.inputs[i].strides);
@@ -78,16 +82,19 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
     if (!mask.ok()) return std::nullopt;
     strides.push_back(*mask);
   }
-  const std::optional<DnnBatches> batches =
-      DnnBatchesOf(absl::MakeConstSpan(call.output_extents).subspan(0, row), OfBatches(strides, row));
+  std::vector<Strides> of_batches = OfBatches(strides, row);
+  for (const size_t i : {1, 2}) of_batches[i] = OfSharedHeads(of_batches[i], row, sharing);
+  std::optional<DnnBatches> batches =
+      DnnBatchesOf(absl::MakeConstSpan(call.output_extents).subspan(0, row), of_batches);
   if (!batches.has_value()) return std::nullopt;
+  batches->sharing = sharing;
 
   DnnCall made;
   DnnBuilder builder(*batches, &made);
   Attended of;
   of.q = builder.Operand(0, *type, rows, features, strides[0], call.inputs[0].data);
-  of.k = builder.Operand(1, *type, keys, features, strides[1], call.inputs[1].data);
-  of.v = builder.Operand(2, *type, keys, values, strides[2], call.inputs[2].data);
+  of.k = builder.Operand(1, *type, keys, features, strides[1], call.inputs[1].data, DnnSharing::kOfKeys);
+  of.v = builder.Operand(2, *type, keys, values, strides[2], call.inputs[2].data, DnnSharing::kOfKeys);
   of.output = builder.Operand(3, *type, rows, values, strides[3], call.output);
   if (has_mask) {
     of.mask = builder.Operand(4, DnnType::kF32, rows, keys, strides[4], call.inputs[3].data, DnnSharing::kOfBatches);
@@ -122,8 +129,15 @@ struct Differentiated {
 
 // of.k and of.v are the other way round.
 void AddBackward(DnnBuilder& builder, const Attended& of, const Differentiated& d, DnnType type, int64_t rows,
-                 int64_t keys, int64_t features, int64_t values, double scale_by, bool is_causal) {
+                 int64_t keys, int64_t features, int64_t values, double scale_by, bool is_causal, bool shares) {
   const auto scores = [&] { return builder.Virtual(DnnType::kF32, rows, keys); };
+  // Of each head that shares keys, which are then added up.
+  const auto multiply_keys = [&](int a, int b, int64_t width, int to) {
+    if (!shares) return builder.Apply({.kind = DnnKind::kMatmul, .x = a, .b = b}, to);
+    const int x =
+        builder.Apply({.kind = DnnKind::kMatmul, .x = a, .b = b}, builder.Virtual(DnnType::kF32, keys, width));
+    return builder.Apply({.kind = DnnKind::kSum, .x = x}, to);
+  };
   const auto turned = [&](int x) {
     const int other = builder.Virtual(type, rows, keys);
     builder.Transpose(other);
@@ -139,12 +153,12 @@ void AddBackward(DnnBuilder& builder, const Attended& of, const Differentiated& 
   const int scale = builder.Number(DnnType::kF32, scale_by);
   const int logarithms = AddLogarithms(builder, of, rows, keys, scale, d.statistics, is_causal);
   const int p = builder.Apply({.kind = DnnKind::kExp, .x = logarithms}, scores());
-  builder.Apply({.kind = DnnKind::kMatmul, .x = turned(p), .b = d.gradient}, d.v);
+  multiply_keys(turned(p), d.gradient, values, d.v);
   x = builder.Apply({.kind = DnnKind::kMatmul, .x = d.gradient, .b = of.v}, scores());
   x = builder.Apply({.kind = DnnKind::kSubtract, .x = x, .b = d.sums}, scores());
   x = builder.Apply({.kind = DnnKind::kMultiply, .x = x, .b = p}, scores());
   x = builder.Apply({.kind = DnnKind::kMultiply, .x = x, .b = scale}, scores());
-  builder.Apply({.kind = DnnKind::kMatmul, .x = turned(x), .b = of.q}, d.k);
+  multiply_keys(turned(x), of.q, features, d.k);
   const int k = builder.LikeTurned(of.k);
   builder.Apply({.kind = DnnKind::kTranspose, .x = of.k}, k);
   builder.Apply({.kind = DnnKind::kMatmul, .x = x, .b = k}, d.q);
@@ -152,47 +166,82 @@ void AddBackward(DnnBuilder& builder, const Attended& of, const Differentiated& 
 
 }  // namespace
 
-int64_t DnnGradientsScratchBytes(const KernelCall& call) {
-  const int64_t lines = NumElements(call.inputs[0].extents) / std::max<int64_t>(1, call.inputs[0].extents.back());
-  return Pieces::Rounded(NumElements(call.inputs[0].extents) * SizeBytes(call.output_dtype)) +
-         2 * Pieces::Rounded(lines * SizeBytes(DType::kF32));
+int64_t DnnGradientsScratchBytes(const KernelCall& call, const SharedHeads& shared) {
+  const int64_t elements = shared.count * NumElements(call.inputs[0].extents);
+  const int64_t lines = elements / std::max<int64_t>(1, call.inputs[0].extents.back());
+  return Pieces::Rounded(elements * SizeBytes(call.output_dtype)) + 2 * Pieces::Rounded(lines * SizeBytes(DType::kF32));
 }
 
+namespace {
+
+// Where the gradients of queries, of keys and of values begin in a batch's results, and their tensors' strides.
+struct Results {
+  int64_t step, rows, keys, features, values, heads;
+  Strides Of(int64_t width) const { return {width * step, step}; }
+  int64_t of_keys() const { return heads * rows * features; }
+  int64_t of_values() const { return of_keys() + keys * features; }
+};
+
+// The batch dims of the gradient, q, k, v, results of queries, results of keys, and the mask if there is one; heads
+// that share keys are the last of them.
+std::vector<Strides> BatchStrides(const KernelCall& call, const SharedHeads& shared, const Results& results,
+                                  size_t dims, const Strides* mask) {
+  std::vector<Strides> all;
+  const auto add = [&](Strides own, int64_t of_heads, bool is_of_keys) {
+    own.resize(dims);
+    if (shared.count > 1) own.push_back(of_heads);
+    all.push_back(is_of_keys ? OfSharedHeads(own, own.size(), shared.count) : own);
+  };
+  for (size_t i = 0; i < 4; ++i) add(call.inputs[i].strides, shared.strides[i], i >= 2);
+  add(call.output_strides, results.rows * results.features * results.step, false);
+  add(call.output_strides, 0, true);
+  if (mask != nullptr) add(*mask, shared.strides[4], false);
+  return all;
+}
+
+}  // namespace
+
 std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const AttentionGradientsOp& op,
-                                                                   const KernelCall& call, void* scratch) {
+                                                                   const KernelCall& call, void* scratch,
+                                                                   const SharedHeads& shared) {
   const std::optional<DnnType> type = DnnTypeOf(call.output_dtype);
   const size_t row = call.output_extents.size() - 1, column = row + 1;
   const Shape &of_queries = call.inputs[1].extents, &of_values = call.inputs[3].extents;
   const int64_t rows = of_queries[row], keys = of_values[row], features = of_queries[column],
                 values = of_values[column];
   if (!type.has_value() || !AreDnnFeatures(features) || !AreDnnFeatures(values)) return std::nullopt;
-  const bool has_mask = call.inputs.size() > 4;
+  const bool has_mask = call.inputs.size() > 4, shares = shared.count > 1;
   if (rows < kLeastDnnRows || keys == 0 || (has_mask && call.inputs[4].dtype != DType::kF32)) return std::nullopt;
 
-  // The gradient, q, k, v, the output, the mask.
-  std::vector<Strides> strides;
-  for (size_t i = 0; i < 4; ++i) strides.push_back(call.inputs[i].strides);
-  strides.push_back(call.output_strides);
+  const Results results{call.output_strides.back(), rows, keys, features, values, shared.count};
+  Strides mask;
   if (has_mask) {
-    const absl::StatusOr<Strides> mask = MaskStrides(call.inputs[4], of_queries, keys);
-    if (!mask.ok()) return std::nullopt;
-    strides.push_back(*mask);
+    const absl::StatusOr<Strides> strides = MaskStrides(call.inputs[4], of_queries, keys);
+    if (!strides.ok()) return std::nullopt;
+    mask = *strides;
   }
-  const std::optional<DnnBatches> batches =
-      DnnBatchesOf(absl::MakeConstSpan(of_queries).subspan(0, row), OfBatches(strides, row));
-  if (!batches.has_value() || batches->batch != 1) return std::nullopt;
+  Shape extents(of_queries.begin(), of_queries.begin() + static_cast<ptrdiff_t>(row));
+  if (shares) extents.push_back(shared.count);
+  std::optional<DnnBatches> batches =
+      DnnBatchesOf(extents, BatchStrides(call, shared, results, row, has_mask ? &mask : nullptr));
+  if (!batches.has_value() || (batches->batch != 1 && batches->heads != shared.count)) return std::nullopt;
+  batches->sharing = shared.count;
 
   auto* const bytes = static_cast<std::byte*>(scratch);
-  const int64_t lines = batches->heads * rows;
+  const int64_t lines = batches->batch * batches->heads * rows;
   std::byte* const statistics = bytes + Pieces::Rounded(lines * values * SizeBytes(call.output_dtype));
   std::byte* const sums = statistics + Pieces::Rounded(lines * SizeBytes(DType::kF32));
+  const auto operand = [&](DnnBuilder& builder, size_t i, int64_t count, int64_t width) {
+    return builder.Operand(i, *type, count, width, call.inputs[i].strides, call.inputs[i].data,
+                           i < 2 ? DnnSharing::kNone : DnnSharing::kOfKeys);
+  };
   const auto add_operands = [&](DnnBuilder& builder) {
     Attended of;
-    of.q = builder.Operand(1, *type, rows, features, strides[1], call.inputs[1].data);
-    of.k = builder.Operand(2, *type, keys, features, strides[2], call.inputs[2].data);
-    of.v = builder.Operand(3, *type, keys, values, strides[3], call.inputs[3].data);
+    of.q = operand(builder, 1, rows, features);
+    of.k = operand(builder, 2, keys, features);
+    of.v = operand(builder, 3, keys, values);
     if (has_mask) {
-      of.mask = builder.Operand(5, DnnType::kF32, rows, keys, strides[5], call.inputs[4].data, DnnSharing::kOfBatches);
+      of.mask = builder.Operand(6, DnnType::kF32, rows, keys, mask, call.inputs[4].data, DnnSharing::kOfBatches);
     }
     of.output = builder.Dense(*type, rows, values, bytes);
     return of;
@@ -212,21 +261,21 @@ std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const Attenti
   DnnBuilder builder(*batches, &made.second);
   const Attended of = add_operands(builder);
   Differentiated d;
-  d.gradient = builder.Operand(0, *type, rows, values, strides[0], call.inputs[0].data);
-  const auto result = [&](int64_t first, int64_t count, int64_t width) {
-    const int64_t step = call.output_strides.back();
-    return builder.Operand(4, *type, count, width, {width * step, step},
-                           static_cast<std::byte*>(call.output) + first * step * SizeBytes(call.output_dtype));
+  d.gradient = operand(builder, 0, rows, values);
+  const auto result = [&](int64_t first, int64_t count, int64_t width, bool is_of_keys) {
+    return builder.Operand(is_of_keys ? 5 : 4, *type, count, width, results.Of(width),
+                           static_cast<std::byte*>(call.output) + first * results.step * SizeBytes(call.output_dtype),
+                           is_of_keys ? DnnSharing::kOfKeys : DnnSharing::kNone);
   };
-  d.q = result(0, rows, features);
-  d.k = result(rows * features, keys, features);
-  d.v = result((rows + keys) * features, keys, values);
+  d.q = result(0, rows, features, false);
+  d.k = result(results.of_keys(), keys, features, true);
+  d.v = result(results.of_values(), keys, values, true);
   if (!AreAligned(made.second)) return std::nullopt;
   d.statistics = builder.Dense(DnnType::kF32, rows, 1, statistics);
   d.sums = builder.Dense(DnnType::kF32, rows, 1, sums);
   builder.Transpose(of.k);
   builder.Transpose(of.v);
-  AddBackward(builder, of, d, *type, rows, keys, features, values, scale, op.is_causal);
+  AddBackward(builder, of, d, *type, rows, keys, features, values, scale, op.is_causal, shares);
   SetCutsOfBatches(*batches, &made.second);
   const double products = static_cast<double>(lines) * static_cast<double>(keys);
   made.first.multiplications = products * static_cast<double>(features + values);

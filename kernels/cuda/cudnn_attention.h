@@ -10,6 +10,8 @@
 // which is the graph that the library knows as one kernel. Scores and their sums are in f32, and what is multiplied
 // with the values is rounded to their dtype, as the image's kernel doesn't.
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -24,6 +26,8 @@ inline constexpr int64_t kMaxDnnFeatures = 256;
 // one. docs/limits.md: min_cudnn_attention_rows
 inline constexpr int64_t kLeastDnnRows = 16;
 
+// Heads of keys and values that have a stride of 0 along the last of the batch dims are heads that queries share.
+//
 // Nothing where the library isn't asked: other dtypes than f16 and bf16, fewer rows than kLeastDnnRows, features that
 // it doesn't take, rows that don't lie densely or aren't aligned, masks of bool or with one row for all, batches that
 // are no two dims.
@@ -36,9 +40,18 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
 //   l = q @ k.T * scale + mask - logarithms, causal;  p = exp(l);  of v: p.T @ g
 //   ds = (g @ v.T - sum of g * result) * p * scale;   of k: ds.T @ q;   of q: ds @ k
 //
-// Nothing likewise, and of batches that aren't one dim, since the library reads logarithms that lie densely.
-int64_t DnnGradientsScratchBytes(const KernelCall& call);
+// Of heads that share keys the products of each are added up. Nothing likewise, and of batches that aren't one dim,
+// since the library reads logarithms that lie densely.
+//
+// The call's inputs have no dim of shared heads: how many there are, and how far apart they lie by input, stands
+// beside.
+struct SharedHeads {
+  int64_t count = 1;
+  std::array<int64_t, 5> strides = {};  // 0 where all have the same
+};
+int64_t DnnGradientsScratchBytes(const KernelCall& call, const SharedHeads& shared = {});
 std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const AttentionGradientsOp& op,
-                                                                   const KernelCall& call, void* scratch);
+                                                                   const KernelCall& call, void* scratch,
+                                                                   const SharedHeads& shared = {});
 
 }  // namespace tessera::cuda

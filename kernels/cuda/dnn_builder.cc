@@ -36,6 +36,15 @@ std::optional<DnnBatches> DnnBatchesOf(absl::Span<const int64_t> extents, const 
   return batches;
 }
 
+Strides OfSharedHeads(Strides keys, size_t batch_dims, int64_t sharing) {
+  keys.resize(batch_dims, 0);
+  if (sharing == 1 || batch_dims == 0) return keys;
+  const int64_t heads = batch_dims > 1 ? keys[batch_dims - 2] : 0;
+  for (size_t d = 0; d + 1 < batch_dims; ++d) keys[d] *= sharing;
+  keys[batch_dims - 1] = heads;
+  return keys;
+}
+
 int DnnBuilder::Add(DnnTensor tensor, uint64_t address, double number) {
   call_.graph.tensors.push_back(std::move(tensor));
   call_.addresses.push_back(address);
@@ -69,6 +78,10 @@ int DnnBuilder::Operand(size_t number, DnnType type, int64_t rows, int64_t colum
                    .strides = {batch, heads, strides[strides.size() - 2], strides.back()}};
   for (size_t d = 0; sharing == DnnSharing::kOfBatches && d < 2; ++d) {
     if (tensor.strides[d] == 0) tensor.extents[d] = 1;
+  }
+  if (sharing == DnnSharing::kOfKeys) {
+    tensor.extents[1] /= batches_.sharing;
+    tensor.strides[0] /= batches_.sharing;
   }
   // Nothing is read by the stride of one element: one that fits.
   for (size_t d = 3; d-- > 0;) {
@@ -115,12 +128,14 @@ int DnnBuilder::SelectSeen(int scores, int64_t rows, int64_t keys, int64_t first
 }
 
 void SetCutsOfBatches(const DnnBatches& batches, DnnCall* call) {
-  std::vector<DnnCut> cuts = {{batches.batch, {}}, {batches.heads, {}}};
+  std::vector<DnnCut> cuts = {{batches.batch, {}}, {batches.heads / batches.sharing, {}}};
   const std::vector<DnnTensor>& tensors = call->graph.tensors;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].place == DnnPlace::kNumber) continue;
     for (size_t d = 0; d < cuts.size(); ++d) {
-      if (tensors[i].extents[d] == cuts[d].parts) cuts[d].dims.emplace_back(static_cast<int>(i), static_cast<int>(d));
+      const bool is_of_queries = d == 1 && tensors[i].extents[d] == batches.heads;
+      if (is_of_queries || tensors[i].extents[d] == cuts[d].parts)
+        cuts[d].dims.emplace_back(static_cast<int>(i), static_cast<int>(d));
     }
   }
   call->graph.cuts = std::move(cuts);

@@ -17,12 +17,17 @@ namespace tessera::cuda {
 struct DnnBatches {
   int64_t batch = 1, heads = 1;
   std::vector<std::array<int64_t, 2>> strides;  // by operand
+  int64_t sharing = 1;                          // heads of queries that share one of keys and values
 };
 // Nothing where they are more than two, or not one for all operands.
 std::optional<DnnBatches> DnnBatchesOf(absl::Span<const int64_t> extents, const std::vector<Strides>& strides);
 
-// Whether an operand may have one element for all batches or heads, as a mask may.
-enum class DnnSharing : uint8_t { kNone = 0, kOfBatches = 1 };
+// How the strides of keys are said where the last of the batch dims, of `sharing` elements, is one that they haven't:
+// as if heads were so many times as far apart, so that they are one dim with those of queries wherever these are one.
+Strides OfSharedHeads(Strides keys, size_t batch_dims, int64_t sharing);
+
+// Whether an operand may have one element for all batches or heads, as a mask may, or has heads of keys.
+enum class DnnSharing : uint8_t { kNone = 0, kOfBatches = 1, kOfKeys = 2 };
 
 class DnnBuilder {
  public:

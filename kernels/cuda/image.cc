@@ -11,7 +11,8 @@
   F(create)                 \
   F(fourier)                \
   F(index)                  \
-  F(matmul) F(matrix) F(order) F(radix) F(reduce) F(reduce_columns) F(reduce_rows) F(scan) F(scatter) F(terms) F(window)
+  F(matmul)                 \
+  F(matrix) F(order) F(radix) F(reduce) F(reduce_columns) F(reduce_rows) F(scan) F(scatter) F(select) F(terms) F(window)
 
 extern "C" {
 #define TESSERA_DECLARE(name) extern const std::byte _binary_##name##_fatbin_start[], _binary_##name##_fatbin_end[];

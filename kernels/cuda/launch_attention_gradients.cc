@@ -41,10 +41,24 @@ absl::Status CheckOperands(const AttentionGradientsOp& op, const KernelCall& cal
       absl::StrCat("attention_gradients: operands don't fit ", ToText(call.output_extents), ": ", std::string(wrong)));
 }
 
-// Some batches of a call, which owns what its inputs say.
+// Some batches of a call, which owns what its inputs say. Heads of queries that share keys are no dim of its inputs.
 struct Part {
-  explicit Part(const KernelCall& of) : inputs(of.inputs.begin(), of.inputs.end()), call(of) { call.inputs = inputs; }
-  Part(const Part& other) : Part(other.call) {}
+  explicit Part(const KernelCall& of) : inputs(of.inputs.begin(), of.inputs.end()), call(of) {
+    call.inputs = inputs;
+    const size_t shared = call.output_extents.size() - 1;
+    if (inputs[1].extents.size() < shared + 3) return;
+    heads.count = inputs[1].extents[shared];
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const bool is_of_keys = i == 2 || i == 3;
+      KernelInput& input = inputs[i];
+      if (is_of_keys || input.extents.size() < 3) continue;
+      const auto dim = static_cast<ptrdiff_t>(input.extents.size() - 3);
+      heads.strides[i] = input.extents[static_cast<size_t>(dim)] == 1 ? 0 : input.strides[static_cast<size_t>(dim)];
+      input.extents.erase(input.extents.begin() + dim);
+      input.strides.erase(input.strides.begin() + dim);
+    }
+  }
+  Part(const Part& other) : inputs(other.inputs), call(other.call), heads(other.heads) { call.inputs = inputs; }
   Part& operator=(const Part&) = delete;
 
   size_t batch_dims() const { return call.output_extents.size() - 1; }
@@ -91,6 +105,7 @@ struct Part {
 
   std::vector<KernelInput> inputs;
   KernelCall call;
+  SharedHeads heads;
 };
 
 // run(part) for parts of whole batches, halves of halves, each of which has one stride for its batches and at most
@@ -112,11 +127,31 @@ class Composer {
  public:
   Composer(const AttentionGradientsOp& op, const Workspace* workspace) : op_(op), workspace_(workspace) {}
 
+  // A whole part, one head after the other.
   absl::Status Add(const Part& part);
   Steps TakeSteps() { return std::move(steps_); }
   int64_t bytes() const { return bytes_; }
 
  private:
+  // Rows of a head whose scores are in memory together, and what their results are added to.
+  struct Rows {
+    KernelInput gradient, query, of_query, key, value, key_sums, value_sums;
+    AttentionGradientsParameters parameters;  // but for the scores
+    KernelStore store = KernelStore::kWrite;
+  };
+  absl::Status AddRows(const Rows& of);
+
+  static const std::byte* At(const KernelInput& input, int64_t element) {
+    return static_cast<const std::byte*>(input.data) + element * SizeBytes(input.dtype);
+  }
+  static void SetMask(const KernelInput& mask, int64_t first, int64_t batch_stride, AttentionGradientsParameters* p) {
+    const size_t rank = mask.extents.size();
+    p->mask = At(mask, first);
+    p->mask_kind = mask.dtype == DType::kBool ? kMaskBool : kMaskAdded;
+    p->mask_batch = batch_stride;
+    p->mask_row = rank < 2 || mask.extents[rank - 2] == 1 ? 0 : mask.strides[rank - 2];
+    p->mask_column = rank < 1 || mask.extents[rank - 1] == 1 ? 0 : mask.strides[rank - 1];
+  }
   void* Take(int64_t bytes) {
     const uint64_t address = (workspace_ == nullptr ? 0 : workspace_->address) + static_cast<uint64_t>(taken_);
     taken_ += Pieces::Rounded(bytes);
@@ -132,7 +167,7 @@ class Composer {
   }
   // Elements [first, first + rows) of the rows.
   static KernelInput RowsOf(KernelInput input, int64_t first, int64_t rows) {
-    input.data = static_cast<const std::byte*>(input.data) + first * input.strides[1] * SizeBytes(input.dtype);
+    input.data = At(input, first * input.strides[1]);
     input.extents[1] = rows;
     return input;
   }
@@ -199,74 +234,79 @@ absl::Status Composer::Add(const Part& part) {
   wide_ = AccumulatedIn(call.output_dtype);
   const std::vector<int64_t> steps = *part.Steps();
   const int64_t batches = part.batches(), step = call.output_strides.back();
-  const auto operand = [&](size_t i) {
+  const auto operand = [&](size_t i, int64_t head) {
     const KernelInput& own = call.inputs[i];
     const size_t row = own.extents.size() - 2;
-    return KernelInput{.data = own.data,
+    return KernelInput{.data = At(own, head * part.heads.strides[i]),
                        .dtype = own.dtype,
                        .extents = {batches, own.extents[row], own.extents[row + 1]},
                        .strides = {steps[i], own.strides[row], own.strides[row + 1]}};
   };
-  const KernelInput gradient = operand(0), query = operand(1);
-  TESSERA_ASSIGN_OR_RETURN(const KernelInput key, Widened(operand(2)));
-  TESSERA_ASSIGN_OR_RETURN(const KernelInput value, Widened(operand(3)));
-  const int64_t rows = query.extents[1], keys = key.extents[1], features = key.extents[2], columns = value.extents[2];
+  Rows of;
+  TESSERA_ASSIGN_OR_RETURN(of.key, Widened(operand(2, 0)));
+  TESSERA_ASSIGN_OR_RETURN(of.value, Widened(operand(3, 0)));
+  const int64_t rows = call.inputs[1].extents[part.batch_dims()], keys = of.key.extents[1];
+  const int64_t features = of.key.extents[2], columns = of.value.extents[2];
   const auto result = [&](int64_t first, int64_t count, int64_t width) {
     return KernelInput{.data = static_cast<std::byte*>(call.output) + first * step * SizeBytes(call.output_dtype),
                        .dtype = call.output_dtype,
                        .extents = {batches, count, width},
                        .strides = {steps.back(), width * step, step}};
   };
-  const KernelInput of_query = result(0, rows, features), of_key = result(rows * features, keys, features);
-  const KernelInput of_value = result((rows + keys) * features, keys, columns);
+  const int64_t of_queries = part.heads.count * rows * features;
+  const KernelInput of_key = result(of_queries, keys, features);
+  const KernelInput of_value = result(of_queries + keys * features, keys, columns);
   const bool is_wide = call.output_dtype == wide_;
-  const KernelInput key_sums = is_wide ? of_key : Dense(batches, keys, features);
-  const KernelInput value_sums = is_wide ? of_value : Dense(batches, keys, columns);
+  of.key_sums = is_wide ? of_key : Dense(batches, keys, features);
+  of.value_sums = is_wide ? of_value : Dense(batches, keys, columns);
+  of.parameters.batches = batches, of.parameters.keys = keys;
+  of.parameters.scale = call.scalars[0].AsDouble();
+  of.parameters.is_causal = op_.is_causal ? 1 : 0;
 
   const int64_t row_bytes = kMatricesOfScores * batches * keys * SizeBytes(wide_);
   const int64_t most = std::max<int64_t>(1, kMaxScratchBytes / std::max<int64_t>(1, row_bytes));
   const int64_t mark = taken_;
-  int64_t first = 0;
-  do {
-    taken_ = mark;
-    const int64_t count = std::min(most, rows - first);
-    TESSERA_ASSIGN_OR_RETURN(const KernelInput g, Widened(RowsOf(gradient, first, count)));
-    TESSERA_ASSIGN_OR_RETURN(const KernelInput q, Widened(RowsOf(query, first, count)));
-    const KernelInput weights = Dense(batches, count, keys), slopes = Dense(batches, count, keys);
-    TESSERA_RETURN_IF_ERROR(Product("bmk,bnk->bmn", q, key, weights));
-    TESSERA_RETURN_IF_ERROR(Product("bmk,bnk->bmn", g, value, slopes));
-    if (workspace_ != nullptr && count * keys > 0) {
-      AttentionGradientsParameters p;
-      p.weights = const_cast<void*>(weights.data);
-      p.slopes = const_cast<void*>(slopes.data);
-      p.batches = batches, p.rows = count, p.keys = keys, p.first_row = first;
-      p.scale = call.scalars[0].AsDouble();
-      p.is_causal = op_.is_causal ? 1 : 0;
-      if (call.inputs.size() > 4) {
-        const KernelInput& mask = call.inputs[4];
-        const size_t rank = mask.extents.size();
-        p.mask = mask.data;
-        p.mask_kind = mask.dtype == DType::kBool ? kMaskBool : kMaskAdded;
-        p.mask_batch = steps[4];
-        p.mask_row = rank < 2 || mask.extents[rank - 2] == 1 ? 0 : mask.strides[rank - 2];
-        p.mask_column = rank < 1 || mask.extents[rank - 1] == 1 ? 0 : mask.strides[rank - 1];
-      }
-      const int64_t lines = std::min<int64_t>(batches * count, kMaxBlocks);
-      steps_.push_back(MakeLaunch(absl::StrCat("attention_gradients_", NameOf(wide_)), p,
-                                  {static_cast<uint32_t>(lines), 1, 1}, {kGradientThreads, 1, 1}));
-    }
-    const KernelInput to = RowsOf(of_query, first, count);
-    const KernelInput of_rows = is_wide ? to : Dense(batches, count, features);
-    TESSERA_RETURN_IF_ERROR(Product("bmn,bnk->bmk", slopes, key, of_rows));
-    if (!is_wide) TESSERA_RETURN_IF_ERROR(Cast(of_rows, to));
-    const KernelStore store = first > 0 ? KernelStore::kAdd : KernelStore::kWrite;
-    TESSERA_RETURN_IF_ERROR(Product("bmn,bmk->bnk", slopes, q, key_sums, store));
-    TESSERA_RETURN_IF_ERROR(Product("bmn,bmk->bnk", weights, g, value_sums, store));
-    first += count;
-  } while (first < rows);
+  for (int64_t head = 0; head < part.heads.count; ++head) {
+    if (call.inputs.size() > 4) SetMask(call.inputs[4], head * part.heads.strides[4], steps[4], &of.parameters);
+    int64_t first = 0;
+    do {
+      taken_ = mark;
+      const int64_t count = std::min(most, rows - first);
+      of.parameters.rows = count, of.parameters.first_row = first;
+      of.gradient = RowsOf(operand(0, head), first, count);
+      of.query = RowsOf(operand(1, head), first, count);
+      of.of_query = RowsOf(result(head * rows * features, rows, features), first, count);
+      of.store = head + first > 0 ? KernelStore::kAdd : KernelStore::kWrite;
+      TESSERA_RETURN_IF_ERROR(AddRows(of));
+      first += count;
+    } while (first < rows);
+  }
   if (is_wide) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(Cast(key_sums, of_key));
-  return Cast(value_sums, of_value);
+  TESSERA_RETURN_IF_ERROR(Cast(of.key_sums, of_key));
+  return Cast(of.value_sums, of_value);
+}
+
+absl::Status Composer::AddRows(const Rows& of) {
+  const int64_t batches = of.parameters.batches, count = of.parameters.rows, keys = of.parameters.keys;
+  TESSERA_ASSIGN_OR_RETURN(const KernelInput g, Widened(of.gradient));
+  TESSERA_ASSIGN_OR_RETURN(const KernelInput q, Widened(of.query));
+  const KernelInput weights = Dense(batches, count, keys), slopes = Dense(batches, count, keys);
+  TESSERA_RETURN_IF_ERROR(Product("bmk,bnk->bmn", q, of.key, weights));
+  TESSERA_RETURN_IF_ERROR(Product("bmk,bnk->bmn", g, of.value, slopes));
+  if (workspace_ != nullptr && count * keys > 0) {
+    AttentionGradientsParameters p = of.parameters;
+    p.weights = const_cast<void*>(weights.data);
+    p.slopes = const_cast<void*>(slopes.data);
+    const int64_t lines = std::min<int64_t>(batches * count, kMaxBlocks);
+    steps_.push_back(MakeLaunch(absl::StrCat("attention_gradients_", NameOf(wide_)), p,
+                                {static_cast<uint32_t>(lines), 1, 1}, {kGradientThreads, 1, 1}));
+  }
+  const bool is_wide = of.of_query.dtype == wide_;
+  const KernelInput of_rows = is_wide ? of.of_query : Dense(batches, count, of.key.extents[2]);
+  TESSERA_RETURN_IF_ERROR(Product("bmn,bnk->bmk", slopes, of.key, of_rows));
+  if (!is_wide) TESSERA_RETURN_IF_ERROR(Cast(of_rows, of.of_query));
+  TESSERA_RETURN_IF_ERROR(Product("bmn,bmk->bnk", slopes, q, of.key_sums, of.store));
+  return Product("bmn,bmk->bnk", weights, g, of.value_sums, of.store);
 }
 
 // Batches of one call, so many that their scores are in memory together.
@@ -283,13 +323,13 @@ absl::Status Compose(const Part& whole, Composer* composer) {
 
 // Likewise what is between the calls of cuDNN.
 int64_t MostByDnn(const Part& whole) {
-  const int64_t bytes = DnnGradientsScratchBytes(whole.call) / std::max<int64_t>(1, whole.batches());
+  const int64_t bytes = DnnGradientsScratchBytes(whole.call, whole.heads) / std::max<int64_t>(1, whole.batches());
   return kMaxScratchBytes / std::max<int64_t>(1, bytes);
 }
 bool IsDnns(const AttentionGradientsOp& op, const Part& whole) {
   bool all = true;
   const absl::Status status = ForParts(whole, MostByDnn(whole), [&](const Part& part) {
-    all = all && AttentionGradientsByDnn(op, part.call, nullptr).has_value();
+    all = all && AttentionGradientsByDnn(op, part.call, nullptr, part.heads).has_value();
     return absl::OkStatus();
   });
   return status.ok() && all;
@@ -305,7 +345,7 @@ int64_t AttentionGradientsWorkspaceBytes(const AttentionGradientsOp& op, const K
   int64_t bytes = composer.bytes();
   if (!IsDnns(op, whole)) return bytes;
   const absl::Status status = ForParts(whole, MostByDnn(whole), [&](const Part& part) {
-    bytes = std::max(bytes, DnnGradientsScratchBytes(part.call));
+    bytes = std::max(bytes, DnnGradientsScratchBytes(part.call, part.heads));
     return absl::OkStatus();
   });
   return status.ok() ? bytes : 0;
@@ -330,7 +370,7 @@ absl::StatusOr<Steps> LaunchAttentionGradients(const AttentionGradientsOp& op, c
   Steps steps;
   auto* const scratch = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace.address));
   TESSERA_RETURN_IF_ERROR(ForParts(whole, MostByDnn(whole), [&](const Part& part) {
-    auto calls = *AttentionGradientsByDnn(op, part.call, scratch);
+    auto calls = *AttentionGradientsByDnn(op, part.call, scratch, part.heads);
     DnnProblem problem{.call = std::move(calls.second), .max_workspace_bytes = kMaxAttentionGradientsWorkspaceBytes};
     problem.before.push_back(std::move(calls.first));
     problem.make_otherwise = [compose, part] { return OtherSteps{compose(part)}; };

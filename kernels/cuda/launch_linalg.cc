@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/matrix_parameters.h"
+#include "kernels/cuda/pivot_parameters.h"
 #include "kernels/cuda/solver_problem.h"
 #include "kernels/cuda/steps.h"
 #include "schemas/ops/gpu_kernels.h"
@@ -50,6 +51,10 @@ class Linalg {
       case LinalgKind::kSolve:
       case LinalgKind::kInv: TESSERA_RETURN_IF_ERROR(Solve()); break;
       case LinalgKind::kQr: TESSERA_RETURN_IF_ERROR(Qr()); break;
+      case LinalgKind::kSvd:
+      case LinalgKind::kSvdVals: TESSERA_RETURN_IF_ERROR(Svd()); break;
+      case LinalgKind::kLu: TESSERA_RETURN_IF_ERROR(Lu()); break;
+      case LinalgKind::kSlogdet: TESSERA_RETURN_IF_ERROR(Slogdet()); break;
       default: TESSERA_RETURN_IF_ERROR(Eigh()); break;
     }
     return std::move(steps_);
@@ -57,13 +62,20 @@ class Linalg {
   // As many bytes as Make takes: its pieces, in the same order.
   int64_t Bytes() const {
     const int64_t least = std::min(m_, n_), wide = std::max(n_, op_.full ? m_ : least);
-    int64_t elements[3] = {};
+    int64_t elements[4] = {};
     switch (op_.kind) {
       case LinalgKind::kCholesky: elements[0] = n_ * n_; break;
       case LinalgKind::kTriangularSolve: elements[0] = n_ * n_, elements[1] = n_ * k_, elements[2] = n_; break;
       case LinalgKind::kSolve:
       case LinalgKind::kInv: elements[0] = n_ * n_, elements[1] = n_ * k_; break;
       case LinalgKind::kQr: elements[0] = m_ * wide, elements[1] = least; break;
+      case LinalgKind::kSvd:
+      case LinalgKind::kSvdVals:
+        elements[0] = m_ * n_, elements[1] = least;
+        elements[2] = m_ * (op_.full ? m_ : least), elements[3] = n_ * (op_.full ? n_ : least);
+        break;
+      case LinalgKind::kLu:
+      case LinalgKind::kSlogdet: elements[0] = m_ * n_; break;
       default: elements[0] = n_ * n_, elements[1] = n_; break;
     }
     int64_t bytes = Pieces::Rounded(batch_ * 4) + Pieces::Rounded(batch_ * n_ * 8);  // infos, pivots
@@ -103,15 +115,20 @@ class Linalg {
             .least_extent = std::min(m_, n_)};
   }
   // The call, and behind it a look at whether each matrix has an answer.
-  absl::Status Call(SolverProblem problem) {
+  absl::Status Call(const SolverProblem& problem) {
+    TESSERA_RETURN_IF_ERROR(CallThatAnswers(problem));
+    MatrixCheckParameters p = Check(kNoAnswer, batch_);
+    p.info = static_cast<const int*>(infos_);
+    steps_.push_back(MakeLaunch("matrix_info", p, GridOf(batch_)));
+    return absl::OkStatus();
+  }
+  // One that has an answer of each matrix.
+  absl::Status CallThatAnswers(SolverProblem problem) {
     if (infos_ == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(infos_, pieces_.Take(batch_ * 4));
     }
     problem.info = AddressOf(infos_);
     steps_.push_back(problem);
-    MatrixCheckParameters p = Check(kNoAnswer, batch_);
-    p.info = static_cast<const int*>(infos_);
-    steps_.push_back(MakeLaunch("matrix_info", p, GridOf(batch_)));
     return absl::OkStatus();
   }
   MatrixCheckParameters Check(uint64_t code, int64_t size) const {
@@ -260,6 +277,72 @@ class Linalg {
     return absl::OkStatus();
   }
 
+  // a in row-major order is a^T, and of a^T = u s v^T are a = v s u^T: u is the op's Vh as it lies.
+  absl::Status Svd() {
+    const int64_t least = std::min(m_, n_), left = op_.full ? m_ : least, right = op_.full ? n_ : least;
+    TESSERA_ASSIGN_OR_RETURN(void* a, Bring(first_, false));
+    TESSERA_ASSIGN_OR_RETURN(void* values, Take(least));
+    TESSERA_ASSIGN_OR_RETURN(void* u, Take(n_ * right));
+    TESSERA_ASSIGN_OR_RETURN(void* v, Take(m_ * left));
+    CheckElements("matrix_finite_", kNotFinite, a, batch_ * m_ * n_);
+    SolverProblem problem = Problem(SolverCall::kGesvdj, a);
+    std::swap(problem.m, problem.n);
+    problem.k = least;
+    problem.has_vectors = op_.kind == LinalgKind::kSvd;
+    problem.is_full = op_.full;
+    problem.vector = AddressOf(values);
+    problem.vector_distance = least;
+    problem.right = AddressOf(u);
+    problem.right_distance = n_ * right;
+    problem.other = AddressOf(v);
+    problem.other_distance = m_ * left;
+    TESSERA_RETURN_IF_ERROR(Call(problem));
+    const Shape row = WithHead(1, least), of_u = WithHead(m_, left), of_vh = WithHead(right, n_);
+    const int64_t start = problem.has_vectors ? m_ * left : 0;
+    Copy(row, values, RowMajorStrides(row), OutputAt(start), Packed(least));
+    if (!problem.has_vectors) return absl::OkStatus();
+    Copy(of_u, v, ColumnMajorStrides(of_u), OutputAt(0), Packed(left));
+    Copy(of_vh, u, RowMajorStrides(of_vh), OutputAt(start + least), Packed(n_));
+    return absl::OkStatus();
+  }
+
+  // Factors a matrix, or its transpose, which may be singular.
+  absl::StatusOr<MatrixPivotParameters> Factor(void* a) {
+    const int64_t least = std::min(m_, n_);
+    TESSERA_ASSIGN_OR_RETURN(void* pivots, pieces_.Take(batch_ * least * 8));
+    SolverProblem problem = Problem(SolverCall::kGetrf, a);
+    problem.vector = AddressOf(pivots);
+    problem.vector_distance = least;
+    TESSERA_RETURN_IF_ERROR(CallThatAnswers(problem));
+    MatrixPivotParameters p;
+    p.pivots = static_cast<const long long*>(pivots);
+    p.count = DivisorOf(least);
+    p.step = call_.output_strides.back();
+    p.batch = MakeNest<1>(head_, {HeadOf(call_.output_strides)});
+    return p;
+  }
+
+  absl::Status Lu() {
+    TESSERA_ASSIGN_OR_RETURN(void* a, Bring(first_, true));
+    TESSERA_ASSIGN_OR_RETURN(MatrixPivotParameters p, Factor(a));
+    Copy(first_.extents, a, ColumnMajorStrides(first_.extents), OutputAt(0), Packed(n_));
+    p.destination = OutputAt(m_ * n_);
+    steps_.push_back(
+        MakeLaunch(absl::StrCat("matrix_pivots_", NameOf(first_.dtype)), p, GridOf(batch_ * p.count.value)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Slogdet() {
+    TESSERA_ASSIGN_OR_RETURN(void* a, Bring(first_, false));
+    TESSERA_ASSIGN_OR_RETURN(MatrixPivotParameters p, Factor(a));
+    p.diagonal = a;
+    p.diagonal_step = n_ + 1;
+    p.matrix_distance = n_ * n_;
+    p.destination = call_.output;
+    steps_.push_back(MakeLaunch(absl::StrCat("matrix_slogdet_", NameOf(first_.dtype)), p, GridOf(batch_, 1)));
+    return absl::OkStatus();
+  }
+
   const LinalgOp& op_;
   const KernelCall& call_;
   const Workspace& workspace_;
@@ -306,7 +389,9 @@ int64_t LinalgWorkspaceBytes(const LinalgOp& op, const KernelCall& call) {
 absl::Status LinalgFaultOf(const LinalgOp& op, int64_t fault_word) {
   const char* why = "singular matrix";
   if (op.kind == LinalgKind::kCholesky) why = "not positive definite";
-  if (op.kind == LinalgKind::kEigh || op.kind == LinalgKind::kEigvalsh || op.kind == LinalgKind::kQr) {
+  const bool iterates = op.kind == LinalgKind::kEigh || op.kind == LinalgKind::kEigvalsh ||
+                        op.kind == LinalgKind::kSvd || op.kind == LinalgKind::kSvdVals;
+  if (iterates || op.kind == LinalgKind::kQr) {
     why = fault_word == static_cast<int64_t>(kNotFinite) ? "did not converge: not all elements are finite"
                                                          : "did not converge";
   }

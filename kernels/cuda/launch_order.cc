@@ -47,6 +47,7 @@ absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const
 
 int64_t SortWorkspaceBytes(const SortOp& op, const KernelCall& call) {
   const bool fits = op.dim >= 0 && static_cast<size_t>(op.dim) < call.inputs[0].extents.size();
+  if (fits && op.first.has_value()) return SelectBytes(op, call);
   if (fits && IsSortedByDigits(op, call)) return RadixSortBytes(op, call);
   return 4 * Pieces::Rounded(NumElements(call.inputs[0].extents) * 8);
 }
@@ -56,14 +57,17 @@ absl::StatusOr<Steps> LaunchSort(const SortOp& op, const KernelCall& call, const
   const KernelInput& input = call.inputs[0];
   const size_t dim = static_cast<size_t>(op.dim), rank = call.output_extents.size();
   const DType result = op.result == SortResult::kPlaces ? DType::kI64 : input.dtype;
-  if (input.extents != call.output_extents || dim >= rank || call.output_dtype != result) {
+  Shape wanted = input.extents;
+  if (op.first.has_value() && dim < wanted.size()) wanted[dim] = std::min(*op.first, wanted[dim]);
+  if (wanted != call.output_extents || dim >= rank || call.output_dtype != result) {
     return absl::InvalidArgumentError(absl::StrCat("sort: along dim ", op.dim, " of ", NameOf(input.dtype),
                                                    ToText(input.extents), " to ", NameOf(call.output_dtype),
                                                    ToText(call.output_extents)));
   }
   if (IsComplex(input.dtype)) return NoKernelFor("sort", input.dtype);
   const int64_t elements = NumElements(input.extents);
-  if (elements == 0) return Steps();
+  if (NumElements(call.output_extents) == 0) return Steps();
+  if (op.first.has_value()) return LaunchSelect(op, call, workspace);
   if (IsSortedByDigits(op, call)) return LaunchRadixSort(op, call, workspace);
   Pieces pieces(workspace);
   std::array<void*, 4> buffers = {};

@@ -97,6 +97,20 @@ void AddRadixPasses(const RadixSort& sort, int bits, RadixBuffers* buffers, Step
   }
 }
 
+RadixElements RadixElementsOf(const SortOp& op, const KernelInput& input, const Workspace& workspace) {
+  const size_t dim = static_cast<size_t>(op.dim);
+  Shape lines = input.extents;
+  lines[dim] = 1;
+  RadixElements p;
+  p.source = DataOf(input, workspace);
+  p.extent = DivisorOf(input.extents[dim]);
+  p.stride = StridesOf(input)[dim];
+  p.is_descending = op.order == SortOrder::kDescending ? 1 : 0;
+  SetKind(input.dtype, op.result == SortResult::kPlaces, &p);
+  p.lines = MakeNest<1>(lines, {StridesOf(input)});
+  return p;
+}
+
 bool IsSortedByDigits(const SortOp& op, const KernelCall& call) {
   const RadixSort sort = SortOf(op, call);
   return sort.extent >= kLeastExtent && Kind(call.inputs[0].dtype) != DTypeKind::kComplex && CanSortByDigits(sort);
@@ -112,14 +126,8 @@ absl::StatusOr<Steps> LaunchRadixSort(const SortOp& op, const KernelCall& call, 
   TESSERA_ASSIGN_OR_RETURN(RadixBuffers buffers, RadixBuffers::Take(sort, &pieces));
   Shape lines = input.extents;
   lines[dim] = 1;
-  RadixElements p;
-  p.source = DataOf(input, workspace);
+  RadixElements p = RadixElementsOf(op, input, workspace);
   p.destination = buffers.keys[0];
-  p.extent = DivisorOf(sort.extent);
-  p.stride = StridesOf(input)[dim];
-  p.is_descending = op.order == SortOrder::kDescending ? 1 : 0;
-  SetKind(input.dtype, sort.gives_places, &p);
-  p.lines = MakeNest<1>(lines, {StridesOf(input)});
   const int64_t bytes = SizeBytes(input.dtype);
   Steps steps = {MakeLaunch(absl::StrCat("radix_load_", bytes), p, GridOf(ElementsOf(sort)))};
   AddRadixPasses(sort, static_cast<int>(8 * bytes), &buffers, &steps);

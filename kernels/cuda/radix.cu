@@ -2,43 +2,14 @@
 // digit begin, and moves them there. Elements of one digit stay in their order, so the result is that of any stable
 // sort.
 
-#include "kernels/cuda/nest.cuh"
-#include "kernels/cuda/radix_parameters.h"
+#include "kernels/cuda/radix.cuh"
 
 namespace tessera::cuda {
-
-constexpr int kWarps = kRadixThreads / 32;
-constexpr u32 kAllLanes = 0xFFFFFFFFU;
 
 template <typename K>
 constexpr int kItemsOf = kRadixItems * 4 / static_cast<int>(sizeof(K));
 template <typename K>
 constexpr int kTileOf = kRadixThreads* kItemsOf<K>;
-
-template <typename K>
-__device__ inline int DigitOf(K key, int shift) {
-  return static_cast<int>(key >> shift) & (kRadixDigits - 1);
-}
-
-// The sum of the threads before this one; all threads of a block of kRadixThreads.
-__device__ inline u32 SumBefore(u32 value, u32* of_warps) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  u32 sum = value;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const u32 other = __shfl_up_sync(kAllLanes, sum, distance);
-    if (lane >= distance) sum += other;
-  }
-  if (lane == 31) of_warps[warp] = sum;
-  __syncthreads();
-  u32 before = sum - value;
-#pragma unroll
-  for (int other = 0; other < kWarps; ++other) {
-    if (other < warp) before += of_warps[other];
-  }
-  __syncthreads();
-  return before;
-}
 
 // A block a tile.
 template <typename K>
@@ -112,13 +83,7 @@ __device__ inline void RadixMove(const RadixParameters& p) {
   for (int item = 0; item < kItemsOf<K>; ++item) {
     const bool is_there = (warp * kItemsOf<K> + item) * 32 + lane < size;
     const int digit = DigitOf(keys[item], p.shift);
-    u32 same = __ballot_sync(kAllLanes, is_there);
-#pragma unroll
-    for (int bit = 0; bit < 8; ++bit) {
-      const bool is_set = (digit >> bit & 1) != 0;
-      const u32 set = __ballot_sync(kAllLanes, is_set);
-      same &= is_set ? set : ~set;
-    }
+    const u32 same = LanesOfDigit(digit, __ballot_sync(kAllLanes, is_there));
     const u32 before = same & ((1U << lane) - 1);
     const u32 earlier = s.counts[warp][digit];
     ranks[item] = earlier + static_cast<u32>(__popc(before));
@@ -160,31 +125,13 @@ extern "C" __global__ void radix_move_8(const __grid_constant__ RadixParameters 
 // ---- elements as keys
 
 template <int kBytes>
-struct RadixKeyOf {
-  using Type = u32;
-};
-template <>
-struct RadixKeyOf<8> {
-  using Type = u64;
-};
-
-template <int kBytes>
 __device__ inline void RadixLoad(const RadixElements& p) {
-  using K = typename RadixKeyOf<kBytes>::Type;
-  constexpr K kMask = static_cast<K>(~u64(0) >> (64 - 8 * kBytes)), kSign = K(1) << (8 * kBytes - 1);
+  const RadixKeys<kBytes> keys(p);
   const i64 size = p.lines.size * p.extent.value;
 #pragma unroll 1
   for (i64 i = ThreadNumber(); i < size; i += ThreadCount()) {
     const i64 line = Quotient(i, p.extent), place = i - line * p.extent.value;
-    K key = static_cast<const BitsOf<kBytes>*>(p.source)[OffsetsAt(p.lines, line).of[0] + place * p.stride];
-    if (kBytes == 1 && p.kind == kRadixBool) key = key != 0;
-    if (p.kind == kRadixSigned) key ^= kSign;
-    if (kBytes > 1 && (p.kind == kRadixFloat || p.kind == kRadixFloatOfEqualZeros)) {
-      if (p.kind == kRadixFloatOfEqualZeros && key == kSign) key = 0;
-      const bool is_nan = (key & ~kSign) > static_cast<K>(p.infinity);
-      key = is_nan ? kMask : (key & kSign) != 0 ? ~key & kMask : key | kSign;
-    }
-    static_cast<K*>(p.destination)[i] = p.is_descending != 0 ? ~key & kMask : key;
+    static_cast<typename RadixKeyOf<kBytes>::Type*>(p.destination)[i] = keys.At(OffsetsAt(p.lines, line).of[0], place);
   }
 }
 #define TESSERA_RADIX_LOAD(kBytes) \
@@ -197,7 +144,7 @@ TESSERA_RADIX_LOAD(8)
 template <int kBytes>
 __device__ inline void RadixStore(const RadixElements& p) {
   using K = typename RadixKeyOf<kBytes>::Type;
-  constexpr K kMask = static_cast<K>(~u64(0) >> (64 - 8 * kBytes)), kSign = K(1) << (8 * kBytes - 1);
+  constexpr K kMask = kRadixMask<kBytes>, kSign = K(1) << (8 * kBytes - 1);
   const i64 size = p.lines.size * p.extent.value;
 #pragma unroll 1
   for (i64 i = ThreadNumber(); i < size; i += ThreadCount()) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/radix_parameters.h"
 #include "kernels/cuda/steps.h"
 
 namespace tessera::cuda {
@@ -32,6 +33,12 @@ struct RadixBuffers {
 };
 // By the lowest `bits` of each key, stably.
 void AddRadixPasses(const RadixSort& sort, int bits, RadixBuffers* buffers, Steps* steps);
+
+// Elements of a sort's input as keys; without a destination.
+RadixElements RadixElementsOf(const SortOp& op, const KernelInput& input, const Workspace& workspace);
+// The first places of a sort; LaunchSort has checked the call, whose output is not empty.
+int64_t SelectBytes(const SortOp& op, const KernelCall& call);
+absl::StatusOr<Steps> LaunchSelect(const SortOp& op, const KernelCall& call, const Workspace& workspace);
 
 // A sort op by digits; false where it is one of short lines. LaunchSort has checked the call.
 bool IsSortedByDigits(const SortOp& op, const KernelCall& call);

@@ -71,8 +71,7 @@ std::string ImpliedOutput(const std::vector<std::string>& bare) {
   return once;
 }
 
-absl::Status CheckLetters(std::string_view notation, const Letters& letters,
-                          absl::Span<const EinsumOperand> operands) {
+absl::Status CheckLetters(std::string_view notation, const Letters& letters, absl::Span<const EinsumOperand> operands) {
   const auto check = [&](const std::string& part) {
     const bool are_letters =
         std::all_of(part.begin(), part.end(), [](char c) { return kAlphabet.find(c) != std::string_view::npos; });
@@ -146,7 +145,9 @@ absl::StatusOr<Letters> ParseLetters(std::string_view notation, absl::Span<const
 absl::StatusOr<DType> CommonDType(absl::Span<const EinsumOperand> operands) {
   std::vector<DType> dtypes;
   for (const EinsumOperand& operand : operands) dtypes.push_back(operand.dtype);
-  const auto is_float = [](DType dtype) { return Kind(dtype) == DTypeKind::kFloat || Kind(dtype) == DTypeKind::kComplex; };
+  const auto is_float = [](DType dtype) {
+    return Kind(dtype) == DTypeKind::kFloat || Kind(dtype) == DTypeKind::kComplex;
+  };
   std::stable_partition(dtypes.begin(), dtypes.end(), is_float);
   DType common = dtypes[0];
   for (const DType dtype : dtypes) {

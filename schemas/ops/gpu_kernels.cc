@@ -67,6 +67,10 @@ struct Visitor {
       case LinalgKind::kQr:
       case LinalgKind::kEigh:
       case LinalgKind::kEigvalsh:
+      case LinalgKind::kSvd:
+      case LinalgKind::kSvdVals:
+      case LinalgKind::kLu:
+      case LinalgKind::kSlogdet:
         if (output == DType::kF32 || output == DType::kF64) return absl::OkStatus();
         break;
       default: break;

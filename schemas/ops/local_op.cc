@@ -57,7 +57,8 @@ struct TextVisitor {
   }
   std::string operator()(const SortOp& op) const {
     return StrCat(op.result == SortResult::kPlaces ? "argsort(dim=" : "sort(dim=", op.dim,
-                  op.order == SortOrder::kDescending ? "; descending" : "", ")");
+                  op.order == SortOrder::kDescending ? "; descending" : "",
+                  op.first.has_value() ? StrCat("; first=", *op.first) : "", ")");
   }
   std::string operator()(const SearchSortedOp& op) const {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
@@ -202,6 +203,9 @@ struct ValidateVisitor {
     if (static_cast<int>(op.order) > 1 || static_cast<int>(op.result) > 1) {
       return absl::InvalidArgumentError("sort: unknown order or result");
     }
+    if (op.first.has_value() && (*op.first < 0 || op.result != SortResult::kPlaces)) {
+      return absl::InvalidArgumentError(StrCat("sort: the first ", *op.first, ", of places alone and not below 0"));
+    }
     return ExpectDims("sort", {op.dim});
   }
   absl::Status operator()(const SearchSortedOp& op) const {
@@ -276,21 +280,25 @@ Interval PiecesInBox(Interval box, int64_t start, int64_t step, int64_t extent) 
 std::string_view AttentionGradientsMismatch(absl::Span<const int64_t> gradient, absl::Span<const int64_t> queries,
                                             absl::Span<const int64_t> keys, absl::Span<const int64_t> values,
                                             absl::Span<const int64_t> output) {
-  const size_t rank = queries.size();
-  if (rank < 2 || gradient.size() != rank || keys.size() != rank || values.size() != rank) {
+  const size_t rank = keys.size(), of_queries = queries.size();
+  const bool is_grouped = of_queries == rank + 1;
+  if (rank < 2 || values.size() != rank || gradient.size() != of_queries || (!is_grouped && of_queries != rank)) {
     return "needs (..., sequence, features)";
   }
-  const size_t row = rank - 2, column = rank - 1;
-  for (const absl::Span<const int64_t> each : {gradient, keys, values, output}) {
-    if (each.size() < row ||
-        !std::equal(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(row), each.begin())) {
+  const size_t row = rank - 2, column = rank - 1, query_row = of_queries - 2, query_column = of_queries - 1;
+  for (const absl::Span<const int64_t> each : {gradient, queries, values, output}) {
+    if (each.size() < row || !std::equal(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(row), each.begin())) {
       return "the batches differ";
     }
   }
-  if (queries[column] != keys[column]) return "query and key have other features";
+  const int64_t group = is_grouped ? queries[row] : 1;
+  if (is_grouped && gradient[row] != group) return "the gradient has other heads than the query";
+  if (queries[query_column] != keys[column]) return "query and key have other features";
   if (keys[row] != values[row]) return "key and value have other lengths";
-  if (gradient[row] != queries[row] || gradient[column] != values[column]) return "the gradient is not the result's";
-  const int64_t all = queries[row] * queries[column] + keys[row] * (keys[column] + values[column]);
+  if (gradient[query_row] != queries[query_row] || gradient[query_column] != values[column]) {
+    return "the gradient is not the result's";
+  }
+  const int64_t all = group * queries[query_row] * queries[query_column] + keys[row] * (keys[column] + values[column]);
   return output.size() != rank - 1 || output[row] != all ? "the output has not room for all gradients" : "";
 }
 

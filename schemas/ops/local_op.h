@@ -110,13 +110,15 @@ struct ScanOp {
   bool operator==(const ScanOp&) const = default;
 };
 // The elements along `dim` in order, or (kPlaces, i64) the places that they come from, equal ones in the order in which
-// they were. A NaN is above all numbers. Sorted values have -0 before 0; for places they are equal.
+// they were. A NaN is above all numbers. Sorted values have -0 before 0; for places they are equal. With `first` the
+// output has so many places along the dim, the first ones in that order.
 enum class SortOrder : uint8_t { kAscending = 0, kDescending = 1 };
 enum class SortResult : uint8_t { kValues = 0, kPlaces = 1 };
 struct SortOp {
   SortResult result = SortResult::kValues;
   int64_t dim = 0;
   SortOrder order = SortOrder::kAscending;
+  std::optional<int64_t> first = std::nullopt;  // of places alone
   bool operator==(const SortOp&) const = default;
 };
 // Input 0 is a vector of sorted runs that begin at `runs` (the first at 0), each ordered as SortOp does. The output is
@@ -200,12 +202,15 @@ struct AttentionOp {
 // [..., S, E], values [..., S, V], all of one dtype, and maybe its mask. Scalars {scale}. The output [..., L*E + S*E +
 // S*V] has the gradients of queries, keys and values one after the other, each in row-major order. The mask has none.
 // Law: no more than some rows of the [L, S] scores are in memory at a time.
+//
+// Where G heads of queries share a head of keys and values, the gradient is [..., G, L, V] and the queries are
+// [..., G, L, E], the mask is broadcast to [..., G, L, S], and the output is [..., G*L*E + S*E + S*V]: gradients of
+// keys and values are sums over the G heads.
 struct AttentionGradientsOp {
   bool is_causal = false;
   bool operator==(const AttentionGradientsOp&) const = default;
 };
-// Why extents are those of no such op: the queries', the keys', the values', the gradient's, the output's. Empty where
-// they fit.
+// Why extents are those of no such op. Empty where they fit.
 std::string_view AttentionGradientsMismatch(absl::Span<const int64_t> gradient, absl::Span<const int64_t> queries,
                                             absl::Span<const int64_t> keys, absl::Span<const int64_t> values,
                                             absl::Span<const int64_t> output);
@@ -238,11 +243,11 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "argreduce(max; dims=[0,1])", "argreduce(max; dim=0; whole=[8])", "pick(dims=[0]; whole=[8])",
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
-// "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)", "attention()", "attention(causal)",
-// "attention_gradients()", "attention_gradients(causal)",
-// "gather(dim=1)", "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add;
-// dim=0)", "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)",
-// "grouped_matmul(inner; whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
+// "argsort(dim=0; first=5)", "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)",
+// "attention()", "attention(causal)", "attention_gradients()", "attention_gradients(causal)", "gather(dim=1)",
+// "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add; dim=0)",
+// "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner;
+// whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.
 std::string ToText(const LocalOp& op);
 absl::StatusOr<LocalOp> ParseLocalOp(std::string_view text);
 // Takes one from a longer text.

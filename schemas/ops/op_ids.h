@@ -62,6 +62,7 @@ enum class OpId : uint16_t {
   kScatter = 88,
   kFilter = 89,
   kShardCounts = 90,
+  kArgSortFirst = 91,
   kLog = 100,
   kLog1p = 101,
   kLog2 = 102,

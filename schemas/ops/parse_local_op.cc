@@ -39,9 +39,14 @@ absl::StatusOr<LocalOp> ParseScan(Scanner& scanner) {
 absl::StatusOr<LocalOp> ParseSort(Scanner& scanner, SortResult result) {
   SortOp op{.result = result};
   TESSERA_ASSIGN_OR_RETURN(op.dim, ParseDim(scanner));
-  if (scanner.TryTake(";")) {
-    TESSERA_RETURN_IF_ERROR(scanner.Take("descending"));
+  bool has_more = scanner.TryTake(";");
+  if (has_more && scanner.TryTake("descending")) {
     op.order = SortOrder::kDescending;
+    has_more = scanner.TryTake(";");
+  }
+  if (has_more) {
+    for (const std::string_view token : {"first", "="}) TESSERA_RETURN_IF_ERROR(scanner.Take(token));
+    TESSERA_ASSIGN_OR_RETURN(op.first, scanner.TakeInteger());
   }
   TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 1, 0));
   return op;

@@ -65,12 +65,14 @@ bool IsMerged(const TensorSpec& x) {
 
 LocalOp LocalAlong(OpId op, int dim, const Attributes& attributes) {
   const SortOrder order = attributes.Get(attribute::descending) ? SortOrder::kDescending : SortOrder::kAscending;
+  const int64_t* const first = attributes.Get(attribute::k);
   switch (op) {
     case OpId::kCumulativeSum: return ScanOp{ReduceOp::kSum, dim};
     case OpId::kCumulativeProd: return ScanOp{ReduceOp::kProduct, dim};
     case OpId::kCumulativeMax: return ScanOp{ReduceOp::kMax, dim};
     case OpId::kCumulativeMin: return ScanOp{ReduceOp::kMin, dim};
     case OpId::kArgSort: return SortOp{SortResult::kPlaces, dim, order};
+    case OpId::kArgSortFirst: return SortOp{SortResult::kPlaces, dim, order, *first};
     default: return SortOp{SortResult::kValues, dim, order};
   }
 }
@@ -339,9 +341,19 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
   TESSERA_ASSIGN_OR_RETURN(const ResolvedDTypes dtypes, ResolveDTypes(input));
   const bool sorts = input.call.op == OpId::kSort || input.call.op == OpId::kArgSort;
   const TensorSpec own = NothingPending(*input.tensors[0], dim);
-  const TensorSpec x = sorts && !IsMerged(own) ? WholeAlong(own, dim) : own;
+  const bool selects = input.call.op == OpId::kArgSortFirst;
+  const TensorSpec x = selects || (sorts && !IsMerged(own)) ? WholeAlong(own, dim) : own;
   TensorSpec output = x;
   output.dtype = dtypes.result;
+  if (selects) {
+    const int64_t* const first = input.call.attributes.Get(attribute::k);
+    int64_t& extent = output.shape[static_cast<size_t>(dim)];
+    if (first == nullptr || *first < 0 || *first > extent) {
+      return OperandError(input, StrCat("k is ", first == nullptr ? "not given" : StrCat(*first), "; the axis has ",
+                                        extent, " elements"));
+    }
+    extent = *first;
+  }
   const bool sums = input.call.op == OpId::kCumulativeSum || input.call.op == OpId::kCumulativeProd;
   if (const DType* wanted = input.call.attributes.Get(attribute::dtype); wanted != nullptr) {
     if (!sums || *wanted == DType::kBool) {
@@ -351,7 +363,9 @@ absl::StatusOr<OpResolution> ResolveAlong(const ResolveInput& input) {
     output.dtype = *wanted;
   }
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
-  return Make(input, {x}, LocalAlong(input.call.op, dim, input.call.attributes), output);
+  OpResolution resolution = Make(input, {x}, LocalAlong(input.call.op, dim, input.call.attributes), output);
+  resolution.flops = static_cast<double>(NumElements(x.shape));
+  return resolution;
 }
 
 static absl::StatusOr<OpResolution> ResolveCheckRange(const ResolveInput& input) {

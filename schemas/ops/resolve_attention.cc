@@ -13,7 +13,7 @@ namespace {
 absl::Status CheckMask(const ResolveInput& input, const TensorSpec& q, const TensorSpec& k, const TensorSpec& mask) {
   const size_t rank = q.shape.size();
   Shape scores = q.shape;
-  scores[rank - 1] = k.shape[rank - 2];
+  scores[rank - 1] = k.shape[k.shape.size() - 2];
   bool fits = mask.shape.size() <= rank;
   for (size_t d = 0; fits && d < mask.shape.size(); ++d) {
     const int64_t extent = mask.shape[mask.shape.size() - 1 - d];
@@ -92,31 +92,35 @@ absl::StatusOr<OpResolution> ResolveAttentionGradients(const ResolveInput& input
     }
     if (input.tensors[i]->dtype != q.dtype) return OperandDTypeError(input, "the dtypes of the operands differ");
   }
-  if (q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank()) {
+  // Heads that share keys are the dim of queries before the last two.
+  if (k.rank() < 2 || v.rank() != k.rank() || (q.rank() != k.rank() && q.rank() != k.rank() + 1)) {
     return OperandError(input, "needs (..., sequence, features)");
   }
   TensorSpec output = q;
-  const auto row = static_cast<size_t>(q.rank() - 2), column = row + 1;
+  const auto row = static_cast<size_t>(k.rank() - 2), column = row + 1;
+  const int64_t of_queries = NumElements(absl::MakeConstSpan(q.shape).subspan(row));
   output.shape.resize(row);
-  output.shape.push_back(q.shape[row] * q.shape[column] + k.shape[row] * (k.shape[column] + v.shape[column]));
+  output.shape.push_back(of_queries + k.shape[row] * (k.shape[column] + v.shape[column]));
   const std::string_view wrong = AttentionGradientsMismatch(gradient.shape, q.shape, k.shape, v.shape, output.shape);
   if (!wrong.empty()) return OperandError(input, wrong);
   if (input.tensors.size() > 4) TESSERA_RETURN_IF_ERROR(CheckMask(input, q, k, *input.tensors[4]));
   if (input.call.scalars.size() != 1) return OperandError(input, "takes a scale");
   for (Placement& placement : output.placements) {
-    if (!placement.is_shard() || placement.dim() >= q.rank() - 2) placement = Placement::Replicate();
+    if (!placement.is_shard() || placement.dim() >= k.rank() - 2) placement = Placement::Replicate();
   }
   TESSERA_RETURN_IF_ERROR(ValidateShape(input.row.name, output.shape, SizeBytes(output.dtype)));
   for (int i = 0; i < q.mesh.ndim(); ++i) {
     Placement& placement = output.placements[static_cast<size_t>(i)];
-    if (!placement.is_shard()) placement = ShardOrReplicate(output, i, q.rank() - 2);
+    if (!placement.is_shard()) placement = ShardOrReplicate(output, i, k.rank() - 2);
   }
-  // As if it were a result (..., sequence, features), whose rows nobody cuts.
-  TensorSpec whole = q;
-  whole.placements = output.placements;
+  // As if there were results (..., sequence, features) of queries and of keys, whose rows and shared heads nobody cuts.
+  TensorSpec of_rows = q, of_keys = k;
+  of_rows.placements = of_keys.placements = output.placements;
   OpResolution resolution;
-  for (const TensorSpec* own : input.tensors) {
-    resolution.operands.push_back(BringTo(*own, output.mesh, Beside(*own, whole, false)));
+  for (size_t i = 0; i < input.tensors.size(); ++i) {
+    const TensorSpec& own = *input.tensors[i];
+    const bool is_of_keys = i == 2 || i == 3;
+    resolution.operands.push_back(BringTo(own, output.mesh, Beside(own, is_of_keys ? of_keys : of_rows, false)));
   }
   const double keys = static_cast<double>(k.shape[row]);
   resolution.flops = 2 * keys * static_cast<double>(3 * NumElements(q.shape) + 2 * NumElements(gradient.shape));

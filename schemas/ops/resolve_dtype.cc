@@ -89,7 +89,8 @@ absl::Status CheckComplex(const ResolveInput& input, const ResolvedDTypes& dtype
     case OpId::kCumulativeMax:
     case OpId::kCumulativeMin:
     case OpId::kSort:
-    case OpId::kArgSort: is_defined = false; break;
+    case OpId::kArgSort:
+    case OpId::kArgSortFirst: is_defined = false; break;
     default: break;
   }
   return is_defined ? absl::OkStatus() : NeedsRealDType(input);
@@ -114,7 +115,8 @@ absl::StatusOr<ResolvedDTypes> DTypesByRule(const ResolveInput& input) {
       return ResolvedDTypes{common, common};
     }
     case DTypeRule::kIndex:
-      if (input.tensors[0]->dtype == DType::kBool && input.call.op != OpId::kArgSort) {
+      if (input.tensors[0]->dtype == DType::kBool && input.call.op != OpId::kArgSort &&
+          input.call.op != OpId::kArgSortFirst) {
         return OperandDTypeError(input, "needs a numeric dtype");
       }
       return ResolvedDTypes{input.tensors[0]->dtype, DType::kI64};

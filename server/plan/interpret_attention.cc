@@ -41,17 +41,21 @@ double MaskAt(const StridedNumbers& mask, const Shape& batch, int64_t query, int
 void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vector<StridedNumbers>& inputs,
                                  double scale, const StridedNumbers& output) {
   const Shape &of_queries = inputs[1].extents, &of_values = inputs[3].extents;
-  const size_t row = of_queries.size() - 2, column = row + 1;
-  const int64_t rows = of_queries[row], keys = of_values[row], features = of_queries[column],
-                columns = of_values[column];
-  ForEachIndex(Shape(of_queries.begin(), of_queries.end() - 2), [&](const Shape& batch) {
-    MatrixOf gradient = MatrixAt(inputs[0], batch), query = MatrixAt(inputs[1], batch),
-             key = MatrixAt(inputs[2], batch), value = MatrixAt(inputs[3], batch);
+  const size_t row = of_values.size() - 2;
+  const bool is_grouped = of_queries.size() > of_values.size();
+  const int64_t heads = is_grouped ? of_queries[row] : 1, rows = of_queries[of_queries.size() - 2],
+                keys = of_values[row], features = of_queries.back(), columns = of_values.back();
+  ForEachIndex(Shape(of_values.begin(), of_values.end() - 2), [&](const Shape& batch) {
+    MatrixOf key = MatrixAt(inputs[2], batch), value = MatrixAt(inputs[3], batch);
     std::vector<double> sums(static_cast<size_t>(output.extents[row]), 0);
-    double* const of_query = sums.data();
-    double* const of_key = of_query + rows * features;
+    double* const of_key = sums.data() + heads * rows * features;
     double* const of_value = of_key + keys * features;
-    for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t line = 0; line < heads * rows; ++line) {
+      const int64_t i = line % rows;
+      double* const of_query = sums.data() + (line - i) * features;
+      Shape of_head = batch;
+      if (is_grouped) of_head.push_back(line / rows);
+      MatrixOf gradient = MatrixAt(inputs[0], of_head), query = MatrixAt(inputs[1], of_head);
       std::vector<double> weights, slopes;
       double largest = -std::numeric_limits<double>::infinity(), total = 0, sum = 0;
       for (int64_t j = 0; j < keys; ++j) {
@@ -60,7 +64,7 @@ void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vect
         for (int64_t c = 0; c < columns; ++c) slope += gradient.At(i, c) * value.At(j, c);
         score *= scale;
         if (inputs.size() > 4) {
-          const double given = MaskAt(inputs[4], batch, i, j);
+          const double given = MaskAt(inputs[4], of_head, i, j);
           score = inputs[4].dtype != DType::kBool ? score + given : given != 0 ? score : -INFINITY;
         }
         if (op.is_causal && j > i) score = -INFINITY;

@@ -348,10 +348,11 @@ struct Kernels {
 
   void operator()(const SortOp& op) const {
     const int64_t n = output.extents[static_cast<size_t>(op.dim)];
+    const int64_t all = inputs[0].extents[static_cast<size_t>(op.dim)];
     const bool is_values = op.result == SortResult::kValues;
     ForEachLine(op.dim, [&](const Shape& line) {
       PlacedNumbers elements;
-      for (int64_t i = 0; i < n; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
+      for (int64_t i = 0; i < all; ++i) elements.emplace_back(inputs[0].Read(At(line, op.dim, i)), i);
       SortStably(elements, inputs[0].dtype, op.order, is_values);
       for (int64_t i = 0; i < n; ++i) {
         const auto& [value, place] = elements[static_cast<size_t>(i)];

@@ -132,7 +132,14 @@ struct ExtentsCheck {
     before[static_cast<size_t>(op.dim)] = 1;
     return inputs[1] == before ? absl::OkStatus() : Mismatch();
   }
-  absl::Status operator()(const SortOp& op) const { return AlongDim(op.dim); }
+  absl::Status operator()(const SortOp& op) const {
+    if (!op.first.has_value()) return AlongDim(op.dim);
+    const auto dim = static_cast<size_t>(op.dim);
+    if (dim >= inputs[0].size() || *op.first > inputs[0][dim]) return Mismatch();
+    Shape firsts = inputs[0];
+    firsts[dim] = *op.first;
+    return firsts == output ? absl::OkStatus() : Mismatch();
+  }
   // The output is a part of it.
   absl::Status operator()(const MergeOp& op) const {
     if (inputs[0].size() != 1 || output.size() != 1 || (inputs.size() > 1 && inputs[1] != inputs[0])) return Mismatch();
@@ -175,7 +182,7 @@ struct ExtentsCheck {
     if (!wrong.empty()) return Wrong("attention_gradients: ", wrong);
     if (inputs.size() < 5) return absl::OkStatus();
     Shape scores = inputs[1];
-    scores.back() = inputs[2][scores.size() - 2];
+    scores.back() = inputs[2][inputs[2].size() - 2];
     return IsBroadcastTo(inputs[4], scores) ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GroupedMatmulOp& op) const {

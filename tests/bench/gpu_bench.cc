@@ -304,6 +304,8 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(AddTinyOps());
     TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16", false));
     TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16_causal", true));
+    TESSERA_RETURN_IF_ERROR(AddAttentionGradients("attention_backward_bf16", 1));
+    TESSERA_RETURN_IF_ERROR(AddAttentionGradients("attention_backward_bf16_of_shared_keys", 4));
     const int64_t wide = std::max<int64_t>(sizes_.rows / 64, 8);
     const int64_t line = sizes_.pixels;
     TESSERA_RETURN_IF_ERROR(
@@ -320,7 +322,9 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(AddMatrices("cholesky", "cholesky", sizes_.rows, 1, 2.16e-3));
     TESSERA_RETURN_IF_ERROR(AddMatrices("solve", "solve", sizes_.rows, 2, 20.2e-3));
     TESSERA_RETURN_IF_ERROR(AddMatrices("qr", "qr", sizes_.rows / 2, 1, 12.3e-3));
-    return AddMatrices("eigh", "eigh", sizes_.rows / 4, 1, 13.1e-3);
+    TESSERA_RETURN_IF_ERROR(AddMatrices("eigh", "eigh", sizes_.rows / 4, 1, 13.1e-3));
+    TESSERA_RETURN_IF_ERROR(AddMatrices("svd", "svd", sizes_.rows / 4, 1, 62.4e-3));
+    return AddMatrices("lu", "lu", sizes_.rows, 1, 20.2e-3);  // within what solve takes
   }
 
  private:
@@ -448,7 +452,12 @@ class Figures {
     const auto sort = [&] { return ops::Sort(keys, {}); };
     TESSERA_RETURN_IF_ERROR(bench_.Add("sort_of_a_vector", 0.075, 1, InARow(sort), "device copy", DirectCopy(), 0.25));
     const auto argsort = [&] { return ops::Argsort(keys, {}); };
-    return bench_.Add("argsort_of_a_vector", 0.075, 1, InARow(argsort), "device copy", DirectCopy(), 0.25);
+    TESSERA_RETURN_IF_ERROR(
+        bench_.Add("argsort_of_a_vector", 0.075, 1, InARow(argsort), "device copy", DirectCopy(), 0.25));
+    // All keys are read six times, and those of a copy once, and written.
+    const int64_t first = std::min<int64_t>(100, sizes_.bytes / 16);
+    const auto topk = [&] { return ops::ArgsortFirst(keys, first, {.axis = {{0}}, .descending = true}); };
+    return bench_.Add("topk_of_a_vector", 0.25, sizes_.passes, InARow(topk), "device copy", DirectCopy(), 0.25);
   }
 
   absl::Status AddTransfers() {
@@ -549,13 +558,21 @@ class Figures {
   // The call on memory of this process: inputs in the first half, the result in the second.
   absl::Status AddByDnn(const std::string& name, const std::function<absl::StatusOr<Tensor>()>& own,
                         const std::optional<cuda::DnnCall>& call) {
-    absl::Status status = call.has_value() ? direct_.RunByDnn(*call) : absl::UnimplementedError("cuDNN isn't asked");
-    if (!status.ok()) {
+    return AddByDnn(name, own, call.has_value() ? std::vector{*call} : std::vector<cuda::DnnCall>());
+  }
+  absl::Status AddByDnn(const std::string& name, const std::function<absl::StatusOr<Tensor>()>& own,
+                        const std::vector<cuda::DnnCall>& calls) {
+    const auto run = [&] {
+      absl::Status status = calls.empty() ? absl::UnimplementedError("cuDNN isn't asked") : absl::OkStatus();
+      for (const cuda::DnnCall& call : calls) status.Update(direct_.RunByDnn(call));
+      return status;
+    };
+    if (absl::Status status = run(); !status.ok()) {
       bench_.Skip(name, status);
       return absl::OkStatus();
     }
     const auto direct = [&](int count) -> absl::Status {
-      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(direct_.RunByDnn(*call));
+      for (int i = 0; i < count; ++i) TESSERA_RETURN_IF_ERROR(run());
       return direct_.Await();
     };
     return bench_.Add(name, 0.95, sizes_.products, InARow(own), "cuDNN itself", direct);
@@ -587,6 +604,34 @@ class Figures {
     return AddByDnn(
         name, [&] { return ops::ScaledDotProductAttention(q, k, v, std::nullopt, options); },
         cuda::AttentionByDnn({.is_causal = is_causal}, call));
+  }
+
+  // Of 16 heads of queries, so many of which share one of keys.
+  absl::Status AddAttentionGradients(const std::string& name, int64_t sharing) {
+    const int64_t rows = sizes_.rows, features = 64, heads = 16 / sharing, of_head = rows * features;
+    const Shape queries = sharing == 1 ? Shape{4, 16, rows, features} : Shape{4, heads, sharing, rows, features};
+    const Shape keys = {4, heads, rows, features};
+    std::vector<Tensor> tensors;
+    std::vector<KernelInput> inputs;
+    std::byte* at = direct_.first();
+    cuda::SharedHeads shared{.count = sharing};
+    for (size_t i = 0; i < 4; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(Tensor tensor, Numbers(DType::kBF16, i < 2 ? queries : keys, 1));
+      tensors.push_back(std::move(tensor));
+      inputs.push_back(InputAt(at, DType::kBF16, {4 * heads, rows, features}));
+      if (i < 2) inputs.back().strides[0] = sharing * of_head;
+      shared.strides[i] = i < 2 ? of_head : 0;
+      at += 4 * 16 * of_head * 2;
+    }
+    const Scalar scale[] = {Scalar::Float(0.125)};
+    KernelCall call = CallTo({4 * heads, (sharing + 2) * of_head}, DType::kBF16);
+    call.inputs = inputs;
+    call.scalars = scale;
+    const auto both = cuda::AttentionGradientsByDnn(
+        {}, call, direct_.second() + (NumElements(call.output_extents) * 2 + 255) / 256 * 256, shared);
+    return AddByDnn(
+        name, [&] { return ops::AttentionGradients(tensors[0], tensors[1], tensors[2], tensors[3], scale[0]); },
+        both.has_value() ? std::vector{both->first, both->second} : std::vector<cuda::DnnCall>());
   }
 
   absl::Status AddConvolution(const std::string& name, DType dtype, const Shape& x, const Shape& weight) {
@@ -675,7 +720,7 @@ class Figures {
 
 absl::Status Main(const Sizes& sizes) {
   const int64_t matrices = std::max(sizes.square * sizes.square * 2, sizes.f32_square * sizes.f32_square * 4) * 3;
-  const int64_t attention = int64_t{4} * 16 * sizes.rows * 64 * 2 * 3;
+  const int64_t attention = int64_t{4} * 16 * sizes.rows * 64 * 2 * 5;
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Direct> direct,
                            Direct::Open(std::max({sizes.bytes, matrices, attention, int64_t{2} << 20})));
   ClusterOptions options;

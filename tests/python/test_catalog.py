@@ -113,7 +113,7 @@ REAL_ONLY = {
     "nanmax", "nanmin"} | INTEGERS_ONLY
 OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled_dot_product_attention", "batch_norm",
           "group_norm", "concat", "stack", "roll", "tile", "repeat", "pad", "broadcast_to", "cumulative_sum",
-          "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "searchsorted", "take_along_axis", "scatter",
+          "cumulative_prod", "cumulative_max", "cumulative_min", "sort", "argsort", "argsort_first", "searchsorted", "take_along_axis", "scatter",
           "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step",
           "silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward",
           "layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward", "nll_loss_and_weight",
@@ -635,6 +635,7 @@ def test_scans_and_sorts(session, mesh22, rng, placements, dtype):
         close(ts.sort(x, axis=axis), np.sort(a, axis=axis), dtype)
         close(ts.sort(x, axis=axis, descending=True), np.flip(np.sort(a, axis=axis), axis), dtype)
         close(ts.argsort(x, axis=axis), np.argsort(a, axis=axis, stable=True), dtype)
+        close(ts.argsort_first(x, 2, axis=axis), np.argsort(a, axis=axis, stable=True).take(range(2), axis), dtype)
     close(ts.cumsum(x), np.cumsum(a), dtype)
     flat = ts.reshape(x, -1)
     close(ts.sort(flat), np.sort(a, axis=None), dtype)

@@ -24,6 +24,7 @@ argmax: ts.argmax(ts.asarray([[1, 5, 2], [7, 0, 3]]), axis=1).tolist() => [1, 0]
 argmin: ts.argmin(ts.asarray([[1, 5, 2], [7, 0, 3]]), axis=1).tolist() => [0, 1]
 argpartition: ts.argpartition(ts.asarray([3, 1, 2]), 1).tolist() => [1, 2, 0]
 argsort: ts.argsort(ts.asarray([30, 10, 20])).tolist() => [1, 2, 0]
+argsort_first: ts.argsort_first(ts.asarray([30, 10, 20]), 2).tolist() => [1, 2]
 argwhere: ts.argwhere(ts.asarray([[0, 3], [4, 0]])).tolist() => [[0, 1], [1, 0]]
 array: ts.array([[1, 2], [3, 4]], dtype=ts.float32).tolist() => [[1.0, 2.0], [3.0, 4.0]]
 array_equal: ts.array_equal(ts.asarray([1, 2]), [1, 2]).item() => True

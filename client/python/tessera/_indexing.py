@@ -430,6 +430,9 @@ def _has_long_shards(x, k, dim):
 
 
 def _order_of_topk(x, k, dim, largest):
+    # A vector that is cut, of which many are wanted, is merged of its sorted shards: none of them has room for all.
+    if x.ndim > 1 or all(n == 1 or not p.is_shard() for n, p in zip(x.device_mesh.shape, x.placements)):
+        return made.argsort_first(x, k, axis=dim, descending=largest)
     return made.argsort(x, axis=dim, descending=largest)[(slice(None),) * dim + (slice(0, k),)]
 
 

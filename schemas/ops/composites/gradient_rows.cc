@@ -344,9 +344,8 @@ V Einsum(G& g, std::string notation, const V& a, const V& b) {
   return g.Call(OpId::kEinsum, std::move(attributes), {a, b});
 }
 
-// Heads of keys and queries that are as many, and whole sequences, go by an op that keeps no scores.
+// Whole sequences go by an op that keeps no scores.
 bool IsOneOp(G& g) {
-  if (g.operand(1).extent(1) != g.operand(2).extent(1)) return false;
   for (size_t i = 0; i < 4; ++i) {
     for (const Placement& placement : g.operand(i).spec().placements) {
       if (placement.is_shard(2) || placement.is_shard(3)) return false;
@@ -354,11 +353,24 @@ bool IsOneOp(G& g) {
   }
   return true;
 }
+// A mask of scores [batch, query heads, L, S] as one of [batch, heads, groups, L, S].
+V GroupedMask(G& g, const V& mask, int64_t heads, int64_t groups) {
+  if (mask.rank() < 3) return mask;
+  Shape shape(static_cast<size_t>(4 - mask.rank()), 1);
+  shape.insert(shape.end(), mask.spec().shape.begin(), mask.spec().shape.end());
+  const bool is_of_heads = shape[1] > 1;
+  return g.Reshape(mask, {shape[0], is_of_heads ? heads : 1, is_of_heads ? groups : 1, shape[2], shape[3]});
+}
+// Query heads that share a head of keys have a dim of their own.
 void AttentionBackwardByOp(G& g, double scale) {
   const V &query = g.operand(1), &key = g.operand(2), &value = g.operand(3);
-  std::vector<V> operands = {g.AsType(g.operand(0), query.dtype()), query, key, value};
+  const int64_t heads = key.extent(1), groups = query.extent(1) / std::max<int64_t>(heads, 1);
+  const auto grouped = [&](const V& x) {
+    return groups == 1 ? x : g.Reshape(x, {x.extent(0), heads, groups, x.extent(2), x.extent(3)});
+  };
+  std::vector<V> operands = {grouped(g.AsType(g.operand(0), query.dtype())), grouped(query), key, value};
   if (g.operand_count() > 4) {
-    const V& mask = g.operand(4);
+    const V mask = groups == 1 ? g.operand(4) : GroupedMask(g, g.operand(4), heads, groups);
     operands.push_back(mask.dtype() == DType::kBool ? mask : g.AsType(mask, AccumulatedIn(query.dtype())));
   }
   Attributes attributes;
@@ -369,7 +381,7 @@ void AttentionBackwardByOp(G& g, double scale) {
   int64_t start = 0;
   for (const V& of : {query, key, value}) {
     const Shape& shape = of.spec().shape;
-    const int64_t size = shape[2] * shape[3];
+    const int64_t size = shape[1] / std::max<int64_t>(heads, 1) * shape[2] * shape[3];
     results.push_back(g.Reshape(g.SliceDim(all, 2, start, size), shape));
     start += size;
   }
@@ -385,6 +397,7 @@ void AttentionBackward(G& g) {
   }
   const int64_t batch = query.extent(0), heads = key.extent(1), groups = query.extent(1) / std::max<int64_t>(heads, 1);
   if (heads != value.extent(1) || heads * groups != query.extent(1)) return g.Refuse("the heads don't divide");
+  if (g.operand_count() > 4 && g.operand(4).rank() > 4) return g.Refuse("attn_mask has more than 4 dims");
   const double scale = NumberOf(g, 0, 1 / std::sqrt(static_cast<double>(std::max<int64_t>(query.extent(3), 1))));
   if (IsOneOp(g)) return AttentionBackwardByOp(g, scale);
   const int64_t rows = query.extent(2), columns = key.extent(2);
@@ -398,12 +411,7 @@ void AttentionBackward(G& g) {
     scores = g.Where(reaches, scores, V(-HUGE_VAL));
   }
   if (g.operand_count() > 4) {
-    V mask = g.operand(4);
-    if (mask.rank() > 4) return g.Refuse("attn_mask has more than 4 dims");
-    Shape shape(static_cast<size_t>(4 - mask.rank()), 1);
-    shape.insert(shape.end(), mask.spec().shape.begin(), mask.spec().shape.end());
-    const bool is_of_heads = shape[1] > 1;
-    mask = g.Reshape(mask, {shape[0], is_of_heads ? heads : 1, is_of_heads ? groups : 1, shape[2], shape[3]});
+    const V mask = GroupedMask(g, g.operand(4), heads, groups);
     scores =
         mask.dtype() == DType::kBool ? g.Where(mask, scores, V(-HUGE_VAL)) : scores + g.AsType(mask, scores.dtype());
   }

@@ -21,13 +21,19 @@ namespace tessera::cuda {
 #define TESSERA_CUSOLVER_FUNCTIONS(X) \
   X(GetVersion)                       \
   X(DnCreate)                         \
+  X(DnCreateGesvdjInfo)               \
   X(DnCreateParams)                   \
   X(DnDestroy)                        \
+  X(DnDestroyGesvdjInfo)              \
   X(DnDestroyParams)                  \
+  X(DnDgesvdj)                        \
+  X(DnDgesvdj_bufferSize)             \
   X(DnDorgqr)                         \
   X(DnDorgqr_bufferSize)              \
   X(DnSetDeterministicMode)           \
   X(DnSetStream)                      \
+  X(DnSgesvdj)                        \
+  X(DnSgesvdj_bufferSize)             \
   X(DnSorgqr)                         \
   X(DnSorgqr_bufferSize)              \
   X(DnXgeqrf)                         \

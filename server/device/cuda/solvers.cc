@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Solvers>> Solvers::Open(const Gpu& gpu) {
   const Cusolver& of = *solvers->library_;
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnCreate", of.DnCreate(&solvers->handle_)));
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnCreateParams", of.DnCreateParams(&solvers->params_)));
+  TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnCreateGesvdjInfo", of.DnCreateGesvdjInfo(&solvers->svd_)));
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cusolverDnSetDeterministicMode",
                                           of.DnSetDeterministicMode(solvers->handle_, CUSOLVER_DETERMINISTIC_RESULTS)));
   TESSERA_RETURN_IF_ERROR(Cusolver::Check("cublasCreate", of.BlasCreate_v2(&solvers->blas_)));
@@ -41,14 +42,15 @@ absl::StatusOr<std::unique_ptr<Solvers>> Solvers::Open(const Gpu& gpu) {
 }
 
 Solvers::~Solvers() {
+  if (svd_ != nullptr) library_->DnDestroyGesvdjInfo(svd_);
   if (params_ != nullptr) library_->DnDestroyParams(params_);
   if (handle_ != nullptr) library_->DnDestroy(handle_);
   if (blas_ != nullptr) library_->BlasDestroy_v2(blas_);
 }
 
 absl::StatusOr<Solvers::Room> Solvers::RoomFor(const SolverProblem& problem) {
-  const Key key = {problem.call, problem.is_double, problem.is_upper, problem.has_vectors,
-                   problem.m,    problem.n,         problem.k};
+  const Key key = {problem.call,    problem.is_double, problem.is_upper, problem.has_vectors,
+                   problem.is_full, problem.m,         problem.n,        problem.k};
   if (const auto known = rooms_.find(key); known != rooms_.end()) return known->second;
   Room room;
   TESSERA_RETURN_IF_ERROR(AskRoom(problem, &room));
@@ -72,7 +74,7 @@ absl::Status Solvers::AskRoom(const SolverProblem& p, Room* room) {
     case SolverCall::kGetrf:
       status = Cusolver::Check(
           "cusolverDnXgetrf_bufferSize",
-          library_->DnXgetrf_bufferSize(handle_, params_, p.n, p.n, type, At(p.matrix), p.n, type, &device, &host));
+          library_->DnXgetrf_bufferSize(handle_, params_, p.m, p.n, type, At(p.matrix), p.m, type, &device, &host));
       break;
     case SolverCall::kGetrs: break;
     case SolverCall::kTrsm: device = static_cast<size_t>(kBlasWorkspaceBytes); break;
@@ -94,6 +96,10 @@ absl::Status Solvers::AskRoom(const SolverProblem& p, Room* room) {
           Cusolver::Check("cusolverDnXsyevd_bufferSize",
                           library_->DnXsyevd_bufferSize(handle_, params_, ModeOf(p), FillOf(p), p.n, type, At(p.matrix),
                                                         p.n, type, At(p.vector), type, &device, &host));
+      break;
+    case SolverCall::kGesvdj:
+      status = AskSvdRoom(p, &elements);
+      device = static_cast<size_t>(BytesOf(p, elements));
       break;
   }
   *room = {.device = static_cast<int64_t>(device), .host = static_cast<int64_t>(host)};
@@ -125,6 +131,7 @@ absl::Status Solvers::Enqueue(CUstream stream, const SolverProblem& problem, con
     one.matrix += static_cast<uint64_t>(problem.matrix_distance) * bytes;
     one.vector += static_cast<uint64_t>(problem.vector_distance) * of_vector;
     one.right += static_cast<uint64_t>(problem.right_distance) * bytes;
+    one.other += static_cast<uint64_t>(problem.other_distance) * bytes;
     one.info += sizeof(int);
   }
   return absl::OkStatus();
@@ -145,6 +152,30 @@ absl::Status Solvers::SolveTriangle(const SolverProblem& p) {
                                                    At<float>(p.matrix), p.n, At<float>(p.right), p.k));
 }
 
+absl::Status Solvers::AskSvdRoom(const SolverProblem& p, int* elements) {
+  const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), is_economic = p.is_full ? 0 : 1;
+  const cusolverStatus_t asked =
+      p.is_double ? library_->DnDgesvdj_bufferSize(handle_, ModeOf(p), is_economic, m, n, At<double>(p.matrix), m,
+                                                   At<double>(p.vector), At<double>(p.right), m, At<double>(p.other), n,
+                                                   elements, svd_)
+                  : library_->DnSgesvdj_bufferSize(handle_, ModeOf(p), is_economic, m, n, At<float>(p.matrix), m,
+                                                   At<float>(p.vector), At<float>(p.right), m, At<float>(p.other), n,
+                                                   elements, svd_);
+  return Cusolver::Check("cusolverDngesvdj_bufferSize", asked);
+}
+
+absl::Status Solvers::FindSvd(const SolverProblem& p, CUdeviceptr workspace, int elements) {
+  const int m = static_cast<int>(p.m), n = static_cast<int>(p.n), is_economic = p.is_full ? 0 : 1;
+  const cusolverStatus_t found =
+      p.is_double ? library_->DnDgesvdj(handle_, ModeOf(p), is_economic, m, n, At<double>(p.matrix), m,
+                                        At<double>(p.vector), At<double>(p.right), m, At<double>(p.other), n,
+                                        At<double>(workspace), elements, At<int>(p.info), svd_)
+                  : library_->DnSgesvdj(handle_, ModeOf(p), is_economic, m, n, At<float>(p.matrix), m,
+                                        At<float>(p.vector), At<float>(p.right), m, At<float>(p.other), n,
+                                        At<float>(workspace), elements, At<int>(p.info), svd_);
+  return Cusolver::Check("cusolverDngesvdj", found);
+}
+
 absl::Status Solvers::RunOne(const SolverProblem& p, const Room& room, CUdeviceptr workspace, std::byte* host) {
   const cudaDataType type = TypeOf(p);
   int* info = At<int>(p.info);
@@ -158,7 +189,7 @@ absl::Status Solvers::RunOne(const SolverProblem& p, const Room& room, CUdevicep
                              library_->DnXpotrf(handle_, params_, FillOf(p), p.n, type, At(p.matrix), p.n, type, device,
                                                 device_bytes, host, host_bytes, info));
     case SolverCall::kGetrf:
-      return Cusolver::Check("cusolverDnXgetrf", library_->DnXgetrf(handle_, params_, p.n, p.n, type, At(p.matrix), p.n,
+      return Cusolver::Check("cusolverDnXgetrf", library_->DnXgetrf(handle_, params_, p.m, p.n, type, At(p.matrix), p.m,
                                                                     At<int64_t>(p.vector), type, device, device_bytes,
                                                                     host, host_bytes, info));
     case SolverCall::kGetrs:
@@ -182,6 +213,7 @@ absl::Status Solvers::RunOne(const SolverProblem& p, const Room& room, CUdevicep
       return Cusolver::Check("cusolverDnXsyevd", library_->DnXsyevd(handle_, params_, ModeOf(p), FillOf(p), p.n, type,
                                                                     At(p.matrix), p.n, type, At(p.vector), type, device,
                                                                     device_bytes, host, host_bytes, info));
+    case SolverCall::kGesvdj: return FindSvd(p, workspace, elements);
   }
   return absl::InternalError("cuda: an unknown call of cuSOLVER");
 }

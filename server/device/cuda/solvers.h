@@ -50,15 +50,18 @@ class Solvers {
   absl::Status RunOne(const SolverProblem& problem, const Room& room, CUdeviceptr workspace, std::byte* host);
   absl::Status AskRoom(const SolverProblem& problem, Room* room);
   absl::Status SolveTriangle(const SolverProblem& problem);
+  absl::Status AskSvdRoom(const SolverProblem& problem, int* elements);
+  absl::Status FindSvd(const SolverProblem& problem, CUdeviceptr workspace, int elements);
 
   const std::unique_ptr<const Cusolver> library_;
   cusolverDnHandle_t handle_ = nullptr;
   cusolverDnParams_t params_ = nullptr;
+  gesvdjInfo_t svd_ = nullptr;  // the library's own tolerance and number of sweeps
   cublasHandle_t blas_ = nullptr;
   CUstream stream_ = nullptr;
   CUdeviceptr workspace_ = 0;
   // Rooms by all that decides their size.
-  using Key = std::tuple<SolverCall, bool, bool, bool, int64_t, int64_t, int64_t>;
+  using Key = std::tuple<SolverCall, bool, bool, bool, bool, int64_t, int64_t, int64_t>;
   std::map<Key, Room> rooms_;
 };
 

@@ -222,7 +222,19 @@ struct Attention {
   bool is_causal = false, has_mask = false;
   int64_t mask_heads = 0;  // 0: as many as there are
   int64_t first_row = 0;
+  int64_t sharing = 1;  // heads of queries that share one of keys
 };
+
+// With a dim of heads that share keys, which these don't have.
+void ShareHeads(const Attention& from, KernelInput* input, bool is_of_keys) {
+  if (from.sharing == 1) return;
+  const int64_t heads = input->extents[1] / from.sharing, stride = input->strides[1];
+  input->extents[1] = heads;
+  input->extents.insert(input->extents.begin() + 2, from.sharing);
+  input->strides[0] = is_of_keys ? heads * stride : input->strides[0];
+  input->strides[1] = is_of_keys ? stride : from.sharing * stride;
+  input->strides.insert(input->strides.begin() + 2, is_of_keys ? 0 : stride);
+}
 
 DnnGraph GraphOf(const Attention& from) {
   const LocalOp op = AttentionOp{.is_causal = from.is_causal};
@@ -239,12 +251,14 @@ DnnGraph GraphOf(const Attention& from) {
     if (from.mask_heads != 0) inputs[3].extents[1] = from.mask_heads;
     inputs[3].strides = RowMajorStrides(inputs[3].extents);
   }
+  for (size_t i = 0; i < inputs.size(); ++i) ShareHeads(from, &inputs[i], i == 1 || i == 2);
   const Scalar scale[] = {Scalar::Float(0.125)};
   KernelCall call{.op = &op, .inputs = inputs, .output = At(5 << 20), .output_dtype = from.dtype, .scalars = scale};
-  call.output_extents = {from.batch, from.heads, from.rows, from.values};
+  call.output_extents = inputs[0].extents;
+  call.output_extents.back() = from.values;
   call.output_strides = RowMajorStrides(call.output_extents);
   for (const int64_t extent : call.output_extents) call.output_box.push_back({0, extent});
-  call.output_box[2] = {from.first_row, from.first_row + from.rows};
+  call.output_box[call.output_box.size() - 2] = {from.first_row, from.first_row + from.rows};
   const std::optional<DnnCall> made = AttentionByDnn(std::get<AttentionOp>(op), call);
   EXPECT_TRUE(made.has_value());
   return made.has_value() ? made->graph : DnnGraph();
@@ -264,6 +278,8 @@ TEST_P(CudnnPlans, AnAttentionHasOneWithoutALargeWorkspace) {
       {.rows = 1024, .keys = 1024, .has_mask = true, .mask_heads = 1},
       {.rows = 1024, .keys = 1024, .features = 40, .values = 40},
       {.rows = 1024, .keys = 1024, .features = 256, .values = 256, .is_causal = true},
+      {.features = 128, .values = 128, .is_causal = true, .sharing = 4},
+      {.rows = 1024, .keys = 1024, .has_mask = true, .sharing = 16},
   };
   for (const Attention& one : cases) {
     const std::unique_ptr<DnnPlan> plan = PlanOf(GraphOf(one));
@@ -275,7 +291,7 @@ TEST_P(CudnnPlans, AnAttentionHasOneWithoutALargeWorkspace) {
 
 // The attention once more, and its gradients.
 std::pair<DnnGraph, DnnGraph> GradientsOf(const Attention& from) {
-  const int64_t heads = from.batch * from.heads;
+  const int64_t heads = from.batch * from.heads / from.sharing;
   const auto of = [&](int64_t count, int64_t width, uint64_t address) {
     KernelInput input{.data = At(address), .dtype = from.dtype, .extents = {heads, count, width}};
     input.strides = RowMajorStrides(input.extents);
@@ -290,9 +306,16 @@ std::pair<DnnGraph, DnnGraph> GradientsOf(const Attention& from) {
   }
   const Scalar scale[] = {Scalar::Float(0.125)};
   KernelCall call{.inputs = inputs, .output = At(6 << 20), .output_dtype = from.dtype, .scalars = scale};
-  call.output_extents = {heads, from.rows * from.features + from.keys * (from.features + from.values)};
+  const int64_t of_queries = from.sharing * from.rows * from.features;
+  call.output_extents = {heads, of_queries + from.keys * (from.features + from.values)};
   call.output_strides = RowMajorStrides(call.output_extents);
-  const auto made = AttentionGradientsByDnn({.is_causal = from.is_causal}, call, At(7 << 20));
+  SharedHeads shared{.count = from.sharing};
+  for (const size_t i : {0, 1, 4}) {
+    if (i >= inputs.size() || from.sharing == 1) continue;
+    shared.strides[i] = inputs[i].strides[0];
+    inputs[i].strides[0] *= from.sharing;
+  }
+  const auto made = AttentionGradientsByDnn({.is_causal = from.is_causal}, call, At(7 << 20), shared);
   EXPECT_TRUE(made.has_value());
   return made.has_value() ? std::pair(made->first.graph, made->second.graph) : std::pair<DnnGraph, DnnGraph>();
 }
@@ -309,6 +332,8 @@ TEST_P(CudnnPlans, GradientsOfAnAttentionHaveOneOfFewHeads) {
       {.batch = 1, .rows = 1024, .keys = 1024, .features = 128, .values = 128, .has_mask = true},
       {.batch = 1, .rows = 1024, .keys = 1024, .has_mask = true, .mask_heads = 1},
       {.batch = 1, .rows = 1024, .keys = 1024, .features = 40, .values = 40},
+      {.batch = 1, .rows = 1024, .keys = 1024, .features = 128, .values = 128, .is_causal = true, .sharing = 4},
+      {.batch = 1, .rows = 1024, .keys = 1024, .has_mask = true, .sharing = 16},
   };
   for (const Attention& one : cases) {
     const auto [forward, backward] = GradientsOf(one);

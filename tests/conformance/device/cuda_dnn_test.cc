@@ -56,6 +56,15 @@ class Case {
     values_.push_back(Normal<T>(NumElements(extents), seed));
     AddInput(values_.back().data(), kDTypeOf<T>, extents);
   }
+  // With one more batch dim, of so many elements that are all the same.
+  void AddShared(const Shape& extents, int64_t sharing, uint32_t seed) {
+    Add(extents, seed);
+    if (sharing == 1) return;
+    KernelInput& input = inputs_.back();
+    const auto dim = static_cast<ptrdiff_t>(extents.size() - 2);
+    input.extents.insert(input.extents.begin() + dim, sharing);
+    input.strides.insert(input.strides.begin() + dim, 0);
+  }
   void AddMask(const Shape& extents) {
     mask_ = Normal<float>(NumElements(extents), 9);
     AddInput(mask_.data(), DType::kF32, extents);
@@ -121,15 +130,20 @@ struct Attention {
   int64_t batch = 2, heads = 3, rows = 20, keys = 24, features = 16, values = 8;
   bool is_causal = false, has_mask = false;
   int64_t first_row = 0;
+  int64_t sharing = 1;  // so many heads of queries for each
+  Shape OfQueries(int64_t count, int64_t width) const {
+    return sharing == 1 ? Shape{batch, heads, count, width} : Shape{batch, heads, sharing, count, width};
+  }
+  Shape OfMask() const { return sharing == 1 ? Shape{batch, 1, rows, keys} : Shape{batch, 1, 1, rows, keys}; }
 };
 template <typename T>
 std::unique_ptr<Case<T>> MakeCase(const Attention& of) {
   auto made = std::make_unique<Case<T>>();
-  made->Add({of.batch, of.heads, of.rows, of.features}, 1);
-  made->Add({of.batch, of.heads, of.keys, of.features}, 2);
-  made->Add({of.batch, of.heads, of.keys, of.values}, 3);
-  if (of.has_mask) made->AddMask({of.batch, 1, of.rows, of.keys});
-  made->SetResult(AttentionOp{.is_causal = of.is_causal}, {of.batch, of.heads, of.rows, of.values}, of.first_row);
+  made->Add(of.OfQueries(of.rows, of.features), 1);
+  made->AddShared({of.batch, of.heads, of.keys, of.features}, of.sharing, 2);
+  made->AddShared({of.batch, of.heads, of.keys, of.values}, of.sharing, 3);
+  if (of.has_mask) made->AddMask(of.OfMask());
+  made->SetResult(AttentionOp{.is_causal = of.is_causal}, of.OfQueries(of.rows, of.values), of.first_row);
   return made;
 }
 
@@ -141,13 +155,14 @@ template <typename T>
 std::unique_ptr<Case<T>> MakeCase(const AttentionGradients& gradients) {
   const Attention& of = gradients.attention;
   auto made = std::make_unique<Case<T>>();
-  made->Add({of.batch, of.heads, of.rows, of.values}, 4);
-  made->Add({of.batch, of.heads, of.rows, of.features}, 1);
+  made->Add(of.OfQueries(of.rows, of.values), 4);
+  made->Add(of.OfQueries(of.rows, of.features), 1);
   made->Add({of.batch, of.heads, of.keys, of.features}, 2);
   made->Add({of.batch, of.heads, of.keys, of.values}, 3);
-  if (of.has_mask) made->AddMask({of.batch, of.heads, of.rows, of.keys});
+  if (of.has_mask) made->AddMask(of.OfQueries(of.rows, of.keys));
+  const int64_t of_queries = of.sharing * of.rows * of.features;
   made->SetResult(AttentionGradientsOp{.is_causal = of.is_causal},
-                  {of.batch, of.heads, of.rows * of.features + of.keys * (of.features + of.values)});
+                  {of.batch, of.heads, of_queries + of.keys * (of.features + of.values)});
   return made;
 }
 
@@ -248,6 +263,8 @@ TEST_F(CudaDnn, AttentionsAreTheLibrarys) {
   ExpectByLibrary<BF16>(gpu, Attention{.is_causal = true, .first_row = 4}, "rows in the middle");
   ExpectByLibrary<BF16>(gpu, Attention{.has_mask = true}, "with a mask");
   ExpectByLibrary<F16>(gpu, Attention{.rows = 24, .is_causal = true, .has_mask = true}, "causal with a mask");
+  ExpectByLibrary<BF16>(gpu, Attention{.is_causal = true, .has_mask = true, .sharing = 4}, "heads that share keys");
+  ExpectByLibrary<F16>(gpu, Attention{.heads = 1, .sharing = 2}, "two heads that share all keys");
   ExpectNoneButOfARealLibrary(warnings);
 }
 
@@ -263,6 +280,8 @@ TEST_F(CudaDnn, SoAreAttentionsGradients) {
   expect({.rows = 24, .is_causal = true}, BF16{}, "causal");
   expect({.has_mask = true}, BF16{}, "with a mask");
   expect({.rows = 24, .is_causal = true, .has_mask = true}, F16{}, "causal with a mask");
+  expect({.is_causal = true, .has_mask = true, .sharing = 4}, BF16{}, "heads that share keys");
+  expect({.batch = 1, .heads = 1, .sharing = 2}, F16{}, "two heads that share all keys");
   ExpectNoneButOfARealLibrary(warnings);
 }
 
@@ -275,6 +294,7 @@ TEST_F(CudaDnn, AttentionsGradientsAreOfProductsWhereTheLibraryDoesntTakeThem) {
   expect({.is_causal = true, .has_mask = true}, float{}, "f32, causal with a mask");
   expect({.features = 20, .is_causal = true}, BF16{}, "features");
   expect({.rows = 3, .has_mask = true}, F16{}, "few rows");
+  expect({.is_causal = true, .has_mask = true, .sharing = 3}, float{}, "f32, heads that share keys");
 }
 
 TEST_F(CudaDnn, AttentionsGradientsHaveTheSameBitsEachTime) {
@@ -294,6 +314,8 @@ TEST_F(CudaDnn, AttentionsGradientsAreCutAlongHeads) {
   const Setting workspace("TESSERA_EMULATOR_CUDNN_WORKSPACE", "104857600");
   OneGpu gpu;
   ExpectByLibrary<BF16>(gpu, AttentionGradients{{.batch = 1, .heads = 4, .has_mask = true}}, "cut", 4);
+  const Attention shared{.batch = 1, .heads = 2, .has_mask = true, .sharing = 2};
+  ExpectByLibrary<BF16>(gpu, AttentionGradients{shared}, "cut where queries share keys", 4);
 }
 
 // Where one of both calls has no plan, neither is the library's.

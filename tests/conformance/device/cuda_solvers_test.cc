@@ -57,7 +57,9 @@ class Case {
     Shape output = {2, n, n};
     if (InputsOf(op.kind) == 2) output = {2, n, k};
     if (op.kind == LinalgKind::kQr) output = {2, 2 * n * n};
-    if (op.kind == LinalgKind::kEigvalsh) output = {2, n};
+    if (op.kind == LinalgKind::kEigvalsh || op.kind == LinalgKind::kSvdVals) output = {2, n};
+    if (op.kind == LinalgKind::kLu) output = {2, n * n + n};
+    if (op.kind == LinalgKind::kSlogdet) output = {2, 2};
     inputs_ = {Input(values_[0].data(), {2, n, n})};
     if (InputsOf(op.kind) == 2) inputs_.push_back(Input(values_[1].data(), {2, n, k}));
     result_.resize(static_cast<size_t>(NumElements(output)));
@@ -124,6 +126,9 @@ const std::vector<std::tuple<LinalgKind, std::vector<const char*>, std::vector<c
       {LinalgKind::kSolve, {"cusolverDnXgetrf", "cusolverDnXgetrs"}, {"cusolverDnXgetrf", "cusolverDnXgetrs"}},
       {LinalgKind::kInv, {"cusolverDnXgetrf", "cusolverDnXgetrs"}, {"cusolverDnXgetrf", "cusolverDnXgetrs"}},
       {LinalgKind::kQr, {"cusolverDnXgeqrf", "cusolverDnDorgqr"}, {"cusolverDnXgeqrf", "cusolverDnSorgqr"}},
+      {LinalgKind::kSvdVals, {"cusolverDnDgesvdj"}, {"cusolverDnSgesvdj"}},
+      {LinalgKind::kLu, {"cusolverDnXgetrf"}, {"cusolverDnXgetrf"}},
+      {LinalgKind::kSlogdet, {"cusolverDnXgetrf"}, {"cusolverDnXgetrf"}},
       {LinalgKind::kEigvalsh, {"cusolverDnXsyevd"}, {"cusolverDnXsyevd"}}};
   return all;
 }
@@ -196,9 +201,12 @@ TEST_F(CudaSolvers, MatricesWithoutAnAnswerAreErrorsThatSaySo) {
     std::fill(one.matrices().begin() + 36, one.matrices().end(), 0.0);
     EXPECT_EQ(one.Run(gpu).status().message(), said);
   }
-  Case<float> one(LinalgOp{.kind = LinalgKind::kEigvalsh});
-  one.matrices()[50] = std::nanf("");
-  EXPECT_EQ(one.Run(gpu).status().message(), "eigvalsh: did not converge: not all elements are finite");
+  for (const LinalgKind kind : {LinalgKind::kEigvalsh, LinalgKind::kSvdVals}) {
+    Case<float> one(LinalgOp{.kind = kind});
+    one.matrices()[50] = std::nanf("");
+    EXPECT_EQ(one.Run(gpu).status().message(),
+              std::string(NameOf(kind)) + ": did not converge: not all elements are finite");
+  }
   ExpectByLibrary<float>(gpu, LinalgKind::kCholesky, {"cusolverDnXpotrf"});
 }
 
@@ -237,7 +245,8 @@ TEST_F(CudaSolvers, WhereALibraryFailsTheHostComputes) {
   for (const auto& [kind, doubles, singles] : Functions()) {
     std::vector<std::string> calls(doubles.begin(), doubles.end());
     const std::string first = calls.front();
-    if (first.find("DnX") != std::string::npos) calls.push_back(first + "_bufferSize");
+    const bool asks = first.find("DnX") != std::string::npos || first.find("gesvdj") != std::string::npos;
+    if (asks) calls.push_back(first + "_bufferSize");
     calls.emplace_back(kind == LinalgKind::kTriangularSolve ? "cublasSetWorkspace_v2" : "cusolverDnSetStream");
     for (const std::string& call : calls) {
       Warnings warnings;

@@ -1,5 +1,6 @@
 // Gradients of attention against their meaning, in every dtype and layout; the same bits wherever batches are cut.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -26,18 +27,25 @@ StridedArray Normal(DType dtype, const Shape& extents, Layout layout, uint32_t s
 struct Case {
   Shape batch = {2, 3};
   int64_t rows = 7, keys = 5, features = 4, columns = 3;
+  int64_t heads = 0;  // of queries that share keys; 0: no dim of them
 };
 Shape Behind(const Case& of, std::vector<int64_t> more) {
   Shape shape = of.batch;
   shape.insert(shape.end(), more.begin(), more.end());
   return shape;
 }
-int64_t ElementsOf(const Case& of) { return of.rows * of.features + of.keys * (of.features + of.columns); }
+Shape OfQueries(const Case& of, std::vector<int64_t> more) {
+  if (of.heads > 0) more.insert(more.begin(), of.heads);
+  return Behind(of, more);
+}
+int64_t ElementsOf(const Case& of) {
+  return std::max<int64_t>(of.heads, 1) * of.rows * of.features + of.keys * (of.features + of.columns);
+}
 
 struct Operands {
   Operands(DType dtype, const Case& of, Layout layout)
-      : gradient(Normal(dtype, Behind(of, {of.rows, of.columns}), layout, 1)),
-        query(Normal(dtype, Behind(of, {of.rows, of.features}), layout, 2)),
+      : gradient(Normal(dtype, OfQueries(of, {of.rows, of.columns}), layout, 1)),
+        query(Normal(dtype, OfQueries(of, {of.rows, of.features}), layout, 2)),
         key(Normal(dtype, Behind(of, {of.keys, of.features}), layout, 3)),
         value(Normal(dtype, Behind(of, {of.keys, of.columns}), layout, 4)) {}
   std::vector<const StridedArray*> all(const StridedArray* mask = nullptr) const {
@@ -132,6 +140,27 @@ TEST(AttentionGradients, OfMasks) {
       ExpectGradients(dtype, of, Layout::kRowMajor, &kept);
       if (::testing::Test::HasFailure()) FAIL() << ToText(dtype) << " with " << ToText(extents);
     }
+  }
+}
+
+// Heads of queries that share keys: gradients of keys and values are sums over them.
+TEST(AttentionGradients, OfHeadsThatShareKeys) {
+  for (const DType dtype : kFloats) {
+    for (const Layout layout : kLayouts) ExpectGradients(dtype, {.heads = 3}, layout);
+    ExpectGradients(dtype, {.batch = {2}, .heads = 1}, Layout::kRowMajor);
+    ExpectGradients(dtype, {.batch = {}, .rows = 40, .keys = 70, .heads = 2}, Layout::kPadded);
+    ExpectGradients(dtype, {.batch = {2}, .rows = 0, .heads = 2}, Layout::kRowMajor);
+    ExpectGradients(dtype, {.batch = {2}, .keys = 0, .heads = 2}, Layout::kRowMajor);
+    const Case of{.batch = {2}, .heads = 3};
+    for (const Shape& extents :
+         {Shape{2, 3, 7, 5}, Shape{1, 3, 1, 5}, Shape{2, 1, 7, 1}, Shape{3, 7, 5}, Shape{7, 5}}) {
+      const StridedArray added = Normal(AccumulatedIn(dtype), extents, Layout::kPadded, 5);
+      ExpectGradients(dtype, of, Layout::kRowMajor, &added);
+      if (::testing::Test::HasFailure()) FAIL() << ToText(dtype) << " with " << ToText(extents);
+    }
+    StridedArray kept(DType::kBool, {3, 7, 5}, Layout::kRowMajor);
+    for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, i % 5 == 0 || i % 3 != 1 ? 1 : 0});
+    ExpectGradients(dtype, of, Layout::kRowMajor, &kept);
   }
 }
 

@@ -341,6 +341,33 @@ TEST(DTypeCases, SortsAlongAMiddleDim) {
   }
 }
 
+// Lines that a block orders in its shared memory, and some that are selected from by digits: many equal elements, more
+// of them wanted than there are below them, and all of a line.
+TEST(DTypeCases, TheFirstPlacesOfASort) {
+  struct Case {
+    Shape extents;
+    int64_t dim, first;
+    Layout layout;
+  };
+  const Case kCases[] = {{{3, 9, 4}, 1, 2, Layout::kPadded},       {{2, 1, 3}, 1, 1, Layout::kReversed},
+                         {{2, 300}, 1, 300, Layout::kRowMajor},    {{2, 2100, 2}, 1, 70, Layout::kPadded},
+                         {{2100, 2}, 0, 1, Layout::kReversed},     {{8900}, 0, 37, Layout::kStepped},
+                         {{2, 2300, 2}, 1, 2200, Layout::kPadded}, {{8900}, 0, 8600, Layout::kRowMajor}};
+  for (const DType dtype : kDTypes) {
+    if (IsComplex(dtype)) continue;
+    for (const auto& [extents, dim, first, layout] : kCases) {
+      const StridedArray input = Numbers(dtype, extents, layout, 8);
+      Shape firsts = extents;
+      firsts[static_cast<size_t>(dim)] = first;
+      StridedArray places(DType::kI64, firsts, layout);
+      for (const SortOrder order : {SortOrder::kAscending, SortOrder::kDescending}) {
+        ExpectAgreement(SortOp{SortResult::kPlaces, dim, order, first}, {&input}, places);
+        if (HasFailure()) FAIL() << ToText(dtype) << ToText(extents) << first;
+      }
+    }
+  }
+}
+
 // ---- attention
 
 // As many columns of values as there may be, batches of two dims, and rows that see no key.

@@ -155,6 +155,18 @@ TEST_P(Matrices, BatchesOfTwoDimsLieAnywhere) {
       const Dense l = Taken(*lower, m * n * n, n, n);
       ExpectSame(Product(l, Turned(l)), Taken(a, m * n * n, n, n), GetParam(), "lower");
     }
+    const absl::StatusOr<StridedArray> both = Computed({.kind = LinalgKind::kLu}, {&a}, layout),
+                                       sign = Computed({.kind = LinalgKind::kSlogdet}, {&a}, layout);
+    ASSERT_TRUE(both.ok() && sign.ok()) << both.status() << sign.status();
+    for (int64_t m = 0; m < 6; ++m) {
+      double logarithm = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        EXPECT_EQ(At(*both, m * (n * n + n) + n * n + i), static_cast<double>(i)) << "nothing changes places";
+        logarithm += std::log(std::abs(At(*both, m * (n * n + n) + i * (n + 1))));
+      }
+      EXPECT_EQ(At(*sign, 2 * m), 1);
+      EXPECT_NEAR(At(*sign, 2 * m + 1), logarithm, 1e-5);
+    }
   }
 }
 
@@ -225,6 +237,91 @@ TEST_P(Matrices, EigenvectorsAreMadeLongerByEigenvalues) {
   }
 }
 
+TEST_P(Matrices, SingularValuesAndVectorsGiveBackWhatTheyAreOf) {
+  for (const Layout layout : kLayouts) {
+    for (const Shape& extents : {Shape{kBatch, 6, 4}, Shape{kBatch, 4, 6}, Shape{kBatch, 4, 4}, Shape{kBatch, 1, 1}}) {
+      const StridedArray a = Mixed(GetParam(), extents, layout);
+      const int64_t m = extents[1], n = extents[2], least = std::min(m, n);
+      const absl::StatusOr<StridedArray> values = Computed({.kind = LinalgKind::kSvdVals}, {&a}, layout);
+      ASSERT_TRUE(values.ok()) << values.status();
+      for (const bool is_full : {false, true}) {
+        const int64_t left = is_full ? m : least, right = is_full ? n : least;
+        const absl::StatusOr<StridedArray> all = Computed({.kind = LinalgKind::kSvd, .full = is_full}, {&a}, layout);
+        ASSERT_TRUE(all.ok()) << all.status();
+        for (int64_t i = 0; i < kBatch; ++i) {
+          const int64_t first = i * (m * left + least + right * n);
+          const Dense u = Taken(*all, first, m, left), s = Taken(*all, first + m * left, 1, least),
+                      vh = Taken(*all, first + m * left + least, right, n);
+          Dense scaled(left, n);
+          for (int64_t row = 0; row < least; ++row) {
+            for (int64_t column = 0; column < n; ++column) scaled.at(row, column) = s.at(0, row) * vh.at(row, column);
+          }
+          ExpectSame(Product(u, scaled), Taken(a, i * m * n, m, n), GetParam(), "u s vh");
+          ExpectSame(Product(Turned(u), u), Identity(left), GetParam(), "u");
+          ExpectSame(Product(vh, Turned(vh)), Identity(right), GetParam(), "vh");
+          ExpectSame(Taken(*values, i * least, 1, least), s, GetParam(), "svdvals");
+          for (int64_t j = 1; j < least; ++j) EXPECT_GE(s.at(0, j - 1), s.at(0, j));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matrices, AFactorizationGivesBackTheRowsInTheirNewOrder) {
+  for (const Layout layout : kLayouts) {
+    for (const Shape& extents : {Shape{kBatch, 6, 4}, Shape{kBatch, 4, 6}, Shape{kBatch, 5, 5}, Shape{kBatch, 1, 1}}) {
+      StridedArray a = Mixed(GetParam(), extents, layout);
+      const int64_t m = extents[1], n = extents[2], least = std::min(m, n);
+      for (int64_t i = m * n; i < a.size(); i += n) a.Set(i, ValueOf(GetParam(), 0));  // singular, which is no error
+      const absl::StatusOr<StridedArray> both = Computed({.kind = LinalgKind::kLu}, {&a}, layout);
+      ASSERT_TRUE(both.ok()) << both.status();
+      for (int64_t i = 0; i < kBatch; ++i) {
+        const int64_t first = i * (m * n + least);
+        const Dense lu = Taken(*both, first, m, n), pivots = Taken(*both, first + m * n, 1, least);
+        Dense l(m, least), u(least, n), of = Taken(a, i * m * n, m, n);
+        for (int64_t row = 0; row < m; ++row) {
+          for (int64_t j = 0; j < least; ++j) l.at(row, j) = row == j ? 1 : row > j ? lu.at(row, j) : 0;
+        }
+        for (int64_t row = 0; row < least; ++row) {
+          for (int64_t j = row; j < n; ++j) u.at(row, j) = lu.at(row, j);
+          const auto pivot = static_cast<int64_t>(pivots.at(0, row));
+          ASSERT_TRUE(pivot >= row && pivot < m) << pivot;
+          for (int64_t j = 0; j < n; ++j) std::swap(of.at(row, j), of.at(pivot, j));
+        }
+        ExpectSame(Product(l, u), of, GetParam(), "l u");
+      }
+    }
+  }
+}
+
+// Of a triangle it is what is on the diagonal. Rows that change places change the sign.
+TEST_P(Matrices, DeterminantsHaveASignAndALogarithm) {
+  const int64_t n = 300;
+  struct Case {
+    double last, sign;
+    bool swaps;
+  };
+  for (const auto& [last, sign, swaps] : {Case{1, 1, false}, Case{-3, -1, false}, Case{1, -1, true}, Case{-3, 1, true},
+                                          Case{0, 0, false}, Case{1e-40, 1, false}, Case{INFINITY, 1, false}}) {
+    StridedArray a(GetParam(), {1, n, n}, Layout::kPadded);
+    double logarithm = std::log(std::abs(last));
+    for (int64_t i = 0; i < n; ++i) {
+      const double element = i + 1 == n ? last : 0.5 + static_cast<double>(i) / 100;
+      if (i + 1 < n) logarithm += std::log(element);
+      const int64_t row = swaps && i < 2 ? 1 - i : i;
+      for (int64_t j = 0; j < n; ++j) a.Set(row * n + j, ValueOf(GetParam(), i == j ? element : 0));
+    }
+    const absl::StatusOr<StridedArray> both = Computed({.kind = LinalgKind::kSlogdet}, {&a}, Layout::kRowMajor);
+    ASSERT_TRUE(both.ok()) << both.status();
+    EXPECT_EQ(At(*both, 0), sign) << last;
+    if (std::isinf(logarithm)) {
+      EXPECT_EQ(At(*both, 1), logarithm);
+    } else {
+      EXPECT_NEAR(At(*both, 1), logarithm, GetParam() == DType::kF64 ? 1e-10 : 2e-2) << last;
+    }
+  }
+}
+
 TEST_P(Matrices, OneOfABatchWithoutAnAnswerIsAnError) {
   const StridedArray b = Mixed(GetParam(), {kBatch, 5, kSides}, Layout::kRowMajor);
   for (const auto& [kind, said] : std::vector<std::pair<LinalgKind, std::string>>{
@@ -232,9 +329,11 @@ TEST_P(Matrices, OneOfABatchWithoutAnAnswerIsAnError) {
            {LinalgKind::kTriangularSolve, "triangular_solve: singular matrix"},
            {LinalgKind::kSolve, "solve: singular matrix"},
            {LinalgKind::kInv, "inv: singular matrix"},
-           {LinalgKind::kEigh, "eigh: did not converge: not all elements are finite"}}) {
+           {LinalgKind::kEigh, "eigh: did not converge: not all elements are finite"},
+           {LinalgKind::kSvd, "svd: did not converge: not all elements are finite"}}) {
     StridedArray a = Definite(GetParam(), 5, Layout::kRowMajor);
-    for (int64_t i = 25; i < 50; ++i) a.Set(i, ValueOf(GetParam(), kind == LinalgKind::kEigh ? NAN : 0));
+    const bool iterates = kind == LinalgKind::kEigh || kind == LinalgKind::kSvd;
+    for (int64_t i = 25; i < 50; ++i) a.Set(i, ValueOf(GetParam(), iterates ? NAN : 0));
     std::vector<const StridedArray*> inputs = {&a};
     if (InputsOf(kind) == 2) inputs.push_back(&b);
     const absl::Status status = Computed({.kind = kind}, inputs, Layout::kRowMajor).status();

@@ -53,6 +53,16 @@ TEST(Along, Matrices) {
   for (const OpId op : {OpId::kArgMax, OpId::kArgMin}) CheckOp(Along(op, {0, 1}), {{{5, 7}}}, {2, 2}, 1);
 }
 
+TEST(Along, TheFirstOfASort) {
+  for (const int64_t first : {0, 1, 3, 5}) {
+    OpCall call = Along(OpId::kArgSortFirst, {0});
+    call.attributes.Set(attribute::k, first);
+    call.attributes.Set(attribute::descending, first == 3);
+    CheckOp(call, {{{5}}}, {2}, 1);
+    CheckOp(call, {{{5, 7}, DType::kBF16}}, {2, 2}, 1);
+  }
+}
+
 // Each worker receives the other shards once, or of a scan and an argmax one element for each of them.
 TEST(Along, WhatMovesForAVector) {
   constexpr int64_t kWorkers = 4;

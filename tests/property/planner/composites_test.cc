@@ -104,6 +104,8 @@ TEST(Composites, OfGradients) {
   CheckOp(embedding, {{{4, 3}}, {{4}, number}}, {2, 2}, 3);
   CheckOp(Named("scaled_dot_product_attention_backward"),
           {{{2, 2, 3, 2}}, {{2, 2, 3, 2}}, {{2, 1, 3, 2}}, {{2, 1, 3, 2}}}, {2}, 97);
+  CheckOp(Named("scaled_dot_product_attention_backward"),
+          {{{1, 4, 3, 2}}, {{1, 4, 3, 2}}, {{1, 2, 3, 2}}, {{1, 2, 3, 2}}, {{4, 3, 3}}}, {2}, 997);
   const Argument of{{2, 2, 3, 2}};
   CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of}, {2}, 97);
   CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of, {{2, 3, 3}}}, {2}, 797);
@@ -116,6 +118,7 @@ TEST(Composites, OfAttentionsGradients) {
   gradients.scalars = {Scalar::Float(0.5)};
   CheckOp(gradients, {{{3, 3, 1}}, {{3, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}}, {2}, 13);
   CheckOp(gradients, {{{2, 3, 1}}, {{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 1}}}, {2, 2}, 200003);
+  CheckOp(gradients, {{{3, 2, 3, 1}}, {{3, 2, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}}, {2}, 13);
   const auto sharded = [](const std::vector<int64_t>& shape) {
     return MakeSpec(DType::kBF16, shape, MakeMesh({2, 2}), {Placement::Shard(0), Placement::Shard(1)});
   };

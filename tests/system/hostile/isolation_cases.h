@@ -84,94 +84,94 @@ inline void FillOwned(unsigned i, wire::Record::Builder record) {
 // `result` is a handle that the asking session hasn't used.
 inline std::vector<RecordCase> RecordCases(uint64_t ticket, uint64_t result) {
   return {
-    {"call", 1,
-     [result](wire::Record::Builder record, uint64_t id) {
-       OpCall call;
-       call.op = OpId::kNeg;
-       EncodeOpCall(call, record.initCall().initCall());
-       record.getCall().initOperands(1)[0].setHandle(id);
-       record.getCall().initResults(1).set(0, result);
-     }},
-    {"download", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       record.initDownload().setRequest(kRequest);
-       record.getDownload().setHandle(id);
-       record.getDownload().setAllowInline(true);
-     }},
-    {"watch", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       record.initWatch().setRequest(kRequest);
-       record.getWatch().setHandle(id);
-     }},
-    {"drop", 1, [](wire::Record::Builder record, uint64_t id) { record.initDrop(1).set(0, id); }},
-    {"commEnd", 5,
-     [](wire::Record::Builder record, uint64_t id) {
-       record.initCommEnd().setRequest(kRequest);
-       record.getCommEnd().setHandle(id);
-     }},
-    {"cancel", 3, [](wire::Record::Builder record, uint64_t id) { record.setCancel(id); }},
-    {"cancelCalls", 1, [](wire::Record::Builder record, uint64_t id) { record.initCancelCalls(1).set(0, id); }},
-    {"release", ticket, [](wire::Record::Builder record, uint64_t id) { record.setRelease(id); }},
-    {"name", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       record.initName().setHandle(id);
-       record.getName().setName("mine");
-     }},
-    {"collective", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       auto collective = record.initCollective();
-       collective.setRequest(kRequest);
-       collective.setGroup(id);
-     }},
-    {"collective's operand", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       auto collective = record.initCollective();
-       collective.setRequest(kRequest);
-       collective.setOperand(id);
-     }},
-    {"leaveGroup", 1, [](wire::Record::Builder record, uint64_t id) { record.setLeaveGroup(id); }},
-    {"publish", 1,
-     [](wire::Record::Builder record, uint64_t id) {
-       auto publish = record.initPublish();
-       publish.setRequest(kRequest);
-       publish.setName("b/taken");
-       auto tensors = publish.initTensors(1);
-       tensors[0].setName("w");
-       tensors[0].setHandle(id);
-     }},
+      {"call", 1,
+       [result](wire::Record::Builder record, uint64_t id) {
+         OpCall call;
+         call.op = OpId::kNeg;
+         EncodeOpCall(call, record.initCall().initCall());
+         record.getCall().initOperands(1)[0].setHandle(id);
+         record.getCall().initResults(1).set(0, result);
+       }},
+      {"download", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initDownload().setRequest(kRequest);
+         record.getDownload().setHandle(id);
+         record.getDownload().setAllowInline(true);
+       }},
+      {"watch", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initWatch().setRequest(kRequest);
+         record.getWatch().setHandle(id);
+       }},
+      {"drop", 1, [](wire::Record::Builder record, uint64_t id) { record.initDrop(1).set(0, id); }},
+      {"commEnd", 5,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initCommEnd().setRequest(kRequest);
+         record.getCommEnd().setHandle(id);
+       }},
+      {"cancel", 3, [](wire::Record::Builder record, uint64_t id) { record.setCancel(id); }},
+      {"cancelCalls", 1, [](wire::Record::Builder record, uint64_t id) { record.initCancelCalls(1).set(0, id); }},
+      {"release", ticket, [](wire::Record::Builder record, uint64_t id) { record.setRelease(id); }},
+      {"name", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         record.initName().setHandle(id);
+         record.getName().setName("mine");
+       }},
+      {"collective", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto collective = record.initCollective();
+         collective.setRequest(kRequest);
+         collective.setGroup(id);
+       }},
+      {"collective's operand", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto collective = record.initCollective();
+         collective.setRequest(kRequest);
+         collective.setOperand(id);
+       }},
+      {"leaveGroup", 1, [](wire::Record::Builder record, uint64_t id) { record.setLeaveGroup(id); }},
+      {"publish", 1,
+       [](wire::Record::Builder record, uint64_t id) {
+         auto publish = record.initPublish();
+         publish.setRequest(kRequest);
+         publish.setName("b/taken");
+         auto tensors = publish.initTensors(1);
+         tensors[0].setName("w");
+         tensors[0].setHandle(id);
+       }},
   };
 }
 
 inline std::vector<NameCase> NameCases(uint64_t result) {
   return {
-    {"attach", "a/secret", "a/absent",
-     [result](wire::Record::Builder record, const std::string& name) {
-       record.initAttach().setRequest(kRequest);
-       record.getAttach().setName(name.c_str());
-       record.getAttach().setFirstResult(result);
-     }},
-    {"unpublish", "a/secret", "a/absent",
-     [](wire::Record::Builder record, const std::string& name) {
-       record.initUnpublish().setRequest(kRequest);
-       record.getUnpublish().setName(name.c_str());
-     }},
-    {"publish", "a/secret", "a/absent",
-     [](wire::Record::Builder record, const std::string& name) {
-       auto publish = record.initPublish();
-       publish.setRequest(kRequest);
-       publish.setName(name.c_str());
-       auto tensors = publish.initTensors(1);
-       tensors[0].setName("w");
-       tensors[0].setHandle(kMine);
-     }},
-    {"listPublished", "a/secret", "a/absent",
-     [](wire::Record::Builder record, const std::string& name) {
-       record.initListPublished().setRequest(kRequest);
-       record.getListPublished().setAfter(name.substr(0, 1).c_str());
-     }},
-    // A group is of one tenant: another one's key is a group of its own.
-    {"joinGroup", "g", "h",
-     [](wire::Record::Builder record, const std::string& key) { FillJoin(record, kRequest, key, 1, 10'000); }},
+      {"attach", "a/secret", "a/absent",
+       [result](wire::Record::Builder record, const std::string& name) {
+         record.initAttach().setRequest(kRequest);
+         record.getAttach().setName(name.c_str());
+         record.getAttach().setFirstResult(result);
+       }},
+      {"unpublish", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         record.initUnpublish().setRequest(kRequest);
+         record.getUnpublish().setName(name.c_str());
+       }},
+      {"publish", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         auto publish = record.initPublish();
+         publish.setRequest(kRequest);
+         publish.setName(name.c_str());
+         auto tensors = publish.initTensors(1);
+         tensors[0].setName("w");
+         tensors[0].setHandle(kMine);
+       }},
+      {"listPublished", "a/secret", "a/absent",
+       [](wire::Record::Builder record, const std::string& name) {
+         record.initListPublished().setRequest(kRequest);
+         record.getListPublished().setAfter(name.substr(0, 1).c_str());
+       }},
+      // A group is of one tenant: another one's key is a group of its own.
+      {"joinGroup", "g", "h",
+       [](wire::Record::Builder record, const std::string& key) { FillJoin(record, kRequest, key, 1, 10'000); }},
   };
 }
 

@@ -88,8 +88,7 @@ class Figures : private WireClient {
         if (number < records) {
           const RecordCase one = RecordCases(ticket, ++next_result_)[number];
           times.what = one.what;
-          us = AnsweredUs(
-              [&](wire::Record::Builder record) { one.fill(record, is_foreign ? one.foreign : kAbsent); });
+          us = AnsweredUs([&](wire::Record::Builder record) { one.fill(record, is_foreign ? one.foreign : kAbsent); });
         } else {
           const NameCase one = NameCases(++next_result_)[number - records];
           times.what = one.what;

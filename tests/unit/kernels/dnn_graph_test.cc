@@ -126,6 +126,22 @@ TEST(DnnAttention, IsntAskedForWhatTheLibraryDoesntTake) {
   EXPECT_FALSE(of_a_line.Made().has_value()) << "one line for all rows";
 }
 
+// Six heads of queries, of which three each share a head of keys and values.
+TEST(DnnAttention, HeadsThatShareKeysAreOneDimOfQueries) {
+  Attention attention({2, 3});
+  for (const size_t i : {1, 2}) attention.inputs[i].strides[1] = 0;
+  const std::optional<DnnCall> made = attention.Made();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_THAT(made->graph.tensors[0].extents, ElementsAre(1, 6, 32, 16));
+  EXPECT_THAT(made->graph.tensors[1].extents, ElementsAre(1, 2, 16, 48));
+  EXPECT_EQ(made->graph.tensors[1].strides[1], attention.inputs[1].strides[0]);
+  const auto halves = HalvesOf(*made);
+  ASSERT_TRUE(halves.has_value());
+  EXPECT_THAT(halves->second.graph.tensors[0].extents, ElementsAre(1, 3, 32, 16));
+  EXPECT_THAT(halves->second.graph.tensors[1].extents, ElementsAre(1, 1, 16, 48));
+  EXPECT_FALSE(HalvesOf(halves->second).has_value());
+}
+
 TEST(DnnCallHalves, AreOfTheBatchAndThenOfTheHeads) {
   Attention attention({3, 2});
   attention.inputs[0].strides = {1024, 3072, 16, 1};  // so that the two aren't one dim

@@ -27,7 +27,9 @@ struct Array {
   std::vector<double> values;
 };
 
-int64_t SizeOf(const Shape& shape) { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
+int64_t SizeOf(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
 
 // The element at these coordinates; a dim of extent 1 has the same one everywhere.
 double At(const Array& array, const std::vector<int64_t>& at) {
@@ -179,11 +181,12 @@ TEST(EinsumStepsTest, RandomNotationsGiveTheSumOverAllLetters) {
     SCOPED_TRACE(notation + "->" + output);
     const absl::StatusOr<EinsumSteps> plan = PlanEinsum(notation + "->" + output, operands);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    products += static_cast<int>(
-        std::count_if(plan->steps.begin(), plan->steps.end(),
-                      [](const EinsumStep& step) { return step.kind == EinsumStepKind::kProduct; }));
+    products += static_cast<int>(std::count_if(plan->steps.begin(), plan->steps.end(), [](const EinsumStep& step) {
+      return step.kind == EinsumStepKind::kProduct;
+    }));
     const Array result = ResultOf(*plan, arrays), dense = Dense(inputs, output, arrays);
-    // A letter that is of extent 1 in all operands but one that was summed over may be 1 here: shapes agree all the same.
+    // A letter that is of extent 1 in all operands but one that was summed over may be 1 here: shapes agree all the
+    // same.
     ASSERT_EQ(result.shape, dense.shape);
     ASSERT_EQ(result.values, dense.values);
   }

@@ -83,6 +83,10 @@ TEST(LocalSteps, ScansAndSortsKeepTheExtents) {
   ExpectRefused(PlanOf("scan(sum; dim=2)", {{"f32[2,3]", 24}}, {"f32[2,3]", 24}));
   ExpectRefused(PlanOf("sort(dim=0)", {{"f32[3]", 12}}, {"i64[3]", 24}));
   ExpectRefused(PlanOf("argsort(dim=0)", {{"f32[3]", 12}}, {"f32[3]", 12}));
+  EXPECT_EQ(Given(PlanOf("argsort(dim=0; descending; first=2)", {{"i32[3]", 12}}, {"i64[2]", 16}), {{4, 9, 4}}),
+            (std::vector<Number>{1, 0}));
+  ExpectRefused(PlanOf("argsort(dim=0; first=2)", {{"f32[3]", 12}}, {"i64[3]", 24}));
+  ExpectRefused(PlanOf("argsort(dim=0; first=4)", {{"f32[3]", 12}}, {"i64[4]", 32}));
   ExpectRefused(PlanOf("searchsorted(left)", {{"f32[3]", 12}, {"f64[2]", 16}}, {"i64[2]", 16}));
 }
 

@@ -35,6 +35,13 @@ def _grouped(q, groups: int):
     return _call(OPS["reshape"], (q,), shape=[batch, heads // groups, groups, length, features])
 
 
+def _shared(x, groups: int):
+    """(batch, shared heads, length, features) with a dim of the heads that share one, which copies nothing."""
+    batch, heads, length, features = x.shape
+    one = _call(OPS["reshape"], (x,), shape=[batch, heads, 1, length, features])
+    return _call(OPS["broadcast_to"], (one,), shape=[batch, heads, groups, length, features])
+
+
 def _joined(x):
     batch, heads, groups, length, features = x.shape
     return _call(OPS["reshape"], (x,), shape=[batch, heads * groups, length, features])
@@ -88,8 +95,9 @@ def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False,
                                                           (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
         out = _call(OPS["scaled_dot_product_attention"], (q, k, v, *mask), is_causal=bool(is_causal), scalars=[float(number)])
     else:
-        p = _call(OPS["softmax"], (scores(),), dims=[4])
-        out = _joined(_composed.as_dtype(_composed.einsum("bhgqk,bhkd->bhgqd", p, _composed.wide(v)), v._dtype))
+        mask = () if attn_bias is None else (_mask_of(attn_bias, query, groups),)
+        out = _joined(_call(OPS["scaled_dot_product_attention"], (_grouped(q, groups), _shared(k, groups), _shared(v, groups), *mask),
+                            is_causal=bool(is_causal), scalars=[float(number)]))
     batch, heads, length = query.shape[:3]
     lse = wrap_later([batch, heads, length], F32, lambda: _call(OPS["reshape"], (
         _call(OPS["logsumexp"], (scores(),), dims=[4]),), shape=[batch, heads, length]))

@@ -293,8 +293,14 @@ class Exercise {
     Run("matrix", LinalgOp{.kind = LinalgKind::kTriangularSolve},
         {Numbers({2, 7, 7}, {0, 11, 1}), Numbers({2, 7, 3}, {21, 3, 1})}, DType::kF32, {2, 7, 3});
     Run("matrix", LinalgOp{.kind = LinalgKind::kQr}, {Numbers({2, 9, 4}, {36, 4, 1})}, DType::kF32, {2, 52});
+    Run("matrix", LinalgOp{.kind = LinalgKind::kLu}, {Numbers({2, 9, 9}, {90, 10, 1}, 7)}, DType::kF32, {2, 90});
     Run("radix", SortOp{SortResult::kPlaces, 0, SortOrder::kDescending}, {Numbers({3000}, {1})}, DType::kI64, {3000});
     Run("radix", SortOp{SortResult::kValues, 0}, {Numbers({3000}, {1})}, DType::kF32, {3000});
+    Run("select", SortOp{SortResult::kPlaces, 0, SortOrder::kDescending, 40}, {Numbers({9000}, {1})}, DType::kI64,
+        {40});
+    Run("select", SortOp{SortResult::kPlaces, 0, SortOrder::kAscending, 2100}, {Numbers({2500, 3}, {3, 1})},
+        DType::kI64, {2100, 3});
+    Run("select", SortOp{SortResult::kPlaces, 1, SortOrder::kAscending, 5}, {matrix}, DType::kI64, {45, 5});
     std::vector<int64_t> mixed(60);
     for (size_t i = 0; i < mixed.size(); ++i) mixed[i] = static_cast<int64_t>(i * 7919 % 18) - 9;
     Run("scatter", ScatterOp{ScatterMode::kAdd, 0},
@@ -307,6 +313,14 @@ class Exercise {
          {.data = mixed.data(), .dtype = DType::kI64, .extents = {60}, .strides = {1}},
          Numbers({4, 60, 7}, {500, 8, 1}, 100)},
         DType::kF32, {4, 9, 7});
+    for (const ScatterMode mode : {ScatterMode::kSet, ScatterMode::kMax}) {
+      Run("scatter", ScatterOp{mode, 1},
+          {Numbers({3, 9}, {10, 1}),
+           {.data = mixed.data(), .dtype = DType::kI64, .extents = {3, 20}, .strides = {20, 1}},
+           Numbers({3, 20}, {25, 1}, 100)},
+          DType::kF32, {3, 9});
+    }
+    Run("fourier", FourierOp{FourierKind::kForward, 1, 16}, {Numbers({3, 9, 2}, {20, 2, 1})}, DType::kC64, {3, 16, 2});
     if (family_.empty() || family_ == "terms") RunTerms();
   }
   const std::string& seen() const { return seen_; }
@@ -346,7 +360,7 @@ class Exercise {
   }
 
   const std::string family_;
-  std::vector<float> numbers_ = std::vector<float>(45 * 70);
+  std::vector<float> numbers_ = std::vector<float>(9100);
   std::string seen_, errors_;
 };
 std::string Exercised(const std::string& family = "") { return Exercise(family).seen(); }

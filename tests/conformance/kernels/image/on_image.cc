@@ -227,6 +227,17 @@ std::string RunByLibrary(const cuda::SolverProblem& p, Memory& memory) {
         info = emulator::Syevd(a, p.is_upper, column.data);
         side.Write(vector, d, column, least);
         break;
+      case cuda::SolverCall::kGesvdj: {
+        emulator::Matrix u(p.m, !p.has_vectors ? 0 : p.is_full ? p.m : least);
+        emulator::Matrix v(p.n, !p.has_vectors ? 0 : p.is_full ? p.n : least);
+        info = emulator::Gesvdj(a, u, column.data, v);
+        column.data.resize(static_cast<size_t>(least));
+        side.Write(vector, d, column, least);
+        side.Write(right, d, u, p.m);
+        side.Write(at(p.other, p.other_distance * bytes), d, v, p.n);
+        a.data.assign(a.data.size(), 777);
+        break;
+      }
     }
     side.Write(matrix, d, a, p.m);
     if (p.info != 0) side.WriteInfo(static_cast<int*>(at(p.info, 4)), info);

@@ -255,19 +255,25 @@ class Interpreter {
   }
 
   void Reduce(const DnnOperation& operation, const DnnTensor& y, std::vector<float>* result) {
-    const DnnTensor& x = TensorOf(operation.x);
+    const std::vector<int64_t>& dims = TensorOf(operation.x).dims;
     const std::vector<float>& of_x = values_.at(operation.x);
-    const int64_t width = x.elements() / y.elements();  // over the last dim
-    for (size_t i = 0; i < result->size(); ++i) {
-      const float* line = of_x.data() + static_cast<size_t>(width) * i;
+    size_t dim = 0;  // that is reduced, as a whole or, of heads that share one, in part
+    while (dim + 1 < dims.size() && dims[dim] == y.dims[dim]) ++dim;
+    const int64_t width = dims[dim] / y.dims[dim];
+    ForEach(y.dims, [&](size_t place, std::vector<int64_t> at) {
+      at[dim] *= width;
+      const auto term = [&, first = at[dim]](int64_t k) {
+        at[dim] = first + k;
+        return of_x[PlaceOf(dims, at)];
+      };
       if (operation.name == "sum") {
-        (*result)[i] = SumOf(width, [line](int64_t k) { return line[k]; });
-        continue;
+        (*result)[place] = SumOf(width, term);
+        return;
       }
       float most = -std::numeric_limits<float>::infinity();
-      for (int64_t k = 0; k < width; ++k) most = std::isnan(line[k]) || line[k] > most ? line[k] : most;
-      (*result)[i] = most;
-    }
+      for (int64_t k = 0; k < width; ++k) most = std::isnan(term(k)) || term(k) > most ? term(k) : most;
+      (*result)[place] = most;
+    });
   }
 
   // The terms of each element of the result are products of a window's elements with the weight's: of all the
@@ -341,8 +347,8 @@ bool IsOfGradients(const DnnGraph& graph) { return graph.operations[0].name == "
 
 std::string RefusalOfGradients(const DnnGraph& graph) {
   static const std::regex kKnown(
-      "mul sum mul matmul mul (add )?sub (index index ge select )?exp reshape matmul matmul sub mul mul reshape matmul "
-      "reshape matmul ");
+      "mul sum mul matmul mul (add )?sub (index index ge select )?exp reshape matmul (sum )?matmul sub mul mul reshape "
+      "matmul (sum )?reshape matmul ");
   const std::string pattern = PatternOf(graph);
   if (!std::regex_match(pattern, kKnown)) return "no pattern that is known: " + pattern;
   const int type = graph.tensors.at(graph.operations[0].x).type;

@@ -4,6 +4,7 @@
 //
 //   TESSERA_EMULATOR_CUSOLVER_VERSION=11700     what cusolverGetVersion says
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -88,7 +89,34 @@ cusolverStatus_t RunOrgqr(cusolverDnHandle_t handle, const char* name, int m, in
   });
 }
 
+template <typename T>
+cusolverStatus_t RunGesvdj(cusolverDnHandle_t handle, const char* name, cusolverEigMode_t mode, int econ, int m, int n,
+                           T* a, int lda, T* values, T* u, int ldu, T* v, int ldv, T* work, int lwork, int* info,
+                           gesvdjInfo_t params) {
+  constexpr bool kIsDouble = sizeof(T) == 8;
+  if (lda < m || ldu < m || ldv < n || params == nullptr) return Refused(name, "extents, or no parameters");
+  const bool has_vectors = mode == CUSOLVER_EIG_MODE_VECTOR;
+  const int least = std::min(m, n), left = !has_vectors ? 0 : econ != 0 ? least : m;
+  const int right = !has_vectors ? 0 : econ != 0 ? least : n;
+  const Rooms rooms = {work, static_cast<size_t>(lwork) * sizeof(T), nullptr, 0};
+  return Compute(handle, name, rooms, DeviceBytes(m, n), 0, info, [=](DeviceSide& side) {
+    Matrix matrix = side.Read(a, kIsDouble, m, n, lda), of_u(m, left), of_v(n, right), of(least, 1);
+    const int failed = Gesvdj(matrix, of_u, of.data, of_v);
+    of.data.resize(static_cast<size_t>(least));
+    matrix.data.assign(matrix.data.size(), 777);
+    side.Write(a, kIsDouble, matrix, lda);
+    side.Write(values, kIsDouble, of, least);
+    side.Write(u, kIsDouble, of_u, ldu);
+    side.Write(v, kIsDouble, of_v, ldv);
+    return failed;
+  });
+}
+
 }  // namespace
+
+struct gesvdjInfo {  // NOLINT: the header's name
+  int nothing = 0;
+};
 
 extern "C" {
 
@@ -231,5 +259,44 @@ cusolverStatus_t cusolverDnXsyevd(cusolverDnHandle_t handle, cusolverDnParams_t,
                    side.Write(values, is_double, of, n);
                    return failed;
                  });
+}
+
+cusolverStatus_t cusolverDnCreateGesvdjInfo(gesvdjInfo_t* info) {
+  *info = new struct gesvdjInfo();
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDestroyGesvdjInfo(gesvdjInfo_t info) {
+  delete info;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnSgesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int, int m, int n, const float*,
+                                              int, const float*, const float*, int, const float*, int, int* elements,
+                                              gesvdjInfo_t) {
+  if (const cusolverStatus_t entered = Enter("cusolverDnSgesvdj_bufferSize"); entered != CUSOLVER_STATUS_SUCCESS) {
+    return entered;
+  }
+  *elements = static_cast<int>(DeviceBytes(m, n) / sizeof(float));
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnSgesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int econ, int m, int n, float* a,
+                                   int lda, float* values, float* u, int ldu, float* v, int ldv, float* work, int lwork,
+                                   int* info, gesvdjInfo_t params) {
+  return RunGesvdj(handle, "cusolverDnSgesvdj", mode, econ, m, n, a, lda, values, u, ldu, v, ldv, work, lwork, info,
+                   params);
+}
+cusolverStatus_t cusolverDnDgesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int, int m, int n, const double*,
+                                              int, const double*, const double*, int, const double*, int, int* elements,
+                                              gesvdjInfo_t) {
+  if (const cusolverStatus_t entered = Enter("cusolverDnDgesvdj_bufferSize"); entered != CUSOLVER_STATUS_SUCCESS) {
+    return entered;
+  }
+  *elements = static_cast<int>(DeviceBytes(m, n) / sizeof(double));
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDgesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int econ, int m, int n, double* a,
+                                   int lda, double* values, double* u, int ldu, double* v, int ldv, double* work,
+                                   int lwork, int* info, gesvdjInfo_t params) {
+  return RunGesvdj(handle, "cusolverDnDgesvdj", mode, econ, m, n, a, lda, values, u, ldu, v, ldv, work, lwork, info,
+                   params);
 }
 }

@@ -25,12 +25,12 @@ int Potrf(Matrix& a, bool is_upper) {
 }
 
 int Getrf(Matrix& a, std::vector<int64_t>& pivots) {
-  const int64_t n = a.rows;
+  const int64_t m = a.rows, n = a.columns, least = std::min(m, n);
   int info = 0;
-  pivots.assign(static_cast<size_t>(n), 0);
-  for (int64_t p = 0; p < n; ++p) {
+  pivots.assign(static_cast<size_t>(least), 0);
+  for (int64_t p = 0; p < least; ++p) {
     int64_t largest = p;
-    for (int64_t i = p + 1; i < n; ++i) {
+    for (int64_t i = p + 1; i < m; ++i) {
       if (std::abs(a.at(i, p)) > std::abs(a.at(largest, p))) largest = i;
     }
     pivots[static_cast<size_t>(p)] = largest + 1;
@@ -39,7 +39,7 @@ int Getrf(Matrix& a, std::vector<int64_t>& pivots) {
       if (info == 0) info = static_cast<int>(p + 1);
       continue;
     }
-    for (int64_t i = p + 1; i < n; ++i) {
+    for (int64_t i = p + 1; i < m; ++i) {
       a.at(i, p) /= a.at(p, p);
       for (int64_t j = p + 1; j < n; ++j) a.at(i, j) -= a.at(i, p) * a.at(p, j);
     }
@@ -168,6 +168,88 @@ int Syevd(Matrix& a, bool is_upper, std::vector<double>& values) {
     for (int64_t i = 0; i < n; ++i) sorted.at(i, j) = v.at(i, from);
   }
   a = std::move(sorted);
+  return 0;
+}
+
+namespace {
+
+Matrix Transposed(const Matrix& a) {
+  Matrix turned(a.columns, a.rows);
+  for (int64_t j = 0; j < a.columns; ++j) {
+    for (int64_t i = 0; i < a.rows; ++i) turned.at(j, i) = a.data[static_cast<size_t>(i + j * a.rows)];
+  }
+  return turned;
+}
+double Dot(Matrix& a, int64_t p, Matrix& b, int64_t q) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.rows; ++i) sum += a.at(i, p) * b.at(i, q);
+  return sum;
+}
+void Rotate(Matrix& a, int64_t p, int64_t q, double c, double s) {
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const double x = a.at(i, p), y = a.at(i, q);
+    a.at(i, p) = c * x - s * y, a.at(i, q) = s * x + c * y;
+  }
+}
+// Columns from `first` on become such that all are orthonormal.
+void Complete(Matrix& u, int64_t first) {
+  int64_t unit = 0;
+  for (int64_t j = first; j < u.columns; ++unit) {
+    for (int64_t i = 0; i < u.rows; ++i) u.at(i, j) = i == unit ? 1 : 0;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int64_t k = 0; k < j; ++k) {
+        const double part = Dot(u, k, u, j);
+        for (int64_t i = 0; i < u.rows; ++i) u.at(i, j) -= part * u.at(i, k);
+      }
+    }
+    const double norm = std::sqrt(Dot(u, j, u, j));
+    if (norm * norm * static_cast<double>(u.rows) < 0.5) continue;
+    for (int64_t i = 0; i < u.rows; ++i) u.at(i, j) /= norm;
+    ++j;
+  }
+}
+
+}  // namespace
+
+// Hestenes' rotations of columns. Every second pair of vectors has the other sign, as it may.
+int Gesvdj(const Matrix& a, Matrix& u, std::vector<double>& values, Matrix& v) {
+  if (a.rows < a.columns) return Gesvdj(Transposed(a), v, values, u);
+  for (const double element : a.data) {
+    if (!std::isfinite(element)) return static_cast<int>(a.columns + 1);
+  }
+  constexpr int kSweeps = 60;
+  const int64_t n = a.columns;
+  Matrix w = a, turned(n, n);
+  for (int64_t i = 0; i < n; ++i) turned.at(i, i) = 1;
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (int64_t p = 0; p < n; ++p) {
+      for (int64_t q = p + 1; q < n; ++q) {
+        const double first = Dot(w, p, w, p), second = Dot(w, q, w, q), both = Dot(w, p, w, q);
+        if (std::abs(both) <= 1e-18 * std::sqrt(first * second)) continue;
+        const double theta = 0.5 * std::atan2(2 * both, second - first);
+        Rotate(w, p, q, std::cos(theta), std::sin(theta));
+        Rotate(turned, p, q, std::cos(theta), std::sin(theta));
+      }
+    }
+  }
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::vector<double> norms;
+  for (int64_t j = 0; j < n; ++j) norms.push_back(std::sqrt(Dot(w, j, w, j)));
+  const auto norm_of = [&](int64_t j) { return norms[static_cast<size_t>(j)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return norm_of(x) > norm_of(y); });
+  values.clear();
+  int64_t known = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t from = order[static_cast<size_t>(j)];
+    const double norm = norm_of(from), sign = j % 2 == 0 ? 1 : -1;
+    values.push_back(norm);
+    for (int64_t i = 0; i < n && v.columns > 0; ++i) v.at(i, j) = sign * turned.at(i, from);
+    if (u.columns == 0 || norm <= 1e-14 * norm_of(order[0])) continue;
+    for (int64_t i = 0; i < a.rows; ++i) u.at(i, j) = sign * w.at(i, from) / norm;
+    known = j + 1;
+  }
+  Complete(u, known);
   return 0;
 }
 

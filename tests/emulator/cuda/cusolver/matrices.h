@@ -28,5 +28,8 @@ void Geqrf(Matrix& a, std::vector<double>& tau);
 void Orgqr(Matrix& a, const std::vector<double>& tau);
 // Ascending eigenvalues, and eigenvectors in the place of a.
 int Syevd(Matrix& a, bool is_upper, std::vector<double>& values);
+// Descending singular values, and as many vectors as u and v have columns: a = u diag(values) v^T. Above 0 where an
+// element isn't finite.
+int Gesvdj(const Matrix& a, Matrix& u, std::vector<double>& values, Matrix& v);
 
 }  // namespace tessera::emulator
