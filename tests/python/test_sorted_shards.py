@@ -116,6 +116,12 @@ def test_the_largest_are_those_of_the_shards(session, rng, shape, axis, dtype):
             assert received <= 4 * candidates * (a.itemsize + 3 * 8), (k, received)
 
 
+def test_a_vector_of_one_worker_is_selected_from_and_not_sorted(session):
+    x = session.distribute_tensor(np.arange(1000.0), session.init_device_mesh((1,)), [S(0)])
+    assert "first=7" in ts.explain(ts.topk, x, 7).steps[0]
+    np.testing.assert_array_equal(ts.topk(x, 7)[1].full_tensor(), np.arange(999, 992, -1))
+
+
 @pytest.mark.parametrize("dtype", ["f4", "i4"])
 def test_unique_moves_what_its_sort_and_its_values_need(session, rng, dtype):
     n = 40_000
