@@ -122,9 +122,11 @@ def test_rows_of_the_book_have_the_clocks_times_and_their_sums_are_right(tmp_pat
     def work(pool, name):
         with pool.connect(name=name) as session:
             values = np.arange(10_000.0)
-            x = session.distribute_tensor(values, session.default_mesh, [ts.Shard(0)])
-            np.testing.assert_array_equal(x.full_tensor(), values)
-            assert float(x.sum()) == values.sum()  # by then the worker has told of the download's end
+            with session.comm_debug() as comm:      # ends when the worker has told of the transfers' ends
+                x = session.distribute_tensor(values, session.default_mesh, [ts.Shard(0)])
+                np.testing.assert_array_equal(x.full_tensor(), values)
+                assert float(x.sum()) == values.sum()
+            assert comm.bytes_downloaded == [80_008]
             session.close()
 
     with jumping(tmp_path, tenants()) as pool:

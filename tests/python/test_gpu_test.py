@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from conftest import EMULATED_DRIVER
+from test_faults import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", ROOT / "bazel-bin"))
@@ -119,6 +120,13 @@ SKIPPED tests/python/test_gpu_workers.py::test_b - Skipped: no driver
 
 
 @needs_emulator
+def _runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_step_that_takes_too_long_is_ended_with_its_children_and_the_next_is_not_begun(tmp_path):
     child = tmp_path / "child"
     done = run_steps(tmp_path, {"products": f"sleep 600 & echo $! >{child}; echo begun; wait", "doctor": "echo fine"}, "--seconds", "3")
@@ -126,11 +134,7 @@ def test_a_step_that_takes_too_long_is_ended_with_its_children_and_the_next_is_n
     assert done.returncode == 1
     assert re.search(r"^products: FAILED \(after [0-3] s, when the time of the whole run was over\)\n    begun$", done.stdout, re.MULTILINE)
     assert lines[-1] == "a cluster with a GPU worker: FAILED: not run, the time of the whole run was over"
-    try:
-        state = pathlib.Path(f"/proc/{child.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        state = "gone"
-    assert state in ("gone", "Z")
+    wait_until(lambda: not _runs(child.read_text().strip()))
 
 
 @needs_emulator

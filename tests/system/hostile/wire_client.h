@@ -116,6 +116,7 @@ struct Client {
       events.push_back(event.getNumber());
       if (keeps_texts) texts += capnp::prettyPrint(capnp::DynamicStruct::Reader(event)).flatten().cStr();
       if (event.isBatchDone()) batches_done = event.getBatchDone();
+      if (event.isSettled()) settled = event.getSettled().getRequest();
       if (event.isTicket()) tickets.emplace_back(event.getTicket().getTicket(), event.getTicket().getSecret());
     }
   }
@@ -124,6 +125,7 @@ struct Client {
   bool keeps_texts = false;
   std::string texts;                                   // of all events since
   uint64_t batches_done = 0;                           // the newest batch that was taken up
+  uint64_t settled = 0;                                // the newest watch that was answered, by its request
   std::vector<std::pair<uint64_t, uint64_t>> tickets;  // number, secret
   absl::Status ended;
 };
