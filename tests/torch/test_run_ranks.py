@@ -38,6 +38,7 @@ def test_a_script_of_torch_meets_its_peers_and_again_after_a_restart(tmp_path):
     assert out.returncode == 0, out.stderr
     for rank in range(2):
         assert f"[rank {rank}] 1 {rank} [3.0, 3.0, 3.0, 3.0] True" in out.stdout.splitlines()
-    summary = out.stderr[out.stderr.index("tessera run: rank 1 failed: exit code 1\n"):]
+    _, first, summary = out.stderr.partition("tessera run: rank 1 failed: exit code 1\n")
+    assert first, out.stderr
     # @record wrote this text; torch's own lines on stderr begin with [rank1].
     assert "\n  ValueError: a bad batch\ntessera run: restart 1 of 1\n" in summary and "[rank1]" not in summary.partition("restart")[0]
