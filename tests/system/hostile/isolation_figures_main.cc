@@ -64,9 +64,6 @@ class Figures : private WireClient {
     for (int i = 0; i < 500 && owner_->client->tickets.empty(); ++i) Pause(10);
     if (owner_->client->tickets.empty()) ThrowIfError(absl::DeadlineExceededError("the owner's upload has no ticket"));
     token_ = "b-token";
-    other_ = std::make_unique<Opened>(Open());
-    Submit(*other_, 1,
-           [](unsigned, wire::Record::Builder record) { Full(record, kMine, *Mesh::Make({2}, {}, {}), Shape{8}); });
   }
   ~Figures() { std::filesystem::remove_all(folder_); }
 
@@ -78,8 +75,12 @@ class Figures : private WireClient {
   }
 
  private:
+  // In a session of its own: events that nobody acknowledges are kept for it, as far as a limit.
   Times MeasureCase(size_t number, size_t records) {
     Times times;
+    other_ = std::make_unique<Opened>(Open());
+    Submit(*other_, 1,
+           [](unsigned, wire::Record::Builder record) { Full(record, kMine, *Mesh::Make({2}, {}, {}), Shape{8}); });
     const uint64_t ticket = owner_->client->tickets[0].first;
     for (int round = 0; round < kRounds + kWarmups; ++round) {
       const bool foreign_first = random_() % 2 == 0;
