@@ -93,7 +93,7 @@ struct WorkerInfo {
   # In its files, of all tenants; spillBytes is what it may have there.
   spillBytes @16 :Int64;
   spilledToHostBytes @17 :Int64;
-  # Of spilledBytes: in the memory of its host, not in files.
+  # The part of spilledBytes that is in the memory of its host, not in files.
 }
 
 interface Session {

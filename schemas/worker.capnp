@@ -268,7 +268,7 @@ struct TransferDone {
   bytes @3 :Int64;
   # Bytes that were copied between the shard and the client or a file.
   inHostMemory @4 :Bool;
-  # Of a spilled buffer that left: its bytes are in the host's memory (--spill-memory), not in a file.
+  # A spilled buffer that left has its bytes in the host's memory (--spill-memory), not in a file.
 }
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------

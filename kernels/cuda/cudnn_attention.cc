@@ -131,7 +131,7 @@ struct Differentiated {
 void AddBackward(DnnBuilder& builder, const Attended& of, const Differentiated& d, DnnType type, int64_t rows,
                  int64_t keys, int64_t features, int64_t values, double scale_by, bool is_causal, bool shares) {
   const auto scores = [&] { return builder.Virtual(DnnType::kF32, rows, keys); };
-  // Of each head that shares keys, which are then added up.
+  // By head that shares keys; these are then added up.
   const auto multiply_keys = [&](int a, int b, int64_t width, int to) {
     if (!shares) return builder.Apply({.kind = DnnKind::kMatmul, .x = a, .b = b}, to);
     const int x =

@@ -40,7 +40,7 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
 //   l = q @ k.T * scale + mask - logarithms, causal;  p = exp(l);  of v: p.T @ g
 //   ds = (g @ v.T - sum of g * result) * p * scale;   of k: ds.T @ q;   of q: ds @ k
 //
-// Of heads that share keys the products of each are added up. Nothing likewise, and of batches that aren't one dim,
+// Heads that share keys add up their products. Nothing likewise, and of batches that aren't one dim,
 // since the library reads logarithms that lie densely.
 //
 // The call's inputs have no dim of shared heads: how many there are, and how far apart they lie by input, stands

@@ -21,7 +21,7 @@ struct Selection {
   bool is_short() const { return extent <= kMaxOrdered; }
   int64_t tiles() const { return (extent + kTile - 1) / kTile; }
   int64_t key_bytes() const { return bytes == 8 ? 8 : 4; }
-  // What is selected is ordered by digits where it is much.
+  // A large selection is ordered by digits.
   bool is_sorted() const { return first > kMaxOrdered; }
   RadixSort sort() const { return {.lines = lines, .extent = first, .key_bytes = static_cast<int>(key_bytes())}; }
   int64_t count_bytes() const { return bytes * lines * kRadixDigits * int64_t{sizeof(unsigned)}; }

@@ -74,7 +74,7 @@ class RadixKeys {
     if (is_float && p.kind == kRadixFloatOfEqualZeros) minus_zero_ = kSign;
     if (p.is_descending != 0) turn_ = kMask;
   }
-  // Of the element at a place of a line that begins at `base`.
+  // The key of the element at a place of a line that begins at `base`.
   __device__ K At(i64 base, i64 place) const {
     K key = static_cast<const BitsOf<kBytes>*>(p_.source)[base + place * p_.stride];
     if (kBytes == 1) key = min(key, most_);

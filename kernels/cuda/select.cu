@@ -31,8 +31,8 @@ __device__ inline SelectPlace PlaceOfBlock(const SelectParameters& p) {
           min(first + kSelectTile, p.elements.extent.value)};
 }
 
-// What is known of the line's bound before this pass; the block of the first tile keeps it for the next pass. Before
-// the first of `kDigits` nothing is, and behind the last (kIsWhole) all of it.
+// The digits of the line's bound that are known before this pass; the block of the first tile keeps it for the next
+// pass. Before the first of `kDigits` nothing is, and behind the last (kIsWhole) all of it.
 template <int kDigits, bool kIsWhole>
 __device__ inline SelectState StateOfLine(const SelectParameters& p, i64 line, i64 tile) {
   __shared__ SelectState found;
@@ -75,7 +75,7 @@ __device__ inline void SelectCount(const SelectParameters& p) {
     }
 #pragma unroll
     for (int item = 0; item < kAtOnce; ++item) {
-      // Of the first pass no digit is known: both sides are 0.
+      // The first pass knows no digit: both sides are 0.
       const bool counts_here = first + item * kRadixThreads < at.last && (keys[item] >> shift) >> 8 == bound;
       const u32 those = __ballot_sync(kAllLanes, counts_here);
       if (those == 0) continue;

@@ -183,7 +183,7 @@ class Planner {
   absl::StatusOr<EinsumSteps> Make() {
     for (Term& term : terms_) TESSERA_RETURN_IF_ERROR(TakeDiagonals(term));
     if (terms_.size() == 1) return MakeOfOne();
-    // Of two the product itself takes the common dtype.
+    // A product of two takes the common dtype by itself.
     if (terms_.size() > 2 && operands_[0].dtype != plan_.dtype) Add({EinsumStepKind::kCast, 0, 0, {}, {}});
     for (const auto& [first, second] : Order()) Multiply(first, second);
     plan_.result = terms_[0].slot;

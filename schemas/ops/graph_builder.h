@@ -58,7 +58,7 @@ class GraphBuilder {
   const GraphValue& operand(size_t i);
   const Attributes& attributes() const { return input_.call.attributes; }
   absl::Span<const Scalar> scalars() const { return input_.call.scalars; }
-  // Which of two ways a composite takes, if it has two.
+  // The way that a composite with two of them takes.
   Saving saving() const { return input_.saving; }
   // The call's dims; all of x's where none are given. Refuses dims that x hasn't, and one given twice.
   Dims DimsOf(const GraphValue& x);

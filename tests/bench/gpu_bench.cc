@@ -606,7 +606,7 @@ class Figures {
         cuda::AttentionByDnn({.is_causal = is_causal}, call));
   }
 
-  // Of 16 heads of queries, so many of which share one of keys.
+  // 16 heads of queries, so many of which share one of keys.
   absl::Status AddAttentionGradients(const std::string& name, int64_t sharing) {
     const int64_t rows = sizes_.rows, features = 64, heads = 16 / sharing, of_head = rows * features;
     const Shape queries = sharing == 1 ? Shape{4, 16, rows, features} : Shape{4, heads, sharing, rows, features};

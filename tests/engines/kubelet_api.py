@@ -33,7 +33,7 @@ class Api:
         return http.client.HTTPSConnection(self.address, context=self.context, timeout=timeout)
 
     def __call__(self, method, path, body=None, kind="application/json"):
-        """What the server answers; ApiError with its status and words. A thread keeps its connection."""
+        """The server's answer; ApiError with its status and words. A thread keeps its connection."""
         for is_last in (False, True):
             kept = getattr(self.local, "connection", None)
             self.local.connection = kept or self._connection(30)

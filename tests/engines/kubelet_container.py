@@ -167,7 +167,7 @@ class Sandbox:
         return self
 
     def allow(self, rules):
-        """Who may reach the pod, and at which ports (kubelet_policies.py)."""
+        """The peers that may reach the pod, and its ports for them (kubelet_policies.py)."""
         if rules == self.rules:
             return
         base = kubelet_policies.BASES[self.former_base == kubelet_policies.BASES[0]]

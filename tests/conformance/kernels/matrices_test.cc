@@ -294,7 +294,7 @@ TEST_P(Matrices, AFactorizationGivesBackTheRowsInTheirNewOrder) {
   }
 }
 
-// Of a triangle it is what is on the diagonal. Rows that change places change the sign.
+// A triangle's determinant is the product of its diagonal. Rows that change places change the sign.
 TEST_P(Matrices, DeterminantsHaveASignAndALogarithm) {
   const int64_t n = 300;
   struct Case {

@@ -3,7 +3,7 @@
 //
 //   tessera-isolation-figures bazel-bin
 //
-// Of each record the medians of both in microseconds, and `told_apart`: the probability that an answer for what is
+// Each record has the medians of both in microseconds, and `told_apart`: the probability that an answer for what is
 // there takes longer than one for what isn't (the area under the ROC curve, by Mann and Whitney's U; ties count half).
 // 0.5 tells nothing.
 

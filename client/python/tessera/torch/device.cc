@@ -325,7 +325,7 @@ PyObject* Make(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// What `wrap` makes its tensors of, given once: the classes of tensors and of cells, and torch's dtypes by the
+// `wrap` makes its tensors of these, given once: the classes of tensors and of cells, and torch's dtypes by the
 // catalog's numbers.
 struct Wrapping {
   PyObject* tensor = nullptr;

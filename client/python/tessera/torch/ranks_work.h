@@ -111,7 +111,7 @@ class RanksWork final : public c10d::Work {
     return ++last;
   }
 
-  // Of a work for which nobody waited. One that ended since the rank left its group on purpose is none.
+  // Nobody waited for the work. Failures that a rank causes by leaving its group are no news.
   static void Warn(const std::string& title, const std::string& failure) {
     if (!IsOfLeaving(failure)) WarnInPython(title + ", for which nobody waited, failed: " + failure);
   }
