@@ -104,8 +104,9 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, absl::Span<const Tensor
     return absl::InvalidArgumentError(StrCat("einsum: precision is '", precision, "', not 'full' or 'tf32'"));
   }
   std::vector<EinsumOperand> shown;
-  for (const Tensor& x : operands) shown.push_back({x.shape(), x.dtype(), ToText(x.spec())});
-  TESSERA_ASSIGN_OR_RETURN(const EinsumSteps plan, PlanEinsum(notation, shown));
+  for (const Tensor& x : operands) shown.push_back({x.shape(), x.dtype()});
+  const auto name_of = [&](size_t i) { return ToText(operands[i].spec()); };
+  TESSERA_ASSIGN_OR_RETURN(const EinsumSteps plan, PlanEinsum(notation, shown, name_of));
   const SpeakAs speak(Speaker::kEinsum);
   std::vector<Tensor> slots(operands.begin(), operands.end());
   for (const EinsumStep& step : plan.steps) {

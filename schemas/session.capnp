@@ -90,7 +90,7 @@ struct WorkerInfo {
   draining @14 :Bool;
   # Nothing is issued to it: it is about to be shut down.
   spilledBytes @15 :Int64;
-  # In its files, of all tenants; spillBytes is what it may have there.
+  # In its files and its host's memory, of all tenants; spillBytes is what it may have in files.
   spillBytes @16 :Int64;
   spilledToHostBytes @17 :Int64;
   # The part of spilledBytes that is in the memory of its host, not in files.

@@ -287,7 +287,8 @@ interface DataGate {
   # former connection's calls of this ticket fail from here on. So does who may have redeemed it, and doesn't know.
   relay @3 (index :Int32) -> (gate :DataGate);
   # For a client that doesn't reach a worker: that worker's gate by way of this one, which passes on what is said of
-  # tickets and nothing else; or this gate itself, for its own worker's index. NotFound: there is no such worker; Unavailable: it isn't reached from here either.
+  # tickets and nothing else; or this gate itself, for its own worker's index. NotFound: there is no such worker;
+  # Unavailable: it isn't reached from here either.
   forRelay @4 (peerKey :UInt64) -> (gate :DataGate);
   # For peers that relay: a gate for clients of other hosts. PermissionDenied with another key.
 }

@@ -179,11 +179,9 @@ kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak
         // that.
         if (is_own && !absl::IsUnavailable(status)) return kj::mv(exception);
         if (auto line = lines_.find(door); line != lines_.end() && !line->second->is_there()) lines_.erase(line);
+        const std::string of_door = door == kNamedDoor ? door_ : StrCat("worker ", door);
         StrAppend(&refusals.words, refusals.words.empty() ? "" : "; ",
-                  is_own               ? std::string()
-                  : door == kNamedDoor ? StrCat("by way of ", door_, ": ")
-                                       : StrCat("by way of worker ", door, ": "),
-                  StdView(status.message()));
+                  is_own ? std::string() : StrCat("by way of ", of_door, ": "), StdView(status.message()));
         refusals.is_lost |= exception.getType() == kj::Exception::Type::DISCONNECTED;
         if (at + 1 == doors.size()) {
           kj::Exception all = ToException(absl::UnavailableError(refusals.words));

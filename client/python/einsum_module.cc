@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/tensor.h"
@@ -25,13 +26,16 @@ const char* NameOf(EinsumStepKind kind) {
 
 // Waits for operands whose specs are pending.
 nb::tuple StepsOf(const std::string& notation, nb::handle tensors) {
+  std::vector<Tensor> named;
   std::vector<EinsumOperand> operands;
   for (nb::handle tensor : tensors) {
     Tensor x = nb::cast<const PyTensor&>(tensor).value();
     RaiseIfError(Released([&] { return x.AwaitSpec(); }));
-    operands.push_back({x.shape(), x.dtype(), ToText(x.spec())});
+    operands.push_back({x.shape(), x.dtype()});
+    named.push_back(std::move(x));
   }
-  const EinsumSteps plan = ValueOrRaise(PlanEinsum(notation, operands));
+  const auto name_of = [&](size_t i) { return ToText(named[i].spec()); };
+  const EinsumSteps plan = ValueOrRaise(PlanEinsum(notation, operands, name_of));
   nb::list steps;
   for (const EinsumStep& step : plan.steps) {
     steps.append(nb::make_tuple(NameOf(step.kind), step.slot, step.other, nb::cast(step.dims), step.notation));

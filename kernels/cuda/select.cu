@@ -1,6 +1,6 @@
 // The places of the first elements of each line in the order of a sort, without sorting the line.
 //
-// A short line is ordered by one block in shared memory. Of a longer one the bound is found first, the key of the last
+// A short line is ordered by one block in shared memory. A longer one has its bound found first, the key of the last
 // element that is wanted: a pass for each digit of 8 bits, the highest first, counts the keys that have the digits
 // found so far. Keys below the bound, and as many of those that equal it as are wanted, the first ones, are then
 // brought together in the order of their places, and only these are sorted, stably. All counts are integers, so the

@@ -13,6 +13,8 @@
 namespace tessera {
 namespace {
 
+using NameOf = absl::FunctionRef<std::string(size_t)>;  // of an operand, by number
+
 constexpr std::string_view kAlphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 constexpr std::string_view kEllipsis = "...";
 constexpr size_t kMostForAllOrders = 6;
@@ -71,7 +73,8 @@ std::string ImpliedOutput(const std::vector<std::string>& bare) {
   return once;
 }
 
-absl::Status CheckLetters(std::string_view notation, const Letters& letters, absl::Span<const EinsumOperand> operands) {
+absl::Status CheckLetters(std::string_view notation, const Letters& letters, absl::Span<const EinsumOperand> operands,
+                          NameOf name_of) {
   const auto check = [&](const std::string& part) {
     const bool are_letters =
         std::all_of(part.begin(), part.end(), [](char c) { return kAlphabet.find(c) != std::string_view::npos; });
@@ -82,7 +85,7 @@ absl::Status CheckLetters(std::string_view notation, const Letters& letters, abs
     const std::string& part = letters.inputs[i];
     TESSERA_RETURN_IF_ERROR(check(part));
     if (part.size() != operands[i].shape.size()) {
-      return Refused("'", part, "' of '", notation, "' has other dims than ", operands[i].name);
+      return Refused("'", part, "' of '", notation, "' has other dims than ", name_of(i));
     }
     all += part;
   }
@@ -99,7 +102,8 @@ absl::Status CheckLetters(std::string_view notation, const Letters& letters, abs
   return absl::OkStatus();
 }
 
-absl::StatusOr<Letters> ParseLetters(std::string_view notation, absl::Span<const EinsumOperand> operands) {
+absl::StatusOr<Letters> ParseLetters(std::string_view notation, absl::Span<const EinsumOperand> operands,
+                                     NameOf name_of) {
   const std::string text = WithoutSpaces(notation);
   const size_t arrow = text.find("->");
   std::vector<std::string> parts = SplitAtCommas(std::string_view(text).substr(0, arrow));
@@ -123,7 +127,7 @@ absl::StatusOr<Letters> ParseLetters(std::string_view notation, absl::Span<const
     bare.push_back(WithEllipsisAs(parts[i], ""));
     if (CountEllipses(parts[i]) == 0) continue;
     if (bare[i].size() > operands[i].shape.size()) {
-      return Refused("'", notation, "' has too many letters for ", operands[i].name);
+      return Refused("'", notation, "' has too many letters for ", name_of(i));
     }
     dims[i] = operands[i].shape.size() - bare[i].size();
     most = std::max(most, dims[i]);
@@ -136,13 +140,13 @@ absl::StatusOr<Letters> ParseLetters(std::string_view notation, absl::Span<const
     return Refused("... of '", notation, "' stands for ", most, " dims, and must stand in the output too");
   }
   Letters letters{std::move(parts), WithEllipsisAs(output, shared)};
-  TESSERA_RETURN_IF_ERROR(CheckLetters(notation, letters, operands));
+  TESSERA_RETURN_IF_ERROR(CheckLetters(notation, letters, operands, name_of));
   return letters;
 }
 
 // The dtypes of all operands before anything is multiplied or added up: each integer is promoted with the floats, not
 // with another integer first (i8 and u8 are i16, which beside bf16 is f32; each of the two beside bf16 is bf16).
-absl::StatusOr<DType> CommonDType(absl::Span<const EinsumOperand> operands) {
+absl::StatusOr<DType> CommonDType(absl::Span<const EinsumOperand> operands, NameOf name_of) {
   std::vector<DType> dtypes;
   for (const EinsumOperand& operand : operands) dtypes.push_back(operand.dtype);
   const auto is_float = [](DType dtype) {
@@ -157,7 +161,7 @@ absl::StatusOr<DType> CommonDType(absl::Span<const EinsumOperand> operands) {
       continue;
     }
     std::string names;
-    for (const EinsumOperand& operand : operands) StrAppend(&names, names.empty() ? "" : ", ", operand.name);
+    for (size_t i = 0; i < operands.size(); ++i) StrAppend(&names, i == 0 ? "" : ", ", name_of(i));
     return WithMessage(promoted.status(), StrCat("einsum: ", names, ": ", StdView(promoted.status().message())));
   }
   return common;
@@ -172,8 +176,8 @@ struct Term {
 
 class Planner {
  public:
-  Planner(std::string_view notation, absl::Span<const EinsumOperand> operands, Letters letters, DType dtype)
-      : notation_(notation), operands_(operands), letters_(std::move(letters)) {
+  Planner(absl::Span<const EinsumOperand> operands, NameOf name_of, Letters letters, DType dtype)
+      : operands_(operands), name_of_(name_of), letters_(std::move(letters)) {
     plan_.dtype = dtype;
     for (size_t i = 0; i < operands.size(); ++i) {
       terms_.push_back({static_cast<int>(i), letters_.inputs[i], operands[i].shape});
@@ -205,7 +209,7 @@ class Planner {
       }
       if (term.shape[i] != term.shape[second]) {
         return Refused("'", std::string(1, term.letters[i]), "' is ", term.shape[i], " and ", term.shape[second],
-                       " of ", operands_[static_cast<size_t>(term.slot)].name);
+                       " of ", name_of_(static_cast<size_t>(term.slot)));
       }
       std::vector<int64_t> dims;
       std::string letters;
@@ -393,8 +397,8 @@ class Planner {
     return best;
   }
 
-  const std::string_view notation_;
   const absl::Span<const EinsumOperand> operands_;
+  const NameOf name_of_;
   const Letters letters_;
   std::vector<Term> terms_;
   EinsumSteps plan_;
@@ -413,11 +417,12 @@ absl::StatusOr<std::vector<size_t>> AxesOf(absl::Span<const int64_t> axes, int r
 
 }  // namespace
 
-absl::StatusOr<EinsumSteps> PlanEinsum(std::string_view notation, absl::Span<const EinsumOperand> operands) {
+absl::StatusOr<EinsumSteps> PlanEinsum(std::string_view notation, absl::Span<const EinsumOperand> operands,
+                                       NameOf name_of) {
   if (operands.empty()) return Refused("takes a notation and tensors");
-  TESSERA_ASSIGN_OR_RETURN(Letters letters, ParseLetters(notation, operands));
-  TESSERA_ASSIGN_OR_RETURN(const DType dtype, CommonDType(operands));
-  return Planner(notation, operands, std::move(letters), dtype).Make();
+  TESSERA_ASSIGN_OR_RETURN(Letters letters, ParseLetters(notation, operands, name_of));
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, CommonDType(operands, name_of));
+  return Planner(operands, name_of, std::move(letters), dtype).Make();
 }
 
 absl::StatusOr<std::string> TensordotNotation(int left_rank, int right_rank, absl::Span<const int64_t> left,

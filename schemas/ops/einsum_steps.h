@@ -3,7 +3,7 @@
 // EinsumSteps: an einsum of any number of operands, taken apart into ops that there are: products of two tensors, sums,
 // diagonals and permutations. Clients run the steps with their own tensors.
 //
-//   PlanEinsum("ij,jk,kl->il", {{{3, 4}, DType::kF32, "f32[3,4] ..."}, ...})
+//   PlanEinsum("ij,jk,kl->il", {{{3, 4}, DType::kF32}, ...}, name_of)
 //     product of 0 and 1, "ij,jk->ik", in slot 0; product of 0 and 2, "ik,kl->il", in slot 0
 //
 // The notation is NumPy's: "..." in operands and the output, a letter that stands twice in an operand (its diagonal),
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schemas/types/dtype.h"
@@ -26,7 +27,6 @@ namespace tessera {
 struct EinsumOperand {
   Shape shape;
   DType dtype = DType::kF32;
-  std::string name;  // for errors: its spec
 };
 
 enum class EinsumStepKind : uint8_t {
@@ -52,8 +52,9 @@ struct EinsumSteps {
 };
 
 // Slots are at first the operands. InvalidArgument for a notation that these operands have no einsum by, DType errors
-// of operands without a common dtype; both begin with "einsum: ".
-absl::StatusOr<EinsumSteps> PlanEinsum(std::string_view notation, absl::Span<const EinsumOperand> operands);
+// of operands without a common dtype; both begin with "einsum: ". `name_of(i)`: operand i's spec, which errors tell.
+absl::StatusOr<EinsumSteps> PlanEinsum(std::string_view notation, absl::Span<const EinsumOperand> operands,
+                                       absl::FunctionRef<std::string(size_t)> name_of);
 
 // The notation by which the axes `left` of one operand are multiplied with the axes `right` of another one and summed
 // over, pair by pair: "abc,bcd->ad". Axes count from 0, or from the end below 0. OutOfRange, or InvalidArgument where

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "schemas/types/contains.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -13,13 +14,6 @@
 #include "server/coordinator/spill_desk.h"
 
 namespace tessera {
-namespace {
-
-bool IsAmong(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
-  return std::find(workers.begin(), workers.end(), worker) != workers.end();
-}
-
-}  // namespace
 
 void StateMachine::SpillDesk::Watch(const BufferPointer& buffer) {
   if (buffer->bytes < machine_.config_.min_spill_bytes) return;
@@ -54,7 +48,7 @@ bool MachineTables::IsInHostMemory(const TensorEntry& tensor) const {
   if (PlaceOf(tensor) != SpillPlace::kAway) return false;
   const BufferEntry& buffer = *tensor.buffer;
   return std::all_of(buffer.workers->begin(), buffer.workers->end(), [&](WorkerIndex worker) {
-    return IsAmong(spills_.at(buffer.spill_slot).in_host_memory, worker) || !Holds(workers_.at(worker), buffer);
+    return Contains(spills_.at(buffer.spill_slot).in_host_memory, worker) || !Holds(workers_.at(worker), buffer);
   });
 }
 
@@ -364,7 +358,7 @@ void StateMachine::SpillDesk::Count(const BufferEntry& buffer, int64_t sign) {
 void StateMachine::SpillDesk::ForgetFile(const BufferEntry& buffer, SpillEntry& entry) {
   std::vector<WorkerIndex> holders = HoldersOf(buffer);
   for (const WorkerIndex worker : holders) {
-    if (!IsAmong(entry.in_host_memory, worker)) continue;
+    if (!Contains(entry.in_host_memory, worker)) continue;
     machine_.workers_.at(worker).spilled_to_host_bytes -= machine_.memory_.RoundUp(buffer.bytes);
   }
   entry.in_host_memory.clear();

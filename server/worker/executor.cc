@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/types/contains.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -12,10 +13,6 @@ namespace tessera {
 namespace {
 
 constexpr uint64_t kMaxOrdinal = uint64_t{1} << (64 - kPhaseBits);
-
-bool Contains(const std::vector<WorkerIndex>& workers, WorkerIndex worker) {
-  return std::find(workers.begin(), workers.end(), worker) != workers.end();
-}
 
 // A message that says no other stream has that of transfers.
 StreamId IoStreamOf(uint8_t stream) {

@@ -4,7 +4,6 @@
 //   coordinator_bench [TENSORS]        1,000,000
 
 #include <malloc.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "schemas/codec/thread_clock.h"
 #include "schemas/ops/op_ids.h"
 #include "tests/support/resident_memory.h"
 #include "tests/support/simulated_cluster.h"
@@ -20,11 +20,7 @@ namespace tessera {
 namespace {
 
 // Seconds of this thread: others' load doesn't count.
-double CpuSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
+double CpuSeconds() { return static_cast<double>(ThreadCpuNs()) * 1e-9; }
 
 const Placements kRows = {Placement::Shard(0)};
 

@@ -7,12 +7,26 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 import tessera as ts
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 FIGURES = os.environ.get("TESSERA_ENGINES_FIGURES")     # a file, to which each figure is a line of JSON
+
+
+class NotHere(Exception):
+    """Why an engine can't be started here."""
+
+
+def started(make_engine, folder):
+    """A fixture's engine: it ends with the fixture; tests are skipped by name where it can't be started."""
+    try:
+        with make_engine(folder / "engine") as engine:
+            yield engine
+    except NotHere as reason:
+        pytest.skip(str(reason))
 
 
 def figure(engine, what, value):

@@ -172,7 +172,7 @@ class Sandbox:
             return
         base = kubelet_policies.BASES[self.former_base == kubelet_policies.BASES[0]]
         added = kubelet_policies.commands(rules, self.configuration["node_address"], base)
-        # The new ones first. Those of the lower numbers rule as long as both are there, and either allow what both do.
+        # The new ones first. The lower numbers rule as long as both are there, and either allow what both do.
         removed = [line.split("iif")[0].replace("add", "delete") for line in self.former_rules]
         done = subprocess.run([*self.enter, "ip", "-batch", "-"], input="\n".join([*added, *removed, ""]), capture_output=True, text=True)
         if done.returncode != 0:

@@ -22,7 +22,8 @@ import sys
 import time
 
 from engine_checks import processes_with
-from slurm_engine import NotHere, free_ports
+from engine_checks import NotHere
+from slurm_engine import free_ports
 from two_hosts import BINARIES
 
 START_S = 60

@@ -46,10 +46,6 @@ JobRequeue=1
 """
 
 
-class NotHere(Exception):
-    """Why no Slurm can be started here."""
-
-
 def free_ports(count):
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from engine_checks import figure, hosts, numbers, right_product, seconds_until
+from engine_checks import figure, hosts, numbers, right_product, seconds_until, started
 from kubernetes_engine import BRIDGE, KubernetesEngine
-from port_forward import Laptop, PortForward
-from slurm_engine import NotHere
+from laptop import Laptop
+from tls_cluster import CutProxy
 from two_hosts import BINARIES
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -39,11 +39,7 @@ def overlay(base):
 
 @pytest.fixture(scope="module")
 def kubernetes(tmp_path_factory):
-    try:
-        with KubernetesEngine(tmp_path_factory.mktemp("kubernetes") / "engine") as engine:
-            yield engine
-    except NotHere as reason:
-        pytest.skip(str(reason))
+    yield from started(KubernetesEngine, tmp_path_factory.mktemp("kubernetes"))
     assert not pathlib.Path(f"/sys/class/net/{BRIDGE}").exists()
 
 
@@ -77,8 +73,8 @@ class Pool:
     @contextlib.contextmanager
     def session(self, **options):
         address = self.kubectl("get", "service", "tessera", "-o", "jsonpath={.spec.clusterIP}")
-        with PortForward(address, 7421) as port:
-            connect = lambda: ts.connect(f"tls://localhost:{port}", token=self.token("TESSERA_TOKEN"), ca=str(self.folder / "tls/ca.crt"), **options)   # noqa: E731
+        with CutProxy(7421, address) as forward:
+            connect = lambda: ts.connect(f"tls://localhost:{forward.port}", token=self.token("TESSERA_TOKEN"), ca=str(self.folder / "tls/ca.crt"), **options)   # noqa: E731
             deadline = time.monotonic() + 60
             while True:
                 try:
@@ -185,7 +181,7 @@ def whom_policies_allow(kubernetes, pool):
     opened = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "one-door", "namespace": "tessera"},
               "spec": {"podSelector": {"matchLabels": {"statefulset.kubernetes.io/pod-name": "tessera-worker-0"}},
                        "ingress": [{"from": [{"ipBlock": {"cidr": "10.78.200.1/32"}}], "ports": [{"port": 7440}]}]}}
-    with Laptop() as laptop, PortForward(service, 7421, laptop.listen(7421)):
+    with Laptop() as laptop, CutProxy(7421, service, server=laptop.listen(7421)):
         laptop.join(BRIDGE, "10.78.200.1/16")
         reaches = lambda address, port: subprocess.run(laptop.command(   # noqa: E731
             sys.executable, "-c", f"import socket; socket.create_connection(('{address}', {port}), 1)"), capture_output=True).returncode == 0
@@ -202,7 +198,7 @@ def a_notebook_outside_computes(pool):
     program, = re.findall(r"   ```python\n(.*?)   ```", PAGE, re.S)
     of_worker = pool.kubectl("get", "pod", "tessera-worker-0", "-o", "jsonpath={.status.podIP}")
     of_service = pool.kubectl("get", "service", "tessera", "-o", "jsonpath={.spec.clusterIP}")
-    with Laptop() as laptop, PortForward(of_service, 7421, laptop.listen(7421)), PortForward(of_worker, 7440, laptop.listen(7440)):
+    with Laptop() as laptop, CutProxy(7421, of_service, server=laptop.listen(7421)), CutProxy(7440, of_worker, server=laptop.listen(7440)):
         computes(pool, laptop, re.sub("^   ", "", program, flags=re.M))
 
 

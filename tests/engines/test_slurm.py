@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from engine_checks import figure, hosts, numbers, processes_with, right_product, seconds_until
-from slurm_engine import NotHere, SlurmEngine
+from engine_checks import figure, hosts, numbers, processes_with, right_product, seconds_until, started
+from slurm_engine import SlurmEngine
 from two_hosts import BINARIES
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    try:
-        with SlurmEngine(tmp_path_factory.mktemp("slurm") / "engine") as engine:
-            yield engine
-    except NotHere as reason:
-        pytest.skip(str(reason))
+    yield from started(SlurmEngine, tmp_path_factory.mktemp("slurm"))
 
 
 @pytest.fixture

@@ -130,9 +130,10 @@ class TlsCluster:
 class CutProxy:
     """Passes bytes between connections to its port and `port`; cut() ends all that there are, wherever they are."""
 
-    def __init__(self, port, host="localhost", own_port=0):
+    def __init__(self, port, host="localhost", own_port=0, server=None):
+        """`server`: a socket that listens, else one of this host."""
         self._host, self._target = host, port
-        self._server = socket.create_server(("localhost", own_port))
+        self._server = server or socket.create_server(("localhost", own_port))
         self.port = self._server.getsockname()[1]
         self._lock = threading.Lock()
         self._pairs = []
@@ -211,3 +212,9 @@ class CutProxy:
         self._stopped = True
         self._server.close()
         self.cut()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()

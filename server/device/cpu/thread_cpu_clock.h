@@ -10,12 +10,11 @@
 //   clock.Wake();                                      // the thread slept: what it used since doesn't count
 //   int64_t busy_ns = clock.BusyNs(began_ns, ended_ns);   // of the item that has just ended
 
-#include <ctime>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/codec/thread_clock.h"
 
 namespace tessera {
 
@@ -36,9 +35,7 @@ class ThreadCpuClock {
 
  private:
   void Read(int64_t now_ns) {
-    timespec used = {};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    cpu_ns_ = int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+    cpu_ns_ = ThreadCpuNs();
     read_ns_ = now_ns;
   }
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "schemas/codec/monotonic_clock.h"
+#include "schemas/codec/thread_clock.h"
 #include "schemas/ops/scalar_ops.h"
 #include "server/device/cpu/thread_cpu_clock.h"
 #include "tests/conformance/device/device_conformance.h"
@@ -121,13 +121,8 @@ TEST(CpuDevice, ThreadsOfTheBatchLaneAreNicer) {
 
 TEST(ThreadCpuClock, CountsNoTimeInWhichTheThreadHadNoCore) {
   const auto work_for = [](int64_t cpu_ns) {
-    const auto used_ns = [] {
-      timespec used = {};
-      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-      return int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
-    };
-    const int64_t until_ns = used_ns() + cpu_ns;
-    while (used_ns() < until_ns) continue;
+    const int64_t until_ns = ThreadCpuNs() + cpu_ns;
+    while (ThreadCpuNs() < until_ns) continue;
   };
   ThreadCpuClock clock;
   clock.Wake();

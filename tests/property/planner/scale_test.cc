@@ -1,7 +1,5 @@
 // 4,096 workers: descriptions stay small and planning stays quick.
 
-#include <time.h>
-
 #include <chrono>
 #include <cstdint>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schemas/codec/thread_clock.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/str_cat.h"
@@ -25,11 +24,7 @@ constexpr int64_t kMaxDescriptionBytes = int64_t{1} << 20;
 // A fraction of a second on an idle machine; the tests share theirs.
 constexpr std::chrono::milliseconds kPlanning(1000);  // of a core: what others do on it is not the planner's
 
-std::chrono::nanoseconds CpuTime() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
+std::chrono::nanoseconds CpuTime() { return std::chrono::nanoseconds(ThreadCpuNs()); }
 
 Topology HostsOf(int64_t workers_of_a_host) {
   Topology topology;

@@ -33,11 +33,7 @@ bool IsOver() {
 
 class Attacker : private WireClient {
  public:
-  explicit Attacker(const std::string& address) {
-    const size_t at = address.find("#token=");
-    address_ = address.substr(0, at);
-    token_ = address.substr(at + 7);
-  }
+  explicit Attacker(const std::string& address) { UseAddress(address); }
 
   // Unknown: the names.
   int Run(const std::string& name) {

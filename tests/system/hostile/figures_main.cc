@@ -37,9 +37,7 @@ class Figures : private WireClient {
     auto cluster = LocalCluster::Start(options);
     if (!cluster.ok()) ThrowIfError(cluster.status());
     cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
-    const size_t at = cluster_->address().find("#token=");
-    address_ = cluster_->address().substr(0, at);
-    token_ = cluster_->address().substr(at + 7);
+    UseAddress(cluster_->address());
   }
 
   // 8,000 calls of `full` on a mesh of so many workers. The first ones of a session take what later ones have.

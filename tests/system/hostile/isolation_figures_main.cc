@@ -57,7 +57,7 @@ class Figures : private WireClient {
     auto cluster = LocalCluster::Start(options);
     if (!cluster.ok()) ThrowIfError(cluster.status());
     cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
-    address_ = cluster_->address().substr(0, cluster_->address().find("#token="));
+    UseAddress(cluster_->address());
     token_ = "a-token";
     owner_ = std::make_unique<Opened>(Open());
     Submit(*owner_, kOwnedRecords, FillOwned);

@@ -175,6 +175,14 @@ class WireClient {
  protected:
   WireClient() : io_own_(new kj::AsyncIoContext(kj::setupAsyncIo())), io_(*io_own_) {}
 
+  // `address` with the token behind it, as a cluster tells it.
+  void UseAddress(const std::string& address) {
+    const std::string mark = "#token=";
+    const size_t at = address.find(mark);
+    address_ = address.substr(0, at);
+    token_ = address.substr(at + mark.size());
+  }
+
   absl::Status StatusOf(std::function<void()> call) {
     KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&]() { call(); })) {
       return FromException(*exception);
@@ -284,9 +292,7 @@ class WireTest : public testing::Test, protected WireClient {
     auto cluster = LocalCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = std::make_unique<LocalCluster>(*std::move(cluster));
-    const size_t at = cluster_->address().find("#token=");
-    address_ = cluster_->address().substr(0, at);
-    token_ = cluster_->address().substr(at + 7);
+    UseAddress(cluster_->address());
   }
   // Everything still works for a client that plays by the rules.
   void TearDown() override {

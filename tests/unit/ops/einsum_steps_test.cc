@@ -144,7 +144,8 @@ Array ResultOf(const EinsumSteps& plan, std::vector<Array> slots) {
   return slots[static_cast<size_t>(plan.result)];
 }
 
-EinsumOperand Shown(const Shape& shape, DType dtype = DType::kF64) { return {shape, dtype, "x"}; }
+EinsumOperand Shown(const Shape& shape, DType dtype = DType::kF64) { return {shape, dtype}; }
+std::string NameOf(size_t) { return "OPERAND"; }
 
 TEST(EinsumStepsTest, RandomNotationsGiveTheSumOverAllLetters) {
   std::mt19937 random(7);
@@ -179,7 +180,7 @@ TEST(EinsumStepsTest, RandomNotationsGiveTheSumOverAllLetters) {
     std::shuffle(output.begin(), output.end(), random);
     output.resize(static_cast<size_t>(draw(0, static_cast<int>(output.size()))));
     SCOPED_TRACE(notation + "->" + output);
-    const absl::StatusOr<EinsumSteps> plan = PlanEinsum(notation + "->" + output, operands);
+    const absl::StatusOr<EinsumSteps> plan = PlanEinsum(notation + "->" + output, operands, NameOf);
     ASSERT_TRUE(plan.ok()) << plan.status();
     products += static_cast<int>(std::count_if(plan->steps.begin(), plan->steps.end(), [](const EinsumStep& step) {
       return step.kind == EinsumStepKind::kProduct;
@@ -196,7 +197,7 @@ TEST(EinsumStepsTest, RandomNotationsGiveTheSumOverAllLetters) {
 std::vector<std::string> ProductsOf(std::string_view notation, const std::vector<Shape>& shapes) {
   std::vector<EinsumOperand> operands;
   for (const Shape& shape : shapes) operands.push_back(Shown(shape));
-  const absl::StatusOr<EinsumSteps> plan = PlanEinsum(notation, operands);
+  const absl::StatusOr<EinsumSteps> plan = PlanEinsum(notation, operands, NameOf);
   if (!plan.ok()) return {plan.status().ToString()};
   std::vector<std::string> products;
   for (const EinsumStep& step : plan->steps) products.push_back(step.notation);
@@ -225,7 +226,7 @@ TEST(EinsumStepsTest, TheCommonDTypeIsThatOfEachIntegerBesideTheFloats) {
       operands.push_back(Shown({}, dtype));
       if (operands.size() > 1) notation += ",";
     }
-    return PlanEinsum(notation + "->", operands)->dtype;
+    return PlanEinsum(notation + "->", operands, NameOf)->dtype;
   };
   EXPECT_EQ(common({DType::kI8, DType::kU8, DType::kBF16}), DType::kBF16);
   EXPECT_EQ(common({DType::kI8, DType::kU8}), DType::kI16);
@@ -235,8 +236,8 @@ TEST(EinsumStepsTest, TheCommonDTypeIsThatOfEachIntegerBesideTheFloats) {
 TEST(EinsumStepsTest, ErrorsNameTheNotationAndTheOperand) {
   const auto why = [](std::string_view notation, const std::vector<Shape>& shapes) {
     std::vector<EinsumOperand> operands;
-    for (const Shape& shape : shapes) operands.push_back({shape, DType::kF64, "OPERAND"});
-    return PlanEinsum(notation, operands).status().ToString();
+    for (const Shape& shape : shapes) operands.push_back(Shown(shape));
+    return PlanEinsum(notation, operands, NameOf).status().ToString();
   };
   EXPECT_THAT(why("ij,jk->ik", {{2, 3}}), HasSubstr("einsum: 'ij,jk->ik' is for 2 operands, not 1"));
   EXPECT_THAT(why("ij->i", {{2}}), HasSubstr("einsum: 'ij' of 'ij->i' has other dims than OPERAND"));

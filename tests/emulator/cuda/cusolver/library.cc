@@ -71,6 +71,12 @@ cusolverStatus_t GiveRoom(const char* name, int64_t m, int64_t n, size_t* device
   return CUSOLVER_STATUS_SUCCESS;
 }
 
+cusolverStatus_t GiveElements(const char* name, int64_t m, int64_t n, size_t element_bytes, int* elements) {
+  if (const cusolverStatus_t entered = Enter(name); entered != CUSOLVER_STATUS_SUCCESS) return entered;
+  *elements = static_cast<int>(DeviceBytes(m, n) / element_bytes);
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
 template <typename T>
 cusolverStatus_t RunOrgqr(cusolverDnHandle_t handle, const char* name, int m, int n, int k, T* a, int lda, const T* tau,
                           T* work, int lwork, int* info) {
@@ -272,11 +278,7 @@ cusolverStatus_t cusolverDnDestroyGesvdjInfo(gesvdjInfo_t info) {
 cusolverStatus_t cusolverDnSgesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int, int m, int n, const float*,
                                               int, const float*, const float*, int, const float*, int, int* elements,
                                               gesvdjInfo_t) {
-  if (const cusolverStatus_t entered = Enter("cusolverDnSgesvdj_bufferSize"); entered != CUSOLVER_STATUS_SUCCESS) {
-    return entered;
-  }
-  *elements = static_cast<int>(DeviceBytes(m, n) / sizeof(float));
-  return CUSOLVER_STATUS_SUCCESS;
+  return GiveElements("cusolverDnSgesvdj_bufferSize", m, n, sizeof(float), elements);
 }
 cusolverStatus_t cusolverDnSgesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int econ, int m, int n, float* a,
                                    int lda, float* values, float* u, int ldu, float* v, int ldv, float* work, int lwork,
@@ -287,11 +289,7 @@ cusolverStatus_t cusolverDnSgesvdj(cusolverDnHandle_t handle, cusolverEigMode_t 
 cusolverStatus_t cusolverDnDgesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int, int m, int n, const double*,
                                               int, const double*, const double*, int, const double*, int, int* elements,
                                               gesvdjInfo_t) {
-  if (const cusolverStatus_t entered = Enter("cusolverDnDgesvdj_bufferSize"); entered != CUSOLVER_STATUS_SUCCESS) {
-    return entered;
-  }
-  *elements = static_cast<int>(DeviceBytes(m, n) / sizeof(double));
-  return CUSOLVER_STATUS_SUCCESS;
+  return GiveElements("cusolverDnDgesvdj_bufferSize", m, n, sizeof(double), elements);
 }
 cusolverStatus_t cusolverDnDgesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int econ, int m, int n, double* a,
                                    int lda, double* values, double* u, int ldu, double* v, int ldv, double* work,
