@@ -14,6 +14,8 @@ import socket
 import subprocess
 import time
 
+from engine_checks import NotHere
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "srun", "sbatch", "squeue", "scancel")
 START_S = 30
 CPUS, MEMORY_MIB = 4, 2048
