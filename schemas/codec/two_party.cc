@@ -259,13 +259,23 @@ void Acceptor::Serve(const Port& port, kj::Own<kj::AsyncIoStream> stream) {
 
 kj::Promise<void> Acceptor::ServeBegun(std::shared_ptr<Connection> connection, kj::Own<kj::AsyncIoStream> stream) {
   auto begun = kj::heapArray<kj::byte>(kLinkMagicBytes);
-  auto reading = stream->tryRead(begun.begin(), begun.size(), begun.size());
-  return reading.then(
+  // A peer that leaves while bytes of TLS wait for it resets the connection.
+  auto first = stream->tryRead(begun.begin(), 1, begun.size()).catch_([](kj::Exception&& exception) -> size_t {
+    if (exception.getType() != kj::Exception::Type::DISCONNECTED) kj::throwFatalException(kj::mv(exception));
+    return 0;
+  });
+  return first.then(
       [this, connection, stream = kj::mv(stream), begun = kj::mv(begun)](size_t count) mutable -> kj::Promise<void> {
         if (count == 0) return kj::READY_NOW;  // it has left without a word, as HasLeftSilently
-        const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
-        if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
-        return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));
+        const size_t left = begun.size() - count;
+        kj::Promise<size_t> rest = left == 0 ? size_t{0} : stream->tryRead(begun.begin() + count, left, left);
+        return rest.then([this, connection = kj::mv(connection), stream = kj::mv(stream), begun = kj::mv(begun),
+                          count](size_t more) mutable -> kj::Promise<void> {
+          count += more;
+          const bool is_link = count == begun.size() && std::memcmp(begun.begin(), kLinkMagic, count) == 0;
+          if (is_link && take_link_) return ServeLink(connection, kj::mv(stream));
+          return ServeCalls(connection, kj::mv(stream), kj::heapArray<kj::byte>(begun.slice(0, count)));
+        });
       });
 }
 
