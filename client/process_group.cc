@@ -179,6 +179,9 @@ absl::StatusOr<GroupWork> ProcessGroup::Send(const GroupCallOptions& call, const
   record.tag = call.tag;
   record.number = number;
   record.waited_us = waited_us;
+  record.on_devices = call.on_devices;
+  record.dtype = call.dtype;
+  record.elements = call.elements;
   TESSERA_ASSIGN_OR_RETURN(record.timeout_us, TimeoutUs(name, call.timeout_s));
   DType dtype = result_dtype.value_or(DType::kF32);
   if (operand != nullptr) {

@@ -46,6 +46,11 @@ struct GroupCallOptions {
   // Where a send and a receive are an exchange: the elements of the message the other way, for a text to both sides
   // where these differ.
   int64_t other_elements = -1;
+  // The ranks' devices move the bytes once the call has matched: it is compared, and nothing else is done. Such a call
+  // has no tensors; these say its signature's.
+  bool on_devices = false;
+  DType dtype = DType::kF32;
+  int64_t elements = -1;
 };
 
 // InvalidArgument for NaN and what is below 0; more than a year is a year.
@@ -99,6 +104,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   int64_t rank() const { return options_.rank; }
   int64_t size() const { return options_.size; }
   const std::string& key() const { return options_.key; }
+  uint64_t number() const { return group_; }  // the coordinator's
   WorkerIndex worker() const { return options_.worker; }
   const Mesh& mesh() const { return mesh_; }  // of the own worker
   const Session& session() const { return session_; }

@@ -217,6 +217,10 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> RankMemory::Start(const GroupCallOpt
     return work;
   }
   FillLaneCall(call, *work);
+  if (call.on_devices) {
+    work->input_.reset();
+    work->output_.reset();
+  }
   TESSERA_ASSIGN_OR_RETURN(work->timeout_us, TimeoutUs(ToText(call.kind), call.timeout_s));
   RankLane& lane = group_->lane();
   TESSERA_RETURN_IF_ERROR(lane.Push(work));
@@ -285,6 +289,13 @@ void RankMemory::FillLaneCall(const GroupCallOptions& call, MemoryWork& work) co
   if (HasRoot(call.kind)) signature.root = call.peer;
   const bool has_root = signature.root >= 0 && signature.root < group_->size();
   if (!has_root || !FillSignature(tensors, group_->rank(), group_->size(), signature).ok()) return;
+  if (call.on_devices) {
+    signature.on_devices = true;
+    work.call_.dtype = signature.dtype;
+    work.call_.elements = signature.elements;
+    work.fits_page = true;
+    return;
+  }
   work.operands = {reinterpret_cast<const std::byte*>(read), reinterpret_cast<std::byte*>(written)};
   work.fits_page = PageProgram::Takes(signature) &&
                    MayRunInSteps(read, read_bytes, written, written_bytes,

@@ -57,6 +57,9 @@ struct GroupRecord {
   int64_t timeout_us = 0;
   uint64_t number = 0;
   int64_t waited_us = 0;
+  bool on_devices = false;
+  DType dtype = DType::kF32;
+  int64_t elements = 0;
 };
 
 // The fields of kPublish, kUnpublish, kAttach and kListPublished.

@@ -374,6 +374,11 @@ struct Collective {
   # isn't 0 were matched by the ranks, and have the same.
   waitedUs @12 :Int64;
   # How long it has waited for other ranks already: its time-out began so long ago.
+  onDevices @13 :Bool;
+  # The ranks' devices move the bytes by themselves once the call has matched: no op is issued, and there are no handles.
+  dtype @14 :UInt8;
+  elements @15 :Int64;
+  # Of the signature (schemas/types/collective_signature.h) of a call on devices.
 }
 
 struct Call {

@@ -58,6 +58,11 @@ void EncodeCollective(const Record& record, wire::Collective::Builder call) {
   call.setTimeoutUs(group.timeout_us);
   call.setNumber(group.number);
   call.setWaitedUs(group.waited_us);
+  if (group.on_devices) {
+    call.setOnDevices(true);
+    call.setDtype(static_cast<uint8_t>(group.dtype));
+    call.setElements(group.elements);
+  }
   if (record.handle == 0) return;
   call.setResult(record.handle);
   EncodeTensorSpec(*record.spec, call.initResultSpec());

@@ -46,6 +46,7 @@ absl::StatusOr<std::shared_ptr<MemoryWork>> StartCall(TesseraGroup& group, const
   options.timeout_s = static_cast<double>(call.timeout_us) * 1e-6;
   options.is_waited_for = call.is_waited_for != 0;
   options.other_elements = call.other_elements;
+  options.on_devices = call.on_devices != 0;
   std::optional<HostView> input;
   std::optional<HostTarget> output;
   if (call.has_input != 0) input = MakeHostView(dtype, {call.input_elements}, call.input);
@@ -104,12 +105,20 @@ void ReleaseMemory(TesseraMemory* memory) {
   delete memory;
 }
 
+char* WhyGone(TesseraGroup* group) {
+  const RankMembers::View view = group->members.Look();
+  const std::optional<int64_t> gone = view.FindGone();
+  if (!gone.has_value()) return nullptr;
+  const absl::Status why = view.WhyGone(StrCat("group '", group->memory.group()->key(), "'"), *gone);
+  return CopyOf(std::string(StdView(why.message())));
+}
+
 }  // namespace
 
 const TesseraRanks& RankTable() {
   static const TesseraRanks table = {
-      TESSERA_RANKS_VERSION, &Start, &Wait, &IsDone, &Source, &Complaint, &WhenDone, &Release, &FreeText, &Allocate,
-      &ReleaseMemory};
+      TESSERA_RANKS_VERSION, &Start,  &Wait, &IsDone, &Source, &Complaint, &WhenDone, &Release, &FreeText, &Allocate,
+      &ReleaseMemory,        &WhyGone};
   return table;
 }
 

@@ -20,6 +20,7 @@ struct Bytes {
 
 // The bytes of an operand that others reach; nothing for a kind that doesn't run here.
 std::optional<Bytes> ReachedBytes(const CollectiveSignature& signature, int64_t ranks) {
+  if (signature.on_devices) return std::nullopt;
   const int64_t part = signature.elements * SizeBytes(signature.dtype);
   switch (signature.kind) {
     case CollectiveKind::kAllReduce: return Bytes{part, part};

@@ -27,7 +27,7 @@ PageProgram::PageProgram(const CollectiveSignature& signature, const PageOperand
       elements_(signature.elements),
       part_elements_(page.part_bytes() / size_),
       buffer_elements_(part_elements_ * (ranks_ + 1)) {
-  if (ranks_ == 1) return;
+  if (ranks_ == 1 || signature.on_devices) return;
   switch (signature.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduce:
@@ -46,6 +46,7 @@ PageProgram::PageProgram(const CollectiveSignature& signature, const PageOperand
 
 bool PageProgram::Takes(const CollectiveSignature& signature) {
   if (IsPointToPoint(signature.kind)) return false;
+  if (signature.on_devices) return true;
   if (!Reduces(signature.kind)) return true;
   const DTypeKind kind = Kind(signature.dtype);
   switch (signature.op) {
@@ -83,7 +84,7 @@ void PageProgram::Copy(void* to, const void* from, int64_t elements) const {
 }
 
 void PageProgram::Write(int64_t step, std::byte* buffer) const {
-  if (ranks_ == 1) return;
+  if (ranks_ == 1 || signature_.on_devices) return;
   const auto part = [&](int64_t rank) { return buffer + rank * page_.part_bytes(); };
   const Run chunk = ChunkOf(step, part_elements_), whole = ChunkOf(step, buffer_elements_);
   switch (signature_.kind) {
@@ -119,6 +120,7 @@ void PageProgram::Write(int64_t step, std::byte* buffer) const {
 }
 
 void PageProgram::Read(int64_t step) const {
+  if (signature_.on_devices) return;
   if (ranks_ == 1) {
     if (operands_.output != nullptr) Copy(operands_.output, operands_.input, elements_);
     return;

@@ -32,8 +32,10 @@ constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) /
 int64_t PartBytes(int64_t ranks) { return std::max(kPageBytes, kBufferBytes / ranks / kPageBytes * kPageBytes); }
 
 // A signature in two words.
+constexpr int kOnDevicesBit = 57;
 uint64_t HeadOf(const CollectiveSignature& signature) {
-  return uint64_t{1} << 56 | static_cast<uint64_t>(signature.kind) << 48 | static_cast<uint64_t>(signature.op) << 40 |
+  return uint64_t{signature.on_devices} << kOnDevicesBit | uint64_t{1} << 56 |
+         static_cast<uint64_t>(signature.kind) << 48 | static_cast<uint64_t>(signature.op) << 40 |
          static_cast<uint64_t>(signature.dtype) << 32 | static_cast<uint32_t>(signature.root);
 }
 CollectiveSignature SignatureOf(uint64_t head, int64_t elements) {
@@ -43,6 +45,7 @@ CollectiveSignature SignatureOf(uint64_t head, int64_t elements) {
   signature.dtype = static_cast<DType>(head >> 32 & 0xff);
   signature.root = static_cast<int32_t>(head & 0xffffffff);
   signature.elements = elements;
+  signature.on_devices = (head >> kOnDevicesBit & 1) != 0;
   return signature;
 }
 

@@ -52,9 +52,11 @@ std::string ToText(const CollectiveSignature& signature) {
   if (signature.kind == CollectiveKind::kBarrier) return text;
   StrAppend(&text, " ", ToText(signature.dtype), "[", signature.elements, "]");
   if (Reduces(signature.kind)) StrAppend(&text, " ", ToText(signature.op));
-  if (!HasRoot(signature.kind)) return text;  // whom a message goes to isn't in a signature
-  const bool gives = signature.kind == CollectiveKind::kBroadcast || signature.kind == CollectiveKind::kScatter;
-  StrAppend(&text, gives ? " from rank " : " to rank ", signature.root);
+  if (HasRoot(signature.kind)) {  // whom a message goes to isn't in a signature
+    const bool gives = signature.kind == CollectiveKind::kBroadcast || signature.kind == CollectiveKind::kScatter;
+    StrAppend(&text, gives ? " from rank " : " to rank ", signature.root);
+  }
+  if (signature.on_devices) StrAppend(&text, " on devices");
   return text;
 }
 

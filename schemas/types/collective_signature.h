@@ -29,9 +29,11 @@ struct CollectiveSignature {
   int32_t root = 0;              // of those that have one
   DType dtype = DType::kF32;
   int64_t elements = 0;  // `e` above
+  // The ranks' devices move the bytes by themselves: the engine only compares the call.
+  bool on_devices = false;
   bool operator==(const CollectiveSignature&) const = default;
 };
-// "all_reduce f32[4] sum", "broadcast f32[4] from rank 1", "barrier".
+// "all_reduce f32[4] sum", "broadcast f32[4] from rank 1", "all_gather f32[4] on devices", "barrier".
 std::string ToText(const CollectiveSignature& signature);
 
 // One member's tensors, as far as a signature follows from them; no elements: there is none.

@@ -48,6 +48,17 @@ absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const 
   if (record.timeout_us < 0 || record.timeout_us > kMaxGroupTimeoutUs) {
     return absl::InvalidArgumentError(StrCat(ToText(record.kind), ": a time-out of ", SecondsText(record.timeout_us)));
   }
+  if (record.on_devices) {
+    const bool has_handles = record.operand.value != 0 || record.result.value != 0;
+    if (has_handles || record.elements < 0 || IsPointToPoint(record.kind) || record.kind == CollectiveKind::kBarrier) {
+      return absl::InvalidArgumentError(StrCat(ToText(record.kind), " on devices of ", record.elements, " elements",
+                                               has_handles ? ", with a handle" : ""));
+    }
+    call.signature.dtype = record.dtype;
+    call.signature.elements = record.elements;
+    call.signature.on_devices = true;
+    return call;
+  }
   const WorkerIndex worker = group.members[static_cast<size_t>(rank)].worker;
   const auto check_place = [&](const TensorSpec& spec, std::string_view which) -> absl::Status {
     if (spec.mesh.size() == 1 && spec.mesh.workers()[0] == worker && !spec.has_partial()) return absl::OkStatus();
@@ -190,7 +201,8 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
                       StrCat(group.NameOf(call), " differs: ", ProcessGroupEntry::WhoCalledWhat(call.arrived))));
     return come();
   }
-  const CollectiveParts parts = PartsOf(first, static_cast<int64_t>(group.members.size()));
+  const CollectiveParts parts =
+      first.on_devices ? CollectiveParts{} : PartsOf(first, static_cast<int64_t>(group.members.size()));
   const absl::StatusOr<Progress> issued = IssueCollective(session, group, parts, call.arrived);
   if (issued.ok() && *issued != Progress::kDone) return *issued;
   if (!issued.ok()) {

@@ -107,8 +107,11 @@ struct CollectiveRecord {
   HandleId result;  // 0: none
   TensorSpec result_spec;
   int64_t timeout_us = 0;
-  uint64_t number = 0;    // among the member's collectives; 0: the next one
-  int64_t waited_us = 0;  // before it was sent
+  uint64_t number = 0;      // among the member's collectives; 0: the next one
+  int64_t waited_us = 0;    // before it was sent
+  bool on_devices = false;  // it is only matched: it has no handles, and these say its signature
+  DType dtype = DType::kF32;
+  int64_t elements = 0;
 };
 // Sets of tensors under names that tenants read (publications.h).
 struct Publish {

@@ -226,7 +226,13 @@ struct ClientEnd::Parts {
     if (own == tensors.end() || random.OneIn(4)) return;  // a barrier
     const Tensor operand = *own;
     const auto other = static_cast<int32_t>((rank + 1) % ranks);
-    const int64_t kind = random.Below(5);
+    const int64_t kind = random.Below(6);
+    if (kind == 5) {
+      call.kind = CollectiveKind::kAllReduce;
+      call.on_devices = true;
+      call.elements = random.Below(3);
+      return;
+    }
     call.kind = kind == 0 ? CollectiveKind::kSend : kind == 1 ? CollectiveKind::kRecv : CollectiveKind::kAllReduce;
     call.peer = kind == 0 ? other : kAnySource;
     if (call.kind != CollectiveKind::kRecv) call.operand = operand.handle;

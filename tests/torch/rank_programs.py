@@ -59,10 +59,15 @@ def reduced(op, terms):
     return result / len(terms) if op == dist.ReduceOp.AVG else result
 
 
+def is_done(work):
+    """Of a work that was waited for."""
+    return work.is_completed()
+
+
 def ended(work, is_async):
     if is_async:
         work.wait()
-        assert work.is_completed()
+        assert is_done(work)
     else:
         assert work is None
 
@@ -221,7 +226,7 @@ def messages(rank, ranks):
         x = torch.empty(tag)
         work = dist.irecv(x, left, tag=tag)
         work.wait()
-        assert work.is_completed()
+        assert is_done(work)
         same(x, value(left, tag))
     [work.wait() for work in sends]
     # In the order of one tag.
@@ -404,7 +409,7 @@ def works(rank, ranks):
     work = dist.all_reduce(x, async_op=True)
     future = work.get_future().then(lambda done: done.value()[0].sum().item())
     assert future.wait() == 1000 * sum(range(ranks))
-    assert work.wait() and work.is_completed()
+    assert work.wait() and is_done(work)
     # Nobody waits for this one, whose tensor and work are dropped at once.
     dist.all_reduce(torch.ones(100_000), async_op=True)
     dist.broadcast(torch.zeros(100_000).view(100, 1000).t(), 0, async_op=True)
@@ -746,20 +751,20 @@ def fully_sharded(rank, ranks, prepare=lambda layer: None):
     torch.testing.assert_close(distribute_tensor(a, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)]).full_tensor(), a)
 
 
-def run(program, rank, ranks, store):
+def run(program, rank, ranks, store, backend):
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)     # a rank that hangs says where
     torch.set_num_threads(1)
-    dist.init_process_group("tessera", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
     program(rank, ranks)
     dist.destroy_process_group()
 
 
-def main(program, ranks):
+def main(program, ranks, backend="tessera"):
     """Ends this process, with status 0 where all ranks ended well or killed themselves."""
     import multiprocessing
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("fork")
-        processes = [context.Process(target=run, args=(program, rank, ranks, f"{folder}/store")) for rank in range(ranks)]
+        processes = [context.Process(target=run, args=(program, rank, ranks, f"{folder}/store", backend)) for rank in range(ranks)]
         for process in processes:
             process.start()
         waiting = list(processes)

@@ -57,15 +57,20 @@ def found_path(torch_folder: pathlib.Path, library: str, torch_version: str, who
     return path
 
 
+def compile(source: pathlib.Path, target: pathlib.Path, torch_folder: pathlib.Path) -> None:   # noqa: A001
+    """Compiles a file against torch."""
+    include = torch_folder / "include"
+    subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-isystem", include,
+                    "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), source,
+                    "-L", torch_folder / "lib", "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", target], check=True)
+
+
 def build(torch_folder: pathlib.Path, library: str) -> pathlib.Path:
     source = pathlib.Path(__file__).parent / "torch" / SOURCES[library]
     target = built_path(torch_folder, library)
     target.parent.mkdir(exist_ok=True)
     new = target.with_suffix(".so.new")
-    include = torch_folder / "include"
-    subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-isystem", include,
-                    "-isystem", include / "torch/csrc/api/include", "-isystem", sysconfig.get_path("include"), source,
-                    "-L", torch_folder / "lib", "-Wl,--no-as-needed", "-lc10", "-ltorch_cpu", "-ltorch_python", "-o", new], check=True)
+    compile(source, new, torch_folder)
     stamp_path(target).unlink(missing_ok=True)
     new.replace(target)
     stamp_path(target).write_text(stamp(version_of(torch_folder)))

@@ -25,6 +25,7 @@ from .distributed._ranks import join_for_torch, rank_to_reconfigure
 from .torch_device import RANKS, found_path
 
 NAME = "tessera"
+DEVICES = ["cpu", "cuda", "xpu"]    # of a group that names none; others by init_process_group("cpu:tessera,NAME:tessera")
 
 
 def _compiled():
@@ -55,7 +56,7 @@ def register() -> None:
     """Makes the name known to init_process_group and new_group. An import of this module does it, and so does torch itself, by
     the entry point torch.distributed.backends of an installed tessera."""
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
 
 
 register()

@@ -80,7 +80,12 @@ absl::StatusOr<Record> DecodeCollective(wire::Collective::Reader reader) {
                           .result_spec = {},
                           .timeout_us = reader.getTimeoutUs(),
                           .number = reader.getNumber(),
-                          .waited_us = reader.getWaitedUs()};
+                          .waited_us = reader.getWaitedUs(),
+                          .on_devices = reader.getOnDevices(),
+                          .elements = reader.getElements()};
+  if (record.on_devices) {
+    TESSERA_ASSIGN_OR_RETURN(record.dtype, DTypeFromWire(reader.getDtype()));
+  }
   if (record.result.value != 0) {
     TESSERA_ASSIGN_OR_RETURN(record.result_spec, DecodeTensorSpec(reader.getResultSpec()));
   }

@@ -111,6 +111,10 @@ struct RecordEncoder {
     call.setTimeoutUs(record.timeout_us);
     call.setNumber(record.number);
     call.setWaitedUs(record.waited_us);
+    if (!record.on_devices) return;
+    call.setOnDevices(true);
+    call.setDtype(static_cast<uint8_t>(record.dtype));
+    call.setElements(record.elements);
   }
   void operator()(const PublicationRecord& record) {
     request = record.request;

@@ -62,11 +62,12 @@ TEST(RankPageTest, TheLastRankThatComesGrantsTheCall) {
 }
 
 TEST(RankPageTest, CallsThatDifferInAnyFieldAreAsked) {
-  CollectiveSignature other[5] = {Sum(4), Sum(4), Sum(4), Sum(4), Sum(5)};
+  CollectiveSignature other[6] = {Sum(4), Sum(4), Sum(4), Sum(4), Sum(5), Sum(4)};
   other[0].kind = CollectiveKind::kBroadcast;
   other[1].op = ReduceOp::kMax;
   other[2].root = 1;
   other[3].dtype = DType::kI32;
+  other[5].on_devices = true;
   Pages group(2);
   uint64_t number = 0;
   for (const CollectiveSignature& signature : other) {
@@ -217,6 +218,21 @@ void RunCollectives(int64_t ranks, const std::vector<int64_t>& sizes) {
 TEST(RankPageTest, EachCollectiveGivesWhatItIs) {
   const std::vector<int64_t> sizes = {0, 1, 5, 1000, 21504, 40001, 65536, 200003};
   for (const int64_t ranks : {1, 2, 3, 4}) RunCollectives(ranks, sizes);
+}
+
+TEST(RankPageTest, CallsOnDevicesAreGrantedAndMoveNothing) {
+  Pages group(2);
+  group.Run([&](int64_t rank, RankPage& page) {
+    uint64_t number = 0;
+    for (int kind = 0; kind < static_cast<int>(CollectiveKind::kBarrier); ++kind) {
+      CollectiveSignature signature = Sum(int64_t{1} << 40);
+      signature.kind = static_cast<CollectiveKind>(kind);
+      signature.on_devices = true;
+      ASSERT_TRUE(PageProgram::Takes(signature));
+      RunOne(page, ++number, signature, {});
+      EXPECT_EQ(page.FlightOf(rank).back().signature, signature);
+    }
+  });
 }
 
 TEST(RankPageTest, SumsOfFloatsHaveTheSameBitsAtAllRanks) {

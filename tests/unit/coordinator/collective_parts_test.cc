@@ -86,6 +86,8 @@ TEST(CollectivePartsTest, ASignatureReadsAsItIsCalled) {
   EXPECT_EQ(ToText(signature), "scatter f32[4] from rank 2");
   signature.kind = CollectiveKind::kAllGather;
   EXPECT_EQ(ToText(signature), "all_gather f32[4]");
+  signature.on_devices = true;
+  EXPECT_EQ(ToText(signature), "all_gather f32[4] on devices");
   EXPECT_EQ(ToText(CollectiveSignature{}), "barrier");
 }
 

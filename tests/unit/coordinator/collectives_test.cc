@@ -423,6 +423,40 @@ TEST(CollectivesTest, CallsThatRanksMatchedByThemselvesAreLeftOut) {
   for (const auto& at_1 : {late_next, late_last}) EXPECT_EQ(ranks.AnswerTo(1, at_1), absl::OkStatus());
 }
 
+TEST(CollectivesTest, CallsOnDevicesAreComparedAndIssueNothing) {
+  Ranks ranks(2);
+  const uint64_t group = ranks.JoinAll();
+  const auto call = [&](int rank, int64_t elements, CollectiveKind kind = CollectiveKind::kAllReduce,
+                        bool on_devices = true) {
+    CollectiveRecord record = ranks.Call(rank, group, kind, HandleId(0));
+    record.on_devices = on_devices;
+    record.elements = elements;
+    return ranks.Run(rank, record);
+  };
+  const auto a = call(0, 8);
+  EXPECT_FALSE(ranks.AnswerTo(0, a).has_value());
+  const auto b = call(1, 8);
+  EXPECT_EQ(ranks.AnswerTo(0, a), absl::OkStatus());
+  EXPECT_EQ(ranks.AnswerTo(1, b), absl::OkStatus());
+  EXPECT_THAT(ranks.cluster.InstancesAt(WorkerIndex(0)), IsEmpty());
+  // Another size, and the same call on memory of the host.
+  const auto c = call(0, 8), d = call(1, 9);
+  EXPECT_EQ(Message(*ranks.AnswerTo(0, c)),
+            "call 2 of group 'world' differs: rank 0 called all_reduce f32[8] sum on devices; rank 1 called all_reduce "
+            "f32[9] sum on devices");
+  EXPECT_EQ(ranks.AnswerTo(0, c), ranks.AnswerTo(1, d));
+  const auto e = call(0, 8);
+  ranks.Run(1, ranks.Call(1, group, CollectiveKind::kAllReduce, ranks.Make(1, kEight), &kEight));
+  EXPECT_THAT(Message(*ranks.AnswerTo(0, e)), HasSubstr("rank 1 called all_reduce f32[8] sum"));
+  // What no client of ours sends.
+  const auto f = call(0, -1), g = call(1, 8);
+  EXPECT_THAT(Message(*ranks.AnswerTo(0, f)), HasSubstr("all_reduce on devices of -1 elements"));
+  EXPECT_THAT(Message(*ranks.AnswerTo(1, g)), HasSubstr("all_reduce on devices of -1 elements"));
+  const auto h = call(0, 0, CollectiveKind::kBarrier), i = call(1, 0, CollectiveKind::kBarrier);
+  EXPECT_EQ(ranks.AnswerTo(0, h)->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ranks.AnswerTo(1, i)->code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CollectivesTest, ARankThatIsGoneFailsWhatNeedsItAndOtherGroupsGoOn) {
   Ranks ranks(3);
   const uint64_t group = ranks.JoinAll();

@@ -348,14 +348,19 @@ def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=
         return _ended(RankWork([work], [out.put(work.result)], [output], group), async_op)
     sent = _cuts(name, "input_split_sizes", input_split_sizes, x, group)
     wanted = _cuts(name, "output_split_sizes", output_split_sizes, out, group)
-    flat, row = x.flat(), x.size // x.shape[0] if x.shape and x.shape[0] else 1
+    row = x.size // x.shape[0] if x.shape and x.shape[0] else 1
     own_row = out.size // out.shape[0] if out.shape and out.shape[0] else 1
     if out.size and x.size and row != own_row:
         raise InvalidArgumentError(f"{name}: rows of input have {row} elements, rows of output {own_row}")
-    row, at, parts = max(row, own_row), 0, []
-    for count in sent:
-        parts.append(flat[at * row:(at + count) * row])
-        at += count
+    row = max(row, own_row)
+    if _is_in_memory([x], [out]):
+        whole, copies = out.x.reshape(-1), []
+        if not out.x.flags.c_contiguous:
+            copies = [_copy_of(whole, out.x)]
+        given, taken = (_slices(of, [count * row for count in counts]) for of, counts in ((_array_of([x]), sent), (whole, wanted)))
+        work = _exchange_in_memory(name, given, taken, group)
+        return _ended(RankWork(work._works, [*work._copies, *copies], [output], group), async_op)
+    parts = _slices(x.flat(), [count * row for count in sent])
     received, works = _exchange(name, parts, [count * row for count in wanted], out, group)
     from _tessera_ops import concat
     return _ended(RankWork(works, [out.put(concat(received, axis=0).reshape(out.shape))], [output], group), async_op)
@@ -370,6 +375,32 @@ def _cuts(op: str, name: str, sizes, x: Value, group: RankGroup) -> list[int]:
     if len(sizes) != n or sum(sizes) != rows or min(sizes) < 0:
         raise InvalidArgumentError(f"{op}: {name} is {list(sizes)}; it has an extent for each of {n} ranks, {rows} rows in all")
     return list(sizes)
+
+
+def _slices(flat, sizes) -> list:
+    at, parts = 0, []
+    for size in sizes:
+        parts.append(flat[at:at + size])
+        at += size
+    return parts
+
+
+def _is_in_memory(given: list[Value], taken: list[Value]) -> bool:
+    """Whether an exchange may write its outputs while inputs are still read: all of them arrays, and apart."""
+    return (all(one.is_own_memory and one.dtype.isnative for one in given + taken)
+            and not any(np.may_share_memory(one.x, other.x) for one in taken for other in given))
+
+
+def _exchange_in_memory(op: str, given: list[np.ndarray], taken: list[np.ndarray], group: RankGroup) -> RankWork:
+    """Each rank's part to that rank, from memory to memory. The other side of a message may have a Tensor."""
+    own, works = group.rank(), []
+    if given[own].size != taken[own].size:
+        raise InvalidArgumentError(f"{op}: rank {own} sends {given[own].size} elements to itself, and expects {taken[own].size}")
+    for kind, name, arrays in ((RECV, "output", taken), (SEND, "input", given)):
+        works += [_message_of_array(op, kind, group, Value(op, name, array, group), peer, EXCHANGE_TAG)
+                  for peer, array in enumerate(arrays) if peer != own]
+    np.copyto(taken[own], given[own].reshape(taken[own].shape))
+    return RankWork([work for one in works for work in one._works], [copy for one in works for copy in one._copies], [], group)
 
 
 def _exchange(op: str, parts: list[Tensor], wanted: list[int], out: Value, group: RankGroup):
@@ -395,6 +426,9 @@ def all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False
     outputs = _list(name, "output_tensor_list", output_tensor_list, group, group.size())
     _written(name, outputs)
     check_dtype(name, outputs + given, outputs[0])
+    if _is_in_memory(given, outputs):
+        work = _exchange_in_memory(name, [one.x for one in given], [one.x for one in outputs], group)
+        return _ended(RankWork(work._works, work._copies, output_tensor_list, group), async_op)
     received, works = _exchange(name, [one.flat() for one in given], [one.size for one in outputs], outputs[0], group)
     copies = [out.put(part.reshape(out.shape)) for out, part in zip(outputs, received)]
     return _ended(RankWork(works, copies, output_tensor_list, group), async_op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import _tessera
 
 from .. import _session
 from .._errors import InvalidArgumentError, TesseraError
+from ._device_libraries import LIBRARIES
 from ._rendezvous import Meeting, new_key
 from ._world import own_worker
 
@@ -28,15 +30,30 @@ class TorchRank:
 
     One that waits for reconfigure() is in no group: its `group` is 0."""
 
-    def __init__(self, address: str, rank: int, size: int, world_rank: int):
+    def __init__(self, address: str, rank: int, size: int, world_rank: int, store=None):
         self.address, self.rank, self.size, self._world_rank = address, rank, size, world_rank
         self._joined, self._id, self._worker = None, new_key(), world_rank
+        self._store, self._timeout_s = store, 0.0       # torch's, for libraries of devices
 
     def join(self, key: str, worker: int, timeout_s: float) -> "TorchRank":
         """Blocks until all ranks are there."""
         self._joined = _tessera.join_group(_session_at(self.address), key, self.size, self.rank, worker, timeout_s)
-        self._worker = worker
+        self._worker, self._timeout_s = worker, timeout_s
         return self
+
+    def name_of_device(self, device) -> str | None:
+        """A name that no other device has; "" where it has no library; None where none is known for devices of its kind."""
+        library = LIBRARIES.get(device.type)
+        return library.name_of(device) if library else None
+
+    def library(self, device, names):
+        """torch's backend by which the group's ranks, whose devices have these names, move and reduce tensors on them; None where two ranks
+        share a device, or one has no library."""
+        if self._store is None or "" in names or len(set(names)) < len(names):
+            return None
+        from torch.distributed import PrefixStore
+        store = PrefixStore(f"tessera/{self._joined.key}/{device.type}", self._store)
+        return LIBRARIES[device.type].make(store, self.rank, self.size, datetime.timedelta(seconds=self._timeout_s))
 
     @property
     def table(self) -> int:
@@ -58,7 +75,7 @@ class TorchRank:
 
     def split(self, name: str, rank: int, ranks, world_rank: int, timeout_s: float) -> "TorchRank":
         """In a group of some ranks of this one, which all call it with the same name."""
-        part = TorchRank(self.address, rank, len(ranks), world_rank)
+        part = TorchRank(self.address, rank, len(ranks), world_rank, self._store)
         return part.join(f"{self._joined.key}/{name}/{'-'.join(map(str, ranks))}", self._worker, timeout_s)
 
     def handle(self) -> str:
@@ -84,7 +101,7 @@ class TorchRank:
         if not addresses:
             raise InvalidArgumentError(f"{op}: TESSERA_ADDRESS names no cluster, and no rank of the group was rank 0, which starts one")
         rank = handles.index(own)
-        joining = TorchRank(addresses[0], rank, len(handles), self._world_rank)
+        joining = TorchRank(addresses[0], rank, len(handles), self._world_rank, self._store)
         if len(set(workers)) != len(workers):       # of processes that were the same rank of groups of their own
             workers = [own_worker(_session_at(addresses[0]), number) for number in range(len(handles))]
         members = hashlib.sha256("\n".join(handles).encode()).hexdigest()[:32]
@@ -132,7 +149,7 @@ def join_for_torch(store, group_id: str, rank: int, size: int, global_ranks, tim
         meeting = Meeting.of(bytes(store.get(KEY)).decode())
     world_rank = global_ranks[rank] if global_ranks else rank
     session = _session_at(meeting.address)
-    return TorchRank(meeting.address, rank, size, world_rank).join(meeting.key, own_worker(session, world_rank), timeout_s)
+    return TorchRank(meeting.address, rank, size, world_rank, store).join(meeting.key, own_worker(session, world_rank), timeout_s)
 
 
 def rank_to_reconfigure(rank: int, size: int, global_ranks) -> TorchRank:

@@ -326,7 +326,8 @@ class RanksBackend final : public BackendWithHooks {
     calls->set_waited_for(!is_async);
     auto work = NewWork(method, inputs, outputs, calls);
     begin(*calls);
-    if (is_async && hooks_->watches()) work->Watch();
+    // The library of a device is given its calls when they have matched, also where nobody waits.
+    if (is_async && (hooks_->watches() || calls->HasLaunches())) work->Watch();
     return work;
   }
 

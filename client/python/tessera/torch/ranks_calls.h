@@ -11,6 +11,9 @@
 //   if (calls->Wait(-1).outcome == Outcome::kDone) calls->CopyOut();
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,10 +21,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ranks_libraries.h"
+#include "ranks_library.h"
 #include "ranks_table.h"
 
 namespace tessera::torch_ranks {
@@ -46,23 +52,28 @@ inline bool IsOfLeaving(const std::string& error) { return error.find("has ended
 // A rank's membership in a group, which tessera.distributed made. `leave` ends it.
 class Member {
  public:
-  Member(const TesseraRanks* table, TesseraGroup* group, std::function<void()> leave)
-      : table_(table), group_(group), leave_(std::move(leave)) {
+  Member(const TesseraRanks* table, TesseraGroup* group, std::function<void()> leave, Libraries::Maker maker)
+      : table_(table), group_(group), leave_(std::move(leave)), libraries_(table, group, std::move(maker)) {
     TORCH_CHECK(table->version == TESSERA_RANKS_VERSION,
                 "tessera: the backend of torch.distributed was compiled for version ", TESSERA_RANKS_VERSION,
                 " of the library's table, which is ", table->version, "; compile it again");
   }
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
-  ~Member() { leave_(); }
+  ~Member() {
+    libraries_.End();
+    leave_();
+  }
 
   const TesseraRanks* table() const { return table_; }
   TesseraGroup* group() const { return group_; }
+  Libraries& libraries() { return libraries_; }
 
  private:
   const TesseraRanks* table_;
   TesseraGroup* group_;
   std::function<void()> leave_;
+  Libraries libraries_;
 };
 
 class Calls : public std::enable_shared_from_this<Calls> {
@@ -79,26 +90,78 @@ class Calls : public std::enable_shared_from_this<Calls> {
   void set_waited_for(bool is_waited_for) { is_waited_for_ = is_waited_for; }
 
   // `input` and `output` own the call's memory. Throws DistBackendError where the call can't begin.
-  void Start(TesseraCall call, const at::Tensor& input = {}, const at::Tensor& output = {}) {
-    call.is_waited_for = is_waited_for_ ? 1 : 0;
-    const std::shared_ptr<Member> member = member_.lock();
-    if (!member) Throw("tessera: the process group was shut down");
-    char* error = nullptr;
-    TesseraWork* work = table_->start(member->group(), &call, &error);
-    if (work == nullptr) Throw(WithTimedOut(Taken(error), call.timeout_us));
-    running_.push_back({work, call.timeout_us});
+  void Start(const TesseraCall& call, const at::Tensor& input = {}, const at::Tensor& output = {}) {
+    running_.push_back({Begin(call), call.timeout_us, nullptr, nullptr});
     for (const at::Tensor& holder : {input, output}) {
       if (holder.defined()) holders_.push_back(holder);
     }
   }
 
+  // A call on devices, which the library runs when the ranks have compared it.
+  void StartOnDevice(const TesseraCall& call, const at::Tensor& input, const at::Tensor& output,
+                     std::shared_ptr<Library> library) {
+    UseStreamOf((input.defined() ? input : output).device());
+    auto launch = std::make_shared<Launch>(call, input, output, *stream_);
+    library->Push(launch, [&] { return Begin(call); });
+    running_.push_back({launch->match, call.timeout_us, std::move(launch), std::move(library)});
+  }
+  bool HasLaunches() const {
+    return std::any_of(running_.begin(), running_.end(), [](const Running& call) { return call.launch != nullptr; });
+  }
+  std::shared_ptr<Library> LibraryOf(const TesseraCall& call, c10::Device device) const {
+    const std::shared_ptr<Member> member = member_.lock();
+    if (!member) Throw("tessera: the process group was shut down");
+    return Library::Takes(call) ? member->libraries().Of(device, call.timeout_us) : nullptr;
+  }
+
   // When all calls are done, `from` is written to `to`.
   void CopyWhenDone(at::Tensor to, at::Tensor from) { copies_.emplace_back(std::move(to), std::move(from)); }
+  // The same of memory of the host and a tensor of a device, before the copies above, which may read it.
+  void LandWhenDone(at::Tensor to, at::Tensor from) { landings_.emplace_back(std::move(to), std::move(from)); }
+  // What the calls write to this device is written behind all that its current stream was given until now.
+  void UseStreamOf(c10::Device device) {
+    if (!stream_.has_value()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    if (!began_.has_value()) began_.emplace(device.type());
+    began_->record(*stream_);
+  }
+  // Of tensors on devices: by a stream of its own, which AwaitOutputs waits for.
   void CopyOut() {
     const at::NoGradGuard no_grad;
+    std::optional<c10::StreamGuard> guard;
+    if (began_.has_value()) {
+      side_ = c10::impl::VirtualGuardImpl(stream_->device_type()).getStreamFromGlobalPool(stream_->device());
+      guard.emplace(*side_);
+      began_->block(*side_);
+    }
+    for (const Running& call : running_) {
+      if (call.launch != nullptr) call.launch->work->wait();
+    }
+    for (auto& [to, from] : landings_) to.copy_(from, /*non_blocking=*/true);
     for (auto& [to, from] : copies_) to.copy_(from.view(to.sizes()));
+    if (began_.has_value()) {
+      delivered_.emplace(stream_->device_type());
+      delivered_->record(*side_);
+      for (const auto& [to, from] : landings_) to.record_stream(*side_);
+      for (const auto& [to, from] : copies_) {
+        to.record_stream(*side_);
+        from.record_stream(*side_);
+      }
+    }
+    landings_.clear();
     copies_.clear();
   }
+  // After CopyOut: the current stream goes on when the outputs are there. Throws where the library was ended meanwhile.
+  void AwaitOutputs() const {
+    if (!delivered_.has_value()) return;
+    for (const Running& call : running_) {
+      const std::string end = call.launch == nullptr ? std::string() : call.library->EndOf(*call.launch);
+      if (!end.empty()) Throw(end);
+    }
+    delivered_->block(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  }
+  bool AreOutputsThere() const { return !delivered_.has_value() || delivered_->query(); }
+  // Where the outputs are written; nothing on the CPU.
+  const std::optional<c10::Stream>& side() const { return side_; }
 
   bool AllDone() const {
     return std::all_of(running_.begin(), running_.end(),
@@ -119,7 +182,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
       char* error = nullptr;
       const int outcome = table_->wait(call.work, left_us, &error);
       if (outcome == 1) return {Outcome::kTimeIsUp, {}};
+      Give(call);
       if (outcome != 0) return {Outcome::kFailed, WithTimedOut(Taken(error), call.timeout_us)};
+      if (call.launch != nullptr && !call.launch->error.empty()) return {Outcome::kFailed, call.launch->error};
     }
     return {};
   }
@@ -147,13 +212,15 @@ class Calls : public std::enable_shared_from_this<Calls> {
     OneIsDone(waiting, nullptr);
   }
   void KeepUntilDone() {
-    if (!AllDone()) WhenAllDone([] {});
+    if (!AllDone() || HasLaunches()) WhenAllDone([] {});
   }
 
  private:
   struct Running {
     TesseraWork* work;
     int64_t timeout_us;
+    std::shared_ptr<Launch> launch;  // null: of memory of the host
+    std::shared_ptr<Library> library;
   };
   struct Waiting {
     std::shared_ptr<Calls> calls;
@@ -163,8 +230,21 @@ class Calls : public std::enable_shared_from_this<Calls> {
   static void OneIsDone(void* context, const char*) {
     auto* waiting = static_cast<Waiting*>(context);
     if (waiting->missing.fetch_sub(1) > 1) return;
+    for (const Running& call : waiting->calls->running_) Give(call);
     waiting->then();
     delete waiting;
+  }
+  static void Give(const Running& call) {
+    if (call.launch != nullptr) call.library->Give(*call.launch);
+  }
+  TesseraWork* Begin(TesseraCall call) {
+    call.is_waited_for = is_waited_for_ ? 1 : 0;
+    const std::shared_ptr<Member> member = member_.lock();
+    if (!member) Throw("tessera: the process group was shut down");
+    char* error = nullptr;
+    TesseraWork* const work = table_->start(member->group(), &call, &error);
+    if (work == nullptr) Throw(WithTimedOut(Taken(error), call.timeout_us));
+    return work;
   }
   std::string Taken(char* error) const {
     std::string text = error == nullptr ? "tessera: the call failed without a reason" : error;
@@ -177,7 +257,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   std::vector<Running> running_;
   std::vector<at::Tensor> holders_;
   bool is_waited_for_ = false;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+  std::optional<c10::Stream> stream_, side_;
+  std::optional<c10::Event> began_, delivered_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> landings_, copies_;
 };
 
 }  // namespace tessera::torch_ranks

@@ -1,7 +1,8 @@
 #pragma once
 
 // How torch's tensors become the memory that the table takes, whose elements lie one after another: contiguous tensors
-// as they are, neighbours in one storage as one range, all others through a buffer.
+// as they are, neighbours in one storage as one range, all others through a buffer; those of a device through memory of
+// the host (ranks_device.h).
 //
 //   at::Tensor input = Packed(tensors);              // 3 tensors of 4 elements: 12 elements
 //   at::Tensor output = Unpacked(tensors, *calls);   // written to the tensors when the calls are done
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "ranks_calls.h"
+#include "ranks_device.h"
 #include "ranks_table.h"
 
 namespace tessera::torch_ranks {
@@ -26,14 +28,17 @@ inline bool IsPlain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Throws unless all tensors are dense, on the CPU and of one dtype. `what` names the method that was called.
+// Throws unless all tensors are dense, of one dtype and on one device that is taken. `what` names the method that was
+// called.
 inline void CheckTensors(const char* what, const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "tessera: ", what, " takes a tensor at least, and got an empty list");
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK(tensor.layout() == c10::kStrided, "Backend tessera does not support ", what, " of a ", tensor.layout(),
                 " tensor");
-    TORCH_CHECK(tensor.device().is_cpu(), "Backend tessera does not support ", what, " of a tensor on ",
+    TORCH_CHECK(IsTaken(tensor.device()), "Backend tessera does not support ", what, " of a tensor on ",
                 tensor.device(), ": a rank's tensors lie in its own memory");
+    TORCH_CHECK_VALUE(tensor.device() == tensors[0].device(), "tessera: ", what,
+                      " got tensors on two devices: ", tensors[0].device(), " and ", tensor.device());
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors[0].scalar_type(), "tessera: ", what,
                       " got mixed dtypes: ", tensors[0].scalar_type(), " and ", tensor.scalar_type());
   }
@@ -157,8 +162,32 @@ inline uint32_t DTypeOf(const char* what, const at::Tensor& tensor, Use use) {
   TORCH_CHECK(false, "Backend tessera does not support ", what, " of ", tensor.scalar_type());
 }
 
+// Where the tensors lie on a device whose library all ranks have, and which takes the call.
+inline bool StartedOnDevice(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+  const at::Tensor& any = input.defined() ? input : output;
+  if (!any.defined() || any.is_cpu() || any.numel() == 0) return false;
+  auto library = calls.LibraryOf(call, any.device());
+  if (library == nullptr) return false;
+  call.on_devices = 1;
+  call.has_input = input.defined();
+  call.has_output = output.defined();
+  if (input.defined()) call.input_elements = input.numel();
+  if (output.defined()) call.output_elements = output.numel();
+  const auto flat = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.view({-1}) : tensor; };
+  const at::Tensor whole = flat(input);
+  calls.StartOnDevice(call, whole, output.is_same(input) ? whole : flat(output), std::move(library));
+  return true;
+}
+
 // Undefined tensors: the rank gives or takes nothing.
-inline void Start(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+inline void Start(Calls& calls, TesseraCall call, const at::Tensor& given, const at::Tensor& taken) {
+  if (StartedOnDevice(calls, call, given, taken)) return;
+  const at::Tensor input = OnHost(given, calls);
+  at::Tensor output = taken;
+  if (taken.defined() && !taken.is_cpu()) {
+    output = taken.is_same(given) ? input : EmptyOnHost(taken);
+    LandWhenDone(taken, output, calls);
+  }
   if (input.defined()) {
     call.has_input = 1;
     call.input_elements = input.numel();
@@ -200,9 +229,10 @@ inline at::Tensor Scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 // In memory that the other ranks read and write where it lies; in any other where there is none.
 inline at::Tensor Allocated(const Member& member, int64_t size, at::TensorOptions options) {
   const auto device = options.device_opt().value_or(at::Device(at::kCPU));
-  TORCH_CHECK(device.is_cpu(), "Backend tessera does not support allocateTensor on ", device,
+  TORCH_CHECK(IsTaken(device), "Backend tessera does not support allocateTensor on ", device,
               ": a rank's tensors lie in its own memory");
   TORCH_CHECK_VALUE(size >= 0, "tessera: allocateTensor: ", size, " elements");
+  if (!device.is_cpu()) return at::empty({size}, options);
   options = options.device(at::kCPU);
   const TesseraRanks* const table = member.table();
   void* data = nullptr;

@@ -25,6 +25,13 @@ namespace tessera::torch_ranks {
 
 inline double SecondsOf(std::chrono::milliseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
 
+// A RuntimeWarning, from any thread; nothing once the interpreter ends.
+inline void WarnInPython(const std::string& text) {
+  if (!Py_IsInitialized()) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
+}
+
 class PythonRank {
  public:
   explicit PythonRank(py::object rank)
@@ -39,8 +46,9 @@ class PythonRank {
     return Call([&](const py::object& rank) -> std::shared_ptr<Member> {
       const auto group = rank.attr("group").cast<uintptr_t>();
       if (group == 0) return nullptr;
-      return std::make_shared<Member>(reinterpret_cast<const TesseraRanks*>(rank.attr("table").cast<uintptr_t>()),
-                                      reinterpret_cast<TesseraGroup*>(group), [self = *this] { self.Leave(); });
+      return std::make_shared<Member>(
+          reinterpret_cast<const TesseraRanks*>(rank.attr("table").cast<uintptr_t>()),
+          reinterpret_cast<TesseraGroup*>(group), [self = *this] { self.Leave(); }, LibraryMaker());
     });
   }
   int rank() const {
@@ -79,6 +87,20 @@ class PythonRank {
       Throw(text);
     }
   }
+  Libraries::Maker LibraryMaker() const {
+    const auto name_of = [self = *this](c10::Device device) {
+      return self.Call([&](const py::object& rank) {
+        return rank.attr("name_of_device")(device).cast<std::optional<std::string>>();
+      });
+    };
+    const auto make = [self = *this](c10::Device device, const std::vector<std::string>& names) {
+      return self.Call([&](const py::object& rank) {
+        const py::object made = rank.attr("library")(device, names);
+        return made.is_none() ? c10::intrusive_ptr<c10d::Backend>() : made.cast<c10::intrusive_ptr<c10d::Backend>>();
+      });
+    };
+    return {name_of, make, &WarnInPython, size()};
+  }
   void Leave() const {
     if (!Py_IsInitialized()) return;
     const py::gil_scoped_acquire gil;
@@ -91,12 +113,5 @@ class PythonRank {
 
   std::shared_ptr<py::object> held_;
 };
-
-// A RuntimeWarning, from any thread; nothing once the interpreter ends.
-inline void WarnInPython(const std::string& text) {
-  if (!Py_IsInitialized()) return;
-  const py::gil_scoped_acquire gil;
-  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) PyErr_WriteUnraisable(nullptr);
-}
 
 }  // namespace tessera::torch_ranks

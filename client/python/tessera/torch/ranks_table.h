@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TESSERA_RANKS_VERSION 5
+#define TESSERA_RANKS_VERSION 6
 
 typedef struct TesseraGroup TesseraGroup;
 typedef struct TesseraWork TesseraWork;
@@ -78,6 +78,7 @@ typedef struct {
   uint8_t has_input;
   uint8_t has_output;
   uint8_t is_waited_for;  // the caller waits for it at once: it may run on this thread
+  uint8_t on_devices;     // compared alone: the caller moves the bytes when it is done; no memory
   const void* input;
   int64_t input_elements;
   void* output;
@@ -112,6 +113,9 @@ typedef struct {
   // where there is none: the ranks are on several hosts, or so much is taken already.
   TesseraMemory* (*allocate)(TesseraGroup* group, int64_t bytes, void** data);
   void (*release_memory)(TesseraMemory* memory);
+  // A rank of the group that is gone, and why, as the coordinator last told; null: none. Asks it anew after a while,
+  // and never blocks. One thread at a time.
+  char* (*why_gone)(TesseraGroup* group);
 } TesseraRanks;
 
 #ifdef __cplusplus

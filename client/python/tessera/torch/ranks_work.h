@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ranks_calls.h"
+#include "ranks_device.h"
 #include "ranks_hooks.h"
 #include "ranks_python.h"
 
@@ -60,13 +61,14 @@ class RanksWork final : public c10d::Work {
     is_told_ = true;
     const std::lock_guard lock(mutex_);
     if (exception_) std::rethrow_exception(exception_);
+    calls_->AwaitOutputs();
     return true;
   }
   void synchronize() override { wait(kNoTimeout); }
 
   bool isCompleted() override {
     if (!IsComplete() && calls_->AllDone()) Complete(calls_->Wait(-1));
-    return IsComplete();
+    return IsComplete() && calls_->AreOutputsThere();
   }
   std::vector<at::Tensor> result() override { return outputs_; }
   int sourceRank() const override { return calls_->Source(); }
@@ -86,7 +88,8 @@ class RanksWork final : public c10d::Work {
     {
       const std::lock_guard lock(completing_);
       if (!future_) {
-        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                           DevicesOf(outputs_));
         is_first = true;
       }
     }
@@ -145,6 +148,7 @@ class RanksWork final : public c10d::Work {
   // Holds no lock: the future runs the user's callbacks here.
   void MarkFuture() {
     is_told_ = true;
+    const c10::OptionalStreamGuard guard(calls_->side());  // which the future's waiters wait for
     std::exception_ptr error = exception();
     if (error) {
       future_->setErrorIfNeeded(error);
