@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import _tessera
 import tessera as ts
 import tessera.torch as tt
-from tessera._tensor import OPS
+from tessera._catalog import OPS
 
 ROUNDS, COUNT = 150, 200     # short rounds: one of them is undisturbed
 

@@ -1,5 +1,6 @@
 """The house rules, as a test: layers, sizes, banned calls, no leftover notes."""
 
+import ast
 import pathlib
 import re
 import subprocess
@@ -171,6 +172,26 @@ def test_comments_begin_with_a_noun():
     """"What moves ..." has a clause for its subject: a noun that acts says it better."""
     headless = [f"{name}: {line.strip()}" for name in CXX + PYTHON + tracked("*.capnp") for line in HEADLESS.findall(text(name))]
     assert len(headless) < 50, "\n".join(headless)
+
+
+# Modules that are imported where they are needed -> why not before.
+LATE = {"_parquet": "needs pyarrow, which this format alone wants", "_zarr_folder": "needs zarr, which this format alone wants"}
+
+
+def test_modules_of_the_package_are_imported_at_the_top():
+    """An import inside a function hides a circle of modules: `_calls.py` and `_namespace.py` are below, and methods are attached from above."""
+    late = []
+    for name in PYTHON:
+        if not name.startswith("client/python/tessera/"):
+            continue
+        for node in ast.walk(ast.parse(text(name))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ImportFrom) and (inner.level or (inner.module or "").split(".")[0] == "tessera"):
+                    modules = [inner.module] if inner.module else [one.name for one in inner.names]
+                    late += [f"{name}:{inner.lineno}: {module}" for module in modules if module.split(".")[-1] not in LATE]
+    assert not late, "\n".join(late)
 
 
 def test_every_limit_is_documented():

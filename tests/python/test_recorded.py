@@ -10,7 +10,7 @@ from record_counts import CountedCall, examples, record_count
 import _tessera
 import tessera as ts
 from tessera._recorded import MAX_GRAPHS, recorded
-from tessera._tensor import OPS
+from tessera._catalog import OPS
 
 MOST = 2
 

@@ -475,7 +475,7 @@ def test_the_memory_of_a_worker_that_is_gone_is_given_back(new_cluster):
 def test_calls_that_differ_in_their_numbers_of_numbers_have_plans_of_their_own(session, mesh4):
     """No client of ours sends these: numbers that the op doesn't read, and then none of them."""
     import _tessera
-    from tessera._tensor import OPS
+    from tessera._catalog import OPS
     x = session.distribute_tensor(np.zeros(4), mesh4, [ts.Replicate()])
     for scalars in ([1, 2.5], [], [1], [True], [1]):
         try:

@@ -24,6 +24,7 @@ from . import fft, linalg, random
 from _tessera_ops import *  # noqa: F403 - what is made from the catalog
 from _tessera_ops import (abs as absolute, divide as div, multiply as mul, negative as neg, pow as power,  # noqa: A004
                           remainder as mod, subtract as sub)
+from . import _help, _install, _names
 from ._advise import advise
 from ._arrangement import (append, argwhere, array_equal, array_split, atleast_1d, atleast_2d, atleast_3d, block, column_stack, delete,
                            diag, diagflat, dsplit, dstack, flatnonzero, fliplr, flipud, hsplit, hstack, identity, insert,
@@ -77,7 +78,7 @@ from ._statistics import (bincount, corrcoef, cov, digitize, histogram, median, 
                           percentile, quantile)
 from ._array_function import ImplicitDownloadWarning
 from ._tensor import ImplicitRedistributionWarning, wait
-from . import _methods  # noqa: F401 - attaches them
+from . import _methods, _pads, _session_methods  # noqa: F401 - attach methods, and modes of pad
 from ._windows import avg_pool1d, avg_pool2d, conv1d, conv2d, conv3d, max_pool1d, max_pool2d
 
 newaxis = None
@@ -99,12 +100,11 @@ __version__ = _version
 def _finish(names: dict) -> None:
     """Documentation for help(), answers to names that others have, and completion of public names."""
     from types import FunctionType
-    from . import _help, _names
     for prefix, space in (("", names), ("linalg.", vars(linalg)), ("fft.", vars(fft))):
         _help.complete({name: value for name, value in space.items() if isinstance(value, FunctionType) and
                         (name in space.get("__all__", ()) or not prefix and not name.startswith("_"))}, prefix)
     names.update((alias, names[name]) for alias, name in _ALIASES.items())
-    _names.install((names, vars(linalg), vars(fft)), (Cluster, SlurmCluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
+    _install.install((names, vars(linalg), vars(fft)), (Cluster, SlurmCluster, CommDebug, DeviceMesh, Plan, Placement, Shard, Replicate, Partial))
     names["__getattr__"] = _names.module_getattr(names)
     names["__dir__"] = lambda: _names.public_names(names)
 

@@ -15,7 +15,7 @@ from ._indexing import _indices, _places, nonzero, take
 from ._mesh import integers
 from ._ops import (_tensor_of, _tensors_of, astype, broadcast_to, concat, expand_dims, moveaxis, pad, ravel, reshape, split,
                    stack, swapaxes)
-from ._tensor import as_operand, axes_of
+from ._calls import as_operand, axes_of
 
 
 def beside(op: str, x, value):

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 
 import _tessera
+from ._namespace import public
 
 
 class ImplicitDownloadWarning(UserWarning):
@@ -25,8 +26,8 @@ _running = contextvars.ContextVar("running", default=None)
 
 def _function_of(function):
     """Tessera's function of that name; None where there is none."""
-    import tessera
-    place = {"numpy": tessera, "numpy.linalg": tessera.linalg, "numpy.fft": tessera.fft}.get(function.__module__)
+    own = public()
+    place = {"numpy": own, "numpy.linalg": own.linalg, "numpy.fft": own.fft}.get(function.__module__)
     found = None if place is None else vars(place).get(function.__name__)
     return found if inspect.isroutine(found) else None
 

@@ -18,7 +18,7 @@ from ._indexing import take
 from ._info import result_type
 from ._mesh import integers
 from ._ops import _tensor_of, astype, concat, diff, pad, permute_dims, reshape
-from ._tensor import axes_of
+from ._calls import axes_of
 from ._windows import conv1d
 
 

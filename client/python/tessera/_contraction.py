@@ -14,7 +14,7 @@ from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError, 
 from ._mesh import integers
 from _tessera_ops import any, conj, diagonal, matmul, multiply, sum  # noqa: A004
 from ._ops import _document, astype, permute_dims
-from ._tensor import as_operand, call, call_on_own
+from ._calls import as_operand, call, call_on_own
 
 
 def _tensors(name: str, operands) -> None:

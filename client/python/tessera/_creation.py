@@ -16,35 +16,9 @@ from _tessera_ops import complex as made_complex, where
 from ._ops import astype, broadcast_arrays, broadcast_to, reshape
 from ._placements import Partial, Replicate
 from ._progress import bar_of
-from ._session import distribute, mesh_for, session_of
-from ._tensor import OPS, no_dim
-
-
-def _place(op: str, device, device_mesh, placements):
-    """The mesh, and placements or None for "auto"."""
-    if device is not None and device_mesh is not None and device != device_mesh:
-        raise InvalidArgumentError(f"{op}: give device or device_mesh, not both")
-    chosen = device_mesh if device_mesh is not None else device
-    device_type = chosen if isinstance(chosen, str) and chosen in ("cpu", "cuda") else None
-    mesh = mesh_for(None if device_type else chosen, op)
-    if device_type not in (None, mesh.device_type):
-        raise InvalidArgumentError(f"{op}: device is {device_type!r}, the workers of {mesh} are {mesh.device_type}")
-    if placements is None or (isinstance(placements, str) and placements == "auto"):
-        return mesh, None
-    return mesh, mesh._placements(placements, op)
-
-
-def _shape(op: str, shape) -> list[int]:
-    extents = integers(shape, "shape", op)
-    if builtins.any(n < 0 for n in extents):
-        raise InvalidArgumentError(f"{op}: shape {tuple(extents)} has a negative extent")
-    return extents
-
-
-def _create(op: str, shape, dtype, scalars, device, device_mesh, placements):
-    mesh, placements = _place(op, device, device_mesh, placements)
-    return mesh._session._create(OPS[op], dtype=code_of(dtype, op), shape=shape, mesh=mesh._raw, placements=placements,
-                                 scalars=scalars)
+from ._session import distribute
+from ._calls import no_dim
+from ._filled import create, extents_of, filled, place
 
 
 def full(shape, fill_value, dtype=None, *, device=None, device_mesh=None, placements=None, **unknown):
@@ -65,18 +39,11 @@ def _full(op: str, shape, fill_value, dtype, device, device_mesh, placements):
     fill_value = _number_of(fill_value)
     if isinstance(fill_value, (_tessera.Tensor, np.ndarray, list)):
         own = asarray(fill_value, dtype, device=device, device_mesh=device_mesh)
-        return astype(broadcast_to(own, _shape(op, shape)) if placements is None else broadcast_to(own, _shape(op, shape)).redistribute(placements), own.dtype)
+        return astype(broadcast_to(own, extents_of(op, shape)) if placements is None else broadcast_to(own, extents_of(op, shape)).redistribute(placements), own.dtype)
     if isinstance(fill_value, np.generic):
         dtype = fill_value.dtype if dtype is None else dtype
         fill_value = fill_value.item()
-    if not isinstance(fill_value, (bool, int, float, complex)):
-        raise InvalidArgumentError(f"{op}: fill_value is {fill_value!r}, not a number")
-    if dtype is None:
-        kinds = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
-        dtype = next(wanted for kind, wanted in kinds.items() if isinstance(fill_value, kind))
-    check_number(op, "fill_value", fill_value, dtype)
-    with named(op):
-        return _create("full", _shape(op, shape), dtype, [fill_value], device, device_mesh, placements)
+    return filled(op, shape, fill_value, dtype, device, device_mesh, placements)
 
 
 def zeros(shape, dtype=None, *, device=None, device_mesh=None, placements=None):
@@ -110,7 +77,7 @@ def host_empty(shape, dtype=None) -> np.ndarray:
     ResourceExhaustedError: the host has no room for it now.
     DTypeError: a dtype that no tensor has."""
     op = "host_empty"
-    extents, code = _shape(op, shape), code_of(np.float64 if dtype is None else dtype, op)
+    extents, code = extents_of(op, shape), code_of(np.float64 if dtype is None else dtype, op)
     return _tessera.host_array(op, code, extents)
 
 
@@ -139,7 +106,7 @@ def arange(start, /, stop=None, step=1, dtype=None, *, device=None, device_mesh=
             check_number("arange", "an element", number, dtype)
     if is_floating(dtype, "arange"):
         start, step = float(start), float(step)
-    return _create("arange", [count], dtype, [start, step], device, device_mesh, placements)
+    return create("arange", [count], dtype, [start, step], device, device_mesh, placements)
 
 
 def linspace(start, stop, /, num=50, *, dtype=None, device=None, device_mesh=None, placements=None, endpoint=True, retstep=False):
@@ -183,9 +150,9 @@ def _linspace_of_arrays(start, stop, count: int, dtype, mesh, endpoint):
 def _linspace(start: float, stop: float, count: int, dtype, endpoint, options):
     gaps = count - 1 if endpoint else count
     step = (stop - start) / gaps if gaps > 0 else 0.0
-    out = _create("arange", [count], np.float64, [start, step], **options)
+    out = create("arange", [count], np.float64, [start, step], **options)
     if endpoint and count > 1:
-        last = _create("arange", [count], np.int64, [0, 1], **options) == count - 1
+        last = create("arange", [count], np.int64, [0, 1], **options) == count - 1
         out = where(last, stop, out)
     if dtype is None:
         return out
@@ -198,9 +165,9 @@ def _linspace(start: float, stop: float, count: int, dtype, endpoint, options):
 
 def eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None, device_mesh=None, placements=None):
     """Ones on the k-th diagonal, zeros elsewhere."""
-    shape = _shape("eye", [n_rows, n_rows if n_cols is None else n_cols])
+    shape = extents_of("eye", [n_rows, n_rows if n_cols is None else n_cols])
     (diagonal,) = integers(k, "k", "eye")
-    return _create("eye", shape, np.float64 if dtype is None else dtype, [diagonal], device, device_mesh, placements)
+    return create("eye", shape, np.float64 if dtype is None else dtype, [diagonal], device, device_mesh, placements)
 
 
 def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, placements=None):
@@ -218,7 +185,7 @@ def asarray(obj, /, dtype=None, *, device=None, copy=None, device_mesh=None, pla
         return out.redistribute(mesh, placements)
     if copy is False:
         raise InvalidArgumentError("asarray: a copy to the workers can't be avoided")
-    mesh, placements = _place("asarray", device, device_mesh, placements)
+    mesh, placements = place("asarray", device, device_mesh, placements)
     array = array_of(obj, "asarray", dtype)
     code = code_of(array.dtype, "asarray")
     wanted = code if dtype is None else code_of(dtype, "asarray")

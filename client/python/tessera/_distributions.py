@@ -20,7 +20,7 @@ from ._mesh import integers
 from ._numpy_calls import as_tensor
 from ._ops import astype, broadcast_to, reshape, stack
 from ._placements import Replicate
-from ._random import rand, randn
+from ._random import rand, randint, randn
 
 _VON_MISES_TRIES = 40       # each is taken with a probability above 0.65
 _ZIPF_TRIES = 60            # each is taken with a probability above 0.5
@@ -470,7 +470,6 @@ def bytes(length):  # noqa: A001 - NumPy's name
     """bytes(length)
 
     So many random bytes, length, as Python's."""
-    from ._random import randint
     (count,) = integers(length, "length", "bytes")
     return randint(0, 256, (count,), dtype=np.uint8).full_tensor().tobytes()
 

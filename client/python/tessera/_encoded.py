@@ -12,6 +12,7 @@ import numpy as np
 from ._downloads import rows_of
 from ._errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError, TesseraError
 from ._placements import Partial, Replicate, Shard
+from ._stored import part_start
 
 _AT_ONCE = 4 << 20      # docs/limits.md: encoded_bytes
 _BLOCK = 64 << 10       # of an HDF5 file's head, at least
@@ -144,7 +145,6 @@ def table_columns(path, tensors) -> list:
 def table_parts(path, tensors, metadata, parts) -> tuple[str, list]:
     """The file that the workers' decoder is to make, and (name, tensor) as they write them: each worker's rows are whole parts."""
     import json     # not before a file is written
-    from ._stored import part_start
     columns = table_columns(path, tensors)
     if not columns or any(0 in extents for _, _, extents in columns):
         raise InvalidArgumentError(f"save: {path}: a table has columns, and a column has entries")

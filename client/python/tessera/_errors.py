@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 import _tessera
+from ._catalog import OPS
 
 
 class TesseraError(Exception):
@@ -86,7 +87,6 @@ def named(op: str):
     """Refusals of the ops in the block are said by `op`, which the user called, and what fails of them later too (op is a
     name of schemas/ops/speaker.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
     one counts."""
-    from ._tensor import OPS
     outer = _tessera.speaker()
     try:
         if not outer:

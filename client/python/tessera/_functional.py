@@ -16,7 +16,8 @@ from ._local_map import local_map
 from ._mesh import integers
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, concat, moveaxis, reshape, stack
 from ._placements import Replicate
-from ._tensor import MAX_ITERATION, axes_of
+from ._calls import axes_of
+from ._tensor import MAX_ITERATION
 
 
 def fromfunction(function, shape, *, dtype=None, device_mesh=None, placements=None, **arguments):

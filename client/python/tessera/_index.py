@@ -7,6 +7,7 @@ import operator
 import numpy as np
 
 import _tessera
+from ._creation import asarray
 from ._errors import IndexOutOfRangeError, InvalidArgumentError, UnimplementedError
 
 
@@ -40,7 +41,6 @@ def mask_of(key, tensor):
         raise IndexOutOfRangeError(f"index: a mask of shape {tuple(key.shape)} for {tensor._spec}")
     if not is_array:
         return key
-    from ._creation import asarray
     return asarray(key, device_mesh=tensor.device_mesh)
 
 

@@ -15,13 +15,15 @@ import numpy as np
 
 import _tessera
 import _tessera_ops as made
+from ._creation import arange, asarray, full
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError, named
 from ._index import mask_fits
 from ._info import result_type
 from ._local_map import local_map
 from ._ops import _beside, _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._placements import Replicate, Shard
-from ._tensor import OPS, as_operand, axes_of
+from ._calls import as_operand, axes_of
+from ._catalog import OPS
 
 
 def _indices(op: str, x, indices):
@@ -287,7 +289,6 @@ def _as_tensor(x, value):
     value = value[1] if isinstance(value, tuple) else value     # (dtype number, number): a NumPy scalar
     if isinstance(value, _tessera.Tensor):
         return value
-    from ._creation import full
     is_own = isinstance(value, int) and not isinstance(value, builtins.bool) and x.dtype.kind in "iu"
     return full((), value, dtype=x.dtype if is_own else None, device_mesh=x.device_mesh)
 
@@ -395,7 +396,6 @@ def _cumulative(name: str, x, axis, dtype, include_initial, initial):
         return out
     (dim,) = axes_of(name, 0 if axis is None else axis, x.ndim)
     shape = [1 if d == dim else n for d, n in enumerate(out.shape)]
-    from ._creation import full
     return concat([full(shape, initial, dtype=out.dtype, device_mesh=out.device_mesh), out], axis=dim)
 
 
@@ -438,7 +438,6 @@ def _order_of_topk(x, k, dim, largest):
 
 def _topk_of_shards(x, k, dim, largest):
     """The same order: of equal elements the first comes first, in a shard, and of shards."""
-    from ._creation import arange
     along = [Shard(0, sizes=p.sizes) if p.is_shard(dim) else Replicate() for p in x.placements]
     places = arange(x.shape[dim], dtype=np.int64, device_mesh=x.device_mesh, placements=along)
 
@@ -471,10 +470,8 @@ def isin(x1, x2, /, *, invert=False):
     tensor = x1 if isinstance(x1, _tessera.Tensor) else x2
     if not isinstance(tensor, _tessera.Tensor):
         raise ArgumentError(f"isin: needs a Tensor, not {type(x1).__name__} and {type(x2).__name__}")
-    from ._creation import asarray
     one, other = (value if isinstance(value, _tessera.Tensor) else asarray(value, device_mesh=tensor.device_mesh)
                   for value in (x1, x2))
-    from ._info import result_type
     dtype = result_type(one, other)
     one, other = astype(one, dtype), made.sort(reshape(astype(other, dtype), (-1,)))
     if other.size == 0:

@@ -10,6 +10,7 @@ import numpy as np
 import _tessera
 from ._dtypes import NAMES, code_of, is_floating, numpy_of
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError, TesseraError
+from ._session import mesh_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,6 @@ class _Namespace:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 16}
 
     def default_device(self):
-        from ._session import mesh_for
         try:
             return mesh_for(None, "default_device")
         except TesseraError:     # no session is open

@@ -13,7 +13,7 @@ from . import _index
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._ops import concat
 from ._placements import Placement, Replicate, Shard, replicated
-from ._tensor import OPS
+from ._catalog import OPS
 
 _REDUCTIONS = {"sum": sum_of, "product": prod, "max": max_of, "min": min_of}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 import _tessera
 from . import _context
+from ._display import mesh_html
 from ._errors import IndexOutOfRangeError, InvalidArgumentError
 from ._placements import Placement, checked, replicated
 
@@ -261,7 +262,6 @@ class DeviceMesh:
         return text + (f" (lost: {', '.join(map(str, lost))})" if lost else "")
 
     def _repr_html_(self):
-        from ._display import mesh_html
         return mesh_html(self)
 
 

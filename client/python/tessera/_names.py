@@ -6,7 +6,11 @@ told the truth. Completion (dir) shows public names alone.
 
 from __future__ import annotations
 
+import difflib
 import types
+
+import _tessera
+from ._namespace import public
 
 # A name of other libraries -> the words to write here. `x` is the tensor.
 _ELSEWHERE = {
@@ -55,7 +59,6 @@ _OF_SESSIONS = {
 
 
 def _closest(word: str, names) -> str:
-    import difflib
     found = difflib.get_close_matches(word, [name for name in names if not name.startswith("_")], 1, 0.66)
     return found[0] if found else ""
 
@@ -77,7 +80,6 @@ def module_getattr(module_names: dict):
     def missing(name: str):
         if name.startswith("_"):
             raise AttributeError(f"module 'tessera' has no attribute {name!r}")
-        import _tessera
         advice = _ELSEWHERE.get(name, "")
         if not advice and not name.startswith("_") and hasattr(_tessera.Tensor, name):
             advice = f"x.{name}" + ("(...)" if callable(getattr(_tessera.Tensor, name)) else "")
@@ -89,33 +91,32 @@ def module_getattr(module_names: dict):
 
 # ---- classes ------------------------------------------------------------------------------------
 
-def _public_dir(self):
+def public_dir(self):
     return public_names(object.__dir__(self))
 
 
-def _tensor_getattr(self, name: str):
+def tensor_getattr(self, name: str):
     if name.startswith("_"):
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
-    import tessera
-    advice, function = _OF_TENSORS.get(name, ""), vars(tessera).get(name)
+    advice, function = _OF_TENSORS.get(name, ""), vars(public()).get(name)
     if not advice and name.endswith("_") and hasattr(type(self), name[:-1]):
         advice = f"x = x.{name[:-1]}(...)"
     if not advice and isinstance(function, types.FunctionType):
         advice = f"ts.{name}(x, ...)"
-    if not advice and name in tessera.linalg.__all__:
+    if not advice and name in public().linalg.__all__:
         advice = f"ts.linalg.{name}(x)"
     if not advice:
         advice = _ELSEWHERE.get(name, "")
     raise _missing("Tensor", name, advice, dir(self))
 
 
-def _session_getattr(self, name: str):
+def session_getattr(self, name: str):
     if name.startswith("_"):
         raise AttributeError(f"'Session' object has no attribute {name!r}")
     raise _missing("Session", name, _OF_SESSIONS.get(name, ""), dir(self))
 
 
-def _plain_getattr(self, name: str):
+def plain_getattr(self, name: str):
     kind = type(self).__name__
     if name.startswith("_"):
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
@@ -134,28 +135,3 @@ def suggestion(name: str, known) -> str:
     wanted = _ARGUMENTS.get(name, "")
     near = wanted if wanted in known else _closest(name, known)
     return f"; did you mean {near}=?" if near else ""
-
-
-def _hint_methods(target) -> None:
-    from ._numpy_calls import called_as_numpy
-    for name, value in list(vars(target).items()):
-        if isinstance(value, types.FunctionType) and (not name.startswith("_") or name == "__init__") and value.__code__.co_argcount + value.__code__.co_kwonlyargcount > 1:
-            setattr(target, name, called_as_numpy(value))
-
-
-def install(spaces, classes) -> None:
-    """For the namespaces of the package, and its classes."""
-    import _tessera
-    from ._numpy_calls import called_as_numpy
-    from ._recorded import OF_MANY_OPS, recorded
-    for names in spaces:
-        for name, value in list(names.items()):
-            if isinstance(value, types.FunctionType) and not name.startswith("_") and not hasattr(value, "__wrapped__"):
-                names[name] = called_as_numpy(recorded(value) if name in OF_MANY_OPS else value)
-    for target in (_tessera.Tensor, _tessera.Session, *classes):
-        _hint_methods(target)
-        target.__dir__ = _public_dir
-    _tessera.Tensor.__getattr__ = _tensor_getattr
-    _tessera.Session.__getattr__ = _session_getattr
-    for target in classes:
-        target.__getattr__ = _plain_getattr

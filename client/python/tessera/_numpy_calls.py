@@ -14,10 +14,10 @@ import numpy as np
 
 import _tessera
 from . import _context
+from ._calls import MAX_IMPLICIT_ARRAY
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError, TesseraError
 from ._names import suggestion
-
-MAX_IMPLICIT_ARRAY = 1 << 20       # docs/limits.md: max_implicit_array
+from ._namespace import public
 
 # NumPy's names of what the array API calls otherwise.
 OWN_NAMES = {
@@ -60,10 +60,9 @@ def _is_number(value) -> bool:
 
 def as_tensor(value, beside=None):
     """A tensor as it is; numbers, lists and arrays as a tensor on the mesh of the one `beside`, or on the session's own."""
-    from ._creation import asarray
     if isinstance(value, _tessera.Tensor):
         return value
-    return asarray(value, device_mesh=None if beside is None else beside.device_mesh)
+    return public().asarray(value, device_mesh=None if beside is None else beside.device_mesh)
 
 
 def _first_tensor(values):
@@ -210,7 +209,7 @@ class Numpy:
         return result if out is None else written(self.name, out, result)
 
     def _around(self, values: tuple, keywords: dict, around: dict, out):
-        import tessera as ts
+        ts = public()
         if (dtype := around.get("dtype")) is not None:
             values = tuple(ts.astype(one, dtype, copy=False) if isinstance(one, _tessera.Tensor) else one for one in values)
         mask = around.get("where")
@@ -227,12 +226,12 @@ class Numpy:
 
 
 def _mask_like(x, mask):
-    import tessera as ts
+    ts = public()
     return ts.broadcast_to(as_tensor(mask, x), x.shape)
 
 
 def _with_neutral(row: Numpy, values, keywords, mask, initial):
-    import tessera as ts
+    ts = public()
     x, neutral = values[0], _NEUTRAL.get(row.name, initial)
     if neutral is None:
         raise InvalidArgumentError(f"{row.name}: where= needs initial=, which is the result where no element counts")
@@ -240,12 +239,12 @@ def _with_neutral(row: Numpy, values, keywords, mask, initial):
 
 
 def _mean(row: Numpy, values, keywords, mask, initial):
-    import tessera as ts
+    ts = public()
     return ts.sum(values[0], *values[1:], where=mask, **keywords) / ts.count_nonzero(mask, *values[1:], **keywords)
 
 
 def _variance(row: Numpy, values, keywords, mask, initial):
-    import tessera as ts
+    ts = public()
     keywords = dict(keywords)
     less = keywords.pop("ddof", None) or keywords.pop("correction", None) or 0
     kept = {**keywords, "keepdims": True}

@@ -10,7 +10,7 @@ import numpy as np
 import _tessera_ops as made
 from ._arrangement import ravel
 from ._contraction import einsum
-from ._creation import asarray
+from ._creation import asarray, ones
 from ._errors import InvalidArgumentError
 from ._indexing import nonzero as indices_of
 from ._mesh import integers
@@ -18,7 +18,7 @@ from ._numpy_calls import as_tensor
 from ._numpy_names import diff
 from ._ops import astype, concat, moveaxis, reshape, stack
 from ._statistics import _edges, _real, added_up, beside, bins_of
-from ._tensor import axes_of
+from ._calls import axes_of
 
 # ---- products ------------------------------------------------------------------------------------
 
@@ -168,7 +168,6 @@ def mask_indices(n, mask_func, k=0):
     """mask_indices(n, mask_func, k=0)
 
     The rows and columns of an (n, n) matrix where mask_func(ones, k), as ts.triu, leaves an element."""
-    from ._creation import ones
     return tuple(indices_of(mask_func(ones((n, n), dtype=np.int64), k) != 0))
 
 

@@ -17,7 +17,7 @@ from ._indexing import cumprod, cumsum, nonzero as indices_of, searchsorted as s
 from ._info import result_type
 from ._numpy_calls import OWN_NAMES, as_tensor
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, clip, concat, diff, moveaxis, reshape, stack
-from ._tensor import axes_of
+from ._calls import axes_of
 
 
 def array(obj, /, dtype=None, *, copy=True, ndmin=0, device=None, device_mesh=None, placements=None):

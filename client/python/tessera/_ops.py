@@ -11,9 +11,12 @@ import numpy as np
 import _tessera
 import _tessera_ops as made     # the functions that are made from the catalog
 from ._dtypes import code_of, numpy_of
-from ._errors import ArgumentError, InvalidArgumentError
+from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
 from ._mesh import integers
-from ._tensor import as_operand, axes_of, no_dim, redistribute_all
+from ._calls import as_operand, axes_of, no_dim
+from ._filled import filled
+from ._redistribution import redistribute_all
+from ._session import distribute, session_of
 
 _ROWS = {row[1]: row for row in _tessera.catalog()}
 
@@ -97,7 +100,6 @@ def copy(x, /):
 
 
 def permute_dims(x, /, axes):
-    from ._errors import IndexOutOfRangeError
     x = _tensor_of("permute_dims", x)
     order = integers(axes, "axes", "permute_dims")
     for axis in order:
@@ -194,9 +196,8 @@ def _beside(name: str, tensor, value):
     value = value if isinstance(value, _tessera.Tensor) else as_operand(name, tensor, value)
     if isinstance(value, _tessera.Tensor):
         return value
-    from ._creation import full
     dtype, number = value if isinstance(value, tuple) else (None, value)    # (dtype number, number): a NumPy scalar
-    return full((), number, dtype=None if dtype is None else numpy_of(dtype), device_mesh=tensor.device_mesh)
+    return filled("full", (), number, None if dtype is None else numpy_of(dtype), device_mesh=tensor.device_mesh)
 
 
 def concat(arrays, /, axis=0):
@@ -257,8 +258,8 @@ def repeat(x, repeats, /, axis=None):
         return _tessera.call(_ROWS["repeat"][0], (x,), dims=[dim], repeats=times)
     if len(times) != x.shape[dim]:
         raise InvalidArgumentError(f"repeat: {len(times)} repeats for {x.shape[dim]} elements of dim {dim} of {x._spec}")
-    from ._indexing import take
-    return take(x, [i for i, count in enumerate(times) for _ in range(count)], axis=dim)
+    where = distribute(session_of(x), np.repeat(np.arange(len(times)), times), x.device_mesh, None)
+    return _tessera.call(_ROWS["take_along_axis"][0], (x, where), dims=[dim])
 
 
 def _pairs(name: str, values, ndim: int, kinds: str) -> list:
@@ -280,10 +281,9 @@ def pad(x, pad_width, /, mode="constant", *, constant_values=0, end_values=0, st
     maximum, minimum or median (of stat_length elements at the edge, by default of all). A corner has what the later axis adds."""
     x = _tensor_of("pad", x)
     widths = _pairs("pad_width", pad_width, x.ndim, "iu")
-    if mode in _MADE_PADS:
-        from ._pads import padded
+    if mode in MADE_PADS:
         lengths = None if stat_length is None else _pairs("stat_length", stat_length, x.ndim, "iu")
-        return padded(x, widths, mode, _pairs("end_values", end_values, x.ndim, "biufc"), lengths)
+        return MADE_PADS[mode](x, widths, mode, _pairs("end_values", end_values, x.ndim, "biufc"), lengths)
     if mode != "constant":
         return _padded(x, widths, mode, [])
     values = _pairs("constant_values", constant_values, x.ndim, "biufc")
@@ -299,7 +299,7 @@ def pad(x, pad_width, /, mode="constant", *, constant_values=0, end_values=0, st
     return x
 
 
-_MADE_PADS = ("symmetric", "linear_ramp", "mean", "maximum", "minimum", "median")
+MADE_PADS = {}      # mode -> function: of those that are an arrangement of other ops (_pads.py)
 
 
 def _padded(x, widths: list, mode: str, scalars: list):

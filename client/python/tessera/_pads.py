@@ -7,7 +7,8 @@ import numpy as np
 import _tessera_ops as made
 from ._creation import arange
 from ._errors import InvalidArgumentError
-from ._ops import astype, broadcast_to, concat, reshape
+from ._indexing import take
+from ._ops import MADE_PADS, astype, broadcast_to, concat, reshape
 from ._statistics import median
 
 
@@ -39,7 +40,6 @@ def _symmetric(x, dim: int, before: int, after: int):
     extent = x.shape[dim]
     places = np.arange(-before, extent + after) % (2 * extent)
     if max(before, after) > extent:
-        from ._indexing import take
         return take(x, np.where(places < extent, places, 2 * extent - 1 - places), axis=dim)
     turned = made.flip(x, axis=dim)
     parts = [_along(turned, dim, slice(extent - before, None)) if before else None, x, _along(turned, dim, slice(0, after)) if after else None]
@@ -69,3 +69,6 @@ def _part(x, dim: int, side: int, width: int, mode: str, end_value, length):
 
 def _whole(ramp, x):
     return made.floor(ramp) if x.dtype.kind == "u" else made.trunc(ramp)
+
+
+MADE_PADS.update(dict.fromkeys(("symmetric", "linear_ramp", "mean", "maximum", "minimum", "median"), padded))

@@ -6,6 +6,7 @@ import functools
 
 import _tessera
 from ._errors import InvalidArgumentError
+from ._plan_picture import html
 
 
 class Plan:
@@ -44,7 +45,6 @@ class Plan:
         return f"Plan({self.output}, {len(self.steps)} steps, {sum(self.bytes_received)} bytes received)"
 
     def _repr_html_(self):
-        from ._plan_picture import html
         return html(self)
 
 

@@ -274,10 +274,6 @@ class Profile:
         except Exception as error:      # a repr never raises
             return f"Profile({type(error).__name__}: {error})"
 
-    def _repr_html_(self) -> str:
-        from ._profile_picture import html
-        return html(self)
-
 
 def _metadata(name: str, pid: int, tid: int, value: str) -> dict:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": {"name": value}}

@@ -9,6 +9,7 @@ from _tessera import Tensor
 
 from . import _context
 from ._errors import ArgumentError
+from ._session import session_of
 
 
 class Publication(Mapping):
@@ -79,7 +80,6 @@ def publish(tensors, name, readers=()):
     Errors:
     PermissionDeniedError: the name is another tenant's.
     InvalidArgumentError: an argument that it doesn't take; the message says which."""
-    from ._session import session_of
     first = next(iter(tensors.values()), None) if isinstance(tensors, Mapping) else None
     session = session_of(first) if isinstance(first, Tensor) else _context.current_session()
     return publish_of(session, tensors, name, readers)

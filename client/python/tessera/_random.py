@@ -10,14 +10,14 @@ import threading
 import numpy as np
 
 import _tessera
-from ._creation import _create, _shape
+from ._filled import create, extents_of
 from ._dtypes import code_of, is_floating, numpy_of
 from ._errors import ArgumentError, InvalidArgumentError, named
 from ._indexing import take
 from ._mesh import integers
 from ._ops import astype, reshape
 from ._placements import Partial, Replicate, Shard
-from ._tensor import as_operand, axes_of, call, no_dim
+from ._calls import as_operand, axes_of, call, no_dim
 from _tessera_ops import argsort, cumulative_sum, less, searchsorted
 
 _lock = threading.Lock()
@@ -76,7 +76,7 @@ def _drawn(name: str, shape, dtype, numbers: list, streams: int, device, device_
     dtype = np.float64 if dtype is None else dtype
     if not is_floating(dtype, name):
         raise InvalidArgumentError(f"{name}: dtype {numpy_of(code_of(dtype, name))} is no float")
-    return _create(name, _shape(name, shape), dtype, [*numbers, *_streams(streams)], device, device_mesh, placements)
+    return create(name, extents_of(name, shape), dtype, [*numbers, *_streams(streams)], device, device_mesh, placements)
 
 
 def _extents(name: str, shape: tuple, unknown: dict):
@@ -136,7 +136,7 @@ def bernoulli(p=0.5, shape=None, *, dtype=None, device=None, device_mesh=None, p
     _no_size("bernoulli", unknown)
     options = {"device": device, "device_mesh": device_mesh, "placements": placements}
     if isinstance(p, _tessera.Tensor):
-        if shape is not None and tuple(_shape("bernoulli", shape)) != tuple(p.shape):
+        if shape is not None and tuple(extents_of("bernoulli", shape)) != tuple(p.shape):
             raise InvalidArgumentError(f"bernoulli: shape is {shape!r}, and p is {p._spec}")
         shape, options = p.shape, _place_of(p, options)
     else:
@@ -214,7 +214,7 @@ def choice(a, shape=(), *, replace=True, p=None, axis=0, device=None, device_mes
     is_tensor = isinstance(a, _tessera.Tensor)
     dim = axes_of("choice", axis, a.ndim)[0] if is_tensor else 0
     count = a.shape[dim] if is_tensor else integers(a, "a", "choice")[0]
-    extents = _shape("choice", shape)
+    extents = extents_of("choice", shape)
     wanted = 1
     for extent in extents:
         wanted *= extent

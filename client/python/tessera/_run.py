@@ -12,7 +12,7 @@ from ._dtypes import code_of
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
 from ._numpy_calls import called_as_numpy
-from ._tensor import as_operand, axes_of, no_dim
+from ._calls import as_operand, axes_of, no_dim
 
 _KINDS = dict(_tessera.attributes())
 _BOOL = code_of(np.bool_, "bool")

@@ -228,24 +228,9 @@ class _SessionMethods:
         """
         return distribute(self, tensor, device_mesh, placements, src_data_rank)
 
-    def from_local(self, locals, device_mesh=None, placements=None, *, shape=None):
-        """A tensor of shards that exist already: a dict by position, a nested list in mesh shape, or f(position)."""
-        from ._from_local import from_local
-        return from_local(self, locals, device_mesh, placements, shape)
-
     def comm_debug(self) -> CommDebug:
         """Counts the bytes that workers move for the ops issued in the block, and those of uploads and downloads."""
         return CommDebug(self)
-
-    def profile(self):
-        """The ops of a `with` block, or the last ones, with the times and places that the workers measured.
-
-        >>> with session.profile() as profile:
-        ...     y = (x @ w).wait()
-        >>> print(profile); profile.save("trace.json")
-        """
-        from ._profile import Profile
-        return Profile(self)
 
     def tensors(self) -> list:
         """The tensors that this session has on the cluster.
@@ -281,27 +266,6 @@ class _SessionMethods:
         >>> mesh = session.init_device_mesh((len(session.workers()),))
         """
         return sorted((worker for worker in self._status()["workers"] if worker["state"] == "alive"), key=lambda worker: worker["index"])
-
-    def on_worker(self, callback):
-        """Calls `callback` with a WorkerChange, ("came" or "went", the worker's entry of `status()`), when a worker comes or goes,
-        from a thread of its own and within about half a second. Workers that are there already are not told; one that comes
-        and goes between two looks isn't either. Returns the watch: `stop()` ends it, as the session's end does. A callback
-        that raises makes a warning, and is called again at the next change.
-
-        >>> watch = session.on_worker(lambda change: print(change.change, change.worker["index"]))
-        """
-        from ._worker_watch import watch_workers
-        return watch_workers(self, callback)
-
-    def publish(self, tensors, name, readers=()) -> int:
-        """Publishes tensors of this session as one set: ts.publish."""
-        from ._publications import publish_of
-        return publish_of(self, tensors, name, readers)
-
-    def attach(self, name):
-        """The tensors of a publication, by their names, where they lie: ts.attach."""
-        from ._publications import attach_of
-        return attach_of(self, name)
 
     def unpublish(self, name: str) -> None:
         """Takes a publication of this session's tenant back; an admin's session takes any back. Sessions that have
@@ -362,10 +326,6 @@ class _SessionMethods:
 
     def __repr__(self):
         return f"Session({self.id} at {self.address}, {self.worker_count} workers{'' if self._open else ', closed'})"
-
-    def _repr_html_(self):
-        from ._cluster_picture import session_html
-        return session_html(self)
 
 
 def mesh_for(device_mesh, op: str, session=None) -> DeviceMesh:
@@ -481,10 +441,6 @@ class Cluster:
     def __repr__(self):
         base = self.address.partition("#")[0]
         return f"Cluster({len(self.worker_pids)} workers at {base}{', stopped' if self._stopped else ''})"
-
-    def _repr_html_(self):
-        from ._cluster_picture import cluster_html
-        return cluster_html(self)
 
 
 def local_cluster(workers=None, memory=None, device="cpu", *, transport=None, address=None, timeout=60,

@@ -19,7 +19,8 @@ from ._local_map import local_map
 from ._mesh import integers
 from ._ops import _tensor_of, argmax, argmin, astype, broadcast_to, concat, expand_dims, moveaxis, reshape
 from ._placements import Partial, Replicate
-from ._tensor import OPS, axes_of
+from ._calls import axes_of
+from ._catalog import OPS
 
 
 def _real(name: str, x):

@@ -10,19 +10,23 @@ import warnings
 import numpy as np
 
 import _tessera
-from . import _context, _index, _plan
+from . import _context, _index, _indexing, _plan
 from ._array_function import array_function, tell_download
 from ._attach import attach
-from ._dtypes import code_of, numpy_of, refuse_masked
+from ._calls import convert_operand, refuse_operand
+from ._catalog import OPS
+from ._display import edges_text, html
+from ._dtypes import numpy_of
 from ._errors import (BY_CODE, ArgumentError, IndexOutOfRangeError, InvalidArgumentError, ResourceExhaustedError, TesseraError,
                       UnimplementedError)
 from ._mesh import DeviceMesh, integers
-from ._names import suggestion
-from ._numpy_calls import MAX_IMPLICIT_ARRAY
+from ._namespace import public
 from ._downloads import check_out, full_to, local_to
-from ._placements import Placement, checked, has_sizes_for, kept, listed, of_older, replicated
-from ._progress import bar_of
-from ._session import check_cluster, distribute, seconds, session_of
+from ._placements import Placement, has_sizes_for, kept, of_older, replicated
+from ._progress import BAR_AFTER, bar_of, has_bars, progress_of
+from ._redistribution import attributes_of
+from ._refresh import show
+from ._session import distribute_array, seconds, session_of
 from ._ufunc import ArrayUfunc
 from ._views import refuse_write
 
@@ -30,8 +34,6 @@ MAX_IMPLICIT_DOWNLOAD = 1 << 30    # docs/limits.md: max_implicit_download
 MAX_ITERATION = 4096               # docs/limits.md: max_iteration
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")   # each of the array API includes those before it
-
-OPS = {row[1]: row[0] for row in _tessera.catalog()}
 
 
 class ImplicitRedistributionWarning(UserWarning):
@@ -41,44 +43,6 @@ class ImplicitRedistributionWarning(UserWarning):
 ImplicitRedistributionWarning.__module__ = "tessera"
 
 
-# ---- what the extension module calls ------------------------------------------------------------
-
-def convert_operand(tensor, other):
-    """The operand beside `tensor` in an op, or NotImplemented."""
-    refuse_masked(other, "operand")
-    if isinstance(other, (list, tuple)):
-        other = array_beside(other)
-    if isinstance(other, np.ndarray) and other.ndim == 0:
-        other = other[()]
-    if isinstance(other, np.generic):
-        return (code_of(other.dtype, "operand"), other.item())
-    if isinstance(other, np.ndarray):
-        if other.nbytes > MAX_IMPLICIT_ARRAY:
-            raise ArgumentError(
-                f"operand: a NumPy array of {other.nbytes} bytes beside {tensor._spec}; above {MAX_IMPLICIT_ARRAY} bytes "
-                "say where it goes: session.distribute_tensor(array, mesh, placements)")
-        session = session_of(tensor)
-        return distribute(session, other, DeviceMesh._wrap(session, tensor._mesh), None)
-    if isinstance(other, bool):
-        return bool(other)
-    if isinstance(other, int):
-        return int(other)
-    if isinstance(other, float):
-        return float(other)
-    if isinstance(other, complex):
-        return complex(other)
-    return NotImplemented
-
-
-def array_beside(values):
-    """A list of numbers as an array, whose dtype is the default one of its kind; what is none stays as it is."""
-    try:
-        array = np.asarray(values)
-    except ValueError:      # ragged
-        return values
-    return array if array.dtype.kind in "biufc" else values
-
-
 def _warn_implicit(text: str) -> None:
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__package__") == __package__:
@@ -86,143 +50,7 @@ def _warn_implicit(text: str) -> None:
     warnings.warn(text, ImplicitRedistributionWarning, stacklevel=level)
 
 
-def refuse_operand(op: str, tensor, other):
-    raise ArgumentError(f"{op}: {type(other).__name__} can't stand beside {tensor._spec}; "
-                        "of values make np.array(values) or ts.asarray(values)")
-
-
 _tessera.set_hooks(BY_CODE, convert_operand, _warn_implicit, refuse_operand, refuse_write)
-
-
-# ---- calls --------------------------------------------------------------------------------------
-
-def as_operand(op: str, tensor, value):
-    """An operand beside `tensor` as the extension module takes it: a tensor, a number, or (dtype number, number)."""
-    if isinstance(value, (_tessera.Tensor, bool, int, float, complex)) and not isinstance(value, np.generic):
-        return value
-    out = convert_operand(tensor, value)
-    if out is NotImplemented:
-        refuse_operand(op, tensor, value)
-    return out
-
-
-def call(op: str, *values, **attributes):
-    """One op of the catalog; at least one value is a tensor."""
-    tensor = next((value for value in values if isinstance(value, _tessera.Tensor)), None)
-    if tensor is None:
-        shown = ", ".join(type(value).__name__ for value in values)
-        raise ArgumentError(f"{op}: needs a Tensor among its operands, not {shown}; make one with ts.asarray or distribute_tensor")
-    return _tessera.call(OPS[op], tuple(as_operand(op, tensor, value) for value in values), **attributes)
-
-
-def call_on_own(op: str, own, value):
-    """An op on a tensor that the calling function made and does not use again: the result may take its memory."""
-    return _tessera.call_on_own(OPS[op], own, as_operand(op, own, value))
-
-
-def no_dim(op: str, unknown: dict, known=()) -> None:
-    if "dim" in unknown:
-        raise ArgumentError(f"{op}: got dim=; the array API calls it axis=")
-    if "keepdim" in unknown:
-        raise ArgumentError(f"{op}: got keepdim=; the array API calls it keepdims=")
-    if unknown:
-        raise ArgumentError(f"{op}: unexpected arguments {', '.join(unknown)}{suggestion(next(iter(unknown)), known)}")
-
-
-def axes_of(op: str, axis, ndim: int) -> list[int]:
-    """Normalised and increasing."""
-    from ._errors import IndexOutOfRangeError
-    if axis is None:
-        return list(range(ndim))
-    axes = integers(axis, "axis", op)
-    for a in axes:
-        if not -ndim <= a < ndim:
-            raise IndexOutOfRangeError(f"{op}: axis {a} is out of range for {ndim} dims")
-    axes = sorted(a % ndim for a in axes)
-    if len(set(axes)) != len(axes):
-        raise InvalidArgumentError(f"{op}: axis {axis} names a dim twice")
-    return axes
-
-
-def _kept(tensor, dtype: int) -> list:
-    """The tensor's placements as another dtype can have them: pending terms can't be converted, and are reduced."""
-    if dtype == tensor._dtype:
-        return list(tensor._placements)
-    return kept(tensor._placements)
-
-
-def _redistribute_attributes(tensor, device_mesh, placements, dtype, relabel):
-    """A list of placements is accepted first too."""
-    op = "redistribute"
-    if not isinstance(relabel, (bool, np.bool_)):
-        raise ArgumentError(f"{op}: relabel is {relabel!r}, not a bool")
-    if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
-        device_mesh, placements = None, device_mesh
-    if placements is not None and not isinstance(placements, Placement):
-        placements = listed(placements, op)
-    attributes = {}     # those that are not as usual
-    if dtype is not None:
-        attributes["dtype"] = code_of(dtype, op)
-    if relabel:
-        attributes["relabel"] = True
-    if device_mesh is None and placements is None and attributes:     # dtype or relabel alone
-        attributes["placements"] = _kept(tensor, attributes.get("dtype", tensor._dtype))
-        return attributes
-    if device_mesh is None and placements is not None:
-        wanted = checked(placements, op)
-        if len(wanted) == tensor._mesh_ndim:     # without a mesh: the tensor's
-            attributes["placements"] = wanted
-            return attributes
-    if device_mesh is None:
-        mesh = DeviceMesh._wrap(session_of(tensor), tensor._mesh)
-    elif isinstance(device_mesh, DeviceMesh):
-        mesh = device_mesh
-        check_cluster(op, mesh, session_of(tensor))
-    else:
-        raise InvalidArgumentError(f"{op}: device_mesh is {device_mesh!r}, not a DeviceMesh")
-    if placements is None:
-        if len(mesh._raw.shape) != tensor._mesh_ndim:
-            placements = replicated(len(mesh._raw.shape))
-        else:
-            placements = list(tensor._placements)
-        if device_mesh is None:
-            placements = replicated(len(mesh._raw.shape))  # as DTensor: no placements means Replicate
-    else:
-        placements = mesh._placements(placements, op)
-    attributes["mesh"], attributes["placements"] = mesh._raw, placements
-    return attributes
-
-
-def redistribute_all(tensors, device_mesh, placements, dtype, relabel) -> list:
-    """Several tensors by one op. `placements`: one list for all, or a list of lists."""
-    op = "redistribute"
-    if not tensors:
-        raise InvalidArgumentError(f"{op}: the list of tensors is empty")
-    for i, tensor in enumerate(tensors):
-        if not isinstance(tensor, _tessera.Tensor):
-            raise ArgumentError(f"{op}: item {i} of the list is {type(tensor).__name__}, not a Tensor")
-    if placements is None and device_mesh is not None and not isinstance(device_mesh, DeviceMesh):
-        device_mesh, placements = None, device_mesh
-    each = [placements] * len(tensors)
-    if isinstance(placements, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in placements):
-        each = list(placements)
-        if len(each) != len(tensors):
-            raise InvalidArgumentError(f"{op}: {len(each)} lists of placements for {len(tensors)} tensors")
-    calls = []
-    for i, (tensor, one) in enumerate(zip(tensors, each)):
-        try:
-            calls.append(_redistribute_attributes(tensor, device_mesh, one, dtype, relabel))
-        except InvalidArgumentError as error:
-            raise type(error)(f"{op}: operand {i}, {tensor._spec}: {str(error).removeprefix(op + ': ')}") from None
-    attributes = {name: calls[0][name] for name in ("dtype", "relabel") if name in calls[0]}
-    if device_mesh is not None:
-        attributes["mesh"] = calls[0]["mesh"]
-    placements = [one["placements"] for one in calls]
-    if all(one == placements[0] for one in placements):
-        attributes["placements"] = placements[0]
-    else:
-        attributes["placements_each"] = placements
-    return _tessera.call_all(OPS[op], tuple(tensors), **attributes)
 
 
 @attach(_tessera.Tensor)
@@ -288,10 +116,9 @@ class _TensorMethods:
     __array_priority__ = 1000
 
     def __array_namespace__(self, *, api_version=None):
-        import tessera
         if api_version is not None and api_version not in API_VERSIONS:
             raise InvalidArgumentError(f"__array_namespace__: api_version is {api_version!r}; there are {', '.join(API_VERSIONS)}")
-        return tessera
+        return public()
 
     # ---- moving -----------------------------------------------------------------------------
 
@@ -306,12 +133,12 @@ class _TensorMethods:
         dtype: converted on the way, on the side with fewer bytes. relabel: the workers of the mesh may stand in any
         order, and the one that moves least is found; the result's device_mesh says which.
         """
-        attributes = _redistribute_attributes(self, device_mesh, placements, dtype, relabel)
+        attributes = attributes_of(self, device_mesh, placements, dtype, relabel)
         return _tessera.call(OPS["redistribute"], (self,), **attributes)
 
     def explain_redistribute(self, device_mesh=None, placements=None, *, dtype=None, relabel=False) -> _plan.Plan:
         """The plan of redistribute; nothing runs. A list of placements is accepted first too."""
-        attributes = _redistribute_attributes(self, device_mesh, placements, dtype, relabel)
+        attributes = attributes_of(self, device_mesh, placements, dtype, relabel)
         return _plan.Plan(_tessera.explain_redistribute(self, **attributes))
 
     def to_device(self, device_mesh, /, *, stream=None):
@@ -369,7 +196,6 @@ class _TensorMethods:
 
         progress: True shows a bar of the session's ops, where tqdm is installed, False none. By default there is one after 2 s in a
         terminal or a notebook."""
-        from ._progress import BAR_AFTER, has_bars, progress_of
         limit = None if timeout is None else seconds(timeout, "wait")
         if progress is None and (limit is None or limit > BAR_AFTER) and not self.is_ready() and has_bars():
             try:
@@ -469,7 +295,6 @@ class _TensorMethods:
         if item is not None:
             return item
         if _index.has_arrays(key):
-            from . import _indexing
             return _indexing.get(self, key)
         keys = key if isinstance(key, tuple) else (key,)
         return _tessera.get_item(self, tuple(map(_index.plain, keys)))
@@ -479,14 +304,12 @@ class _TensorMethods:
             return
         mask = _index.mask_of(key, self)
         if mask is not None:
-            from . import _indexing
             kept = _indexing.put_masked(self, mask, value)
             if not self._has_partial and list(kept._placements) != list(self._placements):
                 kept = kept.redistribute(self.device_mesh, self.placements)
             _tessera.rebind(self, kept)
             return
         if _index.has_arrays(key):
-            from . import _indexing
             kept = _indexing.put(self, key, value)
             if not self._has_partial and list(kept._placements) != list(self._placements):
                 kept = kept.redistribute(self.device_mesh, self.placements)
@@ -528,7 +351,6 @@ class _TensorMethods:
             return "Tensor(?)"
 
     def __str__(self):
-        from ._display import edges_text
         try:
             return f"{edges_text(self)}\n{self!r}"
         except TesseraError as error:
@@ -542,11 +364,9 @@ class _TensorMethods:
         return format(self.item(), spec)
 
     def _repr_html_(self):
-        from ._display import html
         return html(self)
 
     def _ipython_display_(self):
-        from ._refresh import show
         show(self, lambda tensor: {"text/html": tensor._repr_html_(), "text/plain": repr(tensor)})
 
     def __reduce__(self):
@@ -562,7 +382,6 @@ class _TensorMethods:
 
 def _unpickled(values, placements):
     """The tensor of a pickle: with its placements, where the default mesh has as many dims and they fit; else replicated."""
-    from ._session import distribute_array
     mesh = _context.current_session().default_mesh
     placements = of_older(placements)
     fits = len(placements) == mesh.ndim and all(has_sizes_for(one, extent, values.shape) for one, extent in zip(placements, mesh.shape))

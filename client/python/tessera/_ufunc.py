@@ -6,7 +6,9 @@ import numpy as np
 
 import _tessera
 from ._errors import ArgumentError
+from ._namespace import public
 from ._numpy_calls import OWN_NAMES
+
 
 class ArrayUfunc:
     """__array_ufunc__ as NumPy looks for it, on the class: the function. On a tensor it is None, which is what masked arrays
@@ -23,10 +25,9 @@ _ACCUMULATE = {"add": "cumulative_sum", "multiply": "cumulative_prod", "maximum"
 
 def array_ufunc(tensor, ufunc, method, *inputs, out=None, **options):
     """Tensor.__array_ufunc__"""
-    import tessera
     names = {"__call__": OWN_NAMES.get(ufunc.__name__, ufunc.__name__), "reduce": _REDUCE.get(ufunc.__name__), "accumulate": _ACCUMULATE.get(ufunc.__name__)}
     name = names.get(method)
-    function = None if name is None else vars(tessera).get(name)
+    function = None if name is None else vars(public()).get(name)
     if out is not None:
         target = next(one for one in out if one is not None)
         if isinstance(target, np.ndarray):

@@ -6,7 +6,8 @@ import _tessera
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
 from ._ops import reshape
-from ._tensor import OPS, as_operand
+from ._calls import as_operand
+from ._catalog import OPS
 
 
 def _of_each_dim(name: str, key: str, value, dims: int) -> list[int]:

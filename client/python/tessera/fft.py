@@ -10,7 +10,8 @@ from ._dtypes import float64, numpy_of
 from ._errors import ArgumentError, InvalidArgumentError
 from ._mesh import integers
 from ._ops import astype, roll
-from ._tensor import OPS, axes_of
+from ._calls import axes_of
+from ._catalog import OPS
 
 __all__ = ["fft", "ifft", "fftn", "ifftn", "rfft", "irfft", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2", "hfft", "ihfft", "fftfreq", "rfftfreq", "fftshift",
            "ifftshift"]

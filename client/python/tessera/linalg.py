@@ -15,7 +15,7 @@ from ._contraction import einsum, outer, tensordot, vecdot
 from ._errors import DTypeError, InvalidArgumentError, LinAlgError
 from ._names import suggestion
 from ._ops import _tensor_of, astype, matrix_transpose, moveaxis, reshape
-from ._tensor import axes_of
+from ._calls import axes_of
 
 __all__ = ["LinAlgError", "cho_factor", "cho_solve", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "lu",
            "lu_factor", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot",

@@ -24,6 +24,7 @@ from . import _mesh
 from ._dtypes import buffer_of, code_of
 from ._errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from ._from_local import from_local
+from ._placements import Replicate, Shard
 from ._programs import program
 from ._session import connect, mesh_for, parse_bytes, seconds
 
@@ -392,7 +393,6 @@ def _box_of(blocks, ends, box):
 
 def to_ray(tensor) -> list:
     """The tensor as objects of Ray, a block for each of its workers' shards along dim 0; from_ray takes them again."""
-    from . import Replicate, Shard
     if tensor.ndim < 1:
         raise InvalidArgumentError("to_ray: the tensor has no dim to cut into blocks")
     raw = tensor.device_mesh

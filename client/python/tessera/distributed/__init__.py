@@ -21,7 +21,7 @@ A group is a subset of the positions, or of the ranks (`new_group([0, 2])`), or 
 
 from ._collectives import (all_gather, all_gather_into_tensor, all_reduce, all_to_all, all_to_all_single, barrier, broadcast, gather,
                            reduce, reduce_scatter, reduce_scatter_tensor, scatter)
-from ._groups import ProcessGroup, new_group
+from ._groups import ProcessGroup
 from ._local_tensor import LocalTensor
 from ._rank_calls import (P2POp, RankWork, all_reduce_coalesced, batch_isend_irecv, irecv, isend, monitored_barrier, recv, send)
 from ._rank_objects import (all_gather_object, broadcast_object_list, gather_object, recv_object_list, scatter_object_list,
@@ -30,7 +30,7 @@ from ._reduce_op import ReduceOp
 from ._work import Work
 from ._world import (GroupMember, RankGroup, destroy_process_group, flight_record, get_backend, get_global_rank, get_group_rank, get_mesh,
                      get_process_group_ranks, get_rank, get_world_size, init_process_group, is_available, is_initialized,
-                     new_subgroups, new_subgroups_by_enumeration)
+                     new_group, new_subgroups, new_subgroups_by_enumeration)
 
 __all__ = ["GroupMember", "LocalTensor", "P2POp", "ProcessGroup", "RankGroup", "RankWork", "ReduceOp", "Work", "all_gather",
            "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",

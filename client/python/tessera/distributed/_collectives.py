@@ -9,6 +9,7 @@ import inspect
 from _tessera import Tensor
 from _tessera_ops import concat
 
+from .. import _context
 from .._errors import ArgumentError, DTypeError, InvalidArgumentError
 from .._ops import relabel
 from .._placements import Partial, Replicate, Shard
@@ -413,6 +414,5 @@ def barrier(group=None, async_op=False, device_ids=None, timeout=None):
     """Blocks until all that this program asked of its session before has run; of a rank, until all ranks of the group have come."""
     if is_ranks(group, []):
         return _rank_calls.barrier(group, async_op, device_ids, timeout)
-    from .. import _context
     _context.current_session().sync()
     return ended([], async_op)

@@ -12,7 +12,7 @@ from .. import _index
 from .._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._placements import Shard, checked
-from .._tensor import OPS
+from .._catalog import OPS
 from ._local_tensor import LocalTensor, rows_placements
 
 
@@ -29,22 +29,6 @@ class ProcessGroup:
 
     def __repr__(self):
         return f"ProcessGroup({list(self.ranks)})"
-
-
-def new_group(ranks=None, timeout=None, backend=None, pg_options=None, use_local_synchronization=False, group_desc=None,
-              device_id=None):
-    """The group of these positions of a mesh, by number in row-major order; of a rank, a group of these ranks of the world, which
-    blocks until they have joined it (None: all of them), and gives GroupMember.NON_GROUP_MEMBER to the others."""
-    from . import _world
-    if _world.is_initialized():
-        return _world.new_rank_group(ranks, timeout, use_local_synchronization, group_desc)
-    try:
-        numbers = [operator.index(rank) for rank in ranks]
-    except TypeError:
-        raise ArgumentError(f"new_group: ranks is {ranks!r}; it is a list of positions, such as [0, 2]") from None
-    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-        raise InvalidArgumentError(f"new_group: ranks is {numbers}; it is one or more different positions from 0")
-    return ProcessGroup(numbers)
 
 
 class Lines:

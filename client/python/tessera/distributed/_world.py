@@ -279,6 +279,21 @@ def get_global_rank(group, group_rank: int) -> int:
     return known.ranks[rank_of("get_global_rank", "rank", None, group_rank, known)]
 
 
+def new_group(ranks=None, timeout=None, backend=None, pg_options=None, use_local_synchronization=False, group_desc=None,
+              device_id=None):
+    """The group of these positions of a mesh, by number in row-major order; of a rank, a group of these ranks of the world, which
+    blocks until they have joined it (None: all of them), and gives GroupMember.NON_GROUP_MEMBER to the others."""
+    if is_initialized():
+        return new_rank_group(ranks, timeout, use_local_synchronization, group_desc)
+    try:
+        numbers = [operator.index(rank) for rank in ranks]
+    except TypeError:
+        raise ArgumentError(f"new_group: ranks is {ranks!r}; it is a list of positions, such as [0, 2]") from None
+    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise InvalidArgumentError(f"new_group: ranks is {numbers}; it is one or more different positions from 0")
+    return ProcessGroup(numbers)
+
+
 def new_rank_group(ranks, timeout, use_local_synchronization: bool, group_desc):
     """A group of some ranks of the world. All of the world call it, in one order, unless use_local_synchronization; the members join."""
     op, world = "new_group", _the_world("new_group")

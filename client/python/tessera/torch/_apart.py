@@ -11,7 +11,7 @@ from .._contraction import einsum
 from .._errors import InvalidArgumentError
 from .._ops import argmax, broadcast_to, clip, concat, permute_dims, reshape
 from .._placements import shards_of
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import wide
 from ._dtypes import F64, INT64, INTEGERS
 from ._operands import cast, operand

@@ -7,7 +7,7 @@ import math
 import _tessera
 from .._errors import InvalidArgumentError
 from .._placements import shards_of
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed
 from ._device import next_call
 from ._dtypes import F32, INT64

@@ -11,7 +11,7 @@ import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import concat, permute_dims, reshape
 from .._placements import replicated, shards_of
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed, _ranges, _sparse
 from ._cell import moved
 from ._composed import _call, wide

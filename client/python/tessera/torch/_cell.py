@@ -9,8 +9,9 @@ version of the cell; writing to it takes them back.
 from __future__ import annotations
 
 import _tessera
+from .. import _indexing
 from .._errors import FailedPreconditionError, InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 
 _call = _tessera.call
 _ASTYPE, _RESHAPE, _PERMUTE, _SLICE, _EXPAND, _ASSIGN, _MOVE, _FULL = (
@@ -156,12 +157,10 @@ class Strided:
         self.numbers, self.shape = numbers, shape
 
     def take(self, handle):
-        from .. import _indexing
         flat = _call(_RESHAPE, (handle,), shape=[handle.size])
         return _call(_RESHAPE, (_indexing.take(flat, self.numbers, axis=0),), shape=self.shape)
 
     def put(self, base, handle):
-        from .. import _indexing
         flat = _call(_RESHAPE, (base,), shape=[base.size])
         values = _call(_RESHAPE, (handle,), shape=[handle.size])
         numbers = _indexing._indices("as_strided", base, self.numbers)
@@ -180,7 +179,6 @@ class Diagonal:
         return _call(OPS["diagonal"], (_call(_PERMUTE, (handle,), dims=self.order),), k=self.k)
 
     def put(self, base, handle):
-        from .. import _indexing
         turned = _call(_PERMUTE, (base,), dims=self.order)
         *rest, rows, columns = shape = turned.shape
         count = max(0, min(rows + min(self.k, 0), columns - max(self.k, 0)))

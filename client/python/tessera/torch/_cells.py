@@ -13,7 +13,7 @@ from _tessera_ops import max as max_
 from _tessera_ops import sigmoid, sign, sqrt, tanh, where
 from _tessera_ops import sum as sum_
 from .._ops import concat, reshape
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import einsum
 from ._dtypes import INT64
 from ._placing import create_like, full_like, settled

@@ -13,6 +13,7 @@ import torch
 
 from . import _table  # noqa: F401 - the rows
 from ._tensor import Tensor
+from ._compiled import compile_graph
 
 _aten = torch.ops.aten
 _AUTOGRAD = torch._C.DispatchKey.AutogradPrivateUse1
@@ -133,7 +134,6 @@ def backend(graph_module, example_inputs, **options):
         return graph_module.forward
     from functorch.compile import default_partition
     from torch._dynamo.backends.common import aot_autograd
-    from ._compiled import compile_graph
     return aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, inference_compiler=compile_graph,
                         partition_fn=default_partition)(graph_module, example_inputs)
 

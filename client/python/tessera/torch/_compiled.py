@@ -14,6 +14,7 @@ from . import _recorder, _table, _tensor
 from ._capture import MAX_PROGRAMS, _name_of, _Recorder
 from ._tensor import Tensor, handle_of, wrap, wrap_later
 from ._dtypes import CODES
+from ._device import default_generator
 
 _aten = torch.ops.aten
 # Their backward passes read, beside tensors, numbers that this process has of a random call.
@@ -151,7 +152,6 @@ _new_graph = _Graph      # tests watch the graphs that are made
 
 
 def _device_generator():
-    from ._device import default_generator
     return default_generator
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import get_float32_matmul_precision
 
 import _tessera
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import BOOL, F32, HALVES
 from ._placing import iota, settled_dims
 

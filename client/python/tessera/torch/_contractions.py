@@ -5,7 +5,7 @@ from __future__ import annotations
 import _tessera
 from _tessera_ops import conj
 from .._errors import InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 from ._cell import moved
 from . import _composed
 from ._composed import einsum

@@ -9,7 +9,7 @@ import torch
 import _tessera
 from .._mesh import DeviceMesh
 from .._placements import replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed, _ranges
 from ._cell import like
 from ._device import next_call

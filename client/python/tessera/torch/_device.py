@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 
 import torch
+from .. import _context
 
 from . import _library  # noqa: F401 - the compiled part comes first
 from . import _memory, _recorder
@@ -60,7 +61,6 @@ class _Stream:
 
 def synchronize(device=None) -> None:
     """Waits until all that was asked of the open sessions has run."""
-    from .. import _context
     for session in _context.open_sessions():
         session.sync()
 
@@ -116,7 +116,6 @@ class DeviceModule:
     @staticmethod
     def get_device_properties(device=None) -> types.SimpleNamespace:
         """name, total_memory (bytes of the worker with the least free), multi_processor_count (workers), major, minor."""
-        from .. import _context
         workers = {(session.address, one["index"]) for session in _context.open_sessions() for one in session.status()["workers"]}
         memory = _memory.get_memory_info()[1] if workers else 0
         return types.SimpleNamespace(name=NAME, total_memory=memory, multi_processor_count=len(workers), major=0, minor=0)

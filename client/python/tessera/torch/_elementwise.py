@@ -10,7 +10,7 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _ranges
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
 from ._operands import cast, filled, floating, number_as, operand, promoted, within

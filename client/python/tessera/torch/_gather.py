@@ -9,8 +9,11 @@ import torch
 import _tessera
 from .. import _indexing, linalg
 from .._errors import InvalidArgumentError
-from .._ops import concat, pad
-from .._tensor import OPS
+from .._ops import concat, pad, stack
+from .._catalog import OPS
+from .._index import normalise
+from ._bags import by_frequency
+from ._dtypes import array_of
 from . import _composed, _ranges
 from ._dtypes import BOOL, INT64, U8
 from ._operands import cast, handle, number_as, operand
@@ -42,7 +45,6 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 def embedding_backward(grad, indices, count, padding_idx, scale_grad_by_freq):
     g, numbers = handle_of(grad), _numbers("embedding", grad, indices)
     if scale_grad_by_freq:
-        from ._bags import by_frequency
         flat = _call(OPS["reshape"], (numbers,), shape=[numbers.size])
         g = by_frequency(_call(OPS["reshape"], (g,), shape=[numbers.size, g.shape[-1]]), flat, count)
         numbers = flat
@@ -105,7 +107,6 @@ def masked_scatter_backward(grad, mask, sizes):
 
 def _key(op: str, x, indices) -> tuple:
     """An index of the client: tensors, and slices where there are none. CPU tensors may be indices, as they are for CUDA."""
-    from ._dtypes import array_of
     out = []
     for one in indices:
         if one is None:
@@ -196,7 +197,6 @@ def _scatter(mode: str):
         dim %= max(x.ndim, 1)
         if any(n != h.shape[d] for d, n in enumerate(at.shape) if d != dim):
             part = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(at.shape))
-            from .._index import normalise
             written = _call(OPS["scatter"], (h[part], at, updates), dims=[dim], mode=mode)
             return wrap(_call(OPS["assign"], (h, written), index=normalise(part, h.shape)))
         return wrap(_call(OPS["scatter"], (h, at, updates), dims=[dim], mode=mode))
@@ -312,7 +312,6 @@ def topk(x, k, dim=-1, largest=True, sorted=True):  # noqa: A002 - ATen's names
 @row("nonzero.default")
 def nonzero(x):
     """The places that are not 0, (number, dims); waits for their number."""
-    from .._ops import stack
     return wrap(stack(list(_indexing.nonzero(handle_of(x))), axis=1))
 
 

@@ -14,7 +14,7 @@ import torch
 
 import _tessera
 from .._placements import kept
-from .._tensor import OPS
+from .._catalog import OPS
 from ._tensor import Tensor, handle_of, wrap
 
 BUCKET_BYTES = 25 << 20     # docs/limits.md: gradient_bucket

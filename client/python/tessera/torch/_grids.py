@@ -14,7 +14,7 @@ import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import clip, reshape, stack
 from .._placements import replicated, shards_of
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import _call, wide
 from ._dtypes import INT64
 from ._operands import cast

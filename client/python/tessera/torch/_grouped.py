@@ -10,7 +10,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._ops import permute_dims
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import as_dtype, einsum
 from ._dtypes import CODES, FLOATS, INT64, code
 from ._table import row

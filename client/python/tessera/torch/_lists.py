@@ -13,7 +13,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as _of_utils
 
 import _tessera
 from .._placements import kept, replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed
 from ._dtypes import F32, F64
 from ._gradients import bring

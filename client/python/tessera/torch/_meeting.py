@@ -18,7 +18,7 @@ import torch
 import _tessera
 from .._errors import InvalidArgumentError
 from .._placements import replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _tensor
 from ._placing import elsewhere
 from ._tensor import Tensor, base_of, handle_of, wrap

@@ -11,7 +11,8 @@ from .._errors import InvalidArgumentError, ResourceExhaustedError
 from .._mesh import DeviceMesh, current_mesh
 from .._placements import REPLICATE, counted, fitting, kept, replicated
 from .._session import distribute_array, session_of
-from .._tensor import OPS
+from .._catalog import OPS
+from ._gradients import watch
 from ._cell import Lost, Unfilled
 from ._conversions import become
 from ._dtypes import CODES, TORCH, array_of, code, tensor_of
@@ -135,7 +136,6 @@ def distribute_tensor(tensor, device_mesh: DeviceMesh | None = None, placements=
     if tensor.requires_grad:
         out.requires_grad_()
         if tensor.is_leaf:
-            from ._gradients import watch
             watch(out)
     if isinstance(tensor, torch.nn.Parameter):
         out._is_param = True

@@ -17,7 +17,7 @@ import _tessera
 from .. import _indexing
 from .._errors import InvalidArgumentError
 from .._ops import reshape
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed, _ranges
 from ._adapters import _imports
 from ._dtypes import BOOL, INT64, INTEGERS

@@ -6,10 +6,11 @@ import torch
 
 import _tessera
 from .._placements import replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import BOOL, CODES, FLOATS, INTEGERS, code
 from ._placing import elsewhere
 from ._tensor import Tensor, handle_of
+from ._placing import full_like
 
 _call = _tessera.call
 _ASTYPE, _MOVE = OPS["astype"], OPS["redistribute"]
@@ -42,7 +43,6 @@ def handle(op: str, value, beside=None):
     value = operand(op, value, beside)
     if isinstance(value, _tessera.Tensor):
         return value
-    from ._placing import full_like
     kind = torch.result_type(torch.empty(0, dtype=torch.bool), value)
     return full_like(handle_of(beside), (), CODES[kind], value)
 

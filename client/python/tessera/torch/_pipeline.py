@@ -17,7 +17,7 @@ import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._placements import Shard, fitting, kept, replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _gradients
 from ._data_parallel import DistributedDataParallel
 from ._moving import default_placement, distribute_module, distribute_tensor

@@ -6,7 +6,7 @@ import torch
 
 from .._errors import InvalidArgumentError
 from .._placements import REPLICATE, kept, replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from ._cell import moved
 from ._dtypes import INT64
 

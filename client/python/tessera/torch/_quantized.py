@@ -11,7 +11,7 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import einsum
 from ._dtypes import CODES
 from ._operands import cast

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 import _tessera
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import F32, F64, INT64, INTEGERS
 from ._operands import cast
 

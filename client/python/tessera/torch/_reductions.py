@@ -8,7 +8,7 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import BOOL, CODES, FLOATS, INT64, U8, code
 from ._operands import cast, floating
 from ._placing import settled

@@ -6,7 +6,7 @@ import torch
 
 import _tessera
 from .._errors import InvalidArgumentError
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed, _ranges
 from ._composed import wide
 from ._dtypes import F32, F64, HALVES, code

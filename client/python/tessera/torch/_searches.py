@@ -12,7 +12,7 @@ from .. import _calculus, _indexing, _statistics
 from .._errors import InvalidArgumentError
 from .._ops import concat, pad, permute_dims, reshape, squeeze
 from .._placements import replicated
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import BOOL, CODES, FLOATS, U8
 from ._operands import cast
 from ._placing import full_like, iota, settled

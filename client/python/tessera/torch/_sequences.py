@@ -16,7 +16,9 @@ import _tessera_ops as made
 from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, concat, pad, permute_dims, reshape, stack
 from .._placements import replicated
-from .._tensor import OPS
+from .._catalog import OPS
+from .._mesh import DeviceMesh
+from .._session import session_of
 from ._create import _library
 from ._dtypes import F64, INT64
 from ._moving import upload
@@ -58,8 +60,6 @@ def _lengths(name: str, lengths, count: int, most: int, like):
 
 
 def _brought(values, like):
-    from .._mesh import DeviceMesh
-    from .._session import session_of
     return upload(values, DeviceMesh._wrap(session_of(like), like._mesh), replicated(like._mesh_ndim))
 
 

@@ -19,7 +19,7 @@ import _tessera
 from .. import _indexing
 from .._errors import InvalidArgumentError
 from .._placements import shards_of
-from .._tensor import OPS
+from .._catalog import OPS
 from . import _composed, _tensor
 from ._dtypes import INT64
 from ._operands import cast

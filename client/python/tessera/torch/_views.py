@@ -10,7 +10,7 @@ import _tessera
 from .._errors import InvalidArgumentError
 from .._ops import MAX_OPERANDS
 from .._placements import REPLICATE
-from .._tensor import OPS
+from .._catalog import OPS
 from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
 from ._dtypes import CODES
 from ._operands import cast, operand

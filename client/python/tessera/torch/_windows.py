@@ -13,7 +13,7 @@ from .._errors import InvalidArgumentError
 from .._ops import broadcast_to, pad, reshape
 from .._placements import replicated, shards_of
 from .._session import session_of
-from .._tensor import OPS
+from .._catalog import OPS
 from ._composed import einsum
 from ._dtypes import F32, F64, INT64
 from ._operands import cast

@@ -11,6 +11,7 @@ import torch
 from ..._errors import InvalidArgumentError
 from .._device import DEVICE, NAME
 from .._moving import default_mesh
+from ..parallel import parallelize_module, tp_plan
 from ._choice import has_session
 
 _WHOLE_POOL = ("auto", "balanced", "balanced_low_0", "sequential")      # accelerate's ways to spread a model over several devices
@@ -169,7 +170,6 @@ def _is_here(device_map) -> bool:
 
 def _parallel(model, plan, size):
     """A loaded model with the styles of its own plan, or of the one given, on the mesh of default_placement: its dim "tp", or its only one."""
-    from ..parallel import parallelize_module, tp_plan
     mesh = default_mesh()
     if "tp" in (mesh.mesh_dim_names or ()):
         mesh = mesh["tp"]

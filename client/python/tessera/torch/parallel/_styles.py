@@ -10,6 +10,7 @@ from torch import nn
 from ..._errors import InvalidArgumentError
 from ..._mesh import DeviceMesh
 from ..._placements import Placement, Replicate, Shard, of_dtensor
+from .._tensor import Tensor
 from ._place import mesh_dim_of, place_parameter, placed
 
 
@@ -66,7 +67,6 @@ class _FirstInputStyle(ParallelStyle):
 
 def _brought(op: str, x, mesh: DeviceMesh, dim: int, layout: Placement):
     """A CPU tensor on the mesh as its layout says; what is there stays as it is."""
-    from .._tensor import Tensor
     if isinstance(x, torch.Tensor) and not isinstance(x, Tensor):
         return placed(op, x, mesh, dim, layout)
     return x
