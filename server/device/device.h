@@ -64,6 +64,7 @@ struct ReceivedCount {
 struct KernelWork {
   KernelCall call = {};
   absl::Span<const ReceivedCount> received = {};
+  uint64_t form = 0;  // calls of one form differ in addresses and scalars alone; 0: of none that is known
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelWork>;
 
