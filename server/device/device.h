@@ -108,6 +108,12 @@ class Device {
   // isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
 
+  // Memory of the host that transfers will use again and again: a device may see to it that its own copies reach it,
+  // some time later, and lets go of the keeper when it has ceased to use the memory. That is so after LetGoOf, and when
+  // no transfer has used it for a while; at once where this gains nothing. From any thread.
+  virtual void KeepReachable(std::byte* /*base*/, int64_t /*bytes*/, std::shared_ptr<void> /*keeper*/) {}
+  virtual void LetGoOf(const std::byte* /*base*/) {}
+
   // Memory that items may point at: messages are packed into it and received to it. It may outlive the device.
   // ResourceExhausted where there is none. From any thread. Where the device's memory is the host's, both are that.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place);
