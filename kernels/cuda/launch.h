@@ -35,6 +35,13 @@ struct MapProgram {
   std::string source;
 };
 
+// A scalar of the call among a launch's parameters, as an element of the dtype.
+struct LaunchArgument {
+  size_t offset = 0;
+  size_t scalar = 0;
+  DType dtype = DType::kF32;
+};
+
 // One kernel launch. All its parameters are one struct by value, of `parameters.size()` bytes, in a parameter aligned
 // to 16.
 struct Launch {
@@ -44,6 +51,7 @@ struct Launch {
   std::array<uint32_t, 3> block = {1, 1, 1};
   uint32_t shared_bytes = 0;  // dynamic
   std::vector<std::byte> parameters = {};
+  std::vector<LaunchArgument> arguments = {};
   // In place of a program that can't be compiled; its entries are in the image. Empty where there is a kernel in the
   // image already.
   std::vector<Launch> otherwise = {};

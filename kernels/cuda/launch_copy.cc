@@ -1,8 +1,10 @@
 // Copies and creation: dims are put in the destination's order and merged, and elements taken together, so that most
 // copies are one dim of 16 bytes; arrays that are dense along different dims go through tiles.
 
+#include <cstddef>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
@@ -133,7 +135,9 @@ absl::StatusOr<Steps> LaunchFill(const KernelCall& call) {
   p.element = ToElement(call.scalars[0], call.output_dtype);
   p.destination = call.output;
   p.nest = MakeNest<1>(call.output_extents, {call.output_strides});
-  return Steps{MakeLaunch(absl::StrCat("fill_", SizeBytes(call.output_dtype)), p, GridOf(p.nest.size))};
+  Launch launch = MakeLaunch(absl::StrCat("fill_", SizeBytes(call.output_dtype)), p, GridOf(p.nest.size));
+  launch.arguments = {{.offset = offsetof(FillParameters, element), .scalar = 0, .dtype = call.output_dtype}};
+  return Steps{std::move(launch)};
 }
 
 absl::StatusOr<Steps> LaunchArange(const KernelCall& call) {

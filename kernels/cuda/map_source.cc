@@ -83,6 +83,7 @@ absl::StatusOr<Launch> LaunchMapProgram(const Expression& expression, const Kern
   for (const int32_t dim : indexed) writer.Put<long long>(call.output_box[static_cast<size_t>(dim)].start);
   writer.PutNest(loops);
   launch.parameters = writer.Finish();
+  launch.arguments = PlacesOfArguments(expression);
   TESSERA_RETURN_IF_ERROR(CheckParameterBytes("map", launch));
   return launch;
 }
@@ -130,6 +131,7 @@ absl::StatusOr<Launch> LaunchReduceProgram(const Expression& expression, const K
   writer.PutNest(r.kept);
   writer.PutNest(r.reduced);
   launch.parameters = writer.Finish();
+  launch.arguments = PlacesOfArguments(expression);
   TESSERA_RETURN_IF_ERROR(CheckParameterBytes("reduce", launch));
   return launch;
 }

@@ -199,6 +199,15 @@ std::vector<Element> ArgumentsOf(const Expression& expression, absl::Span<const 
   return arguments;
 }
 
+std::vector<LaunchArgument> PlacesOfArguments(const Expression& expression) {
+  std::vector<LaunchArgument> places;
+  for (const ExpressionNode& node : expression.nodes) {
+    if (node.op != ScalarOp::kArgument) continue;
+    places.push_back({places.size() * sizeof(Element), static_cast<size_t>(node.a), node.dtype});
+  }
+  return places;
+}
+
 std::vector<int32_t> IndexedDims(const Expression& expression) {
   std::vector<int32_t> dims;
   for (const ExpressionNode& node : expression.nodes) {

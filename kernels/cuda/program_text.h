@@ -72,6 +72,8 @@ class ParameterWriter {
 };
 
 std::vector<Element> ArgumentsOf(const Expression& expression, absl::Span<const Scalar> scalars);
+// The places of these elements in parameters that begin with them.
+std::vector<LaunchArgument> PlacesOfArguments(const Expression& expression);
 // The dims whose index the expression reads, each once.
 std::vector<int32_t> IndexedDims(const Expression& expression);
 

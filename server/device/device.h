@@ -64,6 +64,7 @@ struct ReceivedCount {
 struct KernelWork {
   KernelCall call = {};
   absl::Span<const ReceivedCount> received = {};
+  uint64_t form = 0;  // calls of one form differ in addresses and scalars alone; 0: of none that is known
 };
 using DeviceWork = std::variant<CopyWork, ReduceWork, KernelWork>;
 
@@ -106,6 +107,12 @@ class Device {
   // caller knows that the bytes it reads are there, and that nobody uses those that it writes. From any thread that
   // isn't the device's.
   virtual absl::Status Transfer(const CopyWork& work, TransferSide side);
+
+  // Memory of the host that transfers will use again and again: a device may see to it that its own copies reach it,
+  // some time later, and lets go of the keeper when it has ceased to use the memory. That is so after LetGoOf, and when
+  // no transfer has used it for a while; at once where this gains nothing. From any thread.
+  virtual void KeepReachable(std::byte* /*base*/, int64_t /*bytes*/, std::shared_ptr<void> /*keeper*/) {}
+  virtual void LetGoOf(const std::byte* /*base*/) {}
 
   // Memory that items may point at: messages are packed into it and received to it. It may outlive the device.
   // ResourceExhausted where there is none. From any thread. Where the device's memory is the host's, both are that.

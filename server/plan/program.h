@@ -81,6 +81,7 @@ struct KernelInstruction {
   std::vector<int> scalars;  // indexes into the instance's scalars
   KernelStore store = KernelStore::kWrite;
   int output_readers = 0;  // as a kernel's call has it (kernels/kernel.h)
+  uint64_t form = 0;       // as a KernelWork has it (server/device/device.h); a worker's template gives it
   bool operator==(const KernelInstruction&) const = default;
 };
 

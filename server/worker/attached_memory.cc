@@ -20,31 +20,31 @@ AttachedMemory::Limits AttachedMemory::HostLimits() {
 }
 
 absl::Status AttachedMemory::Share::Take(int64_t bytes) {
-  const std::lock_guard lock(all_.mutex_);
-  const int64_t left = all_.limits_.count - all_.count_;
+  const std::lock_guard lock(book_->mutex);
+  const int64_t left = book_->limits.count - book_->count;
   if (count_ + 1 > left) {
     return absl::ResourceExhaustedError(StrCat("attach: this connection has attached ", count_, " memories, and ", left,
-                                               " of ", all_.limits_.count, " are left for all (max_attached)"));
+                                               " of ", book_->limits.count, " are left for all (max_attached)"));
   }
-  const int64_t left_bytes = all_.limits_.bytes - all_.bytes_;
+  const int64_t left_bytes = book_->limits.bytes - book_->bytes;
   if (bytes > left_bytes - bytes_) {
     return absl::ResourceExhaustedError(StrCat("attach: ", bytes, " bytes beside ", bytes_, " of this connection, and ",
-                                               left_bytes, " of ", all_.limits_.bytes,
+                                               left_bytes, " of ", book_->limits.bytes,
                                                " are left for all (max_attached_bytes)"));
   }
   ++count_;
-  ++all_.count_;
+  ++book_->count;
   bytes_ += bytes;
-  all_.bytes_ += bytes;
+  book_->bytes += bytes;
   return absl::OkStatus();
 }
 
 void AttachedMemory::Share::Give(int64_t bytes) {
-  const std::lock_guard lock(all_.mutex_);
+  const std::lock_guard lock(book_->mutex);
   --count_;
-  --all_.count_;
+  --book_->count;
   bytes_ -= bytes;
-  all_.bytes_ -= bytes;
+  book_->bytes -= bytes;
 }
 
 }  // namespace tessera

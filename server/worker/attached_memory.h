@@ -9,9 +9,10 @@
 //   AttachedMemory::Share share(attached);   // of one connection
 //   share.Take(4 << 20);  ...  share.Give(4 << 20);
 //
-// Any thread may call it.
+// Any thread may call it. A share may outlive what it is of: memory that a device still uses is given back late.
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "absl/status/status.h"
@@ -32,26 +33,33 @@ class AttachedMemory {
   // memory.
   static Limits HostLimits();
 
-  explicit AttachedMemory(const Limits& limits) : limits_(limits) {}
+  explicit AttachedMemory(const Limits& limits) : book_(std::make_shared<Book>(limits)) {}
 
+ private:
+  struct Book {
+    explicit Book(const Limits& all) : limits(all) {}
+    const Limits limits;
+    std::mutex mutex;
+    int64_t count = 0;  // both guarded by mutex
+    int64_t bytes = 0;
+  };
+
+ public:
   class Share {
    public:
-    explicit Share(AttachedMemory& all) : all_(all) {}
+    explicit Share(const AttachedMemory& all) : book_(all.book_) {}
     // ResourceExhausted, with the limit's name and the numbers, where the connection has as much as is left.
     absl::Status Take(int64_t bytes);
     void Give(int64_t bytes);
 
    private:
-    AttachedMemory& all_;
-    int64_t count_ = 0;  // both guarded by all_.mutex_
+    const std::shared_ptr<Book> book_;
+    int64_t count_ = 0;  // both guarded by the book's mutex
     int64_t bytes_ = 0;
   };
 
  private:
-  const Limits limits_;
-  std::mutex mutex_;
-  int64_t count_ = 0;  // both guarded by mutex_
-  int64_t bytes_ = 0;
+  const std::shared_ptr<Book> book_;
 };
 
 }  // namespace tessera

@@ -457,9 +457,11 @@ KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& ker
   const size_t first_count = record.kernel_counts.size();
   const size_t first_output = record.merge_outputs.size();
   int64_t* const taken = AddTakenCounts(kernel, record);
+  bool is_as_planned = ranges == nullptr;  // else strides are those of messages, or inputs are more
   for (size_t k = 0; k < kernel.inputs.size(); ++k) {
     const Staged staged = StagedTerm(here, piece, k);
     const bool is_staged = staged.data != nullptr;
+    is_as_planned = is_as_planned && !is_staged;
     record.kernel_inputs.push_back({.data = is_staged ? staged.data : AddressOf(kernel.inputs[k], here.instance),
                                     .dtype = kernel.input_dtypes[k],
                                     .extents = kernel.input_extents[k],
@@ -489,7 +491,8 @@ KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& ker
                      .scalars = absl::MakeConstSpan(record.kernel_scalars).subspan(first_scalar),
                      .store = kernel.store,
                      .output_readers = kernel.output_readers},
-                    absl::MakeConstSpan(record.kernel_counts).subspan(first_count)};
+                    absl::MakeConstSpan(record.kernel_counts).subspan(first_count),
+                    is_as_planned ? kernel.form : 0};
 }
 
 void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,

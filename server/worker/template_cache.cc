@@ -1,6 +1,8 @@
 #include "server/worker/template_cache.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <utility>
 #include <variant>
 
@@ -333,9 +335,26 @@ absl::StatusOr<std::pair<int64_t, int64_t>> TouchedBytes(absl::Span<const int64_
   return std::pair<int64_t, int64_t>(static_cast<int64_t>(lowest), static_cast<int64_t>(highest));
 }
 
+namespace {
+
+// Gives each kernel of the program a form that no other one of the process has.
+void NumberForms(Program& program) {
+  static std::atomic<uint64_t> last_form = 0;
+  const auto number = [](Instruction& instruction) {
+    if (auto* kernel = std::get_if<KernelInstruction>(&instruction)) kernel->form = ++last_form;
+  };
+  for (Phase& phase : program.phases) {
+    for (Instruction& instruction : phase.instructions) number(instruction);
+    for (InstructionPiece& piece : phase.pieces) number(piece.work);
+  }
+}
+
+}  // namespace
+
 ProgramTemplate MakeTemplate(Program program, int buffer_count, int scalar_count) {
   ProgramTemplate made;
   made.program = std::move(program);
+  NumberForms(made.program);
   made.buffer_count = buffer_count;
   made.scalar_count = scalar_count;
   made.status = made.program.status;

@@ -31,6 +31,11 @@ void CudaDevice::EnqueueReport(StreamId stream, Report report) {
   loop_->Push(NumberOf(stream), ReportItem{std::move(report)});
 }
 absl::Status CudaDevice::Transfer(const CopyWork& work, TransferSide side) { return loop_->Transfer(work, side); }
+TransferCounts CudaDevice::transfer_counts() const { return loop_->transfer_counts(); }
+void CudaDevice::KeepReachable(std::byte* base, int64_t bytes, std::shared_ptr<void> keeper) {
+  loop_->KeepReachable(base, bytes, std::move(keeper));
+}
+void CudaDevice::LetGoOf(const std::byte* base) { loop_->LetGoOf(base); }
 absl::StatusOr<std::shared_ptr<std::byte>> CudaDevice::MakeStaging(int64_t bytes, StagingPlace place) {
   return loop_->MakeStaging(bytes, place);
 }

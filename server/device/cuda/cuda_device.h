@@ -21,6 +21,7 @@
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/host_steps.h"
 #include "server/device/cuda/launcher.h"
+#include "server/device/cuda/registered_memory.h"
 #include "server/device/device.h"
 
 namespace tessera::cuda {
@@ -30,9 +31,16 @@ struct CudaDeviceOptions {
   CounterPage* counters = nullptr;  // the own page, of whole pages of the host; outlives the device
   std::function<void(const absl::Status&)> lost = {};
   // Maps can't be compiled, and the host computes them from then on; or a product isn't cuBLASLt's, and the image's
-  // kernels compute it. From the loop, once of each.
+  // kernels compute it. From the loop, once of each. Memory of clients isn't registered: from another thread, once.
   std::function<void(const absl::Status&)> warn = {};
   int64_t max_host_step_bytes = DefaultHostStepBytes();  // host_steps.h
+  int64_t registered_idle_ns = kRegisteredIdleNs;        // registered_memory.h
+};
+
+// Bytes of transfers so far, and how many of them the host copied, between its own places.
+struct TransferCounts {
+  int64_t moved_bytes = 0;
+  int64_t host_copied_bytes = 0;
 };
 
 class CudaDevice : public Device {
@@ -53,6 +61,10 @@ class CudaDevice : public Device {
   void EnqueueSignal(StreamId stream, uint64_t value) override;
   void EnqueueReport(StreamId stream, Report report) override;
   absl::Status Transfer(const CopyWork& work, TransferSide side) override;
+  TransferCounts transfer_counts() const;
+  // registered_memory.h
+  void KeepReachable(std::byte* base, int64_t bytes, std::shared_ptr<void> keeper) override;
+  void LetGoOf(const std::byte* base) override;
   // staging_pool.h
   absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) override;
   bool IsHostMemory() const override { return false; }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "kernels/joined_kernels.h"
@@ -27,6 +27,7 @@ constexpr int64_t kJoinWaitNs = 50'000;
 constexpr uint64_t kMostOperations = 4;
 // Behind work: that of a read or a transfer, and one that comes by their number.
 constexpr uint64_t kMarks = 2;
+constexpr std::string_view kUnregistered = "memory of clients isn't registered, and the host copies what moves there: ";
 
 }  // namespace
 
@@ -49,6 +50,12 @@ absl::Status CudaDevice::Loop::Begin(const CudaDeviceOptions& options) {
   TESSERA_RETURN_IF_ERROR(gpu_.driver->Check(
       "cuMemHostRegister of the own counters",
       gpu_.driver->MemHostRegister(options.counters, kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE)));
+  registered_ = std::make_unique<RegisteredMemory>(
+      gpu_,
+      RegisteredMemory::Options{
+          .in_turn = [this](absl::FunctionRef<void()> call) { InTurn(call); },
+          .refused = [this](const absl::Status& why) { WarnOnce(why, kUnregistered, &has_warned_of_registered_); },
+          .idle_ns = options_.registered_idle_ns});
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -65,12 +72,15 @@ CudaDevice::Loop::~Loop() {
   gpu_.Enter().IgnoreError();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->LetGo();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
+  registered_ = nullptr;
   leaving_.clear();
   for (auto& [worker, peer] : peers_) {
     if (peer.is_registered && peer.status.ok()) gpu_.driver->MemHostUnregister(peer.page.get());
   }
   gpu_.driver->MemHostUnregister(options_.counters);
-  for (std::byte* slot : ring_) gpu_.driver->MemFreeHost(slot);
+  for (const Ring* ring : {&up_, &down_}) {
+    for (std::byte* slot : ring->slots) gpu_.driver->MemFreeHost(slot);
+  }
 }
 
 // ---- what other threads hand over
@@ -177,14 +187,14 @@ bool CudaDevice::Loop::NoneStandsStill() {
 std::optional<size_t> CudaDevice::Loop::NextStream() {
   if (MaySubmit(kTransferStream)) return kTransferStream;
   std::optional<size_t> first;
-  for (size_t s = 0; s < kTransferStream; ++s) {
+  for (size_t s = 0; s < kStreamCount; ++s) {
     const auto& queue = streams_[s]->queue;
     if (!queue.empty() && (!first.has_value() || queue.front().number < streams_[*first]->queue.front().number)) {
       first = s;
     }
   }
   if (!first.has_value() || MaySubmit(*first)) return first;
-  for (size_t s = 0; s < kTransferStream; ++s) {
+  for (size_t s = 0; s < kStreamCount; ++s) {
     if (MaySubmit(s) && !MayStandStill(streams_[s]->queue.front().item)) return s;
   }
   return std::nullopt;
@@ -194,6 +204,7 @@ bool CudaDevice::Loop::MaySubmit(size_t number) {
   Stream& stream = *streams_[number];
   if (stream.queue.empty() || stream.is_full() || stream.is_held()) return false;
   const StreamItem& item = stream.queue.front().item;
+  if (turn_ == OtherTurn::kGiven && (MayStandStill(item) || std::holds_alternative<AsyncItem>(item))) return false;
   if (const auto* wait = std::get_if<CounterWait>(&item)) return MaySubmitWait(number, *wait);
   if (stream.wants_clear && !IsClear()) return false;
   return stream.Room() >= std::max(stream.wants_room, kMostOperations);
@@ -257,14 +268,15 @@ void CudaDevice::Loop::LetGoLater(std::shared_ptr<void> what) {
 bool CudaDevice::Loop::DoWhenClear() {
   const bool registers =
       std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return !peer.second.is_registered; });
-  if (!registers && leaving_.empty() && !staging_->has_large()) return false;
+  const bool others_want = turn_ == OtherTurn::kWanted;
+  if (!registers && leaving_.empty() && !staging_->has_large() && !others_want) return false;
   for (const Leaving& leaving : leaving_) {
     for (size_t s = 0; s < streams_.size(); ++s) {
       Stream& stream = *streams_[s];
       if (stream.Room() >= kMostOperations) Fail(stream, stream.MarkBehind(leaving.submitted[s]));
     }
   }
-  const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+  std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
   if (!quiet.owns_lock() || !NoneStandsStill()) return false;
   staging_->FreeLarge();
   std::erase_if(leaving_, [this](const Leaving& leaving) {
@@ -280,6 +292,8 @@ bool CudaDevice::Loop::DoWhenClear() {
         StrCat("cuMemHostRegister of the counters of worker ", worker.value),
         gpu_.driver->MemHostRegister(peer.page.get(), kCounterPageBytes, CU_MEMHOSTREGISTER_PORTABLE));
   }
+  quiet.unlock();
+  if (others_want) GiveTurn();
   return registers;
 }
 
@@ -307,7 +321,7 @@ void CudaDevice::Loop::Sleep(bool is_idle) {
   const auto has_more = [&] { return is_stopping_ || !new_peers_.empty() || (!is_held_ && !new_items_.empty()); };
   is_asleep_ = true;
   if (is_idle) {
-    given_.wait(lock, has_more);
+    given_.wait(lock, [&] { return has_more() || turn_ == OtherTurn::kWanted; });
   } else {
     given_.wait_for(lock, kPoll, has_more);
   }
@@ -327,6 +341,7 @@ void CudaDevice::Loop::End() {
   std::lock_guard lock(mutex_);
   is_over_ = true;
   piece_done_.notify_all();
+  turn_given_.notify_all();
   idle_.notify_all();
 }
 
@@ -557,15 +572,6 @@ absl::Status CudaDevice::Loop::SubmitReport(Stream& stream, Device::Report repor
     }
     report(std::move(status), times);
   });
-}
-
-absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& transfer) {
-  absl::Status status = SubmitWork(stream, transfer.work, 0);
-  if (stream.wants_clear || stream.wants_room > 0) return status;
-  auto done = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(transfer.done));
-  absl::Status marked = stream.Mark([done, status] { (*done)(status); });
-  if (!marked.ok()) (*done)(marked);
-  return absl::OkStatus();
 }
 
 // Waits on the old page are let go; the page itself goes later.

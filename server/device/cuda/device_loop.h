@@ -20,6 +20,9 @@
 //
 // Transfers are in no order with streams, and wait for nothing.
 //
+// Another thread's calls that may wait for all streams, about memory of clients, are made in a turn that the loop gives
+// when the worker is clear; meanwhile it submits nothing at which a stream may stand still.
+//
 // The loop lingers (linger.h): while something is under way, and for a while after, it polls and gives its core away in
 // between; a thread that hands it something then wakes nobody. When others need the core, or nothing has passed for
 // kUnderWayLingerNs, it sleeps between two looks.
@@ -34,8 +37,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "schemas/codec/linger.h"
 #include "server/device/cuda/cuda_device.h"
+#include "server/device/cuda/registered_memory.h"
 #include "server/device/cuda/staging_pool.h"
 #include "server/device/cuda/stream.h"
 
@@ -57,6 +62,11 @@ class CudaDevice::Loop {
   void Drain();
   bool WasAtWork() { return was_at_work_.exchange(false) || is_at_work_.load(); }
   absl::Status Transfer(const CopyWork& work, TransferSide side);
+  TransferCounts transfer_counts() const { return {moved_bytes_, host_copied_bytes_}; }
+  void KeepReachable(std::byte* base, int64_t bytes, std::shared_ptr<void> keeper) {
+    registered_->Add(base, bytes, std::move(keeper));
+  }
+  void LetGoOf(const std::byte* base) { registered_->Remove(base); }
   absl::StatusOr<std::shared_ptr<std::byte>> MakeStaging(int64_t bytes, StagingPlace place) {
     return staging_->Take(bytes, place);
   }
@@ -133,12 +143,33 @@ class CudaDevice::Loop {
   void WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned);
   void ReplacePeer(NewPeer peer);
 
-  // Used by the thread that transfers.
-  absl::Status MakeRing();
-  std::byte* SlotOf(size_t piece) const { return ring_[piece % ring_.size()]; }
-  void SubmitPiece(CopyWork piece);
+  // Used by threads that transfer.
+  struct Moving {
+    size_t done = 0;  // pieces; guarded by mutex_, as the first error
+    absl::Status error;
+  };
+  // Pinned slots for the transfers of one direction, one at a time.
+  struct Ring {
+    absl::Status Make(const Gpu& gpu);
+    std::byte* SlotOf(size_t piece) const { return slots[piece % slots.size()]; }
+    std::mutex mutex;
+    std::vector<std::byte*> slots;  // guarded by mutex
+  };
+  struct ReachedPiece {
+    CopyWork work;
+    std::shared_ptr<void> use = nullptr;
+  };
+  // Pieces of a transfer that the GPU does by itself; nothing where it can't.
+  std::optional<std::vector<ReachedPiece>> PiecesReached(const CopyWork& work, TransferSide side);
+  absl::Status Upload(const CopyWork& work, const Ring& ring);
+  absl::Status Download(const CopyWork& work, const Ring& ring);
+  void SubmitPiece(CopyWork piece, const std::shared_ptr<Moving>& moving);
   // Until so many pieces are there. Unavailable where the device is gone.
-  absl::Status AwaitPieces(size_t count);
+  absl::Status AwaitPieces(const Moving& moving, size_t count);
+
+  // Calls the function, of another thread, in a turn of its own, or when the loop is over.
+  void InTurn(absl::FunctionRef<void()> call);
+  void GiveTurn();
 
   const Gpu gpu_;
   CudaDeviceOptions options_;  // from Begin on
@@ -148,6 +179,7 @@ class CudaDevice::Loop {
   HostThread host_;
   bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
   bool has_warned_of_transforms_ = false, has_warned_of_solvers_ = false;
+  bool has_warned_of_registered_ = false;  // of the thread that registers
   std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
@@ -172,12 +204,15 @@ class CudaDevice::Loop {
   std::atomic<bool> is_stopping_ = false;  // written under mutex_
   std::thread thread_;
 
-  std::mutex transfer_mutex_;     // one at a time
-  std::vector<std::byte*> ring_;  // pinned slots; guarded by transfer_mutex_
+  enum class OtherTurn : uint8_t { kNone, kWanted, kGiven };
+  std::atomic<OtherTurn> turn_ = OtherTurn::kNone;  // not kNone: written under mutex_
+  std::condition_variable turn_given_;
+  std::unique_ptr<RegisteredMemory> registered_;
+
+  Ring up_, down_;
+  std::atomic<int64_t> moved_bytes_ = 0, host_copied_bytes_ = 0;
   std::condition_variable piece_done_;
-  size_t pieces_done_ = 0;  // of the transfer at hand; guarded by mutex_, as what follows
-  absl::Status transfer_error_;
-  bool is_over_ = false;  // the loop runs no more
+  bool is_over_ = false;  // the loop runs no more; guarded by mutex_
 };
 
 }  // namespace tessera::cuda

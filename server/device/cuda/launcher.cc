@@ -201,7 +201,8 @@ absl::Status Launcher::Reduce(CUstream stream, const ReduceWork& reduce, Turn& t
 }
 
 absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& turn) {
-  const int64_t bytes = WorkspaceBytes(kernel.call);
+  PreparedCall* const prepared = prepared_calls_.Find(kernel);
+  const int64_t bytes = prepared != nullptr ? prepared->workspace_bytes() : WorkspaceBytes(kernel.call);
   if (!MayReserve(bytes, turn)) return absl::OkStatus();
   const bool may_fault = MayFault(*kernel.call.op);
   if (may_fault && !words_.has_free() && !turn.is_clear) {
@@ -212,15 +213,44 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
   if (may_fault) {
     TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
     reserved.fault_word = AddressOf(word);
-    turn.fault.word = reinterpret_cast<int64_t*>(word);
-    turn.fault.status_of = [call = kernel.call](int64_t value) { return FaultOf(call, value); };
+    turn.fault = {.word = reinterpret_cast<int64_t*>(word), .call = kernel.call};
   }
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
-  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
-  if (!may_run) return Finish(turn.fault);
-  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn));
+  bool has_run = false;
+  if (prepared != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(has_run, RunPrepared(stream, kernel.call, *prepared, reserved, turn));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
+    TESSERA_ASSIGN_OR_RETURN(has_run, RunAdmitted(stream, steps, turn));
+  }
+  if (!has_run) return Finish(turn.fault);
   Count(kernel);
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Launcher::RunAdmitted(CUstream stream, const std::vector<Step>& steps, Turn& turn) {
+  TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit(steps, turn));
+  if (!may_run) return false;
+  TESSERA_RETURN_IF_ERROR(Run(stream, steps, turn));
+  return true;
+}
+
+absl::StatusOr<bool> Launcher::RunPrepared(CUstream stream, const KernelCall& call, PreparedCall& prepared,
+                                           const Workspace& workspace, Turn& turn) {
+  const std::vector<Step>& steps = prepared.StepsOf(call, workspace);
+  if (prepared.launches().empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const bool has_run, RunAdmitted(stream, steps, turn));
+    if (has_run) prepared.Resolve([this](const Launch& launch) { return KernelOf(launch); });
+    return has_run;
+  }
+  turn.operations = prepared.launches().size();
+  if (turn.operations > turn.room) {
+    turn.wants = Wants::kRoom;
+    return false;
+  }
+  for (const PreparedCall::Enqueued& one : prepared.launches()) {
+    TESSERA_RETURN_IF_ERROR(one.fill != nullptr ? Run(stream, *one.fill) : Run(stream, *one.launch, one.kernel));
+  }
+  return true;
 }
 
 absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next,
@@ -268,7 +298,7 @@ absl::Status Launcher::Finish(Fault& fault) {
   if (fault.word == nullptr) return absl::OkStatus();
   const int64_t value = *fault.word;
   words_.Give(reinterpret_cast<std::byte*>(std::exchange(fault.word, nullptr)));
-  return value == 0 ? absl::OkStatus() : fault.status_of(value);
+  return FaultOf(fault.call, value);
 }
 
 absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn& turn) {
@@ -414,16 +444,19 @@ absl::Status Launcher::Run(CUstream stream, const Launch& launch) {
     for (const Launch& other : launch.otherwise) TESSERA_RETURN_IF_ERROR(Run(stream, other));
     return absl::OkStatus();
   }
+  return Run(stream, launch, *kernel);
+}
+
+absl::Status Launcher::Run(CUstream stream, const Launch& launch, CUkernel kernel) {
   const Driver& driver = *gpu_.driver;
-  if (launch.shared_bytes > kDefaultSharedBytes && shared_bytes_[*kernel] < launch.shared_bytes) {
-    TESSERA_RETURN_IF_ERROR(
-        driver.Check("cuKernelSetAttribute",
-                     driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                               static_cast<int>(launch.shared_bytes), *kernel, gpu_.device)));
-    shared_bytes_[*kernel] = launch.shared_bytes;
+  if (launch.shared_bytes > kDefaultSharedBytes && shared_bytes_[kernel] < launch.shared_bytes) {
+    TESSERA_RETURN_IF_ERROR(driver.Check(
+        "cuKernelSetAttribute", driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                          static_cast<int>(launch.shared_bytes), kernel, gpu_.device)));
+    shared_bytes_[kernel] = launch.shared_bytes;
   }
   void* parameters[] = {const_cast<std::byte*>(launch.parameters.data())};
-  const CUresult result = driver.LaunchKernel(reinterpret_cast<CUfunction>(*kernel), launch.grid[0], launch.grid[1],
+  const CUresult result = driver.LaunchKernel(reinterpret_cast<CUfunction>(kernel), launch.grid[0], launch.grid[1],
                                               launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
                                               launch.shared_bytes, stream, parameters, nullptr);
   return result == CUDA_SUCCESS ? absl::OkStatus() : driver.Check(StrCat("cuLaunchKernel ", launch.entry), result);

@@ -16,7 +16,6 @@
 // GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +30,7 @@
 #include "kernels/cuda/row_source.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
+#include "server/device/cuda/prepared.h"
 #include "server/device/cuda/products.h"
 #include "server/device/cuda/solvers.h"
 #include "server/device/cuda/transforms.h"
@@ -61,7 +61,7 @@ class Launcher {
   // A launch's fault word, to be looked at when it has run: null where nothing can be wrong.
   struct Fault {
     int64_t* word = nullptr;
-    std::function<absl::Status(int64_t)> status_of;
+    KernelCall call = {};  // that it is of
   };
   // Takes the memory that products on the stream will want, before it is given to others.
   absl::Status ReserveForProducts(StreamWorkspace& workspace);
@@ -117,6 +117,11 @@ class Launcher {
   absl::StatusOr<Workspace> Reserve(CUstream stream, int64_t bytes, Turn& turn);
   absl::Status Run(CUstream stream, const std::vector<Step>& steps, Turn& turn);
   absl::Status Run(CUstream stream, const Launch& launch);
+  absl::Status Run(CUstream stream, const Launch& launch, CUkernel kernel);
+  // Enqueues the steps of a call, if the turn takes them; else false.
+  absl::StatusOr<bool> RunPrepared(CUstream stream, const KernelCall& call, PreparedCall& prepared,
+                                   const Workspace& workspace, Turn& turn);
+  absl::StatusOr<bool> RunAdmitted(CUstream stream, const std::vector<Step>& steps, Turn& turn);
   // Whether the turn takes the steps; else it says what they want. Kernels that they launch are compiled now, if they
   // aren't yet.
   absl::StatusOr<bool> Admit(const std::vector<Step>& steps, Turn& turn);
@@ -166,6 +171,7 @@ class Launcher {
   absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
   std::string architecture_;  // of programs
   RowLaunches row_launches_;
+  PreparedCalls prepared_calls_;
   absl::Status program_error_;
   absl::StatusOr<std::unique_ptr<Products>> products_ = absl::UnavailableError("");
   absl::Status product_error_;

@@ -1,8 +1,12 @@
 // Copies between the host's memory and the device's: through a ring of pinned memory, the one side a piece ahead of the
-// other; or at once, where the host's is pinned.
+// other; or at once, where the GPU reaches the host's. Several at once: one by each ring, and any number of those that
+// need none.
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "schemas/types/status_macros.h"
 #include "server/device/cuda/device_loop.h"
@@ -51,66 +55,134 @@ void CopyOnHost(const CopyWork& work) {
 
 }  // namespace
 
-absl::Status CudaDevice::Loop::MakeRing() {
-  TESSERA_RETURN_IF_ERROR(gpu_.Enter());
-  while (ring_.size() < kSlots) {
+absl::Status CudaDevice::Loop::Ring::Make(const Gpu& gpu) {
+  TESSERA_RETURN_IF_ERROR(gpu.Enter());
+  while (slots.size() < kSlots) {
     void* slot = nullptr;
-    TESSERA_RETURN_IF_ERROR(gpu_.driver->Check("cuMemHostAlloc", gpu_.driver->MemHostAlloc(&slot, kSlotBytes, 0)));
-    ring_.push_back(static_cast<std::byte*>(slot));
+    TESSERA_RETURN_IF_ERROR(gpu.driver->Check("cuMemHostAlloc", gpu.driver->MemHostAlloc(&slot, kSlotBytes, 0)));
+    slots.push_back(static_cast<std::byte*>(slot));
   }
   return absl::OkStatus();
 }
 
-void CudaDevice::Loop::SubmitPiece(CopyWork piece) {
-  Push(kTransferStream, TransferItem{std::move(piece), [this](absl::Status status) {
+void CudaDevice::Loop::SubmitPiece(CopyWork piece, const std::shared_ptr<Moving>& moving) {
+  moved_bytes_ += BytesOf(piece);
+  Push(kTransferStream, TransferItem{std::move(piece), [this, moving](absl::Status status) {
                                        std::lock_guard lock(mutex_);
-                                       ++pieces_done_;
-                                       if (transfer_error_.ok()) transfer_error_ = std::move(status);
+                                       ++moving->done;
+                                       if (moving->error.ok()) moving->error = std::move(status);
                                        piece_done_.notify_all();
                                      }});
 }
 
-absl::Status CudaDevice::Loop::AwaitPieces(size_t count) {
+absl::Status CudaDevice::Loop::AwaitPieces(const Moving& moving, size_t count) {
   std::unique_lock lock(mutex_);
-  piece_done_.wait(lock, [&] { return is_over_ || pieces_done_ >= count; });
-  return pieces_done_ >= count ? transfer_error_ : absl::UnavailableError("cuda: the device is gone");
+  piece_done_.wait(lock, [&] { return is_over_ || moving.done >= count; });
+  return moving.done >= count ? moving.error : absl::UnavailableError("cuda: the device is gone");
+}
+
+std::optional<std::vector<CudaDevice::Loop::ReachedPiece>> CudaDevice::Loop::PiecesReached(const CopyWork& work,
+                                                                                           TransferSide side) {
+  // Memory that the GPU reaches needs no way around, where it lies in one piece.
+  if (work.source_strides != RowMajorStrides(work.extents) || work.destination_strides != work.source_strides) {
+    return std::nullopt;
+  }
+  const int64_t bytes = BytesOf(work);
+  const void* const host = side == TransferSide::kSourceIsHost ? work.source : work.destination;
+  if (staging_->IsPinned(host, bytes)) return std::vector<ReachedPiece>{{.work = work}};
+  std::vector<ReachedPiece> pieces;
+  for (int64_t at = 0; at < bytes;) {
+    RegisteredMemory::Reached reached = registered_->Find(static_cast<const std::byte*>(host) + at);
+    if (reached.bytes == 0) return std::nullopt;
+    const int64_t count = std::min(reached.bytes, bytes - at);
+    pieces.push_back({.work = {.extents = {count},
+                               .element_bytes = 1,
+                               .source = static_cast<const std::byte*>(work.source) + at,
+                               .source_strides = {1},
+                               .destination = static_cast<std::byte*>(work.destination) + at,
+                               .destination_strides = {1}},
+                      .use = std::move(reached.use)});
+    at += count;
+  }
+  return pieces;
 }
 
 absl::Status CudaDevice::Loop::Transfer(const CopyWork& work, TransferSide side) {
-  std::lock_guard one_at_a_time(transfer_mutex_);
-  {
-    std::lock_guard lock(mutex_);
-    pieces_done_ = 0;
-    transfer_error_ = absl::OkStatus();
+  if (const auto pieces = PiecesReached(work, side); pieces.has_value()) {
+    const auto moving = std::make_shared<Moving>();
+    for (const ReachedPiece& piece : *pieces) SubmitPiece(piece.work, moving);
+    return AwaitPieces(*moving, pieces->size());
   }
-  // Memory that is pinned already needs no way around, where it lies in one piece.
-  const void* const host = side == TransferSide::kSourceIsHost ? work.source : work.destination;
-  const bool is_dense =
-      work.source_strides == RowMajorStrides(work.extents) && work.destination_strides == work.source_strides;
-  if (is_dense && staging_->IsPinned(host, BytesOf(work))) {
-    SubmitPiece(work);
-    return AwaitPieces(1);
-  }
-  TESSERA_RETURN_IF_ERROR(MakeRing());
+  Ring& ring = side == TransferSide::kSourceIsHost ? up_ : down_;
+  std::lock_guard one_at_a_time(ring.mutex);
+  TESSERA_RETURN_IF_ERROR(ring.Make(gpu_));
+  return side == TransferSide::kSourceIsHost ? Upload(work, ring) : Download(work, ring);
+}
+
+absl::Status CudaDevice::Loop::Upload(const CopyWork& work, const Ring& ring) {
+  const auto moving = std::make_shared<Moving>();
   std::vector<CopyWork> pieces;
   Cut(work, pieces);
-  if (side == TransferSide::kSourceIsHost) {
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      if (i >= kSlots) TESSERA_RETURN_IF_ERROR(AwaitPieces(i - kSlots + 1));
-      CopyOnHost(ToSlot(pieces[i], SlotOf(i)));
-      SubmitPiece(FromSlot(pieces[i], SlotOf(i)));
-    }
-    return AwaitPieces(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i >= kSlots) TESSERA_RETURN_IF_ERROR(AwaitPieces(*moving, i - kSlots + 1));
+    CopyOnHost(ToSlot(pieces[i], ring.SlotOf(i)));
+    host_copied_bytes_ += BytesOf(pieces[i]);
+    SubmitPiece(FromSlot(pieces[i], ring.SlotOf(i)), moving);
   }
+  return AwaitPieces(*moving, pieces.size());
+}
+
+absl::Status CudaDevice::Loop::Download(const CopyWork& work, const Ring& ring) {
+  const auto moving = std::make_shared<Moving>();
+  std::vector<CopyWork> pieces;
+  Cut(work, pieces);
   size_t submitted = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (; submitted < std::min(pieces.size(), i + kSlots); ++submitted) {
-      SubmitPiece(ToSlot(pieces[submitted], SlotOf(submitted)));
+      SubmitPiece(ToSlot(pieces[submitted], ring.SlotOf(submitted)), moving);
     }
-    TESSERA_RETURN_IF_ERROR(AwaitPieces(i + 1));
-    CopyOnHost(FromSlot(pieces[i], SlotOf(i)));
+    TESSERA_RETURN_IF_ERROR(AwaitPieces(*moving, i + 1));
+    CopyOnHost(FromSlot(pieces[i], ring.SlotOf(i)));
+    host_copied_bytes_ += BytesOf(pieces[i]);
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& transfer) {
+  absl::Status status = SubmitWork(stream, transfer.work, 0);
+  if (stream.wants_clear || stream.wants_room > 0) return status;
+  auto done = std::make_shared<absl::AnyInvocable<void(absl::Status)>>(std::move(transfer.done));
+  absl::Status marked = stream.Mark([done, status] { (*done)(status); });
+  if (!marked.ok()) (*done)(marked);
+  return absl::OkStatus();
+}
+
+// ---- memory of clients
+
+void CudaDevice::Loop::InTurn(absl::FunctionRef<void()> call) {
+  for (bool has_run = false; !has_run;) {
+    bool has_turns = true;
+    {
+      std::unique_lock lock(mutex_);
+      turn_ = OtherTurn::kWanted;
+      if (is_asleep_) given_.notify_one();
+      turn_given_.wait(lock, [this] { return turn_ == OtherTurn::kGiven || is_over_; });
+      has_turns = !is_over_;
+    }
+    {
+      // A kernel of NCCL may have begun meanwhile.
+      const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+      has_run = quiet.owns_lock() || !has_turns;
+      if (has_run) call();
+    }
+    turn_ = OtherTurn::kNone;
+  }
+}
+
+void CudaDevice::Loop::GiveTurn() {
+  std::lock_guard lock(mutex_);
+  turn_ = OtherTurn::kGiven;
+  turn_given_.notify_all();
 }
 
 }  // namespace tessera::cuda

@@ -22,7 +22,7 @@ class DataGateServer final : public wire::DataGate::Server {
  public:
   DataGateServer(const GateParts& parts, ClientHost host, std::shared_ptr<DataConnection> connection)
       : parts_(parts),
-        share_(std::make_shared<AttachedMemory::Share>(parts.attached)),
+        kept_(std::make_shared<KeptMemory>(parts.device, parts.attached)),
         host_(host),
         connection_(std::move(connection)) {}
   ~DataGateServer() {
@@ -105,11 +105,11 @@ class DataGateServer final : public wire::DataGate::Server {
     auto visit = DataConnection::Enter(connection_, ticket->window.session);
     if (!visit.ok()) parts_.tickets.End(ticket, visit.status());  // its session hears of it
     Require(visit.status());
-    return kj::heap<TransferServer>(parts_, share_, host_, std::move(ticket), connection_, *std::move(visit));
+    return kj::heap<TransferServer>(parts_, kept_, host_, std::move(ticket), connection_, *std::move(visit));
   }
 
   const GateParts parts_;
-  std::shared_ptr<AttachedMemory::Share> share_;
+  const std::shared_ptr<KeptMemory> kept_;
   const ClientHost host_;
   const std::shared_ptr<DataConnection> connection_;
   bool called_ = false;

@@ -66,11 +66,11 @@ absl::Status CheckAllRows(const TicketTable::Ticket::Shard& shard) {
 
 }  // namespace
 
-TransferServer::TransferServer(const GateParts& parts, std::shared_ptr<AttachedMemory::Share> share, ClientHost host,
+TransferServer::TransferServer(const GateParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
                                TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection,
                                DataConnection::Visit visit)
     : parts_(parts),
-      share_(std::move(share)),
+      kept_(std::move(kept)),
       host_(host),
       ticket_(std::move(ticket)),
       holder_(ticket_->holder),
@@ -120,7 +120,7 @@ absl::Status TransferServer::Attach(wire::SharedMemory::Client lender) {
   kj::Own<capnp::ClientHook> hook = capnp::ClientHook::from(kj::mv(lender));
   attached_ = absl::InvalidArgumentError("attach: the memory came without a file descriptor");
   KJ_IF_MAYBE (fd, hook->getFd()) {
-    auto mapped = ClientMemory::Map(*fd, ticket_->window.direction(), share_);
+    auto mapped = kept_->Map(*fd, ticket_->window.direction());
     attached_ = mapped.status();
     if (mapped.ok()) memory_ = *std::move(mapped);
   }

@@ -22,12 +22,13 @@
 #include "server/worker/rpc/data_connection.h"
 #include "server/worker/rpc/file_calls.h"
 #include "server/worker/rpc/gate_parts.h"
+#include "server/worker/rpc/kept_memory.h"
 
 namespace tessera {
 
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(const GateParts& parts, std::shared_ptr<AttachedMemory::Share> share, ClientHost host,
+  TransferServer(const GateParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
                  TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection,
                  DataConnection::Visit visit);
   ~TransferServer();
@@ -89,7 +90,7 @@ class TransferServer final : public wire::Transfer::Server {
   std::byte* MemoryOf(const TransferRange& range) const { return parts_.tickets.arena().memory() + range.offset_bytes; }
 
   const GateParts parts_;
-  std::shared_ptr<AttachedMemory::Share> share_;
+  const std::shared_ptr<KeptMemory> kept_;
   const ClientHost host_;
   TicketTable::TicketPointer ticket_;
   const int holder_;  // of the ticket, while it has this number

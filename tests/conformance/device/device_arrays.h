@@ -23,7 +23,7 @@ class OneGpu {
   static constexpr int64_t kBytes = int64_t{64} << 20;
 
   explicit OneGpu(cuda::CudaDeviceOptions options = {});
-  Device& device() { return *device_; }
+  cuda::CudaDevice& device() { return *device_; }
 
   // Aligned to 256.
   std::byte* Take(int64_t bytes);

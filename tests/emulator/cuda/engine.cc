@@ -135,18 +135,35 @@ void Engine::AwaitNoneRuns(std::unique_lock<std::mutex>& lock) {
   });
 }
 
-// Memory of this process alone may come to lie at the same place; a shared file is known by itself.
-void Engine::ForgetHost(void* at) {
-  if (!finds_hazards_) return;
+bool Engine::IsToBeCopied(uint64_t address, int64_t bytes) const {
+  const auto meets = [&](uint64_t other, int64_t other_bytes) {
+    return other < address + static_cast<uint64_t>(bytes) && address < other + static_cast<uint64_t>(other_bytes);
+  };
+  const auto copies = [&](const Operation& operation) {
+    const auto* copy = std::get_if<CopyOperation>(&operation.what);
+    return copy != nullptr && (meets(copy->source, copy->bytes) || meets(copy->destination, copy->bytes));
+  };
+  return std::any_of(live_.begin(), live_.end(), [&](const Stream* stream) {
+    return std::any_of(stream->queue.begin(), stream->queue.end(), copies);
+  });
+}
+
+CUresult Engine::ForgetHost(void* at) {
   const std::shared_ptr<const RangeMap> mapped = memory_.Mapped();
   const auto found = mapped->ranges.find(reinterpret_cast<uint64_t>(at));
-  if (found == mapped->ranges.end() || found->second.identity != 0) return;
+  if (found == mapped->ranges.end()) return CUDA_SUCCESS;
   const Range& range = found->second;
   std::unique_lock lock(mutex_);
   AwaitNoneRuns(lock);
+  if (sticky_ == CUDA_SUCCESS && IsToBeCopied(found->first, range.bytes)) {
+    return End("host memory is to be registered no more, and a copy of it is under way");
+  }
+  // Memory of this process alone may come to lie at the same place; a shared file is known by itself.
+  if (!finds_hazards_ || range.identity != 0) return sticky_;
   hazards_.Forget(range.identity, range.offset, range.bytes);
   written_.erase(written_.lower_bound({range.identity, range.offset}),
                  written_.lower_bound({range.identity, range.offset + static_cast<uint64_t>(range.bytes)}));
+  return sticky_;
 }
 
 std::string Engine::Hazards() {

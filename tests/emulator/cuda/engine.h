@@ -121,8 +121,8 @@ class Engine {
   // for other ranks, for a circle of them: the context ends.
   CUresult MayWaitForAll(const std::string& call);
 
-  // The host's memory there is to be registered no more.
-  void ForgetHost(void* at);
+  // The host's memory there is to be registered no more. The context ends where a copy of it is under way.
+  CUresult ForgetHost(void* at);
 
   void Hold();
   void Release();
@@ -175,6 +175,8 @@ class Engine {
   // The context is of no use any more.
   CUresult End(const std::string& why);
   CUresult EndOf(const std::string& call, const Stream& stream);
+  // Whether an operation that has not begun copies from this memory or to it.
+  bool IsToBeCopied(uint64_t address, int64_t bytes) const;
   void AwaitNoneRuns(std::unique_lock<std::mutex>& lock);
   void Loop();
   bool IsReady(const Stream& stream, const RangeMap& mapped);

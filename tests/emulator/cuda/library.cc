@@ -225,8 +225,8 @@ CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned) {
 }
 CUresult cuMemFreeHost(void* at) {
   return EnteredToWait("cuMemFreeHost", [&] {
-    Emulated().ForgetHost(at);
-    return Emulated().memory().FreeHost(at);
+    const CUresult forgotten = Emulated().ForgetHost(at);
+    return forgotten == CUDA_SUCCESS ? Emulated().memory().FreeHost(at) : forgotten;
   });
 }
 CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
@@ -235,8 +235,8 @@ CUresult cuMemHostRegister(void* at, size_t bytes, unsigned) {
 }
 CUresult cuMemHostUnregister(void* at) {
   return EnteredToWait("cuMemHostUnregister", [&] {
-    Emulated().ForgetHost(at);
-    return Emulated().memory().Unregister(at);
+    const CUresult forgotten = Emulated().ForgetHost(at);
+    return forgotten == CUDA_SUCCESS ? Emulated().memory().Unregister(at) : forgotten;
   });
 }
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* at, unsigned) {

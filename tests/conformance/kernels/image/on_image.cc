@@ -10,6 +10,7 @@
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
+#include "kernels/cuda/patched_call.h"
 #include "kernels/cuda/row_source.h"
 #include "kernels/kernel.h"
 #include "schemas/ops/scalar_ops.h"
@@ -299,6 +300,63 @@ class OwnWorkspace {
   cuda::Workspace workspace_;
 };
 
+std::string TextOf(const Launch& launch) {
+  std::string text = StrCat(launch.entry, " ", launch.program == nullptr ? "" : launch.program->source, " ",
+                            launch.grid[0], "x", launch.grid[1], "x", launch.grid[2], " of ", launch.block[0], "x",
+                            launch.block[1], "x", launch.block[2], " + ", launch.shared_bytes, "\n");
+  text.append(reinterpret_cast<const char*>(launch.parameters.data()), launch.parameters.size());
+  for (const Launch& other : launch.otherwise) text += TextOf(other);
+  return text;
+}
+
+// Of steps that PatchedCall takes.
+std::string TextOf(const std::vector<Step>& steps) {
+  std::string text;
+  for (const Step& step : steps) {
+    if (const auto* launch = std::get_if<Launch>(&step)) {
+      text += TextOf(*launch);
+    } else if (const auto* fill = std::get_if<cuda::Fill>(&step)) {
+      text += StrCat("fill ", fill->address, " ", fill->bytes, " ", fill->value, "\n");
+    } else if (const auto* product = std::get_if<cuda::MatmulProblem>(&step)) {
+      text += StrCat("product ", product->left, " ", product->right, " ", product->output, "\n");
+      for (const Launch& other : product->otherwise) text += TextOf(other);
+    }
+  }
+  return text;
+}
+
+// A patched call's steps are those of LaunchKernel, at the call's addresses and at others.
+void ExpectSameSteps(const KernelCall& call, const cuda::Workspace& workspace, const std::vector<Step>& steps) {
+  absl::StatusOr<cuda::PatchedCall> patched = cuda::PatchedCall::Make(call, workspace.device_items);
+  if (!patched.ok()) {
+    EXPECT_EQ(patched.status().code(), absl::StatusCode::kUnimplemented) << patched.status();
+    return;
+  }
+  if (!patched->Fits(call)) return;
+  EXPECT_EQ(patched->workspace_bytes(), cuda::WorkspaceBytes(call, workspace.device_items));
+  EXPECT_EQ(TextOf(patched->StepsOf(call, workspace)), TextOf(steps)) << ToText(*call.op);
+  const auto moved = [](const void* data) {
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(data) + (uintptr_t{1} << 20));
+  };
+  std::vector<KernelInput> inputs(call.inputs.begin(), call.inputs.end());
+  for (KernelInput& input : inputs) input.data = moved(input.data);
+  std::vector<KernelOutput> more_outputs(call.more_outputs.begin(), call.more_outputs.end());
+  for (KernelOutput& output : more_outputs) output.data = moved(output.data);
+  std::vector<Scalar> scalars(call.scalars.begin(), call.scalars.end());
+  for (Scalar& scalar : scalars) scalar = Scalar::Int(scalar.AsInt() + 1);
+  KernelCall other = call;
+  other.inputs = inputs;
+  other.output = moved(call.output);
+  other.more_outputs = more_outputs;
+  if (std::holds_alternative<MapOp>(*call.op)) other.scalars = scalars;
+  cuda::Workspace elsewhere = workspace;
+  elsewhere.address += 1 << 12;
+  const absl::StatusOr<std::vector<Step>> anew = cuda::LaunchKernel(other, elsewhere);
+  if (!anew.ok()) return;
+  ASSERT_TRUE(patched->Fits(other)) << ToText(*call.op);
+  EXPECT_EQ(TextOf(patched->StepsOf(other, elsewhere)), TextOf(*anew)) << ToText(*call.op);
+}
+
 // To destinations of any dtype.
 std::string TryReduceTermsTo(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
                              absl::Span<const ReduceTerm> terms, int64_t term_count, DType destination_dtype,
@@ -402,6 +460,7 @@ absl::Status RunKernel(const KernelCall& call) {
   OwnWorkspace workspace(call.op == nullptr ? 0 : cuda::WorkspaceBytes(call, on_image::device_items), &memory);
   auto steps = cuda::LaunchKernel(call, workspace.get());
   if (!steps.ok()) return steps.status();
+  on_image::ExpectSameSteps(call, workspace.get(), *steps);
   if (std::string wrong = RunSteps(*steps, memory); !wrong.empty()) return absl::InternalError(wrong);
   return cuda::FaultOf(call, workspace.fault());
 }
