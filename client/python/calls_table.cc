@@ -13,9 +13,21 @@
 namespace tessera::python {
 namespace {
 
+nb::handle TensorType() {
+  static const nb::handle type = nb::type<PyTensor>();
+  return type;
+}
+
 const PyTensor* TensorOf(PyObject* object) {
-  static PyTypeObject* const type = reinterpret_cast<PyTypeObject*>(nb::type<PyTensor>().ptr());
-  return Py_TYPE(object) == type ? nb::inst_ptr<PyTensor>(object) : nullptr;
+  return nb::handle(object).type().is(TensorType()) ? nb::inst_ptr<PyTensor>(object) : nullptr;
+}
+
+// As nb::cast, without looking for the type and for an object that has the value already.
+PyObject* NewTensor(HandlePtr handle) {
+  nb::object made = nb::inst_alloc(TensorType());
+  new (nb::inst_ptr<PyTensor>(made)) PyTensor(Tensor(std::move(handle)));
+  nb::inst_mark_ready(made);
+  return made.release().ptr();
 }
 
 void Fill(const TensorSpec& spec, TesseraSpec* out) {
@@ -76,7 +88,7 @@ void SetAttribute(const TesseraAttribute& attribute, Attributes& attributes) {
   }
 }
 
-PyObject* Call(const TesseraOpCall* asked) {
+PyObject* Call(const TesseraOpCall* asked, TesseraSpec* spec) {
   absl::InlinedVector<CallOperand, kInlineOperands> operands(asked->operand_count);
   SessionImpl* session = nullptr;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -99,7 +111,12 @@ PyObject* Call(const TesseraOpCall* asked) {
   if (!result.ok() || PyErr_Occurred() != nullptr) return nullptr;
   (*result)->RaiseOnCancel(OnCancel::kSpreads);
   try {
-    return nb::cast(PyTensor{Tensor(*std::move(result))}).release().ptr();
+    if ((*result)->spec_known) {
+      Fill(*(*result)->spec, spec);
+      return NewTensor(*std::move(result));
+    }
+    const nb::object made = nb::steal(NewTensor(*std::move(result)));
+    return Show(made.ptr(), spec) == 0 ? nullptr : made.inc_ref().ptr();
   } catch (nb::python_error& error) {
     error.restore();
     return nullptr;

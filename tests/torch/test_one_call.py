@@ -88,6 +88,46 @@ def test_a_row_that_is_one_call_enters_no_function_of_the_package(func, mesh):
     torch.testing.assert_close(first(got).cpu(), first(func(*values)), equal_nan=True)
 
 
+VIEWS = {
+    "view": lambda x: x.view(2, 6), "view with an inferred extent": lambda x: x.view(-1, 2), "view of a view": lambda x: x.t().view(2, 2, 3),
+    "t": lambda x: x.t(), "transpose": lambda x: x.transpose(0, -1), "permute": lambda x: x.permute(-1, 0), "unsqueeze": lambda x: x.unsqueeze(-1),
+    "squeeze": lambda x: x[None].squeeze(0), "squeeze of nothing": lambda x: x.squeeze(), "expand": lambda x: x.expand(2, -1, 4), "select": lambda x: x[-1],
+    "slice": lambda x: x[1:, ::2], "slice of a slice": lambda x: x[1:][:, 1:3], "slice of nothing": lambda x: x[2:1], "row of a column": lambda x: x[:, 1][2]}
+
+
+@pytest.mark.parametrize("call", VIEWS.values(), ids=VIEWS)
+def test_a_view_enters_no_function_of_the_package_and_has_torchs_strides(call, mesh):
+    values = of_shape(3, 4)
+    x = tt.distribute_tensor(values, mesh, [ts.Replicate()])
+    with entered() as frames:
+        got = call(x)
+    assert not frames, [code.co_qualname for code in frames]
+    wanted = call(values)
+    assert got.stride() == wanted.stride() and got.storage_offset() == wanted.storage_offset()
+    torch.testing.assert_close(got.cpu(), wanted)
+    with torch.inference_mode():
+        assert not call(x).is_inference()
+    if 0 not in got.stride():       # else several elements are one, which nobody writes
+        call(x).add_(1)
+        call(values).add_(1)
+    torch.testing.assert_close(x.cpu(), values)
+
+
+@pytest.mark.parametrize("kind, text, call", [
+    (RuntimeError, r"^view: shape '\[5, -1\]' is invalid for input of size 12: ", lambda x: x.view(5, -1)),
+    (RuntimeError, "^view size is not compatible with input tensor's size and stride", lambda x: x.t().view(12)),
+    (IndexError, r"^transpose: Dimension out of range \(expected to be in range of \[-2, 1\], but got 2\)", lambda x: x.transpose(0, 2)),
+    (IndexError, r"^select\(\): index 3 out of range for dim 0 of ", lambda x: torch.select(x, 0, 3)),
+    (RuntimeError, "^expand: size 5 at dim 1 doesn't fit extent 4 of ", lambda x: x.expand(3, 5)),
+    (RuntimeError, r"^expand: the number of sizes provided \(1\)", lambda x: x.expand(4)),
+    (ValueError, r"^permute: \[0, 0\] is no permutation of the dims of ", lambda x: x.permute(0, 0)),
+    (RuntimeError, "^t\\(\\) expects a tensor with <= 2 dimensions", lambda x: x[None].t())])
+def test_a_view_that_torch_refuses_says_which_tensor(kind, text, call, mesh):
+    x = tt.distribute_tensor(of_shape(3, 4), mesh, [ts.Replicate()])
+    with pytest.raises(kind, match=text):
+        call(x)
+
+
 def test_what_loops_and_norms_are_made_of_is_declared():
     names = {str(one).removeprefix("aten.") for one in ONE_CALLS}
     assert {"add.Tensor", "mul.Tensor", "add_.Tensor", "sum.default", "sum.dim_IntList", "mean.dim", "cat.default", "relu.default",

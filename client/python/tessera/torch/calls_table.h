@@ -63,9 +63,9 @@ typedef struct {
   // The spec, waited for where it has to be, of a tensor that runs on where the program is interrupted. 0: an error of
   // Python's.
   int (*show)(PyObject* handle, TesseraSpec* spec);
-  // A new reference to the result's handle, which runs on where the program is interrupted. Null with an error of
-  // Python's: that is raised. Null without one: the call was refused, and nothing was asked for.
-  PyObject* (*call)(const TesseraOpCall* call);
+  // A new reference to the result's handle, and its spec, as show gives it. Null with an error of Python's: that is
+  // raised. Null without one: the call was refused, and nothing was asked for.
+  PyObject* (*call)(const TesseraOpCall* call, TesseraSpec* spec);
 } TesseraCalls;
 
 #ifdef __cplusplus

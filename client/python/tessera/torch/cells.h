@@ -178,6 +178,14 @@ inline std::optional<Known> FindKnown(const py::handle& tensor) {
   return known;
 }
 
+// Makes a call. No handle: it was refused.
+inline Known Ask(const TesseraOpCall& call) {
+  Known made;
+  made.handle = py::reinterpret_steal<py::object>(GetPythonSide().calls->call(&call, &made.spec));
+  if (!made.handle && PyErr_Occurred() != nullptr) throw python_error();
+  return made;
+}
+
 // Cell.bind: the tensor and all that share its cell have the value from here on.
 inline void Bind(const py::handle& cell, const py::handle& handle) {
   const Names& names = GetNames();

@@ -119,6 +119,7 @@ class RowKernel final : public c10::OperatorKernel {
     if (value.isDouble()) return PyFloat_FromDouble(value.toDouble());
     if (value.isBool()) return PyBool_FromLong(value.toBool() ? 1 : 0);
     if (value.isIntList()) return ToList(value.toIntVector(), [](int64_t one) { return PyLong_FromLongLong(one); });
+    if (value.isBoolList()) return ToList(value.toBoolList().vec(), [](bool one) { return PyBool_FromLong(one); });
     if (value.isTensorList())
       return ToList(value.toTensorVector(), [](const at::Tensor& one) { return ToPython(one); });
     return nullptr;

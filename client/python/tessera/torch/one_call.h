@@ -47,16 +47,14 @@ class OneCall {
       return false;
     if (declared_.settled == Settled::kWhole && (operands.known[0].spec.cut_dims & attributes.DimsMask()) != 0)
       return false;
-    const py::object handle = ResultOf(operands, attributes);
-    if (!handle) return false;
-    TesseraSpec spec;
-    if (GetPythonSide().calls->show(handle.ptr(), &spec) == 0) throw python_error();
+    const Known result = ResultOf(operands, attributes);
+    if (!result.handle) return false;
     if (writes_) {
-      Write(values[0].toTensor(), operands.known[0].spec, handle, spec, name, rebind);
+      Write(values[0].toTensor(), operands.known[0].spec, result, name, rebind);
       results.push_back(values[0].toTensor());
       return true;
     }
-    results.push_back(THPVariable_Unpack(WrapHandle(handle, spec).ptr()));
+    results.push_back(THPVariable_Unpack(WrapHandle(result.handle, result.spec).ptr()));
     if (result_count_ > 1) AddLater(operands.known[0], attributes, results);
     return true;
   }
@@ -140,30 +138,24 @@ class OneCall {
     return true;
   }
 
-  py::object ResultOf(const Operands& operands, const AttributeList& attributes) const {
-    if (declared_.op < 0) return operands.known[0].handle;
-    py::object handle =
+  // Without a handle: refused.
+  Known ResultOf(const Operands& operands, const AttributeList& attributes) const {
+    if (declared_.op < 0) return operands.known[0];
+    Known result =
         Ask({static_cast<uint32_t>(declared_.op), operands.list.data(), operands.list.size(), attributes.list.data(),
              attributes.list.size(), attributes.scalars.data(), attributes.scalars.size()});
-    if (!handle || !attributes.added.has_value()) return handle;
-    const TesseraOperand both[] = {{handle.ptr(), 0, 0, 0}, {attributes.added->handle.ptr(), 0, 0, 0}};
+    if (!result.handle || !attributes.added.has_value()) return result;
+    const TesseraOperand both[] = {{result.handle.ptr(), 0, 0, 0}, {attributes.added->handle.ptr(), 0, 0, 0}};
     return Ask({declared_.add, both, 2, nullptr, 0, nullptr, 0});
   }
 
-  // Null: refused.
-  static py::object Ask(const TesseraOpCall& call) {
-    auto handle = py::reinterpret_steal<py::object>(GetPythonSide().calls->call(&call));
-    if (!handle && PyErr_Occurred() != nullptr) throw python_error();
-    return handle;
-  }
-
-  static void Write(const at::Tensor& tensor, const TesseraSpec& own, const py::object& handle, const TesseraSpec& spec,
-                    PyObject* name, PyObject* rebind) {
+  static void Write(const at::Tensor& tensor, const TesseraSpec& own, const Known& result, PyObject* name,
+                    PyObject* rebind) {
     const py::object object = Steal(THPVariable_Wrap(tensor));
-    if (spec.identity == own.identity && Get(object, GetNames().view).is_none()) {
-      Bind(Get(object, GetNames().cell), handle);
+    if (result.spec.identity == own.identity && Get(object, GetNames().view).is_none()) {
+      Bind(Get(object, GetNames().cell), result.handle);
     } else {
-      Steal(PyObject_CallFunctionObjArgs(rebind, name, object.ptr(), handle.ptr(), nullptr));
+      Steal(PyObject_CallFunctionObjArgs(rebind, name, object.ptr(), result.handle.ptr(), nullptr));
     }
   }
 

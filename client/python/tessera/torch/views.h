@@ -114,14 +114,15 @@ inline py::object MakeStep(const ViewPlan& plan) {
 }
 
 // What the step gives; where the call is refused, the step itself has the error.
-inline py::object Take(const ViewPlan& plan, const py::object& step, const py::object& handle) {
+inline Known Take(const ViewPlan& plan, const py::object& step, const py::object& handle) {
   const StepClass& kind = GetViewParts().steps[static_cast<size_t>(plan.kind)];
   const TesseraOperand operand = {handle.ptr(), 0, 0, 0};
   const TesseraAttribute attribute = {kind.attribute, 0, 0, nullptr, plan.values.data(), plan.values.size()};
-  const TesseraOpCall call = {kind.op, &operand, 1, &attribute, 1, nullptr, 0};
-  auto shown = py::reinterpret_steal<py::object>(GetPythonSide().calls->call(&call));
-  if (!shown && PyErr_Occurred() != nullptr) throw python_error();
-  return shown ? shown : py::object(step.attr("take")(handle));
+  Known shown = Ask({kind.op, &operand, 1, &attribute, 1, nullptr, 0});
+  if (shown.handle) return shown;
+  shown.handle = step.attr("take")(handle);
+  if (GetPythonSide().calls->show(shown.handle.ptr(), &shown.spec) == 0) throw python_error();
+  return shown;
 }
 
 // Within inference_mode, too, a tensor that autograd knows has views that it knows.
@@ -142,21 +143,20 @@ inline py::object Show(const Viewed& x, const ViewPlan& plan) {
   py::object handle = KnownHandle(x.object);
   if (!handle) handle = Steal(PyObject_CallOneArg(GetViewParts().handle_of, x.object.ptr()));
   const py::object step = MakeStep(plan);
-  const py::object shown = Take(plan, step, handle);
-  TesseraSpec spec;
-  if (GetPythonSide().calls->show(shown.ptr(), &spec) == 0) throw python_error();
+  const Known shown = Take(plan, step, handle);
   std::optional<Layout> layout;
   if (plan.strides.has_value()) {
     layout = Layout{*plan.strides, plan.offset};
   } else if (plan.offset != 0) {
-    layout = Layout{DenseStrides(ShapeOf(spec)), plan.offset};
+    layout = Layout{DenseStrides(ShapeOf(shown.spec)), plan.offset};
   }
-  py::object out = MakeBeside(x, ShapeOf(spec), ScalarTypeOf(spec.dtype), layout.has_value() ? &*layout : nullptr);
+  py::object out =
+      MakeBeside(x, ShapeOf(shown.spec), ScalarTypeOf(shown.spec.dtype), layout.has_value() ? &*layout : nullptr);
   const py::object cell = Get(x.object, names.cell);
   Set(out, names.cell, cell);
   const py::object last = py::make_tuple(step);
   Set(out, names.view, x.steps.is_none() ? last : Steal(PySequence_Concat(x.steps.ptr(), last.ptr())));
-  Set(out, names.seen, py::make_tuple(Get(cell, names.version), shown));
+  Set(out, names.seen, py::make_tuple(Get(cell, names.version), shown.handle));
   return out;
 }
 
