@@ -11,6 +11,7 @@
 
 #include "client/cluster.h"
 #include "client/python/buffer_view.h"
+#include "client/python/calls_table.h"
 #include "client/python/convert.h"
 #include "client/python/file_module.h"
 #include "client/python/interpreter.h"
@@ -391,6 +392,7 @@ NB_MODULE(_tessera, module) {
   DefineParts(module);
   DefineMeter(module);
   DefineSites(module);
+  DefineCallsTable(module);
   DefineBlocking(module);
   DefineRanks(module);
   module.def("set_hooks", [](nb::object error_classes, nb::object convert_operand, nb::object warn_implicit,

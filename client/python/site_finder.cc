@@ -141,7 +141,6 @@ struct Found {
 
 // The torch op that a kernel of the device runs on this thread (tessera/torch/dispatch.h), which is in no frame.
 thread_local PyObject* torch_op_of_kernel = nullptr;
-PyObject** TorchOpSlot() { return &torch_op_of_kernel; }
 
 struct Search {
   std::optional<Found> program;
@@ -205,6 +204,8 @@ SiteId FindHere() {
 
 }  // namespace
 
+PyObject** TorchOpSlot() { return &torch_op_of_kernel; }
+
 void DefineSites(nb::module_& module) {
   SetSiteFinder(&FindHere);
   module.def(
@@ -213,9 +214,6 @@ void DefineSites(nb::module_& module) {
   module.def(
       "add_own_folder", [](const std::string& folder) { KnownFolders().own.push_back(folder); },
       "Whose frames are never where an op was asked for.");
-  module.def(
-      "torch_op_slot", [] { return reinterpret_cast<uintptr_t>(&TorchOpSlot); },
-      "The address of a function that gives the calling thread's slot for the torch op that it runs.");
   module.def("site_here", [] {
     const CallSite* const site = FindSite(FindHere());
     return site == nullptr ? nb::make_tuple(nb::none(), nb::none()) : nb::make_tuple(site->place, site->op);

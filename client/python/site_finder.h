@@ -15,4 +15,7 @@ namespace tessera::python {
 
 void DefineSites(nanobind::module_& module);
 
+// The calling thread's slot for the torch op that a kernel runs (tessera/torch/calls_table.h).
+PyObject** TorchOpSlot();
+
 }  // namespace tessera::python

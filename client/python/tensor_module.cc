@@ -493,13 +493,6 @@ void DefineReading(nb::class_<PyTensor>& tensor) {
            "else whole.")
       .def("_run_on", [](const PyTensor& t) { t.value().state()->RaiseOnCancel(OnCancel::kSpreads); })
       .def(
-          "_shown",
-          [](const PyTensor& t) {
-            t.value().state()->RaiseOnCancel(OnCancel::kSpreads);
-            return nb::make_tuple(ShapeToPython(SpecOf(t).shape), static_cast<int>(t.value().dtype()));
-          },
-          "Shape and dtype, of a tensor that runs on as _run_on says: what a tensor of torch is made of.")
-      .def(
           "_wait", [](const PyTensor& t, std::optional<double> s) { WaitReleased(Tensor(t.value()), s); },
           nb::arg().none())
       .def(

@@ -44,6 +44,14 @@ def test_dtypes_and_formats_of_memory_among_the_arguments_go_to_the_row_at_once(
     assert not [func for func in seen if func in (torch.ops.aten.sum.default, torch.ops.aten.ones_like.default)]
 
 
+def test_flags_among_the_arguments_go_to_the_row_at_once(x, seen):
+    """Those of backward, which say whose gradients are wanted."""
+    weight = tt.distribute_tensor(torch.ones(2, 4), x.device_mesh).requires_grad_()
+    torch.nn.functional.layer_norm(torch.nn.functional.linear(x, weight), (2,)).sum().backward()
+    assert not [func for func in seen if func in (torch.ops.aten.linear_backward.default, torch.ops.aten.native_layer_norm_backward.default)]
+    assert weight.grad.shape == (2, 4)
+
+
 def test_a_device_among_the_arguments_goes_torchs_way(x, seen):
     assert torch.ones_like(x, device="cpu").tolist() == [[1.0] * 4] * 3 and torch.ops.aten.ones_like.default in seen
 

@@ -61,10 +61,10 @@ def _shown(value, tensors: list, kinds):
         return (kind, value.hex())
     if kind is complex:
         return (kind, value.real.hex(), value.imag.hex())
-    if kind in (tuple, list):
-        return (kind, *[_shown(one, tensors, kinds) for one in value])
+    if kind is tuple or kind is list:
+        return (kind, *[(bool, one) if one is True or one is False else _shown(one, tensors, kinds) for one in value])
     if kind is dict:
-        return (kind, *[(name, _shown(one, tensors, kinds)) for name, one in value.items()])
+        return (kind, *[(name, _shown(one, tensors, kinds)) for name, one in value.items()]) if value else kind
     if kind is slice:
         return (kind, *[_shown(one, tensors, kinds) for one in (value.start, value.stop, value.step)])
     if isinstance(value, np.generic) or kind is np.ndarray and value.nbytes <= MAX_ARRAY_BYTES and value.dtype.kind in "biufc":

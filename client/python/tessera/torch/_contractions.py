@@ -9,7 +9,8 @@ from .._catalog import OPS
 from ._cell import moved
 from . import _composed
 from ._composed import einsum
-from ._dtypes import INTEGERS
+from ._dtypes import FLOATS, INTEGERS
+from ._one_call import one_call
 from ._operands import cast, operand
 from ._placing import is_small, settled
 from ._table import row
@@ -26,7 +27,7 @@ def _refuse_dtypes(op: str, x, w):
     raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {x!r} and {w!r}")
 
 
-@row("linear.default")
+@row("linear.default", one_call=one_call("einsum", FLOATS, is_product=True, notations=tuple(one for one, *_ in _LINEAR), bias="added"))
 def linear(x, weight, bias=None):
     h, w = handle_of(x), handle_of(weight)
     if h._dtype != w._dtype:
@@ -73,7 +74,7 @@ def _plain(op: str, notation: str):
 
 
 for _name, _notation in (("mm", "mk,kn->mn"), ("bmm", "bmk,bkn->bmn"), ("dot", "i,i->"), ("mv", "mk,k->m")):
-    row(f"{_name}.default")(_plain(_name, _notation))
+    row(f"{_name}.default", one_call=one_call("einsum", FLOATS, is_product=True, notations=(_notation,)))(_plain(_name, _notation))
 
 
 @row("vdot.default")
@@ -107,7 +108,7 @@ def _letters(a: int, b: int) -> tuple[str, str, str]:
     return f"{left}{m}k", f"{right}k{last}", f"{lead}{m}{last}"
 
 
-@row("matmul.default")
+@row("matmul.default", one_call=one_call("matmul", FLOATS, is_product=True))
 def matmul(a, b):
     x, y = handle_of(a), handle_of(b)
     if x._dtype != y._dtype:

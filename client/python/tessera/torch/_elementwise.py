@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 
 import _tessera_ops as made
@@ -13,6 +12,7 @@ from .._errors import InvalidArgumentError
 from .._catalog import OPS
 from . import _ranges
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
+from ._one_call import ALL, REAL_FLOATS, one_call
 from ._operands import cast, filled, floating, number_as, operand, promoted, within
 from ._table import aten, put, row, run
 from ._tensor import Tensor, handle_of, wrap
@@ -50,33 +50,15 @@ def _make_unary() -> None:
             continue
         arguments = func._schema.arguments
         if len(arguments) == 1 and str(arguments[0].type) == "Tensor" and len(func._schema.returns) == 1:
-            row(f"{name}.default")(_unary(name, by_name[_OTHER_NAMES.get(name, name)][0]))
+            of_catalog = _OTHER_NAMES.get(name, name)
+            dtypes = FLOATS if name not in _KEEP else ALL - {BOOL} if of_catalog == "sign" else ALL
+            row(f"{name}.default", one_call=one_call(of_catalog, dtypes))(_unary(name, by_name[of_catalog][0]))
 
 
 _make_unary()
 
 
 # ---- sums and products -----------------------------------------------------------------------------------
-
-def _quick(operate, slow):
-    """The usual case of a binary op, as few steps as it takes: two tensors of one float dtype, or one and a number. Everything else
-    is `slow`'s."""
-    def function(a, b, *args, **kwargs):
-        if type(a) is Tensor and not args and not kwargs:
-            x = a._cell.handle if a._view is None else handle_of(a)
-            if x is not None and x._dtype in FLOATS:
-                if type(b) is Tensor:
-                    y = b._cell.handle if b._view is None else handle_of(b)
-                    if y is not None and y._dtype == x._dtype:
-                        try:
-                            return wrap(operate(x, y))
-                        except InvalidArgumentError:    # a number of another mesh, or an error that `slow` raises
-                            pass
-                elif type(b) is float:
-                    return wrap(operate(x, b))
-        return slow(a, b, *args, **kwargs)
-    return function
-
 
 def _scaled(h, alpha):
     if alpha == 1:
@@ -114,9 +96,8 @@ def div(a, b):
     return wrap(_call(DIV, promoted("div", a, b, is_true_divide=True)))
 
 
-for _name, _operate, _function in (("add", operator.add, add), ("sub", operator.sub, sub), ("mul", operator.mul, mul),
-                                   ("div", operator.truediv, div)):
-    row(f"{_name}.Tensor", f"{_name}.Scalar")(_quick(_operate, _function))
+for _name, _of_catalog, _function in (("add", "add", add), ("sub", "subtract", sub), ("mul", "multiply", mul), ("div", "divide", div)):
+    row(f"{_name}.Tensor", f"{_name}.Scalar", one_call=one_call(_of_catalog, FLOATS))(_function)
 
 
 @row("div.Tensor_mode", "div.Scalar_mode")
@@ -156,16 +137,17 @@ def _extreme(name: str, op: int, of_bools: int):
 
 
 for _name, _op in (("maximum", "logical_or"), ("minimum", "logical_and")):
-    row(f"{_name}.default")(_extreme(_name, OPS[_name], OPS[_op]))
+    row(f"{_name}.default", one_call=one_call(_name, ALL - {BOOL}))(_extreme(_name, OPS[_name], OPS[_op]))
 for _name, _op in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"),
                    ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal"), ("bitwise_and", "bitwise_and"),
                    ("bitwise_or", "bitwise_or"), ("bitwise_xor", "bitwise_xor"), ("bitwise_left_shift", "bitwise_left_shift"), ("gcd", "gcd"), ("lcm", "lcm"),
                    ("bitwise_right_shift", "bitwise_right_shift"), ("__lshift__", "bitwise_left_shift"), ("__rshift__", "bitwise_right_shift")):
-    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_name, OPS[_op]))
+    row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor",
+        one_call=one_call(_op))(_binary(_name, OPS[_op]))
 for _name in ("floor_divide", "remainder"):
     row(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default", f"{_name}.Scalar_Tensor")(_division(_name, OPS[_name]))
 for _name in ("atan2", "hypot", "logaddexp", "copysign", "nextafter"):
-    row(f"{_name}.default", f"{_name}.Tensor", f"{_name}.Scalar")(_binary(_name, OPS[_name], True))
+    row(f"{_name}.default", f"{_name}.Tensor", f"{_name}.Scalar", one_call=one_call(_name, REAL_FLOATS))(_binary(_name, OPS[_name], True))
 
 
 def _logical_of(op: int):
@@ -177,7 +159,7 @@ def _logical_of(op: int):
 
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
-    row(f"{_name}.default")(_logical_of(OPS[_name]))
+    row(f"{_name}.default", one_call=one_call(_name, {BOOL}))(_logical_of(OPS[_name]))
 
 
 @row("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -287,7 +269,7 @@ def addcdiv(x, a, b, *, value=1):
     return add(x, wrap(_scaled(handle_of(div(a, b)), value)))
 
 
-@row("where.self", "where.ScalarSelf", "where.ScalarOther")
+@row("where.self", "where.ScalarSelf", "where.ScalarOther", one_call=one_call("where", first_alike=1))
 def where(condition, a, b):
     x, y = promoted("where", a, b)
     beside = a if isinstance(a, Tensor) else b
@@ -341,13 +323,13 @@ def convert_element_type(x, dtype):
 
 
 put(torch.ops.prims.convert_element_type.default, convert_element_type, "catalog")
-row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="client")(
+row("clone.default", "contiguous.default", "lift_fresh_copy.default", how="client", one_call=one_call(None))(
     lambda x, memory_format=None: wrap(handle_of(x)))     # a write makes another value: a copy is another name
 
 
 # ---- activations --------------------------------------------------------------------------------------------
 
-@row("gelu.default")
+@row("gelu.default", one_call=one_call("gelu", REAL_FLOATS, approximate="approximate"))
 def gelu(x, *, approximate="none"):
     return wrap(_call(OPS["gelu"], (handle_of(x),), approximate=approximate))
 
@@ -378,25 +360,27 @@ def _backward(name: str):
     return function
 
 
-for _name in ("silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward"):
-    row(f"{_name}.default")(_backward(_name))
+for _name, _takes in (("silu_backward", {}), ("gelu_backward", {"approximate": "approximate"}), ("sigmoid_backward", {}), ("tanh_backward", {}),
+                      ("threshold_backward", {"threshold": "scalars"})):
+    row(f"{_name}.default", one_call=one_call(_name, REAL_FLOATS, **_takes))(_backward(_name))
+row("leaky_relu_backward.default")(_backward("leaky_relu_backward"))
 
 
 # ---- of complex numbers, by their formulas --------------------------------------------------------------------------------
 
 def _also_complex(name: str, of_complex) -> None:
     """The row takes complex numbers, too: of them this is done."""
-    real = run(name)
+    real, of_real = run(f"{name}.default"), one_call(name, REAL_FLOATS)
 
     def function(x, *rest):
         return wrap(of_complex(handle_of(x), *map(handle_of, rest))) if x.dtype.is_complex else real(x, *rest)
-    row(name)(function)
+    row(f"{name}.default", one_call=of_real)(function)
 
 
 def _sigmoid(h):
     return _call(DIV, (1.0, _call(ADD, (1.0, _call(OPS["exp"], (_call(NEG, (h,)),))))))
 
 
-_also_complex("sigmoid.default", _sigmoid)
-_also_complex("silu.default", lambda h: _call(MUL, (h, _sigmoid(h))))
-_also_complex("sigmoid_backward.default", lambda g, y: _call(MUL, (g, _call(OPS["conj"], (_call(MUL, (_call(SUB, (1.0, y)), y)),)))))
+_also_complex("sigmoid", _sigmoid)
+_also_complex("silu", lambda h: _call(MUL, (h, _sigmoid(h))))
+_also_complex("sigmoid_backward", lambda g, y: _call(MUL, (g, _call(OPS["conj"], (_call(MUL, (_call(SUB, (1.0, y)), y)),)))))

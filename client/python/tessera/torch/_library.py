@@ -32,9 +32,12 @@ _path = found_path(pathlib.Path(torch.__file__).parent, DEVICE, torch.__version_
 torch.ops.load_library(str(_path))
 # make(type, shape, dtype) or make(type, shape, dtype, strides, offset): a tensor on this device without memory.
 make = _function(_path, "tessera_make")
-# wrap(handle): a tensor with a cell of its own; wrap(tensor class, cell class, dtypes by number), once, says of what.
+# wrap(handle): a tensor with a cell of its own; wrap(tensor class, cell class, dtypes by number, address of the extension's
+# functions), once, says of what.
 wrap = _function(_path, "tessera_wrap")
+# view_rows(handle_of, steps): the rows of views by their names, functions that enter none of Python's.
+view_rows = _function(_path, "tessera_view_rows")
 # become(tensor, other): the device, dtype, shape and storage of another tensor, as `tensor.data = other` gives them.
 become = _function(_path, "tessera_become")
-# dispatch(type, again, refusals, slot, ops): from then on these ops go to their rows at once where all tensors are of the type.
+# dispatch(again, refusals, rebind, ops): from then on these ops go to their rows at once where all tensors are of that class.
 dispatch = _function(_path, "tessera_dispatch")

@@ -10,6 +10,7 @@ import _tessera
 from .._errors import InvalidArgumentError
 from .._catalog import OPS
 from ._dtypes import BOOL, CODES, FLOATS, INT64, U8, code
+from ._one_call import ALL, one_call
 from ._operands import cast, floating
 from ._placing import settled
 from ._table import row
@@ -17,6 +18,7 @@ from ._tensor import handle_of, wrap
 
 _call = _tessera.call
 _SUM, _MEAN = OPS["sum"], OPS["mean"]
+_TAKES = {"dim": "dims", "keepdim": "keepdims"}
 _UNSIGNED = frozenset(CODES[one] for one in (torch.uint8, torch.uint16, torch.uint32))
 
 
@@ -53,13 +55,13 @@ def _of_one(h, dtype):
     return cast(h, INT64) if dtype is None and h._dtype not in FLOATS else h
 
 
-@row("sum.default", "sum.dim_IntList")
+@row("sum.default", "sum.dim_IntList", one_call=one_call("sum", FLOATS | {INT64}, **_TAKES))
 def total(x, dim=None, keepdim=False, *, dtype=None):
     h = _summed(handle_of(x), dtype)
     return wrap(_as_asked(_call(_SUM, (h,), dims=dims_of("sum", x, dim), keepdims=keepdim), dtype))
 
 
-@row("mean.default", "mean.dim")
+@row("mean.default", "mean.dim", one_call=one_call("mean", FLOATS, **_TAKES))
 def mean(x, dim=None, keepdim=False, *, dtype=None):
     h = handle_of(x)
     if dtype is not None:
@@ -80,10 +82,11 @@ def _reduction(name: str, op: int, of_bools: int):
 for _names, _op, _of_bools in ((("amax", "max"), "max", "any"), (("amin", "min"), "min", "all"), (("any",), "any", "any"), (("all",), "all", "all")):
     for _name in _names:
         _overloads = ("default",) if _name in ("max", "min") else ("default", "dim", "dims")
-        row(*(f"{_name}.{one}" for one in _overloads))(_reduction(_name, OPS[_op], OPS[_of_bools]))
+        _dtypes = {BOOL} if _op == _of_bools else ALL - {BOOL, U8}
+        row(*(f"{_name}.{one}" for one in _overloads), one_call=one_call(_op, _dtypes, **_TAKES))(_reduction(_name, OPS[_op], OPS[_of_bools]))
 
 
-@row("prod.default", "prod.dim_int")
+@row("prod.default", "prod.dim_int", one_call=one_call("prod", FLOATS | {INT64}, **_TAKES))
 def product(x, dim=None, keepdim=False, *, dtype=None):
     h = _summed(handle_of(x), dtype)
     return wrap(_as_asked(_call(OPS["prod"], (h,), dims=dims_of("prod", x, dim), keepdims=keepdim), dtype))
@@ -168,7 +171,7 @@ def norm_of(h, ord, dims, keepdim):  # noqa: A002
     return _call(OPS["vector_norm"], (h,), dims=dims, keepdims=keepdim, ord=str(ord))
 
 
-@row("logsumexp.default")
+@row("logsumexp.default", one_call=one_call("logsumexp", FLOATS, **_TAKES))
 def logsumexp(x, dim, keepdim=False):
     return wrap(_call(OPS["logsumexp"], (floating(handle_of(x)),), dims=dims_of("logsumexp", x, dim), keepdims=keepdim))
 
@@ -196,7 +199,7 @@ def trace(x):
     return wrap(_call(_SUM, (_call(OPS["diagonal"], (_summed(handle_of(x), None),), k=0),), dims=[0]))
 
 
-@row("count_nonzero.default", "count_nonzero.dim_IntList")
+@row("count_nonzero.default", "count_nonzero.dim_IntList", one_call=one_call("count_nonzero", dim="dims"))
 def count_nonzero(x, dim=None):
     return wrap(_call(OPS["count_nonzero"], (handle_of(x),), dims=dims_of("count_nonzero", x, dim)))
 

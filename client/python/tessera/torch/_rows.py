@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 import _tessera
@@ -10,6 +12,7 @@ from .._catalog import OPS
 from . import _composed, _ranges
 from ._composed import wide
 from ._dtypes import F32, F64, HALVES, code
+from ._one_call import REAL_FLOATS, Settled, one_call
 from ._operands import operand
 from ._placing import full_like, is_small, settled, settled_dims
 from ._table import apart, row
@@ -31,7 +34,27 @@ def _statistics_shape(extents, dims) -> tuple:
     return (*extents[:dims[0]], *[1] * len(dims)) if dims else extents
 
 
-@row("native_layer_norm.default")
+def _moment(found: list, h, dims, eps: float, which: int):
+    """The mean or 1 / standard deviation of rows; `found` has both once one was read."""
+    if not found:
+        found.extend(_composed.moments(wide(h), dims, eps))
+    return found[which]
+
+
+def _inverse_rms(found: list, h, dims, eps: float, which: int):
+    return _composed.inverse_rms(wide(h), dims, eps)
+
+
+def _later(h, dims, eps: float, statistic, count: int) -> list:
+    """Statistics of rows, which are computed when one is read; backward asks the last for its eps."""
+    kind, extents, found = F32 if h._dtype in HALVES else h._dtype, _statistics_shape(h.shape, dims), []
+    out = [wrap_later(extents, kind, functools.partial(statistic, found, h, dims, eps, which)) for which in range(count)]
+    out[-1]._cell.eps = eps
+    return out
+
+
+@row("native_layer_norm.default",
+     one_call=one_call("layer_norm", REAL_FLOATS, settled=Settled.WHOLE, later=_moment, normalized_shape="rows", eps="eps"))
 def layer_norm(x, shape, weight, bias, eps):
     h = handle_of(x)
     dims = _row_dims("layer_norm", x, h.shape, shape)
@@ -39,18 +62,7 @@ def layer_norm(x, shape, weight, bias, eps):
     scale = [handle_of(one) for one in (weight, bias) if one is not None]
     if weight is None and bias is not None:
         scale.insert(0, full_like(h, shape, h._dtype, 1))
-    out = _call(OPS["layer_norm"], (h, *scale), dims=dims, eps=eps)
-    kind, extents = F32 if h._dtype in HALVES else h._dtype, _statistics_shape(h.shape, dims)
-    found: list = []
-
-    def statistics():
-        if not found:
-            found.extend(_composed.moments(wide(h), dims, eps))
-        return found
-
-    rstd = wrap_later(extents, kind, lambda: statistics()[1])
-    rstd._cell.eps = eps
-    return wrap(out), wrap_later(extents, kind, lambda: statistics()[0]), rstd
+    return wrap(_call(OPS["layer_norm"], (h, *scale), dims=dims, eps=eps)), *_later(h, dims, eps, _moment, 2)
 
 
 @row("native_layer_norm_backward.default")
@@ -78,18 +90,15 @@ def _default_eps(h) -> float:
     return 2.0**-52 if h._dtype == F64 else 2.0**-23 if h._dtype == F32 or h._dtype in HALVES else 1e-6
 
 
-@row("_fused_rms_norm.default")
+@row("_fused_rms_norm.default",
+     one_call=one_call("rms_norm", REAL_FLOATS, settled=Settled.WHOLE, later=_inverse_rms, normalized_shape="rows", eps="eps"))
 def rms_norm(x, shape, weight, eps):
     h = handle_of(x)
     dims = _row_dims("rms_norm", x, h.shape, shape)
     h = settled_dims(h, dims)
     eps = _default_eps(h) if eps is None else eps
     scale = () if weight is None else (handle_of(weight),)
-    out = _call(OPS["rms_norm"], (h, *scale), dims=dims, eps=eps)
-    kind = F32 if h._dtype in HALVES else h._dtype
-    rstd = wrap_later(_statistics_shape(h.shape, dims), kind, lambda: _composed.inverse_rms(wide(h), dims, eps))
-    rstd._cell.eps = eps
-    return wrap(out), rstd
+    return wrap(_call(OPS["rms_norm"], (h, *scale), dims=dims, eps=eps)), *_later(h, dims, eps, _inverse_rms, 1)
 
 
 @row("_fused_rms_norm_backward.default")

@@ -16,6 +16,7 @@ from ._tensor import Tensor, handle_of, rebind, wrap
 aten = torch.ops.aten
 TABLE: dict = {}
 KINDS: dict = {}        # of each overload how it is done, for coverage()
+ONE_CALLS: dict = {}    # of overloads that are one call of the catalog: which (_one_call.py)
 WHERE_TORCH_HAS_NONE: dict = {}     # what older versions of torch don't take apart
 
 
@@ -57,15 +58,16 @@ def overload(name: str):
     return getattr(getattr(aten, base, None), which or "default", None)
 
 
-def row(*names: str, how: str = "catalog"):
+def row(*names: str, how: str = "catalog", one_call=None):
     """Gives ATen overloads their function. how: catalog, composed (of several rows of the catalog, for now), view, or
-    client (what needs no op). A composed one asks for its ops as one from the second call of a kind on."""
+    client (what needs no op). A composed one asks for its ops as one from the second call of a kind on. one_call: the call of
+    the catalog that the function mostly is, which the compiled device makes by itself then."""
     def register(function):
         made = recorded(function, _KINDS) if how == "composed" else function
         for name in names:
             found = overload(name)
             if found is not None:
-                put(found, made, how)
+                put(found, made, how, one_call)
         return function
     return register
 
@@ -75,9 +77,13 @@ def row_where_torch_has_none(name: str, function) -> None:
     WHERE_TORCH_HAS_NONE[overload(name)] = function
 
 
-def put(func, function, how: str) -> None:
+def put(func, function, how: str, one_call=None) -> None:
     """Into the table; and to the overload itself, whose hash costs a call each time that it is looked up."""
     TABLE[func], KINDS[func] = function, how
+    if one_call is None:
+        ONE_CALLS.pop(func, None)
+    else:
+        ONE_CALLS[func] = one_call
     func.tessera_row = function
 
 
@@ -141,6 +147,7 @@ def missing(func):
     """The function of an overload without a row of its own."""
     custom = kernel_of(func)
     base, make = (None, None) if func.namespace != "aten" else _base_of(func)
+    one_call = ONE_CALLS.get(base) if make is in_place else None
     if custom is not None:
         found, how = custom, "by its own kernel"
     elif base is not None:
@@ -156,7 +163,7 @@ def missing(func):
     else:
         raise NotImplementedError(f"{func}: has no row in Tessera (tt.coverage() lists those that have); "
                                   "x.cpu() brings the tensor here, if that is what you want")
-    put(func, found, how)
+    put(func, found, how, one_call)
     return found
 
 

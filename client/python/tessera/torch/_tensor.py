@@ -6,14 +6,17 @@ import copy
 
 import torch
 
+import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._placements import of_older, replicated
 from .._session import session_of
-from ._cell import Cell, Unfilled, check_shape, like, write
+from .._tensor import OPS
+from ._cell import Cell, Expand, Index, Permute, Reshape, Unfilled, check_shape, like, write
 from . import _device
 from ._dtypes import TORCH, tensor_of
-from ._library import make as _make, wrap
+from ._library import make as _make, view_rows, wrap
+from ._one_call import ATTRIBUTES
 
 _Base = torch._C.TensorBase
 _is_inference = torch.is_inference_mode_enabled
@@ -238,7 +241,7 @@ def set_sparse(kind, function) -> None:
     sparse_class, sparse_row = kind, function
 
 
-wrap(Tensor, Cell, TORCH)
+wrap(Tensor, Cell, TORCH, _tessera.calls_table())
 
 
 def wrap_later(shape, code: int, load) -> Tensor:
@@ -280,19 +283,6 @@ def wrap_view(base: Tensor, handle, step, strides, offset=0) -> Tensor:
     return out
 
 
-def alias(base: Tensor) -> Tensor:
-    """Another tensor of the same cell and steps."""
-    make = _maker(base)
-    if base._view is None:
-        cell = base._cell
-        out = make(Tensor, base.shape, base.dtype)
-        out._cell = cell
-        return out
-    out = make(Tensor, base.shape, base.dtype, base.stride(), base.storage_offset())
-    out._cell, out._view, out._seen = base._cell, base._view, base._seen
-    return out
-
-
 def handle_of(tensor: Tensor):
     """The handle that a tensor is bound to now."""
     cell = tensor._cell
@@ -307,6 +297,13 @@ def handle_of(tensor: Tensor):
         handle = step.take(handle)
     tensor._seen = (cell.version, handle)
     return handle
+
+
+# The rows of views; the compiled device makes a step's call and the view at once.
+VIEWS = view_rows(handle_of, [(step, field, OPS[op], ATTRIBUTES[attribute][0]) for step, field, op, attribute in (
+    (Reshape, "shape", "reshape", "shape"), (Permute, "order", "permute_dims", "dims"), (Index, "items", "slice", "index"),
+    (Expand, "shape", "broadcast_to", "shape"))])
+alias = VIEWS["alias"]      # another tensor of the same cell and steps
 
 
 def base_of(tensor: Tensor):

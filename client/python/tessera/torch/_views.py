@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 import _tessera
@@ -11,16 +9,17 @@ from .._errors import InvalidArgumentError
 from .._ops import MAX_OPERANDS
 from .._placements import REPLICATE
 from .._catalog import OPS
-from ._cell import Diagonal, Expand, Index, Permute, Reshape, Strided
+from ._cell import Diagonal, Strided
 from ._dtypes import CODES
+from ._one_call import Settled, one_call
 from ._operands import cast, operand
 from ._placing import full_like, settled
 from ._table import row, run
-from ._tensor import Tensor, alias, handle_of, wrap, wrap_view
+from ._tensor import VIEWS, Tensor, alias, handle_of, wrap, wrap_view
 
 _call = _tessera.call
 _CONCAT = OPS["concat"]
-_SLICE, _INTEGER, _NEW = 0, 1, 2
+_SLICE, _INTEGER = 0, 1
 
 
 def _dim(op: str, x, dim: int, extra: int = 0) -> int:
@@ -31,140 +30,21 @@ def _dim(op: str, x, dim: int, extra: int = 0) -> int:
     return dim % max(ndim, 1)
 
 
-def _whole(x) -> list:
-    return [(_SLICE, 0, n, 1) for n in x.shape]
-
-
-def _show(x, step, strides, offset=None) -> Tensor:
-    if offset is None:
-        offset = 0 if x._view is None else x.storage_offset()
-    return wrap_view(x, step.take(handle_of(x)), step, strides, offset)
-
-
 # ---- shapes ------------------------------------------------------------------------------------------------
 
-def _inferred(op: str, x, shape) -> list[int]:
-    shape = list(shape)
-    if -1 in shape:
-        rest = math.prod(n for n in shape if n != -1)
-        if shape.count(-1) > 1 or (x.numel() % rest if rest else True):
-            raise RuntimeError(f"{op}: shape '{shape}' is invalid for input of size {x.numel()}: {x!r}")
-        shape[shape.index(-1)] = x.numel() // rest
-    if math.prod(shape) != x.numel():
-        raise RuntimeError(f"{op}: shape '{shape}' is invalid for input of size {x.numel()}: {x!r}")
-    return shape
-
-
-@row("view.default", "_unsafe_view.default", how="view")
-def view(x, shape):
-    shape = _inferred("view", x, shape)
-    if x.is_contiguous():
-        strides = None
-    else:       # torch says whether this is a view, and which
-        strides = torch.empty_strided(x.shape, x.stride(), device="meta").view(shape).stride()
-    return _show(x, Reshape(shape), strides)
-
-
-@row("_reshape_alias.default", how="view")
-def reshape_alias(x, shape, strides):
-    return _show(x, Reshape(_inferred("reshape", x, shape)), strides)
-
-
-@row("unsqueeze.default", how="view")
-def unsqueeze(x, dim):
-    dim = _dim("unsqueeze", x, dim, 1)
-    strides = list(x.stride())
-    strides.insert(dim, x.shape[dim] * strides[dim] if dim < x.ndim else 1)
-    items = _whole(x)
-    items.insert(dim, (_NEW, 0, 1, 1))
-    return _show(x, Index(items), strides)
-
-
-def _squeezed(x, dims):
-    dims = {d for d in dims if x.ndim and x.shape[d] == 1}
-    if not dims:
-        return alias(x)
-    items = [(_INTEGER, 0, 1, 1) if d in dims else item for d, item in enumerate(_whole(x))]
-    return _show(x, Index(items), [s for d, s in enumerate(x.stride()) if d not in dims])
-
-
-row("squeeze.default", how="view")(lambda x: _squeezed(x, range(x.ndim)))
-row("squeeze.dim", how="view")(lambda x, dim: _squeezed(x, [_dim("squeeze", x, dim)]))
-row("squeeze.dims", how="view")(lambda x, dims: _squeezed(x, [_dim("squeeze", x, dim) for dim in dims]))
-
-
-@row("expand.default", how="view")
-def expand(x, shape, *, implicit=False):
-    extra = len(shape) - x.ndim
-    if extra < 0:
-        raise RuntimeError(f"expand: the number of sizes provided ({len(shape)}) must be at least the number of dims of {x!r}")
-    shape = [x.shape[d - extra] if n == -1 else int(n) for d, n in enumerate(shape)]
-    for d, n in enumerate(x.shape):
-        if n not in (1, shape[d + extra]):
-            raise RuntimeError(f"expand: size {shape[d + extra]} at dim {d + extra} doesn't fit extent {n} of {x!r}")
-    strides = [0] * extra + [0 if n == 1 and shape[d + extra] != 1 else s for d, (n, s) in enumerate(zip(x.shape, x.stride()))]
-    return _show(x, Expand(shape), strides)
-
-
-# ---- order of dims --------------------------------------------------------------------------------------------
-
-def _permuted(x, order):
-    strides = x.stride()
-    return _show(x, Permute(order), [strides[d] for d in order])
-
-
-@row("permute.default", how="view")
-def permute(x, dims):
-    order = [_dim("permute", x, dim) for dim in dims]
-    if sorted(order) != list(range(x.ndim)):
-        raise InvalidArgumentError(f"permute: {tuple(dims)} is no permutation of the dims of {x!r}")
-    return _permuted(x, order)
-
-
-@row("transpose.int", how="view")
-def transpose(x, a, b):
-    a, b = _dim("transpose", x, a), _dim("transpose", x, b)
-    if a == b:
-        return alias(x)
-    order = list(range(x.ndim))
-    order[a], order[b] = b, a
-    return _permuted(x, order)
-
-
-@row("t.default", "numpy_T.default", how="view")
-def t(x):
-    if x.ndim > 2:
-        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x!r}")
-    return _permuted(x, [1, 0]) if x.ndim == 2 else alias(x)
+row("view.default", "_unsafe_view.default", how="view")(VIEWS["view"])
+row("_reshape_alias.default", how="view")(VIEWS["reshape_alias"])
+row("squeeze.default", "squeeze.dim", "squeeze.dims", how="view")(VIEWS["squeeze"])
+row("expand.default", how="view")(VIEWS["expand"])
+row("permute.default", how="view")(VIEWS["permute"])
+row("transpose.int", how="view")(VIEWS["transpose"])
+row("t.default", "numpy_T.default", how="view")(VIEWS["t"])
+unsqueeze = row("unsqueeze.default", how="view")(VIEWS["unsqueeze"])
+slice_ = row("slice.Tensor", how="view")(VIEWS["slice"])
+select = row("select.int", how="view")(VIEWS["select"])
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------
-
-@row("slice.Tensor", how="view")
-def slice_(x, dim=0, start=None, end=None, step=1):
-    dim, shape = _dim("slice", x, dim), x.shape
-    first, last, step = slice(start, end, step).indices(shape[dim])
-    size = len(range(first, last, step))
-    if size == shape[dim] and step == 1:
-        return alias(x)
-    items, strides = [(_SLICE, 0, n, 1) for n in shape], list(x.stride())
-    items[dim] = (_SLICE, first, size, step if size > 1 else 1)
-    offset = x.storage_offset() + first * strides[dim]
-    strides[dim] *= step
-    return _show(x, Index(items), strides, offset)
-
-
-@row("select.int", how="view")
-def select(x, dim, index):
-    dim, extent = _dim("select", x, dim), x.shape[dim]
-    if not -extent <= index < extent:
-        raise IndexError(f"select(): index {index} out of range for dim {dim} of {x!r}")
-    index %= extent
-    items = _whole(x)
-    items[dim] = (_INTEGER, index, 1, 1)
-    strides = list(x.stride())
-    return _show(x, Index(items), strides[:dim] + strides[dim + 1:], x.storage_offset() + index * strides[dim])
-
 
 @row("split.Tensor", "unsafe_split.Tensor", how="view")
 def split(x, size, dim=0):
@@ -204,7 +84,7 @@ def diagonal(x, offset=0, dim1=0, dim2=1):
     step, rest, first, second = _diagonal(x, offset, dim1, dim2)
     strides = x.stride()
     begin = x.storage_offset() + (offset * strides[second] if offset >= 0 else -offset * strides[first])
-    return _show(x, step, [*(strides[d] for d in rest), strides[first] + strides[second]], begin)
+    return wrap_view(x, step.take(handle_of(x)), step, [*(strides[d] for d in rest), strides[first] + strides[second]], begin)
 
 
 @row("diagonal_scatter.default")
@@ -310,28 +190,8 @@ def _common(op: str, tensors) -> list:
     return [cast(settled(operand(op, one, first)), CODES[kind]) for one in tensors]
 
 
-def _of_one_dtype(tensors):
-    """The handles of tensors of one dtype, none of them pending; None of others."""
-    handles, kind = [], None
-    for one in tensors:
-        if type(one) is not Tensor:
-            return None
-        handle = one._cell.handle if one._view is None else handle_of(one)
-        if handle is None or handle._has_partial or (kind is not None and handle._dtype != kind):
-            return None
-        kind = handle._dtype
-        handles.append(handle)
-    return tuple(handles)
-
-
-@row("cat.default")
+@row("cat.default", one_call=one_call("concat", settled=Settled.REDUCED, dim="dims"))
 def cat(tensors, dim=0):
-    handles = _of_one_dtype(tensors) if 0 < len(tensors) <= MAX_OPERANDS and dim >= 0 else None
-    if handles is not None:     # the usual case, in as few steps as it takes
-        try:
-            return wrap(_call(_CONCAT, handles, dims=[dim]))
-        except InvalidArgumentError:    # empty vectors, which don't count, or an error that names torch's arguments
-            pass
     tensors = [one for one in tensors if one.ndim != 1 or one.numel()] or list(tensors[:1])
     return wrap(_join(_CONCAT, _common("cat", tensors), _dim("cat", tensors[0], dim)))
 
@@ -370,8 +230,8 @@ def _triangle(name: str):
     return lambda x, diagonal=0: wrap(_call(OPS[name], (handle_of(x),), k=int(diagonal)))
 
 
-row("tril.default")(_triangle("tril"))
-row("triu.default")(_triangle("triu"))
+for _name in ("tril", "triu"):
+    row(f"{_name}.default", one_call=one_call(_name, diagonal="k"))(_triangle(_name))
 
 
 @row("constant_pad_nd.default")

@@ -30,6 +30,7 @@
 #include <torch/library.h>
 
 #include "dispatch.h"
+#include "view_rows.h"
 
 #include <iterator>
 #include <map>
@@ -277,91 +278,77 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 
 }  // namespace
 
-// torch.Tensor._make_wrapper_subclass of this device, for what has a type, a shape and a dtype, and perhaps strides and
-// an offset: without its argument parser, in a fifth of its time.
+// What Python makes tensors by.
 namespace {
 
 namespace py = pybind11;
+using tessera::torch_device::GetPythonSide;
+using tessera::torch_device::Layout;
+using tessera::torch_device::Sizes;
 
-bool ReadInts(PyObject* tuple, c10::SmallVector<int64_t, 6>& out) {
+Sizes ReadInts(PyObject* tuple) {
   TORCH_CHECK(PyTuple_Check(tuple), "make: takes tuples of ints");
-  out.resize(PyTuple_GET_SIZE(tuple));
+  Sizes out(static_cast<size_t>(PyTuple_GET_SIZE(tuple)));
   for (size_t d = 0; d < out.size(); ++d) {
-    out[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, d));
-    if (out[d] == -1 && PyErr_Occurred()) return false;
+    out[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(d)));
+    if (out[d] == -1 && PyErr_Occurred() != nullptr) throw python_error();
   }
-  return true;
-}
-
-// Without strides the tensor is dense. Null: an argument is none of these, and Python has the error.
-PyObject* MakeTensor(PyObject* type, PyObject* shape, PyObject* dtype, PyObject* strides, PyObject* offset) {
-  c10::SmallVector<int64_t, 6> sizes;
-  if (!ReadInts(shape, sizes)) return nullptr;
-  const auto meta = at::scalarTypeToTypeMeta(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), c10::multiply_integers(sizes) * meta.itemsize(),
-                       c10::DataPtr(nullptr, c10::Device(kTessera, 0)), /*allocator=*/nullptr, /*resizable=*/false);
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
-  c10::TensorImpl* impl = made.unsafeGetTensorImpl();
-  if (strides == nullptr) {
-    impl->set_sizes_contiguous(sizes);
-  } else {
-    c10::SmallVector<int64_t, 6> steps;
-    if (!ReadInts(strides, steps)) return nullptr;
-    TORCH_CHECK(steps.size() == sizes.size(), "make: ", sizes.size(), " dims with ", steps.size(), " strides");
-    const int64_t first = PyLong_AsLongLong(offset);
-    if (first == -1 && PyErr_Occurred()) return nullptr;
-    impl->set_sizes_and_strides(sizes, steps, first);
-  }
-  impl->set_python_dispatch(true);
-  return THPVariable_Wrap(made, reinterpret_cast<PyTypeObject*>(type));
+  return out;
 }
 
 PyObject* Make(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK((count == 3 || count == 5) && PyType_Check(args[0]) && THPDtype_Check(args[2]),
               "make: takes a type, a shape and a dtype, and perhaps strides and an offset");
-  return MakeTensor(args[0], args[1], args[2], count == 3 ? nullptr : args[3], count == 3 ? nullptr : args[4]);
+  auto* const type = reinterpret_cast<PyTypeObject*>(args[0]);
+  const at::ScalarType dtype = tessera::torch_device::ScalarTypeOf(args[2]);
+  const Sizes sizes = ReadInts(args[1]);
+  if (count == 3) return tessera::torch_device::MakeTensor(type, sizes, dtype, nullptr).release().ptr();
+  const Layout layout = {ReadInts(args[3]), PyLong_AsLongLong(args[4])};
+  if (layout.offset == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  return tessera::torch_device::MakeTensor(type, sizes, dtype, &layout).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
-// `wrap` makes its tensors of these, given once: the classes of tensors and of cells, and torch's dtypes by the
-// catalog's numbers.
-struct Wrapping {
-  PyObject* tensor = nullptr;
-  PyObject* cell = nullptr;
-  PyObject* dtypes = nullptr;
-};
-Wrapping& GetWrapping() {
-  static Wrapping wrapping;
-  return wrapping;
-}
-
-// wrap(handle): a tensor with a cell of its own. wrap(tensor class, cell class, dtypes): what it makes them of, once.
+// wrap(handle): a tensor with a cell of its own. wrap(tensor class, cell class, dtypes, address of the extension's
+// functions): what it makes them of, once.
 PyObject* Wrap(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  static PyObject* const kShown = PyUnicode_InternFromString("_shown");
-  static PyObject* const kCell = PyUnicode_InternFromString("_cell");
-  static PyObject* const kHandle = PyUnicode_InternFromString("handle");
-  Wrapping& wrapping = GetWrapping();
-  if (count == 3) {
+  tessera::torch_device::PythonSide& side = GetPythonSide();
+  if (count == 4) {
+    TORCH_CHECK(PyType_Check(args[0]) && PyType_Check(args[1]) && PyList_Check(args[2]) && PyLong_Check(args[3]),
+                "wrap: takes two classes, a list and an address");
+    const auto* const calls = static_cast<const TesseraCalls*>(PyLong_AsVoidPtr(args[3]));
+    TORCH_CHECK(calls->version == TESSERA_CALLS_VERSION, "wrap: the extension's functions are of version ",
+                calls->version, ", and the device is compiled for ", TESSERA_CALLS_VERSION,
+                "; compile it again: python -m tessera.torch_device");
     for (Py_ssize_t i = 0; i < 3; ++i) Py_INCREF(args[i]);
-    wrapping = {args[0], args[1], args[2]};
+    side = {reinterpret_cast<PyTypeObject*>(args[0]), reinterpret_cast<PyTypeObject*>(args[1]), args[2], calls};
     Py_RETURN_NONE;
   }
-  TORCH_CHECK(count == 1 && wrapping.tensor != nullptr, "wrap: takes a handle");
-  const auto shown = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(args[0], kShown));
-  if (!shown) return nullptr;
-  PyObject* const dtype = PyList_GetItem(wrapping.dtypes, PyLong_AsSsize_t(PyTuple_GET_ITEM(shown.ptr(), 1)));
-  if (dtype == nullptr) return nullptr;
-  auto made = py::reinterpret_steal<py::object>(
-      MakeTensor(wrapping.tensor, PyTuple_GET_ITEM(shown.ptr(), 0), dtype, nullptr, nullptr));
-  if (!made) return nullptr;
-  auto* const type = reinterpret_cast<PyTypeObject*>(wrapping.cell);
-  const auto cell = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
-  if (!cell || PyObject_SetAttr(cell.ptr(), kHandle, args[0]) < 0) return nullptr;
-  if (PyObject_SetAttr(made.ptr(), kCell, cell.ptr()) < 0) return nullptr;
-  return made.release().ptr();
+  TORCH_CHECK(count == 1 && side.tensor != nullptr, "wrap: takes a handle");
+  TesseraSpec spec;
+  if (side.calls->show(args[0], &spec) == 0) return nullptr;
+  return tessera::torch_device::WrapHandle(args[0], spec).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+// view_rows(handle_of, [(class of a step, its field, op, attribute), ...]), once: the rows of views by their names.
+PyObject* MakeViewRows(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK(count == 2 && PyList_Check(args[1]) && PyList_GET_SIZE(args[1]) == tessera::torch_device::kStepKinds,
+              "view_rows: takes a function and the classes of steps");
+  tessera::torch_device::ViewParts& parts = tessera::torch_device::GetViewParts();
+  TORCH_CHECK(parts.handle_of == nullptr, "view_rows: is called once");
+  Py_INCREF(args[0]);
+  parts.handle_of = args[0];
+  for (size_t i = 0; i < tessera::torch_device::kStepKinds; ++i) {
+    auto entry = py::cast<py::tuple>(py::handle(PyList_GET_ITEM(args[1], static_cast<Py_ssize_t>(i))));
+    TORCH_CHECK(PyType_Check(entry[0].ptr()), "view_rows: a step is a class");
+    parts.steps[i] = {reinterpret_cast<PyTypeObject*>(py::object(entry[0]).release().ptr()),
+                      py::object(entry[1]).release().ptr(), py::cast<uint32_t>(entry[2]), py::cast<uint32_t>(entry[3])};
+  }
+  return tessera::torch_device::ViewRows().release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -384,24 +371,23 @@ PyObject* Become(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// dispatch(type, again, refusals, address of the slot's function, [(name, overload's name, overload), ...]), once.
+// dispatch(again, refusals, rebind, [(name, overload's name, overload, the one call that it is or None), ...]), once.
 PyObject* Dispatch(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK(count == 5 && PyType_Check(args[0]) && PyLong_Check(args[3]) && PyList_Check(args[4]),
-              "dispatch: takes a type, a function, classes of errors, an address and a list of ops");
+  TORCH_CHECK(count == 4 && PyList_Check(args[3]),
+              "dispatch: takes a function, classes of errors, a function and a list of ops");
   tessera::torch_device::Dispatching& dispatching = tessera::torch_device::GetDispatching();
-  TORCH_CHECK(dispatching.type == nullptr, "dispatch: is called once");
+  TORCH_CHECK(dispatching.again == nullptr, "dispatch: is called once");
   for (Py_ssize_t i = 0; i < 3; ++i) Py_INCREF(args[i]);
-  dispatching = {reinterpret_cast<PyTypeObject*>(args[0]), args[1], args[2],
-                 reinterpret_cast<tessera::torch_device::OpSlot>(PyLong_AsVoidPtr(args[3]))};
+  dispatching = {args[0], args[1], args[2]};
   static auto* const library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Python, __FILE__, __LINE__);
-  for (const py::handle one : py::reinterpret_borrow<py::list>(args[4])) {
+  for (const py::handle one : py::reinterpret_borrow<py::list>(args[3])) {
     const auto entry = py::cast<py::tuple>(one);
     const c10::OperatorName name("aten::" + py::cast<std::string>(entry[0]), py::cast<std::string>(entry[1]));
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op.has_value() || !tessera::torch_device::RowKernel::Takes(op->schema())) continue;
-    auto kernel = std::make_unique<tessera::torch_device::RowKernel>(*op, entry[2].ptr());
+    auto kernel = std::make_unique<tessera::torch_device::RowKernel>(*op, entry[2].ptr(), entry[3]);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
@@ -429,6 +415,13 @@ extern "C" PyObject* tessera_become() {
 extern "C" PyObject* tessera_wrap() {
   static PyMethodDef method = {"wrap", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Wrap)), METH_FASTCALL,
                                nullptr};
+  return PyCFunction_New(&method, nullptr);
+}
+
+// view_rows(...).
+extern "C" PyObject* tessera_view_rows() {
+  static PyMethodDef method = {"view_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(MakeViewRows)),
+                               METH_FASTCALL, nullptr};
   return PyCFunction_New(&method, nullptr);
 }
 

@@ -5,16 +5,14 @@
 // torch's own way to __torch_dispatch__ looks for overloads, makes lists of types and of arguments and looks at their
 // defaults by way of their types; that is two thirds of what a small op costs. An op that is registered here has a
 // kernel of its own in the place of that way: where no mode is active, all tensors are of the class
-// `tessera.torch.Tensor` and the other arguments are numbers, lists of these or nothing, the kernel calls the row. All
-// else goes torch's way, by the kernel that was there before, and so do other classes of tensors.
+// `tessera.torch.Tensor` and the other arguments are numbers, lists of these or nothing, the kernel calls the row;
+// where the row is one call of the catalog, the kernel makes that call itself (one_call.h). All else goes torch's way,
+// by the kernel that was there before, and so do other classes of tensors.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <pybind11/pybind11.h>
 #include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 #include <torch/library.h>
 
@@ -23,21 +21,18 @@
 #include <string>
 #include <vector>
 
+#include "one_call.h"
+
 namespace tessera::torch_device {
 
-namespace py = pybind11;
 using torch::jit::Stack;
 
-// Where the extension keeps the calling thread's op, by which errors name it; null: none. It is that of the outermost
-// op.
-using OpSlot = PyObject** (*)();
-
-// Python gives these once: the class of tensors, the function to call where a row refuses its operands, and the slot.
+// Python gives these once: the function to call where a row refuses its operands, the classes of errors that say so,
+// and the function that binds a tensor to another value.
 struct Dispatching {
-  PyTypeObject* type = nullptr;
   PyObject* again = nullptr;
-  PyObject* refusals = nullptr;  // classes of errors after which `again` is asked
-  OpSlot slot = nullptr;
+  PyObject* refusals = nullptr;
+  PyObject* rebind = nullptr;
 };
 inline Dispatching& GetDispatching() {
   static Dispatching dispatching;
@@ -46,10 +41,15 @@ inline Dispatching& GetDispatching() {
 
 class RowKernel final : public c10::OperatorKernel {
  public:
-  // `func` is the overload as Python has it, which has its row as `tessera_row`.
-  RowKernel(const c10::OperatorHandle& op, PyObject* func)
+  // `func` is the overload as Python has it, which has its row as `tessera_row`; `declared`, the call that it is, or
+  // None.
+  RowKernel(const c10::OperatorHandle& op, PyObject* func, const py::object& declared)
       : others_(op.getComputedKernelForDispatchKey(c10::DispatchKey::Python)), func_(func) {
     Py_INCREF(func);
+    if (!declared.is_none()) {
+      one_call_.emplace(op.schema(), py::cast<py::tuple>(declared));
+      name_ = Steal(PyObject_Str(func));
+    }
     for (const c10::Argument& argument : op.schema().arguments()) {
       PyObject* const name = argument.kwarg_only() ? PyUnicode_InternFromString(argument.name().c_str()) : nullptr;
       arguments_.push_back({argument.default_value(), name, MeaningOf(argument.real_type())});
@@ -110,7 +110,7 @@ class RowKernel final : public c10::OperatorKernel {
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return NumberOf(tensor);
       PyObject* const object = THPVariable_Wrap(tensor);
       if (object == nullptr) throw python_error();
-      if (Py_TYPE(object) == GetDispatching().type) return object;
+      if (Py_TYPE(object) == GetPythonSide().tensor) return object;
       Py_DECREF(object);
       return nullptr;
     }
@@ -119,20 +119,17 @@ class RowKernel final : public c10::OperatorKernel {
     if (value.isDouble()) return PyFloat_FromDouble(value.toDouble());
     if (value.isBool()) return PyBool_FromLong(value.toBool() ? 1 : 0);
     if (value.isIntList()) return ToList(value.toIntVector(), [](int64_t one) { return PyLong_FromLongLong(one); });
+    if (value.isBoolList()) return ToList(value.toBoolList().vec(), [](bool one) { return PyBool_FromLong(one); });
     if (value.isTensorList())
       return ToList(value.toTensorVector(), [](const at::Tensor& one) { return ToPython(one); });
     return nullptr;
   }
 
-  // `x * 2.0`: torch has made a tensor of the number.
   static PyObject* NumberOf(const at::Tensor& tensor) {
-    if (!tensor.device().is_cpu()) return nullptr;
-    switch (tensor.scalar_type()) {
-      case at::kDouble: return PyFloat_FromDouble(*tensor.const_data_ptr<double>());
-      case at::kLong: return PyLong_FromLongLong(*tensor.const_data_ptr<int64_t>());
-      case at::kBool: return PyBool_FromLong(*tensor.const_data_ptr<bool>() ? 1 : 0);
-      default: return nullptr;
-    }
+    const std::optional<at::Scalar> number = WrappedNumber(tensor);
+    if (!number.has_value()) return nullptr;
+    if (number->isFloatingPoint()) return PyFloat_FromDouble(number->toDouble());
+    return number->isBoolean() ? PyBool_FromLong(number->toBool() ? 1 : 0) : PyLong_FromLongLong(number->toLong());
   }
 
   template <class Values, class Convert>
@@ -149,12 +146,6 @@ class RowKernel final : public c10::OperatorKernel {
     }
     return list;
   }
-
-  // The interpreter's lock: torch lets go of it where it can, and backward has threads of its own.
-  struct Lock {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    ~Lock() { PyGILState_Release(state); }
-  };
 
   // The arguments of a call, as Python takes them.
   struct Given {
@@ -190,6 +181,7 @@ class RowKernel final : public c10::OperatorKernel {
     const size_t count = arguments_.size();
     const c10::IValue* const values = stack->data() + (stack->size() - count);
     const Lock lock;
+    if (one_call_.has_value() && RunsOneCall(stack, values)) return true;
     py::object result;
     {
       Given given;
@@ -206,11 +198,20 @@ class RowKernel final : public c10::OperatorKernel {
     return true;
   }
 
+  bool RunsOneCall(Stack* stack, const c10::IValue* values) const {
+    Results results;
+    {
+      const Named named(func_);
+      if (!one_call_->Run(values, name_.ptr(), GetDispatching().rebind, results)) return false;
+    }
+    torch::jit::drop(*stack, arguments_.size());
+    for (at::Tensor& result : results) stack->emplace_back(std::move(result));
+    return true;
+  }
+
   py::object Call(const Given& given) const {
     static PyObject* const attribute = PyUnicode_InternFromString("tessera_row");
-    PyObject** const slot = GetDispatching().slot();
-    const bool is_outermost = *slot == nullptr;
-    if (is_outermost) *slot = func_;
+    const Named named(func_);
     const auto row = py::reinterpret_steal<py::object>(PyObject_GetAttr(func_, attribute));
     py::object result;
     if (row) {
@@ -220,7 +221,6 @@ class RowKernel final : public c10::OperatorKernel {
           PyObject_Vectorcall(row.ptr(), given.objects.data(), places, given.names.empty() ? nullptr : names.ptr()));
       if (!result && PyErr_ExceptionMatches(GetDispatching().refusals)) result = Again(given, row, names);
     }
-    if (is_outermost) *slot = nullptr;
     if (!result) throw python_error();
     return result;
   }
@@ -278,6 +278,8 @@ class RowKernel final : public c10::OperatorKernel {
 
   c10::SafeKernelFunction others_;
   PyObject* func_;
+  std::optional<OneCall> one_call_;
+  py::object name_;  // of the overload, for errors
   std::vector<Argument> arguments_;
 };
 

@@ -53,6 +53,8 @@ def placed(op: str, x, mesh: DeviceMesh, dim: int, placement: Placement):
     own = handle._placements[dim]
     if own.is_replicate() and type(placement) is Replicate:
         return x
+    if own.is_shard() and own.sizes is None and type(placement) is Shard and own.dim - placement.dim in (0, x.ndim):
+        return x        # it is there; the dim counts from the start, or from the end
     goal = _goal(op, placement, handle._placements, dim, x.ndim)
     if goal[dim] == own or (goal[dim].is_partial() and not own.is_partial()):
         return x        # it is there; and nothing becomes a pending sum
