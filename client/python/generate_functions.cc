@@ -4,6 +4,7 @@
 //   generate_functions stubs      their .pyi
 //   generate_functions markdown   docs/ops.md
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -11,6 +12,7 @@
 #include "schemas/ops/graph_text.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/signature.h"
+#include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {
@@ -92,6 +94,39 @@ void WriteStub(const OpRow& row, const Signature& signature) {
 // Rows whose functions are names of tessera.linalg or tessera.fft, and none of tessera itself.
 bool IsOfNamespace(const OpRow& row) { return row.id >= OpId::kCholesky && row.id <= OpId::kIrfftn; }
 
+std::string PublicName(const OpRow& row) {
+  const std::string_view space = !IsOfNamespace(row) ? "" : row.id < OpId::kFft ? "linalg." : "fft.";
+  return StrCat(space, row.name);
+}
+
+// The texts of help() that a row says, by the function's public name, and the functions of each element alone.
+void WriteHelp() {
+  std::printf("EXAMPLES = {");
+  for (const OpRow& row : Catalog()) {
+    if (row.example.empty()) continue;
+    std::printf("\n    %s: %s,", Quoted(PublicName(row)).c_str(), Quoted(row.example).c_str());
+  }
+  std::printf("\n}\n\nARGUMENTS = {");
+  for (const OpRow& row : Catalog()) {
+    if (row.arguments.empty()) continue;
+    std::printf("\n    %s: {", Quoted(PublicName(row)).c_str());
+    std::string_view rest = row.arguments;
+    while (!rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      const size_t colon = line.find(": ");
+      TESSERA_CHECK(colon != std::string_view::npos && "a line of a row's arguments is \"name: text\"");
+      std::printf("%s: %s, ", Quoted(line.substr(0, colon)).c_str(), Quoted(line.substr(colon + 2)).c_str());
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    }
+    std::printf("},");
+  }
+  std::printf("\n}\n\nMAPS = frozenset([");
+  for (const OpRow& row : Catalog()) {
+    if (row.family == OpFamily::kElementwise || row.is_map) std::printf("\n    %s,", Quoted(PublicName(row)).c_str());
+  }
+  std::printf("\n])\n\n\n");
+}
+
 // The names that `from _tessera_ops import *` gives.
 void WriteNames() {
   std::printf("__all__ = [");
@@ -107,6 +142,7 @@ int Generate(std::string_view what) {
         "# Made from the op catalog by generate_functions: one function for each row.\n\n"
         "from tessera._run import function, run\n\n");
     WriteNames();
+    WriteHelp();
   } else if (what == "stubs") {
     std::printf("# Made from the op catalog by generate_functions.\n\nfrom typing import Any\n\n");
   } else if (what == "markdown") {

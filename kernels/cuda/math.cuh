@@ -1,6 +1,6 @@
 #pragma once
 
-// The functions of map expressions beside those of elements.cuh, each by the name of its ScalarOp (map_source.cc).
+// The functions of map expressions beside those of elements.cuh, which rows of schemas/ops/scalar_ops.inc name.
 // Halves are passed to them as float. It includes elements.cuh alone.
 
 #include "kernels/cuda/elements.cuh"

@@ -76,8 +76,14 @@ struct OpRow {
   std::optional<ReduceOp> reduce_op;  // reductions (mean: sum, then divided by the global count)
   DTypeRule dtype_rule;
   PartialRule partial_rule;
-  std::string_view signature;             // "add(x1, x2, /)"
-  std::string_view doc;                   // one or two sentences, array-API wording
+  std::string_view signature;  // "add(x1, x2, /)"
+  std::string_view doc;        // one or two sentences, array-API wording
+  // "ts.add(ts.asarray([1, 2]), 10).tolist() => [11, 12]": help() shows it and a test runs it, in a session on four
+  // workers with `mesh = session.init_device_mesh((4,))`; "" of a row that isn't a public function.
+  std::string_view example = "";
+  // "momentum: how much of the buffer stays.", a line each: the arguments that no other function has. help() knows x,
+  // axis, dtype and others that many functions have (client/python/tessera/_help.py).
+  std::string_view arguments = "";
   CompositeFunction composite = nullptr;  // kComposite
   bool is_map = false;  // of a composite: its graph has ops on each element alone, so segments fuse it
 };

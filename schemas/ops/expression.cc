@@ -38,88 +38,29 @@ enum class OpClass : uint8_t {
 };
 
 struct ScalarOpRow {
+  int number;
   std::string_view name;
   int arity;
   OpClass op_class;
-  int max_ulps = 0;
+  int max_ulps;
 };
 // That of the vectors of libmvec (https://sourceware.org/glibc/wiki/libmvec).
 constexpr int kVectorUlps = 4;
 
-// By the number of the op.
-constexpr std::array<ScalarOpRow, kScalarOpCount> kRows = {{
-    {"in", 0, OpClass::kLeaf},
-    {"arg", 0, OpClass::kLeaf},
-    {"cast", 1, OpClass::kCast},
-    {"neg", 1, OpClass::kNumeric},
-    {"exp", 1, OpClass::kFloating, kVectorUlps},
-    {"sqrt", 1, OpClass::kFloating},
-    {"relu", 1, OpClass::kOrdered},
-    {"not", 1, OpClass::kBits},
-    {"add", 2, OpClass::kNumeric},
-    {"sub", 2, OpClass::kNumeric},
-    {"mul", 2, OpClass::kNumeric},
-    {"div", 2, OpClass::kNumeric},
-    {"maximum", 2, OpClass::kOrdered},
-    {"minimum", 2, OpClass::kOrdered},
-    {"equal", 2, OpClass::kEquality},
-    {"not_equal", 2, OpClass::kEquality},
-    {"less", 2, OpClass::kComparison},
-    {"less_equal", 2, OpClass::kComparison},
-    {"greater", 2, OpClass::kComparison},
-    {"greater_equal", 2, OpClass::kComparison},
-    {"where", 3, OpClass::kWhere},
-    {"and", 2, OpClass::kBits},
-    {"or", 2, OpClass::kBits},
-    {"xor", 2, OpClass::kBits},
-    {"shift_left", 2, OpClass::kInteger},
-    {"shift_right", 2, OpClass::kInteger},
-    {"floor_divide", 2, OpClass::kOrdered},
-    {"remainder", 2, OpClass::kOrdered},
-    {"pow", 2, OpClass::kNumeric, kVectorUlps},
-    {"atan2", 2, OpClass::kRealFloating},
-    {"hypot", 2, OpClass::kRealFloating},
-    {"logaddexp", 2, OpClass::kRealFloating},
-    {"copysign", 2, OpClass::kRealFloating},
-    {"nextafter", 2, OpClass::kRealFloating},
-    {"abs", 1, OpClass::kPart},
-    {"sign", 1, OpClass::kNumeric},
-    {"floor", 1, OpClass::kOrdered},
-    {"ceil", 1, OpClass::kOrdered},
-    {"trunc", 1, OpClass::kOrdered},
-    {"round", 1, OpClass::kNumeric},
-    {"isnan", 1, OpClass::kPredicate},
-    {"isinf", 1, OpClass::kPredicate},
-    {"isfinite", 1, OpClass::kPredicate},
-    {"signbit", 1, OpClass::kOrderedPredicate},
-    {"log", 1, OpClass::kFloating, kVectorUlps},
-    {"log1p", 1, OpClass::kFloating, kVectorUlps},
-    {"log2", 1, OpClass::kFloating, kVectorUlps},
-    {"log10", 1, OpClass::kFloating, kVectorUlps},
-    {"expm1", 1, OpClass::kFloating, kVectorUlps},
-    {"sin", 1, OpClass::kFloating, kVectorUlps},
-    {"cos", 1, OpClass::kFloating, kVectorUlps},
-    {"tan", 1, OpClass::kFloating, kVectorUlps},
-    {"asin", 1, OpClass::kFloating, kVectorUlps},
-    {"acos", 1, OpClass::kFloating, kVectorUlps},
-    {"atan", 1, OpClass::kFloating, kVectorUlps},
-    {"sinh", 1, OpClass::kFloating, kVectorUlps},
-    {"cosh", 1, OpClass::kFloating, kVectorUlps},
-    {"tanh", 1, OpClass::kFloating, kVectorUlps},
-    {"asinh", 1, OpClass::kFloating, kVectorUlps},
-    {"acosh", 1, OpClass::kFloating, kVectorUlps},
-    {"atanh", 1, OpClass::kFloating, kVectorUlps},
-    {"erf", 1, OpClass::kRealFloating, kVectorUlps},
-    {"sigmoid", 1, OpClass::kRealFloating, kVectorUlps},
-    {"idx", 0, OpClass::kLeaf},
-    {"random", 3, OpClass::kRandom},
-    {"real", 1, OpClass::kPart},
-    {"imag", 1, OpClass::kPart},
-    {"conj", 1, OpClass::kNumeric},
-    {"complex", 2, OpClass::kParts},
-    {"gcd", 2, OpClass::kInteger},
-    {"cbrt", 1, OpClass::kRealFloating, kVectorUlps},
-}};
+constexpr ScalarOpRow kRows[] = {
+#define TESSERA_SCALAR_OP(number, enumerator, name, arity, op_class, ulps, function) \
+  {number, name, arity, OpClass::op_class, ulps},
+#include "schemas/ops/scalar_ops.inc"
+};
+
+// Row finds a row by its number.
+constexpr bool AreNumbersDense() {
+  for (int i = 0; i < kScalarOpCount; ++i) {
+    if (kRows[i].number != i) return false;
+  }
+  return true;
+}
+static_assert(AreNumbersDense(), "scalar_ops.inc: the rows' numbers are 0, 1, 2, ... in this order");
 
 const ScalarOpRow& Row(ScalarOp op) { return kRows[static_cast<size_t>(op)]; }
 

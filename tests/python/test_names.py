@@ -8,7 +8,10 @@ import types
 import numpy as np
 import pytest
 
+import _tessera
 import tessera as ts
+from tessera import _help
+from tessera._examples import EXAMPLES, OF_FUNCTIONS, OF_ROWS
 from tessera._help import _parameters
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
@@ -45,20 +48,27 @@ def test_help_is_enough(name, session, mesh4):
     for parameter in _parameters(lines[0]):
         assert parameter in inspect.signature(function).parameters and re.search(rf"\b{parameter}\b", told), parameter
     assert ">>> " in function.__doc__ and "\nErrors:\n" in function.__doc__
-    from tessera._examples import TEXT
-    row = re.search(rf"(?m)^{re.escape(name)}: (.*)$", TEXT)
-    if row is None:
+    if name not in EXAMPLES:
         return      # an example of its own, in its documentation
-    expression, _, shown = row[1].partition(" => ")
+    expression, _, shown = EXAMPLES[name].partition(" => ")
     got = eval(expression, {"ts": ts, "np": np, "mesh": mesh4, "session": session})
     assert (repr(got) if got is not None else "") == shown
 
 
 def test_every_example_is_of_a_function():
-    from tessera._examples import TEXT
-    for line in TEXT.strip().split("\n"):
-        assert line.partition(":")[0] in FUNCTIONS, line
-        ast.parse(line.partition(": ")[2].partition(" => ")[0])
+    for name, example in EXAMPLES.items():
+        assert name in FUNCTIONS, name
+        ast.parse(example.partition(" => ")[0])
+
+
+def test_rows_say_their_examples_and_their_own_arguments():
+    assert not set(OF_ROWS) & set(OF_FUNCTIONS), "an example stands in a row and in _examples.py"
+    parameters = {row[1]: _parameters(row[4]) for row in _tessera.catalog() if "(" in row[4]}
+    for name, own in _help._ARGUMENTS_OF_ROWS.items():
+        assert set(own) <= set(parameters[name.rpartition(".")[2]]), (name, own)
+        assert not set(own) & set(_help._ARGUMENTS), f"{name}: _help.py tells of an argument that the row tells of"
+        for argument, text in own.items():
+            assert f"\n{argument}: {text}\n" in FUNCTIONS[name].__doc__
 
 
 @pytest.mark.parametrize("name, said", [

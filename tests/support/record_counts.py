@@ -5,15 +5,14 @@
 
 from types import SimpleNamespace
 
-from tessera._examples import TEXT
+from tessera._examples import EXAMPLES
 
 import tessera as ts
 
 
 def examples() -> dict:
     """By the function's name ("linalg.inv"): an expression that calls it."""
-    lines = (line.partition(": ") for line in TEXT.strip().split("\n"))
-    return {name: rest.partition(" => ")[0] for name, _, rest in lines}
+    return {name: example.partition(" => ")[0] for name, example in EXAMPLES.items()}
 
 
 def record_count(session) -> int:

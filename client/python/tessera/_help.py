@@ -1,7 +1,7 @@
 """The text of help() for a function: its signature, what it does, each argument, what it gives, an example and its errors.
 
-What a function does stands in its row of the catalog or its own documentation. What arguments, shapes and errors of many
-functions have in common stands here, once.
+A row of the catalog says what its function does, gives an example, and tells of arguments that it alone has; other functions
+say it in their documentation. Arguments, shapes and errors that many functions have in common stand here, once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 
-from ._examples import TEXT
+from _tessera_ops import ARGUMENTS as _ARGUMENTS_OF_ROWS, MAPS as _MAPS_OF_ROWS
+from ._examples import EXAMPLES
 
 _ARGUMENTS = {
     "a": "a tensor whose rows are chosen, or a number n, which stands for arange(n).",
@@ -19,10 +20,7 @@ _ARGUMENTS = {
     "arrays": "tensors (for concat and stack in a list).", "operands": "tensors.", "tensors": "tensors.",
     "atol": "the absolute tolerance.", "rtol": "the relative tolerance.",
     "attn_mask": "a tensor of bools (true: attend) or of numbers that are added, or None.",
-    "beta1": "how much of the mean stays.", "beta2": "how much of the mean square stays.", "buffer": "the momentum buffer, or None.",
-    "count": "the number of the step, from 1 on.", "dampening": "what is taken off the gradient in the buffer.",
-    "gradient": "its gradient.", "highest": "the highest mean square that there was, or None.", "momentum": "how much of the buffer stays.",
-    "rate": "the learning rate, a number or a tensor without dims.", "square": "the mean square of gradients.", "weight_decay": "a factor of x.",
+    "gradient": "its gradient.", "rate": "the learning rate, a number or a tensor without dims.", "weight_decay": "a factor of x.",
     "axes": "dims, counted from 0, or from the end where negative.",
     "axis": "a dim (negative: counted from the end), a tuple of dims where several make sense, or None for the default.",
     "axis1": "a dim.", "axis2": "a dim.", "source": "a dim, or several.", "destination": "where they go.",
@@ -43,23 +41,23 @@ _ARGUMENTS = {
     "full_matrices": "square U and Vh.", "upper": "an upper triangular matrix.", "transposed": "solve with the transposed matrix.",
     "unit_diagonal": "the diagonal counts as ones.",
     "high": "the bound above, which is left out.", "low": "the bound below.", "loc": "the mean.", "scale": "the spread, or a factor.", "seed": "an integer.",
-    "ignore_index": "the label that doesn't count.", "label_smoothing": "how much of a label goes to all classes.", "labels": "a tensor of class numbers.",
+    "ignore_index": "the label that doesn't count.", "labels": "a tensor of class numbers.",
     "include_initial": "begin with the neutral element.", "indexing": "'xy' or 'ij'.",
     "indices": "a tensor of integers; negative ones count from the end.", "indices_or_sections": "a number of pieces, or where to cut.",
     "input": "what is added.", "mat1": "a matrix.", "mat2": "a matrix.", "invert": "the opposite.", "is_causal": "each query attends to keys up to its own place.",
     "k": "which diagonal, or how many.", "offset": "which diagonal.", "keepdims": "keep reduced dims, with extent 1.",
     "key": "(..., keys, features).", "query": "(..., queries, features).", "value": "a number or a tensor; of attention (..., keys, features).",
     "largest": "the largest ones; else the smallest.", "max": "the bound above, or None.", "min": "the bound below, or None.",
-    "mean": "by channel; of a step of Adam that of gradients.", "variance": "by channel.", "weight": "a factor or weights; of linear (out, in), of convolutions (out, in / groups, window).",
+    "mean": "by channel; of a step of Adam that of gradients.", "weight": "a factor or weights; of linear (out, in), of convolutions (out, in / groups, window).",
     "weights": "a weight for each element.", "mode": "how; see above.", "n": "how many, or how often.", "n_rows": "rows.", "n_cols": "columns; as many as rows by default.",
     "negative_slope": "the factor of negative elements.", "norm": "'backward', 'ortho' or 'forward': where it is divided by the length.",
     "notation": "letters of the operands' dims, as 'ij,jk->ik'.", "num_classes": "how many classes.",
     "obj": "a number, a list, an array, or a tensor.", "y": "a tensor.", "xp": "places.", "fp": "heights.", "ord": "which norm.", "out": "nothing: use the result, or write it into a tensor, y[...] = result.",
     "pivots": "a vector of integers, as lu_factor gives it.", "p": "a probability; of choice one for each row.", "reduction": "'mean', 'sum' or 'none'.", "repeats": "a number, or one for each element.",
-    "repetitions": "how often along each axis.", "replace": "whether a row may be chosen twice.", "s": "extents along the axes.",
+    "replace": "whether a row may be chosen twice.", "s": "extents along the axes.",
     "shape": "the extents, a tuple of integers.", "shapes": "tuples of integers.", "shift": "by how many places; a tuple for several axes.",
     "side": "'left' or 'right'.", "sorter": "indices that sort x1.",
-    "src_data_rank": "0: the client has the data.", "target": "what x should be.", "tensor": "an array (NumPy, DLPack, a memory map), or a tensor.",
+    "src_data_rank": "0: the client has the data.", "tensor": "an array (NumPy, DLPack, a memory map), or a tensor.",
     "timeout": "seconds; None waits as long as there is progress.", "training": "False gives x itself.", "updates": "what goes there.",
     "values": "tensors, dtypes and numbers.", "x": "a tensor.", "x1": "a tensor or a number.", "x2": "a tensor or a number; one of the operands is a tensor.",
     "mesh_dim_names": "a name for each mesh dim.", "workers": "which workers, or how many.", "locals": "a dict by position, a nested list in mesh shape, or f(position).",
@@ -84,12 +82,7 @@ _ARGUMENTS = {
     "f": "a function of tensors.", "in_placements": "a list of placements for each tensor.", "out_placements": "the placements of the results.",
 }
 
-_MAPS = frozenset("""abs absolute acos acosh add angle asin asinh astype atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or
-bitwise_right_shift bitwise_xor ceil clip complex conj copysign cos cosh div divide dropout elu equal erf exp exp2 expm1 floor floor_divide gelu
-greater greater_equal fmax fmin fmod float_power gcd hardsigmoid hardswish heaviside hypot imag isclose isfinite isin isinf isnan lcm leaky_relu lerp nan_to_num sinc deg2rad rad2deg cbrt addcmul addcdiv less less_equal log log10 log1p log2
-logaddexp logical_and logical_not logical_or logical_xor logit masked_fill maximum minimum mish mod mul multiply neg negative nextafter not_equal
-positive pow power real reciprocal relu relu6 remainder round rsqrt selu sigmoid sign signbit silu sin sinh softplus sqrt square sub subtract tan
-tanh trunc where""".split())
+_MAPS = _MAPS_OF_ROWS | {"dropout", "isin", "masked_fill"}
 _REDUCTIONS = frozenset("all any argmax argmin average count_nonzero logsumexp max mean median min nanargmax nanargmin nanmax nanmean nanmin nanprod nanstd nansum nanvar prod ptp std sum var vector_norm".split())
 _SAME = frozenset("""argsort batch_norm cumprod cumsum cumulative_max cumulative_min cumulative_prod cumulative_sum fft fftn fftshift flip group_norm
 ifft ifftn fft2 ifft2 fliplr flipud ifftshift index_add inv layer_norm log_softmax normalize permutation rms_norm roll scatter scatter_add shuffle softmax sort tril triu
@@ -136,33 +129,32 @@ def _errors(names: list[str]) -> list[str]:
     return said or ["InvalidArgumentError: an argument that it doesn't take; the message says which."]
 
 
-def _examples() -> dict[str, list[str]]:
-    out = {}
-    for line in TEXT.strip().split("\n"):
-        name, _, rest = line.partition(": ")
-        expression, _, shown = rest.partition(" => ")
-        out[name] = [f">>> {expression}", *([shown] if shown else [])]
-    return out
+def _shown(example: str) -> str:
+    expression, _, shown = example.partition(" => ")
+    return "\n".join([f">>> {expression}", *([shown] if shown else [])])
 
 
 def _is_signature(line: str, name: str) -> bool:
     return line.startswith(name + "(") and line.endswith(")")
 
 
-def _completed(name: str, function, signature: str, example) -> str:
+def _completed(name: str, function, signature: str) -> str:
+    """The whole text; the name is the public one, "linalg.inv"."""
     text = (function.__doc__ or "").strip()
     first, _, rest = text.partition("\n")
     body = (rest if _is_signature(first, function.__name__) else text).replace("\n    ", "\n").strip()
     names, lines = _parameters(signature), "\n" + body
     parts = [signature, body]
-    listed = [f"{one}: {_ARGUMENTS[one]}" for one in names if one in _ARGUMENTS and f"\n{one}: " not in lines]
+    own = _ARGUMENTS_OF_ROWS.get(name)
+    told = _ARGUMENTS | own if own else _ARGUMENTS
+    listed = [f"{one}: {told[one]}" for one in names if one in told and f"\n{one}: " not in lines]
     if listed:
         parts.append("\n".join(listed))
     short = name.rpartition(".")[2]
     if short in _GIVES:
         parts.append(f"Gives {_GIVES[short]}")
-    if ">>>" not in body and example:
-        parts.append("\n".join(example))
+    if ">>>" not in body and name in EXAMPLES:
+        parts.append(_shown(EXAMPLES[name]))
     if "Errors:" not in body:
         parts.append("Errors:\n" + "\n".join(_errors(names)))
     return "\n\n".join(part for part in parts if part)
@@ -202,8 +194,7 @@ def _signature_of(function) -> str:
 def complete(functions: dict, prefix: str = "") -> None:
     """Gives each function the documentation that is enough to use it. A function with two names says the one that it was
     made with."""
-    examples = _examples()
     for name, function in functions.items():
         if function.__name__ == name and not hasattr(function, "_documented"):
-            function.__doc__ = _completed(name, function, _signature(name, function), examples.get(prefix + name))
+            function.__doc__ = _completed(prefix + name, function, _signature(name, function))
             function._documented = True

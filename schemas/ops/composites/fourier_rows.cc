@@ -80,17 +80,20 @@ void Ihfft(G& g) {
 
 constexpr std::array kRows = {
     Composite(OpId::kHfft, "hfft", 1, 1, Hfft, "hfft(x, /, *, n=None, axis=-1, norm='backward')",
-              "Computes the n real numbers of the transform of a signal whose other half are the conjugates."),
+              "Computes the n real numbers of the transform of a signal whose other half are the conjugates.",
+              "ts.fft.hfft(ts.asarray([1.0, 1.0])).tolist() => [2.0, 0.0]"),
     Composite(OpId::kIhfft, "ihfft", 1, 1, Ihfft, "ihfft(x, /, *, n=None, axis=-1, norm='backward')",
-              "Computes the inverse of hfft."),
+              "Computes the inverse of hfft.", "ts.fft.ihfft(ts.asarray([1.0, 1.0])).tolist() => [(1-0j), -0j]"),
     Composite(OpId::kFftn, "fftn", 1, 1, Fftn, "fftn(x, /, *, lengths=None, axes=None, norm='backward')",
-              "Computes the discrete Fourier transform along several axes."),
+              "Computes the discrete Fourier transform along several axes.",
+              "ts.fft.fftn(ts.ones((2, 2))).tolist() => [[(4+0j), 0j], [0j, 0j]]"),
     Composite(OpId::kIfftn, "ifftn", 1, 1, Ifftn, "ifftn(x, /, *, lengths=None, axes=None, norm='backward')",
-              "Computes the inverse of fftn."),
+              "Computes the inverse of fftn.", "ts.fft.ifftn(ts.ones((2, 2))).tolist() => [[(1-0j), -0j], [-0j, 0j]]"),
     Composite(OpId::kRfftn, "rfftn", 1, 1, Rfftn, "rfftn(x, /, *, lengths=None, axes=None, norm='backward')",
-              "Computes rfft along the last of several axes, and fft along the others."),
+              "Computes rfft along the last of several axes, and fft along the others.",
+              "ts.fft.rfftn(ts.ones((2, 2))).shape => (2, 2)"),
     Composite(OpId::kIrfftn, "irfftn", 1, 1, Irfftn, "irfftn(x, /, *, lengths=None, axes=None, norm='backward')",
-              "Computes the inverse of rfftn."),
+              "Computes the inverse of rfftn.", "ts.fft.irfftn(ts.ones((2, 2))).shape => (2, 2)"),
 };
 
 }  // namespace

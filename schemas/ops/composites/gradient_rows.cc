@@ -428,49 +428,70 @@ void AttentionBackward(G& g) {
 
 constexpr OpRow kRows[] = {
     MapComposite(OpId::kSiluBackward, "silu_backward", 2, 2, SiluBackward, "silu_backward(gradient, x, /)",
-                 "The gradient of silu's x, of the gradient of its result."),
+                 "The gradient of silu's x, of the gradient of its result.",
+                 "ts.silu_backward(ts.ones((2,)), ts.zeros((2,))).tolist() => [0.5, 0.5]"),
     MapComposite(OpId::kGeluBackward, "gelu_backward", 2, 2, GeluBackward,
                  "gelu_backward(gradient, x, /, *, approximate='none')",
-                 "The gradient of gelu's x, of the gradient of its result."),
+                 "The gradient of gelu's x, of the gradient of its result.",
+                 "ts.gelu_backward(ts.ones((2,)), ts.zeros((2,))).tolist() => [0.5, 0.5]"),
     MapComposite(OpId::kSigmoidBackward, "sigmoid_backward", 2, 2, SigmoidBackward, "sigmoid_backward(gradient, x, /)",
-                 "The gradient of sigmoid's operand; x is its result."),
+                 "The gradient of sigmoid's operand; x is its result.",
+                 "ts.sigmoid_backward(ts.ones((2,)), ts.asarray([0.5, 1.0])).tolist() => [0.25, 0.0]"),
     MapComposite(OpId::kTanhBackward, "tanh_backward", 2, 2, TanhBackward, "tanh_backward(gradient, x, /)",
-                 "The gradient of tanh's operand; x is its result."),
+                 "The gradient of tanh's operand; x is its result.",
+                 "ts.tanh_backward(ts.ones((2,)), ts.asarray([0.5, 1.0])).tolist() => [0.75, 0.0]"),
     MapComposite(OpId::kThresholdBackward, "threshold_backward", 2, 2, ThresholdBackward,
                  "threshold_backward(gradient, x, /, *, threshold=0.0)",
-                 "The gradient, 0 where x is at most the threshold: that of relu."),
-    MapComposite(OpId::kLeakyReluBackward, "leaky_relu_backward", 2, 2, LeakyReluBackward,
-                 "leaky_relu_backward(gradient, x, /, *, negative_slope=0.01)",
-                 "The gradient, times negative_slope where x is not positive: that of leaky_relu."),
+                 "The gradient, 0 where x is at most the threshold: that of relu.",
+                 "ts.threshold_backward(ts.ones((2,)), ts.asarray([-1.0, 1.0])).tolist() => [0.0, 1.0]"),
+    MapComposite(
+        OpId::kLeakyReluBackward, "leaky_relu_backward", 2, 2, LeakyReluBackward,
+        "leaky_relu_backward(gradient, x, /, *, negative_slope=0.01)",
+        "The gradient, times negative_slope where x is not positive: that of leaky_relu.",
+        "ts.leaky_relu_backward(ts.ones((2,)), ts.asarray([-1.0, 1.0]), negative_slope=0.5).tolist() => [0.5, 1.0]"),
     Composite(OpId::kLayerNormBackward, "layer_norm_backward", 2, 3, LayerNormBackward,
               "layer_norm_backward(gradient, x, weight=None, /, *, axis=-1, eps=1e-05)",
-              "The gradient of layer_norm's x; with a weight also of it and of a bias."),
-    Composite(OpId::kRmsNormBackward, "rms_norm_backward", 2, 3, RmsNormBackward,
-              "rms_norm_backward(gradient, x, weight=None, /, *, axis=-1, eps=1e-06)",
-              "The gradient of rms_norm's x; with a weight also of it."),
-    Composite(OpId::kSoftmaxBackward, "softmax_backward", 2, 2, SoftmaxBackward,
-              "softmax_backward(gradient, x, /, *, axis=-1)", "The gradient of softmax's operand; x is its result."),
-    Composite(OpId::kLogSoftmaxBackward, "log_softmax_backward", 2, 3, LogSoftmaxBackward,
-              "log_softmax_backward(gradient, x, total=None, /, *, axis=-1)",
-              "The gradient of log_softmax's operand; x is its result, total the gradient's sum along axis where it is "
-              "known."),
+              "The gradient of layer_norm's x; with a weight also of it and of a bias.",
+              "[x.shape for x in ts.layer_norm_backward(ts.ones((3, 2)), ts.ones((3, 2)), ts.ones((2,)))] => [(3, 2), "
+              "(2,), (2,)]"),
     Composite(
-        OpId::kNllLossAndWeight, "nll_loss_and_weight", 2, 3, NllLossAndWeight,
-        "nll_loss_and_weight(x, labels, weight=None, /, *, axis=-1, reduction='mean', ignore_index=-100)",
-        "nll_loss with the classes along axis, and the sum of weights by which its mean divides (0 with 'none')."),
+        OpId::kRmsNormBackward, "rms_norm_backward", 2, 3, RmsNormBackward,
+        "rms_norm_backward(gradient, x, weight=None, /, *, axis=-1, eps=1e-06)",
+        "The gradient of rms_norm's x; with a weight also of it.",
+        "[x.shape for x in ts.rms_norm_backward(ts.ones((3, 2)), ts.ones((3, 2)), ts.ones((2,)))] => [(3, 2), (2,)]"),
+    Composite(OpId::kSoftmaxBackward, "softmax_backward", 2, 2, SoftmaxBackward,
+              "softmax_backward(gradient, x, /, *, axis=-1)", "The gradient of softmax's operand; x is its result.",
+              "ts.softmax_backward(ts.asarray([1.0, 0.0]), ts.asarray([0.5, 0.5])).tolist() => [0.25, -0.25]"),
+    Composite(
+        OpId::kLogSoftmaxBackward, "log_softmax_backward", 2, 3, LogSoftmaxBackward,
+        "log_softmax_backward(gradient, x, total=None, /, *, axis=-1)",
+        "The gradient of log_softmax's operand; x is its result, total the gradient's sum along axis where it is "
+        "known.",
+        "ts.log_softmax_backward(ts.asarray([1.0, 0.0]), ts.log(ts.asarray([0.5, 0.5]))).tolist() => [0.5, -0.5]"),
+    Composite(OpId::kNllLossAndWeight, "nll_loss_and_weight", 2, 3, NllLossAndWeight,
+              "nll_loss_and_weight(x, labels, weight=None, /, *, axis=-1, reduction='mean', ignore_index=-100)",
+              "nll_loss with the classes along axis, and the sum of weights by which its mean divides (0 with 'none').",
+              "[x.item() for x in ts.nll_loss_and_weight(ts.asarray([[-1.0, -2.0], [-3.0, -4.0]]), ts.asarray([0, "
+              "1]))] => [2.5, 2.0]"),
     Composite(OpId::kNllLossBackward, "nll_loss_backward", 4, 5, NllLossBackward,
               "nll_loss_backward(x, gradient, labels, total, weight=None, /, *, axis=-1, reduction='mean', "
               "ignore_index=-100)",
-              "The gradient of nll_loss's x, total the sum of weights; without a weight also its sum along axis."),
+              "The gradient of nll_loss's x, total the sum of weights; without a weight also its sum along axis.",
+              "ts.nll_loss_backward(ts.asarray([[-1.0, -2.0]]), ts.asarray(1.0), ts.asarray([0]), "
+              "ts.asarray(1.0))[0].tolist() => [[-1.0, 0.0]]"),
     Composite(OpId::kEmbeddingBackward, "embedding_backward", 2, 2, EmbeddingBackward,
               "embedding_backward(gradient, indices, /, *, num_classes, ignore_index=-1)",
               "The gradient of an embedding's weight, of num_classes rows: those of the gradient, added up at their "
-              "indices."),
+              "indices.",
+              "ts.embedding_backward(ts.ones((3, 1)), ts.asarray([0, 2, 0]), num_classes=3).tolist() => [[2.0], [0.0], "
+              "[1.0]]"),
     Composite(OpId::kAttentionBackward, "scaled_dot_product_attention_backward", 4, 5, AttentionBackward,
               "scaled_dot_product_attention_backward(gradient, query, key, value, attn_mask=None, /, *, "
               "is_causal=False, scale=None)",
               "The gradients of attention's query, key and value; several heads of the query may share one of key and "
-              "value."),
+              "value.",
+              "[x.shape for x in ts.scaled_dot_product_attention_backward(*[ts.ones((1, 1, 3, 2)) for _ in range(4)])] "
+              "=> [(1, 1, 3, 2), (1, 1, 3, 2), (1, 1, 3, 2)]"),
 };
 
 }  // namespace

@@ -142,17 +142,24 @@ void MatrixExp(G& g) {
 constexpr std::array kRows = {
     Composite(OpId::kLstsq, "lstsq", 2, 2, Lstsq, "lstsq(x1, x2, /, *, rtol=None)",
               "Finds the x with the least distance of x1 @ x from x2; gives it, the squared distances, the rank of x1 "
-              "and its singular values."),
+              "and its singular values.",
+              "ts.linalg.lstsq(ts.asarray([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]), ts.asarray([[1.0], [4.0], "
+              "[0.0]])).x.shape => (2, 1)"),
     Composite(OpId::kPinv, "pinv", 1, 1, Pinv, "pinv(x, /, *, rtol=None)",
-              "Gives the pseudo-inverse; singular values up to rtol times the largest count as 0."),
+              "Gives the pseudo-inverse; singular values up to rtol times the largest count as 0.",
+              "ts.linalg.pinv(ts.ones((3, 2))).shape => (2, 3)"),
     Composite(OpId::kMatrixRank, "matrix_rank", 1, 1, MatrixRank, "matrix_rank(x, /, *, rtol=None)",
-              "Counts the singular values above rtol times the largest."),
+              "Counts the singular values above rtol times the largest.",
+              "ts.linalg.matrix_rank(ts.asarray([[1.0, 1.0], [1.0, 1.0]])).item() => 1"),
     Composite(OpId::kMatrixPower, "matrix_power", 1, 1, MatrixPower, "matrix_power(x, n, /)",
-              "Multiplies square matrices with themselves, n times; their inverses where n is negative."),
+              "Multiplies square matrices with themselves, n times; their inverses where n is negative.",
+              "ts.linalg.matrix_power(ts.asarray([[2.0, 0.0], [0.0, 3.0]]), 2).tolist() => [[4.0, 0.0], [0.0, 9.0]]"),
     Composite(OpId::kMatrixNorm, "matrix_norm", 1, 1, MatrixNorm, "matrix_norm(x, /, *, keepdims=False, ord='fro')",
-              "Calculates the norms of matrices: fro, nuc, 1, -1, 2, -2, inf or -inf."),
+              "Calculates the norms of matrices: fro, nuc, 1, -1, 2, -2, inf or -inf.",
+              "ts.linalg.matrix_norm(ts.asarray([[3.0, 0.0], [0.0, 4.0]])).item() => 5.0"),
     Composite(OpId::kMatrixExp, "matrix_exp", 1, 1, MatrixExp, "matrix_exp(x, /)",
-              "Calculates the exponentials of square matrices: the sum of matrix_power(x, k) / k!."),
+              "Calculates the exponentials of square matrices: the sum of matrix_power(x, k) / k!.",
+              "ts.linalg.matrix_exp(ts.zeros((2, 2))).tolist() => [[1.0, 0.0], [0.0, 1.0]]"),
 };
 
 }  // namespace

@@ -84,15 +84,19 @@ void Dropout(G& g) {
 constexpr std::array kRows = {
     Composite(OpId::kNormal, "normal", 0, 0, Normal,
               "normal(loc=0.0, scale=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
-              "Random numbers of the normal distribution, the same on every mesh and placement."),
+              "Random numbers of the normal distribution, the same on every mesh and placement.",
+              "ts.normal(0.0, 1.0, (2, 3)).shape => (2, 3)"),
     Composite(OpId::kUniform, "uniform", 0, 0, UniformBetween,
               "uniform(low=0.0, high=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
-              "Random numbers in [low, high), the same on every mesh and placement."),
+              "Random numbers in [low, high), the same on every mesh and placement.",
+              "ts.uniform(0.0, 1.0, (2, 3)).shape => (2, 3)"),
     Composite(OpId::kExponential, "exponential", 0, 0, Exponential,
               "exponential(scale=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
-              "Random numbers of the exponential distribution, the same on every mesh and placement."),
+              "Random numbers of the exponential distribution, the same on every mesh and placement.",
+              "ts.exponential(2.0, (1000,)).shape => (1000,)"),
     Composite(OpId::kDropout, "dropout", 1, 1, Dropout, "dropout(x, /, p=0.5, *, training=True)",
-              "Gives 0 with probability p, else x / (1 - p); which, is the same on every mesh and placement."),
+              "Gives 0 with probability p, else x / (1 - p); which, is the same on every mesh and placement.",
+              "ts.dropout(ts.asarray([1.0, 2.0]), 0.5, training=False).tolist() => [1.0, 2.0]"),
 };
 
 }  // namespace

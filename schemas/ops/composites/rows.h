@@ -41,15 +41,29 @@ inline GraphValue Wide(GraphBuilder& g, const GraphValue& x) {
 }
 
 inline constexpr OpRow Composite(OpId id, std::string_view name, int min_operands, int max_operands,
-                                 CompositeFunction build, std::string_view signature, std::string_view doc) {
-  return {id,           name,         OpFamily::kComposite, min_operands,       max_operands, "",
-          std::nullopt, std::nullopt, DTypeRule::kSame,     PartialRule::kNone, signature,    doc,
+                                 CompositeFunction build, std::string_view signature, std::string_view doc,
+                                 std::string_view example = "", std::string_view arguments = "") {
+  return {id,
+          name,
+          OpFamily::kComposite,
+          min_operands,
+          max_operands,
+          "",
+          std::nullopt,
+          std::nullopt,
+          DTypeRule::kSame,
+          PartialRule::kNone,
+          signature,
+          doc,
+          example,
+          arguments,
           build};
 }
 // One whose graph has ops on each element alone.
 inline constexpr OpRow MapComposite(OpId id, std::string_view name, int min_operands, int max_operands,
-                                    CompositeFunction build, std::string_view signature, std::string_view doc) {
-  OpRow row = Composite(id, name, min_operands, max_operands, build, signature, doc);
+                                    CompositeFunction build, std::string_view signature, std::string_view doc,
+                                    std::string_view example) {
+  OpRow row = Composite(id, name, min_operands, max_operands, build, signature, doc, example);
   row.is_map = true;
   return row;
 }

@@ -86,13 +86,24 @@ constexpr OpRow kRows[] = {
     Composite(
         OpId::kSgdStep, "sgd_step", 3, 4, SgdStep,
         "sgd_step(x, gradient, rate, buffer=None, /, *, momentum=0.0, dampening=0.0, weight_decay=0.0, mode='plain')",
-        "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer."),
+        "A step of stochastic gradient descent: the new x. With mode 'momentum' or 'nesterov' also the new buffer.",
+        "ts.sgd_step(ts.asarray([1.0]), ts.asarray([2.0]), 0.25).tolist() => [0.5]",
+        "buffer: the momentum buffer, or None.\n"
+        "momentum: how much of the buffer stays.\n"
+        "dampening: what is taken off the gradient in the buffer."),
     Composite(
         OpId::kAdamStep, "adam_step", 6, 7, AdamStep,
         "adam_step(x, gradient, mean, square, count, rate, highest=None, /, *, beta1=0.9, beta2=0.999, "
         "weight_decay=0.0, eps=1e-08, mode='adam')",
         "A step of Adam, or with mode 'adamw' of AdamW: the new x, mean and square, and with highest (amsgrad) that. "
-        "count is a tensor without dims: the number of the step, from 1 on."),
+        "count is a tensor without dims: the number of the step, from 1 on.",
+        "ts.round(ts.adam_step(ts.asarray([1.0]), ts.asarray([2.0]), ts.asarray([0.0]), ts.asarray([0.0]), "
+        "ts.asarray(1), 0.5)[0] * 10).tolist() => [5.0]",
+        "square: the mean square of gradients.\n"
+        "count: the number of the step, from 1 on.\n"
+        "highest: the highest mean square that there was, or None.\n"
+        "beta1: how much of the mean stays.\n"
+        "beta2: how much of the mean square stays."),
 };
 
 }  // namespace

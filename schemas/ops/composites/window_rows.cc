@@ -357,10 +357,14 @@ constexpr std::array kRows = {
         "divisor."),
     Composite(OpId::kConvBackwardX, "conv_backward_x", 2, 2, ConvBackwardX,
               "conv_backward_x(gradient, weight, /, *, shape, stride, padding, dilation, groups=1)",
-              "The gradient of conv's x, of that shape: a transposed convolution of the gradient of its result."),
+              "The gradient of conv's x, of that shape: a transposed convolution of the gradient of its result.",
+              "ts.conv_backward_x(ts.asarray([[[1.0, 1.0]]]), ts.asarray([[[1.0, 10.0]]]), shape=(1, 1, 3), stride=1, "
+              "padding=0, dilation=1).tolist() => [[[1.0, 11.0, 10.0]]]"),
     Composite(OpId::kConvBackwardWeight, "conv_backward_weight", 2, 2, ConvBackwardWeight,
               "conv_backward_weight(gradient, x, /, *, shape, stride, padding, dilation, groups=1)",
-              "The gradient of conv's weight, of that shape; of a batch in shards a pending sum."),
+              "The gradient of conv's weight, of that shape; of a batch in shards a pending sum.",
+              "ts.conv_backward_weight(ts.asarray([[[1.0, 1.0]]]), ts.asarray([[[1.0, 2.0, 3.0]]]), shape=(1, 1, 2), "
+              "stride=1, padding=0, dilation=1).tolist() => [[[3.0, 5.0]]]"),
 };
 
 }  // namespace
