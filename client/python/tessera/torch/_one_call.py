@@ -11,7 +11,7 @@ import enum
 from typing import Callable, NamedTuple
 
 import _tessera
-from .._tensor import OPS
+from .._catalog import OPS
 from ._dtypes import CODES, FLOATS
 
 ALL = frozenset(CODES.values())

@@ -11,7 +11,7 @@ from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
 from .._placements import of_older, replicated
 from .._session import session_of
-from .._tensor import OPS
+from .._catalog import OPS
 from ._cell import Cell, Expand, Index, Permute, Reshape, Unfilled, check_shape, like, write
 from . import _device
 from ._dtypes import TORCH, tensor_of
