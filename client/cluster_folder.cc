@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "schemas/codec/socket_folder.h"
+#include "schemas/host/socket_folder.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "client/wait.h"
-#include "schemas/codec/available_memory.h"
+#include "schemas/host/available_memory.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

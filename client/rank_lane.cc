@@ -6,7 +6,7 @@
 
 #include "client/rank_waits.h"
 #include "client/session_groups.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -20,7 +20,7 @@
 #include "client/ending_processes.h"
 #include "client/kept_descriptors.h"
 #include "client/pool_record.h"
-#include "schemas/codec/process_end.h"
+#include "schemas/host/process_end.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

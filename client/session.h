@@ -40,7 +40,7 @@
 #include "client/report.h"
 #include "client/session_counters.h"
 #include "client/tensor.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 
 namespace tessera {
 

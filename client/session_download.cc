@@ -6,7 +6,7 @@
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/session_transfer.h"
-#include "schemas/codec/streamed_copy.h"
+#include "schemas/host/streamed_copy.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"

@@ -7,7 +7,7 @@
 #include "client/session_impl.h"
 #include "client/session_request.h"
 #include "client/wait.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -127,7 +127,7 @@ struct Instance {
   # Nothing that was issued before is still about what it writes: an instruction that stores to peers in its first phase
   # need not wait.
   makesCalls @7 :Bool;
-  # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/collective_calls.h).
+  # Its workers reach each other by NCCL alone: exchanges that are one call of it are made so (server/plan/lower/collective_calls.h).
   placedApart @8 :List(PlacedBuffer);
   # Buffers that lie elsewhere in each worker's arena; bufferOffsets has 0 for them.
 }

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/cli/command.h"
-#include "schemas/codec/book_file.h"
+#include "schemas/host/book_file.h"
 #include "schemas/types/book.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -18,8 +18,8 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
-#include "schemas/codec/certificate_units.h"
-#include "schemas/codec/openssl_pieces.h"
+#include "schemas/link/certificate_units.h"
+#include "schemas/link/openssl_pieces.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/authority.h"
+#include "schemas/link/authority.h"
 
 namespace tessera {
 

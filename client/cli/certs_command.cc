@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/certificates.h"
 #include "client/cli/command.h"
-#include "schemas/codec/authority.h"
+#include "schemas/link/authority.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

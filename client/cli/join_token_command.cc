@@ -17,8 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
-#include "schemas/codec/authority.h"
-#include "schemas/codec/random_hex.h"
+#include "schemas/host/random_hex.h"
+#include "schemas/link/authority.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

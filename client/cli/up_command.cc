@@ -13,7 +13,7 @@
 #include "client/cli/up_pool.h"
 #include "client/cli/up_slurm.h"
 #include "client/cluster.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "schemas/types/address.h"
 #include "schemas/types/byte_size.h"
 #include "schemas/types/limits.h"

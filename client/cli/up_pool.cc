@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/certificates.h"
-#include "schemas/codec/random_hex.h"
+#include "schemas/host/random_hex.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -14,8 +14,8 @@
 #include "client/wait.h"
 #include "schemas/book.capnp.h"
 #include "schemas/codec/book_codec.h"
-#include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera {

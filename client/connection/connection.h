@@ -22,7 +22,7 @@
 #include "client/host_memory.h"
 #include "client/record.h"
 #include "client/report.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "schemas/types/address.h"
 #include "schemas/types/book.h"
 #include "schemas/types/ids.h"

@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "client/connection/encode.h"
-#include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"

@@ -20,10 +20,10 @@
 #include "client/connection/record_queue.h"
 #include "client/connection/session_core.h"
 #include "client/connection/transfers.h"
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/loop_linger.h"
-#include "schemas/codec/message_link.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/host/loop_linger.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/message_link.h"
+#include "schemas/link/two_party.h"
 #include "schemas/session.capnp.h"
 
 namespace tessera {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "client/record.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 
 namespace tessera {
 

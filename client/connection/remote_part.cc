@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"

@@ -7,8 +7,8 @@
 
 #include "client/connection/connection.h"
 #include "client/connection/encode.h"
-#include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/message_link.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "client/connection/remote_part.h"
-#include "schemas/codec/dialed_line.h"
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/exception.h"
+#include "schemas/link/dialed_line.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/address.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"

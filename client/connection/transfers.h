@@ -17,8 +17,8 @@
 #include "client/connection/connection.h"
 #include "client/connection/file_place.h"
 #include "client/connection/remote_part.h"
-#include "schemas/codec/dialed_line.h"
-#include "schemas/codec/host_identity.h"
+#include "schemas/host/host_identity.h"
+#include "schemas/link/dialed_line.h"
 #include "schemas/worker.capnp.h"
 
 namespace tessera {

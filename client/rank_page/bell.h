@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 
 namespace tessera {
 

@@ -16,7 +16,7 @@
 
 #include "client/host_memory.h"
 #include "client/rank_page/rank_arena.h"
-#include "schemas/codec/host_identity.h"
+#include "schemas/host/host_identity.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

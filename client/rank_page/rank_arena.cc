@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "schemas/codec/memory_file.h"
+#include "schemas/host/memory_file.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

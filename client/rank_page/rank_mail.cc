@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "schemas/codec/memory_file.h"
+#include "schemas/host/memory_file.h"
 #include "schemas/types/collective_kind.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

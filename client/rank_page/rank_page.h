@@ -36,7 +36,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/rank_page/bell.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "schemas/types/collective_signature.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/spill_desk.h"
-#include "server/plan/collective_calls.h"
+#include "server/plan/lower/collective_calls.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"

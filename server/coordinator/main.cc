@@ -20,10 +20,10 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/descriptor.h"
-#include "schemas/codec/file_watcher.h"
-#include "schemas/codec/parent_watch.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/host/descriptor.h"
+#include "schemas/host/file_watcher.h"
+#include "schemas/link/parent_watch.h"
+#include "schemas/link/two_party.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/flags.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "schemas/types/status_macros.h"
-#include "server/plan/exchange.h"
 #include "server/plan/merged_runs.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 
 namespace tessera {
 namespace {

@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "schemas/codec/streamed_copy.h"
+#include "schemas/host/streamed_copy.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

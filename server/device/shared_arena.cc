@@ -12,8 +12,8 @@
 #include <cstring>
 #include <utility>
 
-#include "schemas/codec/available_memory.h"
-#include "schemas/codec/memory_file.h"
+#include "schemas/host/available_memory.h"
+#include "schemas/host/memory_file.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

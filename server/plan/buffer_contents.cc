@@ -8,9 +8,9 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/same_shards.h"
-#include "server/plan/sub_mesh.h"
-#include "server/plan/widening.h"
+#include "server/plan/lower/widening.h"
+#include "server/plan/movement/same_shards.h"
+#include "server/plan/movement/sub_mesh.h"
 
 namespace tessera {
 namespace {

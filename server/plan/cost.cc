@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 namespace {

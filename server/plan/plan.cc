@@ -9,7 +9,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/merged_runs.h"
-#include "server/plan/sub_mesh.h"
+#include "server/plan/movement/sub_mesh.h"
 
 namespace tessera {
 namespace {

@@ -42,7 +42,7 @@
 #include "schemas/ops/local_op.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/types/tensor_spec.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 

@@ -12,15 +12,15 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/buffer_contents.h"
-#include "server/plan/contract.h"
-#include "server/plan/exchange.h"
+#include "server/plan/lower/contract.h"
+#include "server/plan/lower/passing.h"
+#include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
-#include "server/plan/passing.h"
-#include "server/plan/same_shards.h"
-#include "server/plan/sub_mesh.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
+#include "server/plan/movement/sub_mesh.h"
 #include "server/plan/verify_elements.h"
 #include "server/plan/verify_local.h"
-#include "server/plan/widening.h"
 
 namespace tessera {
 namespace {

@@ -9,9 +9,9 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/contract.h"
-#include "server/plan/exchange.h"
+#include "server/plan/lower/contract.h"
 #include "server/plan/merged_runs.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "server/plan/exchange.h"
-#include "server/plan/widening.h"
+#include "server/plan/lower/widening.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 namespace {

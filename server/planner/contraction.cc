@@ -14,7 +14,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/cost.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/contraction_steps.h"
 #include "server/planner/figures.h"

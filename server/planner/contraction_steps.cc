@@ -7,7 +7,7 @@
 
 #include "schemas/ops/contraction.h"
 #include "schemas/types/status_macros.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/operand_reading.h"
 
 namespace tessera {

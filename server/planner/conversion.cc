@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/overlay.h"
 

@@ -6,7 +6,7 @@
 
 #include "schemas/types/layout.h"
 #include "server/plan/merged_runs.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 
 namespace tessera {
 namespace {

@@ -16,8 +16,8 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/conversion.h"
 
 namespace tessera {

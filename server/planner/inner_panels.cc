@@ -10,8 +10,8 @@
 
 #include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/plan/cost.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 
 namespace tessera {

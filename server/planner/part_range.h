@@ -2,7 +2,7 @@
 
 // PartRange: a part of a contraction that is split (split.h): a range of one outer letter that lies in one shard of
 // the product on its grid and in one of the output. Nobody else than the workers of those shards has to do with it, so
-// its specs are on their sub-meshes (server/plan/sub_mesh.h), where the letter is whole.
+// its specs are on their sub-meshes (server/plan/movement/sub_mesh.h), where the letter is whole.
 //
 //   product f64[8,6] @ mesh(2,2) [S(0), P(sum)] to output [S(0), S(1)], rows 4 and 5:
 //   the product on mesh(1,2; workers=2,3) [R, P(sum)], the output there too, [R, S(1)], from row 0 of the shards on
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "schemas/types/tensor_spec.h"
-#include "server/plan/sub_mesh.h"
+#include "server/plan/movement/sub_mesh.h"
 
 namespace tessera {
 

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
-#include "server/plan/sub_mesh.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
+#include "server/plan/movement/sub_mesh.h"
 #include "server/planner/part_range.h"
 
 namespace tessera {

@@ -13,7 +13,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
 #include "server/planner/donations.h"

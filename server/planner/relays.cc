@@ -4,8 +4,8 @@
 #include <variant>
 #include <vector>
 
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 #include "server/planner/alternatives.h"
 
 namespace tessera {

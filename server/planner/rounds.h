@@ -1,7 +1,7 @@
 #pragma once
 
 // Rounds: sums and gathers between several hosts by recursive halving and doubling, where that is faster than a message
-// from each host to each other one (server/plan/exchange_rounds.h says who takes what).
+// from each host to each other one (server/plan/movement/exchange_rounds.h says who takes what).
 //
 //   f32[64] [P(sum)] -> [R] on 64 hosts: 63 + 63 messages to each worker, or three rounds of 3 messages and three of 3,
 //   of which each waits for the one before. Bytes received are the same; partial sums lie in the result, where they are

@@ -10,8 +10,8 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "server/plan/cost.h"
-#include "server/plan/exchange.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/exchange.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/overlay.h"
 
 namespace tessera {

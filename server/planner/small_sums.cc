@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 namespace {

@@ -27,7 +27,7 @@ inline constexpr size_t kMaxConfigFileBytes = size_t{1} << 20;  // docs/limits.m
 // --log-level and --log-format.
 void AddLogFlags(CLI::App& app, LogOptions& options);
 
-// --exit-with-parent-fd and --outlive-parent (schemas/codec/parent_watch.h).
+// --exit-with-parent-fd and --outlive-parent (schemas/link/parent_watch.h).
 void AddParentFlags(CLI::App& app, int& fd, double& outlive_s);
 
 class ConfigFile {

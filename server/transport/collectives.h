@@ -1,7 +1,7 @@
 #pragma once
 
-// Collectives: calls that all workers of a set make together (server/plan/collective_calls.h), where the transport's
-// library has them. Messages of pairs are transport.h's.
+// Collectives: calls that all workers of a set make together (server/plan/lower/collective_calls.h), where the
+// transport's library has them. Messages of pairs are transport.h's.
 //
 //   transport.collectives()->Announce({7, 1}, {0, 1, 2, 3});          // in the order of instructions
 //   transport.collectives()->Enter({7, 1}, {{&call, memory...}}, done);   // when the memory is there
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/plan/collective_calls.h"
+#include "server/plan/lower/collective_calls.h"
 #include "server/transport/transport.h"
 
 namespace tessera {

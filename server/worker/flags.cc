@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "schemas/codec/host_identity.h"
+#include "schemas/host/host_identity.h"
 #include "schemas/types/limits.h"
 #include "server/process/config_file.h"
 #include "server/process/engine_facts.h"

@@ -9,8 +9,8 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/strings/str_split.h"
-#include "schemas/codec/authority.h"
-#include "schemas/codec/host_identity.h"
+#include "schemas/host/host_identity.h"
+#include "schemas/link/authority.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/arena.h"

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "kernels/kernel.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/merge_ranges.h"
-#include "server/plan/program.h"
 #include "server/worker/run_record.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/message_network.h"
 #include "schemas/types/status_macros.h"

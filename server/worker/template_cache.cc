@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "schemas/codec/thread_clock.h"
+#include "schemas/host/thread_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/counters.h"

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/plan/collective_calls.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/collective_calls.h"
+#include "server/plan/lower/program.h"
 
 namespace tessera {
 

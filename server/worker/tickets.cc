@@ -1,7 +1,7 @@
 #include "server/worker/tickets.h"
 
 #include <algorithm>
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/window_copy.h"

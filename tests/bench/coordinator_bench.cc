@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "schemas/codec/thread_clock.h"
+#include "schemas/host/thread_clock.h"
 #include "schemas/ops/op_ids.h"
 #include "tests/support/resident_memory.h"
 #include "tests/support/simulated_cluster.h"

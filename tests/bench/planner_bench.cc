@@ -25,7 +25,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/plan_cache.h"
 #include "server/plan/cost.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/planner.h"
 

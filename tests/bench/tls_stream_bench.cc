@@ -13,8 +13,8 @@
 
 #include <kj/async-io.h>
 
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/tls.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/tls.h"
 
 namespace tessera {
 namespace {

@@ -22,8 +22,8 @@
 
 #include <kj/async-io.h>
 
-#include "schemas/codec/descriptor.h"
 #include "schemas/codec/values.h"
+#include "schemas/host/descriptor.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/worker.capnp.h"

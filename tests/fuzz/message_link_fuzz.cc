@@ -15,8 +15,8 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 
-#include "schemas/codec/message_link.h"
-#include "schemas/codec/stream_guard.h"
+#include "schemas/link/message_link.h"
+#include "schemas/link/stream_guard.h"
 #include "schemas/session.capnp.h"
 #include "schemas/types/status_macros.h"
 #include "tests/support/link_pair.h"

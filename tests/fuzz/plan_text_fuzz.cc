@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "schemas/types/status_macros.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/plan.h"
-#include "server/plan/program.h"
 #include "server/worker/template_cache.h"
 
 namespace tessera {

@@ -11,7 +11,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
-#include "schemas/codec/stream_guard.h"
+#include "schemas/link/stream_guard.h"
 #include "schemas/session.capnp.h"
 #include "schemas/types/status_macros.h"
 

@@ -36,6 +36,8 @@ LAYERS = {
     "schemas/types": ["schemas/types"],
     "schemas/ops": ["schemas/types", "schemas/ops"],
     "schemas/codec": ["schemas/"],
+    "schemas/host": ["schemas/"],
+    "schemas/link": ["schemas/"],
     "server/plan": ["schemas/types", "schemas/ops", "server/plan"],
     "server/plan/rpc": ["schemas/", "server/plan"],
     "server/planner": ["schemas/types", "schemas/ops", "server/plan", "server/planner"],
@@ -54,9 +56,9 @@ LAYERS = {
 
 # Third-party headers and where alone they may be named.
 OWNERS = {
-    r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/codec/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
+    r"(kj|capnp)/|\.capnp\.h$": [r"/rpc/", r"^schemas/(codec|link|host)/", r"/main\.cc$", r"^client/connection/", r"^tests/"],
     r"^(ucp|ucs|uct)/": [r"^server/transport/ucx/", r"^tests/fuzz/ucx_"],
-    r"^openssl/": [r"^client/cli/certificates", r"^schemas/codec/(authority|certificate_units|openssl_pieces|pinned_server)", r"^server/transport/tls/", r"^server/coordinator/tenants/token_table", r"^tests/"],
+    r"^openssl/": [r"^client/cli/certificates", r"^schemas/link/(authority|certificate_units|openssl_pieces|pinned_server)", r"^server/transport/tls/", r"^server/coordinator/tenants/token_table", r"^tests/"],
     r"^nccl\.h$": [r"^server/transport/nccl/", r"^tests/emulator/cuda/nccl/"],
     r"^cuda\.h$": [r"^server/device/cuda/", r"^kernels/cuda/", r"^tests/emulator/cuda/"],
     r"^cuda_runtime": [],

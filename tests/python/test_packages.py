@@ -273,7 +273,7 @@ def test_values_and_ops_include_no_header_of_one_system(monkeypatch):
     assert not {source: header for source in sources if (header := portable.header_of_one_system(source))}
     # One that does, itself, and one by a header of ours.
     assert portable.header_of_one_system("client/host_memory.cc") == "fcntl.h"
-    assert portable.header_of_one_system("schemas/codec/loop_linger.cc") == "kj/async-unix.h through schemas/codec/loop_linger.h"
+    assert portable.header_of_one_system("schemas/host/loop_linger.cc") == "kj/async-unix.h through schemas/host/loop_linger.h"
 
 
 # ---- the C++ client ----------------------------------------------------------------------------

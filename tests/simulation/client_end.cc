@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "client/connection/session_core.h"
-#include "schemas/codec/message_link.h"
+#include "schemas/link/message_link.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/limits.h"

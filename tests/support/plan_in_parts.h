@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "server/plan/interpret.h"
 #include "server/plan/plan.h"
+#include "server/plan/reference/interpret.h"
 
 namespace tessera::testing {
 

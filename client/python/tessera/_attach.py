@@ -1,9 +1,9 @@
-"""Python methods for the extension's classes."""
+"""Python methods for classes that are made elsewhere."""
 
 import types
 
 
-def attach(target):
+def attach(target, module="tessera"):
     """Class decorator: the body's functions and properties become the target's."""
 
     def move(body):
@@ -13,7 +13,7 @@ def attach(target):
                     if isinstance(function, types.FunctionType):
                         function.__qualname__ = f"{target.__name__}.{name}"     # errors say it
                 setattr(target, name, value)
-        target.__module__ = "tessera"
+        target.__module__ = module
         return target
 
     return move

@@ -14,8 +14,8 @@
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
-#include "schemas/codec/book_file.h"
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/book_file.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

@@ -1,6 +1,6 @@
 #include "server/coordinator/rpc/book_reader.h"
 
-#include "schemas/codec/book_file.h"
+#include "schemas/host/book_file.h"
 
 namespace tessera {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "schemas/codec/certificate_units.h"
+#include "schemas/link/certificate_units.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -23,8 +23,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "schemas/codec/authority.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/authority.h"
+#include "schemas/link/tls_files.h"
 #include "schemas/types/mesh.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "schemas/codec/two_party.h"
+#include "schemas/link/two_party.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/enroller.h"
 #include "server/coordinator/rpc/hub.h"

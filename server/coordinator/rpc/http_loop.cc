@@ -17,10 +17,10 @@
 #include <kj/compat/tls.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
-#include "schemas/codec/file_watcher.h"
-#include "schemas/codec/refusals.h"
-#include "schemas/codec/tls.h"
+#include "schemas/host/file_watcher.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/refusals.h"
+#include "schemas/link/tls.h"
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -21,7 +21,7 @@
 #include <kj/time.h>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "server/coordinator/rpc/metrics_text.h"
 #include "server/coordinator/tenants/token_table.h"
 

@@ -11,9 +11,9 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/monotonic_clock.h"
-#include "schemas/codec/refusals.h"
 #include "schemas/codec/values.h"
+#include "schemas/host/monotonic_clock.h"
+#include "schemas/link/refusals.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/record_codec.h"

@@ -17,8 +17,8 @@
 #include <kj/io.h>
 #include <kj/time.h>
 
-#include "schemas/codec/loop_linger.h"
-#include "schemas/codec/message_link.h"
+#include "schemas/host/loop_linger.h"
+#include "schemas/link/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/audit.h"
 #include "server/coordinator/rpc/book_reader.h"

@@ -16,10 +16,10 @@
 #include <kj/timer.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
-#include "schemas/codec/host_identity.h"
-#include "schemas/codec/monotonic_clock.h"
-#include "schemas/codec/process_end.h"
+#include "schemas/host/host_identity.h"
+#include "schemas/host/monotonic_clock.h"
+#include "schemas/host/process_end.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/reach.h"

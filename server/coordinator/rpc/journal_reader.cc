@@ -17,8 +17,8 @@
 #include <kj/io.h>
 #include <xxhash.h>
 
-#include "schemas/codec/stream_guard.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/stream_guard.h"
 #include "schemas/snapshot.capnp.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"

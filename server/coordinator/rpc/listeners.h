@@ -14,9 +14,9 @@
 #include <kj/async-io.h>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/file_watcher.h"
-#include "schemas/codec/tls.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/host/file_watcher.h"
+#include "schemas/link/tls.h"
+#include "schemas/link/two_party.h"
 #include "schemas/types/address.h"
 #include "server/coordinator/rpc/gateway.h"
 #include "server/coordinator/rpc/hub.h"

@@ -16,7 +16,7 @@
 
 #include <kj/io.h>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "server/coordinator/config.h"
 #include "server/process/log.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <variant>
 
-#include "schemas/codec/message_link.h"
+#include "schemas/link/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/coordinator/rpc/record_codec.h"
 

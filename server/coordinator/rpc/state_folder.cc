@@ -24,7 +24,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/snapshot.h"

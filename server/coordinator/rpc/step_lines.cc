@@ -6,8 +6,8 @@
 
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/collective_calls.h"
-#include "server/plan/exchange.h"
+#include "server/plan/lower/collective_calls.h"
+#include "server/plan/movement/exchange.h"
 
 namespace tessera {
 namespace {

@@ -5,8 +5,8 @@
 //
 //   "all_gather %0 [S(0)] -> %1 [R], by NCCL"                 no two of them map each other; messages of pairs
 //   "all_gather %0 [S(0)] -> %1 [R], by NCCL's AllGather"     likewise; one call of all
-//   (server/plan/collective_calls.h) "all_gather %0 [S(0)] -> %1 [R], by NCCL between hosts"   on a host they read
-//   where it lies
+//   (server/plan/lower/collective_calls.h) "all_gather %0 [S(0)] -> %1 [R], by NCCL between hosts"   on a host they
+//   read where it lies
 
 #include <string>
 #include <vector>

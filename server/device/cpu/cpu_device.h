@@ -11,12 +11,12 @@
 // Maps and reductions that follow each other in a stream and share operands run in one pass over memory
 // (kernels/joined_kernels.h), where they are enqueued before the first of them runs.
 //
-// Waiting spins for `spin_pauses`, then lingers (schemas/codec/linger.h), then sleeps on the own page's doorbell.
+// Waiting spins for `spin_pauses`, then lingers (schemas/host/linger.h), then sleeps on the own page's doorbell.
 
 #include <array>
 #include <memory>
 
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "server/device/cpu/stream_pool.h"
 #include "server/device/device.h"
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "server/device/counters.h"
 #include "server/device/cpu/item_queue.h"
 #include "server/device/cpu/thread_cpu_clock.h"

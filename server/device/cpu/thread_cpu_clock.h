@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "schemas/codec/monotonic_clock.h"
-#include "schemas/codec/thread_clock.h"
+#include "schemas/host/monotonic_clock.h"
+#include "schemas/host/thread_clock.h"
 
 namespace tessera {
 

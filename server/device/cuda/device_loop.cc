@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/joined_kernels.h"
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

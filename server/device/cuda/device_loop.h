@@ -38,7 +38,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 #include "server/device/cuda/cuda_device.h"
 #include "server/device/cuda/registered_memory.h"
 #include "server/device/cuda/staging_pool.h"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::cuda {

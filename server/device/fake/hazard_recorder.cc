@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/run_clock.h"
 #include "server/device/work.h"

@@ -8,7 +8,7 @@
 #include <openssl/err.h>
 #include <openssl/x509.h>
 
-#include "schemas/codec/certificate_units.h"
+#include "schemas/link/certificate_units.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

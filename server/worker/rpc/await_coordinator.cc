@@ -4,7 +4,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 
 namespace tessera {
 namespace {

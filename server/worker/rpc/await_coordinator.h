@@ -8,7 +8,7 @@
 #include <kj/async-io.h>
 #include <kj/timer.h>
 
-#include "schemas/codec/dialer.h"
+#include "schemas/link/dialer.h"
 
 namespace tessera {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/answer_window.h"
+#include "schemas/link/answer_window.h"
 #include "server/worker/fair_places.h"
 
 namespace tessera {

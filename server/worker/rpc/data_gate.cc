@@ -4,9 +4,9 @@
 
 #include <kj/io.h>
 
-#include "schemas/codec/descriptor.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/refusals.h"
+#include "schemas/host/descriptor.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/refusals.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/rpc/transfer_server.h"
 

@@ -18,12 +18,12 @@
 #include <kj/async-io.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/authority.h"
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/pinned_server.h"
-#include "schemas/codec/two_party.h"
 #include "schemas/enroll.capnp.h"
+#include "schemas/link/authority.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/pinned_server.h"
+#include "schemas/link/two_party.h"
 #include "schemas/session.capnp.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

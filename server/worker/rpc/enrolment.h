@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

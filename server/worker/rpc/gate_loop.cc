@@ -6,9 +6,9 @@
 #include <kj/async-io.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/descriptor.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/host/descriptor.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/two_party.h"
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -19,7 +19,7 @@
 #include <kj/async.h>
 
 #include "absl/status/statusor.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/tls_files.h"
 #include "server/plan/worker_message.h"
 #include "server/worker/rpc/gate_parts.h"
 

@@ -7,7 +7,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/str_cat.h"
 #include "server/device/be_nicer.h"
 

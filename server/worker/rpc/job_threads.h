@@ -33,7 +33,7 @@
 #include <kj/async.h>
 #include <kj/timer.h>
 
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 
 namespace tessera {
 

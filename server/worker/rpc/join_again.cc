@@ -5,7 +5,7 @@
 #include <kj/timer.h>
 
 #include "absl/status/status.h"
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera {

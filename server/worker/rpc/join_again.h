@@ -7,8 +7,8 @@
 
 #include <kj/async-io.h>
 
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/two_party.h"
 #include "schemas/session.capnp.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

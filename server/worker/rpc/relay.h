@@ -14,8 +14,8 @@
 
 #include <kj/async-io.h>
 
-#include "schemas/codec/dialed_line.h"
-#include "schemas/codec/tls_files.h"
+#include "schemas/link/dialed_line.h"
+#include "schemas/link/tls_files.h"
 #include "schemas/types/ids.h"
 #include "schemas/worker.capnp.h"
 #include "server/plan/worker_message.h"

@@ -5,7 +5,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "server/worker/rpc/transfer_server.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/rpc/transfer_server.h"
 #include "server/worker/window_copy.h"

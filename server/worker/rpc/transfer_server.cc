@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "schemas/codec/exception.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/exception.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"

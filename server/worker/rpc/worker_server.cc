@@ -6,12 +6,12 @@
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 
-#include "schemas/codec/descriptor.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/monotonic_clock.h"
-#include "schemas/codec/thread_clock.h"
-#include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
+#include "schemas/host/descriptor.h"
+#include "schemas/host/monotonic_clock.h"
+#include "schemas/host/thread_clock.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/two_party.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/rpc/instance_codec.h"
 

@@ -13,8 +13,8 @@
 #include <kj/async-unix.h>
 #include <kj/timer.h>
 
-#include "schemas/codec/loop_linger.h"
-#include "schemas/codec/message_link.h"
+#include "schemas/host/loop_linger.h"
+#include "schemas/link/message_link.h"
 #include "schemas/session.capnp.h"
 #include "server/device/platform.h"
 #include "server/plan/rpc/instance_codec.h"

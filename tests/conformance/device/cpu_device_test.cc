@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "schemas/codec/monotonic_clock.h"
-#include "schemas/codec/thread_clock.h"
+#include "schemas/host/monotonic_clock.h"
+#include "schemas/host/thread_clock.h"
 #include "schemas/ops/scalar_ops.h"
 #include "server/device/cpu/thread_cpu_clock.h"
 #include "tests/conformance/device/device_conformance.h"

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/ops/expression.h"
 #include "schemas/ops/local_op.h"
 #include "server/device/cuda/launcher.h"

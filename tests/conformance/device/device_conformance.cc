@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 
 namespace tessera::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 #include "schemas/ops/scalar_ops.h"
-#include "server/plan/interpret_local.h"
+#include "server/plan/reference/interpret_local.h"
 
 namespace tessera::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/errors.h"
-#include "server/plan/interpret_eigenvalues.h"
-#include "server/plan/interpret_local.h"
+#include "server/plan/reference/interpret_eigenvalues.h"
+#include "server/plan/reference/interpret_local.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace tessera::testing {

@@ -2,7 +2,7 @@
 // plain memory, give what Interpret says of the plan, and take the bytes that the plan counts. Exchanges without a call
 // are done element by element.
 
-#include "server/plan/collective_calls.h"
+#include "server/plan/lower/collective_calls.h"
 
 #include <algorithm>
 #include <map>

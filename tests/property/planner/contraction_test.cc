@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
+#include "server/plan/movement/exchange.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 

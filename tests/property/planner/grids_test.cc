@@ -22,7 +22,7 @@
 #include "schemas/ops/op_ids.h"
 #include "schemas/ops/resolve.h"
 #include "schemas/types/layout.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"
 #include "tests/support/plan_redistribute.h"

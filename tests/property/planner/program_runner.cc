@@ -10,7 +10,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "tests/property/planner/small_worlds.h"
 
 namespace tessera {

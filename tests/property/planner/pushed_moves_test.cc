@@ -12,7 +12,7 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 #include "tests/property/planner/plan_checks.h"
 #include "tests/property/planner/small_worlds.h"
 #include "tests/support/plan_redistribute.h"

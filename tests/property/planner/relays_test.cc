@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/same_shards.h"
+#include "server/plan/movement/same_shards.h"
 #include "server/planner/builder.h"
 #include "server/planner/relays.h"
 #include "tests/property/planner/crossing.h"

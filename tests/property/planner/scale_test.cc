@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schemas/codec/thread_clock.h"
+#include "schemas/host/thread_clock.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/bounds.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/small_worlds.h"

@@ -9,7 +9,7 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/exchange.h"
+#include "server/plan/movement/exchange.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
 #include "tests/property/planner/small_worlds.h"

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/types/tensor_spec.h"
-#include "server/plan/interpret.h"
 #include "server/plan/plan.h"
+#include "server/plan/reference/interpret.h"
 
 namespace tessera {
 

@@ -13,7 +13,7 @@
 #include "schemas/types/bounds.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "server/planner/builder.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/random_redistribute.h"

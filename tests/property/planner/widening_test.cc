@@ -14,7 +14,7 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/widening.h"
+#include "server/plan/lower/widening.h"
 #include "server/planner/planner.h"
 #include "tests/property/planner/host_worlds.h"
 #include "tests/property/planner/small_worlds.h"

@@ -29,10 +29,10 @@
 
 #include "client/cluster.h"
 #include "client/session.h"
-#include "schemas/codec/dialer.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/message_link.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/dialer.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/message_link.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/session.capnp.h"

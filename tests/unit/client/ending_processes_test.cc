@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "schemas/codec/process_end.h"
+#include "schemas/host/process_end.h"
 
 namespace tessera {
 namespace {

@@ -15,10 +15,10 @@
 
 #include <kj/async-unix.h>
 
-#include "schemas/codec/exception.h"
-#include "schemas/codec/message_link.h"
-#include "schemas/codec/two_party.h"
 #include "schemas/codec/values.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/message_link.h"
+#include "schemas/link/two_party.h"
 #include "schemas/session.capnp.h"
 #include "schemas/types/address.h"
 

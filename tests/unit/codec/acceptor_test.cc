@@ -1,6 +1,6 @@
 // Connections of an Acceptor: one that shows nothing in time is closed, one that does stays.
 
-#include "schemas/codec/two_party.h"
+#include "schemas/link/two_party.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "schemas/codec/authority.h"
+#include "schemas/link/authority.h"
 
 #include <ctime>
 #include <string>

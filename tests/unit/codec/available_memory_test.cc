@@ -1,6 +1,6 @@
 // The memory that a host and its control group leave, on files as the kernel writes them.
 
-#include "schemas/codec/available_memory.h"
+#include "schemas/host/available_memory.h"
 
 #include <gtest/gtest.h>
 

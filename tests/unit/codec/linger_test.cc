@@ -1,6 +1,6 @@
 // How long a loop stays awake, and what it hears meanwhile.
 
-#include "schemas/codec/linger.h"
+#include "schemas/host/linger.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 
-#include "schemas/codec/loop_linger.h"
+#include "schemas/host/loop_linger.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,4 @@
-#include "schemas/codec/memory_file.h"
+#include "schemas/host/memory_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

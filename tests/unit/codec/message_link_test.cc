@@ -1,6 +1,6 @@
 // Messages over a link: order, sizes, what waits, how it ends.
 
-#include "schemas/codec/message_link.h"
+#include "schemas/link/message_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

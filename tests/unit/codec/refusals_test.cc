@@ -1,6 +1,6 @@
 // Lines about refusals: some of each reason in a second, and how many had none.
 
-#include "schemas/codec/refusals.h"
+#include "schemas/link/refusals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "schemas/codec/stream_guard.h"
+#include "schemas/link/stream_guard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 
 #include <capnp/message.h>
 
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "schemas/codec/book_file.h"
+#include "schemas/host/book_file.h"
 #include "server/coordinator/rpc/audit.h"
 #include "server/coordinator/rpc/book_reader.h"
 

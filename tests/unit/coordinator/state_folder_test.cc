@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "schemas/codec/monotonic_clock.h"
+#include "schemas/host/monotonic_clock.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/rpc/snapshot.h"
 #include "tests/support/coordinator_story.h"

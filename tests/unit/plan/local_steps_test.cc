@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/interpret.h"
+#include "server/plan/reference/interpret.h"
 #include "server/plan/verify.h"
 
 namespace tessera::testing {

@@ -1,13 +1,13 @@
 // Which temporaries are local steps' alone.
 
-#include "server/plan/output_readers.h"
+#include "server/plan/lower/output_readers.h"
 
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/verify.h"
 
 namespace tessera::testing {

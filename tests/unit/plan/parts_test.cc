@@ -7,8 +7,8 @@
 
 #include "gtest/gtest.h"
 #include "server/plan/cost.h"
-#include "server/plan/interpret.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
+#include "server/plan/reference/interpret.h"
 #include "server/plan/verify.h"
 #include "tests/support/plan_in_parts.h"
 #include "tests/support/plan_redistribute.h"

@@ -1,6 +1,6 @@
 // Plans in which what is reduced for others passes on: what is allowed is just that, and what workers do for it.
 
-#include "server/plan/passing.h"
+#include "server/plan/lower/passing.h"
 
 #include <functional>
 #include <string>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/plan/interpret.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
+#include "server/plan/reference/interpret.h"
 #include "server/plan/verify.h"
 
 namespace tessera::testing {

@@ -8,8 +8,8 @@
 
 #include "gtest/gtest.h"
 #include "server/plan/cost.h"
+#include "server/plan/lower/program.h"
 #include "server/plan/plan.h"
-#include "server/plan/program.h"
 #include "server/plan/verify.h"
 #include "server/planner/builder.h"
 #include "tests/support/two_phases.h"

@@ -10,10 +10,10 @@
 #include "schemas/ops/scalar_ops.h"
 #include "schemas/types/layout.h"
 #include "server/plan/cost.h"
-#include "server/plan/interpret.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
+#include "server/plan/lower/widening.h"
+#include "server/plan/reference/interpret.h"
 #include "server/plan/verify.h"
-#include "server/plan/widening.h"
 #include "server/planner/planner.h"
 
 namespace tessera::testing {

@@ -14,7 +14,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
-#include "server/plan/program.h"
+#include "server/plan/lower/program.h"
 #include "server/planner/builder.h"
 #include "server/planner/contraction.h"
 #include "tests/support/plan_redistribute.h"

@@ -19,8 +19,8 @@
 #include <kj/async-io.h>
 
 #include "gtest/gtest.h"
-#include "schemas/codec/exception.h"
-#include "schemas/codec/two_party.h"
+#include "schemas/link/exception.h"
+#include "schemas/link/two_party.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/worker.capnp.h"

@@ -14,7 +14,7 @@
 #include <kj/async-io.h>
 
 #include "gtest/gtest.h"
-#include "schemas/codec/exception.h"
+#include "schemas/link/exception.h"
 #include "server/worker/fair_places.h"
 
 namespace tessera {

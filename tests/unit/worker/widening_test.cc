@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "schemas/types/str_cat.h"
-#include "server/plan/widening.h"
+#include "server/plan/lower/widening.h"
 #include "tests/support/two_phases.h"
 #include "tests/unit/worker/converted_plans.h"
 

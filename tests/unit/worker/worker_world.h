@@ -15,8 +15,8 @@
 #include "server/device/device.h"
 #include "server/device/fake/hazard_recorder.h"
 #include "server/device/platform.h"
-#include "server/plan/interpret.h"
 #include "server/plan/plan.h"
+#include "server/plan/reference/interpret.h"
 #include "server/transport/loopback/loopback.h"
 #include "server/worker/executor.h"
 

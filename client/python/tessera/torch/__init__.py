@@ -39,6 +39,7 @@ from ._schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ._tensor import Tensor
 from . import parallel
 from . import _adapters, _compile, _dispatch, _flex_attention
+from . import _tensor_methods  # noqa: F401 - attaches them
 from .._placements import Partial, Placement, Replicate, Shard
 
 __all__ = ["CPUOffloadPolicy", "DeviceMesh", "DistributedDataParallel", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Partial",

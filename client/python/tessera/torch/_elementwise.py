@@ -13,6 +13,7 @@ from .._catalog import OPS
 from . import _ranges
 from ._dtypes import BOOL, FLOATS, INT64, INTEGERS, U8, code
 from ._one_call import ALL, REAL_FLOATS, one_call
+from ._moving import default_place, download, upload
 from ._operands import cast, filled, floating, number_as, operand, promoted, within
 from ._table import aten, put, row, run
 from ._tensor import Tensor, handle_of, wrap
@@ -298,7 +299,6 @@ def masked_fill(x, mask, value):
 
 @row("_to_copy.default")
 def to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None):
-    from ._moving import default_place, download, upload
     if device is not None and device.type == "meta":
         return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device="meta")
     if device is not None and device.type != "tessera":

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 import _tessera
 from .._errors import FailedPreconditionError, InvalidArgumentError
 from .._mesh import DeviceMesh
-from .._placements import of_older, replicated
 from .._session import session_of
 from .._catalog import OPS
 from ._cell import Cell, Expand, Index, Permute, Reshape, Unfilled, check_shape, like, write
-from . import _device
 from ._dtypes import TORCH, tensor_of
 from ._library import make as _make, view_rows, wrap
 from ._one_call import ATTRIBUTES
@@ -40,11 +36,6 @@ class Tensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
     __array_ufunc__ = None      # NumPy leaves operators to this class, which downloads nothing for them
 
-    @staticmethod
-    def __new__(cls, handle, *, requires_grad=False):
-        from ._moving import from_handle
-        return from_handle(handle).requires_grad_(requires_grad)
-
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1:
@@ -62,18 +53,6 @@ class Tensor(torch.Tensor):
             return again(func, row, args, kwargs or {}, error)
 
     # ---- what it is -----------------------------------------------------------------------------
-
-    @property
-    def _is_param(self) -> bool:
-        return self.__dict__.get("_parameter", False)
-
-    @_is_param.setter
-    def _is_param(self, value: bool) -> None:
-        """How nn.Parameter marks its tensors; from then on backward brings their gradients to their placements."""
-        self.__dict__["_parameter"] = value
-        if value and self.requires_grad and self.is_leaf:
-            from ._gradients import watch
-            watch(self)
 
     @property
     def placements(self):
@@ -107,22 +86,6 @@ class Tensor(torch.Tensor):
 
     # ---- moving -----------------------------------------------------------------------------------
 
-    def redistribute(self, device_mesh=None, placements=None, *, async_op=False, forward_dtype=None, backward_dtype=None):
-        """The same tensor with other placements, or on another mesh; torch's autograd goes through it.
-
-        Returns at once, with async_op or without. The gradient comes back to this tensor's placements; where this tensor is
-        a pending sum the gradient is replicated, as each term gets it. forward_dtype: the dtype that moves and that the
-        result has; backward_dtype: the dtype in which the gradient moves, before it has this tensor's again.
-        """
-        from ._moving import redistribute
-        return redistribute(self, device_mesh, placements, forward_dtype=forward_dtype, backward_dtype=backward_dtype)
-
-    @staticmethod
-    def from_local(local_tensors, device_mesh=None, placements=None, **options):
-        """tt.from_local."""
-        from ._moving import from_local
-        return from_local(local_tensors, device_mesh, placements, **options)
-
     def full_tensor(self, *, grad_placements=None) -> torch.Tensor:
         """The whole tensor as a CPU tensor. Blocks; raises the first cause if something failed. grad_placements: taken as
         DTensor's callers give it; the gradient comes back to this tensor's placements."""
@@ -146,11 +109,6 @@ class Tensor(torch.Tensor):
     def data_ptr(self):
         """No address: a number that tensors of one storage have alike, for code that looks who shares one."""
         return self.untyped_storage().data_ptr() + self.storage_offset() * self.element_size()
-
-    def untyped_storage(self):
-        """An id of the elements, which tensors that share them have alike, and their bytes; this process can read none of them."""
-        from ._storage_id import StorageId
-        return StorageId(self)
 
     def is_pinned(self, device=None):
         return False
@@ -188,31 +146,8 @@ class Tensor(torch.Tensor):
 
     # ---- copies -----------------------------------------------------------------------------------
 
-    def __deepcopy__(self, memo):
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
-                               "moment; take x.detach() first")
-        out = wrap(handle_of(self)).requires_grad_(self.requires_grad)
-        memo[id(self)] = out
-        for name, value in self.__dict__.items():
-            if name not in ("_cell", "_view", "_seen", "_bucket", "_unit"):
-                out.__dict__[name] = copy.deepcopy(value, memo)
-        if self.grad is not None:
-            out.grad = copy.deepcopy(self.grad, memo)
-        if hasattr(self, "_bucket"):
-            from ._gradients import watch
-            watch(out)
-        return out
-
     def __coerce_same_metadata_as_tangent__(self, expected_metadata, expected_type=None):
         return self         # a gradient of what torch.compile recorded as a plain tensor of this device
-
-    def __reduce_ex__(self, protocol):
-        from ._storages import reduced
-        return reduced(self)
-
 
 def missing(func):      # replaced by _table, which gives each overload that has a row the attribute tessera_row
     raise NotImplementedError(str(func))
@@ -324,31 +259,4 @@ def rebind(op: str, tensor: Tensor, handle) -> Tensor:
     return tensor
 
 
-def _restore_location(values: torch.Tensor) -> torch.device:
-    """Where torch.load's map_location says that a tensor of this device goes; here, where it says nothing."""
-    where = torch.serialization._serialization_tls.map_location
-    here = str(_device.DEVICE)
-    if callable(where):
-        storage = where(values.untyped_storage(), here)
-        return _device.DEVICE if storage is None else storage.device
-    return torch.device(torch._utils._get_restore_location(here))
-
-
-def rebuild(values: torch.Tensor, requires_grad: bool, placements: tuple, is_parameter: bool):
-    """Tensors of older files, from before _storages.py wrote them as torch does: on the default mesh; with these placements, where it has as many dims. Elsewhere where
-    torch.load has a map_location that says so."""
-    from ._moving import default_mesh, upload
-    place = _restore_location(values)
-    if place.type != _device.NAME:
-        values = values.to(place)
-        return torch.nn.Parameter(values, requires_grad) if is_parameter else values.requires_grad_(requires_grad)
-    mesh = default_mesh()
-    placements = of_older(placements)
-    if len(placements) != len(mesh._raw.shape) or any(one.is_partial() for one in placements):
-        placements = replicated(len(mesh._raw.shape))
-    out = wrap(upload(values, mesh, placements))
-    return torch.nn.Parameter(out, requires_grad) if is_parameter else out.requires_grad_(requires_grad)
-
-
-torch.serialization.add_safe_globals([rebuild])
 Tensor.__module__ = "tessera.torch"
