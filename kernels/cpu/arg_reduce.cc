@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
@@ -179,42 +178,9 @@ void ByNumbers(const ArgLayout& l) {
   }
 }
 
-absl::Status CheckOperands(const ArgReduceOp& op, const KernelCall& call) {
-  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
-      !s.ok()) {
-    return s;
-  }
-  const KernelInput& input = call.inputs[0];
-  const size_t rank = input.extents.size();
-  if (op.dims.back() >= static_cast<int64_t>(rank) || call.output_extents.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: dim ", op.dims.back(), " is out of range for rank ", rank));
-  }
-  if (call.output_dtype != DType::kI64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: gives i64, not ", std::string(ToText(call.output_dtype))));
-  }
-  if (call.inputs.size() == 2 && (call.inputs[1].dtype != DType::kI64 || call.inputs[1].extents != input.extents)) {
-    return absl::InvalidArgumentError(absl::StrCat("argmin, argmax: numbers ",
-                                                   std::string(ToText(call.inputs[1].dtype)),
-                                                   ToText(call.inputs[1].extents), " for ", ToText(input.extents)));
-  }
-  if (!op.whole.empty() && call.input_box.size() != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argmin, argmax: a box of ", call.input_box.size(), " dims for rank ", rank));
-  }
-  if (call.more_outputs.size() > 1 ||
-      (call.more_outputs.size() == 1 &&
-       (call.more_outputs[0].dtype != input.dtype || call.more_outputs[0].extents != call.output_extents))) {
-    return absl::InvalidArgumentError("argmin, argmax: the second result has the values, as the first has the numbers");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
-  if (absl::Status s = CheckOperands(op, call); !s.ok()) return s;
   static const uint64_t kZero = 0;
   const KernelInput& input = call.inputs[0];
   Shape kept_extents, reduced_extents;
@@ -275,18 +241,7 @@ absl::Status RunArgReduce(const ArgReduceOp& op, const KernelCall& call) {
 }
 
 absl::Status RunPick(const PickOp& op, const KernelCall& call) {
-  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
-      !s.ok()) {
-    return s;
-  }
   const KernelInput &input = call.inputs[0], &numbers = call.inputs[1];
-  const size_t rank = input.extents.size();
-  if (numbers.extents != call.output_extents || call.output_extents.size() != rank || call.input_box.size() != rank ||
-      op.dims.back() >= static_cast<int64_t>(rank) || numbers.dtype != DType::kI64 ||
-      call.output_dtype != input.dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pick: of ", ToText(input.extents), " to ", ToText(call.output_extents)));
-  }
   const NumbersInWhole in_whole(op.dims, op.whole, call.input_box);
   Strides kept = input.strides, reduced;
   for (const int64_t dim : op.dims) {

@@ -16,7 +16,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "hwy/aligned_allocator.h"
 
 #include "kernels/cpu/attention_loops.h"
@@ -210,33 +209,9 @@ class Attention {
   int64_t first_row_ = 0;  // of the output, in the whole tensor
 };
 
-absl::Status CheckOperands(const AttentionOp& op, const KernelCall& call) {
-  if (absl::Status s = ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
-      !s.ok()) {
-    return s;
-  }
-  const size_t rank = call.output_extents.size();
-  bool fits = rank >= 2 && call.output_box.size() == rank;
-  for (size_t i = 0; i < call.inputs.size() && fits; ++i) {
-    const KernelInput& input = call.inputs[i];
-    fits = (i == 3 ? input.extents.size() <= rank : input.extents.size() == rank) && !input.is_zero;
-    const bool is_mask_of_bool = i == 3 && input.dtype == DType::kBool;
-    const DType wanted = i == 3 ? AccumulatedIn(call.output_dtype) : call.output_dtype;
-    fits = fits && (is_mask_of_bool || input.dtype == wanted);
-  }
-  if (fits) {
-    const Shape &q = call.inputs[0].extents, &k = call.inputs[1].extents, &v = call.inputs[2].extents;
-    fits = q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2] && v[rank - 1] == call.output_extents[rank - 1] &&
-           q[rank - 2] == call.output_extents[rank - 2];
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("attention: operands don't fit ", ToText(call.output_extents)));
-}
-
 }  // namespace
 
 absl::Status RunAttention(const AttentionOp& op, const KernelCall& call) {
-  if (absl::Status s = CheckOperands(op, call); !s.ok()) return s;
   if (NumElements(call.output_extents) == 0) return absl::OkStatus();
   switch (AccumulatedIn(call.output_dtype)) {
     case DType::kF32: Attention<float>(op, call).Run(); return absl::OkStatus();

@@ -75,9 +75,6 @@ void CopyToEach(absl::Span<const int64_t> extents, int64_t element_bytes, const 
 
 // The extents that the inputs have together, of rank `rank`: where some have one element others may have more.
 absl::StatusOr<Shape> ExtentsTogether(const char* kernel, absl::Span<const KernelInput> inputs, size_t rank);
-// Strides of an input against the extents that it is broadcast to: 0 where it has one element for all.
-absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
-                                         absl::Span<const int64_t> extents);
 
 // The result of a reduction of no element. Complex numbers have no extremes.
 template <typename T>

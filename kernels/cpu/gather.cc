@@ -14,6 +14,7 @@
 #include "kernels/cpu/element_types.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/operands.h"
 #include "schemas/ops/complex_functions.h"
 #include "schemas/ops/scalar_functions.h"
 #include "schemas/types/errors.h"

@@ -19,6 +19,7 @@
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/joined_kernels.h"
+#include "kernels/operands.h"
 
 namespace tessera::cpu {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/operands.h"
 
 namespace tessera {
 namespace {
@@ -50,17 +51,7 @@ void SetKernelThreads(int threads) {
 }
 
 absl::Status RunKernel(const KernelCall& call) {
-  for (const KernelInput& input : call.inputs) {
-    if (input.strides.size() != input.extents.size() && !input.is_zero) {
-      return absl::InvalidArgumentError("kernel: an input's strides and extents differ in rank");
-    }
-  }
-  if (call.op == nullptr || call.output_strides.size() != call.output_extents.size()) {
-    return absl::InvalidArgumentError("kernel: the output's strides and extents differ in rank");
-  }
-  if (call.store == KernelStore::kAdd && !std::holds_alternative<MatmulOp>(*call.op)) {
-    return absl::InvalidArgumentError("kernel: only a matmul adds to its output");
-  }
+  if (absl::Status s = CheckOperands(call); !s.ok()) return s;
   try {
     return std::visit(Dispatch{call}, *call.op);
   } catch (const std::bad_alloc&) {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/evaluate.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/fetch_ahead.h"
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/operands.h"
 #include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cpu {
@@ -158,62 +158,6 @@ class MapRunner final : public PieceRunner {
   LoopNest nest_;
 };
 
-absl::Status CheckLeaf(const ExpressionNode& node, const KernelCall& call) {
-  if (node.op == ScalarOp::kInput && call.inputs[static_cast<size_t>(node.a)].dtype != node.dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("map: input ", node.a, " is ",
-                                                   std::string(ToText(call.inputs[static_cast<size_t>(node.a)].dtype)),
-                                                   ", the expression reads ", std::string(ToText(node.dtype))));
-  }
-  if (node.op == ScalarOp::kIndex && (static_cast<size_t>(node.a) >= call.output_extents.size() ||
-                                      call.output_box.size() != call.output_extents.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("map: reads the index of dim ", node.a, " of an output of rank ",
-                                                   call.output_extents.size(), " with a box of rank ",
-                                                   call.output_box.size()));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& input,
-                                         absl::Span<const int64_t> extents) {
-  const size_t rank = extents.size();
-  if (input.extents.size() > rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kernel, ": an input of rank ", input.extents.size(), " for an output of rank ", rank));
-  }
-  Strides strides(rank, 0);
-  if (input.is_zero) return strides;
-  const size_t missing = rank - input.extents.size();
-  for (size_t d = missing; d < rank; ++d) {
-    const int64_t extent = input.extents[d - missing];
-    if (extent == extents[d]) {
-      strides[d] = extent == 1 ? 0 : input.strides[d - missing];
-    } else if (extent != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kernel, ": an input extent of ", extent, " for an output extent of ", extents[d]));
-    }
-  }
-  return strides;
-}
-
-namespace {
-
-absl::Status CheckMap(const MapOp& op, const KernelCall& call) {
-  absl::Status valid =
-      ValidateExpression(op.expression, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size()));
-  if (!valid.ok()) return valid;
-  for (const ExpressionNode& node : op.expression.nodes) {
-    if (absl::Status s = CheckLeaf(node, call); !s.ok()) return s;
-  }
-  if (op.expression.dtype() != call.output_dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("map: the expression gives ",
-                                                   std::string(ToText(op.expression.dtype())), ", the output is ",
-                                                   std::string(ToText(call.output_dtype))));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 // An output that is written over an input is in the cache by then.
@@ -236,7 +180,6 @@ static bool IsCopy(const MapOp& op, const KernelCall& call) {
 }
 
 absl::Status RunMap(const MapOp& op, const KernelCall& call) {
-  if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
   if (IsCopy(op, call)) {
     const KernelInput& input = call.inputs[static_cast<size_t>(op.expression.nodes[0].a)];
     auto strides = BroadcastStrides("map", input, call.output_extents);
@@ -257,7 +200,7 @@ absl::Status RunMap(const MapOp& op, const KernelCall& call) {
 
 absl::StatusOr<std::unique_ptr<PieceRunner>> MakeMapRunner(const MapOp& op, const KernelCall& call, size_t number,
                                                            Stores stores, FetchAhead* ahead) {
-  if (absl::Status s = CheckMap(op, call); !s.ok()) return s;
+  if (absl::Status s = CheckOperands(call); !s.ok()) return s;
   if (IsWideningInPlace(op, call)) return absl::UnimplementedError("map: widens in place, in one piece");
   auto runner = std::make_unique<MapRunner>(op.expression, call, number, stores, ahead);
   if (absl::Status s = runner->Prepare(); !s.ok()) return s;

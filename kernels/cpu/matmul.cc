@@ -523,37 +523,9 @@ void BoolMatmul(const Groups& groups, const KernelCall& call) {
   RunProducts<uint8_t>(groups, call, BlockedProduct<uint8_t, decltype(add)>(add));
 }
 
-absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
-  if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
-  const KernelInput& a = call.inputs[0];
-  const KernelInput& b = call.inputs[1];
-  bool fits = a.extents.size() == notation.left.size() && b.extents.size() == notation.right.size() &&
-              call.output_extents.size() == notation.output.size() && a.dtype == b.dtype &&
-              a.dtype == call.output_dtype;
-  const std::array<std::pair<const std::string*, const Shape*>, 3> parts = {
-      {{&notation.left, &a.extents}, {&notation.right, &b.extents}, {&notation.output, &call.output_extents}}};
-  for (size_t p = 0; fits && p < 3; ++p) {
-    for (size_t d = 0; d < parts[p].first->size(); ++d) {
-      const char letter = (*parts[p].first)[d];
-      const int64_t extent = (*parts[p].second)[d];
-      if (RoleOf(notation, letter) == LetterRole::kUnit) fits = fits && extent == 1;
-      for (const auto& [letters, extents] : parts) {
-        const int other = DimOf(*letters, letter);
-        fits = fits && (other < 0 || (*extents)[static_cast<size_t>(other)] == extent);
-      }
-    }
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("matmul ", ToText(notation), ": ", std::string(ToText(a.dtype)),
-                                                 ToText(a.extents), " by ", std::string(ToText(b.dtype)),
-                                                 ToText(b.extents), " into ", std::string(ToText(call.output_dtype)),
-                                                 ToText(call.output_extents)));
-}
-
 }  // namespace
 
 absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
-  if (absl::Status status = CheckCall(op.notation, call); !status.ok()) return status;
   if (NumElements(call.output_extents) == 0) return absl::OkStatus();
   const Groups groups = GroupsOf(op.notation, call);
   if (groups.has_empty_sum) {

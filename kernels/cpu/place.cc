@@ -1,9 +1,7 @@
 // Place: pieces written into the output, over its base. Copies of strided boxes alone.
 
-#include <limits>
-
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/families.h"
+#include "kernels/operands.h"
 
 namespace tessera::cpu {
 namespace {
@@ -16,11 +14,6 @@ bool HasBaseInPlace(const KernelCall& call) {
 }  // namespace
 
 absl::Status RunPlace(const PlaceOp& op, const KernelCall& call) {
-  const size_t rank = call.output_extents.size();
-  const size_t first = op.base == PlaceBase::kInput ? 1 : 0;
-  if (call.inputs.size() != first + op.starts.size() || op.step.size() != rank || call.output_box.size() != rank) {
-    return absl::InvalidArgumentError("place: inputs and pieces differ in number, or a rank differs");
-  }
   const int64_t bytes = SizeBytes(call.output_dtype);
   if (op.base == PlaceBase::kScalar) {
     const absl::Status filled = RunFill(FillOp{}, call);
@@ -30,23 +23,12 @@ absl::Status RunPlace(const PlaceOp& op, const KernelCall& call) {
                 call.output_strides);
   }
   for (size_t p = 0; p < op.starts.size(); ++p) {
-    const KernelInput& piece = call.inputs[first + p];
-    if (NumElements(piece.extents) == 0 && rank > 0) continue;
-    int64_t offset = 0;
-    Strides strides(rank);
-    for (size_t d = 0; d < rank; ++d) {
-      const Interval box = call.output_box[d];
-      const int64_t from = PiecesInBox(box, op.starts[p][d], op.step[d], std::numeric_limits<int64_t>::max()).start;
-      const int64_t start = op.starts[p][d] + op.step[d] * from - box.start;
-      if (start < 0 || start + op.step[d] * (piece.extents[d] - 1) >= call.output_extents[d]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("place: piece ", p, " lies outside of the output along dim ", d));
-      }
-      offset += start * call.output_strides[d];
-      strides[d] = op.step[d] * call.output_strides[d];
-    }
-    CopyStrided(piece.extents, bytes, piece.data, piece.strides, static_cast<std::byte*>(call.output) + offset * bytes,
-                strides);
+    const KernelInput& piece = call.inputs[(op.base == PlaceBase::kInput ? 1 : 0) + p];
+    if (NumElements(piece.extents) == 0) continue;
+    const absl::StatusOr<PlacedPiece> placed = PlacePiece(op, call, p);
+    if (!placed.ok()) return placed.status();
+    CopyStrided(piece.extents, bytes, piece.data, piece.strides,
+                static_cast<std::byte*>(call.output) + placed->offset * bytes, placed->strides);
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,7 @@
 #include "kernels/cpu/reduce_loops.h"
 #include "kernels/cpu/stores.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/operands.h"
 #include "schemas/ops/scalar_ops.h"
 
 namespace tessera::cpu {

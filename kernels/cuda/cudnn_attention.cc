@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/dnn_builder.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 
 namespace tessera::cuda {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 absl::StatusOr<Strides> MaskStrides(const KernelInput& mask, const Shape& queries, int64_t keys) {
   Shape scores = queries;
   scores.back() = keys;
-  return BroadcastStridesOf("attention", mask, scores);
+  return BroadcastStrides("attention", mask, scores);
 }
 
 std::vector<Strides> OfBatches(std::vector<Strides> strides, size_t dims) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/ops/check_range.h"
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/errors.h"
@@ -50,21 +51,12 @@ struct LaunchVisitor {
 }  // namespace
 
 absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace) {
-  for (const KernelInput& input : call.inputs) {
-    if (input.strides.size() != input.extents.size() && !input.is_zero) {
-      return absl::InvalidArgumentError("kernel: an input's strides and extents differ in rank");
-    }
-  }
-  if (call.op == nullptr || call.output_strides.size() != call.output_extents.size()) {
-    return absl::InvalidArgumentError("kernel: the output's strides and extents differ in rank");
-  }
-  if (call.store == KernelStore::kAdd && !std::holds_alternative<MatmulOp>(*call.op)) {
-    return absl::InvalidArgumentError("kernel: only a matmul adds to its output");
-  }
+  if (absl::Status s = CheckOperands(call); !s.ok()) return s;
   return std::visit(LaunchVisitor{call, workspace}, *call.op);
 }
 
 int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items) {
+  if (!CheckOperands(call).ok()) return 0;
   if (std::holds_alternative<MapOp>(*call.op)) return MapWorkspaceBytes(call);
   if (const auto* reduce = std::get_if<ReduceLocalOp>(call.op))
     return ReduceWorkspaceBytes(*reduce, call, device_items);

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -11,31 +12,9 @@ namespace {
 constexpr uint32_t kTile = 16;
 constexpr int64_t kMaxGridY = 65535;
 
-absl::Status CheckOperands(const AttentionOp& op, const KernelCall& call) {
-  TESSERA_RETURN_IF_ERROR(
-      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
-  const size_t rank = call.output_extents.size();
-  bool fits = rank >= 2 && call.output_box.size() == rank;
-  for (size_t i = 0; i < call.inputs.size() && fits; ++i) {
-    const KernelInput& input = call.inputs[i];
-    fits = (i == 3 ? input.extents.size() <= rank : input.extents.size() == rank) && !input.is_zero;
-    const bool is_mask_of_bool = i == 3 && input.dtype == DType::kBool;
-    const DType wanted = i == 3 ? AccumulatedIn(call.output_dtype) : call.output_dtype;
-    fits = fits && (is_mask_of_bool || input.dtype == wanted);
-  }
-  if (fits) {
-    const Shape &q = call.inputs[0].extents, &k = call.inputs[1].extents, &v = call.inputs[2].extents;
-    fits = q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2] && v[rank - 1] == call.output_extents[rank - 1] &&
-           q[rank - 2] == call.output_extents[rank - 2];
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("attention: operands don't fit ", ToText(call.output_extents)));
-}
-
 }  // namespace
 
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(CheckOperands(op, call));
   if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
   const size_t rank = call.output_extents.size(), row = rank - 2, column = rank - 1;
@@ -51,7 +30,7 @@ absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& c
     for (size_t d = row; d < rank; ++d) {
       if (d >= missing) extents[d] = input.extents[d - missing];
     }
-    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStridesOf("attention", input, extents));
+    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStrides("attention", input, extents));
     strides.push_back(std::move(broadcast));
   }
   if (strides.size() == 3) strides.emplace_back(rank, 0);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/dnn_builder.h"
 #include "kernels/cuda/gradient_parameters.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -73,7 +74,7 @@ struct Part {
         extents.push_back(input.extents[input.extents.size() - d]);
       }
       while (extents.size() < dims + 2) extents.insert(extents.begin() + static_cast<ptrdiff_t>(dims), 1);
-      absl::StatusOr<Strides> own = BroadcastStridesOf("attention_gradients", input, extents);
+      absl::StatusOr<Strides> own = BroadcastStrides("attention_gradients", input, extents);
       if (!own.ok()) return std::nullopt;
       own->resize(dims);
       strides.push_back(*std::move(own));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -197,11 +198,6 @@ absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call) {
 }
 
 absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace) {
-  const size_t rank = call.output_extents.size();
-  const size_t first = op.base == PlaceBase::kInput ? 1 : 0;
-  if (call.inputs.size() != first + op.starts.size() || op.step.size() != rank || call.output_box.size() != rank) {
-    return absl::InvalidArgumentError("place: inputs and pieces differ in number, or a rank differs");
-  }
   const int64_t bytes = SizeBytes(call.output_dtype);
   Steps steps;
   if (op.base == PlaceBase::kScalar) {
@@ -215,23 +211,11 @@ absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, con
     }
   }
   for (size_t p = 0; p < op.starts.size(); ++p) {
-    const KernelInput& piece = call.inputs[first + p];
-    if (NumElements(piece.extents) == 0 && rank > 0) continue;
-    int64_t offset = 0;
-    Strides strides(rank);
-    for (size_t d = 0; d < rank; ++d) {
-      const Interval box = call.output_box[d];
-      const int64_t from = PiecesInBox(box, op.starts[p][d], op.step[d], std::numeric_limits<int64_t>::max()).start;
-      const int64_t start = op.starts[p][d] + op.step[d] * from - box.start;
-      if (start < 0 || start + op.step[d] * (piece.extents[d] - 1) >= call.output_extents[d]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("place: piece ", p, " lies outside of the output along dim ", d));
-      }
-      offset += start * call.output_strides[d];
-      strides[d] = op.step[d] * call.output_strides[d];
-    }
+    const KernelInput& piece = call.inputs[(op.base == PlaceBase::kInput ? 1 : 0) + p];
+    if (NumElements(piece.extents) == 0) continue;
+    TESSERA_ASSIGN_OR_RETURN(const PlacedPiece placed, PlacePiece(op, call, p));
     AddCopy(piece.extents, bytes, DataOf(piece, workspace), StridesOf(piece),
-            static_cast<std::byte*>(call.output) + offset * bytes, strides, &steps);
+            static_cast<std::byte*>(call.output) + placed.offset * bytes, placed.strides, &steps);
   }
   return steps;
 }

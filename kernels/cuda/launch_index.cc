@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/radix_steps.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/ops/check_range.h"
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/status_macros.h"
@@ -32,7 +33,7 @@ absl::StatusOr<Strides> IndexStrides(const char* kernel, const KernelInput& indi
   if (indices.dtype != DType::kI64) {
     return absl::InvalidArgumentError(absl::StrCat(kernel, ": indices are i64, not ", NameOf(indices.dtype)));
   }
-  if (indices.extents.size() != 1 || extents.size() == 1) return BroadcastStridesOf(kernel, indices, extents);
+  if (indices.extents.size() != 1 || extents.size() == 1) return BroadcastStrides(kernel, indices, extents);
   if (indices.extents[0] != extents[dim]) {
     return absl::InvalidArgumentError(
         absl::StrCat(kernel, ": ", indices.extents[0], " indices for an extent of ", extents[dim]));

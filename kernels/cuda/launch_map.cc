@@ -1,10 +1,8 @@
 // Maps: one pass over merged loops. An input that shares memory with the output in another way than element by element
 // is copied first.
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/map_source.h"
 #include "kernels/cuda/steps.h"
-#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -22,25 +20,6 @@ bool MustBeCopied(const KernelInput& input, const KernelCall& call) {
   return first < end && begin < last;
 }
 
-absl::Status CheckLeaves(const MapOp& op, const KernelCall& call) {
-  for (const ExpressionNode& node : op.expression.nodes) {
-    const size_t number = static_cast<size_t>(node.a);
-    if (node.op == ScalarOp::kInput && call.inputs[number].dtype != node.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat("map: input ", node.a, " is ", NameOf(call.inputs[number].dtype),
-                                                     ", the expression reads ", NameOf(node.dtype)));
-    }
-    if (node.op == ScalarOp::kIndex &&
-        (number >= call.output_extents.size() || call.output_box.size() != call.output_extents.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("map: reads the index of dim ", node.a, " of an output of rank ",
-                                                     call.output_extents.size(), " with a box of rank ",
-                                                     call.output_box.size()));
-    }
-  }
-  if (op.expression.dtype() == call.output_dtype) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("map: the expression gives ", NameOf(op.expression.dtype()),
-                                                 ", the output is ", NameOf(call.output_dtype)));
-}
-
 }  // namespace
 
 int64_t MapWorkspaceBytes(const KernelCall& call) {
@@ -52,9 +31,6 @@ int64_t MapWorkspaceBytes(const KernelCall& call) {
 }
 
 absl::StatusOr<Steps> LaunchMap(const MapOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(
-      ValidateExpression(op.expression, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
-  TESSERA_RETURN_IF_ERROR(CheckLeaves(op, call));
   if (NumElements(call.output_extents) == 0) return Steps();
   Steps steps;
   Pieces pieces(workspace);

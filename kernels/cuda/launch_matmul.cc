@@ -21,31 +21,6 @@ constexpr int64_t kMaxGridY = 65535;
 constexpr int64_t kMaxProductBytes = int64_t{128} << 20;  // docs/limits.md: max_gpu_product_bytes
 constexpr int64_t kPartUnit = 128;                        // rows or columns that the library's kernels have whole
 
-absl::Status CheckCall(const Contraction& notation, const KernelCall& call) {
-  if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
-  const KernelInput &a = call.inputs[0], &b = call.inputs[1];
-  bool fits = a.extents.size() == notation.left.size() && b.extents.size() == notation.right.size() &&
-              call.output_extents.size() == notation.output.size() && a.dtype == b.dtype &&
-              a.dtype == call.output_dtype;
-  const std::array<std::pair<const std::string*, const Shape*>, 3> parts = {
-      {{&notation.left, &a.extents}, {&notation.right, &b.extents}, {&notation.output, &call.output_extents}}};
-  for (size_t p = 0; fits && p < 3; ++p) {
-    for (size_t d = 0; d < parts[p].first->size(); ++d) {
-      const char letter = (*parts[p].first)[d];
-      const int64_t extent = (*parts[p].second)[d];
-      if (RoleOf(notation, letter) == LetterRole::kUnit) fits = fits && extent == 1;
-      for (const auto& [letters, extents] : parts) {
-        const int other = DimOf(*letters, letter);
-        fits = fits && (other < 0 || (*extents)[static_cast<size_t>(other)] == extent);
-      }
-    }
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("matmul ", ToText(notation), ": ", NameOf(a.dtype), ToText(a.extents),
-                                                 " by ", NameOf(b.dtype), ToText(b.extents), " into ",
-                                                 NameOf(call.output_dtype), ToText(call.output_extents)));
-}
-
 // An operand as batches of matrices: three dims of extents and strides, its letters in order by role.
 struct Matrices {
   Shape extents;                       // of its letters
@@ -186,7 +161,6 @@ void ForHalves(const Contraction& n, const KernelCall& whole, char letter, Run r
 }  // namespace
 
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
-  if (!CheckCall(op.notation, call).ok()) return 0;
   if (const char letter = LetterToCut(op.notation, call); letter != 0) {
     int64_t most = 0;
     ForHalves(op.notation, call, letter,
@@ -208,7 +182,6 @@ int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
 }
 
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(CheckCall(op.notation, call));
   if (!IsImplemented(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
   if (const char letter = LetterToCut(op.notation, call); letter != 0) {

@@ -16,15 +16,7 @@ bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
 }  // namespace
 
 absl::StatusOr<Steps> LaunchPick(const PickOp& op, const KernelCall& call, const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(Validate(op, call));
   const KernelInput &input = call.inputs[0], &numbers = call.inputs[1];
-  const size_t rank = input.extents.size();
-  if (numbers.extents != call.output_extents || call.output_extents.size() != rank || call.input_box.size() != rank ||
-      op.dims.back() >= static_cast<int64_t>(rank) || numbers.dtype != DType::kI64 ||
-      call.output_dtype != input.dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pick: of ", ToText(input.extents), " to ", ToText(call.output_extents)));
-  }
   if (NumElements(call.output_extents) == 0) return Steps();
   PickParameters p;
   p.input = DataOf(input, workspace);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/map_source.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/operands.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -65,7 +66,7 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   r.reduced.resize(inputs);
   std::vector<Strides> strides;
   for (const KernelInput& input : call.inputs) {
-    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStridesOf("reduce", input, extents));
+    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStrides("reduce", input, extents));
     strides.push_back(std::move(broadcast));
   }
   for (size_t d = 0; d < rank; ++d) {

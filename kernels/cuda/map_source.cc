@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/program_text.h"
+#include "kernels/operands.h"
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/types/status_macros.h"
 
@@ -41,7 +42,7 @@ absl::StatusOr<Launch> LaunchMapProgram(const Expression& expression, const Kern
   const size_t inputs = call.inputs.size(), rank = call.output_extents.size();
   std::vector<Strides> strides;
   for (const KernelInput& input : call.inputs) {
-    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStridesOf("map", input, call.output_extents));
+    TESSERA_ASSIGN_OR_RETURN(Strides broadcast, BroadcastStrides("map", input, call.output_extents));
     strides.push_back(std::move(broadcast));
   }
   strides.push_back(call.output_strides);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/program_text.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/joined_kernels.h"
+#include "kernels/operands.h"
 #include "schemas/ops/gpu_kernels.h"
 #include "schemas/ops/scalar_ops.h"
 
@@ -90,7 +91,7 @@ std::optional<Walk> WalkOf(const KernelCall& call) {
   }
   if (NumElements(walk.extents) == 0) return std::nullopt;
   for (const KernelInput& input : call.inputs) {
-    absl::StatusOr<Strides> strides = BroadcastStridesOf("rows", input, walk.extents);
+    absl::StatusOr<Strides> strides = BroadcastStrides("rows", input, walk.extents);
     if (!strides.ok()) return std::nullopt;
     walk.strides.push_back(*std::move(strides));
   }

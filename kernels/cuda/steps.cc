@@ -105,28 +105,6 @@ const void* DataOf(const KernelInput& input, const Workspace& workspace) {
   return input.is_zero ? reinterpret_cast<const void*>(static_cast<uintptr_t>(workspace.zeros)) : input.data;
 }
 
-absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
-                                           absl::Span<const int64_t> extents) {
-  const size_t rank = extents.size();
-  if (input.extents.size() > rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kernel, ": an input of rank ", input.extents.size(), " for an output of rank ", rank));
-  }
-  Strides strides(rank, 0);
-  if (input.is_zero) return strides;
-  const size_t missing = rank - input.extents.size();
-  for (size_t d = missing; d < rank; ++d) {
-    const int64_t extent = input.extents[d - missing];
-    if (extent == extents[d]) {
-      strides[d] = extent == 1 ? 0 : input.strides[d - missing];
-    } else if (extent != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kernel, ": an input extent of ", extent, " for an output extent of ", extents[d]));
-    }
-  }
-  return strides;
-}
-
 absl::StatusOr<void*> Pieces::Take(int64_t bytes) {
   const int64_t rounded = Rounded(bytes);
   if (rounded > workspace_.bytes - taken_) {

@@ -93,9 +93,6 @@ std::pair<uint64_t, uint64_t> RangeOf(const void* data, absl::Span<const int64_t
 // An input's strides, 0 where it is zeros, and its data.
 Strides StridesOf(const KernelInput& input);
 const void* DataOf(const KernelInput& input, const Workspace& workspace);
-// Strides of an input against the extents that it is broadcast to: 0 where it has one element for all.
-absl::StatusOr<Strides> BroadcastStridesOf(const char* kernel, const KernelInput& input,
-                                           absl::Span<const int64_t> extents);
 
 // The op and the dtype of the kernel that reduces elements of a dtype, which is one that sums are in (AccumulatedIn):
 // narrow integers are i64; of bools a sum is a maximum, a product a minimum.

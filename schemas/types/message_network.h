@@ -13,10 +13,9 @@ enum class MessageNetwork : uint8_t {
   kOwnHost = 1,  // unix sockets; with kTls and kUcx, too, within a host
   kTls = 2,
   kUcx = 3,
+  kCount,
 };
 
-constexpr bool ReachesHosts(MessageNetwork network) {
-  return network == MessageNetwork::kTls || network == MessageNetwork::kUcx;
-}
+constexpr bool ReachesHosts(MessageNetwork network) { return network > MessageNetwork::kOwnHost; }
 
 }  // namespace tessera

@@ -1,7 +1,8 @@
 #pragma once
 
 // The ways in which workers reach each other, by the names that --transport takes. The worker, `tessera up`,
-// LocalCluster and the demo read this table; server/worker/make_messages.cc makes the messages of a row.
+// LocalCluster and the demo read this table, and the coordinator names a worker's row in its errors;
+// server/worker/make_messages.cc makes the messages of a row.
 //
 //   FindTransport("shm+tls")->messages == MessageNetwork::kTls
 

@@ -1,20 +1,23 @@
 #include "server/coordinator/reach.h"
 
 #include <string>
-#include <string_view>
 
 #include "schemas/types/str_cat.h"
+#include "schemas/types/transports.h"
 
 namespace tessera {
 namespace {
 
-// As on its command line.
-std::string_view TransportOf(const WorkerJoinedEvent& worker) {
-  switch (worker.messages) {
-    case MessageNetwork::kNone: return "shm";
-    case MessageNetwork::kOwnHost: return "ucx";
-    case MessageNetwork::kTls: return worker.map_peers ? "shm+tls" : "tls";
-    case MessageNetwork::kUcx: return worker.map_peers ? "shm+ucx --trusted-network" : "ucx --trusted-network";
+// As on its command line. UCX in a network that isn't trusted carries nothing between hosts.
+std::string TransportOf(const WorkerJoinedEvent& worker) {
+  const bool is_apart = worker.messages == MessageNetwork::kOwnHost;
+  const MessageNetwork messages = is_apart ? MessageNetwork::kUcx : worker.messages;
+  for (const Transport& transport : kTransports) {
+    if (transport.messages != messages || transport.maps_peers != worker.map_peers ||
+        transport.has_nccl != worker.has_nccl) {
+      continue;
+    }
+    return StrCat(transport.name, worker.messages == MessageNetwork::kUcx ? " --trusted-network" : "");
   }
   return "unknown";
 }

@@ -1,5 +1,7 @@
 #include "server/worker/make_messages.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,7 +16,7 @@
 namespace tessera {
 namespace {
 
-absl::StatusOr<std::unique_ptr<TlsTransport>> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
+absl::StatusOr<WorkerMessages> MakeTlsMessages(const WorkerOptions& options, WorkerIndex self) {
   const auto listen = ParseHostAndPort(options.message_listen);
   if (!listen.ok()) return absl::InvalidArgumentError(StrCat("--message-listen ", listen.status().message()));
   TlsOptions tls;
@@ -24,8 +26,43 @@ absl::StatusOr<std::unique_ptr<TlsTransport>> MakeTlsMessages(const WorkerOption
   tls.key = options.tls.key;
   tls.ca = options.tls.ca;
   tls.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-  return TlsTransport::Make(self, tls);
+  TESSERA_ASSIGN_OR_RETURN(auto transport, TlsTransport::Make(self, tls));
+  TlsTransport* const made = transport.get();
+  return WorkerMessages{std::move(transport), made};
 }
+
+// None in a network that isn't trusted.
+absl::StatusOr<WorkerMessages> MakeUcxMessages(const WorkerOptions& options, WorkerIndex self) {
+  if (options.trusted_network == TrustedNetwork::kNone) return WorkerMessages{};
+  UcxOptions ucx;
+  ucx.net_devices = options.net_devices;
+  ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
+  TESSERA_ASSIGN_OR_RETURN(auto transport, UcxTransport::Make(self, ucx));
+  return WorkerMessages{std::move(transport)};
+}
+
+// The networks between hosts, each with the call that makes its messages.
+struct Network {
+  MessageNetwork network;
+  absl::StatusOr<WorkerMessages> (*make)(const WorkerOptions& options, WorkerIndex self);
+};
+constexpr Network kNetworks[] = {
+    {MessageNetwork::kTls, MakeTlsMessages},
+    {MessageNetwork::kUcx, MakeUcxMessages},
+};
+
+constexpr const Network* FindNetwork(MessageNetwork network) {
+  for (const Network& one : kNetworks) {
+    if (one.network == network) return &one;
+  }
+  return nullptr;
+}
+static_assert(std::all_of(std::begin(kTransports), std::end(kTransports),
+                          [](const Transport& transport) {
+                            return transport.messages == MessageNetwork::kNone ||
+                                   FindNetwork(transport.messages) != nullptr;
+                          }),
+              "the network of each transport has a row of kNetworks");
 
 }  // namespace
 
@@ -61,24 +98,15 @@ absl::StatusOr<WorkerMessages> MakeMessages(const WorkerOptions& options, const 
   }
   const WorkerIndex self(options.index);
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> on_host, SocketTransport::Make(self, path));
-  std::unique_ptr<MessageTransport> between_hosts;
-  TlsTransport* tls = nullptr;
-  if (is_trusted) {
-    UcxOptions ucx;
-    ucx.net_devices = options.net_devices;
-    ucx.stall_timeout_ms = static_cast<int64_t>(options.message_stall_timeout_s * 1e3);
-    TESSERA_ASSIGN_OR_RETURN(between_hosts, UcxTransport::Make(self, ucx));
-  } else if (UsesTls(options)) {
-    TESSERA_ASSIGN_OR_RETURN(auto made, MakeTlsMessages(options, self));
-    tls = made.get();
-    between_hosts = std::move(made);
-  }
-  auto routed = std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts));
-  if (!UsesNccl(options)) return WorkerMessages{std::move(routed), tls};
+  TESSERA_ASSIGN_OR_RETURN(WorkerMessages between_hosts,
+                           FindNetwork(TransportOf(options).messages)->make(options, self));
+  auto routed =
+      std::make_unique<RoutedTransport>(options.host_id, std::move(on_host), std::move(between_hosts.transport));
+  if (!UsesNccl(options)) return WorkerMessages{std::move(routed), between_hosts.tls};
   TESSERA_ASSIGN_OR_RETURN(
       auto nccl, MakeNcclTransport({.self = self, .gpu = options.gpu, .workers_on_host = options.workers_on_host},
                                    std::move(routed)));
-  return WorkerMessages{std::move(nccl), tls};
+  return WorkerMessages{std::move(nccl), between_hosts.tls};
 }
 
 }  // namespace tessera

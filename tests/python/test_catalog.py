@@ -144,6 +144,12 @@ def draw(rng, dtype, shape=SHAPE):
     return rng.integers(-3, 4, shape).astype(dtype)
 
 
+def test_every_number_has_a_row():
+    with open(os.path.join(os.path.dirname(__file__), "../../schemas/ops/op_ids.h"), encoding="utf-8") as header:
+        numbers = re.findall(r"^  k\w+ = (\d+),", header.read(), re.MULTILINE)
+    assert {int(number) for number in numbers} == {row[0] for row in ROWS.values()}
+
+
 def test_every_row_has_an_oracle():
     known = ELSEWHERE | set(UNARY) | set(NUMPY) | set(BINARY) | OTHERS | DRAWN
     assert set(ROWS) - known == set()

@@ -78,7 +78,7 @@ absl::StatusOr<WorkerJoinedEvent> DecodeWorkerHello(wire::WorkerHello::Reader re
   event.device = *kind;
   event.pid = reader.getPid();
   event.map_peers = reader.getMapPeers();
-  if (reader.getMessages() > static_cast<uint8_t>(MessageNetwork::kUcx)) {
+  if (reader.getMessages() >= static_cast<uint8_t>(MessageNetwork::kCount)) {
     return absl::InvalidArgumentError(
         StrCat("join: worker ", event.worker.value, " exchanges messages in a way, number ",
                static_cast<int>(reader.getMessages()), ", that this server doesn't know"));

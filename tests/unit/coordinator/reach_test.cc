@@ -68,6 +68,11 @@ TEST(ReachTest, BetweenHostsBothHaveTheSameMessages) {
   EXPECT_THAT(std::string(CheckReach(Elsewhere(kShmUcx), kTls).message()),
               AllOf(HasSubstr("worker 14 has --transport shm+ucx --trusted-network on host b"),
                     HasSubstr("worker 2 has --transport tls on host a"), HasSubstr("each with --transport shm+tls")));
+  WorkerJoinedEvent gpu = kShmUcx;
+  gpu.has_nccl = true;
+  EXPECT_THAT(std::string(CheckReach(Elsewhere(gpu), kOnHost).message()),
+              AllOf(HasSubstr("worker 14 has --transport shm+nccl --trusted-network on host b"),
+                    HasSubstr("worker 1 has --transport ucx on host a")));
 }
 
 TEST(ReachTest, WorkersOfDifferentDevicesNeedNoWay) {
