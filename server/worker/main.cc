@@ -1,5 +1,6 @@
 // tessera-worker: one device of a cluster. Builds the parts and wires them.
 
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -512,5 +513,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   tessera::RestartWithKnownBlasCore(argv);
+  // A coordinator that starts again knows its workers by this name, which another path of the program would change.
+  prctl(PR_SET_NAME, "tessera-worker");
   return tessera::Main(argc, argv);
 }

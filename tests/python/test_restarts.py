@@ -114,6 +114,20 @@ def test_a_worker_that_died_meanwhile_and_whose_status_nobody_takes_is_lost_at_o
         pool.await_text("worker 1 joined: pid %d" % pool.workers[2].pid)
 
 
+def test_a_worker_that_was_started_by_another_name_goes_on(tmp_path):
+    """As one does that starts itself anew by /proc/self/exe, for a processor that OpenBLAS doesn't know."""
+    program = tmp_path / "exe"
+    program.symlink_to(BINARIES / "server/worker/tessera-worker")
+    pool = Pool(tmp_path, worker=program)
+    try:
+        with pool.connect(lease=60) as session:
+            x = ts.ones((8,), device_mesh=session.init_device_mesh((2,)))
+            pool.restart()
+            assert (x + 1).full_tensor().tolist() == [2] * 8
+    finally:
+        pool.stop()
+
+
 def test_a_worker_that_ends_before_it_has_joined_again_gives_way_to_another_one(pool):
     with pool.connect() as session:
         x = session.distribute_tensor(np.arange(8.0), session.init_device_mesh((2,)), [ts.Shard(0)])

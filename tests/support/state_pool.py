@@ -20,10 +20,10 @@ class Pool:
     """
 
     def __init__(self, folder: Path, workers: int = 2, outlive: float = 60, flags=(), environment=None, state=None, before=(), worker_flags=(),
-                 coordinator=BINARIES / "server/coordinator/tessera-coordinator"):
+                 coordinator=BINARIES / "server/coordinator/tessera-coordinator", worker=BINARIES / "server/worker/tessera-worker"):
         folder.chmod(0o700)
         self.folder, self.state, self.program = folder, state or folder / "state", coordinator
-        self.worker_flags = worker_flags
+        self.worker_flags, self.worker_program = worker_flags, worker
         self.flags, self.environment, self.before = flags, {**ENVIRONMENT, **(environment or {})}, before
         self.log = (folder / "log").open("w+")
         self.coordinator = self.start_coordinator()
@@ -46,7 +46,7 @@ class Pool:
         return process
 
     def start_worker(self, index: int, outlive: float) -> subprocess.Popen:
-        return subprocess.Popen([BINARIES / "server/worker/tessera-worker", f"--coordinator={self.address}",
+        return subprocess.Popen([self.worker_program, f"--coordinator={self.address}",
                                  f"--index={index}", "--memory=128MiB", f"--socket-dir={self.folder}", f"--outlive={outlive}",
                                  *self.worker_flags],
                                 env=ENVIRONMENT, stdout=self.log, stderr=self.log)
