@@ -485,6 +485,7 @@ struct SnapshotArrived {
   request @7 :UInt64;
   operand @8 :UInt32;
   result @9 :UInt32;
+  onDevices @10 :Bool;
 }
 
 struct SnapshotGroup {

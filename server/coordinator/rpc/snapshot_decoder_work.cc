@@ -424,6 +424,7 @@ absl::StatusOr<ArrivedCall> Snapshot::Decoder::ReadArrived(wire::SnapshotArrived
   call.signature.root = in.getRoot();
   call.signature.dtype = static_cast<DType>(in.getDtype());
   call.signature.elements = in.getElements();
+  call.signature.on_devices = in.getOnDevices();
   call.request = in.getRequest();
   TESSERA_ASSIGN_OR_RETURN(call.operand, TensorAt(in.getOperand()));
   TESSERA_ASSIGN_OR_RETURN(call.result, TensorAt(in.getResult()));

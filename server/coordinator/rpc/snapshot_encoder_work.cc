@@ -357,6 +357,7 @@ void Snapshot::Encoder::EncodeArrived(const ArrivedCall& call, wire::SnapshotArr
   out.setRoot(call.signature.root);
   out.setDtype(static_cast<uint8_t>(call.signature.dtype));
   out.setElements(call.signature.elements);
+  out.setOnDevices(call.signature.on_devices);
   out.setRequest(call.request);
   out.setOperand(NumberOf(call.operand));
   out.setResult(NumberOf(call.result));
