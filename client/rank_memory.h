@@ -83,8 +83,8 @@ class RankMemory {
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  // Both have one dim. The input is read until the work is done; it and the output may be the same memory. Of a call on
-  // devices they have sizes alone, and no memory.
+  // Both have one dim. The input is read until the work is done; it and the output may be the same memory. In a call
+  // on devices they have sizes alone, and no memory.
   absl::StatusOr<std::shared_ptr<MemoryWork>> Start(const GroupCallOptions& call, const std::optional<HostView>& input,
                                                     const std::optional<HostTarget>& output);
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }

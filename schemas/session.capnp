@@ -378,7 +378,7 @@ struct Collective {
   # The ranks' devices move the bytes by themselves once the call has matched: no op is issued, and there are no handles.
   dtype @14 :UInt8;
   elements @15 :Int64;
-  # Of the signature (schemas/types/collective_signature.h) of a call on devices.
+  # A call on devices says its signature (schemas/types/collective_signature.h) by these.
 }
 
 struct Call {

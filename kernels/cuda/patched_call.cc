@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 
 // Two addresses of each operand, and of the workspace's memory behind them; those of one set are 2^40 bytes apart and
-// more, which no operand has. What an operand's two addresses differ by is no other one's.
+// more, which no operand has. No two operands have addresses that differ by the same.
 enum class Stand : uint8_t { kFirst, kSecond };
 constexpr int64_t kReach = int64_t{1} << 39;
 uint64_t StandIn(Stand stand, size_t operand) {

@@ -39,7 +39,7 @@ class PatchedCall {
   // The steps of a call that fits, until the next one's.
   const std::vector<Step>& StepsOf(const KernelCall& call, const Workspace& workspace);
   const std::vector<Step>& steps() const { return steps_; }
-  // Of each call that fits.
+  // The same for each call that fits.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:

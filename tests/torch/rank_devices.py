@@ -65,7 +65,7 @@ def on_the_device(make):
 
 
 def takes(rank, ranks):
-    """What the host moves, and what the library does."""
+    """The host moves some calls, and the library others."""
     x = torch.full((4,), float(rank + 1))
     dist.all_reduce(x)
     assert x.device.type == NAME and (x == sum(range(1, ranks + 1))).all()

@@ -60,7 +60,7 @@ def reduced(op, terms):
 
 
 def is_done(work):
-    """Of a work that was waited for."""
+    """Whether a work that was waited for says so."""
     return work.is_completed()
 
 

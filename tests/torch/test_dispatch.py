@@ -45,7 +45,7 @@ def test_dtypes_and_formats_of_memory_among_the_arguments_go_to_the_row_at_once(
 
 
 def test_flags_among_the_arguments_go_to_the_row_at_once(x, seen):
-    """Those of backward, which say whose gradients are wanted."""
+    """Flags of backward say whose gradients are wanted."""
     weight = tt.distribute_tensor(torch.ones(2, 4), x.device_mesh).requires_grad_()
     torch.nn.functional.layer_norm(torch.nn.functional.linear(x, weight), (2,)).sum().backward()
     assert not [func for func in seen if func in (torch.ops.aten.linear_backward.default, torch.ops.aten.native_layer_norm_backward.default)]

@@ -31,7 +31,7 @@ namespace tessera::cuda {
 
 // docs/limits.md: gpu_registered_piece_bytes
 inline constexpr int64_t kRegisteredPieceBytes = int64_t{64} << 20;
-// What no transfer has used for so long is let go of. docs/limits.md: gpu_registered_idle
+// Memory that no transfer has used for so long is let go of. docs/limits.md: gpu_registered_idle
 inline constexpr int64_t kRegisteredIdleNs = 10'000'000'000;
 // The part of the host's memory that a worker registers at most. docs/limits.md: max_gpu_registered_bytes
 inline constexpr int64_t kRegisteredHostParts = 4;
@@ -73,7 +73,7 @@ class RegisteredMemory {
   void Run();
   // These three are called with the mutex held.
   void AwaitChange(std::unique_lock<std::mutex>& lock);
-  // Those of the table that are idle or removed, and that nobody uses, leave it.
+  // Memory that is idle or removed, and that nobody uses, leaves the table.
   std::vector<MemoryPointer> TakeLeaving();
   MemoryPointer FirstUnfinished();
   // These two are called in a turn.

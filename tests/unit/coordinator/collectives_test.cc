@@ -448,7 +448,7 @@ TEST(CollectivesTest, CallsOnDevicesAreComparedAndIssueNothing) {
   const auto e = call(0, 8);
   ranks.Run(1, ranks.Call(1, group, CollectiveKind::kAllReduce, ranks.Make(1, kEight), &kEight));
   EXPECT_THAT(Message(*ranks.AnswerTo(0, e)), HasSubstr("rank 1 called all_reduce f32[8] sum"));
-  // What no client of ours sends.
+  // No client of ours sends these.
   const auto f = call(0, -1), g = call(1, 8);
   EXPECT_THAT(Message(*ranks.AnswerTo(0, f)), HasSubstr("all_reduce on devices of -1 elements"));
   EXPECT_THAT(Message(*ranks.AnswerTo(1, g)), HasSubstr("all_reduce on devices of -1 elements"));

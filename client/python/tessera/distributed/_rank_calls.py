@@ -391,11 +391,15 @@ def _is_in_memory(given: list[Value], taken: list[Value]) -> bool:
             and not any(np.may_share_memory(one.x, other.x) for one in taken for other in given))
 
 
+def _check_own(op: str, rank: int, sent: int, wanted: int) -> None:
+    if sent != wanted:
+        raise InvalidArgumentError(f"{op}: rank {rank} sends {sent} elements to itself, and expects {wanted}")
+
+
 def _exchange_in_memory(op: str, given: list[np.ndarray], taken: list[np.ndarray], group: RankGroup) -> RankWork:
     """Each rank's part to that rank, from memory to memory. The other side of a message may have a Tensor."""
     own, works = group.rank(), []
-    if given[own].size != taken[own].size:
-        raise InvalidArgumentError(f"{op}: rank {own} sends {given[own].size} elements to itself, and expects {taken[own].size}")
+    _check_own(op, own, given[own].size, taken[own].size)
     for kind, name, arrays in ((RECV, "output", taken), (SEND, "input", given)):
         works += [_message_of_array(op, kind, group, Value(op, name, array, group), peer, EXCHANGE_TAG)
                   for peer, array in enumerate(arrays) if peer != own]
@@ -406,8 +410,7 @@ def _exchange_in_memory(op: str, given: list[np.ndarray], taken: list[np.ndarray
 def _exchange(op: str, parts: list[Tensor], wanted: list[int], out: Value, group: RankGroup):
     """Each rank's part to that rank; what each sends of these sizes, in order, and the messages' works."""
     own, works, received = group.rank(), [], []
-    if wanted[own] != parts[own].size:
-        raise InvalidArgumentError(f"{op}: rank {own} sends {parts[own].size} elements to itself, and expects {wanted[own]}")
+    _check_own(op, own, parts[own].size, wanted[own])
     for peer in range(group.size()):
         if peer != own:
             works.append(_run(op, SEND, group, parts[peer], peer=peer, tag=EXCHANGE_TAG))

@@ -278,7 +278,7 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 
 }  // namespace
 
-// What Python makes tensors by.
+// Functions by which Python makes tensors.
 namespace {
 
 namespace py = pybind11;

@@ -118,13 +118,13 @@ class Calls : public std::enable_shared_from_this<Calls> {
   void CopyWhenDone(at::Tensor to, at::Tensor from) { copies_.emplace_back(std::move(to), std::move(from)); }
   // The same of memory of the host and a tensor of a device, before the copies above, which may read it.
   void LandWhenDone(at::Tensor to, at::Tensor from) { landings_.emplace_back(std::move(to), std::move(from)); }
-  // What the calls write to this device is written behind all that its current stream was given until now.
+  // The calls write to this device behind all that its current stream was given until now.
   void UseStreamOf(c10::Device device) {
     if (!stream_.has_value()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
     if (!began_.has_value()) began_.emplace(device.type());
     began_->record(*stream_);
   }
-  // Of tensors on devices: by a stream of its own, which AwaitOutputs waits for.
+  // Tensors on devices are written by a stream of its own, which AwaitOutputs waits for.
   void CopyOut() {
     const at::NoGradGuard no_grad;
     std::optional<c10::StreamGuard> guard;

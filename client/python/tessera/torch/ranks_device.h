@@ -19,7 +19,8 @@
 
 namespace tessera::torch_ranks {
 
-// Whether the ranks' calls take tensors of this device. Those of `tessera` lie on workers, and those of `meta` nowhere.
+// Whether the ranks' calls take tensors of this device. Tensors of `tessera` lie on workers, and tensors of `meta`
+// nowhere.
 inline bool IsTaken(const c10::Device& device) {
   if (device.is_privateuseone()) return c10::get_privateuse1_backend() != "tessera";
   return !device.is_meta();

@@ -77,10 +77,8 @@ class Library {
   // Whether the library has the call's reduction and dtype: the same answer at all ranks. Bytes that only move have
   // any.
   static bool Takes(const TesseraCall& call) {
-    const bool reduces =
-        call.kind == TESSERA_ALL_REDUCE || call.kind == TESSERA_REDUCE || call.kind == TESSERA_REDUCE_SCATTER;
     if (call.kind >= TESSERA_BARRIER) return false;
-    if (!reduces) return true;
+    if (!Reduces(call)) return true;
     const bool is_known = call.dtype == TESSERA_I8 || call.dtype == TESSERA_U8 || call.dtype == TESSERA_I32 ||
                           call.dtype == TESSERA_I64 || (call.dtype >= TESSERA_F16 && call.dtype <= TESSERA_F64);
     return is_known && call.reduce_op < TESSERA_BAND;
@@ -158,6 +156,9 @@ class Library {
     }
   }
 
+  static bool Reduces(const TesseraCall& call) {
+    return call.kind == TESSERA_ALL_REDUCE || call.kind == TESSERA_REDUCE || call.kind == TESSERA_REDUCE_SCATTER;
+  }
   static c10d::ReduceOp OpOf(const TesseraCall& call) {
     switch (call.reduce_op) {
       case TESSERA_AVG: return c10d::ReduceOp::AVG;
@@ -167,6 +168,14 @@ class Library {
       default: return c10d::ReduceOp::SUM;
     }
   }
+  template <class Options>
+  static Options OptionsOf(const TesseraCall& call) {
+    Options options;
+    options.timeout = std::chrono::milliseconds(call.timeout_us / 1000);
+    if constexpr (requires { options.rootRank; }) options.rootRank = call.peer;
+    if constexpr (requires { options.reduceOp; }) options.reduceOp = OpOf(call);
+    return options;
+  }
   // A part for each rank.
   std::vector<at::Tensor> PartsOf(const at::Tensor& whole) const {
     if (!whole.defined()) return {};
@@ -175,70 +184,35 @@ class Library {
 
   c10::intrusive_ptr<c10d::Work> Run(const TesseraCall& call, const at::Tensor& given, const at::Tensor& taken) {
     const auto bits = [&](const at::Tensor& tensor) {
-      const bool moves =
-          call.kind != TESSERA_ALL_REDUCE && call.kind != TESSERA_REDUCE && call.kind != TESSERA_REDUCE_SCATTER;
-      return tensor.defined() && moves ? tensor.view(at::kByte) : tensor;
+      return tensor.defined() && !Reduces(call) ? tensor.view(at::kByte) : tensor;
     };
     at::Tensor input = bits(given), output = bits(taken);
-    const std::chrono::milliseconds timeout(call.timeout_us / 1000);
     if (input.defined() && output.defined() && (call.kind == TESSERA_ALL_REDUCE || call.kind == TESSERA_REDUCE)) {
       if (!input.is_same(output)) output.copy_(input);
       input = output;
     }
     std::vector<at::Tensor> one = {input.defined() ? input : output};
     switch (call.kind) {
-      case TESSERA_ALL_REDUCE: {
-        c10d::AllreduceOptions options;
-        options.reduceOp = OpOf(call);
-        options.timeout = timeout;
-        return backend_->allreduce(one, options);
-      }
-      case TESSERA_REDUCE: {
-        c10d::ReduceOptions options;
-        options.reduceOp = OpOf(call);
-        options.rootRank = call.peer;
-        options.timeout = timeout;
-        return backend_->reduce(one, options);
-      }
-      case TESSERA_BROADCAST: {
-        c10d::BroadcastOptions options;
-        options.rootRank = call.peer;
-        options.timeout = timeout;
-        return backend_->broadcast(one, options);
-      }
-      case TESSERA_ALL_GATHER: {
-        c10d::AllgatherOptions options;
-        options.timeout = timeout;
-        return backend_->_allgather_base(output, input, options);
-      }
+      case TESSERA_ALL_REDUCE: return backend_->allreduce(one, OptionsOf<c10d::AllreduceOptions>(call));
+      case TESSERA_REDUCE: return backend_->reduce(one, OptionsOf<c10d::ReduceOptions>(call));
+      case TESSERA_BROADCAST: return backend_->broadcast(one, OptionsOf<c10d::BroadcastOptions>(call));
+      case TESSERA_ALL_GATHER: return backend_->_allgather_base(output, input, OptionsOf<c10d::AllgatherOptions>(call));
       case TESSERA_GATHER: {
-        c10d::GatherOptions options;
-        options.rootRank = call.peer;
-        options.timeout = timeout;
         std::vector<std::vector<at::Tensor>> parts;
         if (output.defined()) parts.push_back(PartsOf(output));
-        return backend_->gather(parts, one, options);
+        return backend_->gather(parts, one, OptionsOf<c10d::GatherOptions>(call));
       }
       case TESSERA_SCATTER: {
-        c10d::ScatterOptions options;
-        options.rootRank = call.peer;
-        options.timeout = timeout;
         std::vector<std::vector<at::Tensor>> parts;
         if (input.defined()) parts.push_back(PartsOf(input));
         std::vector<at::Tensor> outputs = {output};
-        return backend_->scatter(outputs, parts, options);
+        return backend_->scatter(outputs, parts, OptionsOf<c10d::ScatterOptions>(call));
       }
-      case TESSERA_REDUCE_SCATTER: {
-        c10d::ReduceScatterOptions options;
-        options.reduceOp = OpOf(call);
-        options.timeout = timeout;
-        return backend_->_reduce_scatter_base(output, input, options);
-      }
+      case TESSERA_REDUCE_SCATTER:
+        return backend_->_reduce_scatter_base(output, input, OptionsOf<c10d::ReduceScatterOptions>(call));
       default: {
-        c10d::AllToAllOptions options;
-        options.timeout = timeout;
         std::vector<int64_t> equal;
-        return backend_->alltoall_base(output, input, equal, equal, options);
+        return backend_->alltoall_base(output, input, equal, equal, OptionsOf<c10d::AllToAllOptions>(call));
       }
     }
   }

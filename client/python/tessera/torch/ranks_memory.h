@@ -163,11 +163,12 @@ inline uint32_t DTypeOf(const char* what, const at::Tensor& tensor, Use use) {
 }
 
 // Where the tensors lie on a device whose library all ranks have, and which takes the call.
-inline bool StartedOnDevice(Calls& calls, TesseraCall call, const at::Tensor& input, const at::Tensor& output) {
+inline bool StartedOnDevice(Calls& calls, const TesseraCall& given, const at::Tensor& input, const at::Tensor& output) {
   const at::Tensor& any = input.defined() ? input : output;
   if (!any.defined() || any.is_cpu() || any.numel() == 0) return false;
-  auto library = calls.LibraryOf(call, any.device());
+  auto library = calls.LibraryOf(given, any.device());
   if (library == nullptr) return false;
+  TesseraCall call = given;
   call.on_devices = 1;
   call.has_input = input.defined();
   call.has_output = output.defined();

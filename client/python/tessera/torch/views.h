@@ -113,7 +113,7 @@ inline py::object MakeStep(const ViewPlan& plan) {
   return step;
 }
 
-// What the step gives; where the call is refused, the step itself has the error.
+// The result of the step; where the call is refused, the step itself has the error.
 inline Known Take(const ViewPlan& plan, const py::object& step, const py::object& handle) {
   const StepClass& kind = GetViewParts().steps[static_cast<size_t>(plan.kind)];
   const TesseraOperand operand = {handle.ptr(), 0, 0, 0};

@@ -309,7 +309,7 @@ std::string TextOf(const Launch& launch) {
   return text;
 }
 
-// Of steps that PatchedCall takes.
+// The text of steps that PatchedCall takes.
 std::string TextOf(const std::vector<Step>& steps) {
   std::string text;
   for (const Step& step : steps) {
