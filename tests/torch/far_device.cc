@@ -129,6 +129,7 @@ Queue& QueueOf(c10::StreamId stream) {
 thread_local c10::StreamId current_stream = 0;
 thread_local c10::DeviceIndex current_device = 0;
 thread_local bool is_in_kernel = false;
+bool is_held = false;  // of Lock(): libraries begin nothing more
 
 void RunSteps(Queue& queue, int64_t end) {
   while (queue.done < end) {
@@ -140,7 +141,7 @@ void RunSteps(Queue& queue, int64_t end) {
     std::function<void()> step;
     {
       const std::lock_guard lock(Lock());
-      if (queue.steps.empty() || queue.done >= end) return;
+      if (queue.steps.empty() || queue.done >= end || (queue.is_library && is_held)) return;
       step = queue.steps.front();
     }
     step();
@@ -334,8 +335,6 @@ const bool are_hooks_registered = [] {
 
 // ---- the library
 
-std::atomic<bool> is_held = false;
-
 class FarWork final : public c10d::Work {
  public:
   explicit FarWork(Event end) : end_(end) {}
@@ -362,7 +361,7 @@ class FarLibrary final : public c10d::Backend {
     queue_.is_library = true;
     thread_ = std::thread([this] {
       while (!is_ending_) {
-        if (!is_held) RunSteps(queue_, INT64_MAX);
+        RunSteps(queue_, INT64_MAX);
         StepsDone().Await();
       }
     });
@@ -484,5 +483,8 @@ c10::intrusive_ptr<c10d::Backend> MakeLibrary(c10::intrusive_ptr<c10d::Backend> 
 
 PYBIND11_MODULE(libfar_device, module) {
   module.def("make_library", &MakeLibrary);
-  module.def("hold", [] { is_held = true; });  // the library begins nothing more
+  module.def("hold", [] {
+    const std::lock_guard lock(Lock());
+    is_held = true;
+  });
 }
