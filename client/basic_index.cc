@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/session_calls.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
@@ -55,11 +56,11 @@ absl::StatusOr<Tensor> CallIndexed(OpId op, const Tensor& x, const IndexKeys& ke
   SessionImpl& session = *x.session();
   if (!x.spec_pending()) {
     TESSERA_ASSIGN_OR_RETURN(const OpCall call, CallOf(op, keys, x.spec().shape));
-    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.Call(call, operands));
+    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.calls().Call(call, operands));
     return Tensor(std::move(handle));
   }
   const auto complete = [op, keys](absl::Span<const SpecPtr> specs) { return CallOf(op, keys, specs[0]->shape); };
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.CallLater(complete, operands));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.calls().CallLater(complete, operands));
   return Tensor(std::move(handle));
 }
 

@@ -6,7 +6,8 @@
 #include "client/deferred_calls.h"
 #include "client/recording.h"
 #include "client/session_request.h"
-#include "client/session_transfer.h"
+#include "client/session_transfers.h"
+#include "client/transfer_slabs.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -194,12 +195,13 @@ void Completions::Bring(const FetchingPtr& fetching, uint64_t number, uint64_t t
     fetching->memory = memory = *std::move(made);
   }
   const Box box = WholeBox(spec->shape);
-  const SessionImpl::Holders holders = SessionImpl::SlabRun::HoldersOf(*spec, std::nullopt, box);
+  const SessionTransfers::Holders holders = SessionTransfers::SlabRun::HoldersOf(*spec, std::nullopt, box);
   std::vector<WorkerIndex> workers;
   for (const auto& [worker, own] : holders) workers.push_back(worker);
   session.connection_->BeginTransfer(number, ticket, secret, {memory, spec, HostSide::Direction::kDownload}, workers);
-  for (const SessionImpl::SlabRun& run : SessionImpl::SlabRun::OfHolders(holders, box, SizeBytes(spec->dtype), 0)) {
-    for (const SessionImpl::Slab& slab : run.slabs) {
+  for (const SessionTransfers::SlabRun& run :
+       SessionTransfers::SlabRun::OfHolders(holders, box, SizeBytes(spec->dtype), 0)) {
+    for (const SessionTransfers::Slab& slab : run.slabs) {
       for (const WorkerIndex worker : run.workers) {
         session.connection_->Copy(number, worker, slab.box, static_cast<uint64_t>(slab.offset_bytes),
                                   [fetching](const absl::Status&) { fetching->session().Progress(); });

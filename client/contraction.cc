@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/catalog_ops.h"
+#include "client/session_calls.h"
 #include "client/session_impl.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
@@ -53,7 +54,7 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
   } else {
     operands[1].scalar = std::get<Scalar>(other.value());
   }
-  absl::StatusOr<HandlePtr> result = session.Call(OpCall{op, {}, {}}, operands);
+  absl::StatusOr<HandlePtr> result = session.calls().Call(OpCall{op, {}, {}}, operands);
   if (!result.ok()) return SaidBy(Speaker::kAddmm, result.status());
   return Tensor(*std::move(result));
 }

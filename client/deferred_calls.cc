@@ -113,9 +113,9 @@ std::optional<std::vector<uint32_t>> DeferredCalls::FixedDims(const CallCompleti
     }
     const HandleState& handle = **operand.tensor;
     if (!IsBound(handle)) return std::nullopt;
-    least.push_back(handle.spec_known ? handle.spec : session_.specs_.Intern(LeastOf(*handle.deferred)));
+    least.push_back(handle.spec_known ? handle.spec : session_.calls_->specs_.Intern(LeastOf(*handle.deferred)));
   }
-  const absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(complete, operands, least);
+  const absl::StatusOr<SessionCalls::Resolved> resolved = session_.calls_->Resolve(complete, operands, least);
   if (!resolved.ok() || resolved->entry->outputs.size() != greatest_outputs.size()) return std::nullopt;
   std::vector<uint32_t> fixed;
   for (size_t i = 0; i < greatest_outputs.size(); ++i) {
@@ -139,22 +139,22 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   for (const CallOperand& operand : operands) {
     specs.push_back(operand.tensor == nullptr ? nullptr : (*operand.tensor)->KnownOrStandIn());
   }
-  absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(complete, operands, specs);
+  absl::StatusOr<SessionCalls::Resolved> resolved = session_.calls_->Resolve(complete, operands, specs);
   const bool is_bound = resolved.ok() && std::all_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
                           return operand.tensor == nullptr || IsBound(**operand.tensor);
                         });
   if (!resolved.ok()) {
     for (size_t i = 0; i < operands.size(); ++i) {
       const bool is_pending = specs[i] != nullptr && !(*operands[i].tensor)->spec_known;
-      if (is_pending) specs[i] = session_.specs_.Intern(OnesOf(*specs[i]));
+      if (is_pending) specs[i] = session_.calls_->specs_.Intern(OnesOf(*specs[i]));
     }
-    resolved = session_.Resolve(complete, operands, specs);
+    resolved = session_.calls_->Resolve(complete, operands, specs);
   }
   std::optional<std::vector<uint32_t>> fixed;
   if (is_bound) fixed = FixedDims(complete, operands, resolved->entry->outputs);
   // How many results unstack has is an extent.
   if (!resolved.ok() || (resolved->call.op == OpId::kUnstack && !fixed.has_value())) {
-    TESSERA_RETURN_IF_ERROR(session_.AwaitSpecs(operands));
+    TESSERA_RETURN_IF_ERROR(session_.calls_->AwaitSpecs(operands));
     return std::nullopt;
   }
   const auto& outputs = resolved->entry->outputs;
@@ -168,12 +168,12 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   call.complete = complete;
   call.speaker = ThreadSpeaker();
   call.site = SiteOfCall();
-  call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
+  call.policy = ThreadImplicitPolicy().value_or(session_.calls_->implicit_policy());
   for (const CallOperand& operand : operands) {
     call.operands.push_back({operand.tensor == nullptr ? nullptr : *operand.tensor, operand.scalar, operand.last_use});
   }
   Results results;
-  const OnCancel on_cancel = SessionImpl::SpreadTo(operands);
+  const OnCancel on_cancel = SessionCalls::SpreadTo(operands);
   for (size_t i = 0; i < outputs.size(); ++i) {
     results.push_back(NewHandle({outputs[i], KeepsMesh(resolved->call, operands, *outputs[i]), number, keeps_bound,
                                  fixed.has_value() ? (*fixed)[i] : 0}));
@@ -220,25 +220,25 @@ absl::StatusOr<HandlePtr> DeferredCalls::NewCounted(const CountedCall& counted, 
     specs.push_back(operand->KnownOrStandIn());
   }
   const CallCompletion greatest = [&](absl::Span<const SpecPtr> of) { return counted.complete(of, {}); };
-  absl::StatusOr<SessionImpl::Resolved> resolved = session_.Resolve(greatest, operands, specs);
+  absl::StatusOr<SessionCalls::Resolved> resolved = session_.calls_->Resolve(greatest, operands, specs);
   const bool is_bound = resolved.ok() && std::all_of(counted.operands.begin(), counted.operands.end(),
                                                      [](const HandlePtr& operand) { return IsBound(*operand); });
   if (!resolved.ok()) {
     for (size_t i = 0; i < specs.size(); ++i) {
-      if (!counted.operands[i]->spec_known) specs[i] = session_.specs_.Intern(OnesOf(*specs[i]));
+      if (!counted.operands[i]->spec_known) specs[i] = session_.calls_->specs_.Intern(OnesOf(*specs[i]));
     }
-    resolved = session_.Resolve(greatest, operands, specs);
+    resolved = session_.calls_->Resolve(greatest, operands, specs);
   }
   if (!resolved.ok()) {
-    TESSERA_RETURN_IF_ERROR(session_.AwaitSpecs(operands));
+    TESSERA_RETURN_IF_ERROR(session_.calls_->AwaitSpecs(operands));
     for (size_t i = 0; i < specs.size(); ++i) specs[i] = counted.operands[i]->spec;
-    resolved = session_.Resolve(greatest, operands, specs);
+    resolved = session_.calls_->Resolve(greatest, operands, specs);
   }
   TESSERA_RETURN_IF_ERROR(resolved.status());
   const HandleState& first = *counted.operands[0];
   const uint32_t fixed = FixedDimsOf(first) & ~(uint32_t{1} << counted.dim);
   HandlePtr result = NewHandle({resolved->entry->outputs[0], HasMesh(first), number, is_bound, is_bound ? fixed : 0});
-  result->on_cancel = SessionImpl::SpreadTo(operands);
+  result->on_cancel = SessionCalls::SpreadTo(operands);
   return result;
 }
 
@@ -248,7 +248,7 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::AddCounted(std::string_vie
   TESSERA_RETURN_IF_ERROR(session_.AwaitRoom());
   TESSERA_RETURN_IF_ERROR(AwaitRoom());
   auto wanted = std::make_shared<Count>(Count{counts, std::string(what), nullptr});
-  const OnCancel by_counts = SessionImpl::SpreadTo({{&counts, Scalar(), false}});
+  const OnCancel by_counts = SessionCalls::SpreadTo({{&counts, Scalar(), false}});
   std::vector<std::pair<uint64_t, Call>> calls;
   std::vector<HandlePtr> results;
   for (const CountedCall& one : counted) {
@@ -260,7 +260,7 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::AddCounted(std::string_vie
     call.count = wanted;
     call.speaker = ThreadSpeaker();
     call.site = SiteOfCall();
-    call.policy = ThreadImplicitPolicy().value_or(session_.implicit_policy());
+    call.policy = ThreadImplicitPolicy().value_or(session_.calls_->implicit_policy());
     for (const HandlePtr& operand : one.operands) call.operands.push_back({operand, Scalar(), false});
     call.results.push_back(result);
     results.push_back(std::move(result));
@@ -370,14 +370,14 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
     TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, ValuesOf(*call.count));
     complete = [counts, &call](absl::Span<const SpecPtr> of) { return call.complete_counted(of, counts); };
   }
-  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Resolved resolved, session_.Resolve(complete, operands, specs));
+  TESSERA_ASSIGN_OR_RETURN(SessionCalls::Resolved resolved, session_.calls_->Resolve(complete, operands, specs));
   const SpecEntry& entry = *resolved.entry;
   if (entry.outputs.size() != results.size()) {
     return absl::InternalError(StrCat(ToText(resolved.call), ": ", entry.outputs.size(), " results where ",
                                       results.size(), " were expected before the specs were known"));
   }
   if (!entry.implicit.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(std::string moved, SessionImpl::ImplicitText(entry, call.policy));
+    TESSERA_ASSIGN_OR_RETURN(std::string moved, SessionCalls::ImplicitText(entry, call.policy));
     std::lock_guard<std::mutex> lock(session_.mutex_);
     if (!moved.empty()) implicit_.push_back(std::move(moved));
     has_implicit_ = !implicit_.empty();
@@ -398,7 +398,7 @@ absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>&
       results[i]->spec = entry.outputs[i];
       results[i]->id = ids[i];
       session_.live_.emplace(ids[i], results[i].get());
-      results[i]->spec.MoveFrom(session_.lost_numbers_, session_.specs_);
+      results[i]->spec.MoveFrom(session_.lost_numbers_, session_.calls_->specs_);
       unsent_.erase(results[i].get());
       results[i]->spec_known = true;
       if (!results[i]->on_settled.empty()) awaited.push_back(results[i]);

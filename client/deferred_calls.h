@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 
 namespace tessera {
 
@@ -41,14 +41,14 @@ inline constexpr size_t kMaxDeferredCalls = 4096;  // docs/limits.md: max_deferr
 
 class DeferredCalls {
  public:
-  using Results = SessionImpl::Results;
+  using Results = SessionCalls::Results;
 
   // The session outlives it.
   explicit DeferredCalls(SessionImpl& session) : session_(session) {}
 
   // Keeps a call; nothing where it need not wait (any more): its operands' specs are known.
   absl::StatusOr<std::optional<Results>> Add(const CallCompletion& complete, absl::Span<const CallOperand> operands);
-  // SessionImpl::CallCounted, done here; `counts` are on every worker of their mesh.
+  // SessionCalls::CallCounted, done here; `counts` are on every worker of their mesh.
   absl::StatusOr<std::vector<HandlePtr>> AddCounted(std::string_view what, absl::Span<const CountedCall> calls,
                                                     const HandlePtr& counts);
   // Sends what need not wait any more. On the connection's thread alone.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/ops.h"
+#include "client/session_calls.h"
 #include "client/session_impl.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/filter.h"
@@ -30,7 +31,7 @@ absl::StatusOr<Tensor> Plain(OpId op, std::initializer_list<Operand> operands) {
 absl::StatusOr<Tensor> CallLater(const CallCompletion& complete, absl::Span<const Tensor> tensors) {
   std::vector<CallOperand> operands;
   for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar(), false});
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, tensors[0].session()->CallLater(complete, operands));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, tensors[0].session()->calls().CallLater(complete, operands));
   return Tensor(std::move(handle));
 }
 
@@ -113,7 +114,7 @@ absl::StatusOr<std::vector<Tensor>> First(std::string_view what, absl::Span<cons
   };
   TESSERA_ASSIGN_OR_RETURN(const Tensor replicated, CallLater(replicate, {&count, 1}));
   TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles,
-                           count.session()->CallCounted(what, calls, replicated.state()));
+                           count.session()->calls().CallCounted(what, calls, replicated.state()));
   std::vector<Tensor> out;
   for (HandlePtr& handle : handles) out.emplace_back(std::move(handle));
   return out;
@@ -184,7 +185,7 @@ std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "inde
 
 absl::StatusOr<Tensor> Counted(CountedCall call, const Tensor& counts) {
   TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles,
-                           counts.session()->CallCounted(NameOfCaller(), {&call, 1}, counts.state()));
+                           counts.session()->calls().CallCounted(NameOfCaller(), {&call, 1}, counts.state()));
   return Tensor(std::move(handles[0]));
 }
 

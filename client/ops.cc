@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "client/session_calls.h"
 #include "client/session_impl.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
@@ -67,7 +68,7 @@ absl::StatusOr<std::vector<Tensor>> RedistributeAll(absl::Span<const Tensor> ten
   }
   std::vector<CallOperand> operands;
   for (const Tensor& tensor : tensors) operands.push_back({&tensor.state(), Scalar()});
-  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Results results, tensors[0].session()->CallAll(call, operands));
+  TESSERA_ASSIGN_OR_RETURN(SessionCalls::Results results, tensors[0].session()->calls().CallAll(call, operands));
   std::vector<Tensor> moved;
   for (HandlePtr& result : results) moved.emplace_back(std::move(result));
   return moved;
@@ -113,26 +114,26 @@ absl::StatusOr<std::vector<Tensor>> Redistribute(absl::Span<const Tensor> tensor
 
 absl::StatusOr<Tensor> CallOp(const OpCall& call, absl::Span<const Operand> operands) {
   TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, prepared.session->Call(call, prepared.operands));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, prepared.session->calls().Call(call, prepared.operands));
   return Tensor(std::move(handle));
 }
 
 absl::StatusOr<std::vector<Tensor>> CallOpAll(const OpCall& call, absl::Span<const Operand> operands) {
   TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
-  TESSERA_ASSIGN_OR_RETURN(SessionImpl::Results results, prepared.session->CallAll(call, prepared.operands));
+  TESSERA_ASSIGN_OR_RETURN(SessionCalls::Results results, prepared.session->calls().CallAll(call, prepared.operands));
   std::vector<Tensor> out;
   for (HandlePtr& result : results) out.emplace_back(std::move(result));
   return out;
 }
 
 absl::StatusOr<Tensor> CreateOp(const Session& session, const OpCall& call) {
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.impl()->Call(call, {}));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, session.impl()->calls().Call(call, {}));
   return Tensor(std::move(handle));
 }
 
 absl::StatusOr<PlanReport> ExplainOp(const OpCall& call, absl::Span<const Operand> operands) {
   TESSERA_ASSIGN_OR_RETURN(Prepared prepared, Prepare(operands));
-  return prepared.session->Explain(call, prepared.operands);
+  return prepared.session->calls().Explain(call, prepared.operands);
 }
 
 #define TESSERA_DEFINE_BINARY(Name, id)                             \
@@ -188,7 +189,7 @@ absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> shape)
     return ReshapeCall(*specs[0], wanted, x.spec_pending() ? Counted::kNotYet : Counted::kNow);
   };
   const CallOperand operand{&x.state(), Scalar(), false};
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, x.session()->CallLater(complete, {&operand, 1}));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, x.session()->calls().CallLater(complete, {&operand, 1}));
   return Tensor(std::move(handle));
 }
 

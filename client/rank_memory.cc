@@ -6,6 +6,7 @@
 #include "client/rank_waits.h"
 #include "client/session_groups.h"
 #include "client/session_impl.h"
+#include "client/session_transfers.h"
 #include "client/wait.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -42,7 +43,7 @@ absl::Status MemoryWork::SendAsked(uint64_t number, int64_t waited_us) {
     TESSERA_RETURN_IF_ERROR(spec.status());
     std::vector<UploadPiece> pieces;
     pieces.push_back({WholeBox(input_->shape), {group->worker()}, *input_, Shape(input_->shape.size(), 0)});
-    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group->session().impl()->Upload(*spec, std::move(pieces)));
+    TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group->session().impl()->transfers().Upload(*spec, std::move(pieces)));
     operand.emplace(std::move(handle));
     input_.reset();
   }
@@ -102,7 +103,7 @@ absl::Status MemoryWork::AwaitRanks(std::optional<double> timeout_s) {
 absl::Status MemoryWork::Fetch() {
   if (!output_.has_value()) return work_.Wait();
   const HandlePtr& result = work_.result()->state();
-  TESSERA_RETURN_IF_ERROR(result->session->DownloadTo(ToText(call_.kind), result, {}, *output_));
+  TESSERA_RETURN_IF_ERROR(result->session->transfers().DownloadTo(ToText(call_.kind), result, {}, *output_));
   return call_.kind == CollectiveKind::kRecv ? work_.Wait() : absl::OkStatus();  // for the source
 }
 

@@ -6,6 +6,7 @@
 
 #include "client/rank_waits.h"
 #include "client/session_impl.h"
+#include "client/session_transfers.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -47,7 +48,7 @@ absl::StatusOr<Tensor> TensorReceive::TensorOf(const RankMail::Request& request)
   std::vector<UploadPiece> pieces;
   const HostView source = MakeHostView(message.dtype, shape_, reinterpret_cast<const char*>(bytes));
   pieces.push_back({WholeBox(shape_), {group->worker()}, source, Shape(shape_.size(), 0)});
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group->session().impl()->Upload(spec, std::move(pieces)));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, group->session().impl()->transfers().Upload(spec, std::move(pieces)));
   return Tensor(std::move(handle));
 }
 

@@ -6,7 +6,7 @@
 //   Recording recording;  recording.Begin(observer);
 //   t = x * 2;  y = t + b;  t goes away
 //   recording.End();                 inputs x, b; results t, y; kept y
-//   session.Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
+//   session.calls().Replay(recording, {x2, b}, {{0, Scalar(3)}})  ->  y of x2 * 3 + b, as one message
 //
 // A recording is strict, or lenient: it then changes nothing of what is asked for, and says afterwards what in it can't
 // be said again. A lenient one may be said as one op (recorded_graph.h).

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "client/session_impl.h"
 #include "client/session_publications.h"
+#include "client/session_transfers.h"
 #include "schemas/types/address.h"
 #include "schemas/types/book.h"
 #include "schemas/types/layout.h"
@@ -152,7 +153,7 @@ absl::StatusOr<Tensor> Session::DistributeRows(DType dtype, const Shape& shape, 
   if (shape.empty() || NumElements(shape) == 0) {
     return absl::InvalidArgumentError(StrCat("distribute_tensor: ", ToText(spec), " has no rows to read"));
   }
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->UploadRows(spec, read));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->transfers().UploadRows(spec, read));
   return Tensor(std::move(handle));
 }
 
@@ -169,7 +170,7 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
     if (inserted) pieces.push_back({std::move(box), {}, source, Shape(source.shape.size(), 0)});
     pieces[it->second].workers.push_back(mesh.workers()[static_cast<size_t>(flat)]);
   }
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->Upload(spec, std::move(pieces)));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->transfers().Upload(spec, std::move(pieces)));
   return Tensor(std::move(handle));
 }
 
@@ -198,7 +199,7 @@ absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<con
     for (const Interval& interval : box) origin.push_back(interval.start);
     pieces.push_back({std::move(box), {spec.mesh.workers()[static_cast<size_t>(flat)]}, local, std::move(origin)});
   }
-  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->Upload(spec, std::move(pieces)));
+  TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, impl_->transfers().Upload(spec, std::move(pieces)));
   return Tensor(std::move(handle));
 }
 

@@ -4,9 +4,9 @@
 
 #include "client/recording.h"
 #include "client/request_state.h"
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 #include "client/session_request.h"
-#include "client/session_transfer.h"
+#include "client/transfer_slabs.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
@@ -66,29 +66,29 @@ bool IsInline(const TensorSpec& spec, const std::vector<UploadPiece>& pieces, in
 
 }  // namespace
 
-absl::StatusOr<HandlePtr> SessionImpl::UploadInline(const TensorSpec& spec, const HostView& source) {
+absl::StatusOr<HandlePtr> SessionTransfers::UploadInline(const TensorSpec& spec, const HostView& source) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
   if (handle != nullptr) return handle;
   Record record;
   record.kind = Record::Kind::kUpload;
   record.bytes.resize(static_cast<size_t>(NumElements(spec.shape) * SizeBytes(spec.dtype)));
   CopyBoxTo(source, WholeBox(spec.shape), record.bytes.data());
-  handle = NewHandle(specs_.Intern(spec), next_handle_++);
-  sites_.Note(handle->id, SiteOfCall());
+  handle = session_.NewHandle(session_.calls_->specs().Intern(spec), session_.next_handle_++);
+  session_.sites_.Note(handle->id, SiteOfCall());
   record.handle = handle->id;
   record.spec = handle->spec;
   if (Recording* recording = Recording::Current()) {
-    recording->AddLiteral(*this, handle->id, handle->spec, record.bytes);
+    recording->AddLiteral(session_, handle->id, handle->spec, record.bytes);
   }
-  counters().uploads.Add(1);
-  counters().uploaded_bytes.Add(static_cast<int64_t>(record.bytes.size()));
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
-  if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
+  session_.counters().uploads.Add(1);
+  session_.counters().uploaded_bytes.Add(static_cast<int64_t>(record.bytes.size()));
+  TESSERA_RETURN_IF_ERROR(session_.Enqueue(std::move(record)));
+  if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(session_.WaitForAll({&handle, 1}));
   return handle;
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
-  if (IsInline(spec, pieces, static_cast<int64_t>(welcome().max_inline_bytes)))
+absl::StatusOr<HandlePtr> SessionTransfers::Upload(const TensorSpec& spec, std::vector<UploadPiece> pieces) {
+  if (IsInline(spec, pieces, static_cast<int64_t>(session_.welcome().max_inline_bytes)))
     return UploadInline(spec, pieces[0].source);
   return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
     if (const int64_t bytes = BytesOf(pieces, spec.dtype); bytes <= kSnapshotBytes) {
@@ -101,47 +101,47 @@ absl::StatusOr<HandlePtr> SessionImpl::Upload(const TensorSpec& spec, std::vecto
   });
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::UploadRows(const TensorSpec& spec, const RowReader& read) {
+absl::StatusOr<HandlePtr> SessionTransfers::UploadRows(const TensorSpec& spec, const RowReader& read) {
   return UploadBy(spec, [&](uint64_t number, const RequestPtr& request, const HandlePtr& handle) {
     return SendRows(number, request, handle, read);
   });
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::BeforeUpload(const TensorSpec& spec) {
-  TESSERA_RETURN_IF_ERROR(Check());
+absl::StatusOr<HandlePtr> SessionTransfers::BeforeUpload(const TensorSpec& spec) {
+  TESSERA_RETURN_IF_ERROR(session_.Check());
   TESSERA_RETURN_IF_ERROR(CheckThreadRequest("upload"));
   if (PlanCapture* capture = PlanCapture::Current(); capture != nullptr) {
-    return PlannedHandle(specs_.Intern(spec), RowMajorStrides(MaxShardShape(spec)),
-                         capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
+    return session_.PlannedHandle(session_.calls_->specs().Intern(spec), RowMajorStrides(MaxShardShape(spec)),
+                                  capture->Hold({spec.mesh, MaxShardElements(spec) * SizeBytes(spec.dtype)}));
   }
   // A lenient recording keeps what comes in a record.
   if (Recording::Strict() != nullptr) return Recording::Refuse(StrCat("values are brought to ", ToText(spec)));
   return HandlePtr();
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::UploadBy(const TensorSpec& spec, const Sender& send) {
+absl::StatusOr<HandlePtr> SessionTransfers::UploadBy(const TensorSpec& spec, const Sender& send) {
   TESSERA_ASSIGN_OR_RETURN(HandlePtr handle, BeforeUpload(spec));
   if (handle != nullptr) return handle;
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("values are brought to ", ToText(spec))));
-  handle = NewHandle(specs_.Intern(spec), next_handle_++);
-  sites_.Note(handle->id, SiteOfCall());
-  auto [number, request] = NewRequest();
+  handle = session_.NewHandle(session_.calls_->specs().Intern(spec), session_.next_handle_++);
+  session_.sites_.Note(handle->id, SiteOfCall());
+  auto [number, request] = session_.NewRequest();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     request->handle = handle->id;
   }
   const absl::Status status = send(number, request, handle);
   if (status.ok()) {
-    counters().uploads.Add(1);
-    counters().uploaded_bytes.Add(NumElements(spec.shape) * SizeBytes(spec.dtype));
-    if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(WaitForAll({&handle, 1}));
+    session_.counters().uploads.Add(1);
+    session_.counters().uploaded_bytes.Add(NumElements(spec.shape) * SizeBytes(spec.dtype));
+    if (Blocking::IsOn()) TESSERA_RETURN_IF_ERROR(session_.WaitForAll({&handle, 1}));
     return handle;
   }
-  EndRequest(number, request, status);
+  session_.EndRequest(number, request, status);
   return status;
 }
 
-absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::SnapshotMemory(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<HostMemory>> SessionTransfers::SnapshotMemory(int64_t bytes) {
   const auto under_way = [this] {  // with the mutex held
     std::erase_if(snapshots_, [](const std::weak_ptr<HostMemory>& weak) {
       const std::shared_ptr<HostMemory> memory = weak.lock();
@@ -151,20 +151,25 @@ absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::SnapshotMemory(int64_t 
   };
   bool full = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     full = snapshots_.size() >= kMaxSnapshots && under_way() >= kMaxSnapshots;
   }
   if (full) {
-    TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&] { return under_way() < kMaxSnapshots / 2; }));
+    TESSERA_RETURN_IF_ERROR(
+        session_.WaitUntil("upload", std::nullopt, [&] { return under_way() < kMaxSnapshots / 2; }));
   }
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, HostMemory::Make(bytes));
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   snapshots_.push_back(memory);
   return memory;
 }
 
-absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                       const std::vector<UploadPiece>& pieces, int64_t bytes) {
+bool SessionTransfers::has_brought_all() const {
+  return std::all_of(snapshots_.begin(), snapshots_.end(), [](const auto& snapshot) { return snapshot.expired(); });
+}
+
+absl::Status SessionTransfers::SendSnapshot(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                            const std::vector<UploadPiece>& pieces, int64_t bytes) {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostMemory> memory, SnapshotMemory(bytes));
   struct Part {
     Box box;
@@ -180,88 +185,91 @@ absl::Status SessionImpl::SendSnapshot(uint64_t number, const RequestPtr& reques
     offset += static_cast<uint64_t>(NumElements(piece.box) * SizeBytes(handle->spec->dtype));
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     request->on_ticket = [this, number, memory, parts = std::move(parts), spec = handle->spec.get(), id = handle->id](
                              uint64_t ticket, uint64_t secret) {
-      connection_->BeginTransfer(number, ticket, secret, {memory, spec, HostSide::Direction::kUpload},
-                                 spec->mesh.workers());
+      session_.connection_->BeginTransfer(number, ticket, secret, {memory, spec, HostSide::Direction::kUpload},
+                                          spec->mesh.workers());
       for (const Part& part : parts) {
         for (WorkerIndex worker : part.workers) {
-          connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
+          session_.connection_->Copy(number, worker, part.box, part.offset_bytes, [](absl::Status) {});
         }
       }
-      connection_->FinishTransfer(number, [this, ticket, id, memory](absl::Status status) {
+      session_.connection_->FinishTransfer(number, [this, ticket, id, memory](absl::Status status) {
         memory->CloseFd();
         if (!status.ok()) GiveUpUpload(ticket, {&id, 1}, status);
-        NotifyChanged();  // who waits for room
+        session_.NotifyChanged();  // who waits for room
       });
     };
   }
   return RequestUpload(number, handle);
 }
 
-absl::Status SessionImpl::RequestUpload(uint64_t number, const HandlePtr& handle) {
+absl::Status SessionTransfers::RequestUpload(uint64_t number, const HandlePtr& handle) {
   Record record;
   record.kind = Record::Kind::kUpload;
   record.request = number;
   record.handle = handle->id;
   record.spec = handle->spec;
-  return Enqueue(std::move(record));
+  return session_.Enqueue(std::move(record));
 }
 
-void SessionImpl::GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why) {
-  ReleaseTicket(ticket, why);
+void SessionTransfers::GiveUpUpload(uint64_t ticket, absl::Span<const uint64_t> handles, const absl::Status& why) {
+  session_.ReleaseTicket(ticket, why);
   // A line that broke says that a worker is gone, and the coordinator why: it fails the handles as the ticket ends.
   if (absl::IsUnavailable(why)) return;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     for (const uint64_t handle : handles) {
       // A worker that is lost when the coordinator has said that all bytes are there takes nothing back.
-      auto live = live_.find(handle);
-      if (live != live_.end() && live->second->failure.ok() && !live->second->settled) {
+      auto live = session_.live_.find(handle);
+      if (live != session_.live_.end() && live->second->failure.ok() && !live->second->settled) {
         live->second->failure = why;
-        Settle(*live->second);
+        session_.Settle(*live->second);
       }
     }
   }
-  NotifyChanged();
+  session_.NotifyChanged();
 }
 
-absl::StatusOr<uint64_t> SessionImpl::BeginUpload(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                                  const std::shared_ptr<HostMemory>& memory) {
-  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+absl::StatusOr<uint64_t> SessionTransfers::BeginUpload(uint64_t number, const RequestPtr& request,
+                                                       const HandlePtr& handle,
+                                                       const std::shared_ptr<HostMemory>& memory) {
+  TESSERA_RETURN_IF_ERROR(
+      session_.WaitUntil("upload", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
   uint64_t ticket = 0, secret = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     if (!request->ticketed) return request->status;
     ticket = request->ticket;
     secret = request->secret;
   }
-  connection_->BeginTransfer(number, ticket, secret, {memory, handle->spec, HostSide::Direction::kUpload},
-                             handle->spec->mesh.workers());
+  session_.connection_->BeginTransfer(number, ticket, secret, {memory, handle->spec, HostSide::Direction::kUpload},
+                                      handle->spec->mesh.workers());
   return ticket;
 }
 
-void SessionImpl::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr& handle,
-                               const SlabProgressPtr& progress, const std::shared_ptr<HostMemory>& memory) {
+void SessionTransfers::FinishUpload(uint64_t number, uint64_t ticket, const HandlePtr& handle,
+                                    const SlabProgressPtr& progress, const std::shared_ptr<HostMemory>& memory) {
   SlabProgress::FinishUpload(*this, number, progress, memory, [this, ticket, id = handle->id](const absl::Status& why) {
     GiveUpUpload(ticket, {&id, 1}, why);
   });
 }
 
-void SessionImpl::SlabProgress::FinishUpload(SessionImpl& session, uint64_t request, const SlabProgressPtr& progress,
-                                             const std::shared_ptr<HostMemory>& memory,
-                                             std::function<void(const absl::Status&)> give_up) {
-  session.connection_->FinishTransfer(
-      request, [&session, progress, memory, give_up = std::move(give_up)](absl::Status finished) {
+void SessionTransfers::SlabProgress::FinishUpload(SessionTransfers& transfers, uint64_t request,
+                                                  const SlabProgressPtr& progress,
+                                                  const std::shared_ptr<HostMemory>& memory,
+                                                  std::function<void(const absl::Status&)> give_up) {
+  transfers.session_.connection_->FinishTransfer(
+      request, [&transfers, progress, memory, give_up = std::move(give_up)](absl::Status finished) {
         if (!finished.ok()) give_up(finished);
         {
-          std::lock_guard<std::mutex> lock(session.mutex_);
+          std::lock_guard<std::mutex> lock(transfers.session_.mutex_);
           progress->finished = true;
           if (progress->error.ok()) progress->error = finished;
-          if (finished.ok()) session.KeepRing(memory);
+          if (finished.ok()) transfers.KeepRing(memory);
         }
-        session.NotifyChanged();
+        transfers.session_.NotifyChanged();
       });
 }
 
@@ -273,7 +281,7 @@ Box SlabCursor::Take() {
   return slab;
 }
 
-SessionImpl::SlabSender::SlabSender(const std::vector<UploadPiece>& pieces, DType dtype, Order order)
+SessionTransfers::SlabSender::SlabSender(const std::vector<UploadPiece>& pieces, DType dtype, Order order)
     : element_bytes(SizeBytes(dtype)), order(order) {
   int64_t wanted_slabs = 0;
   for (const UploadPiece& piece : pieces) {
@@ -288,12 +296,12 @@ SessionImpl::SlabSender::SlabSender(const std::vector<UploadPiece>& pieces, DTyp
   slabs = static_cast<size_t>(std::min({wanted_slabs, fitting_slabs, int64_t{kSlabs}}));
 }
 
-absl::Status SessionImpl::SlabSender::Send(SessionImpl& session, uint64_t request, HostMemory& ring,
-                                           const SlabProgressPtr& progress) {
+absl::Status SessionTransfers::SlabSender::Send(SessionTransfers& transfers, uint64_t request, HostMemory& ring,
+                                                const SlabProgressPtr& progress) {
   // A slab of one long row is filled in parts, so that an interrupt is seen.
   const auto fill = [&](const UploadPiece& piece, const Box& slab, char* destination) {
     for (const Slab& part : Slab::Cut(slab, element_bytes, kSlabBytes)) {
-      TESSERA_RETURN_IF_ERROR(session.LookForInterrupt(progress->poll));
+      TESSERA_RETURN_IF_ERROR(transfers.LookForInterrupt(progress->poll));
       CopyBoxTo(piece.source, Relative(part.box, piece.origin), destination + part.offset_bytes);
     }
     return absl::OkStatus();
@@ -301,11 +309,11 @@ absl::Status SessionImpl::SlabSender::Send(SessionImpl& session, uint64_t reques
   size_t slot = 0;
   const auto send = [&](SlabCursor& cursor) {
     const Box box = cursor.Take();
-    TESSERA_RETURN_IF_ERROR(session.WaitForLane("upload", progress, slot));
+    TESSERA_RETURN_IF_ERROR(transfers.WaitForLane("upload", progress, slot));
     const int64_t bytes = NumElements(box) * element_bytes;
     const Slab slab{box, static_cast<int64_t>(slot) * slab_bytes, bytes, bytes};
     TESSERA_RETURN_IF_ERROR(fill(*cursor.piece, slab.box, ring.data() + slab.offset_bytes));
-    session.CopySlab(request, cursor.piece->workers, slab, slot, progress);
+    transfers.CopySlab(request, cursor.piece->workers, slab, slot, progress);
     slot = (slot + 1) % slabs;
     return absl::OkStatus();
   };
@@ -322,10 +330,10 @@ absl::Status SessionImpl::SlabSender::Send(SessionImpl& session, uint64_t reques
   return absl::OkStatus();
 }
 
-absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                    const std::vector<UploadPiece>& pieces) {
+absl::Status SessionTransfers::SendSlabs(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                         const std::vector<UploadPiece>& pieces) {
   TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
-  connection_->Flush();
+  session_.connection_->Flush();
   SlabSender sender(pieces, handle->spec->dtype);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<HostMemory> ring, TakeRing(sender.ring_bytes()));
   TESSERA_ASSIGN_OR_RETURN(const uint64_t ticket, BeginUpload(number, request, handle, ring));
@@ -337,19 +345,19 @@ absl::Status SessionImpl::SendSlabs(uint64_t number, const RequestPtr& request, 
   return AsTheCoordinatorSays(status, *handle);
 }
 
-absl::Status SessionImpl::AsTheCoordinatorSays(const absl::Status& status, HandleState& handle) {
+absl::Status SessionTransfers::AsTheCoordinatorSays(const absl::Status& status, HandleState& handle) {
   if (!absl::IsUnavailable(status)) return status;
-  TESSERA_RETURN_IF_ERROR(WaitUntil("upload", std::nullopt, [&handle] { return handle.settled; }));
-  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(session_.WaitUntil("upload", std::nullopt, [&handle] { return handle.settled; }));
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   return handle.failure.ok() ? status : handle.TellFailure();
 }
 
-absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                      const std::vector<UploadPiece>& pieces,
-                                      const std::shared_ptr<HostMemory>& memory) {
+absl::Status SessionTransfers::SendInPlace(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                           const std::vector<UploadPiece>& pieces,
+                                           const std::shared_ptr<HostMemory>& memory) {
   const int64_t element_bytes = SizeBytes(handle->spec->dtype);
   TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
-  connection_->Flush();
+  session_.connection_->Flush();
   std::vector<SlabRun> runs;
   for (const UploadPiece& piece : pieces) {
     if (IsEmpty(piece.box)) continue;
@@ -378,14 +386,14 @@ absl::Status SessionImpl::SendInPlace(uint64_t number, const RequestPtr& request
   FinishUpload(number, ticket, handle, progress, nullptr);
   TESSERA_RETURN_IF_ERROR(AsTheCoordinatorSays(copied, *handle));
   // Only then has the source been read; an error has poisoned the handle.
-  return WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
+  return session_.WaitUntil("upload", std::nullopt, [&progress] { return progress->finished; });
 }
 
-absl::Status SessionImpl::SendRows(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                   const RowReader& read) {
+absl::Status SessionTransfers::SendRows(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                        const RowReader& read) {
   const TensorSpec& spec = *handle->spec;
   TESSERA_RETURN_IF_ERROR(RequestUpload(number, handle));
-  connection_->Flush();
+  session_.connection_->Flush();
   Box rows = WholeBox(spec.shape);
   const int64_t row_bytes = NumElements(rows) / rows[0].size() * SizeBytes(spec.dtype);
   const int64_t rows_per_slab = std::max<int64_t>(1, kSlabBytes / row_bytes);
@@ -420,8 +428,8 @@ absl::Status SessionImpl::SendRows(uint64_t number, const RequestPtr& request, c
   return AsTheCoordinatorSays(status, *handle);
 }
 
-absl::Status SessionImpl::CopyInPlace(std::string_view what, uint64_t number, const std::vector<SlabRun>& runs,
-                                      const SlabProgressPtr& progress) {
+absl::Status SessionTransfers::CopyInPlace(std::string_view what, uint64_t number, const std::vector<SlabRun>& runs,
+                                           const SlabProgressPtr& progress) {
   bool more = true;
   for (size_t i = 0; more; ++i) {
     more = false;
@@ -436,10 +444,10 @@ absl::Status SessionImpl::CopyInPlace(std::string_view what, uint64_t number, co
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::TakeRing(int64_t bytes) {
+absl::StatusOr<std::shared_ptr<HostMemory>> SessionTransfers::TakeRing(int64_t bytes) {
   std::shared_ptr<HostMemory> ring;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     ring.swap(ring_);
   }
   if (ring != nullptr && ring->size_bytes() >= bytes) return ring;
@@ -447,46 +455,46 @@ absl::StatusOr<std::shared_ptr<HostMemory>> SessionImpl::TakeRing(int64_t bytes)
   return HostMemory::Make(bytes);
 }
 
-void SessionImpl::KeepRing(std::shared_ptr<HostMemory> ring) {
+void SessionTransfers::KeepRing(std::shared_ptr<HostMemory> ring) {
   if (ring != nullptr && ring->size_bytes() <= kSlabs * kSlabBytes) ring_ = std::move(ring);
 }
 
-absl::Status SessionImpl::LookForInterrupt(WorkPoll& poll) {
+absl::Status SessionTransfers::LookForInterrupt(WorkPoll& poll) {
   absl::Status interrupted = poll.Poll();
-  if (!interrupted.ok()) CancelAll();
+  if (!interrupted.ok()) session_.CancelAll();
   return interrupted;
 }
 
-absl::Status SessionImpl::WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane) {
+absl::Status SessionTransfers::WaitForLane(std::string_view what, const SlabProgressPtr& progress, size_t lane) {
   TESSERA_RETURN_IF_ERROR(LookForInterrupt(progress->poll));
-  TESSERA_RETURN_IF_ERROR(
-      WaitUntil(what, std::nullopt, [&p = *progress, lane] { return p.lanes[lane].pending == 0 || !p.error.ok(); }));
-  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(session_.WaitUntil(
+      what, std::nullopt, [&p = *progress, lane] { return p.lanes[lane].pending == 0 || !p.error.ok(); }));
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   return progress->error;
 }
 
-void SessionImpl::CopySlab(uint64_t number, absl::Span<const WorkerIndex> workers, const Slab& slab, size_t lane,
-                           const SlabProgressPtr& progress) {
+void SessionTransfers::CopySlab(uint64_t number, absl::Span<const WorkerIndex> workers, const Slab& slab, size_t lane,
+                                const SlabProgressPtr& progress) {
   const int copies = static_cast<int>(workers.size());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     progress->lanes[lane] = {copies, copies, slab};
   }
   const auto copied = [this, progress, lane](absl::Status status) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::lock_guard<std::mutex> lock(session_.mutex_);
       SlabProgress::Lane& its = progress->lanes[lane];
       --its.pending;
       if (status.ok() && --its.unsure == 0 && progress->meter != nullptr) {
         progress->meter->moved_bytes += its.slab.moved_bytes;
       }
       if (progress->error.ok()) progress->error = std::move(status);
-      progress_ = Clock::now();
+      session_.progress_ = Clock::now();
     }
-    NotifyChanged();
+    session_.NotifyChanged();
   };
   for (const WorkerIndex worker : workers) {
-    connection_->Copy(number, worker, slab.box, static_cast<uint64_t>(slab.offset_bytes), copied);
+    session_.connection_->Copy(number, worker, slab.box, static_cast<uint64_t>(slab.offset_bytes), copied);
   }
 }
 

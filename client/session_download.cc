@@ -3,9 +3,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "client/recording.h"
-#include "client/session_impl.h"
 #include "client/session_request.h"
-#include "client/session_transfer.h"
+#include "client/transfer_slabs.h"
 #include "schemas/host/streamed_copy.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/errors.h"
@@ -48,8 +47,8 @@ Box BoxOf(const TensorSpec& spec, const DownloadPart& part) {
 
 }  // namespace
 
-absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
-  TESSERA_RETURN_IF_ERROR(AwaitSpec(*handle));
+absl::StatusOr<HostArray> SessionTransfers::Download(const HandlePtr& handle, std::optional<int64_t> flat_position) {
+  TESSERA_RETURN_IF_ERROR(session_.AwaitSpec(*handle));
   const DownloadPart part{flat_position, std::nullopt};
   const Box box = BoxOf(*handle->spec, part);
   Landing landing;
@@ -58,9 +57,9 @@ absl::StatusOr<HostArray> SessionImpl::Download(const HandlePtr& handle, std::op
   return HostArray{handle->spec->dtype, BoxShape(box), std::move(landing.memory)};
 }
 
-absl::Status SessionImpl::DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
-                                     const HostTarget& out) {
-  TESSERA_RETURN_IF_ERROR(AwaitSpec(*handle));
+absl::Status SessionTransfers::DownloadTo(std::string_view what, const HandlePtr& handle, const DownloadPart& part,
+                                          const HostTarget& out) {
+  TESSERA_RETURN_IF_ERROR(session_.AwaitSpec(*handle));
   const TensorSpec& spec = *handle->spec;
   const Box box = BoxOf(spec, part);
   if (out.dtype != spec.dtype) {
@@ -76,64 +75,65 @@ absl::Status SessionImpl::DownloadTo(std::string_view what, const HandlePtr& han
   return DownloadBox(handle, part, box, landing);
 }
 
-absl::Status SessionImpl::DownloadBox(const HandlePtr& handle, const DownloadPart& part, const Box& box,
-                                      Landing& landing) {
-  TESSERA_RETURN_IF_ERROR(Check());
+absl::Status SessionTransfers::DownloadBox(const HandlePtr& handle, const DownloadPart& part, const Box& box,
+                                           Landing& landing) {
+  TESSERA_RETURN_IF_ERROR(session_.Check());
   if (handle->planned != nullptr) return NeverRuns(*handle);
   TESSERA_RETURN_IF_ERROR(Recording::Refuse(StrCat("the values of ", ToText(*handle->spec), " are read")));
   const int64_t bytes = NumElements(box) * SizeBytes(handle->spec->dtype);
   if (bytes == 0) {
     landing.memory = HostMemory::MakePrivate(0);
-    return Wait(*handle, std::nullopt);
+    return session_.Wait(*handle, std::nullopt);
   }
   const SpecPtr spec = handle->spec;
   const Landing wanted = landing;
   absl::Status status = DownloadOnce(handle, part, box, landing);
-  if (status.ok()) counters().downloaded_bytes.Add(bytes);
+  if (status.ok()) session_.counters().downloaded_bytes.Add(bytes);
   if (!absl::IsUnavailable(status)) return status;
   // A worker that was lost may have left copies, and the tensor other workers: the coordinator says so soon.
   constexpr double kWordTimeoutS = 1;
-  const absl::Status told =
-      WaitUntil("download", kWordTimeoutS, [&] { return handle->spec.get() != spec || !handle->failure.ok(); });
+  const absl::Status told = session_.WaitUntil("download", kWordTimeoutS,
+                                               [&] { return handle->spec.get() != spec || !handle->failure.ok(); });
   if (!told.ok() || handle->spec.get() == spec) return status;
   landing = wanted;
   return DownloadOnce(handle, part, box, landing);
 }
 
-absl::Status SessionImpl::DownloadOnce(const HandlePtr& handle, const DownloadPart& part, const Box& box,
-                                       Landing& landing) {
+absl::Status SessionTransfers::DownloadOnce(const HandlePtr& handle, const DownloadPart& part, const Box& box,
+                                            Landing& landing) {
   const int64_t bytes = NumElements(box) * SizeBytes(handle->spec->dtype);
-  auto [number, request] = NewRequest();
+  auto [number, request] = session_.NewRequest();
   Record record;
   record.kind = Record::Kind::kDownload;
   record.request = number;
   record.handle = handle->id;
   record.allow_inline = !part.flat_position.has_value() && !part.rows.has_value() &&
-                        bytes <= static_cast<int64_t>(welcome().max_inline_bytes);
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
+                        bytes <= static_cast<int64_t>(session_.welcome().max_inline_bytes);
+  TESSERA_RETURN_IF_ERROR(session_.Enqueue(std::move(record)));
   const absl::Status fetched = Fetch(number, request, handle, part, box, landing);
   // Workers that were not asked keep their windows until the request ends.
-  EndRequest(number, request);
+  session_.EndRequest(number, request);
   return fetched;
 }
 
-absl::Status SessionImpl::Fetch(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                const DownloadPart& part, const Box& box, Landing& landing) {
+absl::Status SessionTransfers::Fetch(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                     const DownloadPart& part, const Box& box, Landing& landing) {
   const int64_t bytes = NumElements(box) * SizeBytes(handle->spec->dtype);
-  connection_->Flush();
+  session_.connection_->Flush();
   if (landing.data != nullptr) {
     landing.memory = HostMemory::FindShared(landing.data, bytes);
   } else if (bytes >= kLeastRingBytes) {
     // The pages are made while the workers compute.
     TESSERA_ASSIGN_OR_RETURN(landing.memory, HostMemory::MakeLarge(bytes));
     TESSERA_RETURN_IF_ERROR(MakePagesUntilTicket(request, *landing.memory));
-  } else if (bytes > static_cast<int64_t>(welcome().max_inline_bytes)) {
+  } else if (bytes > static_cast<int64_t>(session_.welcome().max_inline_bytes)) {
     TESSERA_ASSIGN_OR_RETURN(landing.memory, HostMemory::Make(bytes));
   }
-  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
+  TESSERA_RETURN_IF_ERROR(
+      session_.WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; }));
   bool done = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     done = request->done;
   }
   if (done) {
@@ -158,8 +158,8 @@ absl::Status SessionImpl::Fetch(uint64_t number, const RequestPtr& request, cons
   return FetchFromWorkers(number, request, handle, part, box, landing);
 }
 
-absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
-                                           const DownloadPart& part, const Box& box, const Landing& landing) {
+absl::Status SessionTransfers::FetchFromWorkers(uint64_t number, const RequestPtr& request, const HandlePtr& handle,
+                                                const DownloadPart& part, const Box& box, const Landing& landing) {
   const TensorSpec& spec = *handle->spec;
   const int64_t element_bytes = SizeBytes(spec.dtype), bytes = NumElements(box) * element_bytes;
   const Holders holders = SlabRun::HoldersOf(spec, part.flat_position, box);
@@ -176,26 +176,26 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   }
   const auto progress = std::make_shared<SlabProgress>(in_place ? holders.size() * kPlacedSlabs : size_t{kSlabs});
   if (progress->meter != nullptr) progress->meter->expected_bytes += bytes;
-  connection_->BeginTransfer(number, request->ticket, request->secret,
-                             {shared, std::make_shared<const TensorSpec>(spec), HostSide::Direction::kDownload},
-                             workers);
+  session_.connection_->BeginTransfer(
+      number, request->ticket, request->secret,
+      {shared, std::make_shared<const TensorSpec>(spec), HostSide::Direction::kDownload}, workers);
   const absl::Status fetched =
       in_place ? CopyInPlace("download", number,
                              SlabRun::OfHolders(holders, box, element_bytes, landing.data - landing.memory->data()),
                              progress)
                : FetchSlabs(number, holders, slabs, *shared, progress, landing.data);
-  connection_->FinishTransfer(number, [this, progress, shared, in_place](absl::Status status) {
+  session_.connection_->FinishTransfer(number, [this, progress, shared, in_place](absl::Status status) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::lock_guard<std::mutex> lock(session_.mutex_);
       progress->finished = true;
       if (!in_place && status.ok() && progress->error.ok()) KeepRing(shared);
       if (!status.ok()) progress->error = std::move(status);
     }
-    NotifyChanged();
+    session_.NotifyChanged();
   });
   const absl::Status status = Arrived(request, handle, progress, fetched);
   if (!status.ok() && in_place) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     progress->TakeBack(*landing.memory);
   }
   if (absl::IsUnavailable(status)) return WhyBroken(status, handle);
@@ -206,15 +206,15 @@ absl::Status SessionImpl::FetchFromWorkers(uint64_t number, const RequestPtr& re
   return status;
 }
 
-absl::Status SessionImpl::Arrived(const RequestPtr& request, const HandlePtr& handle, const SlabProgressPtr& progress,
-                                  const absl::Status& fetched) {
+absl::Status SessionTransfers::Arrived(const RequestPtr& request, const HandlePtr& handle,
+                                       const SlabProgressPtr& progress, const absl::Status& fetched) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     if (progress->error.ok()) TESSERA_RETURN_IF_ERROR(fetched);  // it was not waited for
   }
-  TESSERA_RETURN_IF_ERROR(WaitUntil("download", std::nullopt,
-                                    [&] { return progress->finished || (request->done && !request->status.ok()); }));
-  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(session_.WaitUntil(
+      "download", std::nullopt, [&] { return progress->finished || (request->done && !request->status.ok()); }));
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   // The coordinator knows why a worker is gone; the socket only that it is.
   TESSERA_RETURN_IF_ERROR(request->done ? request->status : absl::OkStatus());
   TESSERA_RETURN_IF_ERROR(handle->TellFailure());
@@ -225,29 +225,31 @@ absl::Status SessionImpl::Arrived(const RequestPtr& request, const HandlePtr& ha
 // The coordinator may hear of a worker's end later than whoever had a line to it. It is asked for the same bytes again:
 // either the workers open their windows, and it was the line alone that broke, or it says who is gone, and what went
 // too.
-absl::Status SessionImpl::WhyBroken(const absl::Status& status, const HandlePtr& handle) {
-  auto [number, request] = NewRequest();
+absl::Status SessionTransfers::WhyBroken(const absl::Status& status, const HandlePtr& handle) {
+  auto [number, request] = session_.NewRequest();
   Record record;
   record.kind = Record::Kind::kDownload;
   record.request = number;
   record.handle = handle->id;
-  TESSERA_RETURN_IF_ERROR(Enqueue(std::move(record)));
-  const absl::Status answered = WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; });
-  EndRequest(number, request);
+  TESSERA_RETURN_IF_ERROR(session_.Enqueue(std::move(record)));
+  const absl::Status answered =
+      session_.WaitUntil("download", std::nullopt, [&r = request] { return r->ticketed || r->done; });
+  session_.EndRequest(number, request);
   TESSERA_RETURN_IF_ERROR(answered);
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   TESSERA_RETURN_IF_ERROR(handle->TellFailure());
   return status;
 }
 
-void SessionImpl::SlabProgress::TakeBack(HostMemory& memory) const {
+void SessionTransfers::SlabProgress::TakeBack(HostMemory& memory) const {
   for (const Lane& lane : lanes) {
     // Without memory for its pages a worker that is slow may still write them: the caller has been told of a failure.
     if (lane.unsure > 0) (void)memory.TakeBack(lane.slab.offset_bytes, lane.slab.bytes);
   }
 }
 
-std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t element_bytes, int64_t most_bytes) {
+std::vector<SessionTransfers::Slab> SessionTransfers::Slab::Cut(const Box& box, int64_t element_bytes,
+                                                                int64_t most_bytes) {
   const int64_t bytes = NumElements(box) * element_bytes;
   if (box.empty() || bytes <= most_bytes) return {{box, 0, bytes, bytes}};
   // The first dim is cut whose indices have at most `most_bytes` each; a slab has one index of each dim before it.
@@ -277,7 +279,7 @@ std::vector<SessionImpl::Slab> SessionImpl::Slab::Cut(const Box& box, int64_t el
 }
 
 // The slabs of holders take turns: no slab waits for another holder's copy.
-std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, const Holders& holders) {
+std::vector<SessionTransfers::Slab> SessionTransfers::InTurns(std::vector<Slab> slabs, const Holders& holders) {
   std::vector<std::vector<Slab>> of_holder(holders.size());
   size_t most = 0;
   for (Slab& slab : slabs) {
@@ -295,8 +297,8 @@ std::vector<SessionImpl::Slab> SessionImpl::InTurns(std::vector<Slab> slabs, con
   return slabs;
 }
 
-SessionImpl::Holders SessionImpl::SlabRun::HoldersOf(const TensorSpec& spec, std::optional<int64_t> flat_position,
-                                                     const Box& box) {
+SessionTransfers::Holders SessionTransfers::SlabRun::HoldersOf(const TensorSpec& spec,
+                                                               std::optional<int64_t> flat_position, const Box& box) {
   Holders holders;
   for (const int64_t flat : flat_position.has_value() ? std::vector<int64_t>{*flat_position} : DistinctHolders(spec)) {
     Box own = Intersect(box, LocalBox(spec, spec.mesh.PositionAt(flat)));
@@ -306,8 +308,9 @@ SessionImpl::Holders SessionImpl::SlabRun::HoldersOf(const TensorSpec& spec, std
 }
 
 // Each holder is asked for the rows that it has some of: slabs are whole rows of the array.
-std::vector<SessionImpl::SlabRun> SessionImpl::SlabRun::OfHolders(const Holders& holders, const Box& box,
-                                                                  int64_t element_bytes, int64_t offset_bytes) {
+std::vector<SessionTransfers::SlabRun> SessionTransfers::SlabRun::OfHolders(const Holders& holders, const Box& box,
+                                                                            int64_t element_bytes,
+                                                                            int64_t offset_bytes) {
   std::vector<SlabRun> runs;
   for (const auto& [worker, own] : holders) {
     Box rows = box;
@@ -328,11 +331,11 @@ std::vector<SessionImpl::SlabRun> SessionImpl::SlabRun::OfHolders(const Holders&
   return runs;
 }
 
-absl::Status SessionImpl::MakePagesUntilTicket(const RequestPtr& request, HostMemory& memory) {
+absl::Status SessionTransfers::MakePagesUntilTicket(const RequestPtr& request, HostMemory& memory) {
   WorkPoll poll;
   for (int64_t at = 0; at < memory.size_bytes(); at += kSlabBytes) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::lock_guard<std::mutex> lock(session_.mutex_);
       if (request->ticketed || request->done) break;
     }
     TESSERA_RETURN_IF_ERROR(LookForInterrupt(poll));
@@ -341,8 +344,8 @@ absl::Status SessionImpl::MakePagesUntilTicket(const RequestPtr& request, HostMe
   return absl::OkStatus();
 }
 
-absl::Status SessionImpl::FetchSlabs(uint64_t number, const Holders& holders, const std::vector<Slab>& slabs,
-                                     HostMemory& ring, const SlabProgressPtr& progress, char* destination) {
+absl::Status SessionTransfers::FetchSlabs(uint64_t number, const Holders& holders, const std::vector<Slab>& slabs,
+                                          HostMemory& ring, const SlabProgressPtr& progress, char* destination) {
   const int64_t slot_bytes = SlotBytes(slabs);
   const size_t slots = std::min<size_t>(kSlabs, slabs.size());
   const auto ask_for = [&](size_t i) {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "client/deferred_calls.h"
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 #include "client/session_request.h"
 #include "schemas/types/living_mesh.h"
 #include "schemas/types/str_cat.h"
@@ -19,7 +19,7 @@ void SessionImpl::OnEvents(std::vector<ClientEvent> events) {
   }
   NotifyChanged();
   for (auto& callback : callbacks) callback();
-  deferred_->Advance();
+  calls_->deferred().Advance();
 }
 
 void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void()>>* callbacks) {
@@ -30,7 +30,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
     const WorkerIndex lost(event.worker);
     lost_numbers_.push_back(lost);
     for (auto& [id, handle] : live_) {
-      if (handle->failure.ok()) handle->spec.MoveFrom({&lost, 1}, specs_);
+      if (handle->failure.ok()) handle->spec.MoveFrom({&lost, 1}, calls_->specs());
     }
   }
   if (event.kind == ClientEvent::Kind::kWorkerJoined) std::erase(lost_numbers_, WorkerIndex(event.worker));
@@ -85,7 +85,7 @@ void SessionImpl::ApplyEvent(ClientEvent& event, std::vector<std::function<void(
   if (event.kind == ClientEvent::Kind::kPublications && event.handle != 0) {
     for (const auto& [name, spec] : request.publications.at(0).tensors) {
       const uint64_t id = event.handle + request.attached.size();
-      request.attached.push_back(HandleOf(specs_.Intern(spec), id, Keeper::kHandle));
+      request.attached.push_back(HandleOf(calls_->specs().Intern(spec), id, Keeper::kHandle));
     }
   }
   if (auto live = live_.find(request.handle); live != live_.end()) {
@@ -127,7 +127,7 @@ void SessionImpl::OnDisconnect(const absl::Status& status) {
     requests_.clear();
     for (auto& [id, handle] : live_) TakeSettled(*handle);
   }
-  deferred_->FailAll(status);
+  calls_->deferred().FailAll(status);
   NotifyChanged();
   for (auto& callback : callbacks) callback();
 }

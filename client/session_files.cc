@@ -7,7 +7,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "client/connection/transfers.h"
+#include "client/session_calls.h"
 #include "client/session_request.h"
+#include "client/session_transfers.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
@@ -54,7 +56,7 @@ absl::Status FileDoor::Enter() {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Make({1}, {}, workers));
   TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
                            TensorSpec::Make("file", DType::kU8, Shape{0}, mesh, {Placement::Replicate()}));
-  nothing_ = session_->NewHandle(session_->specs_.Intern(spec), session_->next_handle_++);
+  nothing_ = session_->NewHandle(session_->calls().specs().Intern(spec), session_->next_handle_++);
   auto [number, request] = session_->NewRequest();
   Record record;
   record.kind = Record::Kind::kUpload;
@@ -163,7 +165,7 @@ std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<F
 absl::StatusOr<std::vector<HandlePtr>> FileDoor::Load(std::vector<FileTensor> tensors) {
   std::vector<HandlePtr> handles;
   for (const FileTensor& tensor : tensors) {
-    handles.push_back(session_->NewHandle(session_->specs_.Intern(tensor.spec), session_->next_handle_++));
+    handles.push_back(session_->NewHandle(session_->calls().specs().Intern(tensor.spec), session_->next_handle_++));
   }
   for (const std::vector<size_t>& group : TogetherOnWorkers(tensors)) {
     std::vector<Loading> loadings;
@@ -214,7 +216,7 @@ absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
         if (status.ok()) return;
         std::vector<uint64_t> handles;
         for (const Part& part : *parts) handles.push_back(part.id);
-        session->GiveUpUpload(ticket, handles, status);
+        session->transfers().GiveUpUpload(ticket, handles, status);
       });
     };
   }
@@ -301,7 +303,7 @@ absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>&
     const bool is_awaited = status.ok();
     if (is_awaited) status = AwaitDone("save", all[i]);
     session->EndRequest(all[i]->number, all[i]->request);
-    if (is_awaited && absl::IsUnavailable(status)) status = session->WhyBroken(status, tensors[i].first);
+    if (is_awaited && absl::IsUnavailable(status)) status = session->transfers().WhyBroken(status, tensors[i].first);
   }
   return status;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/recording.h"
+#include "client/session_calls.h"
 #include "client/session_request.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -51,7 +52,7 @@ absl::StatusOr<GroupDoor::Started> GroupDoor::Start(GroupRecord call, const Hand
     started.answer = request;
   }
   if (result != nullptr) {
-    started.result = session_.NewHandle(session_.specs_.Intern(*result), session_.next_handle_++);
+    started.result = session_.NewHandle(session_.calls().specs().Intern(*result), session_.next_handle_++);
     session_.sites_.Note(started.result->id, SiteOfCall());
     record.handle = started.result->id;
     record.spec = started.result->spec;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -71,7 +71,7 @@ std::string SessionImpl::NameOfTensor(const HandleState& handle) {
 
 HandlePtr SessionImpl::Adopt(uint64_t id, const TensorSpec& spec, const std::string& name) {
   HandlePtr handle = FindLive(id);
-  if (handle == nullptr) handle = NewHandle(specs_.Intern(spec), id, Keeper::kSession);
+  if (handle == nullptr) handle = NewHandle(calls_->specs().Intern(spec), id, Keeper::kSession);
   if (name.empty()) return handle;
   std::lock_guard<std::mutex> lock(mutex_);
   names_.try_emplace(name, id);  // what this process said of the name since is newer

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/recording.h"
+#include "client/session_calls.h"
 #include "client/session_request.h"
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "client/recording.h"
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
@@ -68,9 +68,9 @@ bool HasElements(const SpecEntry& entry) {
 
 // A value that was reduced to what is wanted, or for torch's tensors to anything; null where it wasn't, or that failed.
 // While calls are recorded it is one that a recorded call gave.
-HandlePtr SessionImpl::FindReduced(HandleState& pending, const TensorSpec& wanted) {
+HandlePtr SessionCalls::FindReduced(HandleState& pending, const TensorSpec& wanted) {
   const Recording* const recording = Recording::Strict();
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   const auto is_it = [&](const HandlePtr& one) {
     return one->failure.ok() && (recording == nullptr || recording->Gives(one->id)) &&
            (IsTorchs(pending) ? !one->spec->has_partial() : *one->spec == wanted);
@@ -80,22 +80,22 @@ HandlePtr SessionImpl::FindReduced(HandleState& pending, const TensorSpec& wante
 }
 
 // Where nothing is pending, the tensor itself.
-absl::StatusOr<HandlePtr> SessionImpl::Reduced(const HandlePtr& tensor, const HandlePtr* beside) {
-  if (!tensor->spec_known) TESSERA_RETURN_IF_ERROR(AwaitSpec(*tensor));
+absl::StatusOr<HandlePtr> SessionCalls::Reduced(const HandlePtr& tensor, const HandlePtr* beside) {
+  if (!tensor->spec_known) TESSERA_RETURN_IF_ERROR(session_.AwaitSpec(*tensor));
   const SpecPtr own = tensor->spec;
   if (!own->has_partial()) return tensor;
   const SpecPtr other = beside == nullptr ? nullptr : (*beside)->KnownOrStandIn();
   return Reduce(tensor, ForAll(*own, other.get()));
 }
 
-absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const TensorSpec& wanted) {
+absl::StatusOr<HandlePtr> SessionCalls::Reduce(const HandlePtr& pending, const TensorSpec& wanted) {
   if (HandlePtr found = FindReduced(*pending, wanted)) return found;
   OpCall call{OpId::kRedistribute, {}, {}};
   call.attributes.Set(attribute::mesh, wanted.mesh);
   call.attributes.Set(attribute::placements, wanted.placements);
   TESSERA_ASSIGN_OR_RETURN(HandlePtr reduced, Call(call, {{&pending, Scalar(), false}}));
   std::vector<HandlePtr> failed;  // let go of without the lock
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(session_.mutex_);
   const auto gone = std::partition(pending->reduced.begin(), pending->reduced.end(),
                                    [](const HandlePtr& one) { return one->failure.ok(); });
   failed.assign(std::make_move_iterator(gone), std::make_move_iterator(pending->reduced.end()));
@@ -110,9 +110,9 @@ absl::StatusOr<HandlePtr> SessionImpl::Reduce(const HandlePtr& pending, const Te
 // A contraction of arrays reduces for itself, too: its plan brings operands in parts while others are multiplied, and
 // where the whole of one doesn't fit. One of torch's tensors takes values, since a result that is pending in its place
 // may be larger.
-absl::StatusOr<SessionImpl::Results> SessionImpl::ReduceOnce(const OpCall& call, const SpecEntry& entry,
-                                                             absl::Span<const SpecOperand> operand_specs,
-                                                             absl::Span<const CallOperand> operands) {
+absl::StatusOr<SessionCalls::Results> SessionCalls::ReduceOnce(const OpCall& call, const SpecEntry& entry,
+                                                               absl::Span<const SpecOperand> operand_specs,
+                                                               absl::Span<const CallOperand> operands) {
   const absl::StatusOr<const OpRow*> row = FindOp(call.op);
   const bool is_product = row.ok() && (*row)->family == OpFamily::kContraction;
   absl::InlinedVector<SpecOperand, kInlineOperands> specs(operand_specs.begin(), operand_specs.end());

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "client/recording.h"
-#include "client/session_impl.h"
+#include "client/session_calls.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -88,11 +88,11 @@ class Replayer {
 
 }  // namespace
 
-absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& recording,
-                                                           absl::Span<const ReplayInput> inputs,
-                                                           absl::Span<const ReplayNumber> numbers) {
-  TESSERA_RETURN_IF_ERROR(Check());
-  TESSERA_RETURN_IF_ERROR(AwaitRoom());
+absl::StatusOr<std::vector<HandlePtr>> SessionCalls::Replay(const Recording& recording,
+                                                            absl::Span<const ReplayInput> inputs,
+                                                            absl::Span<const ReplayNumber> numbers) {
+  TESSERA_RETURN_IF_ERROR(session_.Check());
+  TESSERA_RETURN_IF_ERROR(session_.AwaitRoom());
   TESSERA_RETURN_IF_ERROR(Recording::Refuse("another capture, called in it"));
   if (PlanCapture::Current() != nullptr) {
     return absl::FailedPreconditionError("capture: what is captured is not planned anew by explain; explain its ops");
@@ -103,31 +103,32 @@ absl::StatusOr<std::vector<HandlePtr>> SessionImpl::Replay(const Recording& reco
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     HandleState& given = **inputs[i].tensor;
-    if (given.session.get() == this) TESSERA_RETURN_IF_ERROR(AwaitSpec(given));
-    if (given.session.get() != this || !recording.Fits(i, given.spec)) {
+    if (given.session.get() == &session_) TESSERA_RETURN_IF_ERROR(session_.AwaitSpec(given));
+    if (given.session.get() != &session_ || !recording.Fits(i, given.spec)) {
       return absl::InvalidArgumentError(StrCat("capture: input ", i, " is ", given.SpecText(), " where it was ",
                                                ToText(*recording.inputs()[i].spec)));
     }
   }
-  const uint64_t first = next_handle_.fetch_add(recording.results().size());
+  const uint64_t first = session_.next_handle_.fetch_add(recording.results().size());
   std::vector<HandlePtr> results;
   results.reserve(recording.kept().size());
   for (const int kept : recording.kept()) {
-    results.push_back(NewHandle(recording.results()[static_cast<size_t>(kept)], first + static_cast<uint64_t>(kept)));
+    results.push_back(
+        session_.NewHandle(recording.results()[static_cast<size_t>(kept)], first + static_cast<uint64_t>(kept)));
     results.back()->on_cancel = OnCancel::kSpreads;
   }
   for (const RecordedStep& step : recording.steps()) {
-    if (step.result_count > 0) sites_.Note(first + static_cast<uint64_t>(step.first_result), step.site);
+    if (step.result_count > 0) session_.sites_.Note(first + static_cast<uint64_t>(step.first_result), step.site);
   }
   std::vector<Record> records = Replayer(inputs, numbers, first).Run(recording);
   {
     // They are dropped where the recording says so, not by who has the handle.
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(session_.mutex_);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].is_given_up && recording.inputs()[i].is_dropped) (*inputs[i].tensor)->keeper = Keeper::kSession;
     }
   }
-  if (connection_->EnqueueAll(std::move(records)) >= kMaxQueuedRecords) queue_is_full_ = true;
+  if (session_.connection_->EnqueueAll(std::move(records)) >= kMaxQueuedRecords) session_.queue_is_full_ = true;
   return results;
 }
 

@@ -4,8 +4,10 @@
 #include "client/deferred_calls.h"
 #include "client/recording.h"
 #include "client/request_state.h"
+#include "client/session_calls.h"
 #include "client/session_impl.h"
 #include "client/session_request.h"
+#include "client/session_transfers.h"
 #include "client/wait.h"
 #include "schemas/host/linger.h"
 #include "schemas/types/status_macros.h"
@@ -180,7 +182,7 @@ SessionCounts SessionImpl::Counts() {
 #undef TESSERA_READ_COUNTER
   counts.queued_records = static_cast<int64_t>(connection_->queued());
   std::lock_guard<std::mutex> lock(mutex_);
-  counts.live_tensors = static_cast<int64_t>(live_.size() + deferred_->unsent().size());
+  counts.live_tensors = static_cast<int64_t>(live_.size() + calls_->deferred().unsent().size());
   return counts;
 }
 
@@ -292,7 +294,7 @@ absl::Status SessionImpl::Sync() {
     if (first.ok()) first = handle.failure;
   };
   for (auto& [id, handle] : live_) tell(*handle);
-  for (HandleState* handle : deferred_->unsent()) tell(*handle);
+  for (HandleState* handle : calls_->deferred().unsent()) tell(*handle);
   return first;
 }
 
@@ -415,8 +417,8 @@ absl::Status SessionImpl::Close() {
 absl::Status SessionImpl::Detach() {
   if (!Check().ok()) return absl::OkStatus();
   const absl::Status brought = WaitUntil("detach", std::nullopt, [this] {
-    if (!deferred_->empty()) return false;
-    return std::all_of(snapshots_.begin(), snapshots_.end(), [](const auto& snapshot) { return snapshot.expired(); });
+    if (!calls_->deferred().empty()) return false;
+    return transfers_->has_brought_all();
   });
   auto answered = std::make_shared<std::atomic<bool>>(false);
   connection_->GetStatus({}, [this, answered](const absl::StatusOr<ClusterReport>&) {

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <utility>
 
+#include "client/session_calls.h"
 #include "client/session_impl.h"
+#include "client/session_transfers.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/errors.h"
@@ -64,14 +66,14 @@ absl::StatusOr<Tensor> Tensor::Redistribute(const Mesh& mesh, const Placements& 
                                             const RedistributeOptions& options) const {
   const CallOperand operand{&state_, Scalar()};
   TESSERA_ASSIGN_OR_RETURN(HandlePtr result,
-                           state_->session->Call(RedistributeCall(mesh, placements, options), {&operand, 1}));
+                           state_->session->calls().Call(RedistributeCall(mesh, placements, options), {&operand, 1}));
   return Tensor(std::move(result));
 }
 
 absl::StatusOr<PlanReport> Tensor::ExplainRedistribute(const Mesh& mesh, const Placements& placements,
                                                        const RedistributeOptions& options) const {
   const CallOperand operand{&state_, Scalar()};
-  return state_->session->Explain(RedistributeCall(mesh, placements, options), {&operand, 1});
+  return state_->session->calls().Explain(RedistributeCall(mesh, placements, options), {&operand, 1});
 }
 
 absl::StatusOr<Box> Tensor::BoxAt(absl::Span<const int64_t> position) const {
@@ -104,15 +106,15 @@ bool Tensor::IsReady() const { return state_->session->IsReady(*state_); }
 
 absl::StatusOr<HostArray> Tensor::FullTensor() const {
   TESSERA_RETURN_IF_ERROR(AwaitSpec());
-  if (!spec().has_partial()) return state_->session->Download(state_, std::nullopt);
+  if (!spec().has_partial()) return state_->session->transfers().Download(state_, std::nullopt);
   TESSERA_ASSIGN_OR_RETURN(Tensor reduced, Redistribute(ReducedPlacements(spec())));
-  return state_->session->Download(reduced.state_, std::nullopt);
+  return state_->session->transfers().Download(reduced.state_, std::nullopt);
 }
 
 absl::StatusOr<HostArray> Tensor::ToLocal(absl::Span<const int64_t> position) const {
   TESSERA_RETURN_IF_ERROR(AwaitSpec());
   TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
-  return state_->session->Download(state_, flat);
+  return state_->session->transfers().Download(state_, flat);
 }
 
 absl::Status Tensor::FullTensorTo(const HostTarget& out, std::optional<Interval> rows) const {
@@ -123,15 +125,15 @@ absl::Status Tensor::FullTensorTo(const HostTarget& out, std::optional<Interval>
         StrCat("full_tensor: rows ", rows->start, " to ", rows->stop, " are not in ", ToText(spec())));
   }
   const DownloadPart part{std::nullopt, rows};
-  if (!spec().has_partial()) return state_->session->DownloadTo("full_tensor", state_, part, out);
+  if (!spec().has_partial()) return state_->session->transfers().DownloadTo("full_tensor", state_, part, out);
   TESSERA_ASSIGN_OR_RETURN(Tensor reduced, Redistribute(ReducedPlacements(spec())));
-  return state_->session->DownloadTo("full_tensor", reduced.state_, part, out);
+  return state_->session->transfers().DownloadTo("full_tensor", reduced.state_, part, out);
 }
 
 absl::Status Tensor::ToLocalTo(absl::Span<const int64_t> position, const HostTarget& out) const {
   TESSERA_RETURN_IF_ERROR(AwaitSpec());
   TESSERA_ASSIGN_OR_RETURN(int64_t flat, FlatPositionOf("to_local", spec(), position));
-  return state_->session->DownloadTo("to_local", state_, {flat, std::nullopt}, out);
+  return state_->session->transfers().DownloadTo("to_local", state_, {flat, std::nullopt}, out);
 }
 
 Placements ReducedPlacements(const TensorSpec& spec) {

@@ -9,6 +9,7 @@
 #include "client/python/convert.h"
 #include "client/python/site_finder.h"
 #include "client/python/tessera/torch/calls_table.h"
+#include "client/session_calls.h"
 
 namespace tessera::python {
 namespace {
@@ -107,7 +108,7 @@ PyObject* Call(const TesseraOpCall* asked, TesseraSpec* spec) {
   call.op = static_cast<OpId>(asked->op);
   for (size_t i = 0; i < asked->attribute_count; ++i) SetAttribute(asked->attributes[i], call.attributes);
   for (size_t i = 0; i < asked->scalar_count; ++i) call.scalars.push_back(Scalar::Float(asked->scalars[i]));
-  absl::StatusOr<HandlePtr> result = session->Call(call, operands);
+  absl::StatusOr<HandlePtr> result = session->calls().Call(call, operands);
   if (!result.ok() || PyErr_Occurred() != nullptr) return nullptr;
   (*result)->RaiseOnCancel(OnCancel::kSpreads);
   try {

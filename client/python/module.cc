@@ -22,6 +22,7 @@
 #include "client/python/site_finder.h"
 #include "client/python/tensor_module.h"
 #include "client/session.h"
+#include "client/session_calls.h"
 #include "client/wait.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
@@ -107,13 +108,13 @@ PyTensor FromLocal(const Session& session, int dtype, nb::handle shape, const Me
 
 PyTensor Create(const Session& session, int op, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
-  return PyTensor{Tensor(ValueOrRaise(session.impl()->Call(call, {})))};
+  return PyTensor{Tensor(ValueOrRaise(session.impl()->calls().Call(call, {})))};
 }
 
 nb::list CreateAll(const Session& session, int op, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   nb::list out;
-  for (HandlePtr& result : ValueOrRaise(session.impl()->CallAll(call, {}))) {
+  for (HandlePtr& result : ValueOrRaise(session.impl()->calls().CallAll(call, {}))) {
     out.append(nb::cast(PyTensor{Tensor(std::move(result))}));
   }
   return out;
@@ -271,9 +272,10 @@ void DefineSession(nb::module_& module) {
              return PyTensor{Tensor(s.impl()->Adopt(handle, ValueOrRaise(ParseTensorSpec(spec)), name))};
            })
       .def("_let_go", [](const Session& s, const PyTensor& t) { s.impl()->LetGo(*t.value().state()); })
-      .def("_implicit_policy", [](const Session& s) { return static_cast<int>(s.impl()->implicit_policy()); })
-      .def("_set_implicit_policy",
-           [](const Session& s, int policy) { s.impl()->SetImplicitPolicy(static_cast<ImplicitPolicy>(policy)); });
+      .def("_implicit_policy", [](const Session& s) { return static_cast<int>(s.impl()->calls().implicit_policy()); })
+      .def("_set_implicit_policy", [](const Session& s, int policy) {
+        s.impl()->calls().SetImplicitPolicy(static_cast<ImplicitPolicy>(policy));
+      });
   module.def(
       "set_thread_policy", [](std::optional<int> policy) { SetThreadImplicitPolicy(PolicyOf(policy)); },
       nb::arg().none());

@@ -13,6 +13,7 @@
 #include "client/python/convert.h"
 #include "client/recorded_graph.h"
 #include "client/recording.h"
+#include "client/session_calls.h"
 #include "schemas/types/str_cat.h"
 
 namespace tessera::python {
@@ -74,7 +75,7 @@ nb::object Replay(Recording& recording, const nb::list& inputs, const nb::list& 
   nb::list out;
   if (list.empty()) Raise(absl::InvalidArgumentError("capture: it takes no tensors"));
   SessionImpl& session = *(*list[0].tensor)->session;
-  for (HandlePtr& handle : ValueOfOk(session.Replay(recording, list, replaced))) {
+  for (HandlePtr& handle : ValueOfOk(session.calls().Replay(recording, list, replaced))) {
     out.append(nb::cast(PyTensor{Tensor(std::move(handle))}));
   }
   for (nb::handle one : cells) BindCell(one[0], out[nb::cast<size_t>(one[1])]);
@@ -101,7 +102,7 @@ nb::object GraphOf(const Recording& recording, const std::vector<int>& results) 
 }
 
 bool IsAllowed(const SessionImpl& session) {
-  return ThreadImplicitPolicy().value_or(session.implicit_policy()) == ImplicitPolicy::kAllow;
+  return ThreadImplicitPolicy().value_or(session.calls().implicit_policy()) == ImplicitPolicy::kAllow;
 }
 
 // The key of a recorded function's tensors, by which it knows a call: their specs, and which of them are the same. None

@@ -16,6 +16,7 @@
 #include "client/python/index_module.h"
 #include "client/python/view_module.h"
 #include "client/session.h"
+#include "client/session_calls.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
@@ -83,7 +84,7 @@ nb::object BinaryOp(OpId op, nb::handle self, nb::handle other, Side side) {
   operands[side == Side::kRight ? 1 : 0].tensor = &tensor.value().state();
   if (!OtherOperand(self, other, &keep, &operands[side == Side::kRight ? 0 : 1])) return nb::borrow(Py_NotImplemented);
   if (tensor.value().dtype() == DType::kBool) op = OfBools(op, operands);
-  return Wrap(ValueOrRaise(tensor.value().session()->Call(PlainCall(op), operands)));
+  return Wrap(ValueOrRaise(tensor.value().session()->calls().Call(PlainCall(op), operands)));
 }
 
 // Comparisons are elementwise beside what may stand beside a tensor. Beside anything else they are an error: Python's
@@ -159,7 +160,7 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
     RaiseIfError(session.AwaitSpec(**operands[1].tensor));
     specs[1].spec = &(*operands[1].tensor)->spec.get();
   }
-  std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.specs().Resolve(PlainCall(op), specs));
+  std::shared_ptr<const SpecEntry> entry = ValueOrRaise(session.calls().specs().Resolve(PlainCall(op), specs));
   const TensorSpec& result = *entry->outputs[0];
   if (result.shape != spec.shape) {
     Raise(absl::InvalidArgumentError(
@@ -173,13 +174,13 @@ nb::object InPlaceOp(OpId op, nb::handle self, nb::handle other) {
   const bool is_one_call = result.dtype == spec.dtype && (stays || op != OpId::kMatmul);
   // Where others follow, the former value is there until the last one is asked for: each of them may be interrupted.
   operands[0].last_use = is_one_call && session.MayDonate(tensor.value().state());
-  HandlePtr handle = ValueOfOk(session.Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
+  HandlePtr handle = ValueOfOk(session.calls().Call(stays ? PlainCall(op) : CallInPlace(op, spec), operands));
   if (result.dtype != spec.dtype) {
     OpCall cast;
     cast.op = OpId::kAsType;
     cast.attributes.Set(attribute::dtype, spec.dtype);
     const CallOperand operand{&handle, Scalar()};
-    handle = ValueOfOk(session.Call(cast, {&operand, 1}));
+    handle = ValueOfOk(session.calls().Call(cast, {&operand, 1}));
   }
   // Where both are now: a worker that was lost meanwhile has moved both.
   SpecPtr target, made;
@@ -224,7 +225,7 @@ void DefineFound(nb::module_& module) {
 nb::object UnaryOp(OpId op, nb::handle self) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   const CallOperand operand{&tensor.value().state(), Scalar()};
-  return Wrap(ValueOrRaise(tensor.value().session()->Call(PlainCall(op), {&operand, 1})));
+  return Wrap(ValueOrRaise(tensor.value().session()->calls().Call(PlainCall(op), {&operand, 1})));
 }
 
 template <OpId op>
@@ -264,7 +265,7 @@ PythonOperands OperandsFromPython(const nb::tuple& objects) {
 nb::object CallAny(int op, const nb::tuple& objects, const nb::kwargs& attributes) {
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
-  SessionImpl::Results results = ValueOrRaise(operands.session->CallAll(call, operands.list));
+  SessionCalls::Results results = ValueOrRaise(operands.session->calls().CallAll(call, operands.list));
   const auto wrapped = [&](size_t number) {
     PyTensor result{Tensor(std::move(results[number]))};
     if (MakesView(call.op)) MarkOp(*nb::inst_ptr<PyTensor>(objects[0]), call, number, result);
@@ -307,7 +308,7 @@ nb::object CallOnOwn(int op, nb::handle own, nb::handle other) {
   }
   SessionImpl& session = *tensor.value().session();
   operands[0].last_use = session.MayDonate(tensor.value().state());
-  return Wrap(ValueOrRaise(session.Call(PlainCall(static_cast<OpId>(op)), operands)));
+  return Wrap(ValueOrRaise(session.calls().Call(PlainCall(static_cast<OpId>(op)), operands)));
 }
 
 // All results of an op, as a list.
@@ -315,7 +316,7 @@ nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes)
   const OpCall call = CallFromPython(op, attributes);
   const PythonOperands operands = OperandsFromPython(objects);
   nb::list out;
-  for (HandlePtr& result : ValueOrRaise(operands.session->CallAll(call, operands.list))) {
+  for (HandlePtr& result : ValueOrRaise(operands.session->calls().CallAll(call, operands.list))) {
     out.append(Wrap(std::move(result)));
   }
   return out;
@@ -460,7 +461,7 @@ nb::object Reduced(nb::handle self, nb::handle beside) {
   const PyTensor& tensor = *nb::inst_ptr<PyTensor>(self);
   if (!SpecOf(tensor).has_partial()) return nb::borrow(self);
   const HandlePtr* other = beside.is_none() ? nullptr : &nb::cast<const PyTensor&>(beside).value().state();
-  return Wrap(ValueOrRaise(tensor.value().session()->Reduced(tensor.value().state(), other)));
+  return Wrap(ValueOrRaise(tensor.value().session()->calls().Reduced(tensor.value().state(), other)));
 }
 
 void DefineReading(nb::class_<PyTensor>& tensor) {

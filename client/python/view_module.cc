@@ -9,6 +9,7 @@
 
 #include "client/ops.h"
 #include "client/python/interpreter.h"
+#include "client/session_calls.h"
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
@@ -37,7 +38,7 @@ bool IsAlone(const Shown& shown) {
 Tensor CallOne(const OpCall& call, std::initializer_list<const Tensor*> tensors) {
   std::vector<CallOperand> operands;
   for (const Tensor* tensor : tensors) operands.push_back({&tensor->state(), Scalar()});
-  return Tensor(ValueOfOk((*tensors.begin())->session()->Call(call, operands)));
+  return Tensor(ValueOfOk((*tensors.begin())->session()->calls().Call(call, operands)));
 }
 
 Tensor Apply(const View& view, const Tensor& base) {

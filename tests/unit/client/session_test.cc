@@ -1,6 +1,8 @@
 // The client's session against a fake coordinator: order, batches, waits, disconnects.
 
+#include "client/session_calls.h"
 #include "client/session_impl.h"
+#include "client/session_transfers.h"
 
 #include <algorithm>
 #include <chrono>
@@ -35,7 +37,7 @@ OpCall Zeros() {
 
 absl::StatusOr<HandlePtr> AddOne(SessionImpl& session, const HandlePtr& x) {
   const CallOperand operands[] = {{&x, Scalar()}, {nullptr, Scalar::Int(1)}};
-  return session.Call({OpId::kAdd, {}, {}}, operands);
+  return session.calls().Call({OpId::kAdd, {}, {}}, operands);
 }
 
 size_t CountOf(const SeenBatch& batch, wire::Record::Which kind) {
@@ -45,7 +47,7 @@ size_t CountOf(const SeenBatch& batch, wire::Record::Which kind) {
 TEST(Session, BatchesAreDenseAndNoLongerThanTheLimit) {
   FakeGateway fake({});
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   std::vector<HandlePtr> kept;
   for (int i = 0; i < 2000; ++i) kept.push_back(*AddOne(*session, x));
   ASSERT_TRUE(session->Wait(*kept.back(), 10).ok());
@@ -65,7 +67,7 @@ TEST(Session, WhatIsNotTakenUpIsBounded) {
   slow.batches = FakeOptions::Batches::kQueued;
   FakeGateway fake(slow);
   auto session = *Open(fake, 0.5);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   absl::Status status;
   size_t calls = 1;
   while (status.ok() && calls < 4 * kMaxQueuedRecords) {
@@ -84,7 +86,7 @@ TEST(Session, SpecsAreKnownWithoutAnAnswer) {
   silent.watches = FakeOptions::Watches::kIgnored;
   FakeGateway fake(silent);
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   EXPECT_EQ(ToText(*x->spec), "f32[4] @ mesh(2) [R]");
   EXPECT_FALSE(session->IsReady(*x));
 }
@@ -92,7 +94,7 @@ TEST(Session, SpecsAreKnownWithoutAnAnswer) {
 TEST(Session, DroppedHandlesAreToldAfterTheirLastUse) {
   FakeGateway fake({});
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   const uint64_t first = x->id;
   for (int i = 0; i < 50; ++i) x = *AddOne(*session, x);
   ASSERT_TRUE(session->Wait(*x, 10).ok());
@@ -107,7 +109,7 @@ TEST(Session, DroppedHandlesAreToldAfterTheirLastUse) {
 TEST(Session, AWaitForManyAsksForAllAtOnce) {
   FakeGateway fake({});
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   std::vector<Tensor> tensors;
   for (int i = 0; i < 200; ++i) tensors.emplace_back(*AddOne(*session, x));
   ASSERT_TRUE(WaitAll(tensors, 10).ok());
@@ -127,7 +129,7 @@ TEST(Session, AWaitForManyEndsInItsTime) {
   silent.watches = FakeOptions::Watches::kIgnored;
   FakeGateway fake(silent);
   auto session = *Open(fake);
-  const std::vector<Tensor> tensors(20, Tensor(*session->Call(Zeros(), {})));
+  const std::vector<Tensor> tensors(20, Tensor(*session->calls().Call(Zeros(), {})));
   const auto start = std::chrono::steady_clock::now();
   const absl::Status status = WaitAll(tensors, 0.1);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -140,12 +142,12 @@ TEST(Session, AFailureIsTheFirstCauseAndStays) {
   options.watch_status = absl::UnavailableError("worker 2 is lost");
   FakeGateway fake(options);
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   EXPECT_EQ(session->Wait(*x, 10), options.watch_status);
   EXPECT_EQ(session->Wait(*x, 10), options.watch_status);
   EXPECT_TRUE(session->IsReady(*x));
   EXPECT_TRUE(session->Sync().ok()) << "it was told";
-  HandlePtr y = *session->Call(Zeros(), {});
+  HandlePtr y = *session->calls().Call(Zeros(), {});
   EXPECT_EQ(session->Sync(), options.watch_status);
   EXPECT_TRUE(session->Sync().ok()) << "a failure is told once";
 }
@@ -155,7 +157,7 @@ TEST(Session, ADisconnectEndsPendingAndLaterCalls) {
   silent.watches = FakeOptions::Watches::kIgnored;
   FakeGateway fake(silent);
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   auto pending = std::async(std::launch::async, [&] { return session->Wait(*x, 30); });
   EXPECT_EQ(session->Wait(*x, 0.05).code(), absl::StatusCode::kDeadlineExceeded);
   const auto start = std::chrono::steady_clock::now();
@@ -171,7 +173,7 @@ TEST(Session, NoProgressIsDeadlineExceeded) {
   silent.watches = FakeOptions::Watches::kIgnored;
   FakeGateway fake(silent);
   auto session = *Open(fake, 0.4);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   const absl::Status status = session->Wait(*x, std::nullopt);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(status.message().find("no progress"), absl::string_view::npos) << status;
@@ -182,8 +184,8 @@ TEST(Session, ATicketThatComesTooLateIsGivenBack) {
   late.tickets = FakeOptions::Tickets::kAfterCancel;
   FakeGateway fake(late);
   auto session = *Open(fake, 0.2);
-  HandlePtr x = *session->Call(Zeros(), {});
-  EXPECT_EQ(session->Download(x, std::nullopt).status().code(), absl::StatusCode::kDeadlineExceeded);
+  HandlePtr x = *session->calls().Call(Zeros(), {});
+  EXPECT_EQ(session->transfers().Download(x, std::nullopt).status().code(), absl::StatusCode::kDeadlineExceeded);
   std::vector<uint64_t> released;
   for (int i = 0; i < 100 && released.empty(); ++i) {
     ASSERT_TRUE(session->Wait(**AddOne(*session, x), 10).ok());  // a round trip
@@ -216,7 +218,7 @@ TEST(Session, AServerThatDoesNotAnswerIsGivenUp) {
 TEST(Session, AnOperandOfAnotherSessionIsRefused) {
   FakeGateway first({}), second({});
   auto a = *Open(first), b = *Open(second);
-  HandlePtr x = *a->Call(Zeros(), {});
+  HandlePtr x = *a->calls().Call(Zeros(), {});
   EXPECT_EQ(AddOne(*b, x).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -229,21 +231,21 @@ TEST(Session, AForbiddenRedistributionIsNotSent) {
   rows.attributes.Set(attribute::placements, {Placement::Shard(0)});
   OpCall columns = rows;
   columns.attributes.Set(attribute::placements, {Placement::Shard(1)});
-  HandlePtr x = *session->Call(rows, {}), y = *session->Call(columns, {});
+  HandlePtr x = *session->calls().Call(rows, {}), y = *session->calls().Call(columns, {});
   const CallOperand operands[] = {{&x, Scalar()}, {&y, Scalar()}};
-  session->SetImplicitPolicy(ImplicitPolicy::kForbid);
-  const absl::Status status = session->Call({OpId::kAdd, {}, {}}, operands).status();
+  session->calls().SetImplicitPolicy(ImplicitPolicy::kForbid);
+  const absl::Status status = session->calls().Call({OpId::kAdd, {}, {}}, operands).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("32 bytes"), absl::string_view::npos) << status;
   SetThreadImplicitPolicy(ImplicitPolicy::kAllow);
-  EXPECT_TRUE(session->Call({OpId::kAdd, {}, {}}, operands).ok());
+  EXPECT_TRUE(session->calls().Call({OpId::kAdd, {}, {}}, operands).ok());
   SetThreadImplicitPolicy(std::nullopt);
 }
 
 TEST(Session, AClosedSessionIsClosed) {
   FakeGateway fake({});
   auto session = *Open(fake);
-  HandlePtr x = *session->Call(Zeros(), {});
+  HandlePtr x = *session->calls().Call(Zeros(), {});
   EXPECT_TRUE(session->Close().ok());
   EXPECT_TRUE(session->Close().ok());
   EXPECT_EQ(AddOne(*session, x).status().code(), absl::StatusCode::kFailedPrecondition);

@@ -7,13 +7,13 @@
 #include <memory>
 #include <vector>
 
-#include "client/session_impl.h"
+#include "client/session_transfers.h"
 #include "client/wait.h"
 
 namespace tessera {
 
 // Part of a box that comes or goes at once.
-struct SessionImpl::Slab {
+struct SessionTransfers::Slab {
   Box box;
   int64_t offset_bytes = 0;  // where it begins in memory
   int64_t bytes = 0;         // that it has there
@@ -24,7 +24,7 @@ struct SessionImpl::Slab {
 };
 
 // Slabs that the same workers copy, in this order.
-struct SessionImpl::SlabRun {
+struct SessionTransfers::SlabRun {
   std::vector<WorkerIndex> workers;
   std::vector<Slab> slabs;
 
@@ -37,7 +37,7 @@ struct SessionImpl::SlabRun {
 
 // Callbacks may come after an early return, so what they touch is shared. Guarded by the session's mutex, but for the
 // poll.
-struct SessionImpl::SlabProgress {
+struct SessionTransfers::SlabProgress {
   // Copies of one slab at a time: a slot of a ring, or, where workers copy in place, one of some that keep them busy.
   struct Lane {
     int pending = 0;  // copies under way
@@ -47,7 +47,7 @@ struct SessionImpl::SlabProgress {
   explicit SlabProgress(size_t lane_count) : lanes(lane_count), meter(ThreadMeter()) {}
   // Ends the transfer of an upload. When the workers have answered, an error goes to `give_up`, and the memory may be
   // the ring of the next one.
-  static void FinishUpload(SessionImpl& session, uint64_t request, const SlabProgressPtr& progress,
+  static void FinishUpload(SessionTransfers& transfers, uint64_t request, const SlabProgressPtr& progress,
                            const std::shared_ptr<HostMemory>& memory, std::function<void(const absl::Status&)> give_up);
   // Lets workers that may still write bytes of a download that ended early write them elsewhere. With the mutex held.
   void TakeBack(HostMemory& memory) const;
@@ -73,12 +73,12 @@ struct SlabCursor {
 
 // Pieces of an upload that go through a ring slab by slab: in turns where they are of different workers; one after
 // another where several are of one, which takes the rows of its shard in their order.
-struct SessionImpl::SlabSender {
+struct SessionTransfers::SlabSender {
   enum class Order : uint8_t { kInTurns, kOneAfterAnother };
   SlabSender(const std::vector<UploadPiece>& pieces, DType dtype, Order order = Order::kInTurns);
   int64_t ring_bytes() const { return static_cast<int64_t>(slabs) * slab_bytes; }
   // The pieces have been read when it returns; workers may still copy. An error is the first one.
-  absl::Status Send(SessionImpl& session, uint64_t request, HostMemory& ring, const SlabProgressPtr& progress);
+  absl::Status Send(SessionTransfers& transfers, uint64_t request, HostMemory& ring, const SlabProgressPtr& progress);
 
   const int64_t element_bytes;
   const Order order;
@@ -89,7 +89,7 @@ struct SessionImpl::SlabSender {
 
 // Where a download goes. Without data the memory is made; the memory is null where the data is plain memory of the
 // caller.
-struct SessionImpl::Landing {
+struct SessionTransfers::Landing {
   char* data = nullptr;
   std::shared_ptr<HostMemory> memory;
 };
