@@ -11,6 +11,8 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/group_desk.h"
+#include "server/coordinator/intake_desk.h"
 #include "server/coordinator/spill_desk.h"
 
 namespace tessera {
@@ -29,8 +31,8 @@ bool IsRowMajor(const Shape& shape, const Strides& strides) {
 
 }  // namespace
 
-absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,
-                                                   const CollectiveRecord& record) {
+absl::StatusOr<ArrivedCall> StateMachine::GroupDesk::ArriveAt(SessionEntry& session, const ProcessGroupEntry& group,
+                                                              int32_t rank, const CollectiveRecord& record) {
   ArrivedCall call;
   call.rank = rank;
   call.session = session.info.session;
@@ -67,7 +69,7 @@ absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const 
   };
   CollectiveTensors tensors;
   if (record.operand.value != 0) {
-    TESSERA_ASSIGN_OR_RETURN(call.operand, FindTensor(session, record.operand, ToText(record.kind)));
+    TESSERA_ASSIGN_OR_RETURN(call.operand, machine_.FindTensor(session, record.operand, ToText(record.kind)));
     TESSERA_RETURN_IF_ERROR(check_place(call.operand->spec(), "tensor"));
     if (!IsRowMajor(call.operand->spec().shape, call.operand->strides())) {
       TESSERA_ASSIGN_OR_RETURN(call.operand, RowMajorCopyOf(session, record.operand));
@@ -84,35 +86,37 @@ absl::StatusOr<ArrivedCall> StateMachine::ArriveAt(SessionEntry& session, const 
   }
   TESSERA_RETURN_IF_ERROR(FillSignature(tensors, rank, ranks, call.signature));
   if (!tensors.has_result) return call;
-  call.result = tensors_.Add();
+  call.result = machine_.tensors_.Add();
   call.result->session = session.info.session;
   call.result->handle = record.result;
-  call.result->layout = layouts_.Of(record.result_spec, RowMajorStrides(record.result_spec.shape));
+  call.result->layout = machine_.layouts_.Of(record.result_spec, RowMajorStrides(record.result_spec.shape));
   call.result->unmatched = true;
-  TESSERA_RETURN_IF_ERROR(AddTensor(session, record.result, call.result));
+  TESSERA_RETURN_IF_ERROR(IntakeDesk(machine_).AddTensor(session, record.result, call.result));
   return call;
 }
 
-void StateMachine::RefuseCollective(SessionEntry& session, const CollectiveRecord& record, const absl::Status& status) {
+void StateMachine::GroupDesk::RefuseCollective(SessionEntry& session, const CollectiveRecord& record,
+                                               const absl::Status& status) {
   if (record.result.value != 0) {
     const absl::Status cause = OfCall(status, record.result.value);
-    AddFailedTensor(session, record.result, MakeFailedTensor(session, record.result, cause, nullptr));
+    IntakeDesk(machine_).AddFailedTensor(session, record.result,
+                                         IntakeDesk(machine_).MakeFailedTensor(session, record.result, cause, nullptr));
   }
-  if (record.request != 0) Send(session, SettledEvent{record.request, status});
+  if (record.request != 0) machine_.Send(session, SettledEvent{record.request, status});
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& record) {
+Progress StateMachine::GroupDesk::Take(SessionEntry& session, CollectiveRecord& record) {
   if (const auto operand = session.tensors.find(record.operand);
       operand != session.tensors.end() && operand->second->status.ok() && operand->second->is_awaited()) {
     return BlockedBy(*operand->second);
   } else if (operand != session.tensors.end() && operand->second->status.ok()) {
-    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, {operand->second});
+    const absl::StatusOr<Progress> back = SpillDesk(machine_).BringBack(session, {operand->second});
     if (back.ok() && *back != Progress::kDone) return *back;
     if (!back.ok()) {
       RefuseCollective(session, record, back.status());
       return Progress::kDone;
     }
-    SpillDesk(*this).Use({operand->second});
+    SpillDesk(machine_).Use({operand->second});
   }
   ProcessGroupEntry* const group = process_groups_.Find(record.group);
   const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(session.info.session);
@@ -125,12 +129,12 @@ Progress StateMachine::TakeRecord(SessionEntry& session, CollectiveRecord& recor
     progress = IsPointToPoint(record.kind) ? TakeMessage(session, *group, *rank, record)
                                            : TakeCall(session, *group, *rank, record);
   }
-  if (progress == Progress::kDone && record.last_use) DropHandle(session, record.operand);
+  if (progress == Progress::kDone && record.last_use) machine_.DropHandle(session, record.operand);
   return progress;
 }
 
-Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                const CollectiveRecord& record) {
+Progress StateMachine::GroupDesk::TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
+                                           const CollectiveRecord& record) {
   GroupMember& member = group.members[static_cast<size_t>(rank)];
   if (record.number != 0) {
     if (record.number < member.next_call || record.number > kMaxCallNumber) {
@@ -179,10 +183,10 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
     if (noted == nullptr) {
       noted = &group.Note(call.number, ToText(arrived->signature), static_cast<size_t>(config_.max_flight_calls));
     }
-    noted->arrived_us[static_cast<size_t>(rank)] = now_us_;
+    noted->arrived_us[static_cast<size_t>(rank)] = machine_.now_us_;
     call.arrived.push_back(*std::move(arrived));
     const int64_t deadline_us =
-        now_us_ + record.timeout_us - std::clamp<int64_t>(record.waited_us, 0, record.timeout_us);
+        machine_.now_us_ + record.timeout_us - std::clamp<int64_t>(record.waited_us, 0, record.timeout_us);
     if (call.arrived.size() == 1 || deadline_us < call.deadline_us) {
       call.deadline_us = deadline_us;
       call.timeout_us = record.timeout_us;
@@ -210,13 +214,13 @@ Progress StateMachine::TakeCall(SessionEntry& session, ProcessGroupEntry& group,
                   WithMessage(issued.status(), StrCat(group.NameOf(call), ": ", StdView(issued.status().message()))));
   }
   FlightCall* const noted = group.Noted(call.number);
-  if (issued.ok() && noted != nullptr) noted->matched_us = now_us_;
+  if (issued.ok() && noted != nullptr) noted->matched_us = machine_.now_us_;
   call.arrived.clear();
   return come();
 }
 
-absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                                       const CollectiveRecord& record) {
+absl::StatusOr<WaitingMessage> StateMachine::GroupDesk::MessageOf(SessionEntry& session, ProcessGroupEntry& group,
+                                                                  int32_t rank, const CollectiveRecord& record) {
   // It came before, and there was no room to issue it.
   const auto own = std::find_if(group.messages.begin(), group.messages.end(), [rank](const WaitingMessage& message) {
     return message.call.rank == rank && message.is_blocked;
@@ -242,12 +246,12 @@ absl::StatusOr<WaitingMessage> StateMachine::MessageOf(SessionEntry& session, Pr
                         .peer = record.peer,
                         .tag = record.tag,
                         .claim = record.number,
-                        .deadline_us = now_us_ + record.timeout_us,
+                        .deadline_us = machine_.now_us_ + record.timeout_us,
                         .timeout_us = record.timeout_us};
 }
 
-Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                   const CollectiveRecord& record) {
+Progress StateMachine::GroupDesk::TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
+                                              const CollectiveRecord& record) {
   absl::StatusOr<WaitingMessage> message = MessageOf(session, group, rank, record);
   if (!message.ok()) {
     RefuseCollective(
@@ -292,8 +296,8 @@ Progress StateMachine::TakeMessage(SessionEntry& session, ProcessGroupEntry& gro
   if (sent.claim == 0 || !status.ok()) {  // the ranks have noted the message of a claim
     FlightCall& noted = group.Note(0, StrCat(sent.ToText(), " of rank ", sent.call.rank),
                                    static_cast<size_t>(config_.max_flight_calls));
-    noted.arrived_us[static_cast<size_t>(rank)] = now_us_;
-    if (status.ok()) noted.matched_us = now_us_;
+    noted.arrived_us[static_cast<size_t>(rank)] = machine_.now_us_;
+    if (status.ok()) noted.matched_us = machine_.now_us_;
     noted.failure = StdView(status.message());
   }
   if (!status.ok()) {
@@ -327,36 +331,36 @@ bool StateMachine::AwaitsRanks(SessionId id) const {
 
 // ---- reads of results that are not there yet
 
-Progress StateMachine::Park(SessionEntry& session, HandleId handle, Record record) {
+Progress StateMachine::GroupDesk::Park(SessionEntry& session, HandleId handle, Record record) {
   session.parked_weight += WeightOf(record);
   session.parked[handle].push_back(std::move(record));
   return Progress::kDone;
 }
 
-void StateMachine::Unpark(SessionId id, HandleId handle) {
-  const auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;
-  turns_.Retry(id);  // its first record may wait for the handle
+void StateMachine::GroupDesk::Unpark(SessionId id, HandleId handle) {
+  const auto session = machine_.sessions_.find(id);
+  if (session == machine_.sessions_.end()) return;
+  machine_.turns_.Retry(id);  // its first record may wait for the handle
   const auto parked = session->second.parked.find(handle);
   if (parked == session->second.parked.end()) return;
   for (Record& record : parked->second) {
     session->second.parked_weight -= WeightOf(record);
-    unparked_.emplace_back(id, std::move(record));
+    machine_.unparked_.emplace_back(id, std::move(record));
   }
   session->second.parked.erase(parked);
 }
 
-void StateMachine::TakeBackParked() {
+void StateMachine::GroupDesk::TakeBackParked() {
   // The last one first, so that the first is in front.
-  for (auto item = unparked_.rbegin(); item != unparked_.rend(); ++item) {
-    const auto session = sessions_.find(item->first);
-    if (session == sessions_.end()) continue;
+  for (auto item = machine_.unparked_.rbegin(); item != machine_.unparked_.rend(); ++item) {
+    const auto session = machine_.sessions_.find(item->first);
+    if (session == machine_.sessions_.end()) continue;
     session->second.queue_weight += WeightOf(item->second);
     session->second.queue.push_front(std::move(item->second));
-    turns_.SetReady(item->first);
+    machine_.turns_.SetReady(item->first);
     session->second.memory_wait.reset();  // of the record that was the first
   }
-  unparked_.clear();
+  machine_.unparked_.clear();
 }
 
 }  // namespace tessera

@@ -8,8 +8,10 @@
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/completion_desk.h"
 #include "server/coordinator/failure.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -74,19 +76,19 @@ void StateMachine::On(const WorkerReportEvent& event) {
   found->second.last_heard_us = now_us_;
   for (const CompletionReport& report : event.completions) {
     auto op = ops_.find(report.ordinal);
-    if (op != ops_.end()) Complete(OpPointer(op->second), event.worker, report);
+    if (op != ops_.end()) CompletionDesk(*this).Complete(OpPointer(op->second), event.worker, report);
   }
-  for (const TransferReport& report : event.transfers) TransferDone(event.worker, report);
+  for (const TransferReport& report : event.transfers) CompletionDesk(*this).TransferDone(event.worker, report);
   ForgetHistories(event.completions.size());
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
-void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
+void StateMachine::CompletionDesk::Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report) {
   if (!Remove(op->missing, worker)) return;
-  WorkerEntry& entry = workers_.at(worker);
-  entry.windows.Remove(op->lane, op->cost_us, config_, WindowUs());
-  entry.working_since_us = now_us_;
-  entry.done_us = now_us_;
+  WorkerEntry& entry = machine_.workers_.at(worker);
+  entry.windows.Remove(op->lane, op->cost_us, machine_.config_, TurnDesk(machine_).WindowUs());
+  entry.working_since_us = machine_.now_us_;
+  entry.done_us = machine_.now_us_;
   if (op->ordinal == entry.probe) entry.probe = Ordinal(0);
   CountTraffic(*op, worker, report);
   AddRun(*op, worker, report);
@@ -95,7 +97,7 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
     op->parts.emplace_back(op->mesh.FindWorker(worker).value_or(0), report.inline_bytes);
   }
   if (!op->missing.empty()) return;
-  EndWork(*op);
+  TurnDesk(machine_).EndWork(*op);
   if (!op->broken_connection.ok()) Poison(op, op->broken_connection);  // unless the worker is lost
   Remember(*op);
   LeaveScopes(op->session, op->comm_scopes);
@@ -103,10 +105,10 @@ void StateMachine::Complete(const OpPointer& op, WorkerIndex worker, const Compl
   SettleIfDone(op);
 }
 
-void StateMachine::AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+void StateMachine::CompletionDesk::AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
   // An op's workers read, verify and lower its template side by side: each report pays its part of the mean.
-  if (report.prepared_ns > 0 && sessions_.contains(op.session)) {
-    turns_.Pay(op.session, TicksOfNs(report.prepared_ns) / static_cast<int64_t>(op.workers->size()));
+  if (report.prepared_ns > 0 && machine_.sessions_.contains(op.session)) {
+    machine_.turns_.Pay(op.session, TicksOfNs(report.prepared_ns) / static_cast<int64_t>(op.workers->size()));
   }
   if (!report.times.has_run()) return;
   ProfiledRun& run = op.runs.emplace_back();
@@ -127,11 +129,11 @@ void CountInMetrics(TenantMetrics& metrics, const OpEntry& op, int64_t now_us) {
 }  // namespace
 
 // A window's bytes come when it is open: its ticket says of them.
-void StateMachine::Remember(OpEntry& op) {
+void StateMachine::CompletionDesk::Remember(OpEntry& op) {
   if (op.kind == OpEntry::Kind::kWindow) return;
   for (const OpShare& share : op.shares) {
-    auto member = sessions_.find(share.session);
-    if (member == sessions_.end()) continue;
+    auto member = machine_.sessions_.find(share.session);
+    if (member == machine_.sessions_.end()) continue;
     member->second.profile.Add({.number = share.profile_number,
                                 .name = op.name,
                                 .plan = op.plan,
@@ -139,11 +141,11 @@ void StateMachine::Remember(OpEntry& op) {
                                 .code = op.status.code(),
                                 .result = share.result,
                                 .runs = op.runs},
-                               config_.max_profiled_runs);
+                               machine_.config_.max_profiled_runs);
   }
-  auto session = sessions_.find(op.session);
-  if (session == sessions_.end()) return;
-  CountInMetrics(*session->second.metrics, op, now_us_);
+  auto session = machine_.sessions_.find(op.session);
+  if (session == machine_.sessions_.end()) return;
+  CountInMetrics(*session->second.metrics, op, machine_.now_us_);
   const bool is_run = op.kind == OpEntry::Kind::kRun;
   session->second.profile.Add({.number = op.profile_number,
                                .name = op.name,
@@ -154,7 +156,7 @@ void StateMachine::Remember(OpEntry& op) {
                                .code = op.status.code(),
                                .result = op.first_result,
                                .runs = std::move(op.runs)},
-                              config_.max_profiled_runs);
+                              machine_.config_.max_profiled_runs);
 }
 
 uint64_t StateMachine::CountUnderWay(SessionId session, uint64_t first_op, uint64_t end_op) const {
@@ -173,38 +175,38 @@ uint64_t StateMachine::CountUnderWay(SessionId session, uint64_t first_op, uint6
 }
 
 // A connection to a worker that is being killed breaks: why that is done is said when the worker is gone.
-void StateMachine::Blame(const OpPointer& op, const absl::Status& cause) {
+void StateMachine::CompletionDesk::Blame(const OpPointer& op, const absl::Status& cause) {
   const bool is_being_killed = std::any_of(op->missing.begin(), op->missing.end(), [this](WorkerIndex worker) {
-    const WorkerEntry& entry = workers_.at(worker);
+    const WorkerEntry& entry = machine_.workers_.at(worker);
     return entry.last_kill_us > entry.last_heard_us || !entry.stalled.empty();
   });
   if (!is_being_killed || !absl::IsUnavailable(cause)) return Poison(op, cause);
   if (op->broken_connection.ok()) op->broken_connection = cause;
 }
 
-void StateMachine::LeaveScopes(SessionId id, const ScopeNumbers& scopes) {
+void StateMachine::CompletionDesk::LeaveScopes(SessionId id, const ScopeNumbers& scopes) {
   if (scopes.empty()) return;
-  auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;
+  auto session = machine_.sessions_.find(id);
+  if (session == machine_.sessions_.end()) return;
   for (const uint64_t number : scopes) {
     --session->second.scopes.at(number).pending;
-    EndScopeIfDone(session->second, number);
+    machine_.EndScopeIfDone(session->second, number);
   }
 }
 
-std::vector<CommScope*> StateMachine::ScopesOf(SessionId id, const ScopeNumbers& scopes) {
+std::vector<CommScope*> StateMachine::CompletionDesk::ScopesOf(SessionId id, const ScopeNumbers& scopes) {
   std::vector<CommScope*> found;
   if (scopes.empty()) return found;
-  if (auto session = sessions_.find(id); session != sessions_.end()) {
+  if (auto session = machine_.sessions_.find(id); session != machine_.sessions_.end()) {
     for (const uint64_t number : scopes) found.push_back(&session->second.scopes.at(number));
   }
   return found;
 }
 
-void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction,
-                                 WorkerIndex worker, int64_t bytes) {
+void StateMachine::CompletionDesk::CountTransfer(SessionId session, const ScopeNumbers& scopes,
+                                                 TransferDirection direction, WorkerIndex worker, int64_t bytes) {
   const auto at = static_cast<size_t>(worker.value);
-  if (const auto owner = sessions_.find(session); bytes > 0 && owner != sessions_.end()) {
+  if (const auto owner = machine_.sessions_.find(session); bytes > 0 && owner != machine_.sessions_.end()) {
     TenantMetrics& metrics = *owner->second.metrics;
     SessionUsage& usage = owner->second.usage;
     const bool is_upload = direction == TransferDirection::kUpload;
@@ -219,15 +221,15 @@ void StateMachine::CountTransfer(SessionId session, const ScopeNumbers& scopes, 
   }
 }
 
-void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
+void StateMachine::CompletionDesk::CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report) {
   std::vector<CommScope*> scopes = ScopesOf(op.session, op.comm_scopes);
   for (const OpShare& share : op.shares) {
     const std::vector<CommScope*> members = ScopesOf(share.session, share.comm_scopes);
     scopes.insert(scopes.end(), members.begin(), members.end());
   }
   const auto count = [&](WorkerIndex from, WorkerIndex to, int64_t bytes) {
-    if (!workers_.contains(from) || !workers_.contains(to)) return;
-    workers_.at(to).received_bytes += bytes;
+    if (!machine_.workers_.contains(from) || !machine_.workers_.contains(to)) return;
+    machine_.workers_.at(to).received_bytes += bytes;
     const size_t size = static_cast<size_t>(std::max(from.value, to.value)) + 1;
     for (CommScope* scope : scopes) {
       if (scope->received_bytes.size() < size) scope->received_bytes.resize(size);
@@ -243,16 +245,16 @@ void StateMachine::CountTraffic(const OpEntry& op, WorkerIndex worker, const Com
   CountTransfer(op.session, op.comm_scopes, TransferDirection::kUpload, worker, report.written_bytes);
 }
 
-void StateMachine::PoisonTensor(TensorEntry& tensor, const absl::Status& cause) {
+void StateMachine::CompletionDesk::PoisonTensor(TensorEntry& tensor, const absl::Status& cause) {
   if (!tensor.status.ok()) return;
   tensor.status = cause;
-  auto session = sessions_.find(tensor.session);
-  if (session != sessions_.end() && session->second.tensors.contains(tensor.handle)) {
-    Send(session->second, FailedHandleEvent{tensor.handle, cause});
+  auto session = machine_.sessions_.find(tensor.session);
+  if (session != machine_.sessions_.end() && session->second.tensors.contains(tensor.handle)) {
+    machine_.Send(session->second, FailedHandleEvent{tensor.handle, cause});
   }
 }
 
-void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
+void StateMachine::CompletionDesk::Poison(const OpPointer& first, const absl::Status& cause) {
   std::vector<std::pair<OpPointer, absl::Status>> work = {{first, cause}};
   while (!work.empty()) {
     auto [op, why] = std::move(work.back());
@@ -260,25 +262,25 @@ void StateMachine::Poison(const OpPointer& first, const absl::Status& cause) {
     if (!op->status.ok()) continue;
     op->status = why;
     for (const EntryNumber output : op->outputs) {
-      if (TensorPointer tensor = tensors_.Find(output)) PoisonTensor(*tensor, why);
+      if (TensorPointer tensor = machine_.tensors_.Find(output)) PoisonTensor(*tensor, why);
     }
-    for (const Waiter& waiter : op->waiters) SendTo(waiter.session, SettledEvent{waiter.request, why});
+    for (const Waiter& waiter : op->waiters) machine_.SendTo(waiter.session, SettledEvent{waiter.request, why});
     op->waiters.clear();
     if (op->kind != OpEntry::Kind::kRun && op->request != 0) {
       // The tensor's own cause says what was lost, not only that its download was.
       const bool known = op->tensor != nullptr && !op->tensor->status.ok();
-      SendTo(op->session, SettledEvent{op->request, known ? op->tensor->status : why});
+      machine_.SendTo(op->session, SettledEvent{op->request, known ? op->tensor->status : why});
       ForgetRequest(*op);
     }
     for (const Ordinal child : op->children) {
-      const auto next = ops_.find(child);
-      if (next != ops_.end() && next->second->status.ok())
-        work.emplace_back(next->second, InheritedBy(*next->second, tensors_, why));
+      const auto next = machine_.ops_.find(child);
+      if (next != machine_.ops_.end() && next->second->status.ok())
+        work.emplace_back(next->second, InheritedBy(*next->second, machine_.tensors_, why));
     }
   }
 }
 
-void StateMachine::SettleIfDone(const OpPointer& first) {
+void StateMachine::CompletionDesk::SettleIfDone(const OpPointer& first) {
   std::vector<OpPointer> work = {first};
   while (!work.empty()) {
     OpPointer op = std::move(work.back());
@@ -286,8 +288,8 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
     if (op->settled || !op->missing.empty() || op->unsettled_parents > 0) continue;
     Settled(op);
     for (const Ordinal child : op->children) {
-      const auto next = ops_.find(child);
-      if (next == ops_.end()) continue;
+      const auto next = machine_.ops_.find(child);
+      if (next == machine_.ops_.end()) continue;
       --next->second->unsettled_parents;
       work.push_back(next->second);
     }
@@ -295,34 +297,34 @@ void StateMachine::SettleIfDone(const OpPointer& first) {
   }
 }
 
-void StateMachine::Settled(const OpPointer& op) {
+void StateMachine::CompletionDesk::Settled(const OpPointer& op) {
   op->settled = true;
   for (const Waiter& waiter : op->waiters) {
-    SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
+    machine_.SendTo(waiter.session, SettledEvent{waiter.request, waiter.tensor->status});
   }
   op->waiters.clear();
   if (op->kind != OpEntry::Kind::kRun) AnswerRequest(*op);
   op->tensor = nullptr;
-  ops_.erase(op->ordinal);
-  if (spills_.size() > 0) ++closed_windows_;  // what it was about may leave now
+  machine_.ops_.erase(op->ordinal);
+  if (machine_.spills_.size() > 0) ++machine_.closed_windows_;  // what it was about may leave now
 }
 
-void StateMachine::AnswerRequest(OpEntry& op) {
+void StateMachine::CompletionDesk::AnswerRequest(OpEntry& op) {
   const absl::Status status = op.status.ok() ? op.tensor->status : op.status;
   if (op.kind == OpEntry::Kind::kWindow) {
     auto ticket = tickets_.find(op.ticket);
     if (ticket == tickets_.end()) return;
     if (status.ok() && ticket->second.is_spill()) return;
     if (status.ok() && op.request != 0) {
-      SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec()});
+      machine_.SendTo(op.session, TicketEvent{op.request, op.ticket, ticket->second.secret, op.tensor->spec()});
       return;
     }
     if (ticket->second.status.ok()) ticket->second.status = status;
-    CloseTicketOf(op.ticket, ticket->second);
+    machine_.CloseTicketOf(op.ticket, ticket->second);
   }
   if (op.request == 0) return;  // answered when it failed, or cancelled
   if (!status.ok()) {
-    SendTo(op.session, SettledEvent{op.request, status});
+    machine_.SendTo(op.session, SettledEvent{op.request, status});
     ForgetRequest(op);
     return;
   }
@@ -333,22 +335,23 @@ void StateMachine::AnswerRequest(OpEntry& op) {
   for (const auto& [flat, bytes] : op.parts) {
     const Box box = LocalBox(spec, spec.mesh.PositionAt(flat));
     if (static_cast<int64_t>(bytes.size()) != NumElements(box) * SizeBytes(spec.dtype)) {
-      SendTo(op.session,
-             SettledEvent{op.request, absl::InternalError(StrCat("download: a worker sent ", bytes.size(),
-                                                                 " bytes for ", ToText(box), " of ", ToText(spec)))});
+      machine_.SendTo(
+          op.session,
+          SettledEvent{op.request, absl::InternalError(StrCat("download: a worker sent ", bytes.size(), " bytes for ",
+                                                              ToText(box), " of ", ToText(spec)))});
       return;
     }
     PlaceShard(spec, box, bytes, value.bytes);
   }
-  SendTo(op.session, std::move(value));
+  machine_.SendTo(op.session, std::move(value));
 }
 
-void StateMachine::ForgetRequest(OpEntry& op) {
+void StateMachine::CompletionDesk::ForgetRequest(OpEntry& op) {
   op.request = 0;
   if (auto ticket = tickets_.find(op.ticket); ticket != tickets_.end()) ticket->second.request = 0;
 }
 
-void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report) {
+void StateMachine::CompletionDesk::TransferDone(WorkerIndex worker, const TransferReport& report) {
   auto found = tickets_.find(report.ticket);
   if (found == tickets_.end() || !Remove(found->second.missing, worker)) return;
   TicketEntry& ticket = found->second;
@@ -357,48 +360,48 @@ void StateMachine::TransferDone(WorkerIndex worker, const TransferReport& report
     ticket.runs.push_back({.worker = worker, .times = report.times, .transferred_bytes = report.bytes});
   }
   const bool is_leaving = ticket.is_spill() && ticket.direction == TransferDirection::kDownload;
-  if (!report.status.ok() && is_leaving) SpillDesk(*this).Failed(worker);
-  if (report.status.ok() && is_leaving && report.in_host_memory) SpillDesk(*this).KeptByHost(ticket, worker);
+  if (!report.status.ok() && is_leaving) SpillDesk(machine_).Failed(worker);
+  if (report.status.ok() && is_leaving && report.in_host_memory) SpillDesk(machine_).KeptByHost(ticket, worker);
   if (!report.status.ok() && ticket.status.ok()) {
     ticket.status = report.status;
     // A broken upload is over everywhere.
-    if (ticket.direction == TransferDirection::kUpload) CloseTicketOf(report.ticket, ticket);
+    if (ticket.direction == TransferDirection::kUpload) machine_.CloseTicketOf(report.ticket, ticket);
   }
   if (ticket.missing.empty()) FinishTicket(report.ticket, ticket);
 }
 
-void StateMachine::FinishTicket(TicketId id, TicketEntry& ticket) {
+void StateMachine::CompletionDesk::FinishTicket(TicketId id, TicketEntry& ticket) {
   TicketEntry gone = std::move(ticket);
   tickets_.erase(id);
-  closing_.erase(id);
-  ++closed_windows_;
-  if (gone.is_spill()) return SpillDesk(*this).Ended(gone);
+  machine_.closing_.erase(id);
+  ++machine_.closed_windows_;
+  if (gone.is_spill()) return SpillDesk(machine_).Ended(gone);
   const bool is_upload = gone.direction == TransferDirection::kUpload;
-  if (auto session = sessions_.find(gone.session); session != sessions_.end()) {
+  if (auto session = machine_.sessions_.find(gone.session); session != machine_.sessions_.end()) {
     --session->second.tickets;
-    PayForRuns(session->second, gone.runs);
+    TurnDesk(machine_).PayForRuns(session->second, gone.runs);
     session->second.profile.Add({.number = gone.profile_number,
                                  .name = is_upload ? "upload" : "download",
                                  .output = TextOf(gone.tensors),
                                  .code = gone.status.code(),
                                  .runs = std::move(gone.runs)},
-                                config_.max_profiled_runs);
+                                machine_.config_.max_profiled_runs);
     LeaveScopes(gone.session, gone.comm_scopes);
   }
   for (const TensorPointer& tensor : gone.tensors) {
     tensor->uploading = tensor->uploading && !is_upload;
-    if (!tensor->status.ok() && tensor->former != nullptr) GiveUpRest(*tensor);
+    if (!tensor->status.ok() && tensor->former != nullptr) machine_.GiveUpRest(*tensor);
   }
   if (!is_upload) return;
   // A window that never opens, as those of lost workers, answers nothing any more.
   if (const OpPointer window = gone.window.lock()) window->request = 0;
   if (gone.status.ok() && !gone.closing) {
-    SendTo(gone.session, UploadDoneEvent{gone.request});
+    machine_.SendTo(gone.session, UploadDoneEvent{gone.request});
     return;
   }
   const absl::Status why = gone.status.ok() ? absl::CancelledError("upload: given up by the client") : gone.status;
   for (const TensorPointer& tensor : gone.tensors) PoisonTensor(*tensor, why);
-  if (gone.request != 0) SendTo(gone.session, SettledEvent{gone.request, why});
+  if (gone.request != 0) machine_.SendTo(gone.session, SettledEvent{gone.request, why});
 }
 
 }  // namespace tessera

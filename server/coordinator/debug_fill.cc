@@ -11,7 +11,9 @@
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/issue_desk.h"
+#include "server/coordinator/segment_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 
@@ -29,18 +31,18 @@ void StateMachine::FillFreed() {
     full.call.scalars = {Scalar::Int(UINT8_MAX)};
     full.results = {HandleId()};
     Instance instance;
-    const absl::StatusOr<Unit> unit = UnitOf(nobody_, full);
+    const absl::StatusOr<Unit> unit = SegmentDesk(*this).UnitOf(nobody_, full);
     TESSERA_CHECK(unit.ok());
-    const absl::StatusOr<PlanTemplate*> made = TemplateOf(nobody_, *unit, instance.scalars);
+    const absl::StatusOr<PlanTemplate*> made = IssueDesk(*this).TemplateOf(nobody_, *unit, instance.scalars);
     TESSERA_CHECK(made.ok() && (*made)->plan->buffers.size() == 1);
     PlanTemplate& plan = **made;
-    Define(plan);
-    const OpPointer op = NewRun("fill", SessionId(), plan, Lane::kBatch);
+    IssueDesk(*this).Define(plan);
+    const OpPointer op = TurnDesk(*this).NewRun("fill", SessionId(), plan, Lane::kBatch);
     op->works_alone = true;
     instance.ordinal = op->ordinal;
     instance.plan = plan.id;
     instance.buffer_offsets = {buffer->offset_bytes};
-    AddWaits(*op, plan, {buffer}, /*apart=*/{}, instance);
+    IssueDesk(*this).AddWaits(*op, plan, {buffer}, /*apart=*/{}, instance);
     ToGroup(plan.workers, std::move(instance));
   }
 }

@@ -11,8 +11,14 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/completion_desk.h"
 #include "server/coordinator/failure.h"
+#include "server/coordinator/group_desk.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/issue_desk.h"
+#include "server/coordinator/segment_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -45,9 +51,9 @@ bool HaveCommon(absl::Span<const WorkerIndex> a, absl::Span<const WorkerIndex> b
 
 }  // namespace
 
-Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
+Progress StateMachine::IntakeDesk::Take(SessionEntry& session, size_t& taken) {
   const auto& wait = session.memory_wait;
-  if (wait.has_value() && wait->closed_windows == closed_windows_) return Progress::kBlocked;
+  if (wait.has_value() && wait->closed_windows == machine_.closed_windows_) return Progress::kBlocked;
   Record& record = session.queue.front();
   const Progress progress = std::visit(
       [&](auto& r) {
@@ -62,12 +68,12 @@ Progress StateMachine::Take(SessionEntry& session, size_t& taken) {
   return progress;
 }
 
-bool StateMachine::AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers) {
-  if (!session.memory_wait.has_value()) session.memory_wait = MemoryWait{TicketId(next_ticket_)};
-  session.memory_wait->closed_windows = closed_windows_;
-  if (!long_work_.given_up.empty()) return true;
-  for (auto id = closing_.begin(); id != closing_.end() && *id < session.memory_wait->before; ++id) {
-    const TicketEntry& ticket = tickets_.at(*id);
+bool StateMachine::IntakeDesk::AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers) {
+  if (!session.memory_wait.has_value()) session.memory_wait = MemoryWait{TicketId(machine_.next_ticket_)};
+  session.memory_wait->closed_windows = machine_.closed_windows_;
+  if (!machine_.long_work_.given_up.empty()) return true;
+  for (auto id = machine_.closing_.begin(); id != machine_.closing_.end() && *id < session.memory_wait->before; ++id) {
+    const TicketEntry& ticket = machine_.tickets_.at(*id);
     const bool has_memory = std::any_of(ticket.tensors.begin(), ticket.tensors.end(),
                                         [](const TensorPointer& tensor) { return tensor->buffer->bytes > 0; });
     if (has_memory && !ticket.missing.empty() && HaveCommon(*ticket.tensors[0]->buffer->workers, workers)) return true;
@@ -85,7 +91,7 @@ absl::StatusOr<TensorPointer> StateMachine::FindTensor(const SessionEntry& sessi
   return found->second;
 }
 
-absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor) {
+absl::Status StateMachine::IntakeDesk::AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor) {
   if (static_cast<int64_t>(session.tensors.size()) >= config_.max_tensors_per_session) {
     return absl::ResourceExhaustedError(StrCat("the session holds ", session.tensors.size(),
                                                " tensors; max_tensors_per_session is ",
@@ -97,22 +103,22 @@ absl::Status StateMachine::AddTensor(SessionEntry& session, HandleId handle, Ten
   return absl::OkStatus();
 }
 
-TensorPointer StateMachine::MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
-                                             const TensorSpec* spec) {
-  TensorPointer tensor = tensors_.Add();
+TensorPointer StateMachine::IntakeDesk::MakeFailedTensor(const SessionEntry& session, HandleId first,
+                                                         const absl::Status& cause, const TensorSpec* spec) {
+  TensorPointer tensor = machine_.tensors_.Add();
   tensor->session = session.info.session;
   tensor->handle = first;
-  if (spec != nullptr) tensor->layout = layouts_.Of(*spec, {});
+  if (spec != nullptr) tensor->layout = machine_.layouts_.Of(*spec, {});
   tensor->status = cause;
   return tensor;
 }
 
-void StateMachine::AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed) {
+void StateMachine::IntakeDesk::AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed) {
   const absl::Status cause = failed->status;
-  if (AddTensor(session, handle, std::move(failed)).ok()) Send(session, FailedHandleEvent{handle, cause});
+  if (AddTensor(session, handle, std::move(failed)).ok()) machine_.Send(session, FailedHandleEvent{handle, cause});
 }
 
-void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
+void StateMachine::IntakeDesk::RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status) {
   ++session.metrics->refused[status.code()];
   ++session.usage.refused;
   // The results are never there; their specs are for messages.
@@ -131,7 +137,7 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   absl::StatusOr<OpResolution> resolved = absl::UnknownError("an operand's spec is not known");
   // A mesh of workers that don't exist may be as large as any, and would be in each text.
   const Mesh* const mesh = record.call.attributes.Get(attribute::mesh);
-  const bool is_real = mesh == nullptr || !absl::IsInvalidArgument(CheckWorkers("", mesh->workers()));
+  const bool is_real = mesh == nullptr || !absl::IsInvalidArgument(machine_.CheckWorkers("", mesh->workers()));
   if (specs.size() == record.operands.size() && is_real) resolved = ResolveOp(record.call, specs);
   const size_t known = resolved.ok() ? resolved->outputs.size() : 0;
   const std::string_view name = NameOf(record.call.op, record.speaker);
@@ -144,23 +150,23 @@ void StateMachine::RefuseCall(SessionEntry& session, const CallRecord& record, c
   }
 }
 
-void StateMachine::FinishUnit(SessionEntry& session, const Unit& unit) {
-  for (const HandleId handle : unit.dropped) DropHandle(session, handle);
+void StateMachine::IntakeDesk::FinishUnit(SessionEntry& session, const Unit& unit) {
+  for (const HandleId handle : unit.dropped) machine_.DropHandle(session, handle);
 }
 
-absl::StatusOr<Progress> StateMachine::TakeSegment(SessionEntry& session, Unit& unit) {
+absl::StatusOr<Progress> StateMachine::IntakeDesk::TakeSegment(SessionEntry& session, Unit& unit) {
   std::vector<Scalar> scalars;
-  TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
-  unit.lane = LaneFor(session, *plan, unit.tensors);
-  if (!HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
-  TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
-  SpillDesk(*this).Use(unit.tensors);
+  TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, IssueDesk(machine_).TemplateOf(session, unit, scalars));
+  unit.lane = IssueDesk(machine_).LaneFor(session, *plan, unit.tensors);
+  if (!TurnDesk(machine_).HasRoomFor(*plan, unit.lane)) return Progress::kBlocked;
+  TESSERA_RETURN_IF_ERROR(IssueDesk(machine_).Issue(session, unit, *plan, std::move(scalars)));
+  SpillDesk(machine_).Use(unit.tensors);
   FinishUnit(session, unit);
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
-  if (std::optional<Unit> segment = FindSegment(session); segment.has_value()) {
+Progress StateMachine::IntakeDesk::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
+  if (std::optional<Unit> segment = SegmentDesk(machine_).FindSegment(session); segment.has_value()) {
     taken = segment->record_count;
     const absl::StatusOr<Progress> progress = TakeSegment(session, *segment);
     if (progress.ok()) return *progress;
@@ -168,61 +174,64 @@ Progress StateMachine::TakeCalls(SessionEntry& session, CallRecord& record, size
     taken = 1;
     session.lone_calls = segment->calls.size();
   }
-  absl::StatusOr<Unit> unit = UnitOf(session, record);
+  absl::StatusOr<Unit> unit = SegmentDesk(machine_).UnitOf(session, record);
   absl::Status status = unit.status();
   if (unit.ok()) {
     for (const TensorPointer& tensor : unit->tensors) {
       if (tensor->is_awaited()) return BlockedBy(*tensor);
     }
-    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, unit->tensors);
+    const absl::StatusOr<Progress> back = SpillDesk(machine_).BringBack(session, unit->tensors);
     if (back.ok() && *back != Progress::kDone) return *back;
-    AddDropsBehind(session, *unit);
+    SegmentDesk(machine_).AddDropsBehind(session, *unit);
     std::vector<Scalar> scalars;
     absl::StatusOr<PlanTemplate*> plan = absl::UnknownError("");
     if (!back.ok()) plan = back.status();
-    if (back.ok()) plan = TemplateOf(session, *unit, scalars);
+    if (back.ok()) plan = IssueDesk(machine_).TemplateOf(session, *unit, scalars);
     status = plan.status();
     if (plan.ok()) {
       const std::shared_ptr<const Plan> whole = (*plan)->plan;
-      unit->lane = LaneFor(session, **plan, unit->tensors);
-      if (!HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
-      plan = IssueWhatFits(session, *unit, **plan, std::move(scalars));
+      unit->lane = IssueDesk(machine_).LaneFor(session, **plan, unit->tensors);
+      if (!TurnDesk(machine_).HasRoomFor(**plan, unit->lane)) return Progress::kBlocked;
+      plan = IssueDesk(machine_).IssueWhatFits(session, *unit, **plan, std::move(scalars));
       status = plan.status();
-      if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(*whole))) {
+      if (absl::IsResourceExhausted(status) &&
+          SpillDesk(machine_).AwaitsMemory(session, SpillDesk::RequestsOf(*whole))) {
         return Progress::kBlocked;
       }
-      if (plan.ok()) SpillDesk(*this).Use(unit->tensors);
+      if (plan.ok()) SpillDesk(machine_).Use(unit->tensors);
       if (plan.ok()) FinishUnit(session, *unit);
     }
   }
   if (!status.ok()) RefuseCall(session, record, status);
-  for (const HandleId handle : LastUsesOf(record)) DropHandle(session, handle);
+  for (const HandleId handle : LastUsesOf(record)) machine_.DropHandle(session, handle);
   if (session.lone_calls > 0) --session.lone_calls;
   return Progress::kDone;
 }
 
-absl::Status StateMachine::CheckTickets(std::string_view op, const SessionEntry& session) const {
+absl::Status StateMachine::IntakeDesk::CheckTickets(std::string_view op, const SessionEntry& session) const {
   if (session.tickets < config_.max_tickets_per_session) return absl::OkStatus();
   return absl::ResourceExhaustedError(StrCat(op, ": the session has ", session.tickets,
                                              " transfers that it has not released; max_tickets_per_session is ",
                                              config_.max_tickets_per_session));
 }
 
-absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEntry& session, const UploadRecord& record,
-                                                                      const WorkerGroup& workers) {
+absl::StatusOr<std::vector<TensorPointer>> StateMachine::IntakeDesk::PlaceUploads(SessionEntry& session,
+                                                                                  const UploadRecord& record,
+                                                                                  const WorkerGroup& workers) {
   std::vector<TensorPointer> made;
   for (const UploadedTensor& one : record.tensors) {
-    if (*groups_.Of(one.spec.mesh) != *workers) {
+    if (*machine_.groups_.Of(one.spec.mesh) != *workers) {
       return absl::InvalidArgumentError(StrCat("upload: ", ToText(one.spec), " and ", ToText(record.tensors[0].spec),
                                                " are on different workers, and come by one ticket"));
     }
-    TensorPointer tensor = tensors_.Add();
+    TensorPointer tensor = machine_.tensors_.Add();
     tensor->session = session.info.session;
     tensor->handle = one.result;
-    tensor->layout = layouts_.Of(one.spec, RowMajorStrides(MaxShardShape(one.spec)));
+    tensor->layout = machine_.layouts_.Of(one.spec, RowMajorStrides(MaxShardShape(one.spec)));
     tensor->uploading = record.bytes.empty();
     const int64_t bytes = MaxShardElements(one.spec) * SizeBytes(one.spec.dtype);
-    auto buffer = NewBuffer(session.info.session, workers, bytes, "upload", UsualLane(session));
+    auto buffer =
+        machine_.NewBuffer(session.info.session, workers, bytes, "upload", IssueDesk(machine_).UsualLane(session));
     if (!buffer.ok() && record.tensors.size() > 1) {
       return WithMessage(buffer.status(),
                          StrCat(StdView(buffer.status().message()), "; for ", ToText(one.spec), ", number ",
@@ -231,7 +240,7 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
     if (!buffer.ok()) return buffer.status();
     tensor->buffer = *std::move(buffer);
     tensor->offset_bytes = tensor->buffer->offset_bytes;
-    SpillDesk(*this).Track(tensor);
+    SpillDesk(machine_).Track(tensor);
     made.push_back(std::move(tensor));
   }
   for (size_t i = 0; i < made.size(); ++i) {
@@ -243,7 +252,7 @@ absl::StatusOr<std::vector<TensorPointer>> StateMachine::PlaceUploads(SessionEnt
   return made;
 }
 
-absl::Status StateMachine::CheckInline(const UploadRecord& record) const {
+absl::Status StateMachine::IntakeDesk::CheckInline(const UploadRecord& record) const {
   const TensorSpec& spec = record.tensors[0].spec;
   const auto bytes = static_cast<int64_t>(record.bytes.size());
   if (record.tensors.size() == 1 && record.request == 0 && !spec.has_partial() && bytes <= config_.max_inline_bytes &&
@@ -255,27 +264,33 @@ absl::Status StateMachine::CheckInline(const UploadRecord& record) const {
       "; it takes one that isn't pending, of max_inline_bytes, ", config_.max_inline_bytes, ", at most"));
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
+template <class GroupRecord>
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, GroupRecord& record) {
+  return GroupDesk(machine_).Take(session, record);
+}
+
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, UploadRecord& record) {
   // Before a list of all workers is made of a mesh.
   absl::Status status;
   for (const UploadedTensor& one : record.tensors) {
-    if (status.ok()) status = CheckWorkers("upload", one.spec.mesh.workers());
+    if (status.ok()) status = machine_.CheckWorkers("upload", one.spec.mesh.workers());
   }
   const bool is_real = !absl::IsInvalidArgument(status);
-  const WorkerGroup workers = is_real ? groups_.Of(record.tensors[0].spec.mesh) : MakeGroup({});
+  const WorkerGroup workers = is_real ? machine_.groups_.Of(record.tensors[0].spec.mesh) : MakeGroup({});
   const bool is_inline = !record.bytes.empty();
   if (status.ok()) status = is_inline ? CheckInline(record) : CheckTickets("upload", session);
-  if (status.ok() && !HasRoom(*workers, UsualLane(session))) return Progress::kBlocked;
+  if (status.ok() && !TurnDesk(machine_).HasRoom(*workers, IssueDesk(machine_).UsualLane(session)))
+    return Progress::kBlocked;
   if (status.ok()) {
     auto placed = PlaceUploads(session, record, workers);
     status = placed.status();
-    if (absl::IsResourceExhausted(status) && SpillDesk(*this).AwaitsMemory(session, RequestsOf(record, *workers))) {
+    if (absl::IsResourceExhausted(status) && SpillDesk(machine_).AwaitsMemory(session, RequestsOf(record, *workers))) {
       return Progress::kBlocked;
     }
     if (placed.ok() && is_inline) {
-      WriteInline(session, placed->front(), std::move(record.bytes));
+      IssueDesk(machine_).WriteInline(session, placed->front(), std::move(record.bytes));
     } else if (placed.ok()) {
-      OpenWindow(session, *std::move(placed), TransferDirection::kUpload, record.request);
+      IssueDesk(machine_).OpenWindow(session, *std::move(placed), TransferDirection::kUpload, record.request);
     }
   }
   if (!status.ok()) {
@@ -284,17 +299,17 @@ Progress StateMachine::TakeRecord(SessionEntry& session, UploadRecord& record) {
       AddFailedTensor(session, one.result,
                       MakeFailedTensor(session, one.result, status, is_real ? &one.spec : nullptr));
     }
-    if (!is_inline) Send(session, SettledEvent{record.request, status});
+    if (!is_inline) machine_.Send(session, SettledEvent{record.request, status});
   }
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record) {
-  absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "download");
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, DownloadRecord& record) {
+  absl::StatusOr<TensorPointer> tensor = machine_.FindTensor(session, record.handle, "download");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
-  if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
+  if (tensor.ok() && (*tensor)->unmatched) return GroupDesk(machine_).Park(session, record.handle, record);
   if (tensor.ok()) {
-    const absl::StatusOr<Progress> back = SpillDesk(*this).BringBack(session, {*tensor});
+    const absl::StatusOr<Progress> back = SpillDesk(machine_).BringBack(session, {*tensor});
     if (back.ok() && *back != Progress::kDone) return *back;
     if (!back.ok()) tensor = back.status();
   }
@@ -302,45 +317,45 @@ Progress StateMachine::TakeRecord(SessionEntry& session, DownloadRecord& record)
     if (absl::Status status = CheckTickets("download", session); !status.ok()) tensor = std::move(status);
   }
   if (tensor.ok()) {
-    const Lane lane = LaneForRead(session, **tensor);
-    if (!HasRoom(*groups_.Of((*tensor)->spec().mesh), lane)) return Progress::kBlocked;
+    const Lane lane = IssueDesk(machine_).LaneForRead(session, **tensor);
+    if (!TurnDesk(machine_).HasRoom(*machine_.groups_.Of((*tensor)->spec().mesh), lane)) return Progress::kBlocked;
   }
   if (!tensor.ok()) {
-    Send(session, SettledEvent{record.request, tensor.status()});
+    machine_.Send(session, SettledEvent{record.request, tensor.status()});
     return Progress::kDone;
   }
-  SpillDesk(*this).Use({*tensor});
+  SpillDesk(machine_).Use({*tensor});
   const TensorSpec& spec = (*tensor)->spec();
   const int64_t bytes = NumElements(spec.shape) * SizeBytes(spec.dtype);
   if (record.allow_inline && bytes <= config_.max_inline_bytes && !spec.has_partial()) {
-    ReadInline(session, *std::move(tensor), record.request);
+    IssueDesk(machine_).ReadInline(session, *std::move(tensor), record.request);
   } else {
-    OpenWindow(session, {*std::move(tensor)}, TransferDirection::kDownload, record.request);
+    IssueDesk(machine_).OpenWindow(session, {*std::move(tensor)}, TransferDirection::kDownload, record.request);
   }
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, WatchRecord& record) {
-  absl::StatusOr<TensorPointer> tensor = FindTensor(session, record.handle, "wait");
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, WatchRecord& record) {
+  absl::StatusOr<TensorPointer> tensor = machine_.FindTensor(session, record.handle, "wait");
   if (tensor.ok() && (*tensor)->uploading) return Progress::kAwaitsUpload;
-  if (tensor.ok() && (*tensor)->unmatched) return Park(session, record.handle, record);
-  OpEntry* const producer = tensor.ok() ? ProducerOf(**tensor) : nullptr;
+  if (tensor.ok() && (*tensor)->unmatched) return GroupDesk(machine_).Park(session, record.handle, record);
+  OpEntry* const producer = tensor.ok() ? machine_.ProducerOf(**tensor) : nullptr;
   if (producer != nullptr) {
     producer->waiters.push_back({session.info.session, record.request, *tensor});
   } else {
-    Send(session, SettledEvent{record.request, tensor.status()});
+    machine_.Send(session, SettledEvent{record.request, tensor.status()});
   }
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, DropRecord& record) {
-  for (HandleId handle : record.handles) DropHandle(session, handle);
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, DropRecord& record) {
+  for (HandleId handle : record.handles) machine_.DropHandle(session, handle);
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, NamingRecord& record) {
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, NamingRecord& record) {
   if (!session.tensors.contains(record.handle)) return Progress::kDone;
-  LoseName(session, record.handle);
+  machine_.LoseName(session, record.handle);
   if (record.name.empty()) return Progress::kDone;
   if (const auto former = session.names.find(record.name); former != session.names.end()) {
     session.name_of.erase(former->second);
@@ -350,14 +365,15 @@ Progress StateMachine::TakeRecord(SessionEntry& session, NamingRecord& record) {
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, CommBeginRecord& record) {
   // Beyond the limit a block is not opened: its end says so.
   if (static_cast<int64_t>(session.scopes.size()) >= config_.max_comm_blocks) return Progress::kDone;
   auto [entry, is_new] = session.scopes.try_emplace(record.scope);
   if (!is_new) return Progress::kDone;
   session.open_scopes.push_back(record.scope);
   CommScope& scope = entry->second;
-  const size_t workers = workers_.empty() ? 0 : static_cast<size_t>(workers_.rbegin()->first.value) + 1;
+  const size_t workers =
+      machine_.workers_.empty() ? 0 : static_cast<size_t>(machine_.workers_.rbegin()->first.value) + 1;
   scope.received_bytes.resize(workers);
   scope.sent_bytes.resize(workers);
   scope.uploaded_bytes.resize(workers);
@@ -366,44 +382,45 @@ Progress StateMachine::TakeRecord(SessionEntry& session, CommBeginRecord& record
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, CommEndRecord& record) {
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, CommEndRecord& record) {
   auto found = session.scopes.find(record.scope);
   if (found == session.scopes.end()) {
-    Send(session,
-         SettledEvent{record.request, absl::NotFoundError(StrCat("comm_debug: no block ", record.scope, " is open"))});
+    machine_.Send(
+        session,
+        SettledEvent{record.request, absl::NotFoundError(StrCat("comm_debug: no block ", record.scope, " is open"))});
     return Progress::kDone;
   }
   found->second.ended = true;
   found->second.end_op = session.profile.next_number();
   found->second.request = record.request;
   std::erase(session.open_scopes, record.scope);
-  EndScopeIfDone(session, record.scope);
+  machine_.EndScopeIfDone(session, record.scope);
   return Progress::kDone;
 }
 
 // Cancels and releases act when they arrive, before the records that they cancel, or that wait for the ticket's tensor,
 // have their turn.
-Progress StateMachine::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
-Progress StateMachine::TakeRecord(SessionEntry&, CancelCallsRecord&) { return Progress::kDone; }
-Progress StateMachine::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry&, CancelRecord&) { return Progress::kDone; }
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry&, CancelCallsRecord&) { return Progress::kDone; }
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry&, ReleaseRecord&) { return Progress::kDone; }
 
-void StateMachine::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
-  auto found = tickets_.find(release.ticket);
-  if (found == tickets_.end() || found->second.session != session.info.session) return;
+void StateMachine::IntakeDesk::ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release) {
+  auto found = machine_.tickets_.find(release.ticket);
+  if (found == machine_.tickets_.end() || found->second.session != session.info.session) return;
   TicketEntry& ticket = found->second;
   if (ticket.status.ok()) ticket.status = release.reason;
-  CloseTicketOf(release.ticket, ticket);
+  machine_.CloseTicketOf(release.ticket, ticket);
   // Ops that wait for the tensors of an upload that failed don't wait for its workers' answers: one may hang on a disk.
   // The tensors' memory does. A line that broke may be the end of a worker, which is told by what was lost.
   const bool is_known = !release.reason.ok() && !absl::IsUnavailable(release.reason);
   if (ticket.direction != TransferDirection::kUpload || !is_known) return;
   for (const TensorPointer& tensor : ticket.tensors) {
     tensor->uploading = false;
-    PoisonTensor(*tensor, ticket.status);
+    CompletionDesk(machine_).PoisonTensor(*tensor, ticket.status);
   }
 }
 
-std::vector<bool> StateMachine::FindNeeded(const SessionEntry& session, const Cancels& cancels) {
+std::vector<bool> StateMachine::IntakeDesk::FindNeeded(const SessionEntry& session, const Cancels& cancels) {
   std::vector<bool> leads(cancels.calls_before);
   if (cancels.needed.empty()) return leads;
   absl::flat_hash_set<HandleId> needed = cancels.needed;
@@ -444,7 +461,7 @@ void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why) {
 }
 
 // Walks the queue once for all of a batch, however many there are.
-void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
+void StateMachine::IntakeDesk::Cancel(SessionEntry& session, const Cancels& cancels) {
   if (cancels.requests.empty() && cancels.calls_before == 0) return;
   const std::vector<bool> leads_on = FindNeeded(session, cancels);
   session.memory_wait.reset();  // the first may be one of them
@@ -471,9 +488,9 @@ void StateMachine::Cancel(SessionEntry& session, const Cancels& cancels) {
   if (!cancels.requests.empty()) CancelWaiters(session, cancels.requests);
 }
 
-void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests) {
+void StateMachine::IntakeDesk::CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests) {
   std::set<uint64_t> ended;  // told in their order, whatever that of the ops
-  for (auto& [ordinal, op] : ops_) {
+  for (auto& [ordinal, op] : machine_.ops_) {
     if (op->session != session.info.session) continue;
     const auto kept = std::remove_if(op->waiters.begin(), op->waiters.end(), [&](const Waiter& waiter) {
       return requests.contains(waiter.request) && (ended.insert(waiter.request), true);
@@ -484,31 +501,31 @@ void StateMachine::CancelWaiters(SessionEntry& session, const std::set<uint64_t>
     op->request = 0;
   }
   for (const uint64_t request : ended) {
-    Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
+    machine_.Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
-  CancelGroupRequests(session, requests);
+  GroupDesk(machine_).CancelGroupRequests(session, requests);
   // These tickets are on their way to a client that has stopped waiting.
-  for (auto& [id, ticket] : tickets_) {
+  for (auto& [id, ticket] : machine_.tickets_) {
     if (ticket.session != session.info.session || !requests.contains(ticket.request)) continue;
-    CloseTicketOf(id, ticket);
+    machine_.CloseTicketOf(id, ticket);
     if (ended.contains(ticket.request)) ticket.request = 0;
   }
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, BatchEndRecord& record) {
   constexpr double kUsToSeconds = 1e-6;
-  session.metrics->wait_seconds.Add(static_cast<double>(now_us_ - record.came_us) * kUsToSeconds);
-  Send(session, BatchDoneEvent{record.number});
+  session.metrics->wait_seconds.Add(static_cast<double>(machine_.now_us_ - record.came_us) * kUsToSeconds);
+  machine_.Send(session, BatchDoneEvent{record.number});
   return Progress::kDone;
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, BadRecord& record) {
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, BadRecord& record) {
   if (!record.results.empty()) {
     const TensorPointer failed = MakeFailedTensor(session, record.results[0], record.status);
     for (HandleId handle : record.results) AddFailedTensor(session, handle, failed);
   }
-  for (HandleId handle : record.last_uses) DropHandle(session, handle);
-  if (record.request != 0) Send(session, SettledEvent{record.request, record.status});
+  for (HandleId handle : record.last_uses) machine_.DropHandle(session, handle);
+  if (record.request != 0) machine_.Send(session, SettledEvent{record.request, record.status});
   return Progress::kDone;
 }
 

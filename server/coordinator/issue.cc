@@ -9,7 +9,12 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/completion_desk.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/issue_desk.h"
+#include "server/coordinator/segment_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 #include "server/plan/lower/collective_calls.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/verify.h"
@@ -64,20 +69,20 @@ PlanLimits LimitsOf(const PlanKey& key) {
 
 }  // namespace
 
-absl::StatusOr<std::string> StateMachine::CheckedPlanText(std::string_view op, const Plan& plan) const {
+absl::StatusOr<std::string> StateMachine::IssueDesk::CheckedPlanText(std::string_view op, const Plan& plan) const {
   std::string text = ToText(plan);
   if (static_cast<int64_t>(text.size()) <= config_.max_plan_text_bytes) return text;
   return absl::ResourceExhaustedError(
       StrCat(op, ": its plan has ", text.size(), " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
 }
 
-absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit, Meshes meshes) const {
-  const Segment segment = SegmentFor(unit);
+absl::StatusOr<OpPlan> StateMachine::IssueDesk::PlanUnit(const Unit& unit, Meshes meshes) const {
+  const Segment segment = SegmentDesk(machine_).SegmentFor(unit);
   std::vector<PlanOperand> inputs;
   for (const OperandLayout& input : segment.inputs) inputs.emplace_back(input);
   const Topology* topology = nullptr;
   for (const SegmentCall& call : segment.calls) {
-    TESSERA_ASSIGN_OR_RETURN(topology, CheckMeshes(call.call, inputs, meshes));
+    TESSERA_ASSIGN_OR_RETURN(topology, machine_.CheckMeshes(call.call, inputs, meshes));
   }
   const PlanLimits limits = LimitsOf(unit.key);
   if (segment.calls.size() > 1) return PlanSegment(segment, *topology, limits);
@@ -92,11 +97,11 @@ absl::StatusOr<OpPlan> StateMachine::PlanUnit(const Unit& unit, Meshes meshes) c
   return PlanOp(segment.calls[0].call, operands, *topology, limits);
 }
 
-void StateMachine::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made) {
+void StateMachine::IssueDesk::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made) {
   made.uses = BufferUses(planned.plan);
   std::vector<WorkerIndex> all;
   for (const PlanBuffer& buffer : planned.plan.buffers) {
-    made.buffer_workers.push_back(groups_.Of(buffer.mesh));
+    made.buffer_workers.push_back(machine_.groups_.Of(buffer.mesh));
     all.insert(all.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
   }
   made.workers = MakeGroup(std::move(all));
@@ -105,7 +110,7 @@ void StateMachine::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& 
   }
   made.collectives = CollectivesOf(planned.plan);
   made.cost_us = std::max<int64_t>(
-      1, static_cast<int64_t>(PredictSeconds(planned.plan, TopologyOf(planned.plan.buffers[0].mesh)) * 1e6));
+      1, static_cast<int64_t>(PredictSeconds(planned.plan, machine_.TopologyOf(planned.plan.buffers[0].mesh)) * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? StreamId::kExchange : StreamId::kCompute;
   made.recipes = std::move(planned.scalars.recipes);
   if (unit.calls.size() > 1) {
@@ -117,13 +122,13 @@ void StateMachine::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& 
   }
   for (const int output : planned.plan.outputs) {
     const PlanValue& value = planned.plan.values[static_cast<size_t>(output)];
-    made.results.push_back(layouts_.Of(value.spec, value.strides));
+    made.results.push_back(machine_.layouts_.Of(value.spec, value.strides));
   }
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
 }
 
 // Workers know the plan by its id, so it has to be the same plan.
-absl::Status StateMachine::MakeAgain(const Unit& unit, PlanTemplate& known) {
+absl::Status StateMachine::IssueDesk::MakeAgain(const Unit& unit, PlanTemplate& known) {
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kKnown));
   const std::string text = ToText(planned.plan);
   if (XXH3_64bits(text.data(), text.size()) != known.text_hash) {
@@ -134,40 +139,41 @@ absl::Status StateMachine::MakeAgain(const Unit& unit, PlanTemplate& known) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::TemplateOf(SessionEntry& session, const Unit& unit,
-                                                       std::vector<Scalar>& scalars) {
-  if (PlanTemplate* known = plans_.Find(unit.key)) {
+absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& session, const Unit& unit,
+                                                                  std::vector<Scalar>& scalars) {
+  if (PlanTemplate* known = machine_.plans_.Find(unit.key)) {
     if (known->plan == nullptr) TESSERA_RETURN_IF_ERROR(MakeAgain(unit, *known));
     if (known->recipes.Evaluate(unit.numbers, scalars)) return known;
-    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved, ScalarsOf(SegmentFor(unit), LimitsOf(unit.key)));
+    TESSERA_ASSIGN_OR_RETURN(PlanScalars resolved,
+                             ScalarsOf(SegmentDesk(machine_).SegmentFor(unit), LimitsOf(unit.key)));
     scalars = std::move(resolved.values);
     known->recipes = std::move(resolved.recipes);
     return known;
   }
-  Charge(session, kPlanUs);
+  TurnDesk(machine_).Charge(session, kPlanUs);
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kChecked));
   scalars = std::move(planned.scalars.values);
   TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
-  Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
+  TurnDesk(machine_).Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
   TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
   PlanTemplate made;
-  made.id = TemplateId(next_template_++);
+  made.id = TemplateId(machine_.next_template_++);
   FillTemplate(unit, std::move(planned), made);
   made.text_hash = XXH3_64bits(text.data(), text.size());
   made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
-  PlanTemplate* kept = plans_.Insert(unit.key, std::move(made), evicted);
+  PlanTemplate* kept = machine_.plans_.Insert(unit.key, std::move(made), evicted);
   for (const PlanTemplate& gone : evicted) {
     std::vector<WorkerIndex> present;
     for (WorkerIndex worker : gone.defined_on) {
-      if (workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
+      if (machine_.workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
     }
-    if (!present.empty()) ToGroup(MakeGroup(std::move(present)), ForgetTemplate{gone.id});
+    if (!present.empty()) machine_.ToGroup(MakeGroup(std::move(present)), ForgetTemplate{gone.id});
   }
   return kept;
 }
 
-bool StateMachine::MayDonate(const Unit& unit, size_t input, int64_t output_bytes) {
+bool StateMachine::IssueDesk::MayDonate(const Unit& unit, size_t input, int64_t output_bytes) {
   // The session's table and this unit alone know the tensor; the tensor and this unit's list of buffers alone know the
   // buffer: no view of it exists. A published buffer stays as it is, whoever has it.
   const TensorPointer& tensor = unit.tensors[input];
@@ -176,13 +182,13 @@ bool StateMachine::MayDonate(const Unit& unit, size_t input, int64_t output_byte
          tensor->buffer->bytes == output_bytes;
 }
 
-absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status) {
+absl::Status StateMachine::IssueDesk::DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
   const std::vector<int>& outputs = plan.plan->outputs;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const PlanValue& value = plan.plan->values[static_cast<size_t>(outputs[i])];
     if (static_cast<size_t>(value.buffer) != buffer) continue;
-    const int64_t free_bytes = memory_.LargestFit(*plan.buffer_workers[buffer]);
+    const int64_t free_bytes = machine_.memory_.LargestFit(*plan.buffer_workers[buffer]);
     // The results before it have their memory, until the op is refused.
     const std::string which =
         outputs.size() > 1 ? StrCat("; result ", i, " of ", outputs.size(), " beside the others") : "";
@@ -192,8 +198,9 @@ absl::Status StateMachine::DoesNotFit(const PlanTemplate& plan, size_t buffer, c
   return status;
 }
 
-absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId owner, const Unit& unit,
-                                                                      const PlanTemplate& plan, Instance& instance) {
+absl::StatusOr<std::vector<BufferPointer>> StateMachine::IssueDesk::PlaceBuffers(SessionId owner, const Unit& unit,
+                                                                                 const PlanTemplate& plan,
+                                                                                 Instance& instance) {
   const Plan& p = *plan.plan;
   std::vector<BufferPointer> buffers(p.buffers.size());
   instance.buffer_offsets.resize(p.buffers.size());
@@ -214,8 +221,8 @@ absl::StatusOr<std::vector<BufferPointer>> StateMachine::PlaceBuffers(SessionId 
   for (const PlanBuffer::Kind kind : {PlanBuffer::Kind::kOutput, PlanBuffer::Kind::kTemporary}) {
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (buffers[b] || p.buffers[b].kind != kind) continue;
-      absl::StatusOr<BufferPointer> made =
-          NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes, NameOf(unit.calls.back()->call.op), unit.lane);
+      absl::StatusOr<BufferPointer> made = machine_.NewBuffer(owner, plan.buffer_workers[b], p.buffers[b].bytes,
+                                                              NameOf(unit.calls.back()->call.op), unit.lane);
       if (!made.ok()) return DoesNotFit(plan, b, made.status());
       buffers[b] = *std::move(made);
       instance.buffer_offsets[b] = buffers[b]->offset_bytes;
@@ -253,13 +260,13 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
   return limits;
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
-                                                          std::vector<Scalar> scalars) {
+absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::IssueWhatFits(SessionEntry& session, Unit& unit,
+                                                                     PlanTemplate& plan, std::vector<Scalar> scalars) {
   const absl::Status status = Issue(session, unit, plan, scalars);
   if (status.ok()) return &plan;
   if (!absl::IsResourceExhausted(status)) return status;
   absl::Status last = status;
-  for (const PlanLimits& limits : LimitsFor(*plan.plan)) {
+  for (const PlanLimits& limits : machine_.LimitsFor(*plan.plan)) {
     unit.key.temporary_bytes = *limits.temporary_bytes;
     absl::StatusOr<PlanTemplate*> smaller = TemplateOf(session, unit, scalars);
     last = smaller.ok() ? Issue(session, unit, **smaller, scalars) : smaller.status();
@@ -269,14 +276,14 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueWhatFits(SessionEntry& session,
   return last;
 }
 
-void StateMachine::AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
-                            const BuffersApart& apart, Instance& instance) {
+void StateMachine::IssueDesk::AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
+                                       const BuffersApart& apart, Instance& instance) {
   const Plan& p = *plan.plan;
   const auto visit_all = [&](const auto& visit) {
     for (size_t b = 0; b < buffers.size(); ++b) {
-      if (buffers[b]) visit(b, HistoryOf(buffers[b]));  // else it passes on, or lies apart
+      if (buffers[b]) visit(b, machine_.HistoryOf(buffers[b]));  // else it passes on, or lies apart
     }
-    for (const auto& [b, buffer] : apart) visit(b, HistoryOf(buffer));
+    for (const auto& [b, buffer] : apart) visit(b, machine_.HistoryOf(buffer));
   };
   const auto collect = [&](uint8_t stream, std::vector<InstanceWait>& waits) {
     instance.writes_are_free = true;
@@ -303,19 +310,19 @@ void StateMachine::AddWaits(OpEntry& op, const PlanTemplate& plan, const std::ve
   });
 }
 
-void StateMachine::Define(PlanTemplate& plan) {
+void StateMachine::IssueDesk::Define(PlanTemplate& plan) {
   std::vector<WorkerIndex> news;
   std::set_difference(plan.workers->begin(), plan.workers->end(), plan.defined_on.begin(), plan.defined_on.end(),
                       std::back_inserter(news));
   if (news.empty()) return;
-  ToGroup(news.size() == plan.workers->size() ? plan.workers : MakeGroup(news),
-          DefineTemplate{plan.id, plan.plan, std::move(plan.text)});
+  machine_.ToGroup(news.size() == plan.workers->size() ? plan.workers : MakeGroup(news),
+                   DefineTemplate{plan.id, plan.plan, std::move(plan.text)});
   plan.text = nullptr;
   plan.defined_on = *plan.workers;
 }
 
 // The ops of a segment as those say them who were called.
-std::shared_ptr<const std::vector<WayStep>> StateMachine::WayOf(const Unit& unit, const PlanTemplate& plan) {
+std::shared_ptr<const std::vector<WayStep>> StateMachine::IssueDesk::WayOf(const Unit& unit, const PlanTemplate& plan) {
   const auto is_own = [](const CallRecord* call) { return call->speaker == Speaker::kOp; };
   if (plan.way == nullptr || std::all_of(unit.calls.begin(), unit.calls.end(), is_own)) return plan.way;
   std::vector<WayStep> way = *plan.way;
@@ -323,25 +330,25 @@ std::shared_ptr<const std::vector<WayStep>> StateMachine::WayOf(const Unit& unit
   return std::make_shared<const std::vector<WayStep>>(std::move(way));
 }
 
-bool StateMachine::MakesCalls(const PlanTemplate& plan) const {
-  const Topology& topology = TopologyOf(plan.plan->buffers[0].mesh);
+bool StateMachine::IssueDesk::MakesCalls(const PlanTemplate& plan) const {
+  const Topology& topology = machine_.TopologyOf(plan.plan->buffers[0].mesh);
   const auto has_nccl = [this](WorkerIndex worker) {
-    const auto known = workers_.find(worker);
-    return known != workers_.end() && known->second.info.has_nccl;
+    const auto known = machine_.workers_.find(worker);
+    return known != machine_.workers_.end() && known->second.info.has_nccl;
   };
   return MayMakeCalls(*plan.workers, has_nccl, [&](WorkerIndex worker) { return topology.HostOf(worker); });
 }
 
-absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan,
-                                 std::vector<Scalar> scalars) {
+absl::Status StateMachine::IssueDesk::Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan,
+                                            std::vector<Scalar> scalars) {
   const std::string_view name = unit.name;
   if (unit.results.size() != plan.plan->outputs.size()) {
     return absl::InvalidArgumentError(
         StrCat(name, ": ", unit.results.size(), " result handles for ", plan.plan->outputs.size(), " outputs"));
   }
-  TESSERA_RETURN_IF_ERROR(CheckWorkers(name, *plan.workers));
+  TESSERA_RETURN_IF_ERROR(machine_.CheckWorkers(name, *plan.workers));
   for (const TensorPointer& tensor : unit.tensors) {
-    if (!IsInMemory(PlaceOf(*tensor)))
+    if (!IsInMemory(machine_.PlaceOf(*tensor)))
       return absl::InternalError(StrCat(name, ": an operand is in files, and was not awaited"));
   }
   Instance instance;
@@ -353,13 +360,13 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
   OpPointer op;
   if (!plan.plan->steps.empty()) {  // else a view: nothing runs
     Define(plan);
-    op = NewRun(name, session.info.session, plan, unit.lane);
-    session.recent_use.Add(now_us_, op->cost_us, config_);
+    op = TurnDesk(machine_).NewRun(name, session.info.session, plan, unit.lane);
+    session.recent_use.Add(machine_.now_us_, op->cost_us, config_);
     op->way = WayOf(unit, plan);
     op->works_alone = plan.collectives.empty();
     if (const auto& results = unit.calls.back()->results; !results.empty()) op->first_result = results[0];
     op->profile_number = session.profile.TakeNumber();
-    for (const TensorPointer& tensor : unit.tensors) AddParent(op, *tensor);
+    for (const TensorPointer& tensor : unit.tensors) machine_.AddParent(op, *tensor);
     op->comm_scopes = EnterScopes(session);
     for (const uint64_t open : op->comm_scopes) {
       CommScope& scope = session.scopes.at(open);
@@ -367,23 +374,23 @@ absl::Status StateMachine::Issue(SessionEntry& session, const Unit& unit, PlanTe
     }
     instance.ordinal = op->ordinal;
     AddWaits(*op, plan, buffers, /*apart=*/{}, instance);
-    ToGroup(plan.workers, std::move(instance));
+    machine_.ToGroup(plan.workers, std::move(instance));
   }
   AddOutputs(session, unit, plan, buffers, op);
   return absl::OkStatus();
 }
 
-void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
-                              const std::vector<BufferPointer>& buffers, const OpPointer& op) {
+void StateMachine::IssueDesk::AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
+                                         const std::vector<BufferPointer>& buffers, const OpPointer& op) {
   const Plan& p = *plan.plan;
   for (size_t i = 0; i < p.outputs.size(); ++i) {
     const PlanValue& value = p.values[static_cast<size_t>(p.outputs[i])];
-    TensorPointer tensor = tensors_.Add();
+    TensorPointer tensor = machine_.tensors_.Add();
     tensor->session = session.info.session;
     tensor->handle = unit.results[i];
     tensor->layout = plan.results[i];
     tensor->buffer = buffers[static_cast<size_t>(value.buffer)];
-    SpillDesk(*this).Track(tensor);
+    SpillDesk(machine_).Track(tensor);
     const int64_t element_bytes = SizeBytes(value.spec.dtype);
     tensor->offset_bytes = tensor->buffer->offset_bytes + value.offset * element_bytes;
     if (op != nullptr) tensor->producer = op->ordinal;
@@ -393,50 +400,51 @@ void StateMachine::AddOutputs(SessionEntry& session, const Unit& unit, const Pla
       tensor->offset_bytes = unit.tensors[j]->offset_bytes + value.offset * element_bytes;
       if (op == nullptr || p.outputs.size() == 1) tensor->producer = unit.tensors[j]->producer;
     }
-    if (absl::Status status = AddTensor(session, unit.results[i], tensor); !status.ok()) {
-      SendTo(session.info.session, FailedHandleEvent{unit.results[i], status});
+    if (absl::Status status = IntakeDesk(machine_).AddTensor(session, unit.results[i], tensor); !status.ok()) {
+      machine_.SendTo(session.info.session, FailedHandleEvent{unit.results[i], status});
       continue;
     }
-    if (OpEntry* producer = ProducerOf(*tensor)) producer->outputs.push_back(tensor.number());
+    if (OpEntry* producer = machine_.ProducerOf(*tensor)) producer->outputs.push_back(tensor.number());
   }
 }
 
-ScopeNumbers StateMachine::EnterScopes(SessionEntry& session) {
+ScopeNumbers StateMachine::IssueDesk::EnterScopes(SessionEntry& session) {
   for (const uint64_t open : session.open_scopes) ++session.scopes.at(open).pending;
   return {session.open_scopes.begin(), session.open_scopes.end()};
 }
 
-void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
-                              uint64_t request) {
+void StateMachine::IssueDesk::OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors,
+                                         TransferDirection direction, uint64_t request) {
   // A lost worker of a tensor that is still good has nothing of it.
-  const WorkerGroup workers = AliveOf(groups_.Of(tensors[0]->spec().mesh));
+  const WorkerGroup workers = machine_.AliveOf(machine_.groups_.Of(tensors[0]->spec().mesh));
   const bool upload = direction == TransferDirection::kUpload;
   const Lane lane = upload ? UsualLane(session) : LaneForRead(session, *tensors[0]);
-  OpPointer op = NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1, lane);
+  OpPointer op =
+      machine_.NewOp(OpEntry::Kind::kWindow, upload ? "upload" : "download", session.info.session, workers, 1, lane);
   TransferWindow window;
   window.ordinal = op->ordinal;
-  window.ticket = TicketId(next_ticket_++);
+  window.ticket = TicketId(machine_.next_ticket_++);
   window.session = session.info.session;
   // The secret keeps other sessions out; it comes from the session's own, which they don't know.
   window.secret = XXH64(&window.ticket.value, sizeof(window.ticket.value), session.info.secret);
   for (const TensorPointer& tensor : tensors) {
     window.ranges.push_back({direction, tensor->spec(), tensor->offset_bytes, tensor->strides()});
-    if (!upload) AddParent(op, *tensor);
+    if (!upload) machine_.AddParent(op, *tensor);
   }
   window.stream = ChooseStream(*op, StreamId::kIo, window.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
     for (const TensorPointer& tensor : tensors) {
-      const History& history = HistoryOf(tensor->buffer);
+      const History& history = machine_.HistoryOf(tensor->buffer);
       upload ? history.WaitsForWrite(stream, 1, waits) : history.WaitsForRead(stream, 1, waits);
     }
   });
   for (const TensorPointer& tensor : tensors) {
-    if (upload) HistoryOf(tensor->buffer).AddWrite({window.stream, op->ordinal, workers});
+    if (upload) machine_.HistoryOf(tensor->buffer).AddWrite({window.stream, op->ordinal, workers});
   }
   op->request = request;
   op->ticket = window.ticket;
   op->tensor = tensors[0];
   ++session.tickets;
-  TicketEntry& ticket = tickets_[window.ticket];
+  TicketEntry& ticket = machine_.tickets_[window.ticket];
   ticket.session = session.info.session;
   ticket.secret = window.secret;
   ticket.request = request;
@@ -447,10 +455,10 @@ void StateMachine::OpenWindow(SessionEntry& session, std::vector<TensorPointer> 
   ticket.missing = *workers;
   ticket.profile_number = session.profile.TakeNumber();
   ticket.comm_scopes = EnterScopes(session);
-  ToGroup(workers, std::move(window));
+  machine_.ToGroup(workers, std::move(window));
 }
 
-void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request) {
+void StateMachine::IssueDesk::ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request) {
   const TensorSpec& spec = tensor->spec();
   std::vector<WorkerIndex> holders;  // one for each distinct shard
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
@@ -462,17 +470,17 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
     }
     if (first && !IsEmpty(LocalBox(spec, position))) holders.push_back(spec.mesh.WorkerAt(position));
   }
-  const WorkerGroup workers = AliveOf(MakeGroup(std::move(holders)));
+  const WorkerGroup workers = machine_.AliveOf(MakeGroup(std::move(holders)));
   const Lane lane = LaneForRead(session, *tensor);
-  OpPointer op = NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1, lane);
-  AddParent(op, *tensor);
+  OpPointer op = machine_.NewOp(OpEntry::Kind::kInlineRead, "download", session.info.session, workers, 1, lane);
+  machine_.AddParent(op, *tensor);
   InlineRead read;
   read.ordinal = op->ordinal;
   read.spec = spec;
   read.offset_bytes = tensor->offset_bytes;
   read.strides = tensor->strides();
   read.stream = ChooseStream(*op, StreamId::kIo, read.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
-    HistoryOf(tensor->buffer).WaitsForRead(stream, 1, waits);
+    machine_.HistoryOf(tensor->buffer).WaitsForRead(stream, 1, waits);
   });
   op->request = request;
   op->profile_number = session.profile.TakeNumber();
@@ -480,18 +488,19 @@ void StateMachine::ReadInline(SessionEntry& session, TensorPointer tensor, uint6
   op->tensor = std::move(tensor);
   if (!workers->empty()) {
     op->comm_scopes = EnterScopes(session);
-    ToGroup(workers, std::move(read));
+    machine_.ToGroup(workers, std::move(read));
   }
   if (workers->empty()) {
-    EndWork(*op);
-    Remember(*op);
+    TurnDesk(machine_).EndWork(*op);
+    CompletionDesk(machine_).Remember(*op);
   }
-  SettleIfDone(op);
+  CompletionDesk(machine_).SettleIfDone(op);
 }
 
-void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes) {
+void StateMachine::IssueDesk::WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes) {
   const WorkerGroup& workers = tensor->buffer->workers;
-  OpPointer op = NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1, UsualLane(session));
+  OpPointer op =
+      machine_.NewOp(OpEntry::Kind::kInlineWrite, "upload", session.info.session, workers, 1, UsualLane(session));
   op->works_alone = true;
   op->first_result = tensor->handle;
   InlineWrite write;
@@ -500,7 +509,7 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   write.offset_bytes = tensor->offset_bytes;
   write.strides = tensor->strides();
   write.bytes = std::move(bytes);
-  History& history = HistoryOf(tensor->buffer);
+  History& history = machine_.HistoryOf(tensor->buffer);
   write.stream = ChooseStream(*op, StreamId::kIo, write.waits, [&](uint8_t stream, std::vector<InstanceWait>& waits) {
     history.WaitsForWrite(stream, 1, waits);
   });
@@ -510,7 +519,7 @@ void StateMachine::WriteInline(SessionEntry& session, const TensorPointer& tenso
   op->comm_scopes = EnterScopes(session);
   op->outputs.push_back(tensor.number());
   tensor->producer = op->ordinal;
-  ToGroup(workers, std::move(write));
+  machine_.ToGroup(workers, std::move(write));
 }
 
 }  // namespace tessera

@@ -11,7 +11,11 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
+#include "server/coordinator/group_desk.h"
+#include "server/coordinator/issue_desk.h"
+#include "server/coordinator/segment_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -34,17 +38,17 @@ std::vector<ArrivedCall*> CallsOf(const std::vector<int32_t>& ranks, std::vector
 
 }  // namespace
 
-absl::StatusOr<TensorPointer> StateMachine::RowMajorCopyOf(SessionEntry& session, HandleId handle) {
+absl::StatusOr<TensorPointer> StateMachine::GroupDesk::RowMajorCopyOf(SessionEntry& session, HandleId handle) {
   constexpr HandleId kCopy(UINT64_MAX);  // which no client gives a tensor; it has it for a moment
   CallRecord record;
   record.call.op = OpId::kConcat;
   record.call.attributes.Set(attribute::dims, std::vector<int64_t>{0});
   record.operands.push_back({handle, false});
   record.results.push_back(kCopy);
-  TESSERA_ASSIGN_OR_RETURN(Unit unit, UnitOf(session, record));
+  TESSERA_ASSIGN_OR_RETURN(Unit unit, SegmentDesk(machine_).UnitOf(session, record));
   std::vector<Scalar> scalars;
-  TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, TemplateOf(session, unit, scalars));
-  TESSERA_RETURN_IF_ERROR(Issue(session, unit, *plan, std::move(scalars)));
+  TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, IssueDesk(machine_).TemplateOf(session, unit, scalars));
+  TESSERA_RETURN_IF_ERROR(IssueDesk(machine_).Issue(session, unit, *plan, std::move(scalars)));
   const auto made = session.tensors.find(kCopy);
   if (made == session.tensors.end())
     return absl::ResourceExhaustedError("the session holds too many tensors for a copy");
@@ -53,8 +57,9 @@ absl::StatusOr<TensorPointer> StateMachine::RowMajorCopyOf(SessionEntry& session
   return copy;
 }
 
-absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
-                                                       const CollectiveParts& parts, std::vector<ArrivedCall>& calls) {
+absl::StatusOr<Progress> StateMachine::GroupDesk::IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
+                                                                  const CollectiveParts& parts,
+                                                                  std::vector<ArrivedCall>& calls) {
   const std::string_view name = ToText(calls[0].signature.kind);
   const auto tell = [&] {
     int32_t source = 0;
@@ -62,7 +67,7 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
       if (call.signature.kind == CollectiveKind::kSend) source = call.rank;
     }
     for (const ArrivedCall& call : calls) {
-      if (call.request != 0) SendTo(call.session, MatchedEvent{call.request, source});
+      if (call.request != 0) machine_.SendTo(call.session, MatchedEvent{call.request, source});
     }
     return Progress::kDone;
   };
@@ -75,12 +80,12 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   }
   TESSERA_ASSIGN_OR_RETURN(const Mesh from, MeshOf(group, parts.givers));
   TESSERA_ASSIGN_OR_RETURN(const Mesh to, MeshOf(group, parts.takers));
-  TESSERA_RETURN_IF_ERROR(CheckWorkers(name, from.workers()));
-  TESSERA_RETURN_IF_ERROR(CheckWorkers(name, to.workers()));
+  TESSERA_RETURN_IF_ERROR(machine_.CheckWorkers(name, from.workers()));
+  TESSERA_RETURN_IF_ERROR(machine_.CheckWorkers(name, to.workers()));
   TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
                            TensorSpec::Make(name, calls[0].signature.dtype, parts.shape, from, {parts.from}));
-  TensorPointer whole = tensors_.Add();
-  whole->layout = layouts_.Of(spec, RowMajorStrides(MaxShardShape(spec)));
+  TensorPointer whole = machine_.tensors_.Add();
+  whole->layout = machine_.layouts_.Of(spec, RowMajorStrides(MaxShardShape(spec)));
   CallRecord record;
   record.call.op = OpId::kRedistribute;
   record.call.attributes.Set(attribute::mesh, to);
@@ -89,7 +94,7 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   Unit unit;
   unit.calls.push_back(&record);
   unit.name = name;
-  unit.key.topology_version = topologies_[0].version;
+  unit.key.topology_version = machine_.topologies_[0].version;
   unit.key.inputs.push_back({whole->layout});
   PlanKeyCall& key = unit.key.calls.emplace_back();
   key.op = record.call.op;
@@ -98,25 +103,26 @@ absl::StatusOr<Progress> StateMachine::IssueCollective(SessionEntry& session, Pr
   unit.tensors.push_back(std::move(whole));
   unit.last_uses.push_back(false);
   std::vector<Scalar> scalars;
-  absl::StatusOr<PlanTemplate*> plan = TemplateOf(session, unit, scalars);
+  absl::StatusOr<PlanTemplate*> plan = IssueDesk(machine_).TemplateOf(session, unit, scalars);
   if (!plan.ok()) return SaidBy(name, NameOf(record.call.op), plan.status());
-  if (!HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
+  if (!TurnDesk(machine_).HasRoomFor(**plan, Lane::kBatch)) return Progress::kBlocked;
   const absl::Status run = RunCollective(name, group, givers, takers, **plan);
-  if (absl::IsResourceExhausted(run) && SpillDesk(*this).AwaitsMemory(session, SpillDesk::RequestsOf(*(*plan)->plan)))
+  if (absl::IsResourceExhausted(run) &&
+      SpillDesk(machine_).AwaitsMemory(session, SpillDesk::RequestsOf(*(*plan)->plan)))
     return Progress::kBlocked;
   TESSERA_RETURN_IF_ERROR(run);
   return tell();
 }
 
-absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGroupEntry& group,
-                                         const std::vector<ArrivedCall*>& givers,
-                                         const std::vector<ArrivedCall*>& takers, PlanTemplate& plan) {
+absl::Status StateMachine::GroupDesk::RunCollective(std::string_view name, const ProcessGroupEntry& group,
+                                                    const std::vector<ArrivedCall*>& givers,
+                                                    const std::vector<ArrivedCall*>& takers, PlanTemplate& plan) {
   const Plan& p = *plan.plan;
   const PlanValue& input = p.values[static_cast<size_t>(p.inputs[0])];
   const PlanValue& output = p.values[static_cast<size_t>(p.outputs[0])];
   Instance instance;
   instance.plan = plan.id;
-  instance.makes_calls = MakesCalls(plan);
+  instance.makes_calls = IssueDesk(machine_).MakesCalls(plan);
   instance.buffer_offsets.resize(p.buffers.size());
   BuffersApart apart;
   const auto place_apart = [&](int buffer) -> PlacedBuffer& {
@@ -143,8 +149,8 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
     PlacedBuffer& written = place_apart(output.buffer);
     for (const ArrivedCall* taker : takers) {
       TESSERA_ASSIGN_OR_RETURN(BufferPointer made,
-                               NewBuffer(taker->session, MakeGroup({worker_of(*taker)}),
-                                         p.buffers[static_cast<size_t>(output.buffer)].bytes, name));
+                               machine_.NewBuffer(taker->session, MakeGroup({worker_of(*taker)}),
+                                                  p.buffers[static_cast<size_t>(output.buffer)].bytes, name));
       written.offsets.emplace_back(worker_of(*taker), made->offset_bytes);
       results.emplace_back(made, made->offset_bytes + skipped_bytes);
       apart.emplace_back(output.buffer, std::move(made));
@@ -153,26 +159,27 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
   std::vector<BufferPointer> buffers(p.buffers.size());
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (p.buffers[b].kind != PlanBuffer::Kind::kTemporary) continue;
-    TESSERA_ASSIGN_OR_RETURN(buffers[b], NewBuffer(SessionId(), plan.buffer_workers[b], p.buffers[b].bytes, name));
+    TESSERA_ASSIGN_OR_RETURN(buffers[b],
+                             machine_.NewBuffer(SessionId(), plan.buffer_workers[b], p.buffers[b].bytes, name));
     instance.buffer_offsets[b] = buffers[b]->offset_bytes;
   }
   OpPointer op;
   if (!p.steps.empty()) {
-    Define(plan);
-    op = NewRun(name, SessionId(), plan, Lane::kBatch);
-    for (const ArrivedCall* giver : givers) AddParent(op, *giver->operand);
+    IssueDesk(machine_).Define(plan);
+    op = TurnDesk(machine_).NewRun(name, SessionId(), plan, Lane::kBatch);
+    for (const ArrivedCall* giver : givers) machine_.AddParent(op, *giver->operand);
     for (const auto& calls : {givers, takers}) {
       for (const ArrivedCall* call : calls) AddShare(*op, *call, plan);
     }
     instance.ordinal = op->ordinal;
-    AddWaits(*op, plan, buffers, apart, instance);
-    ToGroup(plan.workers, std::move(instance));
+    IssueDesk(machine_).AddWaits(*op, plan, buffers, apart, instance);
+    machine_.ToGroup(plan.workers, std::move(instance));
   }
   for (size_t t = 0; t < takers.size(); ++t) {
     const TensorPointer& result = takers[t]->result;
     result->buffer = results[t].first;
     result->offset_bytes = results[t].second;
-    SpillDesk(*this).Track(result);
+    SpillDesk(machine_).Track(result);
     result->unmatched = false;
     if (op == nullptr) {
       const auto own = std::find(givers.begin(), givers.end(), takers[t]);
@@ -180,21 +187,21 @@ absl::Status StateMachine::RunCollective(std::string_view name, const ProcessGro
     } else {
       result->producer = op->ordinal;
     }
-    if (OpEntry* producer = ProducerOf(*result)) producer->outputs.push_back(result.number());
+    if (OpEntry* producer = machine_.ProducerOf(*result)) producer->outputs.push_back(result.number());
     Unpark(takers[t]->session, result->handle);
   }
   return absl::OkStatus();
 }
 
 // The calling member's session has one share, though it gives and takes.
-void StateMachine::AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan) {
+void StateMachine::GroupDesk::AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan) {
   const auto is_same = [&call](const OpShare& share) { return share.session == call.session; };
-  const auto found = sessions_.find(call.session);
-  if (found == sessions_.end() || std::any_of(op.shares.begin(), op.shares.end(), is_same)) return;
+  const auto found = machine_.sessions_.find(call.session);
+  if (found == machine_.sessions_.end() || std::any_of(op.shares.begin(), op.shares.end(), is_same)) return;
   SessionEntry& session = found->second;
   OpShare share;
   share.session = call.session;
-  share.comm_scopes = EnterScopes(session);
+  share.comm_scopes = IssueDesk(machine_).EnterScopes(session);
   share.profile_number = session.profile.TakeNumber();
   if (call.result != nullptr) share.result = call.result->handle;
   for (const uint64_t open : share.comm_scopes) {

@@ -8,7 +8,8 @@
 #include "schemas/types/layout.h"
 #include "schemas/types/living_mesh.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/completion_desk.h"
+#include "server/coordinator/loss_desk.h"
 
 namespace tessera {
 namespace {
@@ -30,11 +31,11 @@ bool WasThere(const TensorEntry& tensor, const WorkerLoss& loss) {
 bool StateMachine::HasLongWork() const { return !long_work_.given_up.empty() || !long_work_.is_seen; }
 
 // The one with the fewest tensors first, which waits for the others least.
-std::optional<SessionId> StateMachine::NextToSweep() const {
+std::optional<SessionId> StateMachine::LossDesk::NextToSweep() const {
   if (long_work_.sweep.has_value()) return long_work_.sweep->session;
   std::optional<SessionId> next;
   size_t fewest = 0;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : machine_.sessions_) {
     if (IsSwept(session) || (next.has_value() && session.tensors.size() >= fewest)) continue;
     next = id;
     fewest = session.tensors.size();
@@ -42,12 +43,12 @@ std::optional<SessionId> StateMachine::NextToSweep() const {
   return next;
 }
 
-bool StateMachine::IsSwept(const SessionEntry& session) const {
+bool StateMachine::LossDesk::IsSwept(const SessionEntry& session) const {
   return session.seen_losses == long_work_.losses.size();
 }
 
-void StateMachine::GoOnWithLongWork() {
-  int64_t cost_left = config_.max_slice_looks;
+void StateMachine::LossDesk::GoOnWithLongWork() {
+  int64_t cost_left = machine_.config_.max_slice_looks;
   while (cost_left > 0 && !long_work_.is_seen) {
     const std::optional<SessionId> next = NextToSweep();
     if (next.has_value()) cost_left -= Sweep(*next, cost_left);
@@ -59,15 +60,15 @@ void StateMachine::GoOnWithLongWork() {
     for (; cost_left > 0 && !tensors.empty(); cost_left -= kDropCost) tensors.erase(tensors.begin());
     if (!tensors.empty()) continue;
     long_work_.given_up.pop_front();
-    ++closed_windows_;  // whose memory somebody may wait for
+    ++machine_.closed_windows_;  // whose memory somebody may wait for
   }
 }
 
 // Returns what it cost.
-int64_t StateMachine::Sweep(SessionId id, int64_t max_cost) {
-  const auto found = sessions_.find(id);
+int64_t StateMachine::LossDesk::Sweep(SessionId id, int64_t max_cost) {
+  const auto found = machine_.sessions_.find(id);
   std::optional<LossSweep>& sweep = long_work_.sweep;
-  if (found == sessions_.end()) {
+  if (found == machine_.sessions_.end()) {
     sweep.reset();
     return kLookCost;
   }
@@ -81,8 +82,8 @@ int64_t StateMachine::Sweep(SessionId id, int64_t max_cost) {
     for (size_t i = session.seen_losses; i < sweep->end_loss; ++i) {
       if (LoseShard(tensor, long_work_.losses[i])) cost += kLossCost;
       if (tensor.status.ok() || !WasThere(tensor, long_work_.losses[i])) continue;
-      GiveUpRest(tensor);
-      cost += kDropCost + static_cast<int64_t>(tickets_.size());
+      machine_.GiveUpRest(tensor);
+      cost += kDropCost + static_cast<int64_t>(machine_.tickets_.size());
     }
   }
   if (at != session.tensors.end()) {
@@ -104,7 +105,7 @@ void MachineTables::GiveUpRest(TensorEntry& tensor) const {
   tensor.buffer = {};
 }
 
-bool StateMachine::LoseShard(TensorEntry& tensor, const WorkerLoss& loss) {
+bool StateMachine::LossDesk::LoseShard(TensorEntry& tensor, const WorkerLoss& loss) {
   if (!tensor.status.ok() || (tensor.buffer && tensor.buffer->born > loss.joins)) return false;
   TensorSpec whole = tensor.spec();
   if (tensor.former != nullptr) whole.mesh = tensor.former->mesh;
@@ -119,12 +120,13 @@ bool StateMachine::LoseShard(TensorEntry& tensor, const WorkerLoss& loss) {
   if (living.has_value()) {
     TensorSpec left = whole;
     left.mesh = *living;
-    tensor.layout = layouts_.Of(left, tensor.strides());
+    tensor.layout = machine_.layouts_.Of(left, tensor.strides());
     return true;
   }
   const Box box = LocalBox(whole, whole.mesh.PositionAt(*position));
-  PoisonTensor(tensor, absl::UnavailableError(StrCat(StdView(loss.cause.message()), "; with it went ", ToText(box),
-                                                     " of ", ToText(whole))));
+  CompletionDesk(machine_).PoisonTensor(
+      tensor, absl::UnavailableError(
+                  StrCat(StdView(loss.cause.message()), "; with it went ", ToText(box), " of ", ToText(whole))));
   return true;
 }
 

@@ -10,7 +10,10 @@
 #include "schemas/types/limits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/loss_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -234,7 +237,7 @@ class StateMachine::PublicationDesk {
     const std::vector<WorkerLoss>& losses = machine_.long_work_.losses;
     for (; entry.seen_losses < losses.size(); ++entry.seen_losses) {
       for (const PublishedEntry::Tensor& one : entry.tensors) {
-        machine_.LoseShard(*one.tensor, losses[entry.seen_losses]);
+        LossDesk(machine_).LoseShard(*one.tensor, losses[entry.seen_losses]);
       }
     }
   }
@@ -266,7 +269,7 @@ class StateMachine::PublicationDesk {
       return absl::InvalidArgumentError(StrCat("attach: of the ", kMaxPublishedTensors, " handles from ",
                                                asked.first_result.value, " on some are in use already"));
     }
-    machine_.Charge(session_, count / kTensorsPerUs);
+    TurnDesk(machine_).Charge(session_, count / kTensorsPerUs);
     PublicationsEvent answer{request_, asked.first_result, {Described(*entry)}, false};
     for (const PublishedEntry::Tensor& one : entry->tensors) {
       TensorPointer tensor = CopyOf(*one.tensor);
@@ -288,8 +291,8 @@ class StateMachine::PublicationDesk {
   uint64_t request_;
 };
 
-Progress StateMachine::TakeRecord(SessionEntry& session, PublicationRecord& record) {
-  PublicationDesk desk(*this, session, record.request);
+Progress StateMachine::IntakeDesk::TakeRecord(SessionEntry& session, PublicationRecord& record) {
+  PublicationDesk desk(machine_, session, record.request);
   return std::visit([&desk](const auto& asked) { return desk.Take(asked); }, record.asked);
 }
 

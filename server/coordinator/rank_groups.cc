@@ -7,13 +7,14 @@
 #include "schemas/types/call_origin.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/completion_desk.h"
+#include "server/coordinator/group_desk.h"
 
 namespace tessera {
 
 // ---- joining
 
-absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const {
+absl::Status StateMachine::GroupDesk::CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const {
   const auto refuse = [&record](const std::string& why) {
     return absl::InvalidArgumentError(StrCat("group '", record.key, "': ", why));
   };
@@ -26,8 +27,8 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
   if (record.timeout_us < 0 || record.timeout_us > kMaxGroupTimeoutUs) {
     return refuse(StrCat("a time-out of ", SecondsText(record.timeout_us)));
   }
-  TESSERA_RETURN_IF_ERROR(CheckWorkers(StrCat("group '", record.key, "'"), {record.worker}));
-  const auto alive = std::count_if(workers_.begin(), workers_.end(),
+  TESSERA_RETURN_IF_ERROR(machine_.CheckWorkers(StrCat("group '", record.key, "'"), {record.worker}));
+  const auto alive = std::count_if(machine_.workers_.begin(), machine_.workers_.end(),
                                    [](const auto& worker) { return worker.second.state != WorkerState::kDead; });
   if (record.size > alive) {
     return refuse(StrCat("it has ", record.size, " ranks, each with a worker of its own; the cluster has ", alive));
@@ -65,9 +66,9 @@ absl::Status StateMachine::CheckJoin(const SessionEntry& session, const JoinGrou
   return absl::OkStatus();
 }
 
-Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record) {
+Progress StateMachine::GroupDesk::Take(SessionEntry& session, JoinGroupRecord& record) {
   if (absl::Status status = CheckJoin(session, record); !status.ok()) {
-    Send(session, SettledEvent{record.request, status});
+    machine_.Send(session, SettledEvent{record.request, status});
     return Progress::kDone;
   }
   const ProcessGroupEntry* const known = process_groups_.FindByKey(session.info.tenant, record.key);
@@ -82,7 +83,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record
   member.meeting = std::move(record.meeting);
   member.request = record.request;
   session.groups.insert(group.id);
-  const int64_t deadline_us = now_us_ + record.timeout_us;
+  const int64_t deadline_us = machine_.now_us_ + record.timeout_us;
   if (known == nullptr || deadline_us < group.forming_deadline_us) {
     group.forming_deadline_us = deadline_us;
     group.forming_timeout_us = record.timeout_us;
@@ -91,7 +92,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, JoinGroupRecord& record
   return Progress::kDone;
 }
 
-void StateMachine::AnswerJoins(ProcessGroupEntry& group) {
+void StateMachine::GroupDesk::AnswerJoins(ProcessGroupEntry& group) {
   group.is_formed = true;
   GroupJoinedEvent joined;
   joined.group = group.id;
@@ -99,24 +100,24 @@ void StateMachine::AnswerJoins(ProcessGroupEntry& group) {
     joined.members.push_back({member.worker, member.process, member.meeting});
   for (GroupMember& member : group.members) {
     joined.request = std::exchange(member.request, 0);
-    SendTo(member.session, joined);
+    machine_.SendTo(member.session, joined);
   }
 }
 
-void StateMachine::FailJoins(ProcessGroupEntry& group, const absl::Status& status) {
+void StateMachine::GroupDesk::FailJoins(ProcessGroupEntry& group, const absl::Status& status) {
   for (const GroupMember& member : group.members) {
     if (member.state != GroupMember::State::kHere) continue;
-    if (auto session = sessions_.find(member.session); session != sessions_.end()) {
+    if (auto session = machine_.sessions_.find(member.session); session != machine_.sessions_.end()) {
       session->second.groups.erase(group.id);
     }
-    SendTo(member.session, SettledEvent{member.request, status});
+    machine_.SendTo(member.session, SettledEvent{member.request, status});
   }
   process_groups_.Erase(group.id);
 }
 
 // ---- leaving
 
-Progress StateMachine::TakeRecord(SessionEntry& session, LeaveGroupRecord& record) {
+Progress StateMachine::GroupDesk::Take(SessionEntry& session, LeaveGroupRecord& record) {
   ProcessGroupEntry* const group = process_groups_.Find(record.group);
   const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(session.info.session);
   if (rank.has_value()) LeaveGroup(*group, *rank, "it has left the group");
@@ -124,7 +125,7 @@ Progress StateMachine::TakeRecord(SessionEntry& session, LeaveGroupRecord& recor
   return Progress::kDone;
 }
 
-void StateMachine::LeaveGroups(SessionId id, const std::set<uint64_t>& groups, const std::string& why) {
+void StateMachine::GroupDesk::LeaveGroups(SessionId id, const std::set<uint64_t>& groups, const std::string& why) {
   for (const uint64_t number : groups) {
     ProcessGroupEntry* const group = process_groups_.Find(number);
     const std::optional<int32_t> rank = group == nullptr ? std::nullopt : group->RankOf(id);
@@ -132,10 +133,10 @@ void StateMachine::LeaveGroups(SessionId id, const std::set<uint64_t>& groups, c
   }
 }
 
-void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why) {
+void StateMachine::GroupDesk::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why) {
   GroupMember& member = group.members[static_cast<size_t>(rank)];
   if (!group.is_formed) {
-    if (member.request != 0) SendTo(member.session, SettledEvent{member.request, absl::CancelledError(why)});
+    if (member.request != 0) machine_.SendTo(member.session, SettledEvent{member.request, absl::CancelledError(why)});
     member = GroupMember{};
     if (group.CountIn(GroupMember::State::kMissing) == group.members.size()) process_groups_.Erase(group.id);
     return;
@@ -160,20 +161,20 @@ void StateMachine::LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std:
 
 // ---- what nobody completes
 
-void StateMachine::WatchGroups() {
+void StateMachine::GroupDesk::WatchGroups() {
   std::vector<uint64_t> unformed;
   for (auto& [id, group] : process_groups_.all()) {
     if (!group.is_formed) {
-      if (now_us_ >= group.forming_deadline_us) unformed.push_back(id);
+      if (machine_.now_us_ >= group.forming_deadline_us) unformed.push_back(id);
       continue;
     }
     for (GroupCall& call : group.calls) {
-      if (call.failed.ok() && !call.arrived.empty() && now_us_ >= call.deadline_us) {
+      if (call.failed.ok() && !call.arrived.empty() && machine_.now_us_ >= call.deadline_us) {
         FailGroupCall(group, call, WhyNotMatched(group, call));
       }
     }
     std::erase_if(group.messages, [&](const WaitingMessage& message) {
-      if (now_us_ < message.deadline_us || message.is_blocked) return false;
+      if (machine_.now_us_ < message.deadline_us || message.is_blocked) return false;
       const std::string whom = message.peer == kAnySource ? "any rank" : group.NameOf(message.peer);
       EndArrived(message.call,
                  absl::DeadlineExceededError(StrCat(message.ToText(), " of group '", group.key, "' timed out after ",
@@ -194,14 +195,14 @@ void StateMachine::WatchGroups() {
   }
 }
 
-absl::Status StateMachine::WhyNotMatched(const ProcessGroupEntry& group, const GroupCall& call) const {
+absl::Status StateMachine::GroupDesk::WhyNotMatched(const ProcessGroupEntry& group, const GroupCall& call) const {
   const std::vector<int32_t> missing = group.MissingAt(call);
   std::string who;
   if (missing.size() == 1) {
     const GroupMember& member = group.members[static_cast<size_t>(missing[0])];
     who = StrCat(group.NameOf(missing[0]), " has not come to it");
-    const auto session = sessions_.find(member.session);
-    if (session != sessions_.end() && !session->second.connected) StrAppend(&who, "; its connection is gone");
+    const auto session = machine_.sessions_.find(member.session);
+    if (session != machine_.sessions_.end() && !session->second.connected) StrAppend(&who, "; its connection is gone");
   } else {
     who = StrCat(ProcessGroupEntry::TextOf(missing), " have not come to it");
   }
@@ -209,16 +210,16 @@ absl::Status StateMachine::WhyNotMatched(const ProcessGroupEntry& group, const G
                                             who, "; ", ProcessGroupEntry::WhoCalledWhat(call.arrived)));
 }
 
-void StateMachine::EndArrived(const ArrivedCall& call, const absl::Status& status) {
+void StateMachine::GroupDesk::EndArrived(const ArrivedCall& call, const absl::Status& status) {
   if (call.result != nullptr) {
     call.result->unmatched = false;
     Unpark(call.session, call.result->handle);
-    PoisonTensor(*call.result, OfCall(status, call.result->handle.value));
+    CompletionDesk(machine_).PoisonTensor(*call.result, OfCall(status, call.result->handle.value));
   }
-  if (call.request != 0) SendTo(call.session, SettledEvent{call.request, status});
+  if (call.request != 0) machine_.SendTo(call.session, SettledEvent{call.request, status});
 }
 
-void StateMachine::FailGroupCall(ProcessGroupEntry& group, GroupCall& call, const absl::Status& status) {
+void StateMachine::GroupDesk::FailGroupCall(ProcessGroupEntry& group, GroupCall& call, const absl::Status& status) {
   call.failed = status;
   if (FlightCall* noted = group.Noted(call.number); noted != nullptr) noted->failure = StdView(status.message());
   for (ArrivedCall& arrived : call.arrived) {
@@ -229,14 +230,14 @@ void StateMachine::FailGroupCall(ProcessGroupEntry& group, GroupCall& call, cons
   }
 }
 
-void StateMachine::CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests) {
+void StateMachine::GroupDesk::CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests) {
   const SessionId id = session.info.session;
   std::set<uint64_t> cancelled;  // told in their order
   const auto cancel = [&](ArrivedCall& call) {
     if (call.request == 0 || call.session != id || !requests.contains(call.request)) return;
     const std::string_view name = ToText(call.signature.kind);
-    Send(session, SettledEvent{std::exchange(call.request, 0),
-                               absl::CancelledError(StrCat(name, ": its wait was cancelled by the client"))});
+    machine_.Send(session, SettledEvent{std::exchange(call.request, 0),
+                                        absl::CancelledError(StrCat(name, ": its wait was cancelled by the client"))});
   };
   for (auto& [handle, records] : session.parked) {
     std::erase_if(records, [&](const Record& record) {
@@ -250,7 +251,7 @@ void StateMachine::CancelGroupRequests(SessionEntry& session, const std::set<uin
     });
   }
   for (const uint64_t request : cancelled) {
-    Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
+    machine_.Send(session, SettledEvent{request, absl::CancelledError("wait: cancelled by the client")});
   }
   std::vector<std::pair<uint64_t, int32_t>> joins;
   for (const uint64_t number : session.groups) {

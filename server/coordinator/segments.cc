@@ -13,7 +13,7 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/segment_desk.h"
 
 namespace tessera {
 namespace {
@@ -64,9 +64,9 @@ void TellSigns(PlanKey& key, absl::Span<const CallRecord* const> records) {
 }  // namespace
 
 // Takes up one record after the other, as long as they may be of the segment.
-class StateMachine::SegmentGatherer {
+class StateMachine::SegmentDesk::Gatherer {
  public:
-  SegmentGatherer(const StateMachine& machine, const SessionEntry& session, uint64_t topology_version)
+  Gatherer(const StateMachine& machine, const SessionEntry& session, uint64_t topology_version)
       : machine_(machine), session_(session) {
     unit_.key.topology_version = topology_version;
   }
@@ -195,12 +195,12 @@ class StateMachine::SegmentGatherer {
   absl::InlinedVector<HandleId, 4> handles_;  // by input
 };
 
-std::optional<Unit> StateMachine::FindSegment(SessionEntry& session) const {
+std::optional<Unit> StateMachine::SegmentDesk::FindSegment(SessionEntry& session) const {
   if (session.lone_calls > 0) return std::nullopt;
-  const auto max_calls = static_cast<size_t>(config_.max_segment_ops);
+  const auto max_calls = static_cast<size_t>(machine_.config_.max_segment_ops);
   if (max_calls < 2 || session.queue.size() < 3) return std::nullopt;
   for (size_t limit = max_calls;;) {
-    SegmentGatherer gatherer(*this, session, topologies_[0].version);
+    Gatherer gatherer(machine_, session, machine_.topologies_[0].version);
     size_t records = 0;
     bool is_cut = false;
     for (; records < session.queue.size(); ++records) {
@@ -226,13 +226,13 @@ std::optional<Unit> StateMachine::FindSegment(SessionEntry& session) const {
   }
 }
 
-absl::StatusOr<Unit> StateMachine::UnitOf(const SessionEntry& session, const CallRecord& record) const {
+absl::StatusOr<Unit> StateMachine::SegmentDesk::UnitOf(const SessionEntry& session, const CallRecord& record) const {
   Unit unit;
   unit.calls.push_back(&record);
   unit.name = NameOf(record.call.op, record.speaker);
   unit.results.assign(record.results.begin(), record.results.end());
   unit.numbers.assign(record.call.scalars.begin(), record.call.scalars.end());
-  unit.key.topology_version = topologies_[0].version;
+  unit.key.topology_version = machine_.topologies_[0].version;
   PlanKeyCall& call = unit.key.calls.emplace_back();
   call.op = record.call.op;
   call.attributes = record.call.attributes;
@@ -244,7 +244,7 @@ absl::StatusOr<Unit> StateMachine::UnitOf(const SessionEntry& session, const Cal
       continue;
     }
     TESSERA_ASSIGN_OR_RETURN(TensorPointer tensor,
-                             FindTensor(session, std::get<HandleId>(operand.value), NameOf(record.call.op)));
+                             machine_.FindTensor(session, std::get<HandleId>(operand.value), NameOf(record.call.op)));
     call.operands.emplace_back().value = static_cast<int32_t>(unit.tensors.size());
     unit.key.inputs.push_back({tensor->layout});
     unit.last_uses.push_back(operand.last_use);
@@ -254,7 +254,7 @@ absl::StatusOr<Unit> StateMachine::UnitOf(const SessionEntry& session, const Cal
   return unit;
 }
 
-void StateMachine::AddDropsBehind(const SessionEntry& session, Unit& unit) {
+void StateMachine::SegmentDesk::AddDropsBehind(const SessionEntry& session, Unit& unit) {
   if (session.queue.size() < 2) return;
   const auto* drop = std::get_if<DropRecord>(&session.queue[1]);
   if (drop == nullptr || drop->handles.size() > kMaxDropsWithinSegment) return;
@@ -270,7 +270,7 @@ void StateMachine::AddDropsBehind(const SessionEntry& session, Unit& unit) {
   }
 }
 
-Segment StateMachine::SegmentFor(const Unit& unit) {
+Segment StateMachine::SegmentDesk::SegmentFor(const Unit& unit) {
   Segment segment;
   for (const TensorPointer& tensor : unit.tensors) segment.inputs.push_back({tensor->spec(), tensor->strides()});
   const auto inputs = static_cast<int>(segment.inputs.size());

@@ -4,7 +4,12 @@
 #include <utility>
 
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/group_desk.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/loss_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/stall_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -98,8 +103,9 @@ void StateMachine::On(const SessionResumedEvent& event) {
   found->second.connection = event.connection;
   if (event.who != Returning::kNewClient) return;
   EndTransfers(found->second);
-  LeaveGroups(event.session, std::exchange(found->second.groups, {}), "another process has its session");
-  Pump();
+  GroupDesk(*this).LeaveGroups(event.session, std::exchange(found->second.groups, {}),
+                               "another process has its session");
+  TurnDesk(*this).Pump();
 }
 
 // Ends the transfers of a client that is gone: nobody brings or takes those bytes, neither what is under way nor what
@@ -123,7 +129,7 @@ void StateMachine::EndTransfers(SessionEntry& session) {
     }
     session.queue_weight += WeightOf(record);
   }
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 void StateMachine::On(BatchEvent& event) {
@@ -155,17 +161,17 @@ void StateMachine::On(BatchEvent& event) {
       cancels.calls_before = session.queue.size();
       cancels.needed.insert(calls->needed.begin(), calls->needed.end());
     } else if (const auto* release = std::get_if<ReleaseRecord>(&record)) {
-      ReleaseTicket(session, *release);
+      IntakeDesk(*this).ReleaseTicket(session, *release);
     } else {
       KeepFromLost(record);
       Queue(session, std::move(record));
     }
   }
-  Cancel(session, cancels);
+  IntakeDesk(*this).Cancel(session, cancels);
   session.queue.push_back(BatchEndRecord{event.number, now_us_});
   ++session.queue_weight;
   turns_.SetReady(event.session);
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 // A drop of many handles in parts, between which others have their turn.
@@ -182,8 +188,8 @@ void StateMachine::Queue(SessionEntry& session, Record record) {
 }
 
 void StateMachine::On(const ContinuedEvent&) {
-  GoOnWithLongWork();
-  Pump();
+  LossDesk(*this).GoOnWithLongWork();
+  TurnDesk(*this).Pump();
 }
 
 void StateMachine::On(const TickEvent&) {
@@ -192,9 +198,9 @@ void StateMachine::On(const TickEvent&) {
     if (!session.connected && now_us_ >= session.lease_deadline_us) over.push_back(id);
   }
   for (SessionId id : over) CloseSession(id, absl::DeadlineExceededError("the session's lease is over"));
-  WatchWork();
-  AskIdle();
-  WatchGroups();
+  StallDesk(*this).WatchWork();
+  StallDesk(*this).AskIdle();
+  GroupDesk(*this).WatchGroups();
   for (auto& [index, worker] : workers_) {
     if (worker.state == WorkerState::kDead) continue;
     const bool is_stalled = !worker.stalled.empty();
@@ -214,7 +220,7 @@ void StateMachine::On(const TickEvent&) {
     range.history.Prune([this](Ordinal ordinal) { return IsComplete(ordinal); });
     return range.history.empty();
   });
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 bool StateMachine::AwaitsClient(SessionId id) const {
@@ -234,12 +240,12 @@ void StateMachine::CloseSession(SessionId id, const absl::Status& reason) {
   sessions_.erase(found);
   turns_.RemoveSession(id);
   --gone.tenant->sessions;
-  LeaveGroups(id, gone.groups, std::string(StdView(reason.message())));
+  GroupDesk(*this).LeaveGroups(id, gone.groups, std::string(StdView(reason.message())));
   gone.queue.clear();
   if (!gone.tensors.empty()) long_work_.given_up.push_back(std::move(gone.tensors));
-  GoOnWithLongWork();
+  LossDesk(*this).GoOnWithLongWork();
   effects_.push_back(EndSession{id, reason, gone.info.tenant, gone.info.name, gone.usage});
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 void StateMachine::CloseTicketOf(TicketId id, TicketEntry& ticket) {

@@ -11,6 +11,8 @@
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
 #include "server/coordinator/group_table.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/issue_desk.h"
 #include "server/coordinator/spill_desk.h"
 
 namespace tessera {
@@ -69,7 +71,7 @@ bool StateMachine::SpillDesk::AwaitsMemory(SessionEntry& session, absl::Span<con
   for (const MemoryMap::Request& request : requests) {
     workers.insert(workers.end(), request.workers.begin(), request.workers.end());
   }
-  if (machine_.AwaitsWindows(session, *MakeGroup(std::move(workers)))) return true;
+  if (IntakeDesk(machine_).AwaitsWindows(session, *MakeGroup(std::move(workers)))) return true;
   if (table_.size() == 0) return false;
   if (IsOthersTurn(session.info.session)) return true;
   const bool is_made = MakesRoom(session, requests);
@@ -291,7 +293,7 @@ void StateMachine::SpillDesk::Open(const BufferPointer& buffer, const WorkerGrou
   window.session = buffer->owner;
   window.spill_file = entry.file;
   window.ranges.push_back({direction, *spec, buffer->offset_bytes, {1}});
-  window.stream = machine_.ChooseStream(*op, StreamId::kIo, window.waits, [&](uint8_t stream, auto& waits) {
+  window.stream = IssueDesk(machine_).ChooseStream(*op, StreamId::kIo, window.waits, [&](uint8_t stream, auto& waits) {
     const History& history = machine_.HistoryOf(buffer);
     leaves ? history.WaitsForRead(stream, 1, waits) : history.WaitsForWrite(stream, 1, waits);
   });

@@ -1,4 +1,3 @@
-#include "server/coordinator/spill_desk.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,6 +7,9 @@
 #include "schemas/ops/op_ids.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
+#include "server/coordinator/issue_desk.h"
+#include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 #include "server/plan/verify.h"
 
 namespace tessera {
@@ -108,7 +110,7 @@ void StateMachine::ForgetHistories(size_t completions) {
 absl::StatusOr<BufferPointer> StateMachine::NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                                       std::string_view op, Lane lane) {
   TESSERA_ASSIGN_OR_RETURN(TenantEntry* const tenant, ChargeMemory(owner, *workers, bytes, op));
-  const int64_t from = lane == Lane::kLight ? QuietPlace(*workers, bytes) : 0;
+  const int64_t from = lane == Lane::kLight ? IssueDesk(*this).QuietPlace(*workers, bytes) : 0;
   absl::StatusOr<int64_t> placed = memory_.Allocate(*workers, bytes, op, from);
   if (!placed.ok()) return Unplaced(owner, tenant, *workers, bytes, placed.status());
   const int64_t offset = *placed;
@@ -190,7 +192,7 @@ OpPointer StateMachine::NewOp(OpEntry::Kind kind, std::string_view name, Session
     op->charge = turns_.Issue(turn_, cost_us * kTicksPerUs);
     AddToShare(tenants_.at(op->charge.tenant), op->charge.ticks * static_cast<int64_t>(workers->size()));
   }
-  const int64_t window_us = WindowUs();
+  const int64_t window_us = TurnDesk(*this).WindowUs();
   for (WorkerIndex worker : *workers) {
     WorkerEntry& entry = workers_.at(worker);
     if (entry.windows.outstanding() == 0) entry.working_since_us = now_us_;

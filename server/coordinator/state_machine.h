@@ -68,6 +68,19 @@ class StateMachine final : private MachineTables {
 
  private:
   friend class Snapshot;
+  // Parts of the machine, each with the records, reports or duties that are its own. A desk is made where it is needed:
+  // the tables have what it knows.
+  class CompletionDesk;   // completion_desk.h: what workers report
+  class GroupDesk;        // group_desk.h: process groups and their calls
+  class IntakeDesk;       // intake_desk.h: records of a session in their order
+  class IssueDesk;        // issue_desk.h: one unit of work onto the workers
+  class LossDesk;         // loss_desk.h: tensors of workers that were lost
+  class PublicationDesk;  // publications.cc
+  class SegmentDesk;      // segment_desk.h: records that are planned as one
+  class SpillDesk;        // spill_desk.h: room in arenas, by files
+  class StallDesk;        // stall_desk.h: workers that do no work
+  class TurnDesk;         // turn_desk.h: whose turn it is, and what it costs
+
   // sessions.cc
   void On(const StartedEvent& event);
   void On(const SessionOpenedEvent& event);
@@ -98,33 +111,9 @@ class StateMachine final : private MachineTables {
   void LoseWorker(WorkerIndex worker, const std::string& reason);
   void DropRejoined(std::vector<InstanceWait>& waits) const;  // of processes that a later one of their number replaced
   bool IsDead(WorkerIndex worker) const;
-  // stalls.cc
-  void WatchWork();
-  void Probe(WorkerIndex worker);
-  void AskIdle();
-  Ordinal ReadByte(WorkerIndex worker, std::string_view name, StreamId stream, Lane lane);
-  std::string WhyStalled(WorkerIndex index, const WorkerEntry& worker) const;
   // A call that says where its result is to be goes where a tensor that was there went, if its client had not heard.
   void KeepFromLost(Record& record) const;
-  // long_work.cc
-  bool HasLongWork() const;
-  void GoOnWithLongWork();  // for about a millisecond
-  std::optional<SessionId> NextToSweep() const;
-  bool IsSwept(const SessionEntry& session) const;
-  int64_t Sweep(SessionId session, int64_t max_cost);
-  // Goes on where all shards have living copies (schemas/types/living_mesh.h), or fails. False: it loses nothing.
-  bool LoseShard(TensorEntry& tensor, const WorkerLoss& loss);
-  // turns.cc: whose turn it is, and what it costs.
-  void Pump();
-  void TakeTurn(SessionEntry& session);
-  void Charge(SessionEntry& session, int64_t own_us);
-  int64_t WindowUs();
-  bool IsOpen(WorkerIndex worker, Lane lane);
-  bool HasRoom(absl::Span<const WorkerIndex> workers, Lane lane);
-  bool HasRoomFor(const PlanTemplate& plan, Lane lane);
-  OpPointer NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane);
-  void EndWork(OpEntry& op);
-  void PayForRuns(SessionEntry& session, const ProfiledRuns& runs);
+  bool HasLongWork() const;  // long_work.cc
   // tenants.cc
   void On(const TenantsChangedEvent& event);
   void On(const TenantEvictedEvent& event);
@@ -135,105 +124,14 @@ class StateMachine final : private MachineTables {
                         const absl::Status& why);
   void EndBeyondDetached(const TenantEntry& tenant);  // sessions without a client, the first to lose it first
   void RefuseBeyondQueue(const SessionEntry& session, int64_t weight, std::vector<Record>& records) const;
-  // intake.cc: records in session order, as far as limits let them. `taken` counts those that it took from the front.
-  Progress Take(SessionEntry& session, size_t& taken);
-  Progress TakeRecord(SessionEntry& session, UploadRecord& record);
-  // Memory and names for all of its tensors, or for none of them.
-  absl::StatusOr<std::vector<TensorPointer>> PlaceUploads(SessionEntry& session, const UploadRecord& record,
-                                                          const WorkerGroup& workers);
-  absl::Status CheckInline(const UploadRecord& record) const;  // that its bytes are those of its tensor
-  Progress TakeRecord(SessionEntry& session, DownloadRecord& record);
-  Progress TakeRecord(SessionEntry& session, WatchRecord& record);
-  Progress TakeRecord(SessionEntry& session, DropRecord& record);
-  Progress TakeRecord(SessionEntry& session, NamingRecord& record);
-  Progress TakeRecord(SessionEntry& session, CommBeginRecord& record);
-  Progress TakeRecord(SessionEntry& session, CommEndRecord& record);
-  Progress TakeRecord(SessionEntry& session, CancelRecord& record);
-  Progress TakeRecord(SessionEntry& session, CancelCallsRecord& record);
-  // By record of the queue up to `calls_before`, whether it leads to what is needed.
-  static std::vector<bool> FindNeeded(const SessionEntry& session, const Cancels& cancels);
-  void Cancel(SessionEntry& session, const Cancels& cancels);
-  void CancelWaiters(SessionEntry& session, const std::set<uint64_t>& requests);
-  void ReleaseTicket(const SessionEntry& session, const ReleaseRecord& release);
-  absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
-  Progress TakeRecord(SessionEntry& session, ReleaseRecord& record);
-  Progress TakeRecord(SessionEntry& session, JoinGroupRecord& record);
-  Progress TakeRecord(SessionEntry& session, LeaveGroupRecord& record);
-  Progress TakeRecord(SessionEntry& session, CollectiveRecord& record);
-  Progress TakeRecord(SessionEntry& session, PublicationRecord& record);
-  class PublicationDesk;  // publications.cc
-  class SpillDesk;        // spill_desk.h
-  Progress TakeRecord(SessionEntry& session, BadRecord& record);
-  Progress TakeRecord(SessionEntry& session, BatchEndRecord& record);
   absl::StatusOr<TensorPointer> FindTensor(const SessionEntry& session, HandleId handle, std::string_view op) const;
-  absl::Status AddTensor(SessionEntry& session, HandleId handle, TensorPointer tensor);
-  // One entry may stand for several handles that failed together.
-  TensorPointer MakeFailedTensor(const SessionEntry& session, HandleId first, const absl::Status& cause,
-                                 const TensorSpec* spec = nullptr);
-  void AddFailedTensor(SessionEntry& session, HandleId handle, TensorPointer failed);
-  void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
-  // Whether a window is being closed on these workers, which refused memory, of those that the session's first record
-  // may wait for. A window that a client may still use is none of them.
-  bool AwaitsWindows(SessionEntry& session, absl::Span<const WorkerIndex> workers);
 
-  // rank_groups.cc: process groups. collectives.cc: the calls of their members; issue_collective.cc: onto the workers.
-  absl::Status CheckJoin(const SessionEntry& session, const JoinGroupRecord& record) const;
-  void AnswerJoins(ProcessGroupEntry& group);
-  void FailJoins(ProcessGroupEntry& group, const absl::Status& status);
-  void LeaveGroup(ProcessGroupEntry& group, int32_t rank, const std::string& why);
-  void LeaveGroups(SessionId session, const std::set<uint64_t>& groups, const std::string& why);
-  void WatchGroups();
-  void CancelGroupRequests(SessionEntry& session, const std::set<uint64_t>& requests);
-  absl::StatusOr<ArrivedCall> ArriveAt(SessionEntry& session, const ProcessGroupEntry& group, int32_t rank,
-                                       const CollectiveRecord& record);
-  absl::StatusOr<TensorPointer> RowMajorCopyOf(SessionEntry& session, HandleId handle);
-  void RefuseCollective(SessionEntry& session, const CollectiveRecord& record, const absl::Status& status);
-  Progress TakeCall(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
-  absl::StatusOr<WaitingMessage> MessageOf(SessionEntry& session, ProcessGroupEntry& group, int32_t rank,
-                                           const CollectiveRecord& record);
-  Progress TakeMessage(SessionEntry& session, ProcessGroupEntry& group, int32_t rank, const CollectiveRecord& record);
-  absl::Status WhyNotMatched(const ProcessGroupEntry& group, const GroupCall& call) const;
-  void EndArrived(const ArrivedCall& call, const absl::Status& status);
-  void FailGroupCall(ProcessGroupEntry& group, GroupCall& call, const absl::Status& status);
-  // Plans and issues the members' calls as one op; kBlocked while some worker has no room for it.
-  absl::StatusOr<Progress> IssueCollective(SessionEntry& session, ProcessGroupEntry& group,
-                                           const CollectiveParts& parts, std::vector<ArrivedCall>& calls);
-  absl::Status RunCollective(std::string_view name, const ProcessGroupEntry& group,
-                             const std::vector<ArrivedCall*>& givers, const std::vector<ArrivedCall*>& takers,
-                             PlanTemplate& plan);
-  void AddShare(OpEntry& op, const ArrivedCall& call, const PlanTemplate& plan);
-  Progress Park(SessionEntry& session, HandleId handle, Record record);
-  void Unpark(SessionId session, HandleId handle);
-  void TakeBackParked();
-  bool MakesCalls(const PlanTemplate& plan) const;
-
-  // segments.cc: which records of a queue are planned as one.
-  absl::StatusOr<Unit> UnitOf(const SessionEntry& session, const CallRecord& record) const;
-  // The segment that begins with the first record of the queue; nullopt where nothing is gained.
-  std::optional<Unit> FindSegment(SessionEntry& session) const;
-  class SegmentGatherer;
-  static void AddDropsBehind(const SessionEntry& session, Unit& unit);  // what the drop behind it names, it uses last
-  static Segment SegmentFor(const Unit& unit);
-  Progress TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken);
-  absl::StatusOr<Progress> TakeSegment(SessionEntry& session, Unit& unit);
-  void FinishUnit(SessionEntry& session, const Unit& unit);
-
-  // issue.cc: one unit onto the workers, which would refuse what they can't take.
-  absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
-  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const Unit& unit, std::vector<Scalar>& scalars);
   enum class Meshes : uint8_t { kChecked, kKnown };  // kKnown: they were checked when the plan was made first
-  absl::StatusOr<OpPlan> PlanUnit(const Unit& unit, Meshes meshes) const;
-  void FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made);
-  absl::Status MakeAgain(const Unit& unit, PlanTemplate& known);  // of a snapshot's template: its plan
-  // By its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
-  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
-                                              std::vector<Scalar> scalars);
   // Whether there is room for all that the plan adds, nothing being donated.
   bool FitsNow(const Plan& plan, const std::vector<MemoryMap::Request>& held) const;
   // Limits for the temporaries of a contraction, or of a conversion: what is free, rounded down; and to the byte, for
   // plans that the rounding would refuse. None when it has none, or its other buffers don't fit.
   std::vector<PlanLimits> LimitsFor(const Plan& plan, const std::vector<MemoryMap::Request>& held = {}) const;
-  absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
   DeviceKind KindOf(WorkerIndex worker) const;
   // For an op between workers of two kinds: OK where it only moves bytes, and all have messages to move them in.
   absl::Status CheckMove(OpId op, WorkerIndex one, WorkerIndex other, absl::Span<const Mesh* const> meshes) const;
@@ -241,17 +139,6 @@ class StateMachine final : private MachineTables {
   // Checks that all workers which the op names are there, and of one kind; returns their topology.
   absl::StatusOr<const Topology*> CheckMeshes(const OpCall& call, absl::Span<const PlanOperand> operands,
                                               Meshes meshes = Meshes::kChecked) const;
-  // The refusal of a plan's buffer, with what would fit in an output's place.
-  absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
-  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
-                                                          Instance& instance);
-  void AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
-                const BuffersApart& apart, Instance& instance);
-  static std::shared_ptr<const std::vector<WayStep>> WayOf(const Unit& unit, const PlanTemplate& plan);
-  static bool MayDonate(const Unit& unit, size_t input, int64_t output_bytes);
-  void AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
-                  const std::vector<BufferPointer>& buffers, const OpPointer& op);
-  void Define(PlanTemplate& plan);
   absl::StatusOr<BufferPointer> NewBuffer(SessionId owner, const WorkerGroup& workers, int64_t bytes,
                                           std::string_view op, Lane lane = Lane::kBatch);
   void GiveBack(BufferEntry& buffer);
@@ -261,40 +148,11 @@ class StateMachine final : private MachineTables {
   OpPointer NewOp(OpEntry::Kind kind, std::string_view name, SessionId session, const WorkerGroup& workers,
                   int64_t cost_us, Lane lane = Lane::kBatch);
   void AddParent(const OpPointer& op, const TensorEntry& tensor);
-  void OpenWindow(SessionEntry& session, std::vector<TensorPointer> tensors, TransferDirection direction,
-                  uint64_t request);
-  void ReadInline(SessionEntry& session, TensorPointer tensor, uint64_t request);
-  void WriteInline(SessionEntry& session, const TensorPointer& tensor, std::string bytes);
-  static ScopeNumbers EnterScopes(SessionEntry& session);  // the open blocks; none of them ends before LeaveScopes
   WorkerGroup AliveOf(const WorkerGroup& workers);
   void ToGroup(const WorkerGroup& workers, WorkerMessage message);
   bool IsComplete(Ordinal ordinal) const;
-  bool IsWrittenIn(Lane lane, const BufferPointer& buffer) const;  // by what is under way
-  Lane LaneFor(SessionEntry& session, const PlanTemplate& plan, absl::Span<const TensorPointer> inputs) const;
-  Lane UsualLane(SessionEntry& session) const;  // by what it had of late
-  Lane LaneForRead(SessionEntry& session, const TensorEntry& tensor) const;
-  uint8_t ChooseStream(OpEntry& op, StreamId stream, std::vector<InstanceWait>& waits, CollectWaits collect);
-  int64_t QuietPlace(absl::Span<const WorkerIndex> workers, int64_t bytes);  // for a light op; 0 where there is none
   // completion.cc: what workers say.
   void On(const WorkerReportEvent& event);
-  void Complete(const OpPointer& op, WorkerIndex worker, const CompletionReport& report);
-  void LeaveScopes(SessionId session, const ScopeNumbers& scopes);
-  void CountTraffic(const OpEntry& op, WorkerIndex worker, const CompletionReport& report);
-  // Bytes that went between a worker's shard and the client or a file.
-  void CountTransfer(SessionId session, const ScopeNumbers& scopes, TransferDirection direction, WorkerIndex worker,
-                     int64_t bytes);
-  std::vector<CommScope*> ScopesOf(SessionId session, const ScopeNumbers& scopes);
-  void Blame(const OpPointer& op, const absl::Status& cause);
-  void Poison(const OpPointer& op, const absl::Status& cause);
-  void PoisonTensor(TensorEntry& tensor, const absl::Status& cause);
-  void SettleIfDone(const OpPointer& op);
-  void Settled(const OpPointer& op);
-  void AnswerRequest(OpEntry& op);
-  void ForgetRequest(OpEntry& op);  // it has been answered, which its ticket is told: nothing answers twice
-  void AddRun(OpEntry& op, WorkerIndex worker, const CompletionReport& report);
-  void Remember(OpEntry& op);
-  void TransferDone(WorkerIndex worker, const TransferReport& report);
-  void FinishTicket(TicketId id, TicketEntry& ticket);
 };
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +50,7 @@ int64_t DetachedBytes(const std::map<SessionId, SessionEntry>& sessions, const T
 void StateMachine::On(const TenantsChangedEvent& event) {
   tenants_.Change(event.tenants);
   for (const TenantEntry* tenant : tenants_.all()) turns_.SetWeight(tenant->number, tenant->limits.weight);
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 void StateMachine::On(const TenantEvictedEvent& event) {

@@ -9,7 +9,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/coordinator/group_desk.h"
+#include "server/coordinator/intake_desk.h"
+#include "server/coordinator/loss_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 namespace {
@@ -52,52 +56,52 @@ int64_t SlowestOf(const ProfiledRuns& runs) {
 
 }  // namespace
 
-void StateMachine::Pump() {
-  has_more_ = false;
+void StateMachine::TurnDesk::Pump() {
+  machine_.has_more_ = false;
   const auto is_open = [this](int32_t gate) {
-    if (gate <= kFirstTenantGate) return !IsOverShare(tenants_.at(TenantOfGate(gate)));
+    if (gate <= kFirstTenantGate) return !machine_.IsOverShare(machine_.tenants_.at(TenantOfGate(gate)));
     return IsOpen(WorkerIndex(gate / static_cast<int32_t>(kLaneCount)), LaneOfGate(gate));
   };
   turns_.Reopen(is_open);
   for (;;) {
-    TakeBackParked();
-    FillFreed();
+    GroupDesk(machine_).TakeBackParked();
+    machine_.FillFreed();
     const std::optional<SessionId> next = turns_.Next();
     if (!next.has_value()) {
-      if (unparked_.empty()) return;
+      if (machine_.unparked_.empty()) return;
       continue;
     }
     if (const int32_t gate = turns_.GateOf(*next); (gate >= 0 || gate <= kFirstTenantGate) && !is_open(gate)) {
       turns_.Close(gate);
       continue;
     }
-    if (intake_left_us_ <= 0) {
-      has_more_ = true;
+    if (machine_.intake_left_us_ <= 0) {
+      machine_.has_more_ = true;
       return;
     }
     turn_ = *next;
-    TakeTurn(sessions_.at(turn_));
+    TakeTurn(machine_.sessions_.at(turn_));
     turn_ = SessionId();
   }
 }
 
-void StateMachine::TakeTurn(SessionEntry& session) {
+void StateMachine::TurnDesk::TakeTurn(SessionEntry& session) {
   gate_ = FairTurns::kAnyChange;
-  if (!IsSwept(session)) return turns_.SetBlocked(turn_, gate_);
-  if (NeedsDevices(session.queue.front()) && IsOverShare(*session.tenant)) {
+  if (!LossDesk(machine_).IsSwept(session)) return turns_.SetBlocked(turn_, gate_);
+  if (NeedsDevices(session.queue.front()) && machine_.IsOverShare(*session.tenant)) {
     session.awaits_upload = false;
-    SpillDesk(*this).HandTurnOn(turn_);
+    SpillDesk(machine_).HandTurnOn(turn_);
     return turns_.SetBlocked(turn_, GateOf(*session.tenant));
   }
   size_t taken = 1;
   int64_t weight = WeightOf(session.queue.front());  // which a record has that isn't taken yet
-  const Progress progress = Take(session, taken);
+  const Progress progress = IntakeDesk(machine_).Take(session, taken);
   session.awaits_upload = progress == Progress::kAwaitsUpload;
   if (progress != Progress::kDone) {
-    if (gate_ != FairTurns::kAnyChange || session.awaits_upload) SpillDesk(*this).HandTurnOn(turn_);
+    if (gate_ != FairTurns::kAnyChange || session.awaits_upload) SpillDesk(machine_).HandTurnOn(turn_);
     return turns_.SetBlocked(turn_, gate_);
   }
-  SpillDesk(*this).Taken(session);
+  SpillDesk(machine_).Taken(session);
   int64_t taken_weight = 0;
   for (; taken > 0; --taken) {
     taken_weight += weight;
@@ -105,15 +109,15 @@ void StateMachine::TakeTurn(SessionEntry& session) {
     if (taken > 1) weight = WeightOf(session.queue.front());
   }
   session.queue_weight -= taken_weight;
-  intake_left_us_ -= taken_weight * kRecordUs;
+  machine_.intake_left_us_ -= taken_weight * kRecordUs;
   turns_.Pay(turn_, taken_weight * kRecordChargeUs * kTicksPerUs);
   session.queue.empty() ? turns_.SetIdle(turn_) : turns_.SetReady(turn_);
 }
 
-void StateMachine::Charge(SessionEntry& session, int64_t own_us) {
-  if (&session == &nobody_) return;
+void StateMachine::TurnDesk::Charge(SessionEntry& session, int64_t own_us) {
+  if (&session == &machine_.nobody_) return;
   turns_.Pay(session.info.session, own_us * kTicksPerUs);
-  intake_left_us_ -= own_us;
+  machine_.intake_left_us_ -= own_us;
 }
 
 void StateMachine::On(const SessionChargedEvent& event) {
@@ -141,21 +145,21 @@ bool MachineTables::IsOverShare(const TenantEntry& tenant) const {
 
 // ---- windows ------------------------------------------------------------------------------------
 
-int64_t StateMachine::WindowUs() {
+int64_t StateMachine::TurnDesk::WindowUs() {
   const int64_t alone_us = config_.max_outstanding_us_per_worker;
   return turns_.AreCompeting() ? std::min(alone_us, config_.max_outstanding_us_shared) : alone_us;
 }
 
 // A worker that isn't there is refused later, by name.
-bool StateMachine::IsOpen(WorkerIndex worker, Lane lane) {
-  const auto found = workers_.find(worker);
-  if (found == workers_.end() || found->second.state == WorkerState::kDead) return true;
+bool StateMachine::TurnDesk::IsOpen(WorkerIndex worker, Lane lane) {
+  const auto found = machine_.workers_.find(worker);
+  if (found == machine_.workers_.end() || found->second.state == WorkerState::kDead) return true;
   const WorkerEntry& entry = found->second;
   return entry.state != WorkerState::kSuspect && entry.admits != Admits::kNobody &&
          entry.windows.HasRoom(lane, config_, WindowUs());
 }
 
-bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
+bool StateMachine::TurnDesk::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
   for (const WorkerIndex worker : workers) {
     if (IsOpen(worker, lane)) continue;
     gate_ = GateOf(worker, lane);
@@ -164,7 +168,7 @@ bool StateMachine::HasRoom(absl::Span<const WorkerIndex> workers, Lane lane) {
   return true;
 }
 
-bool StateMachine::HasRoomFor(const PlanTemplate& plan, Lane lane) {
+bool StateMachine::TurnDesk::HasRoomFor(const PlanTemplate& plan, Lane lane) {
   const MeasuredCost& measured = *plan.measured;
   const bool is_unknown = measured.ticks == 0 && measured.under_way >= config_.max_unmeasured_instances;
   return !is_unknown && HasRoom(*plan.workers, lane);
@@ -172,9 +176,10 @@ bool StateMachine::HasRoomFor(const PlanTemplate& plan, Lane lane) {
 
 // ---- what work costs ----------------------------------------------------------------------------
 
-OpPointer StateMachine::NewRun(std::string_view name, SessionId session, const PlanTemplate& plan, Lane lane) {
+OpPointer StateMachine::TurnDesk::NewRun(std::string_view name, SessionId session, const PlanTemplate& plan,
+                                         Lane lane) {
   const int64_t cost_us = plan.measured->CostUs(plan.cost_us);
-  OpPointer op = NewOp(OpEntry::Kind::kRun, name, session, plan.workers, cost_us, lane);
+  OpPointer op = machine_.NewOp(OpEntry::Kind::kRun, name, session, plan.workers, cost_us, lane);
   op->plan = plan.plan;
   op->predicted_us = plan.cost_us;
   op->measured = plan.measured;
@@ -183,7 +188,7 @@ OpPointer StateMachine::NewRun(std::string_view name, SessionId session, const P
 }
 
 // A worker that was lost has measured nothing. Where none has, the charge stays as it is.
-void StateMachine::EndWork(OpEntry& op) {
+void StateMachine::TurnDesk::EndWork(OpEntry& op) {
   const int64_t took = TicksOfNs(SlowestOf(op.runs));
   if (op.measured != nullptr) {
     MeasuredCost& cost = *op.measured;
@@ -194,28 +199,28 @@ void StateMachine::EndWork(OpEntry& op) {
     op.measured = nullptr;
   }
   const int64_t took_us = took / kTicksPerUs;
-  if (auto session = sessions_.find(op.session); took_us > op.cost_us && session != sessions_.end()) {
-    session->second.recent_use.Add(now_us_, took_us - op.cost_us, config_);
+  if (auto session = machine_.sessions_.find(op.session); took_us > op.cost_us && session != machine_.sessions_.end()) {
+    session->second.recent_use.Add(machine_.now_us_, took_us - op.cost_us, config_);
   }
   if (op.charge.tenant < 0) return;
   turns_.Settle(op.charge, took > 0 ? took : op.charge.ticks);
   const int64_t device_ns = SumOfNs(op.runs);
-  TenantEntry& tenant = tenants_.at(op.charge.tenant);
+  TenantEntry& tenant = machine_.tenants_.at(op.charge.tenant);
   tenant.device_ns += device_ns;
   if (took > 0) {
-    AddToShare(tenant, TicksOfNs(device_ns) - op.charge.ticks * static_cast<int64_t>(op.workers->size()));
+    machine_.AddToShare(tenant, TicksOfNs(device_ns) - op.charge.ticks * static_cast<int64_t>(op.workers->size()));
   }
-  if (auto session = sessions_.find(op.session); session != sessions_.end()) {
+  if (auto session = machine_.sessions_.find(op.session); session != machine_.sessions_.end()) {
     session->second.usage.device_ns += device_ns;
   }
   op.charge = {};
 }
 
-void StateMachine::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
+void StateMachine::TurnDesk::PayForRuns(SessionEntry& session, const ProfiledRuns& runs) {
   turns_.Pay(session.info.session, TicksOfNs(SlowestOf(runs)));
   const int64_t device_ns = SumOfNs(runs);
   session.tenant->device_ns += device_ns;
-  AddToShare(*session.tenant, TicksOfNs(device_ns));
+  machine_.AddToShare(*session.tenant, TicksOfNs(device_ns));
   session.usage.device_ns += device_ns;
 }
 

@@ -8,7 +8,9 @@
 #include "schemas/ops/catalog.h"
 #include "schemas/types/living_mesh.h"
 #include "schemas/types/str_cat.h"
-#include "server/coordinator/state_machine.h"
+#include "server/coordinator/completion_desk.h"
+#include "server/coordinator/loss_desk.h"
+#include "server/coordinator/turn_desk.h"
 
 namespace tessera {
 
@@ -79,7 +81,7 @@ void StateMachine::On(const WorkerHeardEvent& event) {
   const bool was_suspect = found->second.state == WorkerState::kSuspect;
   if (!found->second.stalled.empty()) return;
   found->second.state = WorkerState::kAlive;
-  if (was_suspect) Pump();
+  if (was_suspect) TurnDesk(*this).Pump();
 }
 
 void StateMachine::On(const WorkerAdmitsEvent& event) {
@@ -92,7 +94,7 @@ void StateMachine::On(const WorkerAdmitsEvent& event) {
   }
   if (event.admits == Admits::kEveryone) entry.newest_admitted = SessionId();
   entry.admits = event.admits;
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 void StateMachine::On(const WorkerDrainedEvent& event) {
@@ -116,7 +118,7 @@ void StateMachine::On(const WorkerLostEvent& event) {
   LoseWorker(event.worker, !entry.stalled.empty() ? entry.stalled
                            : was_silent           ? StrCat("silent for ", config_.worker_timeout_us / 1'000'000, " s")
                                                   : event.reason);
-  Pump();
+  TurnDesk(*this).Pump();
 }
 
 bool StateMachine::IsMappedByPeers(WorkerIndex index) const {
@@ -151,7 +153,7 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
   }
   long_work_.losses.push_back({lost, cause, joins_});
   long_work_.is_seen = false;
-  GoOnWithLongWork();
+  LossDesk(*this).GoOnWithLongWork();
   // Ops that it had not reported are over for it; in order of issue, so that first causes come first.
   std::vector<OpPointer> waiting;
   for (const auto& [ordinal, op] : ops_) {
@@ -166,18 +168,18 @@ void StateMachine::LoseWorker(WorkerIndex lost, const std::string& reason) {
     for (const EntryNumber output : op->outputs) {
       const TensorPointer tensor = tensors_.Find(output);
       if (!tensor) continue;
-      LoseShard(*tensor, long_work_.losses.back());
+      LossDesk(*this).LoseShard(*tensor, long_work_.losses.back());
       is_whole = is_whole && tensor->status.ok();
     }
     if (!op->works_alone || !is_whole) {
       report.status = absl::UnavailableError(
           StrCat(op->name, ": ", std::string_view(cause.message().data(), cause.message().size())));
     }
-    Complete(op, lost, report);
+    CompletionDesk(*this).Complete(op, lost, report);
   }
   std::vector<TicketId> open;
   for (const auto& [id, ticket] : tickets_) open.push_back(id);
-  for (TicketId id : open) TransferDone(lost, {id, cause});
+  for (TicketId id : open) CompletionDesk(*this).TransferDone(lost, {id, cause});
 }
 
 void StateMachine::On(const JoinTokenUsedEvent& event) { join_token_uses_[event.token].insert(event.worker); }
