@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "schemas/ops/called_as.h"
 #include "schemas/ops/catalog.h"
-#include "schemas/ops/speaker.h"
 #include "schemas/types/call_origin.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/str_cat.h"
@@ -33,7 +33,7 @@ std::atomic<SiteFinder> site_finder{nullptr};
 thread_local SiteId thread_site = 0;
 
 bool IsOpName(std::string_view word) {
-  return word == "upload" || FindOpByName(word).ok() || SpeakerOf(word) != Speaker::kOp;
+  return word == "upload" || FindOpByName(word).ok() || CalledAsOf(word) != CalledAs::kOp;
 }
 
 }  // namespace

@@ -21,15 +21,15 @@
 namespace tessera {
 namespace {
 
-// Says an error of one of a speaker's ops in the speaker's name. Errors of others stay theirs.
-absl::Status SaidBy(Speaker speaker, const absl::Status& status) {
-  if (speaker == Speaker::kOp) return status;
+// Says an error of an op of a function in the function's name. Errors of others stay theirs.
+absl::Status SaidBy(CalledAs called_as, const absl::Status& status) {
+  if (called_as == CalledAs::kOp) return status;
   std::string_view why = StdView(status.message());
   if (const size_t name = why.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"); why.substr(name, 2) == ": ") {
     if (why.substr(0, name) != "contraction" && !FindOpByName(why.substr(0, name)).ok()) return status;
     why.remove_prefix(name + 2);
   }
-  return WithMessage(status, StrCat(NameOf(speaker), ": ", why));
+  return WithMessage(status, StrCat(NameOf(called_as), ": ", why));
 }
 
 // An addend that isn't read, because beta is 0, is checked all the same.
@@ -55,20 +55,20 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
     operands[1].scalar = std::get<Scalar>(other.value());
   }
   absl::StatusOr<HandlePtr> result = session.calls().Call(OpCall{op, {}, {}}, operands);
-  if (!result.ok()) return SaidBy(Speaker::kAddmm, result.status());
+  if (!result.ok()) return SaidBy(CalledAs::kAddmm, result.status());
   return Tensor(*std::move(result));
 }
 
-absl::StatusOr<Tensor> Product(Speaker speaker, std::string_view notation, const Tensor& a, const Tensor& b,
+absl::StatusOr<Tensor> Product(CalledAs called_as, std::string_view notation, const Tensor& a, const Tensor& b,
                                std::string_view precision = "full") {
-  const SpeakAs speak(speaker);
+  const CalledAsScope called_as(called_as);
   OpCall call;
   call.op = OpId::kEinsum;
   call.attributes.Set(attribute::notation, std::string(notation));
   if (precision != "full") call.attributes.Set(attribute::precision, std::string(precision));
   const Operand operands[] = {a, b};
   absl::StatusOr<Tensor> product = CallOp(call, operands);
-  if (!product.ok()) return SaidBy(speaker, product.status());
+  if (!product.ok()) return SaidBy(called_as, product.status());
   return product;
 }
 
@@ -91,7 +91,7 @@ absl::StatusOr<Tensor> Run(const EinsumStep& step, const Tensor& x, const Tensor
     }
     case EinsumStepKind::kCast: return ops::Astype(x, dtype);
     case EinsumStepKind::kSum: return Reduce(x, step.dims, dtype);
-    case EinsumStepKind::kProduct: return Product(Speaker::kEinsum, step.notation, x, other, precision);
+    case EinsumStepKind::kProduct: return Product(CalledAs::kEinsum, step.notation, x, other, precision);
     case EinsumStepKind::kPermute: return PermuteDims(x, step.dims);
   }
   return x;
@@ -108,7 +108,7 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, absl::Span<const Tensor
   for (const Tensor& x : operands) shown.push_back({x.shape(), x.dtype()});
   const auto name_of = [&](size_t i) { return ToText(operands[i].spec()); };
   TESSERA_ASSIGN_OR_RETURN(const EinsumSteps plan, PlanEinsum(notation, shown, name_of));
-  const SpeakAs speak(Speaker::kEinsum);
+  const CalledAsScope called_as(CalledAs::kEinsum);
   std::vector<Tensor> slots(operands.begin(), operands.end());
   for (const EinsumStep& step : plan.steps) {
     Tensor& slot = slots[static_cast<size_t>(step.slot)];
@@ -126,23 +126,23 @@ absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
     return absl::InvalidArgumentError(
         StrCat("bmm: takes two batches of matrices: a is ", ToShortText(a.spec()), ", b is ", ToShortText(b.spec())));
   }
-  return Product(Speaker::kBmm, "bmk,bkn->bmn", a, b);
+  return Product(CalledAs::kBmm, "bmk,bkn->bmn", a, b);
 }
 
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  const SpeakAs speak(Speaker::kAddmm);
-  absl::StatusOr<Tensor> product = Product(Speaker::kAddmm, "mk,kn->mn", a, b);
+  const CalledAsScope called_as(CalledAs::kAddmm);
+  absl::StatusOr<Tensor> product = Product(CalledAs::kAddmm, "mk,kn->mn", a, b);
   if (!product.ok()) return product;
   TESSERA_RETURN_IF_ERROR(CheckAddend(c, *product));
   if (alpha != 1) product = CallOnOwn(OpId::kMul, *std::move(product), alpha);
   if (!product.ok() || beta == 0) return product;
   if (beta == 1) return CallOnOwn(OpId::kAdd, *std::move(product), c);
   const absl::StatusOr<Tensor> scaled = Multiply(c, beta);
-  if (!scaled.ok()) return SaidBy(Speaker::kAddmm, scaled.status());
+  if (!scaled.ok()) return SaidBy(CalledAs::kAddmm, scaled.status());
   return CallOnOwn(OpId::kAdd, *std::move(product), *scaled);
 }
 
-absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product(Speaker::kOuter, "i,j->ij", a, b); }
+absl::StatusOr<Tensor> Outer(const Tensor& a, const Tensor& b) { return Product(CalledAs::kOuter, "i,j->ij", a, b); }
 
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
   if (axes < 0 || axes > std::min(a.rank(), b.rank())) {
@@ -158,7 +158,7 @@ absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, int axes) {
 absl::StatusOr<Tensor> Tensordot(const Tensor& a, const Tensor& b, absl::Span<const int64_t> left,
                                  absl::Span<const int64_t> right) {
   TESSERA_ASSIGN_OR_RETURN(const std::string notation, TensordotNotation(a.rank(), b.rank(), left, right));
-  return Product(Speaker::kTensordot, notation, a, b);
+  return Product(CalledAs::kTensordot, notation, a, b);
 }
 
 }  // namespace tessera

@@ -166,7 +166,7 @@ absl::StatusOr<std::optional<DeferredCalls::Results>> DeferredCalls::Add(const C
   const uint64_t number = next_call_++;
   Call call;
   call.complete = complete;
-  call.speaker = ThreadSpeaker();
+  call.called_as = ThreadCalledAs();
   call.site = SiteOfCall();
   call.policy = ThreadImplicitPolicy().value_or(session_.calls_->implicit_policy());
   for (const CallOperand& operand : operands) {
@@ -258,7 +258,7 @@ absl::StatusOr<std::vector<HandlePtr>> DeferredCalls::AddCounted(std::string_vie
     Call call;
     call.complete_counted = one.complete;
     call.count = wanted;
-    call.speaker = ThreadSpeaker();
+    call.called_as = ThreadCalledAs();
     call.site = SiteOfCall();
     call.policy = ThreadImplicitPolicy().value_or(session_.calls_->implicit_policy());
     for (const HandlePtr& operand : one.operands) call.operands.push_back({operand, Scalar(), false});
@@ -358,7 +358,7 @@ absl::StatusOr<std::vector<int64_t>> DeferredCalls::ValuesOf(const Count& count)
 }
 
 absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>& results) {
-  const SpeakAs speaks(call.speaker);
+  const CalledAsScope called_as(call.called_as);
   absl::InlinedVector<CallOperand, kInlineOperands> operands;
   std::vector<SpecPtr> specs;
   for (const Operand& operand : call.operands) {

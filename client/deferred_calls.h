@@ -84,7 +84,7 @@ class DeferredCalls {
     CallCompletion complete;
     CountedCompletion complete_counted;  // where the call needs counts; `complete` is null
     std::shared_ptr<Count> count;
-    Speaker speaker = Speaker::kOp;
+    CalledAs called_as = CalledAs::kOp;
     SiteId site = 0;
     ImplicitPolicy policy = ImplicitPolicy::kAllow;
     std::vector<Operand> operands;

@@ -181,7 +181,7 @@ absl::StatusOr<OpCall> FilterCall(const TensorSpec& x, int dim, absl::Span<const
   return call;
 }
 
-std::string_view NameOfCaller() { return ThreadSpeaker() == Speaker::kOp ? "index" : NameOf(ThreadSpeaker()); }
+std::string_view NameOfCaller() { return ThreadCalledAs() == CalledAs::kOp ? "index" : NameOf(ThreadCalledAs()); }
 
 absl::StatusOr<Tensor> Counted(CountedCall call, const Tensor& counts) {
   TESSERA_ASSIGN_OR_RETURN(std::vector<HandlePtr> handles,
@@ -226,7 +226,7 @@ absl::StatusOr<Tensor> FindPlaces(const Tensor& mask) {
 }
 
 absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x) {
-  const SpeakAs speaks(Speaker::kNonzero);
+  const CalledAsScope called_as(CalledAs::kNonzero);
   if (x.rank() == 0) {
     TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
     return absl::InvalidArgumentError(StrCat("nonzero: ", ToText(x.spec()), " has no dims"));
@@ -308,7 +308,7 @@ absl::StatusOr<Tensor> FilterAlong(const Tensor& x, const Tensor& mask, int dim)
 }
 
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted) {
-  const SpeakAs speaks(Speaker::kUniqueAll);
+  const CalledAsScope called_as(CalledAs::kUniqueAll);
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
   const DTypeKind kind = Kind(x.dtype());
   // An element that equals itself is found among the values; a NaN isn't.

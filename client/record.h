@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "client/report.h"
+#include "schemas/ops/called_as.h"
 #include "schemas/ops/op.h"
-#include "schemas/ops/speaker.h"
 #include "schemas/types/collective_kind.h"
 
 namespace tessera {
@@ -91,11 +91,11 @@ struct Record {
     kListPublished
   };
   Kind kind = Kind::kCall;
-  bool allow_inline = false;       // kDownload
-  Speaker speaker = Speaker::kOp;  // kCall
-  uint64_t number = 0;             // in the order in which records were queued
-  uint64_t request = 0;            // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
-  uint64_t handle = 0;             // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
+  bool allow_inline = false;           // kDownload
+  CalledAs called_as = CalledAs::kOp;  // kCall
+  uint64_t number = 0;                 // in the order in which records were queued
+  uint64_t request = 0;                // kUpload kDownload kWatch kCommEnd kCancel; of kRelease the ticket
+  uint64_t handle = 0;  // the result of kCall and kUpload; what kDownload and kWatch name; a comm's number
   std::vector<uint64_t> more_results;  // kCall, kUpload: after `handle`
   std::shared_ptr<const OpCall> call;
   std::vector<RecordOperand> operands;

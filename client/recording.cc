@@ -33,7 +33,7 @@ bool IsSame(const RecordedStep& a, const RecordedStep& b) {
     return x.value == y.value && x.last_use == y.last_use;
   };
   return a.call->op == b.call->op && a.call->attributes == b.call->attributes &&
-         a.call->scalars.size() == b.call->scalars.size() && a.speaker == b.speaker &&
+         a.call->scalars.size() == b.call->scalars.size() && a.called_as == b.called_as &&
          a.result_count == b.result_count &&
          std::equal(a.operands.begin(), a.operands.end(), b.operands.begin(), b.operands.end(), same);
 }
@@ -113,7 +113,7 @@ absl::Status Recording::Add(const Record& record, absl::Span<const SpecOperand> 
                             absl::Span<const SpecPtr> results) {
   RecordedStep& step = steps_.emplace_back();
   step.call = record.call;
-  step.speaker = record.speaker;
+  step.called_as = record.called_as;
   step.site = SiteOfCall();
   step.first_number = number_count_;
   absl::InlinedVector<Scalar, 8> numbers(record.call->scalars.begin(), record.call->scalars.end());

@@ -60,7 +60,7 @@ struct RecordedLiteral {
 // A call, or the drop of values behind it.
 struct RecordedStep {
   std::shared_ptr<const OpCall> call;  // null: a drop
-  Speaker speaker = Speaker::kOp;
+  CalledAs called_as = CalledAs::kOp;
   std::vector<RecordedOperand> operands;
   int first_result = 0;
   size_t result_count = 0;

@@ -23,7 +23,7 @@
 // above
 //   kSnapshotBytes until the source has been read; and an op while 65,536 records wait to be sent. A call that blocks
 //   blocks its thread alone. `Request` (request.h) gives calls a deadline and a cancel; completion.h calls back.
-// - SetThreadImplicitPolicy, Request::Scope and SpeakAs set a state of the calling thread alone.
+// - SetThreadImplicitPolicy, Request::Scope and CalledAsScope set a state of the calling thread alone.
 // - Close ends the calls of all threads with FailedPrecondition. A child of fork() has to connect by itself.
 
 #include "client/require_cxx20.h"

@@ -79,10 +79,10 @@ absl::Status FillOperands(SessionImpl* session, OpId op, absl::Span<const CallOp
 absl::StatusOr<std::string> SessionCalls::ImplicitText(const SpecEntry& entry, ImplicitPolicy policy) {
   if (policy == ImplicitPolicy::kForbid) {
     return absl::FailedPreconditionError(
-        StrCat(NameOf(entry.call->op, ThreadSpeaker()), ": implicit redistribution is forbidden: ", MoveText(entry)));
+        StrCat(NameOf(entry.call->op, ThreadCalledAs()), ": implicit redistribution is forbidden: ", MoveText(entry)));
   }
   if (policy != ImplicitPolicy::kWarn && entry.implicit_bytes <= kWarnImplicitBytes) return "";
-  return StrCat(ThreadSpeaker() == Speaker::kOp ? "" : StrCat(NameOf(ThreadSpeaker()), ": "), MoveText(entry));
+  return StrCat(ThreadCalledAs() == CalledAs::kOp ? "" : StrCat(NameOf(ThreadCalledAs()), ": "), MoveText(entry));
 }
 
 absl::Status SessionCalls::CheckImplicit(const SpecEntry& entry) {
@@ -98,7 +98,7 @@ absl::StatusOr<SessionCalls::Resolved> SessionCalls::Resolve(const CallCompletio
                                                              absl::Span<const SpecPtr> specs) {
   Resolved out;
   TESSERA_ASSIGN_OR_RETURN(out.call, complete(specs));
-  out.record.speaker = ThreadSpeaker();
+  out.record.called_as = ThreadCalledAs();
   SpecOperands listed;
   TESSERA_RETURN_IF_ERROR(FillOperands(&session_, out.call.op, operands, &listed, &out.record.operands));
   for (size_t i = 0; i < listed.size(); ++i) {
@@ -158,7 +158,7 @@ absl::StatusOr<SessionCalls::Results> SessionCalls::Take(const OpCall& call, abs
     if (deferred.has_value()) return *std::move(deferred);
   }
   Record record;
-  record.speaker = ThreadSpeaker();
+  record.called_as = ThreadCalledAs();
   SpecOperands specs;
   TESSERA_RETURN_IF_ERROR(FillOperands(&session_, call.op, operands, &specs, &record.operands));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const SpecEntry> entry, specs_.Resolve(call, specs));

@@ -44,7 +44,7 @@ class Replayer {
 
   Record CallOf(const RecordedStep& step) {
     Record record;
-    record.speaker = step.speaker;
+    record.called_as = step.called_as;
     record.call = step.call;
     size_t number = step.first_number;
     if (!step.call->scalars.empty()) {

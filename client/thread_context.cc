@@ -9,7 +9,7 @@ namespace {
 
 std::atomic<ImplicitObserver> implicit_observer{nullptr};
 thread_local std::optional<ImplicitPolicy> thread_policy;
-thread_local Speaker thread_speaker = Speaker::kOp;
+thread_local CalledAs thread_called_as = CalledAs::kOp;
 thread_local std::shared_ptr<TransferMeter> thread_meter;
 
 std::atomic<int>& BlockingCount() {
@@ -33,20 +33,20 @@ Blocking::Blocking() { ++BlockingCount(); }
 Blocking::~Blocking() { --BlockingCount(); }
 bool Blocking::IsOn() { return BlockingCount().load(std::memory_order_relaxed) > 0; }
 
-Speaker ThreadSpeaker() { return thread_speaker; }
-void SetThreadSpeaker(Speaker speaker) { thread_speaker = speaker; }
+CalledAs ThreadCalledAs() { return thread_called_as; }
+void SetThreadCalledAs(CalledAs called_as) { thread_called_as = called_as; }
 
-SpeakAs::SpeakAs(Speaker speaker) : outer_(thread_speaker) {
-  if (outer_ == Speaker::kOp) thread_speaker = speaker;
+CalledAsScope::CalledAsScope(CalledAs called_as) : outer_(thread_called_as) {
+  if (outer_ == CalledAs::kOp) thread_called_as = called_as;
 }
-SpeakAs::~SpeakAs() { thread_speaker = outer_; }
+CalledAsScope::~CalledAsScope() { thread_called_as = outer_; }
 
 void TellImplicit(const std::string& text) {
   const ImplicitObserver observer = implicit_observer.load();
   // Its own ops speak for themselves.
-  const Speaker outer = std::exchange(thread_speaker, Speaker::kOp);
+  const CalledAs outer = std::exchange(thread_called_as, CalledAs::kOp);
   if (observer != nullptr) observer(text);
-  thread_speaker = outer;
+  thread_called_as = outer;
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #pragma once
 
-// Settings of the calling thread: the speaker of its calls' errors, its policy for implicit redistributions, and the
-// meter of its transfers.
+// Settings of the calling thread: the name by which errors of its calls are said, its policy for implicit
+// redistributions, and the meter of its transfers.
 
 #include <atomic>
 #include <cstdint>
@@ -9,25 +9,25 @@
 #include <optional>
 #include <string>
 
-#include "schemas/ops/speaker.h"
+#include "schemas/ops/called_as.h"
 
 namespace tessera {
 
 enum class ImplicitPolicy : uint8_t { kAllow = 0, kWarn = 1, kForbid = 2 };
 
-// While it lives, errors of the calling thread's calls are said by a speaker, now and later. The outermost counts.
-class SpeakAs {
+// While it lives, errors of the calling thread's calls are said by this name, now and later. The outermost counts.
+class CalledAsScope {
  public:
-  explicit SpeakAs(Speaker speaker);
-  ~SpeakAs();
-  SpeakAs(const SpeakAs&) = delete;
-  SpeakAs& operator=(const SpeakAs&) = delete;
+  explicit CalledAsScope(CalledAs called_as);
+  ~CalledAsScope();
+  CalledAsScope(const CalledAsScope&) = delete;
+  CalledAsScope& operator=(const CalledAsScope&) = delete;
 
  private:
-  const Speaker outer_;
+  const CalledAs outer_;
 };
-Speaker ThreadSpeaker();
-void SetThreadSpeaker(Speaker speaker);
+CalledAs ThreadCalledAs();
+void SetThreadCalledAs(CalledAs called_as);
 
 // How implicit redistributions are told: set once for the process. Called on the calling thread.
 using ImplicitObserver = void (*)(const std::string& text);

@@ -386,8 +386,8 @@ struct Call {
   operands @1 :List(Operand);
   results @2 :List(UInt64);
   # New handles, one per output.
-  speaker @3 :UInt16;
-  # A number of schemas/ops/speaker.h: the function that the user called, which messages name. 0: the op itself.
+  calledAs @3 :UInt16;
+  # A number of schemas/ops/called_as.h: the function that the user called, which messages name. 0: the op itself.
 }
 
 struct Upload {

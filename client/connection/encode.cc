@@ -25,7 +25,7 @@ std::vector<int64_t> IntegersOf(capnp::List<int64_t>::Reader values) {
 
 void EncodeCall(const Record& record, wire::Call::Builder builder) {
   EncodeOpCall(*record.call, builder.initCall());
-  builder.setSpeaker(static_cast<uint16_t>(record.speaker));
+  builder.setCalledAs(static_cast<uint16_t>(record.called_as));
   const unsigned operand_count = static_cast<unsigned>(record.operands.size());
   auto operands = builder.initOperands(operand_count);
   for (unsigned i = 0; i < operand_count; ++i) {

@@ -140,7 +140,7 @@ int Generate(std::string_view what) {
   if (what == "python") {
     std::printf(
         "# Made from the op catalog by generate_functions: one function for each row.\n\n"
-        "from tessera._run import function, run\n\n");
+        "from tessera._catalog_calls import function, run\n\n");
     WriteNames();
     WriteHelp();
   } else if (what == "stubs") {

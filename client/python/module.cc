@@ -284,8 +284,8 @@ void DefineSession(nb::module_& module) {
     if (!policy.has_value()) return std::nullopt;
     return static_cast<int>(*policy);
   });
-  module.def("speaker", [] { return std::string(NameOf(ThreadSpeaker())); });
-  module.def("set_speaker", [](const std::string& name) { SetThreadSpeaker(SpeakerOf(name)); });
+  module.def("called_as", [] { return std::string(NameOf(ThreadCalledAs())); });
+  module.def("set_called_as", [](const std::string& name) { SetThreadCalledAs(CalledAsOf(name)); });
   module.def("explain_redistribute", &ExplainRedistribute);
 }
 

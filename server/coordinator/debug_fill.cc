@@ -31,7 +31,7 @@ void StateMachine::FillFreed() {
     full.call.scalars = {Scalar::Int(UINT8_MAX)};
     full.results = {HandleId()};
     Instance instance;
-    const absl::StatusOr<Unit> unit = SegmentDesk(*this).UnitOf(nobody_, full);
+    const absl::StatusOr<IssueUnit> unit = SegmentDesk(*this).UnitOf(nobody_, full);
     TESSERA_CHECK(unit.ok());
     const absl::StatusOr<PlanTemplate*> made = IssueDesk(*this).TemplateOf(nobody_, *unit, instance.scalars);
     TESSERA_CHECK(made.ok() && (*made)->plan->buffers.size() == 1);

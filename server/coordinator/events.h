@@ -11,8 +11,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "schemas/ops/called_as.h"
 #include "schemas/ops/op.h"
-#include "schemas/ops/speaker.h"
 #include "schemas/types/collective_kind.h"
 #include "schemas/types/device_kind.h"
 #include "schemas/types/ids.h"
@@ -33,7 +33,7 @@ struct CallRecord {
   OpCall call;
   absl::InlinedVector<OperandReference, 3> operands;
   absl::InlinedVector<HandleId, 1> results;
-  Speaker speaker = Speaker::kOp;
+  CalledAs called_as = CalledAs::kOp;
 };
 struct UploadedTensor {
   HandleId result;

@@ -34,10 +34,10 @@ std::string Longer(std::string_view way, std::string_view op) {
 
 }  // namespace
 
-absl::Status SaidBy(std::string_view speaker, std::string_view op, const absl::Status& status) {
+absl::Status SaidBy(std::string_view called_as, std::string_view op, const absl::Status& status) {
   const std::string_view message = StdView(status.message());
-  if (speaker == op || message.substr(0, op.size()) != op || message.substr(op.size(), 2) != ": ") return status;
-  return WithMessage(status, StrCat(speaker, message.substr(op.size())));
+  if (called_as == op || message.substr(0, op.size()) != op || message.substr(op.size(), 2) != ": ") return status;
+  return WithMessage(status, StrCat(called_as, message.substr(op.size())));
 }
 
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result) {

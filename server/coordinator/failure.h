@@ -15,8 +15,8 @@ namespace tessera {
 // `cause`, which an operand of `op` has, as the op's result has it. `result`: null where it is not known.
 absl::Status OnTheWay(const absl::Status& cause, std::string_view op, const TensorSpec* result);
 
-// A status whose message opens with the name of an op, `einsum: WHY`, as `speaker` says it: `bmm: WHY`. Others are as
+// A status whose message opens with the name of an op, `einsum: WHY`, as `called_as` says it: `bmm: WHY`. Others are as
 // they were.
-absl::Status SaidBy(std::string_view speaker, std::string_view op, const absl::Status& status);
+absl::Status SaidBy(std::string_view called_as, std::string_view op, const absl::Status& status);
 
 }  // namespace tessera

@@ -140,7 +140,7 @@ void StateMachine::IntakeDesk::RefuseCall(SessionEntry& session, const CallRecor
   const bool is_real = mesh == nullptr || !absl::IsInvalidArgument(machine_.CheckWorkers("", mesh->workers()));
   if (specs.size() == record.operands.size() && is_real) resolved = ResolveOp(record.call, specs);
   const size_t known = resolved.ok() ? resolved->outputs.size() : 0;
-  const std::string_view name = NameOf(record.call.op, record.speaker);
+  const std::string_view name = NameOf(record.call.op, record.called_as);
   for (size_t i = 0; i < record.results.size(); ++i) {
     const TensorSpec* spec = i < known ? &resolved->outputs[i] : nullptr;
     const absl::Status cause = is_inherited
@@ -150,11 +150,11 @@ void StateMachine::IntakeDesk::RefuseCall(SessionEntry& session, const CallRecor
   }
 }
 
-void StateMachine::IntakeDesk::FinishUnit(SessionEntry& session, const Unit& unit) {
+void StateMachine::IntakeDesk::FinishUnit(SessionEntry& session, const IssueUnit& unit) {
   for (const HandleId handle : unit.dropped) machine_.DropHandle(session, handle);
 }
 
-absl::StatusOr<Progress> StateMachine::IntakeDesk::TakeSegment(SessionEntry& session, Unit& unit) {
+absl::StatusOr<Progress> StateMachine::IntakeDesk::TakeSegment(SessionEntry& session, IssueUnit& unit) {
   std::vector<Scalar> scalars;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, IssueDesk(machine_).TemplateOf(session, unit, scalars));
   unit.lane = IssueDesk(machine_).LaneFor(session, *plan, unit.tensors);
@@ -166,7 +166,7 @@ absl::StatusOr<Progress> StateMachine::IntakeDesk::TakeSegment(SessionEntry& ses
 }
 
 Progress StateMachine::IntakeDesk::TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken) {
-  if (std::optional<Unit> segment = SegmentDesk(machine_).FindSegment(session); segment.has_value()) {
+  if (std::optional<IssueUnit> segment = SegmentDesk(machine_).FindSegment(session); segment.has_value()) {
     taken = segment->record_count;
     const absl::StatusOr<Progress> progress = TakeSegment(session, *segment);
     if (progress.ok()) return *progress;
@@ -174,7 +174,7 @@ Progress StateMachine::IntakeDesk::TakeCalls(SessionEntry& session, CallRecord& 
     taken = 1;
     session.lone_calls = segment->calls.size();
   }
-  absl::StatusOr<Unit> unit = SegmentDesk(machine_).UnitOf(session, record);
+  absl::StatusOr<IssueUnit> unit = SegmentDesk(machine_).UnitOf(session, record);
   absl::Status status = unit.status();
   if (unit.ok()) {
     for (const TensorPointer& tensor : unit->tensors) {
@@ -445,7 +445,7 @@ std::vector<bool> StateMachine::IntakeDesk::FindNeeded(const SessionEntry& sessi
 void RefuseRecord(Record& record, absl::StatusCode code, std::string_view why) {
   const auto because = [&](std::string_view op) { return absl::Status(code, AbslView(StrCat(op, ": ", why))); };
   if (auto* call = std::get_if<CallRecord>(&record)) {
-    record = BadRecord{because(NameOf(call->call.op, call->speaker)),
+    record = BadRecord{because(NameOf(call->call.op, call->called_as)),
                        0,
                        {call->results.begin(), call->results.end()},
                        LastUsesOf(*call)};

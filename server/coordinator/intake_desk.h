@@ -49,8 +49,8 @@ class StateMachine::IntakeDesk {
   absl::Status CheckTickets(std::string_view op, const SessionEntry& session) const;
   void RefuseCall(SessionEntry& session, const CallRecord& record, const absl::Status& status);
   Progress TakeCalls(SessionEntry& session, CallRecord& record, size_t& taken);
-  absl::StatusOr<Progress> TakeSegment(SessionEntry& session, Unit& unit);
-  void FinishUnit(SessionEntry& session, const Unit& unit);
+  absl::StatusOr<Progress> TakeSegment(SessionEntry& session, IssueUnit& unit);
+  void FinishUnit(SessionEntry& session, const IssueUnit& unit);
 
   StateMachine& machine_;
   const CoordinatorConfig& config_;

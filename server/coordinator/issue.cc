@@ -76,7 +76,7 @@ absl::StatusOr<std::string> StateMachine::IssueDesk::CheckedPlanText(std::string
       StrCat(op, ": its plan has ", text.size(), " bytes; max_plan_text_bytes is ", config_.max_plan_text_bytes));
 }
 
-absl::StatusOr<OpPlan> StateMachine::IssueDesk::PlanUnit(const Unit& unit, Meshes meshes) const {
+absl::StatusOr<OpPlan> StateMachine::IssueDesk::PlanUnit(const IssueUnit& unit, Meshes meshes) const {
   const Segment segment = SegmentDesk(machine_).SegmentFor(unit);
   std::vector<PlanOperand> inputs;
   for (const OperandLayout& input : segment.inputs) inputs.emplace_back(input);
@@ -97,7 +97,7 @@ absl::StatusOr<OpPlan> StateMachine::IssueDesk::PlanUnit(const Unit& unit, Meshe
   return PlanOp(segment.calls[0].call, operands, *topology, limits);
 }
 
-void StateMachine::IssueDesk::FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made) {
+void StateMachine::IssueDesk::FillTemplate(const IssueUnit& unit, OpPlan planned, PlanTemplate& made) {
   made.uses = BufferUses(planned.plan);
   std::vector<WorkerIndex> all;
   for (const PlanBuffer& buffer : planned.plan.buffers) {
@@ -128,7 +128,7 @@ void StateMachine::IssueDesk::FillTemplate(const Unit& unit, OpPlan planned, Pla
 }
 
 // Workers know the plan by its id, so it has to be the same plan.
-absl::Status StateMachine::IssueDesk::MakeAgain(const Unit& unit, PlanTemplate& known) {
+absl::Status StateMachine::IssueDesk::MakeAgain(const IssueUnit& unit, PlanTemplate& known) {
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kKnown));
   const std::string text = ToText(planned.plan);
   if (XXH3_64bits(text.data(), text.size()) != known.text_hash) {
@@ -139,7 +139,7 @@ absl::Status StateMachine::IssueDesk::MakeAgain(const Unit& unit, PlanTemplate& 
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& session, const Unit& unit,
+absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& session, const IssueUnit& unit,
                                                                   std::vector<Scalar>& scalars) {
   if (PlanTemplate* known = machine_.plans_.Find(unit.key)) {
     if (known->plan == nullptr) TESSERA_RETURN_IF_ERROR(MakeAgain(unit, *known));
@@ -173,7 +173,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& 
   return kept;
 }
 
-bool StateMachine::IssueDesk::MayDonate(const Unit& unit, size_t input, int64_t output_bytes) {
+bool StateMachine::IssueDesk::MayDonate(const IssueUnit& unit, size_t input, int64_t output_bytes) {
   // The session's table and this unit alone know the tensor; the tensor and this unit's list of buffers alone know the
   // buffer: no view of it exists. A published buffer stays as it is, whoever has it.
   const TensorPointer& tensor = unit.tensors[input];
@@ -198,7 +198,7 @@ absl::Status StateMachine::IssueDesk::DoesNotFit(const PlanTemplate& plan, size_
   return status;
 }
 
-absl::StatusOr<std::vector<BufferPointer>> StateMachine::IssueDesk::PlaceBuffers(SessionId owner, const Unit& unit,
+absl::StatusOr<std::vector<BufferPointer>> StateMachine::IssueDesk::PlaceBuffers(SessionId owner, const IssueUnit& unit,
                                                                                  const PlanTemplate& plan,
                                                                                  Instance& instance) {
   const Plan& p = *plan.plan;
@@ -260,7 +260,7 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
   return limits;
 }
 
-absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::IssueWhatFits(SessionEntry& session, Unit& unit,
+absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::IssueWhatFits(SessionEntry& session, IssueUnit& unit,
                                                                      PlanTemplate& plan, std::vector<Scalar> scalars) {
   const absl::Status status = Issue(session, unit, plan, scalars);
   if (status.ok()) return &plan;
@@ -322,11 +322,12 @@ void StateMachine::IssueDesk::Define(PlanTemplate& plan) {
 }
 
 // The ops of a segment as those say them who were called.
-std::shared_ptr<const std::vector<WayStep>> StateMachine::IssueDesk::WayOf(const Unit& unit, const PlanTemplate& plan) {
-  const auto is_own = [](const CallRecord* call) { return call->speaker == Speaker::kOp; };
+std::shared_ptr<const std::vector<WayStep>> StateMachine::IssueDesk::WayOf(const IssueUnit& unit,
+                                                                           const PlanTemplate& plan) {
+  const auto is_own = [](const CallRecord* call) { return call->called_as == CalledAs::kOp; };
   if (plan.way == nullptr || std::all_of(unit.calls.begin(), unit.calls.end(), is_own)) return plan.way;
   std::vector<WayStep> way = *plan.way;
-  for (size_t c = 0; c < way.size(); ++c) way[c].name = NameOf(unit.calls[c]->call.op, unit.calls[c]->speaker);
+  for (size_t c = 0; c < way.size(); ++c) way[c].name = NameOf(unit.calls[c]->call.op, unit.calls[c]->called_as);
   return std::make_shared<const std::vector<WayStep>>(std::move(way));
 }
 
@@ -339,7 +340,7 @@ bool StateMachine::IssueDesk::MakesCalls(const PlanTemplate& plan) const {
   return MayMakeCalls(*plan.workers, has_nccl, [&](WorkerIndex worker) { return topology.HostOf(worker); });
 }
 
-absl::Status StateMachine::IssueDesk::Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan,
+absl::Status StateMachine::IssueDesk::Issue(SessionEntry& session, const IssueUnit& unit, PlanTemplate& plan,
                                             std::vector<Scalar> scalars) {
   const std::string_view name = unit.name;
   if (unit.results.size() != plan.plan->outputs.size()) {
@@ -380,7 +381,7 @@ absl::Status StateMachine::IssueDesk::Issue(SessionEntry& session, const Unit& u
   return absl::OkStatus();
 }
 
-void StateMachine::IssueDesk::AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
+void StateMachine::IssueDesk::AddOutputs(SessionEntry& session, const IssueUnit& unit, const PlanTemplate& plan,
                                          const std::vector<BufferPointer>& buffers, const OpPointer& op) {
   const Plan& p = *plan.plan;
   for (size_t i = 0; i < p.outputs.size(); ++i) {

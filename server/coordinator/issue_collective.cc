@@ -45,7 +45,7 @@ absl::StatusOr<TensorPointer> StateMachine::GroupDesk::RowMajorCopyOf(SessionEnt
   record.call.attributes.Set(attribute::dims, std::vector<int64_t>{0});
   record.operands.push_back({handle, false});
   record.results.push_back(kCopy);
-  TESSERA_ASSIGN_OR_RETURN(Unit unit, SegmentDesk(machine_).UnitOf(session, record));
+  TESSERA_ASSIGN_OR_RETURN(IssueUnit unit, SegmentDesk(machine_).UnitOf(session, record));
   std::vector<Scalar> scalars;
   TESSERA_ASSIGN_OR_RETURN(PlanTemplate* const plan, IssueDesk(machine_).TemplateOf(session, unit, scalars));
   TESSERA_RETURN_IF_ERROR(IssueDesk(machine_).Issue(session, unit, *plan, std::move(scalars)));
@@ -91,7 +91,7 @@ absl::StatusOr<Progress> StateMachine::GroupDesk::IssueCollective(SessionEntry& 
   record.call.attributes.Set(attribute::mesh, to);
   record.call.attributes.Set(attribute::placements, Placements{parts.to});
   record.operands.push_back({HandleId(), false});
-  Unit unit;
+  IssueUnit unit;
   unit.calls.push_back(&record);
   unit.name = name;
   unit.key.topology_version = machine_.topologies_[0].version;

@@ -13,12 +13,12 @@ class StateMachine::IssueDesk {
  public:
   explicit IssueDesk(StateMachine& machine) : machine_(machine), config_(machine.config_) {}
 
-  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const Unit& unit, std::vector<Scalar>& scalars);
-  absl::Status MakeAgain(const Unit& unit, PlanTemplate& known);  // of a snapshot's template: its plan
+  absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const IssueUnit& unit, std::vector<Scalar>& scalars);
+  absl::Status MakeAgain(const IssueUnit& unit, PlanTemplate& known);  // of a snapshot's template: its plan
   // By its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
-  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, Unit& unit, PlanTemplate& plan,
+  absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, IssueUnit& unit, PlanTemplate& plan,
                                               std::vector<Scalar> scalars);
-  absl::Status Issue(SessionEntry& session, const Unit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
+  absl::Status Issue(SessionEntry& session, const IssueUnit& unit, PlanTemplate& plan, std::vector<Scalar> scalars);
   void AddWaits(OpEntry& op, const PlanTemplate& plan, const std::vector<BufferPointer>& buffers,
                 const BuffersApart& apart, Instance& instance);
   void Define(PlanTemplate& plan);
@@ -36,15 +36,15 @@ class StateMachine::IssueDesk {
 
  private:
   absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
-  absl::StatusOr<OpPlan> PlanUnit(const Unit& unit, Meshes meshes) const;
-  void FillTemplate(const Unit& unit, OpPlan planned, PlanTemplate& made);
+  absl::StatusOr<OpPlan> PlanUnit(const IssueUnit& unit, Meshes meshes) const;
+  void FillTemplate(const IssueUnit& unit, OpPlan planned, PlanTemplate& made);
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
-  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const Unit& unit, const PlanTemplate& plan,
-                                                          Instance& instance);
-  static std::shared_ptr<const std::vector<WayStep>> WayOf(const Unit& unit, const PlanTemplate& plan);
-  static bool MayDonate(const Unit& unit, size_t input, int64_t output_bytes);
-  void AddOutputs(SessionEntry& session, const Unit& unit, const PlanTemplate& plan,
+  absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const IssueUnit& unit,
+                                                          const PlanTemplate& plan, Instance& instance);
+  static std::shared_ptr<const std::vector<WayStep>> WayOf(const IssueUnit& unit, const PlanTemplate& plan);
+  static bool MayDonate(const IssueUnit& unit, size_t input, int64_t output_bytes);
+  void AddOutputs(SessionEntry& session, const IssueUnit& unit, const PlanTemplate& plan,
                   const std::vector<BufferPointer>& buffers, const OpPointer& op);
   bool IsWrittenIn(Lane lane, const BufferPointer& buffer) const;  // by what is under way
 

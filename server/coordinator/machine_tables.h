@@ -16,7 +16,6 @@
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
 #include "server/coordinator/fair_turns.h"
-#include "server/coordinator/group_table.h"
 #include "server/coordinator/layout_table.h"
 #include "server/coordinator/long_work.h"
 #include "server/coordinator/memory_map.h"
@@ -27,6 +26,7 @@
 #include "server/coordinator/spill_table.h"
 #include "server/coordinator/tables.h"
 #include "server/coordinator/tenants/tenant_table.h"
+#include "server/coordinator/worker_sets.h"
 #include "server/planner/planner.h"
 
 namespace tessera {
@@ -83,7 +83,7 @@ class MachineTables {
   std::set<TicketId> closing_;   // of them: nothing but workers' answers is missing
   uint64_t closed_windows_ = 0;  // so far
   LongWork long_work_;
-  GroupTable groups_;
+  WorkerSets groups_;
   ProcessGroups process_groups_;
   PublicationTable publications_;
   std::vector<std::pair<SessionId, Record>> unparked_;  // to go back to their queues

@@ -11,11 +11,12 @@ class StateMachine::SegmentDesk {
  public:
   explicit SegmentDesk(StateMachine& machine) : machine_(machine) {}
 
-  absl::StatusOr<Unit> UnitOf(const SessionEntry& session, const CallRecord& record) const;
+  absl::StatusOr<IssueUnit> UnitOf(const SessionEntry& session, const CallRecord& record) const;
   // The segment that begins with the first record of the queue; nullopt where nothing is gained.
-  std::optional<Unit> FindSegment(SessionEntry& session) const;
-  static void AddDropsBehind(const SessionEntry& session, Unit& unit);  // what the drop behind it names, it uses last
-  static Segment SegmentFor(const Unit& unit);
+  std::optional<IssueUnit> FindSegment(SessionEntry& session) const;
+  static void AddDropsBehind(const SessionEntry& session,
+                             IssueUnit& unit);  // what the drop behind it names, it uses last
+  static Segment SegmentFor(const IssueUnit& unit);
 
  private:
   class Gatherer;

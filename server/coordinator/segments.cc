@@ -132,7 +132,7 @@ class StateMachine::SegmentDesk::Gatherer {
            !std::all_of(made_.begin(), made_.end(), [](const Made& made) { return made.is_dropped; });
   }
 
-  Unit Finish(size_t record_count) && {
+  IssueUnit Finish(size_t record_count) && {
     for (size_t c = 0; c < made_.size(); ++c) {
       if (made_[c].is_dropped) continue;
       unit_.key.kept.push_back(static_cast<int32_t>(c));
@@ -144,7 +144,7 @@ class StateMachine::SegmentDesk::Gatherer {
     }
     unit_.record_count = record_count;
     TellSigns(unit_.key, unit_.calls);
-    unit_.name = NameOf(unit_.calls.back()->call.op, unit_.calls.back()->speaker);
+    unit_.name = NameOf(unit_.calls.back()->call.op, unit_.calls.back()->called_as);
     return std::move(unit_);
   }
 
@@ -190,12 +190,12 @@ class StateMachine::SegmentDesk::Gatherer {
 
   const StateMachine& machine_;
   const SessionEntry& session_;
-  Unit unit_;
+  IssueUnit unit_;
   absl::InlinedVector<Made, 8> made_;         // by call
   absl::InlinedVector<HandleId, 4> handles_;  // by input
 };
 
-std::optional<Unit> StateMachine::SegmentDesk::FindSegment(SessionEntry& session) const {
+std::optional<IssueUnit> StateMachine::SegmentDesk::FindSegment(SessionEntry& session) const {
   if (session.lone_calls > 0) return std::nullopt;
   const auto max_calls = static_cast<size_t>(machine_.config_.max_segment_ops);
   if (max_calls < 2 || session.queue.size() < 3) return std::nullopt;
@@ -226,10 +226,11 @@ std::optional<Unit> StateMachine::SegmentDesk::FindSegment(SessionEntry& session
   }
 }
 
-absl::StatusOr<Unit> StateMachine::SegmentDesk::UnitOf(const SessionEntry& session, const CallRecord& record) const {
-  Unit unit;
+absl::StatusOr<IssueUnit> StateMachine::SegmentDesk::UnitOf(const SessionEntry& session,
+                                                            const CallRecord& record) const {
+  IssueUnit unit;
   unit.calls.push_back(&record);
-  unit.name = NameOf(record.call.op, record.speaker);
+  unit.name = NameOf(record.call.op, record.called_as);
   unit.results.assign(record.results.begin(), record.results.end());
   unit.numbers.assign(record.call.scalars.begin(), record.call.scalars.end());
   unit.key.topology_version = machine_.topologies_[0].version;
@@ -254,7 +255,7 @@ absl::StatusOr<Unit> StateMachine::SegmentDesk::UnitOf(const SessionEntry& sessi
   return unit;
 }
 
-void StateMachine::SegmentDesk::AddDropsBehind(const SessionEntry& session, Unit& unit) {
+void StateMachine::SegmentDesk::AddDropsBehind(const SessionEntry& session, IssueUnit& unit) {
   if (session.queue.size() < 2) return;
   const auto* drop = std::get_if<DropRecord>(&session.queue[1]);
   if (drop == nullptr || drop->handles.size() > kMaxDropsWithinSegment) return;
@@ -270,7 +271,7 @@ void StateMachine::SegmentDesk::AddDropsBehind(const SessionEntry& session, Unit
   }
 }
 
-Segment StateMachine::SegmentDesk::SegmentFor(const Unit& unit) {
+Segment StateMachine::SegmentDesk::SegmentFor(const IssueUnit& unit) {
   Segment segment;
   for (const TensorPointer& tensor : unit.tensors) segment.inputs.push_back({tensor->spec(), tensor->strides()});
   const auto inputs = static_cast<int>(segment.inputs.size());

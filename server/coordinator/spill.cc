@@ -10,10 +10,10 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/coordinator/failure.h"
-#include "server/coordinator/group_table.h"
 #include "server/coordinator/intake_desk.h"
 #include "server/coordinator/issue_desk.h"
 #include "server/coordinator/spill_desk.h"
+#include "server/coordinator/worker_sets.h"
 
 namespace tessera {
 

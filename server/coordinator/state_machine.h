@@ -19,8 +19,8 @@
 #include "absl/status/statusor.h"
 #include "server/coordinator/effects.h"
 #include "server/coordinator/events.h"
+#include "server/coordinator/issue_unit.h"
 #include "server/coordinator/machine_tables.h"
-#include "server/coordinator/unit.h"
 #include "server/planner/planner.h"
 
 namespace tessera {

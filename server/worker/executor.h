@@ -33,7 +33,7 @@
 #include "server/transport/transport.h"
 #include "server/worker/arena.h"
 #include "server/worker/call_items.h"
-#include "server/worker/phase_items.h"
+#include "server/worker/phase_enqueuer.h"
 #include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
 
@@ -110,7 +110,7 @@ class Executor {
   Device& device_;
   MessageTransport* messages_;
   TemplateCache templates_;
-  PhaseItems phases_;
+  PhaseEnqueuer phases_;
   CallItems calls_;
   std::array<Ordinal, kStreamCount> last_ordinal_;
   std::vector<CounterWait> phase_waits_;  // of the phase at hand: each is enqueued once

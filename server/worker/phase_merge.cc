@@ -8,7 +8,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/worker/merge_messages.h"
-#include "server/worker/phase_items.h"
+#include "server/worker/phase_enqueuer.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +29,7 @@ std::optional<size_t> RunOf(const KernelInstruction& kernel, WorkerIndex holder)
 
 }  // namespace
 
-absl::Status PhaseItems::AddMergeTransfers(const Here& here, const KernelInstruction& kernel, MergePhase& merge) {
+absl::Status PhaseEnqueuer::AddMergeTransfers(const Here& here, const KernelInstruction& kernel, MergePhase& merge) {
   const int64_t step = here.phase.merge.step;
   const auto runs = static_cast<int64_t>(std::get<MergeOp>(kernel.op).runs.size());
   const auto sample_bytes = [&](size_t run) {
@@ -106,8 +106,8 @@ absl::Status PhaseItems::AddMergeTransfers(const Here& here, const KernelInstruc
 }
 
 // Adds the runs of the kernel whose inputs are the record's from `inputs` on.
-void PhaseItems::AddRuns(const Here& here, const InstructionPiece& piece, KernelInput* inputs,
-                         MergeMessages& merge) const {
+void PhaseEnqueuer::AddRuns(const Here& here, const InstructionPiece& piece, KernelInput* inputs,
+                            MergeMessages& merge) const {
   const auto& kernel = std::get<KernelInstruction>(piece.work);
   const size_t runs = std::get<MergeOp>(kernel.op).runs.size();
   for (size_t run = 0; run < runs; ++run) {
@@ -137,7 +137,7 @@ void PhaseItems::AddRuns(const Here& here, const InstructionPiece& piece, Kernel
   }
 }
 
-void PhaseItems::EnqueueMerge(const Here& here, const MergePhase& merge) {
+void PhaseEnqueuer::EnqueueMerge(const Here& here, const MergePhase& merge) {
   const auto start = [&](const Active& active, size_t first, size_t last) {
     for (size_t c = first; c < last; ++c) EnqueueStart(here, active.first_transfer + c);
   };

@@ -49,7 +49,7 @@ from ._contraction import addmm, bmm, einsum, mm, outer, tensordot, vecdot
 from ._indexing import (cumprod, cumsum, cumulative_prod, cumulative_sum, embedding, gather, index_add, isin,
                         masked_select, nonzero, scatter_add, topk, unique_all, unique_counts,
                         unique_inverse, unique_values)
-from ._info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
+from ._namespace_info import __array_namespace_info__, can_cast, finfo, iinfo, isdtype, result_type
 from ._ops import (argmax, argmin, astype, broadcast_arrays, broadcast_shapes, broadcast_to, clip, concat, concatenate,
                    copy, diff, expand_dims,
                    matrix_transpose, meshgrid, moveaxis, nanstd, nanvar, pad, permute_dims, redistribute, relabel, repeat, reshape, roll, round,  # noqa: A004

@@ -15,7 +15,7 @@ from ._contraction import tensordot, vecdot
 from ._creation import arange, linspace
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
-from ._info import result_type
+from ._namespace_info import result_type
 from ._mesh import integers
 from ._ops import _tensor_of, astype, concat, diff, pad, permute_dims, reshape
 from ._calls import axes_of

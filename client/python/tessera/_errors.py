@@ -85,20 +85,20 @@ class InternalError(TesseraError, RuntimeError):
 @contextlib.contextmanager
 def named(op: str):
     """Refusals of the ops in the block are said by `op`, which the user called, and what fails of them later too (op is a
-    name of schemas/ops/speaker.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
+    name of schemas/ops/called_as.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
     one counts."""
-    outer = _tessera.speaker()
+    outer = _tessera.called_as()
     try:
         if not outer:
-            _tessera.set_speaker(op)
+            _tessera.set_called_as(op)
         yield
     except TesseraError as error:
-        speaker, said, rest = re.match(r"(?s)(?:([a-z_]+)(: ))?(.*)", str(error)).groups()
-        if said and speaker not in OPS and speaker != "operand":
+        called_as, said, rest = re.match(r"(?s)(?:([a-z_]+)(: ))?(.*)", str(error)).groups()
+        if said and called_as not in OPS and called_as != "operand":
             raise
         raise type(error)(f"{op}: {rest}") from None
     finally:
-        _tessera.set_speaker(outer)
+        _tessera.set_called_as(outer)
 
 
 # By absl's status code; "dtype" and "index" are InvalidArgument with a payload.

@@ -18,7 +18,7 @@ import _tessera_ops as made
 from ._creation import arange, asarray, full
 from ._errors import ArgumentError, IndexOutOfRangeError, InvalidArgumentError, named
 from ._index import mask_fits
-from ._info import result_type
+from ._namespace_info import result_type
 from ._local_map import local_map
 from ._ops import _beside, _tensor_of, astype, broadcast_arrays, broadcast_to, concat, permute_dims, reshape
 from ._placements import Replicate, Shard

@@ -14,7 +14,7 @@ from ._contraction import vecdot
 from ._creation import arange, asarray, full, zeros
 from ._errors import ArgumentError, InvalidArgumentError
 from ._indexing import cumprod, cumsum, nonzero as indices_of, searchsorted as search, take as take_at, unique_all
-from ._info import result_type
+from ._namespace_info import result_type
 from ._numpy_calls import OWN_NAMES, as_tensor
 from ._ops import _tensor_of, astype, broadcast_arrays, broadcast_to, clip, concat, diff, moveaxis, reshape, stack
 from ._calls import axes_of

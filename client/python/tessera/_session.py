@@ -16,7 +16,7 @@ from . import _context, _mesh
 from ._attach import attach
 from ._dtypes import array_of, buffer_of, code_of
 from ._errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from ._former import find, forget, remember
+from ._remembered_sessions import find, forget, remember
 from ._mesh import DeviceMesh
 from ._progress import bar_of
 

@@ -11,7 +11,7 @@ import _tessera_ops as made
 from ._arrangement import beside, ravel
 from ._errors import ArgumentError
 from ._indexing import _places, isin, take, unique_all, unique_values
-from ._info import result_type
+from ._namespace_info import result_type
 from ._ops import astype, concat
 
 

@@ -14,7 +14,7 @@ from ._creation import full, zeros
 from ._dtypes import code_of
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 from ._indexing import take
-from ._info import finfo, result_type
+from ._namespace_info import finfo, result_type
 from ._local_map import local_map
 from ._mesh import integers
 from ._ops import _tensor_of, argmax, argmin, astype, broadcast_to, concat, expand_dims, moveaxis, reshape

@@ -36,7 +36,7 @@ absl::StatusOr<Record> DecodeCall(wire::Call::Reader reader) {
     }
   }
   for (uint64_t handle : reader.getResults()) record.results.emplace_back(handle);
-  record.speaker = SpeakerOf(uint64_t{reader.getSpeaker()});
+  record.called_as = CalledAsOf(uint64_t{reader.getCalledAs()});
   return record;
 }
 

@@ -37,7 +37,7 @@ struct RecordEncoder {
       }
     }
     FillHandles(record.results, call.initResults(static_cast<unsigned>(record.results.size())));
-    call.setSpeaker(static_cast<uint16_t>(record.speaker));
+    call.setCalledAs(static_cast<uint16_t>(record.called_as));
   }
   void operator()(const UploadRecord& record) {
     auto upload = out.initUpload();

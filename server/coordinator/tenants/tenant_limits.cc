@@ -14,14 +14,14 @@
 namespace tessera {
 namespace {
 
-enum class Unit { kCount, kBytes, kPermille, kLanes };
+enum class IssueUnit { kCount, kBytes, kPermille, kLanes };
 
 constexpr std::string_view kLaneWords[] = {"auto", "interactive", "batch"};  // by kLanesAuto and so on
 
 struct Field {
   std::string_view key;
   int64_t TenantLimits::*value;
-  Unit unit;
+  IssueUnit unit;
   int64_t least;
   int64_t most;
   bool may_be_none;
@@ -29,16 +29,16 @@ struct Field {
 
 // The one list of the numbers.
 constexpr Field kFields[] = {
-    {"weight", &TenantLimits::weight, Unit::kCount, 1, kMaxTenantWeight, false},
-    {"memory.guaranteed", &TenantLimits::guaranteed_bytes, Unit::kBytes, 0, kMaxArenaBytes, false},
-    {"memory.max", &TenantLimits::max_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
-    {"memory.spilled", &TenantLimits::max_spilled_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
-    {"sessions", &TenantLimits::max_sessions, Unit::kCount, 0, int64_t{1} << 20, true},
-    {"connections", &TenantLimits::max_connections, Unit::kCount, 0, int64_t{1} << 20, true},
-    {"queued", &TenantLimits::max_queued_records, Unit::kCount, 1, int64_t{1} << 40, true},
-    {"device_share", &TenantLimits::max_device_permille, Unit::kPermille, 1, 1000, true},
-    {"detached", &TenantLimits::max_detached_bytes, Unit::kBytes, 0, kMaxArenaBytes, true},
-    {"lanes", &TenantLimits::lanes, Unit::kLanes, kLanesAuto, kLanesBatch, false},
+    {"weight", &TenantLimits::weight, IssueUnit::kCount, 1, kMaxTenantWeight, false},
+    {"memory.guaranteed", &TenantLimits::guaranteed_bytes, IssueUnit::kBytes, 0, kMaxArenaBytes, false},
+    {"memory.max", &TenantLimits::max_bytes, IssueUnit::kBytes, 0, kMaxArenaBytes, true},
+    {"memory.spilled", &TenantLimits::max_spilled_bytes, IssueUnit::kBytes, 0, kMaxArenaBytes, true},
+    {"sessions", &TenantLimits::max_sessions, IssueUnit::kCount, 0, int64_t{1} << 20, true},
+    {"connections", &TenantLimits::max_connections, IssueUnit::kCount, 0, int64_t{1} << 20, true},
+    {"queued", &TenantLimits::max_queued_records, IssueUnit::kCount, 1, int64_t{1} << 40, true},
+    {"device_share", &TenantLimits::max_device_permille, IssueUnit::kPermille, 1, 1000, true},
+    {"detached", &TenantLimits::max_detached_bytes, IssueUnit::kBytes, 0, kMaxArenaBytes, true},
+    {"lanes", &TenantLimits::lanes, IssueUnit::kLanes, kLanesAuto, kLanesBatch, false},
 };
 
 const Field* FieldOf(std::string_view key) {
@@ -51,7 +51,7 @@ const Field* FieldOf(std::string_view key) {
 absl::Status CheckRange(const Field& field, int64_t value) {
   const bool is_none = field.may_be_none && value == kUnlimited;
   if (is_none || (value >= field.least && value <= field.most)) return absl::OkStatus();
-  if (field.unit == Unit::kPermille) {
+  if (field.unit == IssueUnit::kPermille) {
     return absl::InvalidArgumentError(
         StrCat(field.key, " is ", value, " thousandths; it is 0.001 to 1, in thousandths, or none"));
   }
@@ -94,17 +94,17 @@ absl::StatusOr<int64_t> LanesOf(const Field& field, std::string_view text) {
 }
 
 absl::StatusOr<int64_t> NumberOf(const Field& field, std::string_view text) {
-  if (field.unit == Unit::kPermille) return PermilleOf(field, text);
-  if (field.unit == Unit::kLanes) return LanesOf(field, text);
+  if (field.unit == IssueUnit::kPermille) return PermilleOf(field, text);
+  if (field.unit == IssueUnit::kLanes) return LanesOf(field, text);
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size()) return number;
-  if (field.unit == Unit::kBytes) {
+  if (field.unit == IssueUnit::kBytes) {
     if (absl::StatusOr<int64_t> bytes = ParseBytes(text); bytes.ok()) return bytes;
   }
   return absl::InvalidArgumentError(StrCat(field.key, " is \"", Printable(text, kMaxNameBytes),
                                            "\", which is no number",
-                                           field.unit == Unit::kBytes ? " of bytes, such as 8GiB" : ""));
+                                           field.unit == IssueUnit::kBytes ? " of bytes, such as 8GiB" : ""));
 }
 
 }  // namespace
@@ -138,14 +138,14 @@ std::string LimitText(const TenantLimits& limits, std::string_view key) {
   if (field == nullptr) return "";
   const int64_t value = limits.*(field->value);
   if (value == kUnlimited) return "none";
-  if (field->unit == Unit::kLanes) return std::string(kLaneWords[static_cast<size_t>(value)]);
-  if (field->unit == Unit::kPermille) return absl::StrFormat("%d.%03d", value / 1000, value % 1000);
+  if (field->unit == IssueUnit::kLanes) return std::string(kLaneWords[static_cast<size_t>(value)]);
+  if (field->unit == IssueUnit::kPermille) return absl::StrFormat("%d.%03d", value / 1000, value % 1000);
   return StrCat(value);
 }
 
 bool IsFraction(std::string_view key) {
   const Field* const field = FieldOf(key);
-  return field != nullptr && field->unit == Unit::kPermille;
+  return field != nullptr && field->unit == IssueUnit::kPermille;
 }
 
 absl::Status CheckLimits(const TenantLimits& limits) {

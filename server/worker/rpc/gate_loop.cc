@@ -100,7 +100,7 @@ class GateLoop::Loop {
     remote_.tls = *std::move(made);
     from_elsewhere_->tls = *remote_.tls;
   }
-  Relays& relays() { return *relays_; }
+  ClientRelays& relays() { return *relays_; }
   TicketTable& tickets() { return *tickets_; }
   SpillJobs& spills() { return *spills_; }
 
@@ -130,7 +130,7 @@ class GateLoop::Loop {
   DataThreads threads_;
   AttachedMemory attached_{AttachedMemory::HostLimits()};
   TicketTable* tickets_ = nullptr;  // from Serve on, as all that follows
-  std::optional<Relays> relays_;
+  std::optional<ClientRelays> relays_;
   std::optional<GateParts> parts_;
   std::optional<SpillJobs> spills_;
   std::optional<Acceptor> acceptor_;

@@ -13,9 +13,9 @@
 #include "server/worker/attached_memory.h"
 #include "server/worker/fair_places.h"
 #include "server/worker/files/decoder.h"
+#include "server/worker/rpc/client_relays.h"
 #include "server/worker/rpc/file_calls.h"
 #include "server/worker/rpc/job_threads.h"
-#include "server/worker/rpc/relay.h"
 #include "server/worker/tickets.h"
 
 namespace tessera {
@@ -49,7 +49,7 @@ struct GateParts {
   AttachedMemory& attached;
   const HostFiles& files;
   uint64_t peer_key;
-  Relays* relays;  // null: to no other worker
+  ClientRelays* relays;  // null: to no other worker
 };
 
 }  // namespace tessera

@@ -57,14 +57,14 @@ TEST(FailureMessagesTest, MessagesNameWhatTheUserCalled) {
   SimulatedCluster cluster(2, 1 << 16);
   const SessionId session = cluster.Open();
   CallRecord zeros = FullRecord(MeshOf(2), {1024, 1024}, kRows, 1);
-  zeros.speaker = Speaker::kZeros;
+  zeros.called_as = CalledAs::kZeros;
   CallRecord outer = OpRecord(OpId::kEinsum, {2, 2}, 3);
   outer.call.attributes.Set(attribute::notation, "i,j->ij");
-  outer.speaker = Speaker::kOuter;
+  outer.called_as = CalledAs::kOuter;
   CallRecord on_the_way = OpRecord(OpId::kAdd, {3, 3}, 4);
-  on_the_way.speaker = Speaker::kAddmm;
+  on_the_way.called_as = CalledAs::kAddmm;
   CallRecord unknown = OpRecord(OpId::kNeg, {99}, 5);
-  unknown.speaker = Speaker::kAddmm;
+  unknown.called_as = CalledAs::kAddmm;
   cluster.Submit(session, {zeros, FullRecord(MeshOf(2), {1024}, kRows, 2), outer, on_the_way, unknown});
   std::map<uint64_t, std::string> failed;
   for (const auto& event : cluster.EventsOf<FailedHandleEvent>(session))
@@ -80,7 +80,7 @@ TEST(FailureMessagesTest, WhatFailsOnAWorkerNamesWhatTheUserCalled) {
   SimulatedCluster cluster(2);
   const SessionId session = cluster.Open();
   CallRecord zeros = FullRecord(MeshOf(2), {8}, kRows, 1);
-  zeros.speaker = Speaker::kZeros;
+  zeros.called_as = CalledAs::kZeros;
   cluster.Submit(session, {zeros});
   cluster.CompleteAll(cluster.InstancesAt(WorkerIndex(0)).at(0).ordinal, absl::InternalError("the kernel failed"));
   const auto failed = cluster.EventsOf<FailedHandleEvent>(session);

@@ -41,7 +41,7 @@ constexpr int64_t kSlackBytes = int64_t{24} << 20;
 class Worker {
  public:
   Worker(kj::AsyncIoContext& io, const std::string& folder, int index, int64_t descriptors = 64,
-         Relays* relays = nullptr)
+         ClientRelays* relays = nullptr)
       : io_(io),
         path_(StrCat(folder, "/worker-", index, ".sock")),
         index_(index),
@@ -205,7 +205,7 @@ TEST_F(DataGateTest, UnreadAnswersOfAConnectionAreNoMoreThanItsWindow) {
 }
 
 TEST_F(DataGateTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
-  Relays relays(io_, {}, "host", kPeerKey);
+  ClientRelays relays(io_, {}, "host", kPeerKey);
   Worker relay(io_, folder_, 0, 64, &relays), worker(io_, folder_, 1);
   relays.Add({WorkerIndex(1), 1, "host", "unix:" + worker.path(), "", false, ""});
   worker.AddTicket(1, TransferDirection::kDownload);
@@ -221,7 +221,7 @@ TEST_F(DataGateTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
 
 // A client that reads has all of it, in order, whatever the window.
 TEST_F(DataGateTest, WhoReadsHasMoreThanAWindowOfAnswers) {
-  Relays relays(io_, {}, "host", kPeerKey);
+  ClientRelays relays(io_, {}, "host", kPeerKey);
   Worker relay(io_, folder_, 0, 64, &relays), worker(io_, folder_, 1);
   relays.Add({WorkerIndex(1), 1, "host", "unix:" + worker.path(), "", false, ""});
   worker.AddTicket(1, TransferDirection::kDownload);

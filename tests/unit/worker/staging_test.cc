@@ -13,7 +13,7 @@
 
 #include "server/device/cpu/cpu_device.h"
 #include "server/transport/loopback/loopback.h"
-#include "server/worker/phase_items.h"
+#include "server/worker/phase_enqueuer.h"
 #include "tests/support/resident_memory.h"
 
 namespace tessera {
@@ -46,7 +46,7 @@ class Staging : public ::testing::Test {
     messages_ = hub_.Make(WorkerIndex(0));
     peer_ = hub_.Make(WorkerIndex(1));
     device_ = std::make_unique<CpuDevice>(CpuDeviceOptions{.self = WorkerIndex(0), .counters = arena_->counters()});
-    items_ = std::make_unique<PhaseItems>(*arenas_, *device_, messages_.get());
+    items_ = std::make_unique<PhaseEnqueuer>(*arenas_, *device_, messages_.get());
   }
   ~Staging() override {
     messages_ = nullptr;
@@ -76,7 +76,7 @@ class Staging : public ::testing::Test {
   std::unique_ptr<ArenaTable> arenas_;
   std::unique_ptr<MessageTransport> messages_, peer_;
   std::unique_ptr<CpuDevice> device_;
-  std::unique_ptr<PhaseItems> items_;
+  std::unique_ptr<PhaseEnqueuer> items_;
   std::shared_ptr<RunRecords> records_ = RunRecords::Make([](CompletionReport&, uint64_t) {});
 };
 

@@ -18,8 +18,8 @@ NotImplementedError with its name; nothing goes through the CPU in silence.
 
 from ._library import torch as _torch  # noqa: F401 - first: it says what is missing
 from ._table import coverage
-from . import (_elementwise, _contractions, _reductions, _rows, _views, _create, _gather, _attention, _lists, _matrices,  # noqa: F401
-               _searches, _windows, _apart, _bags, _grids, _cells, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _grouped, _custom_ops, _batched, _lost, _meeting, _optimizers, _quantized, _sparse, _nested)
+from . import (_elementwise, _contractions, _reductions, _norms, _views, _create, _gather_scatter, _attention, _foreach, _matrices,  # noqa: F401
+               _order, _windows, _formulas, _embedding_bag, _grid_sample, _recurrent, _sequences, _special, _bessel, _incomplete, _orthogonal, _samples, _storages, _grouped, _custom_ops, _batched, _lost_parameters, _meeting, _optimizers, _quantized, _sparse, _nested)
 from .._context import blocking
 from ._capture import capture
 from ._checkpoint import save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from .. import _rows
+from .. import _norms
 
 
 @contextlib.contextmanager
@@ -19,8 +19,8 @@ def loss_parallel():
     ...     loss = torch.nn.functional.cross_entropy(scores, labels)
     ...     loss.backward()
     """
-    _rows.sharded_classes.append(True)
+    _norms.sharded_classes.append(True)
     try:
         yield
     finally:
-        _rows.sharded_classes.pop()
+        _norms.sharded_classes.pop()

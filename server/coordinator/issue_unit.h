@@ -1,6 +1,6 @@
 #pragma once
 
-// Unit, Cancels, Progress: the values that the state machine's intake hands from one of its steps to the next.
+// IssueUnit, Cancels, Progress: the values that the state machine's intake hands from one of its steps to the next.
 
 #include <cstdint>
 #include <set>
@@ -24,7 +24,7 @@ inline Progress BlockedBy(const TensorEntry& awaited) {
 }
 
 // One instruction's worth of records: a call, or a segment of calls of a batch.
-struct Unit {
+struct IssueUnit {
   absl::InlinedVector<const CallRecord*, 1> calls;
   size_t record_count = 1;                        // of the queue's: the calls, and the drops between and after them
   std::string_view name;                          // of the last call

@@ -1,4 +1,4 @@
-#include "server/worker/phase_items.h"
+#include "server/worker/phase_enqueuer.h"
 
 #include <algorithm>
 #include <tuple>
@@ -24,18 +24,18 @@ bool IsPushed(const Phase& phase, const Instruction& whole) {
 
 }  // namespace
 
-const PhaseItems::Passing* PhaseItems::PassingAt(const Operand& operand) const {
+const PhaseEnqueuer::Passing* PhaseEnqueuer::PassingAt(const Operand& operand) const {
   if (passing_.empty()) return nullptr;
   const Passing& passing = passing_[static_cast<size_t>(operand.parameter)];
   return passing.passes_on ? &passing : nullptr;
 }
 
-std::byte* PhaseItems::AddressOf(const Operand& operand, const Instance& instance) const {
+std::byte* PhaseEnqueuer::AddressOf(const Operand& operand, const Instance& instance) const {
   if (const Passing* passing = PassingAt(operand); passing != nullptr) return passing->data + operand.offset_bytes;
   return arenas_.MemoryOf(operand.worker) + instance.OffsetOf(operand.parameter, operand.worker) + operand.offset_bytes;
 }
 
-PhaseItems::Staged PhaseItems::StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const {
+PhaseEnqueuer::Staged PhaseEnqueuer::StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const {
   if (piece == nullptr) return {};
   for (const StagedOperand& operand : piece->operands) {
     if (static_cast<size_t>(operand.term) != term || !IsActive(operand)) continue;
@@ -44,7 +44,7 @@ PhaseItems::Staged PhaseItems::StagedTerm(const Here& here, const InstructionPie
   return {};
 }
 
-int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const {
+int64_t* PhaseEnqueuer::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerIndex, int64_t>>& counts) const {
   if (worker == arenas_.self()) return nullptr;
   for (auto& [peer, bytes] : counts) {
     if (peer == worker) return &bytes;
@@ -54,7 +54,7 @@ int64_t* PhaseItems::CountOf(WorkerIndex worker, std::vector<std::pair<WorkerInd
 
 // ---- which messages, which pieces, how much of them at once
 
-absl::Status PhaseItems::CheckReach(const Phase& phase) const {
+absl::Status PhaseEnqueuer::CheckReach(const Phase& phase) const {
   const auto unavailable = [this](WorkerIndex peer, std::string_view why) {
     return absl::UnavailableError(StrCat("worker ", peer.value, ": its memory is ", why, arenas_.self().value));
   };
@@ -75,7 +75,7 @@ absl::Status PhaseItems::CheckReach(const Phase& phase) const {
   return absl::OkStatus();
 }
 
-PhaseItems::Active PhaseItems::MakeActive(size_t number, WorkerIndex peer, size_t chunk_count) const {
+PhaseEnqueuer::Active PhaseEnqueuer::MakeActive(size_t number, WorkerIndex peer, size_t chunk_count) const {
   const bool takes_device = messages_->TakesDeviceMemory(peer);
   const bool is_staged_there = takes_device && !device_.IsHostMemory();
   return {.number = number,
@@ -84,7 +84,7 @@ PhaseItems::Active PhaseItems::MakeActive(size_t number, WorkerIndex peer, size_
           .takes_direct = takes_device || device_.IsHostMemory()};
 }
 
-void PhaseItems::FindMessages(const Phase& phase) {
+void PhaseEnqueuer::FindMessages(const Phase& phase) {
   outgoing_.clear();
   incoming_.clear();
   active_of_incoming_.assign(phase.incoming.size(), -1);
@@ -102,7 +102,7 @@ void PhaseItems::FindMessages(const Phase& phase) {
   }
 }
 
-void PhaseItems::ListRuns(const Phase& phase) {
+void PhaseEnqueuer::ListRuns(const Phase& phase) {
   runs_.clear();
   const auto waits = [this](const InstructionPiece& piece) {
     return std::any_of(piece.operands.begin(), piece.operands.end(),
@@ -133,7 +133,7 @@ void PhaseItems::ListRuns(const Phase& phase) {
 }
 
 // A product waits for its own chunks, and for those before it in its region.
-void PhaseItems::OrderProducts() {
+void PhaseEnqueuer::OrderProducts() {
   std::vector<int64_t> steps;  // by region
   for (Run& run : runs_) {
     const size_t region = run.piece == nullptr ? 0 : static_cast<size_t>(run.piece->region);
@@ -144,7 +144,7 @@ void PhaseItems::OrderProducts() {
 }
 
 // The pieces of one instruction.
-void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
+void PhaseEnqueuer::ListPieces(const Phase& phase, size_t first, size_t end) {
   for (size_t p = first; p < end; ++p) {
     const InstructionPiece& piece = phase.pieces[p];
     int64_t step = kNoMessage;
@@ -162,7 +162,7 @@ void PhaseItems::ListPieces(const Phase& phase, size_t first, size_t end) {
 
 // ---- memory
 
-absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) {
+absl::Status PhaseEnqueuer::Begin(const ProgramTemplate& known, RunRecord& record) {
   passing_.clear();
   if (known.passing.empty()) return absl::OkStatus();
   passing_.resize(static_cast<size_t>(known.buffer_count));
@@ -185,8 +185,8 @@ absl::Status PhaseItems::Begin(const ProgramTemplate& known, RunRecord& record) 
   return absl::OkStatus();
 }
 
-PhaseItems::Ring PhaseItems::PlaceRing(const Active& active, const std::vector<MessageChunk>& chunks,
-                                       int64_t memory_bytes, int64_t window, std::array<int64_t, 2>& totals) {
+PhaseEnqueuer::Ring PhaseEnqueuer::PlaceRing(const Active& active, const std::vector<MessageChunk>& chunks,
+                                             int64_t memory_bytes, int64_t window, std::array<int64_t, 2>& totals) {
   int64_t& total = totals[static_cast<size_t>(active.place)];
   Ring ring{total, window, 0};
   int64_t largest = 0;
@@ -199,12 +199,12 @@ PhaseItems::Ring PhaseItems::PlaceRing(const Active& active, const std::vector<M
   return ring;
 }
 
-int64_t PhaseItems::At(const Ring& ring, const MessageChunk& chunk, size_t number) {
+int64_t PhaseEnqueuer::At(const Ring& ring, const MessageChunk& chunk, size_t number) {
   if (ring.slot_bytes == 0) return ring.base + chunk.at;
   return ring.base + static_cast<int64_t>(number) % ring.window * ring.slot_bytes;
 }
 
-absl::Status PhaseItems::AddTransfers(const Here& here) {
+absl::Status PhaseEnqueuer::AddTransfers(const Here& here) {
   std::array<int64_t, 2> totals = {};
   rings_.clear();
   for (const Active& active : outgoing_) {
@@ -270,7 +270,7 @@ absl::Status PhaseItems::AddTransfers(const Here& here) {
 // ---- items
 
 // The stream goes on at once.
-void PhaseItems::EnqueueStart(const Here& here, size_t transfer) {
+void PhaseEnqueuer::EnqueueStart(const Here& here, size_t transfer) {
   PhaseMessages::Transfer* const started = &here.messages->at(transfer);
   device_.EnqueueAsync(here.stream, [started, record = here.record](Device::Done done) {
     PhaseMessages::Start(*started, record);
@@ -278,7 +278,7 @@ void PhaseItems::EnqueueStart(const Here& here, size_t transfer) {
   });
 }
 
-void PhaseItems::EnqueueAwait(const Here& here, size_t transfer) {
+void PhaseEnqueuer::EnqueueAwait(const Here& here, size_t transfer) {
   if (awaited_[transfer] != 0) return;
   awaited_[transfer] = 1;
   PhaseMessages::Transfer* const awaited = &here.messages->at(transfer);
@@ -287,13 +287,13 @@ void PhaseItems::EnqueueAwait(const Here& here, size_t transfer) {
   });
 }
 
-void PhaseItems::EnqueueReceives(const Here& here, size_t chunk) {
+void PhaseEnqueuer::EnqueueReceives(const Here& here, size_t chunk) {
   for (const Active& active : incoming_) {
     if (chunk < active.chunk_count) EnqueueStart(here, active.first_transfer + chunk);
   }
 }
 
-void PhaseItems::EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination) {
+void PhaseEnqueuer::EnqueuePart(const Here& here, const MessagePart& part, std::byte* destination) {
   if (part.sources.size() > 1 || part.source_dtype != part.dtype) return EnqueueSum(here, part, destination);
   device_.EnqueueRun(here.stream, CopyWork{.extents = part.extents,
                                            .element_bytes = SizeBytes(part.dtype),
@@ -303,7 +303,7 @@ void PhaseItems::EnqueuePart(const Here& here, const MessagePart& part, std::byt
                                            .destination_strides = RowMajorStrides(part.extents)});
 }
 
-void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination) {
+void PhaseEnqueuer::EnqueueSum(const Here& here, const MessagePart& part, std::byte* destination) {
   RunRecord& record = *here.record;
   const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (const Operand& source : part.sources) {
@@ -321,7 +321,7 @@ void PhaseItems::EnqueueSum(const Here& here, const MessagePart& part, std::byte
                    first, first_destination);
 }
 
-void PhaseItems::EnqueueReduction(const Here& here, ReduceWork work, size_t first_term, size_t first_destination) {
+void PhaseEnqueuer::EnqueueReduction(const Here& here, ReduceWork work, size_t first_term, size_t first_destination) {
   const RunRecord& record = *here.record;
   work.terms = absl::MakeConstSpan(record.terms).subspan(first_term);
   work.destinations = absl::MakeConstSpan(record.destinations).subspan(first_destination);
@@ -330,7 +330,7 @@ void PhaseItems::EnqueueReduction(const Here& here, ReduceWork work, size_t firs
   device_.EnqueueRun(here.stream, std::move(work));
 }
 
-void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
+void PhaseEnqueuer::EnqueueSends(const Here& here, size_t chunk) {
   for (Active& active : outgoing_) {
     if (chunk >= active.chunk_count) continue;
     const OutgoingMessage& message = here.phase.outgoing[active.number];
@@ -349,7 +349,7 @@ void PhaseItems::EnqueueSends(const Here& here, size_t chunk) {
   }
 }
 
-void PhaseItems::EnqueueRunOf(const Here& here, const Run& run) {
+void PhaseEnqueuer::EnqueueRunOf(const Here& here, const Run& run) {
   if (run.piece == nullptr) return EnqueueWork(here, here.phase.instructions[run.instruction], nullptr);
   for (const StagedOperand& operand : run.piece->operands) {
     if (!IsActive(operand)) continue;
@@ -358,7 +358,7 @@ void PhaseItems::EnqueueRunOf(const Here& here, const Run& run) {
   EnqueueWork(here, run.piece->work, run.piece);
 }
 
-void PhaseItems::EnqueueSteps(const Here& here) {
+void PhaseEnqueuer::EnqueueSteps(const Here& here) {
   int64_t steps = 1;
   for (const Active& active : outgoing_) steps = std::max(steps, static_cast<int64_t>(active.chunk_count));
   for (const Active& active : incoming_) steps = std::max(steps, static_cast<int64_t>(active.chunk_count));
@@ -379,13 +379,13 @@ void PhaseItems::EnqueueSteps(const Here& here) {
   for (size_t transfer = 0; transfer < awaited_.size(); ++transfer) EnqueueAwait(here, transfer);
 }
 
-void PhaseItems::EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece) {
+void PhaseEnqueuer::EnqueueWork(const Here& here, const Instruction& work, const InstructionPiece* piece) {
   if (const auto* copy = std::get_if<CopyInstruction>(&work)) return EnqueueCopy(here, *copy, piece);
   if (const auto* reduce = std::get_if<ReduceInstruction>(&work)) return EnqueueReduce(here, *reduce, piece);
   device_.EnqueueRun(here.stream, MakeKernel(here, std::get<KernelInstruction>(work), piece, nullptr));
 }
 
-void PhaseItems::EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece) {
+void PhaseEnqueuer::EnqueueCopy(const Here& here, const CopyInstruction& copy, const InstructionPiece* piece) {
   const Staged staged = StagedTerm(here, piece, 0);
   CopyWork work{.extents = copy.extents,
                 .element_bytes = SizeBytes(copy.dtype),
@@ -403,7 +403,7 @@ void PhaseItems::EnqueueCopy(const Here& here, const CopyInstruction& copy, cons
   device_.EnqueueRun(here.stream, std::move(work));
 }
 
-void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece) {
+void PhaseEnqueuer::EnqueueReduce(const Here& here, const ReduceInstruction& reduce, const InstructionPiece* piece) {
   RunRecord& record = *here.record;
   const size_t first = record.terms.size(), first_destination = record.destinations.size();
   for (size_t t = 0; t < reduce.terms.size(); ++t) {
@@ -435,7 +435,7 @@ void PhaseItems::EnqueueReduce(const Here& here, const ReduceInstruction& reduce
 
 // Where a merge of runs, or a gather of shards, that lie apart says how many elements it took of each; null of any
 // other kernel. (A merge takes as many places as values.)
-int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& record) {
+int64_t* PhaseEnqueuer::AddTakenCounts(const KernelInstruction& kernel, RunRecord& record) {
   const bool may_lie_apart = std::holds_alternative<MergeOp>(kernel.op) || std::holds_alternative<GatherOp>(kernel.op);
   const bool lie_apart =
       may_lie_apart && std::any_of(kernel.input_received_bytes.begin(), kernel.input_received_bytes.end(),
@@ -449,8 +449,8 @@ int64_t* PhaseItems::AddTakenCounts(const KernelInstruction& kernel, RunRecord& 
   return taken;
 }
 
-KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece,
-                                  const int64_t* ranges) {
+KernelWork PhaseEnqueuer::MakeKernel(const Here& here, const KernelInstruction& kernel, const InstructionPiece* piece,
+                                     const int64_t* ranges) {
   RunRecord& record = *here.record;
   const size_t first_input = record.kernel_inputs.size();
   const size_t first_scalar = record.kernel_scalars.size();
@@ -495,8 +495,8 @@ KernelWork PhaseItems::MakeKernel(const Here& here, const KernelInstruction& ker
                     is_as_planned ? kernel.form : 0};
 }
 
-void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
-                                const RunRecordRef& record) {
+void PhaseEnqueuer::EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number,
+                                   const RunRecordRef& record) {
   FindMessages(phase);
   if (outgoing_.empty() && incoming_.empty()) return;
   PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
@@ -520,8 +520,8 @@ void PhaseItems::EnqueueRefusal(const Instance& instance, const Phase& phase, in
   for (size_t transfer = 0; transfer < messages.size(); ++transfer) EnqueueAwait(here, transfer);
 }
 
-absl::Status PhaseItems::Enqueue(const Instance& instance, const Phase& phase, int phase_number,
-                                 const RunRecordRef& record) {
+absl::Status PhaseEnqueuer::Enqueue(const Instance& instance, const Phase& phase, int phase_number,
+                                    const RunRecordRef& record) {
   if (absl::Status s = CheckReach(phase); !s.ok()) {
     EnqueueRefusal(instance, phase, phase_number, record);
     return s;

@@ -1,4 +1,4 @@
-#include "server/coordinator/group_table.h"
+#include "server/coordinator/worker_sets.h"
 
 #include <algorithm>
 #include <memory>
@@ -12,7 +12,7 @@ WorkerGroup MakeGroup(std::vector<WorkerIndex> workers) {
   return std::make_shared<const std::vector<WorkerIndex>>(std::move(workers));
 }
 
-WorkerGroup GroupTable::Of(const Mesh& mesh) {
+WorkerGroup WorkerSets::Of(const Mesh& mesh) {
   if (const auto known = groups_.find(mesh); known != groups_.end()) return known->second;
   if (groups_.size() >= kMaxKeptGroups) groups_.clear();
   return groups_.emplace(mesh, MakeGroup({mesh.workers().begin(), mesh.workers().end()})).first->second;

@@ -1,8 +1,8 @@
 #pragma once
 
-// GroupTable: the workers of a mesh as a WorkerGroup, made once for ops on the same mesh.
+// WorkerSets: the workers of a mesh as a WorkerGroup, made once for ops on the same mesh.
 //
-//   GroupTable groups;
+//   WorkerSets groups;
 //   groups.Of(spec.mesh) == groups.Of(spec.mesh)   // the same pointer
 
 #include <vector>
@@ -17,7 +17,7 @@ inline constexpr size_t kMaxKeptGroups = 4096;  // docs/limits.md: max_kept_grou
 // In increasing order, each once.
 WorkerGroup MakeGroup(std::vector<WorkerIndex> workers);
 
-class GroupTable {
+class WorkerSets {
  public:
   // Beyond max_kept_groups meshes all are forgotten; a holder of a group keeps it.
   WorkerGroup Of(const Mesh& mesh);

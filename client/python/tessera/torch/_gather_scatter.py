@@ -12,7 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ops import concat, pad, stack
 from .._catalog import OPS
 from .._index import normalise
-from ._bags import by_frequency
+from ._embedding_bag import by_frequency
 from ._dtypes import array_of
 from . import _composed, _ranges
 from ._dtypes import BOOL, INT64, U8

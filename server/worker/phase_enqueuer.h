@@ -1,6 +1,6 @@
 #pragma once
 
-// PhaseItems: one phase of a program as device items. Operands in mapped memory are read where they lie. Bytes of
+// PhaseEnqueuer: one phase of a program as device items. Operands in mapped memory are read where they lie. Bytes of
 // other peers come in messages, chunk by chunk, and what such peers need is sent so:
 //
 //   receives of the first chunks are posted; the first chunks are packed, and each is sent as soon as it is packed;
@@ -39,9 +39,9 @@
 
 namespace tessera {
 
-class PhaseItems {
+class PhaseEnqueuer {
  public:
-  PhaseItems(const ArenaTable& arenas, Device& device, MessageTransport* messages)
+  PhaseEnqueuer(const ArenaTable& arenas, Device& device, MessageTransport* messages)
       : arenas_(arenas), device_(device), messages_(messages), staging_(arenas, device) {}
 
   // Before the phases of a run: memory for what passes on and is taken by messages. ResourceExhausted as Enqueue.

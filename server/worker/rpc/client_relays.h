@@ -1,9 +1,9 @@
 #pragma once
 
-// Relays: connections by which clients that don't reach a worker reach it through this one. This worker passes on their
-// words about tickets, and the bytes with them; the coordinator sees none of them. To each such worker there is one
-// connection for all clients, over its unix socket where it is on this host, else over TLS to its data address; it is
-// made when it is asked for, and again when it broke.
+// ClientRelays: connections by which clients that don't reach a worker reach it through this one. This worker passes on
+// their words about tickets, and the bytes with them; the coordinator sees none of them. To each such worker there is
+// one connection for all clients, over its unix socket where it is on this host, else over TLS to its data address; it
+// is made when it is asked for, and again when it broke.
 //
 // Law: a client gets from another worker what its ticket lets it have there, and nothing else.
 
@@ -23,10 +23,10 @@
 
 namespace tessera {
 
-class Relays {
+class ClientRelays {
  public:
   // `host` and `peer_key` are this worker's, `tls` what it shows and whom it trusts.
-  Relays(kj::AsyncIoContext& io, TlsFiles tls, std::string host, uint64_t peer_key)
+  ClientRelays(kj::AsyncIoContext& io, TlsFiles tls, std::string host, uint64_t peer_key)
       : io_(io), tls_(std::move(tls)), host_(std::move(host)), peer_key_(peer_key) {}
 
   void Add(const PeerJoined& peer);

@@ -1,4 +1,4 @@
-#include "server/worker/rpc/relay.h"
+#include "server/worker/rpc/client_relays.h"
 
 #include <algorithm>
 #include <optional>
@@ -108,11 +108,11 @@ class RelayGate final : public wire::DataGate::Server {
 
 }  // namespace
 
-void Relays::Add(const PeerJoined& peer) {
+void ClientRelays::Add(const PeerJoined& peer) {
   peers_[peer.worker] = Peer{peer.host == host_ ? peer.data_address : peer.remote_address};
 }
 
-absl::StatusOr<std::shared_ptr<DialedLine>> Relays::LineTo(WorkerIndex peer) {
+absl::StatusOr<std::shared_ptr<DialedLine>> ClientRelays::LineTo(WorkerIndex peer) {
   auto found = peers_.find(peer);
   if (found == peers_.end()) return absl::NotFoundError(StrCat("relay: no worker ", peer.value, " is known here"));
   Peer& entry = found->second;
@@ -128,7 +128,7 @@ absl::StatusOr<std::shared_ptr<DialedLine>> Relays::LineTo(WorkerIndex peer) {
   return entry.line;
 }
 
-kj::Promise<wire::DataGate::Client> Relays::Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection) {
+kj::Promise<wire::DataGate::Client> ClientRelays::Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection) {
   auto line = LineTo(peer);
   if (!line.ok()) return ToException(line.status());
   auto request = (*line)->Bootstrap<wire::DataGate>().forRelayRequest();

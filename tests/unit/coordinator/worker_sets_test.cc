@@ -1,4 +1,4 @@
-#include "server/coordinator/group_table.h"
+#include "server/coordinator/worker_sets.h"
 
 #include <vector>
 
@@ -12,8 +12,8 @@ Mesh MeshOf(std::vector<WorkerIndex> workers) {
   return *Mesh::Make({count}, {}, workers);
 }
 
-TEST(GroupTable, GivesTheSameGroupForTheSameMesh) {
-  GroupTable groups;
+TEST(WorkerSets, GivesTheSameGroupForTheSameMesh) {
+  WorkerSets groups;
   const Mesh mesh = MeshOf({WorkerIndex(3), WorkerIndex(1), WorkerIndex(2)});
   const WorkerGroup group = groups.Of(mesh);
   EXPECT_EQ(*group, (std::vector<WorkerIndex>{WorkerIndex(1), WorkerIndex(2), WorkerIndex(3)}));
@@ -21,8 +21,8 @@ TEST(GroupTable, GivesTheSameGroupForTheSameMesh) {
   EXPECT_EQ(groups.size(), 1u);
 }
 
-TEST(GroupTable, ForgetsMeshesBeyondItsLimit) {
-  GroupTable groups;
+TEST(WorkerSets, ForgetsMeshesBeyondItsLimit) {
+  WorkerSets groups;
   const WorkerGroup first = groups.Of(MeshOf({WorkerIndex(0)}));
   for (int32_t w = 1; w < 3 * static_cast<int32_t>(kMaxKeptGroups); ++w) groups.Of(MeshOf({WorkerIndex(w)}));
   EXPECT_LE(groups.size(), kMaxKeptGroups);
