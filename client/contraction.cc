@@ -61,7 +61,7 @@ absl::StatusOr<Tensor> CallOnOwn(OpId op, Tensor own, const Operand& other) {
 
 absl::StatusOr<Tensor> Product(CalledAs called_as, std::string_view notation, const Tensor& a, const Tensor& b,
                                std::string_view precision = "full") {
-  const CalledAsScope called_as(called_as);
+  const CalledAsScope scope(called_as);
   OpCall call;
   call.op = OpId::kEinsum;
   call.attributes.Set(attribute::notation, std::string(notation));
@@ -108,7 +108,7 @@ absl::StatusOr<Tensor> Einsum(std::string_view notation, absl::Span<const Tensor
   for (const Tensor& x : operands) shown.push_back({x.shape(), x.dtype()});
   const auto name_of = [&](size_t i) { return ToText(operands[i].spec()); };
   TESSERA_ASSIGN_OR_RETURN(const EinsumSteps plan, PlanEinsum(notation, shown, name_of));
-  const CalledAsScope called_as(CalledAs::kEinsum);
+  const CalledAsScope scope(CalledAs::kEinsum);
   std::vector<Tensor> slots(operands.begin(), operands.end());
   for (const EinsumStep& step : plan.steps) {
     Tensor& slot = slots[static_cast<size_t>(step.slot)];
@@ -130,7 +130,7 @@ absl::StatusOr<Tensor> Bmm(const Tensor& a, const Tensor& b) {
 }
 
 absl::StatusOr<Tensor> Addmm(const Tensor& c, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  const CalledAsScope called_as(CalledAs::kAddmm);
+  const CalledAsScope scope(CalledAs::kAddmm);
   absl::StatusOr<Tensor> product = Product(CalledAs::kAddmm, "mk,kn->mn", a, b);
   if (!product.ok()) return product;
   TESSERA_RETURN_IF_ERROR(CheckAddend(c, *product));

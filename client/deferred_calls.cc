@@ -358,7 +358,7 @@ absl::StatusOr<std::vector<int64_t>> DeferredCalls::ValuesOf(const Count& count)
 }
 
 absl::Status DeferredCalls::Send(const Call& call, const std::vector<HandlePtr>& results) {
-  const CalledAsScope called_as(call.called_as);
+  const CalledAsScope scope(call.called_as);
   absl::InlinedVector<CallOperand, kInlineOperands> operands;
   std::vector<SpecPtr> specs;
   for (const Operand& operand : call.operands) {

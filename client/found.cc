@@ -226,7 +226,7 @@ absl::StatusOr<Tensor> FindPlaces(const Tensor& mask) {
 }
 
 absl::StatusOr<std::vector<Tensor>> Nonzero(const Tensor& x) {
-  const CalledAsScope called_as(CalledAs::kNonzero);
+  const CalledAsScope scope(CalledAs::kNonzero);
   if (x.rank() == 0) {
     TESSERA_RETURN_IF_ERROR(x.AwaitSpec());
     return absl::InvalidArgumentError(StrCat("nonzero: ", ToText(x.spec()), " has no dims"));
@@ -308,7 +308,7 @@ absl::StatusOr<Tensor> FilterAlong(const Tensor& x, const Tensor& mask, int dim)
 }
 
 absl::StatusOr<UniqueElements> UniqueAll(const Tensor& x, const UniqueWanted& wanted) {
-  const CalledAsScope called_as(CalledAs::kUniqueAll);
+  const CalledAsScope scope(CalledAs::kUniqueAll);
   TESSERA_ASSIGN_OR_RETURN(const Tensor flat, Flat(x));
   const DTypeKind kind = Kind(x.dtype());
   // An element that equals itself is found among the values; a NaN isn't.
