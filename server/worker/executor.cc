@@ -115,8 +115,8 @@ absl::Status Executor::CheckReached(const std::vector<InstanceWait>& waits) cons
 absl::Status Executor::CheckReached(const Program& program) const {
   if (unreached_.empty()) return absl::OkStatus();
   for (const Phase& phase : program.phases) {
-    for (const auto* peers :
-         {&phase.reads_from, &phase.read_by, &phase.pushes_to, &phase.pushed_by, &phase.overwrites_read_by}) {
+    for (const auto* peers : {&phase.peers.reads_from, &phase.peers.read_by, &phase.peers.pushes_to,
+                              &phase.peers.pushed_by, &phase.overwrites.read_by}) {
       TESSERA_RETURN_IF_ERROR(CheckReached(*peers));
     }
   }
@@ -190,24 +190,24 @@ void Executor::EnqueuePeerWaits(StreamId stream, Ordinal ordinal, const std::vec
   for (const InstanceWait& wait : waits) {
     if (wait.stream >= kStreamCount || wait.ordinal >= ordinal || wait.scope != WaitScope::kReadsFrom) continue;
     // From its phase on, for every phase that reads what was there before the program.
-    if (wait.phase != phase_number && (wait.phase > phase_number || phase.peer_phase != 0)) continue;
-    for (WorkerIndex peer : phase.reads_from) {
+    if (wait.phase != phase_number && (wait.phase > phase_number || phase.peers.phase != 0)) continue;
+    for (WorkerIndex peer : phase.peers.reads_from) {
       const bool wrote = wait.workers.empty() || Contains(wait.workers, peer);
       if (wrote && arenas_.IsMapped(peer)) {
         EnqueueWaitOn(stream, {peer, static_cast<StreamId>(wait.stream), DoneValue(wait.ordinal)});
       }
     }
   }
-  if (phase.peer_phase > 0) {
-    wait_on(phase.reads_from, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.peer_phase)));
+  if (phase.peers.phase > 0) {
+    wait_on(phase.peers.reads_from, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.peers.phase)));
   }
-  if (phase.overwrites_phase > 0) {
-    wait_on(phase.overwrites_read_by, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.overwrites_phase)));
+  if (phase.overwrites.phase > 0) {
+    wait_on(phase.overwrites.read_by, stream, CounterValue(ordinal, static_cast<uint64_t>(phase.overwrites.phase)));
   }
 }
 
 void Executor::EnqueueWaitsToPush(StreamId stream, Ordinal ordinal, int phase_number, const Phase& phase) {
-  for (WorkerIndex peer : phase.pushes_to) {
+  for (WorkerIndex peer : phase.peers.pushes_to) {
     if (!arenas_.IsMapped(peer)) continue;
     EnqueueWaitOn(stream, {peer, stream, CounterValue(ordinal, static_cast<uint64_t>(phase_number - 1))});
   }
@@ -271,7 +271,7 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
     EnqueueOwnWaits(stream, instance.ordinal, instance.waits, number);
     // Peers may write here from now on. Before any wait for them, so that nobody waits in a circle.
     const bool may_push_at_once = p == 0 && instance.writes_are_free;
-    if (!may_push_at_once && IsAnyMapped(phases[p].pushed_by)) {
+    if (!may_push_at_once && IsAnyMapped(phases[p].peers.pushed_by)) {
       device_.EnqueueSignal(stream, CounterValue(instance.ordinal, p));
     }
     EnqueuePeerWaits(stream, instance.ordinal, instance.waits, number, phases[p]);
@@ -282,7 +282,7 @@ void Executor::EnqueuePhases(StreamId stream, const Instance& instance, const Ru
       record->failure = std::move(s);
     }
     // A phase before one that is pushed to is published with that one's readiness, not earlier.
-    const bool is_later = p + 1 < phases.size() && IsAnyMapped(phases[p + 1].pushed_by);
+    const bool is_later = p + 1 < phases.size() && IsAnyMapped(phases[p + 1].peers.pushed_by);
     if (known.publishes[p] != 0 && !is_later) {
       device_.EnqueueSignal(stream, CounterValue(instance.ordinal, static_cast<uint64_t>(number)));
     }

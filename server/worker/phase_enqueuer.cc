@@ -18,9 +18,7 @@ MessageTag TagOf(const Instance& instance, int phase_number) {
 bool IsKernel(const Instruction& instruction) { return std::holds_alternative<KernelInstruction>(instruction); }
 
 // Whether a mapped peer has written it here.
-bool IsPushed(const Phase& phase, const Instruction& whole) {
-  return phase.delivery == Delivery::kPush && !IsKernel(whole);
-}
+bool IsPushed(const Phase& phase, const Instruction& whole) { return phase.is_pushed() && !IsKernel(whole); }
 
 }  // namespace
 
@@ -59,11 +57,11 @@ absl::Status PhaseEnqueuer::CheckReach(const Phase& phase) const {
     return absl::UnavailableError(StrCat("worker ", peer.value, ": its memory is ", why, arenas_.self().value));
   };
   size_t next = 0;  // of the messages, which are sorted as the peers are
-  for (const WorkerIndex peer : phase.reads_from) {
-    while (next < phase.incoming.size() && phase.incoming[next].from < peer) ++next;
-    const bool has_message = next < phase.incoming.size() && phase.incoming[next].from == peer;
+  for (const WorkerIndex peer : phase.peers.reads_from) {
+    while (next < phase.messages.incoming.size() && phase.messages.incoming[next].from < peer) ++next;
+    const bool has_message = next < phase.messages.incoming.size() && phase.messages.incoming[next].from == peer;
     if (arenas_.IsMapped(peer)) {
-      if (std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), peer)) {
+      if (std::binary_search(phase.peers.sums_from.begin(), phase.peers.sums_from.end(), peer)) {
         return unavailable(peer, "mapped, and the plan has it on another host than worker ");
       }
     } else if (messages_ == nullptr) {
@@ -87,15 +85,15 @@ PhaseEnqueuer::Active PhaseEnqueuer::MakeActive(size_t number, WorkerIndex peer,
 void PhaseEnqueuer::FindMessages(const Phase& phase) {
   outgoing_.clear();
   incoming_.clear();
-  active_of_incoming_.assign(phase.incoming.size(), -1);
+  active_of_incoming_.assign(phase.messages.incoming.size(), -1);
   if (messages_ == nullptr) return;
-  for (size_t m = 0; m < phase.outgoing.size(); ++m) {
-    const OutgoingMessage& message = phase.outgoing[m];
+  for (size_t m = 0; m < phase.messages.outgoing.size(); ++m) {
+    const OutgoingMessage& message = phase.messages.outgoing[m];
     if (message.bytes == 0 || arenas_.IsMapped(message.to)) continue;
     outgoing_.push_back(MakeActive(m, message.to, message.chunks.size()));
   }
-  for (size_t m = 0; m < phase.incoming.size(); ++m) {
-    const IncomingMessage& message = phase.incoming[m];
+  for (size_t m = 0; m < phase.messages.incoming.size(); ++m) {
+    const IncomingMessage& message = phase.messages.incoming[m];
     if (message.bytes == 0 || arenas_.IsMapped(message.from)) continue;
     active_of_incoming_[m] = static_cast<int>(incoming_.size());
     incoming_.push_back(MakeActive(m, message.from, message.chunks.size()));
@@ -108,14 +106,15 @@ void PhaseEnqueuer::ListRuns(const Phase& phase) {
     return std::any_of(piece.operands.begin(), piece.operands.end(),
                        [this](const StagedOperand& operand) { return IsActive(operand); });
   };
-  const bool products_wait = std::any_of(phase.pieces.begin(), phase.pieces.end(), [&](const InstructionPiece& piece) {
-    return IsKernel(piece.work) && waits(piece);
-  });
+  const bool products_wait =
+      std::any_of(phase.messages.pieces.begin(), phase.messages.pieces.end(),
+                  [&](const InstructionPiece& piece) { return IsKernel(piece.work) && waits(piece); });
   size_t piece = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
     const size_t first = piece;
-    while (piece < phase.pieces.size() && static_cast<size_t>(phase.pieces[piece].instruction) == i) ++piece;
-    if (first < piece && (products_wait || waits(phase.pieces[first]))) {
+    while (piece < phase.messages.pieces.size() && static_cast<size_t>(phase.messages.pieces[piece].instruction) == i)
+      ++piece;
+    if (first < piece && (products_wait || waits(phase.messages.pieces[first]))) {
       ListPieces(phase, first, piece);
     } else if (!IsPushed(phase, phase.instructions[i])) {
       runs_.push_back({kNoMessage, i, nullptr});
@@ -146,14 +145,15 @@ void PhaseEnqueuer::OrderProducts() {
 // The pieces of one instruction.
 void PhaseEnqueuer::ListPieces(const Phase& phase, size_t first, size_t end) {
   for (size_t p = first; p < end; ++p) {
-    const InstructionPiece& piece = phase.pieces[p];
+    const InstructionPiece& piece = phase.messages.pieces[p];
     int64_t step = kNoMessage;
     bool is_direct = false;
     for (const StagedOperand& operand : piece.operands) {
       if (!IsActive(operand)) continue;
       step = std::max<int64_t>(step, operand.place.last);
       const Active& active = ActiveOf(operand);
-      const MessageChunk& chunk = phase.incoming[active.number].chunks[static_cast<size_t>(operand.place.first)];
+      const MessageChunk& chunk =
+          phase.messages.incoming[active.number].chunks[static_cast<size_t>(operand.place.first)];
       is_direct |= active.IsDirect(chunk) && chunk.direct == static_cast<int>(p);
     }
     if (!is_direct) runs_.push_back({step, static_cast<size_t>(piece.instruction), &piece});
@@ -208,11 +208,11 @@ absl::Status PhaseEnqueuer::AddTransfers(const Here& here) {
   std::array<int64_t, 2> totals = {};
   rings_.clear();
   for (const Active& active : outgoing_) {
-    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const OutgoingMessage& message = here.phase.messages.outgoing[active.number];
     rings_.push_back(PlaceRing(active, message.chunks, message.memory_bytes, here.windows.send, totals));
   }
   for (const Active& active : incoming_) {
-    const IncomingMessage& message = here.phase.incoming[active.number];
+    const IncomingMessage& message = here.phase.messages.incoming[active.number];
     rings_.push_back(PlaceRing(active, message.chunks, message.memory_bytes, here.windows.receive, totals));
   }
   std::array<std::byte*, 2> staged = {};
@@ -229,7 +229,7 @@ absl::Status PhaseEnqueuer::AddTransfers(const Here& here) {
                             : AddressOf(*shard, here.instance) + (chunk.at - first_at);
   };
   for (Active& active : outgoing_) {
-    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const OutgoingMessage& message = here.phase.messages.outgoing[active.number];
     active.first_transfer = here.messages->size();
     for (size_t c = 0; c < message.chunks.size(); ++c) {
       const MessageChunk& chunk = message.chunks[c];
@@ -245,13 +245,13 @@ absl::Status PhaseEnqueuer::AddTransfers(const Here& here) {
     ++ring;
   }
   for (Active& active : incoming_) {
-    const IncomingMessage& message = here.phase.incoming[active.number];
+    const IncomingMessage& message = here.phase.messages.incoming[active.number];
     active.first_transfer = here.messages->size();
     int64_t* const count = CountOf(message.from, here.record->report.received_bytes);
     for (size_t c = 0; c < message.chunks.size(); ++c) {
       const MessageChunk& chunk = message.chunks[c];
       const InstructionPiece* piece =
-          active.IsDirect(chunk) ? &here.phase.pieces[static_cast<size_t>(chunk.direct)] : nullptr;
+          active.IsDirect(chunk) ? &here.phase.messages.pieces[static_cast<size_t>(chunk.direct)] : nullptr;
       const int first = piece == nullptr ? 0 : piece->operands[0].place.first;
       const Operand* shard = piece == nullptr ? nullptr : &std::get<CopyInstruction>(piece->work).destination;
       here.messages->Add({.direction = PhaseMessages::Direction::kReceive,
@@ -333,7 +333,7 @@ void PhaseEnqueuer::EnqueueReduction(const Here& here, ReduceWork work, size_t f
 void PhaseEnqueuer::EnqueueSends(const Here& here, size_t chunk) {
   for (Active& active : outgoing_) {
     if (chunk >= active.chunk_count) continue;
-    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const OutgoingMessage& message = here.phase.messages.outgoing[active.number];
     const size_t transfer = active.first_transfer + chunk;
     // Its memory is that of the one a window before.
     const int64_t window = here.windows.send;
@@ -504,14 +504,14 @@ void PhaseEnqueuer::EnqueueRefusal(const Instance& instance, const Phase& phase,
   for (const Active& active : outgoing_) {
     for (size_t c = 0; c < active.chunk_count; ++c) {
       messages.Add({.direction = PhaseMessages::Direction::kSend,
-                    .peer = phase.outgoing[active.number].to,
+                    .peer = phase.messages.outgoing[active.number].to,
                     .chunk = static_cast<uint32_t>(c)});
     }
   }
   for (const Active& active : incoming_) {
     for (size_t c = 0; c < active.chunk_count; ++c) {
       messages.Add({.direction = PhaseMessages::Direction::kReceive,
-                    .peer = phase.incoming[active.number].from,
+                    .peer = phase.messages.incoming[active.number].from,
                     .chunk = static_cast<uint32_t>(c)});
     }
   }
@@ -534,7 +534,7 @@ absl::Status PhaseEnqueuer::Enqueue(const Instance& instance, const Phase& phase
     }
     return absl::OkStatus();
   }
-  const bool is_ranged = phase.merge.step > 0 && device_.IsHostMemory();
+  const bool is_ranged = phase.ranged_merge() != nullptr && device_.IsHostMemory();
   if (is_ranged) {
     here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
     MergePhase merge;

@@ -30,7 +30,7 @@ std::optional<size_t> RunOf(const KernelInstruction& kernel, WorkerIndex holder)
 }  // namespace
 
 absl::Status PhaseEnqueuer::AddMergeTransfers(const Here& here, const KernelInstruction& kernel, MergePhase& merge) {
-  const int64_t step = here.phase.merge.step;
+  const int64_t step = here.phase.ranged_merge()->step;
   const auto runs = static_cast<int64_t>(std::get<MergeOp>(kernel.op).runs.size());
   const auto sample_bytes = [&](size_t run) {
     return SampleCount(kernel.input_extents[run][0], step) * SizeBytes(kernel.input_dtypes[0]);
@@ -45,11 +45,11 @@ absl::Status PhaseEnqueuer::AddMergeTransfers(const Here& here, const KernelInst
   const auto reserve = [&total](int64_t bytes) { return std::exchange(total, total + AlignInMessage(bytes)); };
   std::vector<int64_t> sample_places;
   for (const Active& active : outgoing_) {
-    TESSERA_RETURN_IF_ERROR(run_of(here.phase.outgoing[active.number].to).status());
+    TESSERA_RETURN_IF_ERROR(run_of(here.phase.messages.outgoing[active.number].to).status());
     sample_places.push_back(reserve(sample_bytes(own_run)));
   }
   for (const Active& active : incoming_) {
-    TESSERA_ASSIGN_OR_RETURN(const size_t run, run_of(here.phase.incoming[active.number].from));
+    TESSERA_ASSIGN_OR_RETURN(const size_t run, run_of(here.phase.messages.incoming[active.number].from));
     sample_places.push_back(reserve(sample_bytes(run)));
   }
   const int64_t memory_bytes = MergeMessages::MemoryBytes(kernel, step);
@@ -62,7 +62,7 @@ absl::Status PhaseEnqueuer::AddMergeTransfers(const Here& here, const KernelInst
 
   auto place = sample_places.begin();
   for (Active& active : outgoing_) {
-    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const OutgoingMessage& message = here.phase.messages.outgoing[active.number];
     active.first_transfer = here.messages->size();
     active.first_chunks = SampleChunks(message.chunks, sample_bytes(own_run));
     const bool is_direct = active.IsDirect(message.chunks[0]);
@@ -87,7 +87,7 @@ absl::Status PhaseEnqueuer::AddMergeTransfers(const Here& here, const KernelInst
     ++place;
   }
   for (Active& active : incoming_) {
-    const IncomingMessage& message = here.phase.incoming[active.number];
+    const IncomingMessage& message = here.phase.messages.incoming[active.number];
     active.first_transfer = here.messages->size();
     active.first_chunks = SampleChunks(message.chunks, sample_bytes(*RunOf(kernel, message.from)));
     int64_t* const count = CountOf(message.from, here.record->report.received_bytes);
@@ -112,9 +112,9 @@ void PhaseEnqueuer::AddRuns(const Here& here, const InstructionPiece& piece, Ker
   const size_t runs = std::get<MergeOp>(kernel.op).runs.size();
   for (size_t run = 0; run < runs; ++run) {
     MergeMessages::Samples samples{.data = static_cast<const std::byte*>(inputs[run].data),
-                                   .stride = here.phase.merge.step * kernel.inputs[run].strides[0]};
+                                   .stride = here.phase.ranged_merge()->step * kernel.inputs[run].strides[0]};
     for (const Active& active : incoming_) {
-      if (here.phase.incoming[active.number].from != kernel.inputs[run].worker) continue;
+      if (here.phase.messages.incoming[active.number].from != kernel.inputs[run].worker) continue;
       samples = {.data = here.messages->at(active.first_transfer).data,
                  .stride = 1,
                  .first_transfer = active.first_transfer,
@@ -143,7 +143,7 @@ void PhaseEnqueuer::EnqueueMerge(const Here& here, const MergePhase& merge) {
   };
   for (const Active& active : incoming_) start(active, 0, active.first_chunks);
   for (const Active& active : outgoing_) {
-    const OutgoingMessage& message = here.phase.outgoing[active.number];
+    const OutgoingMessage& message = here.phase.messages.outgoing[active.number];
     if (!active.IsDirect(message.chunks[0])) {
       EnqueuePart(here, message.parts[0], here.messages->at(active.first_transfer).data);
     }
@@ -153,7 +153,7 @@ void PhaseEnqueuer::EnqueueMerge(const Here& here, const MergePhase& merge) {
     for (size_t c = 0; c < active.first_chunks; ++c) EnqueueAwait(here, active.first_transfer + c);
   }
   // Its inputs are written as the ranges are chosen: they must be there before.
-  const InstructionPiece* const piece = here.phase.pieces.empty() ? nullptr : &here.phase.pieces[0];
+  const InstructionPiece* const piece = here.phase.messages.pieces.empty() ? nullptr : &here.phase.messages.pieces[0];
   const size_t first_input = here.record->kernel_inputs.size();
   KernelWork work = MakeKernel(here, std::get<KernelInstruction>(here.phase.instructions[0]), piece, merge.ranges);
   if (piece != nullptr) AddRuns(here, *piece, here.record->kernel_inputs.data() + first_input, *merge.messages);

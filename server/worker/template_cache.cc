@@ -31,24 +31,24 @@ class TemplateChecker {
     for (const PassingBuffer& buffer : made_.program.passing) made_.passing.push_back({buffer, {}});
     for (size_t p = 0; p < made_.program.phases.size(); ++p) {
       const Phase& phase = made_.program.phases[p];
-      pushes_to_ = &phase.pushes_to;
+      pushes_to_ = &phase.peers.pushes_to;
       for (const Instruction& instruction : phase.instructions) {
         TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, instruction));
       }
-      if (phase.peer_phase < 0 || phase.peer_phase > static_cast<int>(p)) {
-        return Bad(StrCat("phase ", p + 1, " waits for phase ", phase.peer_phase));
+      if (phase.peers.phase < 0 || phase.peers.phase > static_cast<int>(p)) {
+        return Bad(StrCat("phase ", p + 1, " waits for phase ", phase.peers.phase));
       }
-      if (phase.peer_phase > 0 && !phase.read_by.empty()) {
-        made_.publishes[static_cast<size_t>(phase.peer_phase - 1)] = 1;
+      if (phase.peers.phase > 0 && !phase.peers.read_by.empty()) {
+        made_.publishes[static_cast<size_t>(phase.peers.phase - 1)] = 1;
       }
-      if (phase.overwrites_phase < 0 || phase.overwrites_phase > static_cast<int>(p)) {
-        return Bad(StrCat("phase ", p + 1, " overwrites what was read in phase ", phase.overwrites_phase));
+      if (phase.overwrites.phase < 0 || phase.overwrites.phase > static_cast<int>(p)) {
+        return Bad(StrCat("phase ", p + 1, " overwrites what was read in phase ", phase.overwrites.phase));
       }
-      if (phase.overwrites_phase > 0) made_.publishes[static_cast<size_t>(phase.overwrites_phase - 1)] = 1;
+      if (phase.overwrites.phase > 0) made_.publishes[static_cast<size_t>(phase.overwrites.phase - 1)] = 1;
       TESSERA_RETURN_IF_ERROR(CheckMessages(phase));
-      if (phase.merge.step != 0) TESSERA_RETURN_IF_ERROR(CheckMerge(phase));
-      made_.peers.insert(made_.peers.end(), phase.reads_from.begin(), phase.reads_from.end());
-      made_.pushed_peers.insert(made_.pushed_peers.end(), phase.pushes_to.begin(), phase.pushes_to.end());
+      if (phase.ranged_merge() != nullptr) TESSERA_RETURN_IF_ERROR(CheckMerge(phase));
+      made_.peers.insert(made_.peers.end(), phase.peers.reads_from.begin(), phase.peers.reads_from.end());
+      made_.pushed_peers.insert(made_.pushed_peers.end(), phase.peers.pushes_to.begin(), phase.peers.pushes_to.end());
     }
     for (auto* peers : {&made_.peers, &made_.pushed_peers}) {
       std::sort(peers->begin(), peers->end());
@@ -248,27 +248,28 @@ class TemplateChecker {
     if (piece.instruction < previous || static_cast<size_t>(piece.instruction) >= phase.instructions.size()) {
       return Bad(StrCat("a piece of instruction ", piece.instruction));
     }
-    if (piece.region < 0 || static_cast<size_t>(piece.region) >= phase.pieces.size()) {
+    if (piece.region < 0 || static_cast<size_t>(piece.region) >= phase.messages.pieces.size()) {
       return Bad(StrCat("a piece in region ", piece.region));
     }
     TESSERA_RETURN_IF_ERROR(std::visit([this](const auto& i) { return CheckInstruction(i); }, piece.work));
     for (const StagedOperand& operand : piece.operands) {
       const Term term = FindTerm(piece.work, operand.term);
       if (term.extents == nullptr || operand.message < 0 ||
-          static_cast<size_t>(operand.message) >= phase.incoming.size()) {
+          static_cast<size_t>(operand.message) >= phase.messages.incoming.size()) {
         return Bad(StrCat("term ", operand.term, " of a piece in message ", operand.message));
       }
       TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(*term.extents, operand.strides, term.element_bytes));
       if (operand.place.offset % term.element_bytes != 0) return Bad("an operand that is not aligned in its message");
-      TESSERA_RETURN_IF_ERROR(CheckPlace(phase.incoming[static_cast<size_t>(operand.message)].chunks, operand.place,
-                                         touched.first, touched.second));
+      TESSERA_RETURN_IF_ERROR(CheckPlace(phase.messages.incoming[static_cast<size_t>(operand.message)].chunks,
+                                         operand.place, touched.first, touched.second));
     }
     return absl::OkStatus();
   }
 
   // Checks a merge of ranges: an input for each run, and in each message the samples and then a part for each vector.
   absl::Status CheckMerge(const Phase& phase) const {
-    const bool is_one = phase.merge.step > 0 && phase.instructions.size() == 1 && phase.pieces.size() <= 1;
+    const bool is_one =
+        phase.ranged_merge() != nullptr && phase.instructions.size() == 1 && phase.messages.pieces.size() <= 1;
     const auto* kernel = is_one ? std::get_if<KernelInstruction>(&phase.instructions[0]) : nullptr;
     const auto* merge = kernel == nullptr ? nullptr : std::get_if<MergeOp>(&kernel->op);
     if (merge == nullptr) return Bad("ranges of what is no merge");
@@ -277,26 +278,27 @@ class TemplateChecker {
     for (const Shape& extents : kernel->input_extents) {
       if (extents.size() != 1) return Bad("ranges of what is no vector");
     }
-    for (const OutgoingMessage& message : phase.outgoing) {
+    for (const OutgoingMessage& message : phase.messages.outgoing) {
       if (message.parts.size() != vectors + 1) return Bad(StrCat("a message of ranges in ", message.parts.size()));
     }
     return absl::OkStatus();
   }
 
   absl::Status CheckMessages(const Phase& phase) {
-    for (const OutgoingMessage& message : phase.outgoing) TESSERA_RETURN_IF_ERROR(CheckOutgoing(message));
-    for (const IncomingMessage& message : phase.incoming) {
-      TESSERA_RETURN_IF_ERROR(CheckChunks(message.chunks, message.bytes, message.memory_bytes, phase.pieces.size()));
+    for (const OutgoingMessage& message : phase.messages.outgoing) TESSERA_RETURN_IF_ERROR(CheckOutgoing(message));
+    for (const IncomingMessage& message : phase.messages.incoming) {
+      TESSERA_RETURN_IF_ERROR(
+          CheckChunks(message.chunks, message.bytes, message.memory_bytes, phase.messages.pieces.size()));
       for (const MessageChunk& chunk : message.chunks) {
         if (chunk.direct < 0) continue;
-        const InstructionPiece& piece = phase.pieces[static_cast<size_t>(chunk.direct)];
+        const InstructionPiece& piece = phase.messages.pieces[static_cast<size_t>(chunk.direct)];
         if (!std::holds_alternative<CopyInstruction>(piece.work) || piece.operands.size() != 1) {
           return Bad("a chunk that is received to where nothing is copied to");
         }
       }
     }
     int previous = 0;
-    for (const InstructionPiece& piece : phase.pieces) {
+    for (const InstructionPiece& piece : phase.messages.pieces) {
       TESSERA_RETURN_IF_ERROR(CheckPiece(phase, piece, previous));
       previous = piece.instruction;
     }
@@ -345,7 +347,7 @@ void NumberForms(Program& program) {
   };
   for (Phase& phase : program.phases) {
     for (Instruction& instruction : phase.instructions) number(instruction);
-    for (InstructionPiece& piece : phase.pieces) number(piece.work);
+    for (InstructionPiece& piece : phase.messages.pieces) number(piece.work);
   }
 }
 

@@ -143,7 +143,7 @@ class IncomingCut {
       if (operands_[i].empty() && output_cuts_.empty()) continue;
       TESSERA_RETURN_IF_ERROR(
           std::visit([this, i](const auto& whole) { return Cut(static_cast<int>(i), whole); }, phase_.instructions[i]));
-      if (phase_.pieces.size() > static_cast<size_t>(kMaxInstructionPieces)) {
+      if (phase_.messages.pieces.size() > static_cast<size_t>(kMaxInstructionPieces)) {
         return absl::ResourceExhaustedError(StrCat("lower: messages cut instructions into more than ",
                                                    kMaxInstructionPieces, " pieces (max_instruction_pieces)"));
       }
@@ -170,10 +170,10 @@ class IncomingCut {
   };
 
   void AddMessage(WorkerIndex from, const DraftMessage& draft) {
-    const int number = static_cast<int>(phase_.incoming.size());
+    const int number = static_cast<int>(phase_.messages.incoming.size());
     std::vector<std::unique_ptr<Blocks>>& parts = parts_.emplace_back();
     ChunkLine line(draft, max_chunk_bytes_);
-    IncomingMessage& message = phase_.incoming.emplace_back();
+    IncomingMessage& message = phase_.messages.incoming.emplace_back();
     message.from = from;
     for (const DraftPart& part : draft.parts) {
       auto blocks = std::make_unique<Blocks>(Blocks{part.dtype, part.extents, {}, {}});
@@ -220,7 +220,7 @@ class IncomingCut {
     }
     size_t block = 0;
     ForEachBlock(whole.extents, sources[0].blocks->block, [&](const Shape& start, const Shape& extents) {
-      InstructionPiece& piece = phase_.pieces.emplace_back();
+      InstructionPiece& piece = phase_.messages.pieces.emplace_back();
       piece.instruction = number;
       piece.work = Part(whole, start, extents);
       for (const Source& source : sources) {
@@ -289,7 +289,7 @@ class IncomingCut {
 
   // A kernel that wants all of its inputs before it begins.
   absl::Status CutNothing(int number, const KernelInstruction& whole) {
-    InstructionPiece& piece = phase_.pieces.emplace_back();
+    InstructionPiece& piece = phase_.messages.pieces.emplace_back();
     piece.instruction = number;
     piece.work = whole;
     for (const Source& source : operands_[static_cast<size_t>(number)]) {
@@ -306,7 +306,7 @@ class IncomingCut {
     if (output_cuts_.empty()) return;
     std::vector<std::map<int64_t, int64_t>> ends(output_cuts_.size());  // of the intervals along each dim, by start
     std::map<Shape, int> regions;
-    for (InstructionPiece& piece : phase_.pieces) {
+    for (InstructionPiece& piece : phase_.messages.pieces) {
       const Box& box = std::get<KernelInstruction>(piece.work).output_box;
       Shape start;
       for (size_t d = 0; d < box.size(); ++d) {
@@ -325,13 +325,13 @@ class IncomingCut {
   }
 
   void KeepOrder() {
-    for (InstructionPiece& piece : phase_.pieces) piece.region = 0;
+    for (InstructionPiece& piece : phase_.messages.pieces) piece.region = 0;
   }
 
   void CutLetters(int number, const KernelInstruction& whole, const Contraction& notation, const Cuts& cuts,
                   Cuts::const_iterator next, Ranges& ranges) {
     if (next == cuts.end()) {
-      if (phase_.pieces.size() <= static_cast<size_t>(kMaxInstructionPieces)) {
+      if (phase_.messages.pieces.size() <= static_cast<size_t>(kMaxInstructionPieces)) {
         AddProduct(number, whole, notation, ranges);
       }
       return;
@@ -371,7 +371,7 @@ class IncomingCut {
   }
 
   void AddProduct(int number, const KernelInstruction& whole, const Contraction& notation, const Ranges& ranges) {
-    InstructionPiece& piece = phase_.pieces.emplace_back();
+    InstructionPiece& piece = phase_.messages.pieces.emplace_back();
     piece.instruction = number;
     KernelInstruction part = whole;
     std::vector<Cutout> inputs;
@@ -416,13 +416,13 @@ class IncomingCut {
   }
 
   void MarkCopies() {
-    for (size_t p = 0; p < phase_.pieces.size(); ++p) {
-      const InstructionPiece& piece = phase_.pieces[p];
+    for (size_t p = 0; p < phase_.messages.pieces.size(); ++p) {
+      const InstructionPiece& piece = phase_.messages.pieces[p];
       const auto* copy = std::get_if<CopyInstruction>(&piece.work);
       if (copy == nullptr || !IsRowMajor(copy->extents, copy->destination.strides)) continue;
       const StagedOperand& operand = piece.operands[0];
       MarkDirect(operand.place, NumElements(copy->extents) * SizeBytes(copy->dtype), static_cast<int>(p),
-                 phase_.incoming[static_cast<size_t>(operand.message)].chunks);
+                 phase_.messages.incoming[static_cast<size_t>(operand.message)].chunks);
     }
   }
 
@@ -437,7 +437,8 @@ class IncomingCut {
 }  // namespace
 
 absl::Status CutMessages(const MessageDrafts& drafts, int64_t max_chunk_bytes, Phase& phase) {
-  for (const auto& [to, draft] : drafts.outgoing) phase.outgoing.push_back(CutOutgoing(to, draft, max_chunk_bytes));
+  for (const auto& [to, draft] : drafts.outgoing)
+    phase.messages.outgoing.push_back(CutOutgoing(to, draft, max_chunk_bytes));
   return IncomingCut(max_chunk_bytes, phase).Run(drafts.incoming);
 }
 

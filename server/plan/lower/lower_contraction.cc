@@ -62,7 +62,7 @@ class ContractionLowering {
       kernel.store = product.adds ? KernelStore::kAdd : KernelStore::kWrite;
       phase.instructions.emplace_back(std::move(kernel));
     }
-    if (!pieces.products.empty()) phase.writes.push_back(output_.buffer);
+    if (!pieces.products.empty()) phase.buffers.writes.push_back(output_.buffer);
   }
 
   void AddInput(const ContractPieces& pieces, const PieceProduct& product, size_t i, KernelInstruction& kernel,
@@ -77,8 +77,8 @@ class ContractionLowering {
     kernel.input_extents.push_back(extents);
     kernel.input_dtypes.push_back(value.spec.dtype);
     kernel.input_is_zero.push_back(0);
-    (is_peer ? phase.reads_of_peers : phase.reads).push_back(value.buffer);
-    if (is_peer) phase.reads_from.push_back(piece.worker);
+    (is_peer ? phase.buffers.reads_of_peers : phase.buffers.reads).push_back(value.buffer);
+    if (is_peer) phase.peers.reads_from.push_back(piece.worker);
   }
 
   // A product is cut along letters of the output alone, and not into thin ones.
@@ -130,8 +130,8 @@ class ContractionLowering {
         if (IsEmpty(LocalBox(output_.spec, mesh_.PositionAt(given.destination)))) continue;
         const WorkerIndex reader = mesh_.workers()[static_cast<size_t>(given.destination)];
         const Transfer& transfer = given.transfer;
-        phase.read_by.push_back(reader);
-        phase.reads.push_back(Value(i).buffer);
+        phase.peers.read_by.push_back(reader);
+        phase.buffers.reads.push_back(Value(i).buffer);
         if (drafts == nullptr) continue;
         drafts->outgoing[reader].parts.push_back({.dtype = Value(i).spec.dtype,
                                                   .extents = BoxShape(transfer.box),

@@ -88,12 +88,12 @@ class MergeLowering {
         kernel.input_dtypes.push_back(value.spec.dtype);
         kernel.input_is_zero.push_back(0);
         kernel.input_received_bytes.push_back(is_peer ? SizeBytes(value.spec.dtype) : 0);
-        (is_peer ? phase.reads_of_peers : phase.reads).push_back(value.buffer);
-        if (is_peer) phase.reads_from.push_back(run.holder);
+        (is_peer ? phase.buffers.reads_of_peers : phase.buffers.reads).push_back(value.buffer);
+        if (is_peer) phase.peers.reads_from.push_back(run.holder);
       }
     }
-    phase.merge.step = sample_step_;
-    phase.writes.push_back(output_.buffer);
+    if (sample_step_ > 0) phase.kind = RangedMerge{sample_step_};
+    phase.buffers.writes.push_back(output_.buffer);
     phase.instructions.emplace_back(std::move(kernel));
   }
 
@@ -102,8 +102,8 @@ class MergeLowering {
       const PlanValue& value = Value(input);
       for (const PlacedRun& run : RunsOf(input, reader)) {
         if (run.holder != worker_) continue;
-        phase.read_by.push_back(reader);
-        phase.reads.push_back(value.buffer);
+        phase.peers.read_by.push_back(reader);
+        phase.buffers.reads.push_back(value.buffer);
         if (drafts == nullptr) continue;
         std::vector<DraftPart>& parts = drafts->outgoing[reader].parts;
         if (is_ranged() && parts.empty()) parts.push_back(SamplesOf(run));
@@ -151,16 +151,16 @@ void LowerGather(const Plan& plan, const LocalStep& step, WorkerIndex worker, Ph
     for (const PlacedRun& shard : ShardsAlong(array.spec, dim, position)) {
       if (reader != worker) {
         if (shard.holder != worker) continue;
-        phase.read_by.push_back(reader);
-        phase.reads.push_back(array.buffer);
+        phase.peers.read_by.push_back(reader);
+        phase.buffers.reads.push_back(array.buffer);
         continue;
       }
       const bool is_peer = shard.holder != worker;
       Shape extents = BoxShape(LocalBox(array.spec, position));
       extents[static_cast<size_t>(dim)] = shard.range.size();
       AddInput(array, shard.holder, std::move(extents), is_peer ? SizeBytes(array.spec.dtype) : 0, kernel);
-      (is_peer ? phase.reads_of_peers : phase.reads).push_back(array.buffer);
-      if (is_peer) phase.reads_from.push_back(shard.holder);
+      (is_peer ? phase.buffers.reads_of_peers : phase.buffers.reads).push_back(array.buffer);
+      if (is_peer) phase.peers.reads_from.push_back(shard.holder);
     }
     if (reader != worker) continue;
     AddInput(indices, worker, BoxShape(LocalBox(indices.spec, position)), 0, kernel);
@@ -169,8 +169,8 @@ void LowerGather(const Plan& plan, const LocalStep& step, WorkerIndex worker, Ph
     kernel.output_extents = BoxShape(box);
     kernel.output_dtype = output.spec.dtype;
     kernel.output_box = box;
-    phase.reads.push_back(indices.buffer);
-    phase.writes.push_back(output.buffer);
+    phase.buffers.reads.push_back(indices.buffer);
+    phase.buffers.writes.push_back(output.buffer);
     phase.instructions.emplace_back(std::move(kernel));
   }
 }

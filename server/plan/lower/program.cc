@@ -49,7 +49,7 @@ class ExchangeLowering {
   absl::Status Lower(MessageDrafts* drafts, Phase* before, Phase& phase) const {
     const Mesh& mesh = step_.exchange.destination.mesh;
     const size_t first_instruction = phase.instructions.size();
-    phase.delivery = step_.exchange.delivery;
+    if (step_.exchange.delivery == Delivery::kPush) phase.kind = PushedOperands{};
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
       transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
@@ -59,13 +59,14 @@ class ExchangeLowering {
     if (step_.exchange.is_pushed_move()) AddStores(transfers, *before);
     AddInstructions(transfers, phase);
     for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
-      phase.read_by.push_back(adder);
-      phase.reads.push_back(source_.buffer);
+      phase.peers.read_by.push_back(adder);
+      phase.buffers.reads.push_back(source_.buffer);
     }
     for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
-      if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
-      if (phase.reads.empty() || phase.reads.back() != source_.buffer) phase.reads.push_back(source_.buffer);
+      if (phase.peers.read_by.empty() || phase.peers.read_by.back() != reader) phase.peers.read_by.push_back(reader);
+      if (phase.buffers.reads.empty() || phase.buffers.reads.back() != source_.buffer)
+        phase.buffers.reads.push_back(source_.buffer);
       if (drafts != nullptr) AddOutgoing(given.transfer, drafts->outgoing[reader]);
       if (given.transfer.sources.size() > 1) AddReads(given.transfer.sources, phase);
     }
@@ -117,14 +118,14 @@ class ExchangeLowering {
       for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
         const WorkerIndex giver = transfer.sources[0].worker;
         if (giver == worker_) TESSERA_RETURN_IF_ERROR(push(transfer, worker_));
-        if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.pushed_by.push_back(giver);
+        if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.peers.pushed_by.push_back(giver);
       }
     }
     for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
       const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker, onward_->exchange)) continue;
       TESSERA_RETURN_IF_ERROR(push(given.transfer, taker));
-      phase.pushes_to.push_back(taker);
+      phase.peers.pushes_to.push_back(taker);
     }
     return absl::OkStatus();
   }
@@ -165,7 +166,7 @@ class ExchangeLowering {
       if (giver == worker_) {
         store(transfer, worker_);
       } else if (IsNear(giver)) {
-        phase.pushed_by.push_back(giver);
+        phase.peers.pushed_by.push_back(giver);
       }
     }
     take_own();
@@ -173,11 +174,11 @@ class ExchangeLowering {
       const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker)) continue;
       store(given.transfer, taker);
-      phase.pushes_to.push_back(taker);
+      phase.peers.pushes_to.push_back(taker);
     }
     if (known.empty()) return;
-    phase.reads.push_back(source_.buffer);
-    phase.writes.push_back(destination_.buffer);
+    phase.buffers.reads.push_back(source_.buffer);
+    phase.buffers.writes.push_back(destination_.buffer);
   }
 
   // Whether what it wants is stored to it where it can be.
@@ -198,9 +199,9 @@ class ExchangeLowering {
   void AddReads(absl::Span<const TransferSource> sources, Phase& phase) const {
     for (const TransferSource& from : sources) {
       const bool is_peer = from.worker != worker_;
-      (is_peer ? phase.reads_of_peers : phase.reads).push_back(source_.buffer);
-      if (is_peer) phase.reads_from.push_back(from.worker);
-      if (!from.added_up.empty()) phase.sums_from.push_back(from.worker);
+      (is_peer ? phase.buffers.reads_of_peers : phase.buffers.reads).push_back(source_.buffer);
+      if (is_peer) phase.peers.reads_from.push_back(from.worker);
+      if (!from.added_up.empty()) phase.peers.sums_from.push_back(from.worker);
     }
   }
 
@@ -227,7 +228,7 @@ class ExchangeLowering {
       for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
       phase.instructions.emplace_back(std::move(reduce));
     }
-    if (!transfers.empty()) phase.writes.push_back(destination_.buffer);
+    if (!transfers.empty()) phase.buffers.writes.push_back(destination_.buffer);
   }
 
   void AddOutgoing(const Transfer& whole, DraftMessage& message) const {
@@ -296,10 +297,10 @@ void LowerLocal(const Plan& plan, const LocalStep& step, int output_readers, Wor
       for (const int dim : step.counted_once[i]) is_zero |= position[static_cast<size_t>(dim)] != 0 ? 1 : 0;
     }
     kernel.input_is_zero.push_back(is_zero);
-    phase.reads.push_back(input.buffer);
+    phase.buffers.reads.push_back(input.buffer);
     kernel.input_received_bytes.push_back(0);
   }
-  phase.writes.push_back(output.buffer);
+  phase.buffers.writes.push_back(output.buffer);
   phase.instructions.emplace_back(std::move(kernel));
 }
 
@@ -369,10 +370,10 @@ void AddReaders(const Plan& plan, const std::vector<int>& phases, size_t index, 
   // A spread reads what it writes.
   for (size_t i = index; i-- > 0 && phases[i] >= from_phase;) {
     if (phases[i] == phases[index] || !IsReadByPeers(plan, plan.steps[i], written)) continue;
-    phase.overwrites_phase = std::max(phase.overwrites_phase, phases[i]);
+    phase.overwrites.phase = std::max(phase.overwrites.phase, phases[i]);
     if (!is_written_here) continue;
-    const std::vector<WorkerIndex>& readers = made[static_cast<size_t>(phases[i]) - 1].read_by;
-    phase.overwrites_read_by.insert(phase.overwrites_read_by.end(), readers.begin(), readers.end());
+    const std::vector<WorkerIndex>& readers = made[static_cast<size_t>(phases[i]) - 1].peers.read_by;
+    phase.overwrites.read_by.insert(phase.overwrites.read_by.end(), readers.begin(), readers.end());
   }
 }
 
@@ -390,11 +391,12 @@ const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep&
 
 // Its peers and buffers, which are added as they are found.
 void SortPeers(Phase& phase) {
-  for (std::vector<WorkerIndex>* workers :
-       {&phase.reads_from, &phase.read_by, &phase.sums_from, &phase.pushes_to, &phase.pushed_by}) {
+  for (std::vector<WorkerIndex>* workers : {&phase.peers.reads_from, &phase.peers.read_by, &phase.peers.sums_from,
+                                            &phase.peers.pushes_to, &phase.peers.pushed_by}) {
     SortUnique(*workers);
   }
-  for (std::vector<int>* buffers : {&phase.writes, &phase.reads, &phase.reads_of_peers}) SortUnique(*buffers);
+  for (std::vector<int>* buffers : {&phase.buffers.writes, &phase.buffers.reads, &phase.buffers.reads_of_peers})
+    SortUnique(*buffers);
 }
 
 // Lowers the exchanges of steps [first, end), which share a phase. Exchanges of larger elements come first, so that
@@ -417,7 +419,8 @@ absl::Status LowerExchanges(const Plan& plan, const std::vector<int>& phases, si
     TESSERA_RETURN_IF_ERROR(lowering.Lower(drafts, before, phase));
     const int buffer = plan.values[static_cast<size_t>(step.source)].buffer;
     const bool is_pushed_move = step.exchange.is_pushed_move();
-    phase.peer_phase = std::max(phase.peer_phase, is_pushed_move ? phases[i] - 1 : LastWriter(plan, phases, i, buffer));
+    phase.peers.phase =
+        std::max(phase.peers.phase, is_pushed_move ? phases[i] - 1 : LastWriter(plan, phases, i, buffer));
     if (is_pushed_move) SortPeers(*before);
   }
   return absl::OkStatus();
@@ -486,7 +489,7 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
       }
       for (size_t input = 0; input < at_peers; ++input) {
         const int buffer = plan.values[static_cast<size_t>(local->inputs[input])].buffer;
-        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, first_exchange, buffer));
+        phase.peers.phase = std::max(phase.peers.phase, LastWriter(plan, phases, first_exchange, buffer));
       }
     }
     if (const auto* contract = std::get_if<ContractStep>(&plan.steps[i])) {
@@ -494,18 +497,18 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
       for (const ContractOperand& operand : contract->operands) {
         if (!operand.pieces.has_value()) continue;
         const int buffer = plan.values[static_cast<size_t>(operand.value)].buffer;
-        phase.peer_phase = std::max(phase.peer_phase, LastWriter(plan, phases, i, buffer));
+        phase.peers.phase = std::max(phase.peers.phase, LastWriter(plan, phases, i, buffer));
       }
     } else {
       TESSERA_RETURN_IF_ERROR(LowerExchanges(plan, phases, first_exchange, end, worker, drafts, program.phases));
     }
     if (absl::Status cut = CutMessages(built, max_chunk_bytes, phase); !cut.ok()) {
-      phase.pieces = {};
+      phase.messages.pieces = {};
       if (program.status.ok()) program.status = std::move(cut);
     }
     SortPeers(phase);
     for (size_t step = i; step < end; ++step) AddReaders(plan, phases, step, worker, program.phases);
-    SortUnique(phase.overwrites_read_by);
+    SortUnique(phase.overwrites.read_by);
   }
   return program;
 }
@@ -514,19 +517,19 @@ std::string ToText(const Program& program) {
   std::string text = StrCat("program of worker ", program.worker.value, " {\n");
   for (size_t p = 0; p < program.phases.size(); ++p) {
     const Phase& phase = program.phases[p];
-    StrAppend(&text, "  phase ", p + 1, phase.peer_phase > 0 ? StrCat(" after peers' phase ", phase.peer_phase) : "",
-              phase.overwrites_phase > 0 ? StrCat(" after readers' phase ", phase.overwrites_phase) : "", " {\n");
+    StrAppend(&text, "  phase ", p + 1, phase.peers.phase > 0 ? StrCat(" after peers' phase ", phase.peers.phase) : "",
+              phase.overwrites.phase > 0 ? StrCat(" after readers' phase ", phase.overwrites.phase) : "", " {\n");
     for (const Instruction& instruction : phase.instructions)
       StrAppend(&text, "    ", InstructionText(instruction), "\n");
-    for (const OutgoingMessage& out : phase.outgoing) {
+    for (const OutgoingMessage& out : phase.messages.outgoing) {
       StrAppend(&text, "    send ", out.bytes, " bytes to worker ", out.to.value, " in ", out.parts.size(),
                 " parts and ", out.chunks.size(), " chunks\n");
     }
-    for (const IncomingMessage& in : phase.incoming) {
+    for (const IncomingMessage& in : phase.messages.incoming) {
       StrAppend(&text, "    receive ", in.bytes, " bytes from worker ", in.from.value, " in ", in.chunks.size(),
                 " chunks\n");
     }
-    for (const InstructionPiece& piece : phase.pieces) {
+    for (const InstructionPiece& piece : phase.messages.pieces) {
       StrAppend(&text, "    of ", piece.instruction, ": ", InstructionText(piece.work), "\n");
     }
     text += "  }\n";

@@ -15,6 +15,7 @@
 // mapped bytes; pieces of them work on bytes from messages, and each piece waits for its own chunks alone.
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -156,46 +157,80 @@ struct InstructionPiece {
   bool operator==(const InstructionPiece&) const = default;
 };
 
+// How a phase comes by what peers have of its operands.
+
+// It reads them where they lie, or takes them out of messages.
+struct PulledOperands {
+  bool operator==(const PulledOperands&) const = default;
+};
+// Peers wrote them here, those of `reads_from` in phase `peers.phase`; the instructions are for what comes in messages,
+// in its dtype there.
+struct PushedOperands {
+  bool operator==(const PushedOperands&) const = default;
+};
 // The phase's one instruction is a merge of runs that lie apart, and of its runs messages bring ranges alone, which
 // are found of samples (merge_ranges.h). Each message has the samples of the sender's run in its first chunks, with no
 // other part; then each part is what an input is of, all of it, and what travels of its chunks is what the reader's
 // ranges have of them, if anything.
 struct RangedMerge {
-  int64_t step = 0;  // of the samples; 0: whole runs travel
+  int64_t step = 1;  // of the samples
   bool operator==(const RangedMerge&) const = default;
+};
+using PhaseKind = std::variant<PulledOperands, PushedOperands, RangedMerge>;
+
+// The peers of a phase, in sorted lists.
+struct PhasePeers {
+  // Peers that it reads from, and those that read this worker's memory in it.
+  std::vector<WorkerIndex> reads_from;
+  std::vector<WorkerIndex> read_by;
+  // The peers among `reads_from` whose sums it takes. They come in messages alone.
+  std::vector<WorkerIndex> sums_from;
+  // The last earlier phase of this program that a peer must have published before it is read: 0 when only
+  // what was there before the program is read.
+  int phase = 0;
+  // Peers whose memory it writes, and those that write this worker's in it. A worker whose memory is written publishes
+  // the phase before when that memory is free, and a pusher waits for that.
+  std::vector<WorkerIndex> pushes_to;
+  std::vector<WorkerIndex> pushed_by;
+  bool operator==(const PhasePeers&) const = default;
+};
+
+// A phase that overwrites what peers read: its instructions wait until those have published the phase in which they
+// did. Every worker publishes that phase, also one that has nothing of what is overwritten.
+struct PhaseOverwrites {
+  int phase = 0;                     // the last earlier one in which peers did; 0: it overwrites nothing of the kind
+  std::vector<WorkerIndex> read_by;  // those who read this worker's memory, sorted
+  bool operator==(const PhaseOverwrites&) const = default;
+};
+
+// Messages of a phase, where peers don't map each other's memory.
+struct PlannedMessages {
+  std::vector<OutgoingMessage> outgoing;
+  std::vector<IncomingMessage> incoming;
+  std::vector<InstructionPiece> pieces;  // by instruction, increasing; those of one follow each other in this order
+  bool operator==(const PlannedMessages&) const = default;
+};
+
+// Buffers (parameters) that a phase writes on this worker, reads on this worker, reads on peers.
+struct PhaseBuffers {
+  std::vector<int> writes;
+  std::vector<int> reads;
+  std::vector<int> reads_of_peers;
+  bool operator==(const PhaseBuffers&) const = default;
 };
 
 struct Phase {
   std::vector<Instruction> instructions;
-  RangedMerge merge;
-  // Peers that this phase reads from and those that read this worker's memory in it, sorted.
-  std::vector<WorkerIndex> reads_from;
-  std::vector<WorkerIndex> read_by;
-  // The peers among them whose sums it takes. They come in messages alone.
-  std::vector<WorkerIndex> sums_from;
-  // The last earlier phase of this program that a peer must have published before it is read: 0 when only
-  // what was there before the program is read.
-  int peer_phase = 0;
-  // Peers whose memory this phase writes, and those that write this worker's in it, sorted. A worker whose memory is
-  // written publishes the phase before when that memory is free, and a pusher waits for that.
-  std::vector<WorkerIndex> pushes_to;
-  std::vector<WorkerIndex> pushed_by;
-  // kPush: what `reads_from` gives was written here by them, in phase `peer_phase`; the instructions are for
-  // what comes in messages, in its dtype there.
-  Delivery delivery = Delivery::kPull;
-  // Where the phase overwrites what peers read: the last earlier phase of this program in which they did, and
-  // those who read this worker's memory, sorted; the instructions wait until they have published it. Every worker
-  // publishes that phase, also one that has nothing of what is overwritten. Else 0.
-  int overwrites_phase = 0;
-  std::vector<WorkerIndex> overwrites_read_by;
-  std::vector<OutgoingMessage> outgoing;
-  std::vector<IncomingMessage> incoming;
-  std::vector<InstructionPiece> pieces;  // by instruction, increasing; those of one follow each other in this order
-  // Buffers (parameters) that this phase writes on this worker, reads on this worker, reads on peers.
-  std::vector<int> writes;
-  std::vector<int> reads;
-  std::vector<int> reads_of_peers;
+  PhaseKind kind;
+  PhasePeers peers;
+  PhaseOverwrites overwrites;
+  PlannedMessages messages;
+  PhaseBuffers buffers;
   bool operator==(const Phase&) const = default;
+
+  bool is_pushed() const { return std::holds_alternative<PushedOperands>(kind); }
+  // Null: whole runs travel.
+  const RangedMerge* ranged_merge() const { return std::get_if<RangedMerge>(&kind); }
 };
 
 // A buffer of what passes on (passing.h). A reduction's destination there is written, and is in host memory, only where

@@ -95,8 +95,8 @@ std::pair<size_t, size_t> CountPieces(const Plan& plan, int64_t max_chunk_bytes)
   const auto program = LowerPlan(plan, WorkerIndex(0), MessageLists::kBuild, max_chunk_bytes);
   if (!program.ok()) return {0, 0};
   std::set<int> regions;
-  for (const InstructionPiece& piece : program->phases[0].pieces) regions.insert(piece.region);
-  return {program->phases[0].pieces.size(), regions.size()};
+  for (const InstructionPiece& piece : program->phases[0].messages.pieces) regions.insert(piece.region);
+  return {program->phases[0].messages.pieces.size(), regions.size()};
 }
 
 // Worker 0 has 7 of 20 rows, and 7 and 6 come; the columns in 7 blocks of each, or in 7 and 6 that don't fit each

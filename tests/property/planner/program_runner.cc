@@ -100,7 +100,7 @@ double Reduced(ReduceOp op, const std::vector<std::vector<double>>& terms, size_
 // sender's host, one its own.
 absl::Status Pack(const Runner& runner, const Program& program, const WorkerHosts& hosts, size_t phase,
                   Messages& messages) {
-  for (const OutgoingMessage& out : program.phases[phase].outgoing) {
+  for (const OutgoingMessage& out : program.phases[phase].messages.outgoing) {
     Message& message = messages[{program.worker.value, out.to.value}];
     message.chunks = out.chunks;
     message.memory.assign(static_cast<size_t>(out.memory_bytes / kElementBytes), -1e300);
@@ -132,15 +132,19 @@ absl::Status CheckPeers(const std::vector<Program>& programs, size_t phase) {
   std::set<std::pair<int32_t, int32_t>> reads;
   std::set<std::pair<int32_t, int32_t>> read_by;
   for (const Program& program : programs) {
-    for (const WorkerIndex peer : program.phases[phase].reads_from) reads.emplace(program.worker.value, peer.value);
-    for (const WorkerIndex peer : program.phases[phase].read_by) read_by.emplace(peer.value, program.worker.value);
+    for (const WorkerIndex peer : program.phases[phase].peers.reads_from)
+      reads.emplace(program.worker.value, peer.value);
+    for (const WorkerIndex peer : program.phases[phase].peers.read_by)
+      read_by.emplace(peer.value, program.worker.value);
   }
   if (reads != read_by) return absl::InternalError("reads_from and read_by don't pair up");
   std::set<std::pair<int32_t, int32_t>> pushes;
   std::set<std::pair<int32_t, int32_t>> pushed_by;
   for (const Program& program : programs) {
-    for (const WorkerIndex peer : program.phases[phase].pushes_to) pushes.emplace(program.worker.value, peer.value);
-    for (const WorkerIndex peer : program.phases[phase].pushed_by) pushed_by.emplace(peer.value, program.worker.value);
+    for (const WorkerIndex peer : program.phases[phase].peers.pushes_to)
+      pushes.emplace(program.worker.value, peer.value);
+    for (const WorkerIndex peer : program.phases[phase].peers.pushed_by)
+      pushed_by.emplace(peer.value, program.worker.value);
   }
   return pushes == pushed_by ? absl::OkStatus() : absl::InternalError("pushes_to and pushed_by don't pair up");
 }
@@ -207,7 +211,7 @@ absl::Status CheckReceived(const Phase& phase) {
     for (const int64_t bytes : kernel->input_received_bytes) counted += bytes;
   }
   int64_t messages = 0;
-  for (const IncomingMessage& in : phase.incoming) messages += in.bytes;
+  for (const IncomingMessage& in : phase.messages.incoming) messages += in.bytes;
   if (is_contraction && counted != messages) {
     return absl::InternalError(StrCat("kernels count ", counted, " received bytes, messages have ", messages));
   }
@@ -232,9 +236,9 @@ absl::StatusOr<Arrived> TakeOperands(const Runner& runner, const Program& progra
       const auto& reduce = std::get<ReduceInstruction>(piece.work);
       memory = &reduce.terms[term], extents = &reduce.extents;
     }
-    const IncomingMessage& in = phase.incoming[static_cast<size_t>(operand.message)];
+    const IncomingMessage& in = phase.messages.incoming[static_cast<size_t>(operand.message)];
     arrived[operand.term] = Unpack(messages.at({in.from.value, program.worker.value}), operand, *extents);
-    const bool is_memory = !std::binary_search(phase.sums_from.begin(), phase.sums_from.end(), in.from);
+    const bool is_memory = !std::binary_search(phase.peers.sums_from.begin(), phase.peers.sums_from.end(), in.from);
     if (is_memory && arrived[operand.term] != runner.Gather(*memory, *extents)) {
       return absl::InternalError("a message differs from the memory it stands for");
     }
@@ -252,7 +256,7 @@ absl::Status RunWork(Runner& runner, const Program& program, const Phase& phase,
     const std::vector<double> values = read(0, copy->source, copy->extents);
     // Where it is pushed, the message says what is here already.
     const bool is_near = runner.HostOf(copy->source.worker) == runner.HostOf(program.worker);
-    if (phase.delivery == Delivery::kPush && is_near && runner.Gather(copy->destination, copy->extents) != values) {
+    if (phase.is_pushed() && is_near && runner.Gather(copy->destination, copy->extents) != values) {
       return absl::InternalError("a cell was not pushed to its place");
     }
     runner.Scatter(copy->destination, copy->extents, values);
@@ -284,7 +288,7 @@ absl::Status RunWork(Runner& runner, const Program& program, const Phase& phase,
 // The pieces of a contraction: regions in another order than they have in the program.
 absl::Status RunProducts(Runner& runner, const Program& program, const Phase& phase, const Messages& messages) {
   std::vector<const InstructionPiece*> pieces;
-  for (const InstructionPiece& piece : phase.pieces) pieces.push_back(&piece);
+  for (const InstructionPiece& piece : phase.messages.pieces) pieces.push_back(&piece);
   std::stable_sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) { return a->region > b->region; });
   std::set<int> cut;
   for (const InstructionPiece* piece : pieces) {
@@ -298,7 +302,7 @@ absl::Status RunProducts(Runner& runner, const Program& program, const Phase& ph
 // Runs one worker's phase: what peers hold comes from their messages, by pieces.
 absl::Status RunPhase(Runner& runner, const Program& program, size_t number, const Messages& messages) {
   const Phase& phase = program.phases[number];
-  for (const IncomingMessage& in : phase.incoming) {
+  for (const IncomingMessage& in : phase.messages.incoming) {
     if (in.bytes == 0) continue;
     if (messages.at({in.from.value, program.worker.value}).chunks.size() != in.chunks.size()) {
       return absl::InternalError("sender and receiver cut differently");
@@ -311,17 +315,19 @@ absl::Status RunPhase(Runner& runner, const Program& program, size_t number, con
     }
   }
   TESSERA_RETURN_IF_ERROR(CheckReceived(phase));
-  if (!phase.pieces.empty() && std::holds_alternative<KernelInstruction>(phase.pieces[0].work)) {
+  if (!phase.messages.pieces.empty() && std::holds_alternative<KernelInstruction>(phase.messages.pieces[0].work)) {
     return RunProducts(runner, program, phase, messages);
   }
   size_t next = 0;
   for (size_t i = 0; i < phase.instructions.size(); ++i) {
-    const bool is_cut = next < phase.pieces.size() && phase.pieces[next].instruction == static_cast<int>(i);
+    const bool is_cut =
+        next < phase.messages.pieces.size() && phase.messages.pieces[next].instruction == static_cast<int>(i);
     if (!is_cut) TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, phase.instructions[i], {}));
-    for (; next < phase.pieces.size() && phase.pieces[next].instruction == static_cast<int>(i); ++next) {
+    for (; next < phase.messages.pieces.size() && phase.messages.pieces[next].instruction == static_cast<int>(i);
+         ++next) {
       TESSERA_ASSIGN_OR_RETURN(const Arrived arrived,
-                               TakeOperands(runner, program, phase, phase.pieces[next], messages));
-      TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, phase.pieces[next].work, arrived));
+                               TakeOperands(runner, program, phase, phase.messages.pieces[next], messages));
+      TESSERA_RETURN_IF_ERROR(RunWork(runner, program, phase, phase.messages.pieces[next].work, arrived));
     }
   }
   return absl::OkStatus();

@@ -92,9 +92,9 @@ absl::Status CheckMessages(const Plan& plan) {
       for (const Phase& phase : program.phases) {
         std::map<WorkerIndex, int> sent;
         std::map<WorkerIndex, int> received;
-        for (const OutgoingMessage& message : phase.outgoing) ++sent[message.to];
-        for (const IncomingMessage& message : phase.incoming) ++received[message.from];
-        if (sent.size() != phase.outgoing.size() || received.size() != phase.incoming.size()) {
+        for (const OutgoingMessage& message : phase.messages.outgoing) ++sent[message.to];
+        for (const IncomingMessage& message : phase.messages.incoming) ++received[message.from];
+        if (sent.size() != phase.messages.outgoing.size() || received.size() != phase.messages.incoming.size()) {
           return absl::InternalError(StrCat("two messages of a pair\n", ToText(program)));
         }
       }

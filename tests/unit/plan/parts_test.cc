@@ -377,16 +377,16 @@ TEST(PlanInPartsTest, APhaseThatOverwritesWaitsForTheReaders) {
   ASSERT_TRUE(program.ok()) << program.status();
   ASSERT_EQ(program->phases.size(), 4u);
   for (const size_t other : {0, 1, 3}) {
-    EXPECT_EQ(program->phases[other].overwrites_phase, 0) << other;
-    EXPECT_TRUE(program->phases[other].overwrites_read_by.empty()) << other;
+    EXPECT_EQ(program->phases[other].overwrites.phase, 0) << other;
+    EXPECT_TRUE(program->phases[other].overwrites.read_by.empty()) << other;
   }
-  EXPECT_EQ(program->phases[2].overwrites_phase, 2);
-  EXPECT_EQ(program->phases[2].overwrites_read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
-  EXPECT_EQ(program->phases[3].peer_phase, 3) << "the part's own product, not the first one's";
+  EXPECT_EQ(program->phases[2].overwrites.phase, 2);
+  EXPECT_EQ(program->phases[2].overwrites.read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(program->phases[3].peers.phase, 3) << "the part's own product, not the first one's";
   const absl::StatusOr<Program> spread = LowerPlan(ReducedTwice(Delivery::kPull), WorkerIndex(1), MessageLists::kOmit);
   ASSERT_TRUE(spread.ok()) << spread.status();
-  EXPECT_EQ(spread->phases[2].overwrites_phase, 2);
-  EXPECT_EQ(spread->phases[3].overwrites_phase, 0);
+  EXPECT_EQ(spread->phases[2].overwrites.phase, 2);
+  EXPECT_EQ(spread->phases[3].overwrites.phase, 0);
 }
 
 TEST(PartsOnSubMeshesTest, APhaseThatOverwritesWaitsForThoseWhoReadThere) {
@@ -394,12 +394,12 @@ TEST(PartsOnSubMeshesTest, APhaseThatOverwritesWaitsForThoseWhoReadThere) {
   for (int worker = 0; worker < 4; ++worker) {
     const auto program = LowerPlan(PlanOfCutRowsInTurns(), WorkerIndex(worker), MessageLists::kOmit);
     ASSERT_TRUE(program.ok()) << program.status();
-    EXPECT_EQ(program->phases[2].overwrites_phase, 0) << "nobody read workers 2 and 3 before";
-    EXPECT_EQ(program->phases[4].overwrites_phase, 2) << "the same on all workers, who publish it";
-    EXPECT_EQ(program->phases[6].overwrites_phase, 4);
+    EXPECT_EQ(program->phases[2].overwrites.phase, 0) << "nobody read workers 2 and 3 before";
+    EXPECT_EQ(program->phases[4].overwrites.phase, 2) << "the same on all workers, who publish it";
+    EXPECT_EQ(program->phases[6].overwrites.phase, 4);
     using Workers = std::vector<WorkerIndex>;
-    EXPECT_EQ(program->phases[4].overwrites_read_by, worker == 1 ? Workers{WorkerIndex(0)} : Workers{}) << worker;
-    EXPECT_EQ(program->phases[6].overwrites_read_by, worker == 3 ? Workers{WorkerIndex(2)} : Workers{}) << worker;
+    EXPECT_EQ(program->phases[4].overwrites.read_by, worker == 1 ? Workers{WorkerIndex(0)} : Workers{}) << worker;
+    EXPECT_EQ(program->phases[6].overwrites.read_by, worker == 3 ? Workers{WorkerIndex(2)} : Workers{}) << worker;
   }
 }
 

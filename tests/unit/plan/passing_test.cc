@@ -94,11 +94,11 @@ TEST(PassingPlan, IsStoredAsItIsReduced) {
     ASSERT_EQ(reduce.pushes.size(), 1u);
     EXPECT_EQ(reduce.pushes[0], (Operand{WorkerIndex(2 + column), 2, 0, {1, 1}}));
   }
-  EXPECT_EQ(sum.pushes_to, (std::vector<WorkerIndex>{WorkerIndex(2), WorkerIndex(3)}));
+  EXPECT_EQ(sum.peers.pushes_to, (std::vector<WorkerIndex>{WorkerIndex(2), WorkerIndex(3)}));
   const Phase& there = program->phases[1];
   EXPECT_TRUE(there.instructions.empty());
-  ASSERT_EQ(there.outgoing.size(), 2u);  // where they don't map each other
-  EXPECT_EQ(there.outgoing[0].parts[0].sources[0], (Operand{WorkerIndex(0), 1, 0, {2, 1}}));
+  ASSERT_EQ(there.messages.outgoing.size(), 2u);  // where they don't map each other
+  EXPECT_EQ(there.messages.outgoing[0].parts[0].sources[0], (Operand{WorkerIndex(0), 1, 0, {2, 1}}));
 }
 
 // Messages are cut where their elements go on, at both ends.
@@ -106,19 +106,19 @@ TEST(PassingPlan, MessagesOfTermsAreCutAlike) {
   const absl::StatusOr<Program> giver = LowerPlan(Passing(), WorkerIndex(1), MessageLists::kBuild);
   const absl::StatusOr<Program> reducer = LowerPlan(Passing(), WorkerIndex(0), MessageLists::kBuild);
   ASSERT_TRUE(giver.ok() && reducer.ok());
-  ASSERT_EQ(giver->phases[0].outgoing.size(), 1u);
-  ASSERT_EQ(reducer->phases[0].incoming.size(), 1u);
-  EXPECT_EQ(giver->phases[0].outgoing[0].parts.size(), 2u);
-  EXPECT_EQ(giver->phases[0].outgoing[0].chunks, reducer->phases[0].incoming[0].chunks);
-  EXPECT_EQ(reducer->phases[0].pieces.size(), 2u);
+  ASSERT_EQ(giver->phases[0].messages.outgoing.size(), 1u);
+  ASSERT_EQ(reducer->phases[0].messages.incoming.size(), 1u);
+  EXPECT_EQ(giver->phases[0].messages.outgoing[0].parts.size(), 2u);
+  EXPECT_EQ(giver->phases[0].messages.outgoing[0].chunks, reducer->phases[0].messages.incoming[0].chunks);
+  EXPECT_EQ(reducer->phases[0].messages.pieces.size(), 2u);
 }
 
 TEST(PassingPlan, ReceiversHaveIt) {
   const absl::StatusOr<Program> program = LowerPlan(Passing(), WorkerIndex(3), MessageLists::kBuild);
   ASSERT_TRUE(program.ok()) << program.status();
-  EXPECT_EQ(program->phases[0].pushed_by, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));
-  EXPECT_EQ(program->phases[1].reads_from, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));
-  EXPECT_EQ(program->phases[1].peer_phase, 1);
+  EXPECT_EQ(program->phases[0].peers.pushed_by, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));
+  EXPECT_EQ(program->phases[1].peers.reads_from, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));
+  EXPECT_EQ(program->phases[1].peers.phase, 1);
 }
 
 }  // namespace

@@ -68,16 +68,16 @@ TEST(SharedPhases, HaveOneMessageForEachPairOfWorkers) {
     ASSERT_TRUE(program.ok()) << program.status();
     ASSERT_EQ(program->phases.size(), 2u);
     for (const Phase& phase : program->phases) {
-      ASSERT_EQ(phase.outgoing.size(), 1u) << ToText(*program);
-      ASSERT_EQ(phase.incoming.size(), 1u) << ToText(*program);
-      EXPECT_EQ(phase.outgoing[0].to, WorkerIndex(1 - worker));
-      EXPECT_EQ(phase.incoming[0].from, WorkerIndex(1 - worker));
-      EXPECT_EQ(phase.reads_from, std::vector<WorkerIndex>{WorkerIndex(1 - worker)});
+      ASSERT_EQ(phase.messages.outgoing.size(), 1u) << ToText(*program);
+      ASSERT_EQ(phase.messages.incoming.size(), 1u) << ToText(*program);
+      EXPECT_EQ(phase.messages.outgoing[0].to, WorkerIndex(1 - worker));
+      EXPECT_EQ(phase.messages.incoming[0].from, WorkerIndex(1 - worker));
+      EXPECT_EQ(phase.peers.reads_from, std::vector<WorkerIndex>{WorkerIndex(1 - worker)});
     }
-    EXPECT_EQ(program->phases[0].pushes_to, std::vector<WorkerIndex>{WorkerIndex(1 - worker)});
-    EXPECT_EQ(program->phases[0].peer_phase, 0);
-    EXPECT_EQ(program->phases[1].peer_phase, 1);
-    EXPECT_EQ(program->phases[1].delivery, Delivery::kPush);
+    EXPECT_EQ(program->phases[0].peers.pushes_to, std::vector<WorkerIndex>{WorkerIndex(1 - worker)});
+    EXPECT_EQ(program->phases[0].peers.phase, 0);
+    EXPECT_EQ(program->phases[1].peers.phase, 1);
+    EXPECT_TRUE(program->phases[1].is_pushed());
   }
 }
 
@@ -87,13 +87,13 @@ TEST(SharedPhases, KeepEveryPartOfAMessageAtAMultipleOfItsElementSize) {
   const Phase& phase = program->phases[0];
   int64_t bytes = 0;
   std::vector<DType> dtypes;
-  for (const MessagePart& part : phase.outgoing[0].parts) {
+  for (const MessagePart& part : phase.messages.outgoing[0].parts) {
     EXPECT_EQ(bytes % SizeBytes(part.dtype), 0) << ToText(*program);
     bytes += NumElements(part.extents) * SizeBytes(part.dtype);
     dtypes.push_back(part.dtype);
   }
   EXPECT_EQ(dtypes, (std::vector<DType>{DType::kF64, DType::kF32, DType::kBool}));
-  EXPECT_EQ(bytes, phase.outgoing[0].bytes);
+  EXPECT_EQ(bytes, phase.messages.outgoing[0].bytes);
 }
 
 TEST(SharedPhases, PayTheLatencyOnce) {
@@ -223,8 +223,8 @@ TEST(SharedPhases, HaveExchangesUnderWayWhileLocalStepsRun) {
   const Phase& phase = program->phases[0];
   EXPECT_TRUE(std::holds_alternative<KernelInstruction>(phase.instructions[0])) << ToText(*program);
   EXPECT_EQ(phase.instructions.size(), 3u);  // and its own half, and the other's
-  EXPECT_EQ(phase.incoming.size(), 1u);
-  EXPECT_EQ(phase.outgoing.size(), 1u);
+  EXPECT_EQ(phase.messages.incoming.size(), 1u);
+  EXPECT_EQ(phase.messages.outgoing.size(), 1u);
 }
 
 TEST(SharedPhases, OfExchangesAndLocalStepsTakeAsLongAsTheLonger) {

@@ -180,12 +180,12 @@ TEST(LowerPlan, SpreadWaitsForTheReduction) {
   const absl::StatusOr<Program> program = LowerPlan(PendingToReplicate(), WorkerIndex(1), MessageLists::kBuild);
   ASSERT_TRUE(program.ok()) << program.status();
   ASSERT_EQ(program->phases.size(), 2u);
-  EXPECT_EQ(program->phases[0].peer_phase, 0);
-  EXPECT_EQ(program->phases[1].peer_phase, 1);
-  EXPECT_EQ(program->phases[1].reads_from, std::vector<WorkerIndex>{WorkerIndex(0)});
-  EXPECT_EQ(program->phases[1].read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
-  EXPECT_EQ(program->phases[0].outgoing[0].bytes, 32);
-  EXPECT_EQ(program->phases[0].incoming[0].bytes, 32);
+  EXPECT_EQ(program->phases[0].peers.phase, 0);
+  EXPECT_EQ(program->phases[1].peers.phase, 1);
+  EXPECT_EQ(program->phases[1].peers.reads_from, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(program->phases[1].peers.read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(program->phases[0].messages.outgoing[0].bytes, 32);
+  EXPECT_EQ(program->phases[0].messages.incoming[0].bytes, 32);
 }
 
 TEST(LowerPlan, AReducerPushesToTheOthers) {
@@ -193,18 +193,18 @@ TEST(LowerPlan, AReducerPushesToTheOthers) {
   const absl::StatusOr<Program> program = LowerPlan(PendingToReplicate(), WorkerIndex(1), MessageLists::kBuild);
   ASSERT_TRUE(program.ok()) << program.status();
   const Phase& reduces = program->phases[0];
-  EXPECT_EQ(reduces.pushes_to, std::vector<WorkerIndex>{other});
-  EXPECT_EQ(reduces.pushed_by, std::vector<WorkerIndex>{other});
+  EXPECT_EQ(reduces.peers.pushes_to, std::vector<WorkerIndex>{other});
+  EXPECT_EQ(reduces.peers.pushed_by, std::vector<WorkerIndex>{other});
   const auto& reduce = std::get<ReduceInstruction>(reduces.instructions[0]);
   Operand there = reduce.destination;
   there.worker = other;
   EXPECT_EQ(reduce.pushes, std::vector<Operand>{there});
-  EXPECT_EQ(program->phases[1].delivery, Delivery::kPush);
+  EXPECT_TRUE(program->phases[1].is_pushed());
   Plan pull = PendingToReplicate();
   StepOf(pull, 1).exchange.delivery = Delivery::kPull;
   const absl::StatusOr<Program> pulls = LowerPlan(pull, WorkerIndex(1), MessageLists::kBuild);
   ASSERT_TRUE(pulls.ok()) << pulls.status();
-  EXPECT_TRUE(pulls->phases[0].pushes_to.empty() && pulls->phases[0].pushed_by.empty());
+  EXPECT_TRUE(pulls->phases[0].peers.pushes_to.empty() && pulls->phases[0].peers.pushed_by.empty());
 }
 
 TEST(LowerPlan, OtherWorkersGetEmptyPhases) {
@@ -377,9 +377,9 @@ TEST(LowerPlan, EachTakesTheOtherTermAndReducesIt) {
   EXPECT_EQ(reduce.terms[0].worker, WorkerIndex(0));
   EXPECT_EQ(reduce.terms[1].worker, WorkerIndex(1));
   EXPECT_TRUE(reduce.pushes.empty());
-  EXPECT_EQ(phase.read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
-  EXPECT_EQ(phase.outgoing[0].bytes, 64);
-  EXPECT_EQ(phase.incoming[0].bytes, 64);
+  EXPECT_EQ(phase.peers.read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
+  EXPECT_EQ(phase.messages.outgoing[0].bytes, 64);
+  EXPECT_EQ(phase.messages.incoming[0].bytes, 64);
 }
 
 TEST(VerifyPlan, FindsWhatNotEachCanReduce) {
@@ -483,21 +483,21 @@ TEST(LowerPlan, AHolderReadsItsPartOnceAndStoresItToAll) {
     EXPECT_EQ(copy.destination.offset_bytes, 4 * bytes);
     ASSERT_EQ(copy.pushes.size(), 3u);
     for (const Operand& push : copy.pushes) EXPECT_EQ(push.offset_bytes, 4 * bytes);
-    EXPECT_EQ(stores.pushes_to, others);
-    EXPECT_EQ(stores.pushed_by, others);
-    EXPECT_TRUE(stores.reads_from.empty());
-    EXPECT_TRUE(stores.outgoing.empty());
+    EXPECT_EQ(stores.peers.pushes_to, others);
+    EXPECT_EQ(stores.peers.pushed_by, others);
+    EXPECT_TRUE(stores.peers.reads_from.empty());
+    EXPECT_TRUE(stores.messages.outgoing.empty());
     // Whom it can't be stored to gets it in a message, converted by its holder.
     const Phase& arrival = program->phases[1];
-    EXPECT_EQ(arrival.delivery, Delivery::kPush);
-    EXPECT_EQ(arrival.peer_phase, 1);
-    EXPECT_EQ(arrival.reads_from, others);
+    EXPECT_TRUE(arrival.is_pushed());
+    EXPECT_EQ(arrival.peers.phase, 1);
+    EXPECT_EQ(arrival.peers.reads_from, others);
     ASSERT_EQ(arrival.instructions.size(), 3u);
-    ASSERT_EQ(arrival.outgoing.size(), 3u);
-    EXPECT_EQ(arrival.outgoing[0].bytes, 2 * bytes);
-    EXPECT_EQ(arrival.outgoing[0].parts[0].source_dtype, DType::kF32);
-    EXPECT_EQ(arrival.outgoing[0].parts[0].sources[0].parameter, 0);
-    EXPECT_EQ(arrival.outgoing[0].chunks[0].direct < 0, bytes == 2);
+    ASSERT_EQ(arrival.messages.outgoing.size(), 3u);
+    EXPECT_EQ(arrival.messages.outgoing[0].bytes, 2 * bytes);
+    EXPECT_EQ(arrival.messages.outgoing[0].parts[0].source_dtype, DType::kF32);
+    EXPECT_EQ(arrival.messages.outgoing[0].parts[0].sources[0].parameter, 0);
+    EXPECT_EQ(arrival.messages.outgoing[0].chunks[0].direct < 0, bytes == 2);
   }
 }
 

@@ -194,10 +194,10 @@ TEST(WideningPlan, WaitsForThoseWhoReadWhatItOverwrites) {
   for (int32_t worker = 0; worker < 4; ++worker) {
     const absl::StatusOr<Program> program = LowerPlan(plan, WorkerIndex(worker), MessageLists::kOmit);
     ASSERT_TRUE(program.ok()) << program.status();
-    EXPECT_EQ(program->phases[0].overwrites_phase, 0);
-    EXPECT_EQ(program->phases[1].overwrites_phase, 0);
-    EXPECT_EQ(program->phases[2].overwrites_phase, 2);
-    EXPECT_EQ(program->phases[2].overwrites_read_by, std::vector<WorkerIndex>{WorkerIndex(worker ^ 1)});
+    EXPECT_EQ(program->phases[0].overwrites.phase, 0);
+    EXPECT_EQ(program->phases[1].overwrites.phase, 0);
+    EXPECT_EQ(program->phases[2].overwrites.phase, 2);
+    EXPECT_EQ(program->phases[2].overwrites.read_by, std::vector<WorkerIndex>{WorkerIndex(worker ^ 1)});
   }
 }
 

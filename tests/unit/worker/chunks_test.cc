@@ -35,26 +35,26 @@ Phase FirstPhase(std::string_view from, std::string_view to, int64_t max_chunk_b
 
 TEST(CutMessages, RowsOfOneChunkEachAreReceivedInPlace) {
   const Phase phase = FirstPhase("f64[4096,4096] @ mesh(2) [S(0)]", "f64[4096,4096] @ mesh(2) [S(1)]", 1 << 20);
-  ASSERT_EQ(phase.outgoing.size(), 1u);
-  ASSERT_EQ(phase.incoming.size(), 1u);
+  ASSERT_EQ(phase.messages.outgoing.size(), 1u);
+  ASSERT_EQ(phase.messages.incoming.size(), 1u);
   EXPECT_EQ(phase.instructions.size(), 2u);  // own rows and the peer's: whole where they are mapped
-  ASSERT_EQ(phase.incoming[0].chunks.size(), 32u);
-  ASSERT_EQ(phase.pieces.size(), 32u);
+  ASSERT_EQ(phase.messages.incoming[0].chunks.size(), 32u);
+  ASSERT_EQ(phase.messages.pieces.size(), 32u);
   for (size_t c = 0; c < 32; ++c) {
-    EXPECT_EQ(phase.incoming[0].chunks[c].bytes, 1 << 20);
-    EXPECT_EQ(phase.incoming[0].chunks[c].direct, static_cast<int>(c));
-    EXPECT_EQ(phase.outgoing[0].chunks[c].bytes, 1 << 20);
-    EXPECT_EQ(phase.outgoing[0].chunks[c].direct, -1);  // columns are packed
-    EXPECT_EQ(std::get<CopyInstruction>(phase.pieces[c].work).extents, (Shape{64, 2048}));
+    EXPECT_EQ(phase.messages.incoming[0].chunks[c].bytes, 1 << 20);
+    EXPECT_EQ(phase.messages.incoming[0].chunks[c].direct, static_cast<int>(c));
+    EXPECT_EQ(phase.messages.outgoing[0].chunks[c].bytes, 1 << 20);
+    EXPECT_EQ(phase.messages.outgoing[0].chunks[c].direct, -1);  // columns are packed
+    EXPECT_EQ(std::get<CopyInstruction>(phase.messages.pieces[c].work).extents, (Shape{64, 2048}));
   }
 }
 
 TEST(CutMessages, SmallPartsShareAChunkAndLongMessagesHaveLargerOnes) {
   const Phase small = FirstPhase("f32[6,6] @ mesh(x:2,y:3) [S(0), R]", "f32[6,6] @ mesh(x:2,y:3) [R, S(1)]", 1 << 20);
-  for (const OutgoingMessage& message : small.outgoing) EXPECT_EQ(message.chunks.size(), 1u);
+  for (const OutgoingMessage& message : small.messages.outgoing) EXPECT_EQ(message.chunks.size(), 1u);
   const Phase large =
       FirstPhase("f64[1048576,1048576] @ mesh(2) [S(0)]", "f64[1048576,1048576] @ mesh(2) [S(1)]", 1 << 20);
-  const IncomingMessage& message = large.incoming[0];
+  const IncomingMessage& message = large.messages.incoming[0];
   EXPECT_EQ(message.bytes, int64_t{1} << 41);
   EXPECT_LE(message.chunks.size(), 4096u);
   EXPECT_GE(message.chunks.size(), 2048u);

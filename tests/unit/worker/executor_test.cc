@@ -602,7 +602,7 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   // A program that may store to worker 1.
   auto pushing = [&](Instruction instruction) {
     Program made = program(std::move(instruction));
-    made.phases[0].pushes_to = {WorkerIndex(1)};
+    made.phases[0].peers.pushes_to = {WorkerIndex(1)};
     return made;
   };
   const auto invalid = absl::StatusCode::kInvalidArgument;
@@ -626,12 +626,12 @@ TEST(Templates, ProgramsThatWouldWriteElsewhereAreRefused) {
   EXPECT_EQ(refuse(pushing(stored)), absl::StatusCode::kOk);
   EXPECT_EQ(refuse(program(stored)), invalid);
   Program in_pieces = program(CopyInstruction{DType::kF32, {4}, peer, own});
-  in_pieces.phases[0].pieces.push_back({0, CopyInstruction{DType::kF32, {4}, peer, own}, {}});
+  in_pieces.phases[0].messages.pieces.push_back({0, CopyInstruction{DType::kF32, {4}, peer, own}, {}});
   EXPECT_EQ(refuse(in_pieces), absl::StatusCode::kOk);
-  in_pieces.phases[0].pieces[0].region = 1;
+  in_pieces.phases[0].messages.pieces[0].region = 1;
   EXPECT_EQ(refuse(in_pieces), invalid);
   Program waits = program(CopyInstruction{DType::kF32, {4}, peer, own});
-  waits.phases[0].peer_phase = 1;
+  waits.phases[0].peers.phase = 1;
   EXPECT_EQ(refuse(waits), invalid);
 }
 

@@ -24,11 +24,11 @@ Phase Copies(int peers, int chunks, int64_t chunk_bytes) {
     const WorkerIndex peer(p + 1);
     const int64_t bytes = chunks * chunk_bytes;
     phase.instructions.emplace_back(CopyInstruction{});
-    phase.incoming.push_back({peer, Chunks(chunks, chunk_bytes), bytes, bytes});
-    phase.outgoing.push_back({peer, {}, Chunks(chunks, chunk_bytes), bytes, bytes});
+    phase.messages.incoming.push_back({peer, Chunks(chunks, chunk_bytes), bytes, bytes});
+    phase.messages.outgoing.push_back({peer, {}, Chunks(chunks, chunk_bytes), bytes, bytes});
     for (int c = 0; c < chunks; ++c) {
-      phase.pieces.push_back({p, CopyInstruction{}, {{0, p, {c, c, 0}, {1}}}});
-      phase.outgoing.back().parts.push_back(
+      phase.messages.pieces.push_back({p, CopyInstruction{}, {{0, p, {c, c, 0}, {1}}}});
+      phase.messages.outgoing.back().parts.push_back(
           {DType::kF32, DType::kF32, {chunk_bytes / 4}, {Operand{}}, ReduceOp::kSum, {c, c, 0}});
     }
   }
@@ -52,31 +52,31 @@ TEST(ChooseWindows, MappedPeersDontCount) {
 TEST(ChooseWindows, MoreWhileKernelsRun) {
   Phase phase = Copies(1, 100, 1024);
   phase.instructions.insert(phase.instructions.begin(), KernelInstruction{});
-  for (InstructionPiece& piece : phase.pieces) ++piece.instruction;
+  for (InstructionPiece& piece : phase.messages.pieces) ++piece.instruction;
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped), (MessageWindows{kMaxMessageWindow, kMaxMessageWindow}));
 }
 
 TEST(ChooseWindows, AllOfWhatAProductReads) {
   Phase phase = Copies(1, 100, kMiB);
   phase.instructions = {KernelInstruction{}};
-  phase.reads_of_peers = {0};
+  phase.buffers.reads_of_peers = {0};
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped), (MessageWindows{kWholeMessage, kWholeMessage}));
   EXPECT_EQ(ChooseWindows(phase, [](WorkerIndex) { return true; }).receive, kMaxMessageWindow);
 }
 
 TEST(ChooseWindows, AllOfAMessageWithPartsOfSeveralChunks) {
   Phase phase = Copies(1, 8, kMiB);
-  phase.outgoing[0].parts[0].place.last = 1;
+  phase.messages.outgoing[0].parts[0].place.last = 1;
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped), (MessageWindows{4, kWholeMessage}));
-  phase.pieces[0].operands[0].place.last = 1;
+  phase.messages.pieces[0].operands[0].place.last = 1;
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped), (MessageWindows{kWholeMessage, kWholeMessage}));
 }
 
 TEST(ChooseWindows, AllOfMessagesThatAPieceTakesDifferentChunksOf) {
   Phase phase = Copies(2, 8, kMiB);
-  phase.pieces[0].operands.push_back({1, 1, {0, 0, 0}, {1}});
+  phase.messages.pieces[0].operands.push_back({1, 1, {0, 0, 0}, {1}});
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped).receive, 4);
-  phase.pieces[0].operands[1].place = {3, 3, 0};
+  phase.messages.pieces[0].operands[1].place = {3, 3, 0};
   EXPECT_EQ(ChooseWindows(phase, NobodyIsMapped).receive, kWholeMessage);
 }
 

@@ -27,7 +27,7 @@ constexpr int kChunks = 100;
 // One number again and again, as one part of a message of 100 chunks: all of it is packed before it is sent.
 Phase LongMessage() {
   Phase phase;
-  OutgoingMessage& message = phase.outgoing.emplace_back();
+  OutgoingMessage& message = phase.messages.outgoing.emplace_back();
   message.to = WorkerIndex(1);
   message.bytes = message.memory_bytes = kChunks * kChunkBytes;
   for (int c = 0; c < kChunks; ++c) message.chunks.push_back({kChunkBytes, c * kChunkBytes, -1});
