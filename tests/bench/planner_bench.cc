@@ -1,7 +1,8 @@
 // Planning for 4,096 workers on a 64x64 mesh: every ordered pair of placements of a matrix, with even and with
 // uneven extents, with all workers on one host and with 8 on each of 512 ("several_hosts_"); and products of two
-// operands on 64 workers, whose grids are many ("contraction_seconds"). One JSON object on stdout: per figure the worst
-// pair, its seconds (or bytes), and the median.
+// operands on 64 workers, whose grids are many ("contraction_seconds"). "cold_seconds" is all that a plan costs the
+// coordinator before it is sent: it is made, verified, written as text and priced. One JSON object on stdout: per
+// figure the worst pair, its seconds (or bytes), and the median.
 
 #include <algorithm>
 #include <chrono>
@@ -97,6 +98,18 @@ PlanKey KeyOf(const OpCall& call, const TensorSpec& source) {
   return key;
 }
 
+OperandLayout LayoutOf(const TensorSpec& spec) { return {spec, RowMajorStrides(MaxShardShape(spec))}; }
+
+// A plan of which nothing is known, until it can be sent.
+double ColdSeconds(const OpCall& call, const TensorSpec& source, const Topology& topology) {
+  const std::vector<PlanOperand> operands = {LayoutOf(source)};
+  return Seconds([&] {
+    const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, topology);
+    TESSERA_CHECK(planned.ok() && VerifyPlan(planned->plan).ok());
+    TESSERA_CHECK(!ToText(planned->plan).empty() && PredictSeconds(planned->plan, topology) >= 0);
+  });
+}
+
 void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, const Placements& to,
                  const Topology& topology, const std::string& prefix, Figures& figures) {
   const TensorSpec source = FreshSpec(shape, from);
@@ -108,10 +121,8 @@ void MeasurePair(const std::vector<int64_t>& shape, const Placements& from, cons
   call.op = OpId::kRedistribute;
   call.attributes.Set(attribute::placements, to);
   absl::StatusOr<OpPlan> planned;
-  OperandLayout layout;
-  layout.spec = source;
-  layout.strides = RowMajorStrides(MaxShardShape(source));
-  const std::vector<PlanOperand> operands = {layout};
+  figures.Add(prefix + "cold_seconds", ColdSeconds(call, FreshSpec(shape, from), topology), pair);
+  const std::vector<PlanOperand> operands = {LayoutOf(source)};
   figures.Add(prefix + "plan_seconds", Seconds([&] { planned = PlanOp(call, operands, topology); }), pair);
   TESSERA_CHECK(planned.ok());
   const Plan& plan = planned->plan;
