@@ -123,7 +123,6 @@ class DescriptionSize {
     Add(exchange.destination);
     Add(exchange.hosts);
     AddArray(exchange.rounds.factors);
-    AddArray(exchange.given_besides);
     AddArray(exchange.dims);
     for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
   }
@@ -160,7 +159,6 @@ std::string_view ToText(Collective name) {
     case Collective::kExchange: return "exchange";
     case Collective::kAllGather: return "all_gather";
     case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllReduce: return "all_reduce";
     case Collective::kAllToAll: return "all_to_all";
     case Collective::kBroadcast: return "broadcast";
     case Collective::kPermute: return "permute";

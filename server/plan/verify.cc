@@ -339,7 +339,6 @@ class Verifier {
     }
     TESSERA_RETURN_IF_ERROR(CheckKeptTerms(exchange));
     if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
-    if (!exchange.given_besides.empty()) TESSERA_RETURN_IF_ERROR(CheckGivenBesides(exchange));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
     switch (exchange.role) {
       case ExchangeRole::kMove:
@@ -347,7 +346,6 @@ class Verifier {
         if (exchange.is_pushed_move()) TESSERA_RETURN_IF_ERROR(CheckPushedMove(step));
         break;
       case ExchangeRole::kReduce:
-      case ExchangeRole::kReduceEach:
         TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms));
         if (exchange.is_in_place()) TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "reduces further what was not reduced"));
         break;
@@ -355,19 +353,6 @@ class Verifier {
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
     return Finish(step);
-  }
-
-  static absl::Status CheckGivenBesides(const Exchange& exchange) {
-    constexpr int64_t kMaxGivenBytes = int64_t{1} << 48;  // docs/limits.md: max_given_bytes
-    if (exchange.role != ExchangeRole::kMove || exchange.far_takers != FarTakers::kEach || exchange.hosts.several() ||
-        exchange.is_by_rounds()) {
-      return Wrong("has holders that give besides, and is no move within a host");
-    }
-    const std::vector<int64_t>& given = exchange.given_besides;
-    const bool is_sound =
-        static_cast<int64_t>(given.size()) == exchange.source.mesh.size() &&
-        std::all_of(given.begin(), given.end(), [](int64_t bytes) { return bytes >= 0 && bytes <= kMaxGivenBytes; });
-    return is_sound ? absl::OkStatus() : Wrong("does not say what each holder gives besides");
   }
 
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
@@ -378,9 +363,6 @@ class Verifier {
     if (exchange.reduce_op != (op == ReduceOp::kAvg && !is_last ? ReduceOp::kSum : op))
       return Wrong("reduces with ", ToText(exchange.reduce_op));
     if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
-    if (exchange.role == ExchangeRole::kReduceEach && !EachHoldsOneOfTwoTerms(exchange)) {
-      return Wrong("reduces on each what not each has one of two terms of");
-    }
     return absl::OkStatus();
   }
 
@@ -395,16 +377,14 @@ class Verifier {
         return (has_reduced && last.rounds.is_last() && exchange.rounds.is_last()) ||
                (has_spread && digit == last.rounds.digit - 1);
       case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
-      case ExchangeRole::kMove:
-      case ExchangeRole::kReduceEach: break;
+      case ExchangeRole::kMove: break;
     }
     return false;
   }
 
   static absl::Status CheckRounds(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (exchange.far_takers != FarTakers::kEach || exchange.delivery != Delivery::kPull ||
-        exchange.role == ExchangeRole::kReduceEach) {
+    if (exchange.far_takers != FarTakers::kEach || exchange.delivery != Delivery::kPull) {
       return Wrong("goes by rounds and not by rounds");
     }
     if (!CanGoByRounds(exchange)) return Wrong("goes by rounds that its workers can't go by");
@@ -488,7 +468,6 @@ class Verifier {
     TESSERA_RETURN_IF_ERROR(CheckKeptTerms(pieces));
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.is_by_rounds()) return Wrong("the pieces are taken by rounds");
-    if (!pieces.given_besides.empty()) return Wrong("the pieces have holders that give besides");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }

@@ -168,33 +168,10 @@ void MeasureWays(const World& world, Rows& rows) {
     if (Any(made, [](const Exchange& e) { return e.far_takers == FarTakers::kRelays; })) {
       rows.Add("relays", world, name, {made}, {direct});
     }
-    if (Any(made, [](const Exchange& e) { return e.role == ExchangeRole::kReduceEach; })) {
-      rows.Add("small_sums", world, name, {made}, {direct});
-    }
     if (direct.hosts.several()) {
       rows.Add("host_sums_and_shares", world, name, {direct}, {PlanDirectly(source, destination, WorkerHosts())});
     }
   }
-}
-
-// Several tensors of which some workers hold one and some hold two.
-void MeasureLevelling(const World& world, Rows& rows) {
-  Topology topology = NetworkOf(world);
-  const WorkerIndex last(static_cast<int32_t>(world.workers() - 1));
-  PlanBuilder builder;
-  std::vector<ValueMove> moves;
-  for (const char* const holders : {"mesh(2; workers=0,1) [R]", "mesh(2; workers=0,2) [R]", "mesh(1) [R]"}) {
-    moves.push_back({builder.AddInput({SpecOf(world, DType::kF32, holders), {}}),
-                     SpecOf(world, DType::kF32, StrCat("mesh(1; workers=", last.value, ") [R]"))});
-  }
-  const absl::StatusOr<std::vector<int>> outputs = builder.AddRedistributes(moves);
-  TESSERA_CHECK(outputs.ok());
-  for (const int output : *outputs) builder.AddOutput(output);
-  const Plan made = std::move(builder).Finish(topology);
-  if (!Any(made, [](const Exchange& e) { return !e.given_besides.empty(); })) return;
-  Plan without = made;
-  for (Step& step : without.steps) std::get<ExchangeStep>(step).exchange.given_besides.clear();
-  rows.Add("level_together", world, "three tensors on two workers, two and one, to another one", {made}, {without});
 }
 
 OpCall Redistribute(const TensorSpec& destination) {
@@ -250,7 +227,6 @@ int Run() {
       for (int64_t bytes = kSmallestBytes; bytes <= kLargestBytes; bytes *= kSizeStep) {
         const World world = {hosts, workers, bytes};
         MeasureWays(world, rows);
-        MeasureLevelling(world, rows);
         MeasureConversions(world, rows);
       }
     }

@@ -139,7 +139,6 @@ class GroupCall {
       }
       case ExchangeRole::kSpread: return AllGather(/*own_is_there=*/true);
       case ExchangeRole::kReduce: return ReduceScatter();
-      case ExchangeRole::kReduceEach: return AllReduce();
       case ExchangeRole::kShare: return std::nullopt;
     }
     return std::nullopt;
@@ -242,18 +241,6 @@ class GroupCall {
     return call;
   }
 
-  std::optional<CollectiveCall> AllReduce() const {
-    CollectiveCall call = Make(CallKind::kAllReduce);
-    const Piece& first = pieces_[0].empty() ? Piece() : pieces_[0][0];
-    for (const std::vector<Piece>& list : pieces_) {
-      if (list.size() != 1 || !HasAllTerms(list[0])) return std::nullopt;
-      if (list[0].source_at != first.source_at || list[0].destination_at != first.destination_at) return std::nullopt;
-    }
-    call.source.at = first.source_at;
-    call.destination.at = first.destination_at;
-    return call;
-  }
-
   const std::vector<WorkerIndex> workers_;
   std::vector<std::vector<Piece>> pieces_;  // by rank
   int64_t count_ = 0;
@@ -332,7 +319,6 @@ std::string_view ToText(CallKind kind) {
     case CallKind::kAllGather: return "AllGather";
     case CallKind::kBroadcast: return "Broadcast";
     case CallKind::kReduceScatter: return "ReduceScatter";
-    case CallKind::kAllReduce: return "AllReduce";
   }
   return "?";
 }

@@ -71,20 +71,6 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
   return terms;
 }
 
-bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
-  const TensorSpec& from = exchange.source;
-  const TensorSpec& to = exchange.destination;
-  if (!HaveSameArrangement(from.mesh, to.mesh) || exchange.hosts.several() || PendingTerms(from, to) != 2) return false;
-  for (size_t j = 0; j < from.placements.size(); ++j) {
-    const bool is_kept = from.placements[j] == to.placements[j] || from.mesh.shape()[j] == 1;
-    if (!is_kept && !(from.placements[j].is_partial() && to.placements[j].is_replicate())) return false;
-  }
-  return std::all_of(exchange.dims.begin(), exchange.dims.end(), [](const DimOverlay& dim) {
-    return std::all_of(dim.entries.begin(), dim.entries.end(),
-                       [](const OverlayEntry& entry) { return entry.source_shard == entry.destination_shard; });
-  });
-}
-
 bool CanGoByRounds(const Exchange& exchange) {
   return exchange.source.dtype == exchange.destination.dtype && ExchangeRounds::Fit(exchange, ExchangeTables(exchange));
 }
@@ -209,8 +195,7 @@ std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> positi
   }
   switch (exchange_.role) {
     case ExchangeRole::kMove: AddMoves(destination, transfers); break;
-    case ExchangeRole::kReduce:
-    case ExchangeRole::kReduceEach: AddReductions(destination, transfers); break;
+    case ExchangeRole::kReduce: AddReductions(destination, transfers); break;
     case ExchangeRole::kSpread: AddSpreads(destination, transfers); break;
     case ExchangeRole::kShare: AddShares(destination, transfers); break;
   }

@@ -11,7 +11,7 @@
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
 // one of the destination. If source and destination differ in dtype, elements are converted as they are written, or
 // before they are given (Delivery::kPush). Law: over the cells that a position receives, every element of its box is
-// written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
+// written exactly once (kMove, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
 #include <cstdint>
@@ -45,13 +45,11 @@ struct DimOverlay {
 };
 
 enum class ExchangeRole : uint8_t {
-  kMove = 0,        // no pending terms: every destination takes each cell from one holder
-  kReduce = 1,      // pending terms: one destination of each cell (the reducer) takes all terms and reduces
-                    // them, in the order of the source's coordinates, into its own place
-  kSpread = 2,      // the other destinations take the reduced cell from the reducer's place, or the relay's
-  kShare = 3,       // several hosts: the others of a host take what one of them took from far from its place
-  kReduceEach = 4,  // two pending terms, of which each destination of a cell holds one: each takes the other and
-                    // reduces for itself. As many bytes as kReduce and kSpread, and one wait for others in place of two
+  kMove = 0,    // no pending terms: every destination takes each cell from one holder
+  kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
+                // them, in the order of the source's coordinates, into its own place
+  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
+  kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
 };
 
 // How what is moved or spread reaches others where memory is mapped: they take it when its giver has it; or the giver
@@ -89,9 +87,6 @@ struct Exchange {
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
   Rounds rounds;
-  // Bytes that the source's positions give in other exchanges of the plan, by flat position, for a kMove within a host;
-  // none: nothing that counts. The holders of a cell that give least in all give it.
-  std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
   bool is_pushed_move() const { return role == ExchangeRole::kMove && delivery == Delivery::kPush; }
   // Adds to what an earlier exchange wrote: the cells that it takes lie in the value that it writes.
@@ -99,7 +94,7 @@ struct Exchange {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
     return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;
   }
-  bool reduces() const { return role == ExchangeRole::kReduce || role == ExchangeRole::kReduceEach; }
+  bool reduces() const { return role == ExchangeRole::kReduce; }
   bool operator==(const Exchange&) const = default;
 };
 
@@ -134,8 +129,7 @@ struct Transfer {
 // Givers, under kMove: a destination whose worker holds the cell takes it from itself. Cells that the others want of
 // one source shard are laid on a line, cell after cell and destination after destination, and its holders give equal
 // lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the holders at the destinations' own
-// coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut. Holders
-// that give in other exchanges too (given_besides) have shorter parts.
+// coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut.
 //
 // With several hosts: a worker that wants a cell takes it from holders on its own host if there are some; these share
 // that, and cells that no host has for itself are shared so that the busiest holder has least. Under FarTakers::kOne
@@ -152,8 +146,6 @@ struct Transfer {
 // With several hosts: those on the hosts to which the fewest others have to send. A term comes from the reducer's host
 // if it is there; another host sends one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
-//
-// Under kReduceEach every destination of a cell is a reducer of all of it.
 //
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 //
@@ -243,9 +235,5 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 bool CanGoByRounds(const Exchange& exchange);
 // The hosts of the first destinations that want the same: what the factors of rounds multiply to.
 int64_t CountHostsOfGroup(const Exchange& exchange);
-
-// Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
-// on a host of its own: what kReduceEach is for.
-bool EachHoldsOneOfTwoTerms(const Exchange& exchange);
 
 }  // namespace tessera

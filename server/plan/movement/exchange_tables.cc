@@ -71,9 +71,7 @@ ExchangeTables::ExchangeTables(const Exchange& exchange)
   IndexEntries();
   const bool by_host = exchange.hosts.several();
   const bool takes_itself = exchange.far_takers == FarTakers::kEach;
-  const bool gives_besides = !exchange.given_besides.empty();
-  if (exchange.role == ExchangeRole::kMove && takes_itself && !gives_besides &&
-      ((same_mesh_ && !by_host) || replica_count() == 1)) {
+  if (exchange.role == ExchangeRole::kMove && takes_itself && ((same_mesh_ && !by_host) || replica_count() == 1)) {
     WeighMoves();
   }
 }
@@ -280,18 +278,9 @@ int64_t ExchangeTables::CommonElements(int64_t source_flat, int64_t destination_
   return elements;
 }
 
-std::unique_ptr<std::vector<OwnedPiece>> ExchangeTables::PiecesOfEach(int64_t group) const {
-  auto pieces = std::make_unique<std::vector<OwnedPiece>>();
-  VisitWanted(group, [&](const ExchangeCell& cell) {
-    for (const int64_t offset : member_offsets_) pieces->push_back({cell, 0, cell.elements, group + offset});
-  });
-  return pieces;
-}
-
 const std::vector<OwnedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   const auto found = pieces_.find(group);
   if (found != pieces_.end()) return *found->second;
-  if (exchange_.role == ExchangeRole::kReduceEach) return *pieces_.emplace(group, PiecesOfEach(group)).first->second;
   // Cells with the same candidates share a line: those of one family, or all of which no member has a term and that
   // the same members should reduce.
   struct Candidates {
@@ -379,24 +368,10 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   }
   std::vector<int64_t> replicas(replica_offsets_.size());
   std::iota(replicas.begin(), replicas.end(), int64_t{0});
-  if (!exchange_.given_besides.empty()) {
-    sharing.lines.emplace_back(std::move(replicas), LoadsBesides(cell), length);
-    return sharing;
-  }
   const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
   sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
   sharing.lines.emplace_back(std::move(replicas), length);
   return sharing;
-}
-
-// The loads of a cell's holders in other exchanges, by replica, in elements.
-std::vector<int64_t> ExchangeTables::LoadsBesides(const ExchangeCell& cell) const {
-  std::vector<int64_t> loads;
-  for (const int64_t offset : replica_offsets_) {
-    const int64_t bytes = exchange_.given_besides[static_cast<size_t>(cell.source + offset)];
-    loads.push_back(bytes / SizeBytes(TakenDType(exchange_)));
-  }
-  return loads;
 }
 
 int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const {

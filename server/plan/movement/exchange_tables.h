@@ -166,7 +166,6 @@ class ExchangeTables {
   void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
-  std::vector<int64_t> LoadsBesides(const ExchangeCell& cell) const;
   void ShareByHost(const ExchangeCell& cell, Sharing& sharing) const;
   void SumByHost(const ExchangeCell& cell, Sharing& sharing) const;
   const TermsByHost& TermsOf(const ExchangeCell& cell) const;
@@ -178,7 +177,6 @@ class ExchangeTables {
   }
   const std::vector<int32_t>& HostsOfFamily(const ExchangeCell& cell) const;  // sorted
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
-  std::unique_ptr<std::vector<OwnedPiece>> PiecesOfEach(int64_t group) const;
   std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 

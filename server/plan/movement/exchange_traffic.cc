@@ -207,8 +207,7 @@ void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
     case ExchangeRole::kMove:
       if (!is_once) return VisitMoveTraffic(received, sent);
       return tables_->replica_count() == 1 ? VisitMoveOnceTraffic(received, sent) : VisitEachTransfer(received, sent);
-    case ExchangeRole::kReduce:
-    case ExchangeRole::kReduceEach: return VisitReduceTraffic(received, sent);
+    case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);
     case ExchangeRole::kSpread:
       return is_once ? VisitSpreadOnceTraffic(received, sent) : VisitSpreadTraffic(received, sent);
     case ExchangeRole::kShare: return VisitShareTraffic(received, sent);

@@ -36,7 +36,6 @@ bool HasTerms(const TensorSpec& source, const TensorSpec& destination) {
 Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
   const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
   Crossing crossing;
-  int64_t by_each = 0;
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     const ExchangeWalk walk(exchange);
@@ -51,7 +50,6 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
         switch (exchange.role) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
-          case ExchangeRole::kReduceEach: by_each += count; break;
           case ExchangeRole::kSpread:
             (PendingTerms(exchange.source, exchange.destination) == 1 ? crossing.moves : crossing.spreads) += count;
             break;
@@ -60,9 +58,6 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
       });
     }
   }
-  // Half of it in place of what is spread.
-  crossing.sums += by_each / 2;
-  crossing.spreads += by_each / 2;
   return crossing;
 }
 
