@@ -173,8 +173,14 @@ void CheckPlan(const Plan& plan, std::map<CallKind, int>& kinds) {
       });
     }
   }
-  for (size_t w = 0; w < want->received_bytes.size(); ++w) {
-    ASSERT_EQ(run.received_bytes[WorkerIndex(static_cast<int32_t>(w))], want->received_bytes[w]) << ToText(plan);
+  int64_t received_bytes = 0;
+  for (const auto& [worker, bytes] : run.received_bytes) received_bytes += bytes;
+  int64_t wanted_bytes = want->reduced_bytes;
+  for (const int64_t bytes : want->received_bytes) wanted_bytes += bytes;
+  ASSERT_EQ(received_bytes, wanted_bytes) << ToText(plan);
+  const PlanTraffic traffic = TrafficOf(plan);
+  for (size_t i = 0; i < traffic.workers.size(); ++i) {
+    ASSERT_EQ(run.received_bytes[traffic.workers[i]], traffic.received_bytes[i]) << ToText(plan);
   }
   for (const auto& [kind, count] : run.kinds) kinds[kind] += count;
 }
