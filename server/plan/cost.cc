@@ -26,7 +26,7 @@ class PhasePrice {
 
   void Add(const Exchange& exchange, OwnPieces own_pieces) {
     is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
     Crossing crossing;
@@ -90,7 +90,7 @@ class PhasePrice {
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, double weight) {
+  Crossing AddReceived(const Exchange& exchange, const Pieces& walk, WorkerIndex self, double weight) {
     const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     double seconds = 0;
     std::set<WorkerIndex> senders;
@@ -138,14 +138,14 @@ class PhasePrice {
     return static_cast<double>(count);
   }
 
-  static int64_t OwnElements(const Exchange& exchange, const ExchangeWalk& walk, int64_t flat, int64_t received) {
+  static int64_t OwnElements(const Exchange& exchange, const Pieces& walk, int64_t flat, int64_t received) {
     const Mesh& mesh = exchange.destination.mesh;
     const Position position = mesh.PositionAt(flat);
     if (exchange.far_takers == FarTakers::kEach && !exchange.is_by_rounds()) {
       return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
     }
     int64_t own = 0;  // the rest comes later
-    for (const Transfer& transfer : walk.TransfersTo(position)) {
+    for (const Transfer& transfer : walk.ForReceiver(position)) {
       const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
       own += is_own ? NumElements(transfer.box) : 0;
     }

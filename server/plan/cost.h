@@ -29,8 +29,8 @@ struct Topology {
   double local_bandwidth_bytes_s = 6e9;  // one worker's own memory
   double flops_per_s = 50e9;             // of one worker
   std::vector<int32_t> host_of_worker;   // empty: all on one host
-  // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Not measured
-  // by the cluster.
+  // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Not
+  // measured by the cluster.
   int64_t min_pushed_bytes = int64_t{16} << 20;
 
   // 0 for a worker that is not listed.

@@ -439,7 +439,7 @@ class Verifier {
 
   static bool IsSharedLater(const Exchange& exchange) {
     if (exchange.role == ExchangeRole::kShare) return false;
-    if (exchange.is_by_rounds()) return ExchangeWalk(exchange).IsSharedAfterRounds();
+    if (exchange.is_by_rounds()) return Pieces(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
 

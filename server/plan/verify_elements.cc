@@ -45,12 +45,12 @@ using FollowedShards = std::vector<std::vector<FollowedElement>>;
 // One round. `given` gets what is taken from the value itself: position and element.
 absl::Status Follow(const Exchange& exchange, size_t round, FollowedShards& shards,
                     std::set<std::pair<size_t, size_t>>& given) {
-  const ExchangeWalk walk(exchange);
+  const Pieces walk(exchange);
   const FollowedShards before = shards;
   for (size_t flat = 0; flat < shards.size(); ++flat) {
     const Position position = exchange.destination.mesh.PositionAt(static_cast<int64_t>(flat));
     const Strides strides = RowMajorStrides(BoxShape(LocalBox(exchange.destination, position)));
-    for (const Transfer& transfer : walk.TransfersTo(position)) {
+    for (const Transfer& transfer : walk.ForReceiver(position)) {
       bool is_right = true;
       ForEachElement(transfer, strides, [&](size_t at) {
         std::set<int64_t> terms;
@@ -92,8 +92,8 @@ absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
     const Strides strides = RowMajorStrides(extents);
     std::vector<int> writes(static_cast<size_t>(NumElements(extents)), 0);
     for (const Exchange* exchange : exchanges) {
-      const ExchangeWalk walk(*exchange);
-      for (const Transfer& transfer : walk.TransfersTo(position)) {
+      const Pieces walk(*exchange);
+      for (const Transfer& transfer : walk.ForReceiver(position)) {
         std::set<int64_t> terms;
         int64_t taken = 0;
         for (const TransferSource& source : transfer.sources) {

@@ -52,7 +52,7 @@ class ExchangeLowering {
     phase.delivery = step_.exchange.delivery;
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
+      transfers = walk_.ForReceiver(mesh.PositionAt(*flat));
     }
     std::map<Shape, std::vector<size_t>> cells;
     if (passes_on()) transfers = Cut(transfers, &cells);
@@ -62,7 +62,7 @@ class ExchangeLowering {
       phase.read_by.push_back(adder);
       phase.reads.push_back(source_.buffer);
     }
-    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.read_by.empty() || phase.read_by.back() != reader) phase.read_by.push_back(reader);
       if (phase.reads.empty() || phase.reads.back() != source_.buffer) phase.reads.push_back(source_.buffer);
@@ -94,7 +94,7 @@ class ExchangeLowering {
                          size_t first_instruction, Phase& phase) const {
     const Mesh& mesh = onward_->exchange.destination.mesh;
     const PlanValue& result = plan_.values[static_cast<size_t>(onward_->destination)];
-    const ExchangeWalk walk(onward_->exchange);
+    const Pieces walk(onward_->exchange);
     std::vector<size_t> all(passes_on() ? 0 : transfers.size());
     std::iota(all.begin(), all.end(), size_t{0});
     const auto push = [&](const Transfer& cell, WorkerIndex to) {
@@ -114,13 +114,13 @@ class ExchangeLowering {
                                         ToText(cell.box), " and reduces ", pushed, " elements of it"));
     };
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
+      for (const Transfer& transfer : walk.ForReceiver(mesh.PositionAt(*flat))) {
         const WorkerIndex giver = transfer.sources[0].worker;
         if (giver == worker_) TESSERA_RETURN_IF_ERROR(push(transfer, worker_));
         if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.pushed_by.push_back(giver);
       }
     }
-    for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk.ForSender(worker_)) {
       const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker, onward_->exchange)) continue;
       TESSERA_RETURN_IF_ERROR(push(given.transfer, taker));
@@ -169,7 +169,7 @@ class ExchangeLowering {
       }
     }
     take_own();
-    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
       const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker)) continue;
       store(given.transfer, taker);
@@ -265,7 +265,7 @@ class ExchangeLowering {
   const ExchangeStep* onward_;
   const PlanValue& source_;
   const PlanValue& destination_;
-  const ExchangeWalk walk_;
+  const Pieces walk_;
   const WorkerIndex worker_;
 };
 

@@ -123,8 +123,44 @@ struct Transfer {
   absl::InlinedVector<TransferSource, 2> sources;
 };
 
-// The transfers that `position` of the destination mesh takes, own pieces included, in a fixed order that senders
-// reproduce. This is the meaning of an Exchange: Lower, Interpret and Verify all ask it.
+// Elements [low, high) of a cell, in row-major order, as one position of the destination takes them.
+struct Piece {
+  int64_t cell = 0;  // its number: row-major over the entries of the dims
+  int64_t low = 0;
+  int64_t high = 0;
+  int64_t taker = 0;  // flat position
+  absl::Span<const TransferSource> sources;
+};
+
+// What moves, as it is seen from three sides; which of them agree is what CheckPieces finds out (piece_check.h).
+class PieceViews {
+ public:
+  virtual ~PieceViews() = default;
+  // The pieces that a position of the destination's mesh takes, its own among them.
+  virtual void VisitTaken(int64_t destination, absl::FunctionRef<void(const Piece&)> visit) const = 0;
+  // The pieces that a worker gives to others: `sources` has this worker alone, or those whose terms it adds up.
+  virtual void VisitGiven(WorkerIndex worker, absl::FunctionRef<void(const Piece&)> visit) const = 0;
+  // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
+  // workers; in far fewer steps than there are pieces.
+  virtual void VisitTotals(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
+                           absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const = 0;
+  // Whether VisitTotals takes about as many steps as there are workers.
+  virtual bool HasQuickTotals() const = 0;
+};
+
+class ExchangeRounds;
+class ExchangeTables;
+struct ExchangeCell;
+struct OwnedPiece;
+
+// What moves in an exchange, as a receiver sees it, as a sender sees it, and in sums. This is the meaning of an
+// Exchange: lowering, prices, flows and Verify all ask it. Each view follows from one function, which says of a cell
+// who takes which part of it from whom; the sums have closed forms besides. Tables that don't depend on a worker are
+// made once.
+//
+//   Pieces(exchange of the example).ForReceiver({1}): 2x2 from itself, 2x2 from position 0
+//   .ForSender(WorkerIndex(0)): the same 2x2, for position 1
+//   .VisitTotals: each receives 4 elements and sends 4
 //
 // Givers, under kMove: a destination whose worker holds the cell takes it from itself. Cells that the others want of
 // one source shard are laid on a line, cell after cell and destination after destination, and its holders give equal
@@ -150,21 +186,23 @@ struct Transfer {
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 //
 // By rounds: see exchange_rounds.h.
-std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
-
-class ExchangeRounds;
-class ExchangeTables;
-struct OwnedPiece;
-
-// The same for many positions: the tables that don't depend on the position are made once. Keeps a
-// reference to the exchange. The exchange is one that VerifyPlan accepts. One thread at a time.
-class ExchangeWalk {
+//
+// Keeps a reference to the exchange, which is one that VerifyPlan accepts. One thread at a time.
+class Pieces final : public PieceViews {
  public:
-  explicit ExchangeWalk(const Exchange& exchange);
-  ~ExchangeWalk();
+  explicit Pieces(const Exchange& exchange);
+  ~Pieces() override;
 
-  std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
-  // Calls `visit(from, elements)` for each piece that the worker takes from another: what TransfersTo says of its
+  void VisitTaken(int64_t destination, absl::FunctionRef<void(const Piece&)> visit) const override;
+  void VisitGiven(WorkerIndex worker, absl::FunctionRef<void(const Piece&)> visit) const override;
+  void VisitTotals(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
+                   absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const override;
+  bool HasQuickTotals() const override;
+
+  // The transfers that a position of the destination's mesh takes, own pieces included, in a fixed order that senders
+  // reproduce.
+  std::vector<Transfer> ForReceiver(absl::Span<const int64_t> position) const;
+  // Calls `visit(from, elements)` for each piece that the worker takes from another: what ForReceiver says of its
   // position, and the terms that it adds up for others.
   void VisitReceived(WorkerIndex worker, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
   // A transfer that another position of the destination's mesh takes from one worker.
@@ -172,15 +210,11 @@ class ExchangeWalk {
     int64_t destination = 0;  // flat position
     Transfer transfer;        // `sources` has this worker alone; or those whose terms it adds up
   };
-  // By destination, increasing; for each in the order of its TransfersTo. A worker's transfers from itself are left
+  // By destination, increasing; for each in the order of its ForReceiver. A worker's transfers from itself are left
   // out.
-  std::vector<Given> GivenBy(WorkerIndex worker) const;
+  std::vector<Given> ForSender(WorkerIndex worker) const;
   // The workers that add up a term of this worker's for others, sorted.
   std::vector<WorkerIndex> AddersOf(WorkerIndex worker) const;
-  // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
-  // workers; in far fewer steps than there are transfers.
-  void VisitTraffic(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
-                    absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 where nothing is reduced.
   int64_t term_count() const;
   // By rounds: whether workers share what their host took when all digits are done.
@@ -189,24 +223,31 @@ class ExchangeWalk {
   bool IsWantedTwiceFromFar() const;
 
  private:
-  void AddMoves(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddShares(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddRound(int64_t destination, std::vector<Transfer>& transfers) const;
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
-  // With several hosts: the parts of what a position reduces, which differ in their sources; all of these, or those on
-  // one host.
-  void VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
-                 absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
-  // Visits the pieces of a source position's cells that it gives, or among whose terms its own is.
-  void VisitSumsOf(int64_t flat,
-                   absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
-  std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
-  std::vector<Given> SpreadBy(int64_t flat) const;
-  std::vector<Given> SharedBy(int64_t flat) const;
-  std::vector<Given> RoundGivenBy(WorkerIndex worker) const;
+  // Which pieces are asked for: of one taker, or of one giver, or all. `sources` has the asked giver alone.
+  struct Sides {
+    std::optional<int64_t> taker;  // a flat position of the destination
+    std::optional<int64_t> giver;  // of the mesh where the data lies
+    bool MayGive(int64_t flat) const { return giver.value_or(flat) == flat; }
+  };
+  // (low, high, taker, sources): elements [low, high) of a cell that a position takes.
+  using VisitPart = absl::FunctionRef<void(int64_t, int64_t, int64_t, const Sources&)>;
+  using VisitPiece = absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t, const Sources&)>;
+
+  TransferSource SourceAt(int64_t flat) const;  // in the mesh where the data lies
+  void VisitMembers(const ExchangeCell& cell, const Sides& sides, absl::FunctionRef<void(int64_t)> visit) const;
+  // The one place that says who takes which part of a cell from whom; a function for each role.
+  void VisitCell(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitMoved(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, VisitPart visit) const;
+  void VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  // What a position takes, own pieces included, in order; what a worker gives to others, with the terms that it adds
+  // up.
+  void VisitTakenParts(int64_t destination, VisitPiece visit) const;
+  void VisitGivenParts(WorkerIndex worker, VisitPiece visit) const;
   void VisitEachTransfer(Count received, Count sent) const;
   void VisitMoveTraffic(Count received, Count sent) const;
   void VisitReduceTraffic(Count received, Count sent) const;

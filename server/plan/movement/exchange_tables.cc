@@ -326,15 +326,12 @@ const std::vector<OwnedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   return *pieces_.emplace(group, std::move(pieces)).first->second;
 }
 
-absl::Span<const OwnedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& cell) const {
+void ExchangeTables::VisitPieces(const ExchangeCell& cell, absl::FunctionRef<void(const OwnedPiece&)> visit) const {
+  if (member_offsets_.size() == 1 && !has_relays()) return visit({cell, 0, cell.elements, cell.destination});
   const std::vector<OwnedPiece>& pieces = PiecesOf(cell.destination);
-  const auto first =
-      std::lower_bound(pieces.begin(), pieces.end(), cell.number,
-                       [](const OwnedPiece& piece, int64_t number) { return piece.cell.number < number; });
-  auto end = first;
-  while (end != pieces.end() && end->cell.number == cell.number) ++end;
-  return absl::MakeConstSpan(pieces).subspan(static_cast<size_t>(first - pieces.begin()),
-                                             static_cast<size_t>(end - first));
+  auto piece = std::lower_bound(pieces.begin(), pieces.end(), cell.number,
+                                [](const OwnedPiece& each, int64_t number) { return each.cell.number < number; });
+  for (; piece != pieces.end() && piece->cell.number == cell.number; ++piece) visit(*piece);
 }
 
 ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) const {
@@ -344,7 +341,7 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   };
   VisitHeld(cell.source, [&](const ExchangeCell& held) {
     if (exchange_.role != ExchangeRole::kMove) {
-      for (const OwnedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.owner);
+      VisitPieces(held, [&](const OwnedPiece& piece) { add(held, piece.low, piece.high, piece.owner); });
       return;
     }
     for (const int64_t offset : member_offsets_) {
@@ -354,7 +351,9 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
                  [&](int64_t low, int64_t high) { add(held, low, high, destination); });
     }
   });
-  std::sort(sharing.takes.begin(), sharing.takes.end());
+  if (!std::is_sorted(sharing.takes.begin(), sharing.takes.end())) {
+    std::sort(sharing.takes.begin(), sharing.takes.end());
+  }
   if (exchange_.hosts.several()) {
     exchange_.role == ExchangeRole::kMove ? ShareByHost(cell, sharing) : SumByHost(cell, sharing);
     return sharing;

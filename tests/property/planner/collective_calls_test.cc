@@ -131,7 +131,7 @@ class Run {
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       if (done.count(self) != 0) continue;
-      for (const Transfer& transfer : TransfersTo(step.exchange, mesh.PositionAt(flat))) {
+      for (const Transfer& transfer : Pieces(step.exchange).ForReceiver(mesh.PositionAt(flat))) {
         ForEach(BoxShape(transfer.box), [&](const Shape& index) {
           int64_t source_at = from.offset, destination_at = to.offset, sum = 0;
           for (size_t d = 0; d < index.size(); ++d) {

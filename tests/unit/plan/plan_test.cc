@@ -164,9 +164,9 @@ TEST(PredictSeconds, CountsTheLinksOfHosts) {
   EXPECT_GE(small_s, 2 * topology.step_latency_s + topology.message_latency_s);
 }
 
-TEST(TransfersTo, TakesOwnPiecesFromItself) {
+TEST(Pieces, TakeOwnPiecesFromItself) {
   Plan plan = RowsToColumns();
-  const std::vector<Transfer> transfers = TransfersTo(StepOf(plan, 0).exchange, {1});
+  const std::vector<Transfer> transfers = Pieces(StepOf(plan, 0).exchange).ForReceiver({1});
   ASSERT_EQ(transfers.size(), 2u);
   EXPECT_EQ(ToText(transfers[0].box), "[0:2,2:4]");
   EXPECT_EQ(transfers[0].sources[0].worker, WorkerIndex(0));
