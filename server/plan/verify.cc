@@ -1,6 +1,7 @@
 #include "server/plan/verify.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/exchange.h"
+#include "server/plan/movement/piece_check.h"
 #include "server/plan/movement/same_shards.h"
 #include "server/plan/movement/sub_mesh.h"
 #include "server/plan/verify_elements.h"
@@ -455,12 +457,20 @@ class Verifier {
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && exchange.delivery == Delivery::kPull)
       contents_->NotePeerReads(step.destination);
-    return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckElements(written);
+    return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckPiecesOf(written);
+  }
+
+  // What receivers take in these exchanges, which bring one value, is what senders give.
+  static absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
+    std::deque<Pieces> pieces;
+    std::vector<ExchangeViews> views;
+    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces.emplace_back(*exchange)});
+    return CheckPieces(views);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
   // box.
-  absl::Status CheckPieces(const Exchange& pieces, int value) const {
+  absl::Status CheckOperandPieces(const Exchange& pieces, int value) const {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
@@ -476,7 +486,7 @@ class Verifier {
       if (pieces.dims[static_cast<size_t>(d)].source_step != 1) return Wrong("dim ", d, ": pieces have no step");
       TESSERA_RETURN_IF_ERROR(CheckOverlay(pieces, d));
     }
-    return CheckElements({&pieces});
+    return CheckPiecesOf({&pieces});
   }
 
   absl::Status Check(const ContractStep& step) {
@@ -487,7 +497,7 @@ class Verifier {
       TESSERA_RETURN_IF_ERROR(CheckRead(operand.value));
       if (operand.pieces.has_value()) {
         TESSERA_RETURN_IF_ERROR(CheckPeerRead(operand.value));
-        TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
+        TESSERA_RETURN_IF_ERROR(CheckOperandPieces(*operand.pieces, operand.value));
       }
       const TensorSpec& on_grid = SpecOnGrid(plan_, operand);
       if (!HaveSameArrangement(on_grid.mesh, output.mesh))

@@ -83,37 +83,6 @@ absl::Status Follow(const Exchange& exchange, size_t round, FollowedShards& shar
 
 }  // namespace
 
-absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
-  const TensorSpec& to = exchanges[0]->destination;
-  if (!IsSmallWorld(to)) return absl::OkStatus();
-  for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
-    const Position position = to.mesh.PositionAt(flat);
-    const Shape extents = BoxShape(LocalBox(to, position));
-    const Strides strides = RowMajorStrides(extents);
-    std::vector<int> writes(static_cast<size_t>(NumElements(extents)), 0);
-    for (const Exchange* exchange : exchanges) {
-      const Pieces walk(*exchange);
-      for (const Transfer& transfer : walk.ForReceiver(position)) {
-        std::set<int64_t> terms;
-        int64_t taken = 0;
-        for (const TransferSource& source : transfer.sources) {
-          taken += std::max<int64_t>(1, static_cast<int64_t>(source.added_up.size()));
-          terms.insert(source.flat_position);
-          terms.insert(source.added_up.begin(), source.added_up.end());
-        }
-        if (static_cast<int64_t>(terms.size()) != walk.term_count() || taken != walk.term_count()) {
-          return Wrong(ToText(transfer.box), " has ", terms.size(), " of ", walk.term_count(), " terms");
-        }
-        ForEachElement(transfer, strides, [&](size_t at) { ++writes[at]; });
-      }
-    }
-    for (size_t i = 0; i < writes.size(); ++i) {
-      if (writes[i] != 1) return Wrong("element ", i, " of position ", flat, " is written ", writes[i], " times");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckRoundElements(const std::vector<const Exchange*>& exchanges) {
   const TensorSpec& to = exchanges[0]->destination;
   if (!IsSmallWorld(to)) return absl::OkStatus();
