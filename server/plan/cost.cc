@@ -1,11 +1,12 @@
 #include "server/plan/cost.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "schemas/types/layout.h"
 #include "server/plan/movement/exchange.h"
 
@@ -26,7 +27,7 @@ class PhasePrice {
 
   void Add(const Exchange& exchange, OwnPieces own_pieces) {
     is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
     Crossing crossing;
@@ -74,9 +75,9 @@ class PhasePrice {
   struct Paid {
     double seconds = 0;
     bool waits = false;
-    std::set<WorkerIndex> senders;    // on other hosts: of each comes a message
-    std::set<WorkerIndex> receivers;  // likewise: to each goes one
-    size_t given_messages = 0;        // of a large mesh, to all of them
+    absl::flat_hash_set<WorkerIndex> senders;    // on other hosts: of each comes a message
+    absl::flat_hash_set<WorkerIndex> receivers;  // likewise: to each goes one
+    size_t given_messages = 0;                   // of a large mesh, to all of them
   };
   // Elements that a worker takes, and bytes that its host takes of other hosts.
   struct Crossing {
@@ -90,14 +91,17 @@ class PhasePrice {
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  Crossing AddReceived(const Exchange& exchange, const ExchangeWalk& walk, WorkerIndex self, double weight) {
+  Crossing AddReceived(const Exchange& exchange, const Pieces& walk, WorkerIndex self, double weight) {
     const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     double seconds = 0;
-    std::set<WorkerIndex> senders;
+    absl::flat_hash_set<WorkerIndex> senders;
     Crossing taken;
+    const int32_t own_host = topology_.HostOf(self);
+    double entering = 0;
     walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const double bytes = static_cast<double>(elements * element_bytes);
-      const bool is_near = topology_.HostOf(from) == topology_.HostOf(self);
+      const int32_t host = topology_.HostOf(from);
+      const bool is_near = host == own_host;
       // A message's bytes are read from the own memory.
       const double bandwidth_bytes_s = is_near ? topology_.host_bandwidth_bytes_s : topology_.local_bandwidth_bytes_s;
       seconds += bytes / bandwidth_bytes_s;
@@ -105,9 +109,10 @@ class PhasePrice {
       if (is_near) return;
       taken.bytes += bytes * weight;
       senders.insert(from);
-      links_[topology_.HostOf(self)].in += bytes * weight;
-      links_[topology_.HostOf(from)].out += bytes * weight;
+      entering += bytes * weight;
+      links_[host].out += bytes * weight;
     });
+    if (!senders.empty()) links_[own_host].in += entering;
     for (const WorkerIndex sender : senders) workers_[sender].receivers.insert(self);
     Paid& paid = workers_[self];
     paid.seconds += seconds;
@@ -138,14 +143,14 @@ class PhasePrice {
     return static_cast<double>(count);
   }
 
-  static int64_t OwnElements(const Exchange& exchange, const ExchangeWalk& walk, int64_t flat, int64_t received) {
+  static int64_t OwnElements(const Exchange& exchange, const Pieces& walk, int64_t flat, int64_t received) {
     const Mesh& mesh = exchange.destination.mesh;
     const Position position = mesh.PositionAt(flat);
     if (exchange.far_takers == FarTakers::kEach && !exchange.is_by_rounds()) {
       return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
     }
     int64_t own = 0;  // the rest comes later
-    for (const Transfer& transfer : walk.TransfersTo(position)) {
+    for (const Transfer& transfer : walk.ForReceiver(position)) {
       const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
       own += is_own ? NumElements(transfer.box) : 0;
     }
@@ -155,8 +160,8 @@ class PhasePrice {
   const Topology& topology_;
   double work_s_ = 0;
   bool is_stored_before_ = false;  // pushed moves: the workers that store wait, too
-  std::map<WorkerIndex, Paid> workers_;
-  std::map<int32_t, LinkBytes> links_;  // by host
+  absl::flat_hash_map<WorkerIndex, Paid> workers_;
+  absl::flat_hash_map<int32_t, LinkBytes> links_;  // by host
 };
 
 // Reading the operands, writing the result and reading what it is added to; or multiplying, whichever takes longer.

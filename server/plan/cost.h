@@ -29,10 +29,8 @@ struct Topology {
   double local_bandwidth_bytes_s = 6e9;  // one worker's own memory
   double flops_per_s = 50e9;             // of one worker
   std::vector<int32_t> host_of_worker;   // empty: all on one host
-  // Up to where a wait for others costs more than bytes do (server/planner/small_sums.h). Not measured by the cluster:
-  // on two cores both ways took as long at some 128 KiB.
-  int64_t max_reduced_by_each_bytes = int64_t{128} << 10;
-  // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Likewise.
+  // From where on what several want is stored to them, and not read by each (server/planner/pushed_moves.h). Not
+  // measured by the cluster.
   int64_t min_pushed_bytes = int64_t{16} << 20;
 
   // 0 for a worker that is not listed.

@@ -1,6 +1,6 @@
 #pragma once
 
-// FlowsOf: which worker gives how many bytes to which other one, step by step, as ExchangeWalk has it: the flows of all
+// FlowsOf: which worker gives how many bytes to which other one, step by step, as Pieces has it: the flows of all
 // steps sum up to TrafficOf, worker by worker. A merge of sorted runs takes what the values decide: it has no flows
 // here, and TrafficOf has the most that it may take.
 //

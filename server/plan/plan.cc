@@ -123,7 +123,6 @@ class DescriptionSize {
     Add(exchange.destination);
     Add(exchange.hosts);
     AddArray(exchange.rounds.factors);
-    AddArray(exchange.given_besides);
     AddArray(exchange.dims);
     for (const DimOverlay& dim : exchange.dims) AddArray(dim.entries);
   }
@@ -160,7 +159,6 @@ std::string_view ToText(Collective name) {
     case Collective::kExchange: return "exchange";
     case Collective::kAllGather: return "all_gather";
     case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllReduce: return "all_reduce";
     case Collective::kAllToAll: return "all_to_all";
     case Collective::kBroadcast: return "broadcast";
     case Collective::kPermute: return "permute";
@@ -251,14 +249,14 @@ PlanTraffic TrafficOf(const Plan& plan) {
   traffic.workers = index.Workers();
   const auto add = [&](const Exchange& exchange) {
     const int64_t element_bytes = SizeBytes(TakenDType(exchange));
-    ExchangeWalk(exchange).VisitTraffic(
+    Pieces(exchange).VisitTotals(
         [&](WorkerIndex to, int64_t elements) { traffic.received_bytes[index(to)] += elements * element_bytes; },
         [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });
   };
   // A position whose shard of the output is empty takes nothing of an operand's pieces.
   const auto take_back = [&](const Exchange& pieces, const TensorSpec& output) {
     const int64_t element_bytes = SizeBytes(pieces.destination.dtype);
-    std::optional<ExchangeWalk> walk;
+    std::optional<Pieces> walk;
     for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
       const Position position = output.mesh.PositionAt(flat);
       if (!IsEmpty(LocalBox(output, position))) continue;

@@ -74,11 +74,10 @@ enum class Collective : uint8_t {
   kExchange = 0,
   kAllGather = 1,
   kReduceScatter = 2,
-  kAllReduce = 3,
-  kAllToAll = 4,
-  kBroadcast = 5,
-  kPermute = 6,
-  kSlice = 7,
+  kAllToAll = 3,
+  kBroadcast = 4,
+  kPermute = 5,
+  kSlice = 6,
 };
 // kWithPrevious: in the phase of the step before, which is an exchange or, of a local step, a local step; so a phase
 // has its local steps first. The exchanges of a phase have one delivery, and read either only inputs or only what

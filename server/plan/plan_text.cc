@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output", "passing"};
-constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share", "reduce_each"};
+constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share"};
 constexpr int kMaxParsedIndex = 1 << 20;  // docs/limits.md: max_parsed_index
 
 template <typename Values>
@@ -90,7 +90,6 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
   if (exchange.is_by_rounds()) {
     StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
   }
-  if (!exchange.given_besides.empty()) StrAppend(&text, " besides [", ListText(exchange.given_besides, ","), "]");
   if (exchange.source != plan.values[static_cast<size_t>(step.source)].spec) {
     StrAppend(&text, " of ", ToText(exchange.source));
   }
@@ -409,7 +408,7 @@ class PlanParser {
     TESSERA_ASSIGN_OR_RETURN(step.destination, TakeValue(scanner));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view role, scanner.TakeIdentifier());
     const auto* const found = std::find(std::begin(kRoles), std::end(kRoles), role);
-    if (found == std::end(kRoles)) return scanner.Error("move, reduce, reduce_each, spread or share");
+    if (found == std::end(kRoles)) return scanner.Error("move, reduce, spread or share");
     step.exchange.role = static_cast<ExchangeRole>(found - std::begin(kRoles));
     if (step.exchange.reduces()) {
       TESSERA_RETURN_IF_ERROR(scanner.Take("("));
@@ -425,9 +424,6 @@ class PlanParser {
       step.exchange.far_takers = FarTakers::kRelays;
     } else if (shares || scanner.TryTake("once")) {
       step.exchange.far_takers = FarTakers::kOne;
-    }
-    if (scanner.TryTake("besides")) {
-      TESSERA_ASSIGN_OR_RETURN(step.exchange.given_besides, TakeIntegers<int64_t>(scanner));
     }
     step.exchange.source = plan_.values[static_cast<size_t>(step.source)].spec;
     step.exchange.destination = plan_.values[static_cast<size_t>(step.destination)].spec;

@@ -1,6 +1,7 @@
 #include "server/plan/verify.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/exchange.h"
+#include "server/plan/movement/piece_check.h"
 #include "server/plan/movement/same_shards.h"
 #include "server/plan/movement/sub_mesh.h"
 #include "server/plan/verify_elements.h"
@@ -339,7 +341,6 @@ class Verifier {
     }
     TESSERA_RETURN_IF_ERROR(CheckKeptTerms(exchange));
     if (exchange.is_by_rounds()) TESSERA_RETURN_IF_ERROR(CheckRounds(step));
-    if (!exchange.given_besides.empty()) TESSERA_RETURN_IF_ERROR(CheckGivenBesides(exchange));
     const int64_t terms = PendingTerms(exchange.source, exchange.destination);
     switch (exchange.role) {
       case ExchangeRole::kMove:
@@ -347,7 +348,6 @@ class Verifier {
         if (exchange.is_pushed_move()) TESSERA_RETURN_IF_ERROR(CheckPushedMove(step));
         break;
       case ExchangeRole::kReduce:
-      case ExchangeRole::kReduceEach:
         TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms));
         if (exchange.is_in_place()) TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "reduces further what was not reduced"));
         break;
@@ -355,19 +355,6 @@ class Verifier {
       case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
     }
     return Finish(step);
-  }
-
-  static absl::Status CheckGivenBesides(const Exchange& exchange) {
-    constexpr int64_t kMaxGivenBytes = int64_t{1} << 48;  // docs/limits.md: max_given_bytes
-    if (exchange.role != ExchangeRole::kMove || exchange.far_takers != FarTakers::kEach || exchange.hosts.several() ||
-        exchange.is_by_rounds()) {
-      return Wrong("has holders that give besides, and is no move within a host");
-    }
-    const std::vector<int64_t>& given = exchange.given_besides;
-    const bool is_sound =
-        static_cast<int64_t>(given.size()) == exchange.source.mesh.size() &&
-        std::all_of(given.begin(), given.end(), [](int64_t bytes) { return bytes >= 0 && bytes <= kMaxGivenBytes; });
-    return is_sound ? absl::OkStatus() : Wrong("does not say what each holder gives besides");
   }
 
   static absl::Status CheckReduction(const Exchange& exchange, int64_t terms) {
@@ -378,9 +365,6 @@ class Verifier {
     if (exchange.reduce_op != (op == ReduceOp::kAvg && !is_last ? ReduceOp::kSum : op))
       return Wrong("reduces with ", ToText(exchange.reduce_op));
     if (exchange.far_takers != FarTakers::kEach) return Wrong("reduces once for a host");
-    if (exchange.role == ExchangeRole::kReduceEach && !EachHoldsOneOfTwoTerms(exchange)) {
-      return Wrong("reduces on each what not each has one of two terms of");
-    }
     return absl::OkStatus();
   }
 
@@ -395,16 +379,14 @@ class Verifier {
         return (has_reduced && last.rounds.is_last() && exchange.rounds.is_last()) ||
                (has_spread && digit == last.rounds.digit - 1);
       case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
-      case ExchangeRole::kMove:
-      case ExchangeRole::kReduceEach: break;
+      case ExchangeRole::kMove: break;
     }
     return false;
   }
 
   static absl::Status CheckRounds(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (exchange.far_takers != FarTakers::kEach || exchange.delivery != Delivery::kPull ||
-        exchange.role == ExchangeRole::kReduceEach) {
+    if (exchange.far_takers != FarTakers::kEach || exchange.delivery != Delivery::kPull) {
       return Wrong("goes by rounds and not by rounds");
     }
     if (!CanGoByRounds(exchange)) return Wrong("goes by rounds that its workers can't go by");
@@ -459,7 +441,7 @@ class Verifier {
 
   static bool IsSharedLater(const Exchange& exchange) {
     if (exchange.role == ExchangeRole::kShare) return false;
-    if (exchange.is_by_rounds()) return ExchangeWalk(exchange).IsSharedAfterRounds();
+    if (exchange.is_by_rounds()) return Pieces(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
 
@@ -475,12 +457,20 @@ class Verifier {
     contents_->EndWrite(step.destination);
     if (step.source == step.destination && exchange.delivery == Delivery::kPull)
       contents_->NotePeerReads(step.destination);
-    return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckElements(written);
+    return exchange.is_by_rounds() ? CheckRoundElements(written) : CheckPiecesOf(written);
+  }
+
+  // What receivers take in these exchanges, which bring one value, is what senders give.
+  static absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
+    std::deque<Pieces> pieces;
+    std::vector<ExchangeViews> views;
+    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces.emplace_back(*exchange)});
+    return CheckPieces(views);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
   // box.
-  absl::Status CheckPieces(const Exchange& pieces, int value) const {
+  absl::Status CheckOperandPieces(const Exchange& pieces, int value) const {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
@@ -488,7 +478,6 @@ class Verifier {
     TESSERA_RETURN_IF_ERROR(CheckKeptTerms(pieces));
     if (pieces.far_takers != FarTakers::kEach) return Wrong("the pieces are taken once for a host");
     if (pieces.is_by_rounds()) return Wrong("the pieces are taken by rounds");
-    if (!pieces.given_besides.empty()) return Wrong("the pieces have holders that give besides");
     if (pieces.source.dtype != pieces.destination.dtype || pieces.source.rank() != pieces.destination.rank()) {
       return Wrong("the pieces are read as ", ToText(pieces.destination));
     }
@@ -497,7 +486,7 @@ class Verifier {
       if (pieces.dims[static_cast<size_t>(d)].source_step != 1) return Wrong("dim ", d, ": pieces have no step");
       TESSERA_RETURN_IF_ERROR(CheckOverlay(pieces, d));
     }
-    return CheckElements({&pieces});
+    return CheckPiecesOf({&pieces});
   }
 
   absl::Status Check(const ContractStep& step) {
@@ -508,7 +497,7 @@ class Verifier {
       TESSERA_RETURN_IF_ERROR(CheckRead(operand.value));
       if (operand.pieces.has_value()) {
         TESSERA_RETURN_IF_ERROR(CheckPeerRead(operand.value));
-        TESSERA_RETURN_IF_ERROR(CheckPieces(*operand.pieces, operand.value));
+        TESSERA_RETURN_IF_ERROR(CheckOperandPieces(*operand.pieces, operand.value));
       }
       const TensorSpec& on_grid = SpecOnGrid(plan_, operand);
       if (!HaveSameArrangement(on_grid.mesh, output.mesh))

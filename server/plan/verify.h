@@ -1,9 +1,9 @@
 #pragma once
 
 // VerifyPlan proves, before a plan runs, that it means what it says: each output element is written
-// exactly once, or reduced exactly once per term (per dim and by product; element by element when the
-// world is small); reads lie inside shards and buffers; steps read only what was written; values fit
-// their buffers; peak bytes are within the limit.
+// exactly once, or reduced exactly once per term (per dim and by product; and piece by piece, as receivers take and as
+// senders give them: movement/piece_check.h); reads lie inside shards and buffers; steps read only what was written;
+// values fit their buffers; peak bytes are within the limit.
 
 #include <cstdint>
 #include <optional>

@@ -45,12 +45,12 @@ using FollowedShards = std::vector<std::vector<FollowedElement>>;
 // One round. `given` gets what is taken from the value itself: position and element.
 absl::Status Follow(const Exchange& exchange, size_t round, FollowedShards& shards,
                     std::set<std::pair<size_t, size_t>>& given) {
-  const ExchangeWalk walk(exchange);
+  const Pieces walk(exchange);
   const FollowedShards before = shards;
   for (size_t flat = 0; flat < shards.size(); ++flat) {
     const Position position = exchange.destination.mesh.PositionAt(static_cast<int64_t>(flat));
     const Strides strides = RowMajorStrides(BoxShape(LocalBox(exchange.destination, position)));
-    for (const Transfer& transfer : walk.TransfersTo(position)) {
+    for (const Transfer& transfer : walk.ForReceiver(position)) {
       bool is_right = true;
       ForEachElement(transfer, strides, [&](size_t at) {
         std::set<int64_t> terms;
@@ -82,37 +82,6 @@ absl::Status Follow(const Exchange& exchange, size_t round, FollowedShards& shar
 }
 
 }  // namespace
-
-absl::Status CheckElements(const std::vector<const Exchange*>& exchanges) {
-  const TensorSpec& to = exchanges[0]->destination;
-  if (!IsSmallWorld(to)) return absl::OkStatus();
-  for (int64_t flat = 0; flat < to.mesh.size(); ++flat) {
-    const Position position = to.mesh.PositionAt(flat);
-    const Shape extents = BoxShape(LocalBox(to, position));
-    const Strides strides = RowMajorStrides(extents);
-    std::vector<int> writes(static_cast<size_t>(NumElements(extents)), 0);
-    for (const Exchange* exchange : exchanges) {
-      const ExchangeWalk walk(*exchange);
-      for (const Transfer& transfer : walk.TransfersTo(position)) {
-        std::set<int64_t> terms;
-        int64_t taken = 0;
-        for (const TransferSource& source : transfer.sources) {
-          taken += std::max<int64_t>(1, static_cast<int64_t>(source.added_up.size()));
-          terms.insert(source.flat_position);
-          terms.insert(source.added_up.begin(), source.added_up.end());
-        }
-        if (static_cast<int64_t>(terms.size()) != walk.term_count() || taken != walk.term_count()) {
-          return Wrong(ToText(transfer.box), " has ", terms.size(), " of ", walk.term_count(), " terms");
-        }
-        ForEachElement(transfer, strides, [&](size_t at) { ++writes[at]; });
-      }
-    }
-    for (size_t i = 0; i < writes.size(); ++i) {
-      if (writes[i] != 1) return Wrong("element ", i, " of position ", flat, " is written ", writes[i], " times");
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckRoundElements(const std::vector<const Exchange*>& exchanges) {
   const TensorSpec& to = exchanges[0]->destination;

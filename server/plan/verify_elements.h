@@ -1,7 +1,7 @@
 #pragma once
 
-// Checks of what exchanges that together write one value do to each of its elements, in small worlds. A part of
-// VerifyPlan.
+// What exchanges by rounds do to each element of the value that they write together, in small worlds. A part of
+// VerifyPlan. (Other exchanges: movement/piece_check.h.)
 
 #include <vector>
 
@@ -10,11 +10,7 @@
 
 namespace tessera {
 
-// Counts, element by element, how often each position's shard is written by these exchanges, and that
-// each reduction has every term once.
-absl::Status CheckElements(const std::vector<const Exchange*>& exchanges);
-
-// The same of exchanges by rounds, in their order: follows which terms each position's shard has after each of them.
+// Of exchanges by rounds, in their order: follows which terms each position's shard has after each of them.
 // None twice, none that its giver has not, none where its giver changes it in the same round; all of them in the end.
 absl::Status CheckRoundElements(const std::vector<const Exchange*>& exchanges);
 

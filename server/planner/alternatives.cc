@@ -36,7 +36,7 @@ ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective nam
 }
 
 std::optional<ExchangeStep> TakeOnce(ExchangeStep& step) {
-  if (!ExchangeWalk(step.exchange).IsWantedTwiceFromFar()) return std::nullopt;
+  if (!Pieces(step.exchange).IsWantedTwiceFromFar()) return std::nullopt;
   step.exchange.far_takers = FarTakers::kOne;
   return InPlace(step, ExchangeRole::kShare, step.name);
 }

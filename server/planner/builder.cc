@@ -16,12 +16,10 @@
 #include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/figures.h"
-#include "server/planner/level_together.h"
 #include "server/planner/overlay.h"
 #include "server/planner/pushed_moves.h"
 #include "server/planner/relays.h"
 #include "server/planner/rounds.h"
-#include "server/planner/small_sums.h"
 
 namespace tessera {
 namespace {
@@ -294,11 +292,9 @@ Plan PlanBuilder::Finish(const Topology& topology) && {
       if (operand.pieces.has_value()) operand.pieces->hosts = plan_.hosts;
     }
   }
-  SaveWaitsOfSmallSums(plan_, topology);
   AddRounds(plan_, topology);
   AddRelays(plan_, topology);
   if (plan_.hosts.several()) AddShares();
-  LevelTogether(plan_);
   PushMoves(plan_, topology);
   return std::move(plan_);
 }

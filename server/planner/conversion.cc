@@ -133,8 +133,8 @@ void Conversion::ReduceExactly(const Topology& topology) {
   reduced_elements_.resize(static_cast<size_t>(destination_.mesh.size()));
   const bool is_one_host = AreOnOneHost({&source_.mesh, &destination_.mesh}, topology);
   for (const NamedExchange& named : *exchanges) {
-    ExchangeWalk(named.exchange)
-        .VisitTraffic(
+    Pieces(named.exchange)
+        .VisitTotals(
             [this](WorkerIndex worker, int64_t elements) {
               reduced_elements_[static_cast<size_t>(*destination_.mesh.FindWorker(worker))] += elements;
             },
@@ -144,7 +144,7 @@ void Conversion::ReduceExactly(const Topology& topology) {
     by_hosts.exchange = named.exchange;
     by_hosts.exchange.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), source_.mesh, destination_.mesh);
     if (by_hosts.exchange.role == ExchangeRole::kSpread) TakeOnce(by_hosts);
-    const ExchangeWalk walk(by_hosts.exchange);
+    const Pieces walk(by_hosts.exchange);
     for (const WorkerIndex worker : destination_.mesh.workers()) {
       const int32_t host = topology.HostOf(worker);
       walk.VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {

@@ -20,14 +20,14 @@ constexpr int64_t kLevelPart = 10;
 // Elements that others take of each worker.
 std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
   std::map<WorkerIndex, int64_t> given;
-  ExchangeWalk(exchange).VisitTraffic([](WorkerIndex, int64_t) {},
-                                      [&given](WorkerIndex worker, int64_t elements) { given[worker] += elements; });
+  Pieces(exchange).VisitTotals([](WorkerIndex, int64_t) {},
+                               [&given](WorkerIndex worker, int64_t elements) { given[worker] += elements; });
   return given;
 }
 
 // Whether anybody takes anything of another.
 bool IsGiven(const Exchange& exchange) {
-  const ExchangeWalk walk(exchange);
+  const Pieces walk(exchange);
   return std::any_of(exchange.destination.mesh.workers().begin(), exchange.destination.mesh.workers().end(),
                      [&walk](WorkerIndex worker) {
                        bool takes = false;

@@ -107,7 +107,7 @@ std::vector<ExchangeStep> ByRounds(const ExchangeStep& step, const std::vector<i
     steps.push_back(InPlace(made, ExchangeRole::kSpread, Collective::kAllGather));
   }
   rounds.digit = 0;
-  if (ExchangeWalk(made.exchange).IsSharedAfterRounds()) {
+  if (Pieces(made.exchange).IsSharedAfterRounds()) {
     steps.push_back(InPlace(made, ExchangeRole::kShare, Collective::kAllGather));
   }
   return steps;

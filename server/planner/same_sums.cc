@@ -38,10 +38,10 @@ struct Sum {
 // The sums of an exchange. Terms are numbered as in `whole_source`.
 std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source) {
   std::vector<Sum> sums;
-  const ExchangeWalk walk(exchange);
+  const Pieces walk(exchange);
   const absl::Span<const WorkerIndex> holders = exchange.source.mesh.workers();
   for (int64_t flat = 0; flat < exchange.destination.mesh.size(); ++flat) {
-    for (Transfer& transfer : walk.TransfersTo(exchange.destination.mesh.PositionAt(flat))) {
+    for (Transfer& transfer : walk.ForReceiver(exchange.destination.mesh.PositionAt(flat))) {
       Sum& sum = sums.emplace_back();
       sum.box = std::move(transfer.box);
       for (const TransferSource& source : transfer.sources) {
@@ -135,7 +135,7 @@ bool HaveSameReductions(const SplitProblem& problem, const std::vector<PartRange
 }
 
 // Whether what lies in the part is cut into the same pieces of the inner letters, in the whole and by itself.
-bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, const ExchangeWalk& whole,
+bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, const Pieces& whole,
                 const PartRange& part) {
   const int dim = DimOf(operand.letters, part.letter);
   const TensorSpec spec = OnGridIn(part, operand.on_grid, operand.letters);
@@ -144,11 +144,11 @@ bool IsCutAlike(const SplitProblem& problem, const OperandReading& operand, cons
   const auto exchanges = MakeExchanges(operand.own, spec, start, {});
   if (!exchanges.ok()) return false;
   const Mesh& mesh = operand.on_grid.mesh;
-  const ExchangeWalk by_itself((*exchanges)[0].exchange);
+  const Pieces by_itself((*exchanges)[0].exchange);
   for (int64_t flat = 0; flat < spec.mesh.size(); ++flat) {
-    const std::vector<Transfer> pieces = by_itself.TransfersTo(spec.mesh.PositionAt(flat));
+    const std::vector<Transfer> pieces = by_itself.ForReceiver(spec.mesh.PositionAt(flat));
     const int64_t in_whole = *mesh.FindWorker(spec.mesh.workers()[static_cast<size_t>(flat)]);
-    for (const Transfer& piece_of_whole : whole.TransfersTo(mesh.PositionAt(in_whole))) {
+    for (const Transfer& piece_of_whole : whole.ForReceiver(mesh.PositionAt(in_whole))) {
       for (const Transfer& piece : pieces) {
         Box box = piece.box;
         for (size_t d = 0; d < box.size(); ++d) box[d] = {box[d].start + start[d], box[d].stop + start[d]};
@@ -175,7 +175,7 @@ bool HaveSameSums(const SplitProblem& problem, const std::vector<PartRange>& par
     if (mesh.size() > kComparedPositions || !AreOnOneHost({&mesh, &operand->own.mesh}, problem.topology)) {
       return false;
     }
-    const ExchangeWalk whole(operand->pieces);
+    const Pieces whole(operand->pieces);
     for (const PartRange& part : parts) {
       const bool is_read_again = !has_letter && part.start_on_grid != 0;
       if (!is_read_again && !IsCutAlike(problem, *operand, whole, part)) return false;

@@ -135,6 +135,12 @@ def test_banned_words_and_calls(name):
             assert not re.search(pattern, code), f"{name}:{number}: {line.strip()}: {why}"
 
 
+def test_the_reference_finds_out_by_itself_what_moves():
+    for name in tracked("server/plan/reference/*.h", "server/plan/reference/*.cc"):
+        named = re.findall(r"\bPieces\b|ForReceiver|ForSender|exchange_tables|exchange_rounds|host_sums|shared_line", text(name))
+        assert not named, f"{name} names {named}: it would be compared with itself"
+
+
 # Headers with the names of an enum that grows -> how many files of the program may read them: a new name compiles these.
 READERS = {"schemas/ops/op_ids.h": 50, "schemas/ops/scalar_ops.h": 30}
 

@@ -27,7 +27,7 @@ struct Ways {
 
 void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
              Ways& ways) {
-  const ExchangeWalk walk(exchange);
+  const Pieces walk(exchange);
   const absl::Span<const WorkerIndex> workers = exchange.destination.mesh.workers();
   for (size_t w = 0; w < std::min(workers.size(), kMaxAsked); ++w) {
     const WorkerIndex to = workers[w];

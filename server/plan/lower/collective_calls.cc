@@ -19,7 +19,7 @@ struct Piece {
   int64_t destination_at = 0;
   int64_t elements = 0;
 };
-using Pieces = std::map<WorkerIndex, std::vector<Piece>>;  // by who takes them
+using TakenPieces = std::map<WorkerIndex, std::vector<Piece>>;  // by who takes them
 
 bool SumsInAnyOrder(ReduceOp op, DType dtype) {
   const bool is_integer = dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU32 || dtype == DType::kU64;
@@ -61,17 +61,17 @@ void AddPiece(Piece piece, std::vector<Piece>& pieces) {
 }
 
 // Nothing where there are too many.
-std::optional<Pieces> PiecesOf(const Plan& plan, const ExchangeStep& step, std::set<WorkerIndex>& scattered) {
-  const ExchangeWalk walk(step.exchange);
+std::optional<TakenPieces> PiecesOf(const Plan& plan, const ExchangeStep& step, std::set<WorkerIndex>& scattered) {
+  const Pieces walk(step.exchange);
   const PlanValue& source = plan.values[static_cast<size_t>(step.source)];
   const PlanValue& destination = plan.values[static_cast<size_t>(step.destination)];
   const Mesh& mesh = step.exchange.destination.mesh;
-  Pieces pieces;
+  TakenPieces pieces;
   size_t count = 0;
   for (int64_t flat = 0; flat < mesh.size(); ++flat) {
     const Position position = mesh.PositionAt(flat);
     const WorkerIndex to = mesh.WorkerAt(position);
-    for (const Transfer& transfer : walk.TransfersTo(position)) {
+    for (const Transfer& transfer : walk.ForReceiver(position)) {
       if (++count > kMaxCollectivePieces) return std::nullopt;
       const Shape extents = BoxShape(transfer.box);
       if (NumElements(extents) == 0) continue;
@@ -94,7 +94,7 @@ std::optional<Pieces> PiecesOf(const Plan& plan, const ExchangeStep& step, std::
 }
 
 // Workers that have to do with each other, sorted; by the first of them.
-std::vector<std::vector<WorkerIndex>> GroupsOf(const Pieces& pieces) {
+std::vector<std::vector<WorkerIndex>> GroupsOf(const TakenPieces& pieces) {
   std::map<WorkerIndex, WorkerIndex> parent;
   const auto find = [&parent](WorkerIndex worker) {
     parent.try_emplace(worker, worker);
@@ -119,7 +119,7 @@ std::vector<std::vector<WorkerIndex>> GroupsOf(const Pieces& pieces) {
 // The call of one group, with all that its workers take; in elements.
 class GroupCall {
  public:
-  GroupCall(std::vector<WorkerIndex> workers, const Pieces& pieces) : workers_(std::move(workers)) {
+  GroupCall(std::vector<WorkerIndex> workers, const TakenPieces& pieces) : workers_(std::move(workers)) {
     for (const WorkerIndex worker : workers_) {
       const auto taken = pieces.find(worker);
       pieces_.push_back(taken == pieces.end() ? std::vector<Piece>() : taken->second);
@@ -139,7 +139,6 @@ class GroupCall {
       }
       case ExchangeRole::kSpread: return AllGather(/*own_is_there=*/true);
       case ExchangeRole::kReduce: return ReduceScatter();
-      case ExchangeRole::kReduceEach: return AllReduce();
       case ExchangeRole::kShare: return std::nullopt;
     }
     return std::nullopt;
@@ -242,18 +241,6 @@ class GroupCall {
     return call;
   }
 
-  std::optional<CollectiveCall> AllReduce() const {
-    CollectiveCall call = Make(CallKind::kAllReduce);
-    const Piece& first = pieces_[0].empty() ? Piece() : pieces_[0][0];
-    for (const std::vector<Piece>& list : pieces_) {
-      if (list.size() != 1 || !HasAllTerms(list[0])) return std::nullopt;
-      if (list[0].source_at != first.source_at || list[0].destination_at != first.destination_at) return std::nullopt;
-    }
-    call.source.at = first.source_at;
-    call.destination.at = first.destination_at;
-    return call;
-  }
-
   const std::vector<WorkerIndex> workers_;
   std::vector<std::vector<Piece>> pieces_;  // by rank
   int64_t count_ = 0;
@@ -270,7 +257,7 @@ std::vector<CollectiveCall> CallsOfStep(const Plan& plan, const ExchangeStep& st
   has_others = true;
   if (!MayBeCalls(plan, step)) return {};
   std::set<WorkerIndex> scattered;
-  const std::optional<Pieces> pieces = PiecesOf(plan, step, scattered);
+  const std::optional<TakenPieces> pieces = PiecesOf(plan, step, scattered);
   if (!pieces.has_value()) return {};
   has_others = false;
   std::vector<CollectiveCall> calls;
@@ -332,7 +319,6 @@ std::string_view ToText(CallKind kind) {
     case CallKind::kAllGather: return "AllGather";
     case CallKind::kBroadcast: return "Broadcast";
     case CallKind::kReduceScatter: return "ReduceScatter";
-    case CallKind::kAllReduce: return "AllReduce";
   }
   return "?";
 }

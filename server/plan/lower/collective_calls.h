@@ -33,7 +33,6 @@ enum class CallKind : uint8_t {
   kAllGather = 0,      // every rank gives one piece, and has all of them, by rank
   kBroadcast = 1,      // the root gives one piece to all others
   kReduceScatter = 2,  // every rank has the sum of one piece, by rank
-  kAllReduce = 3,      // every rank has the sum of the one piece
 };
 
 // Bytes of a buffer: `at` from the parameter's offset on, and `by_rank` times the rank further.

@@ -19,7 +19,7 @@ std::vector<OperandPiece> PiecesOfOperand(const Plan& plan, const ContractOperan
     pieces.push_back({WholeBox(extents), mesh.WorkerAt(position), Shape(extents.size(), 0)});
     return pieces;
   }
-  for (const Transfer& transfer : TransfersTo(*operand.pieces, position)) {
+  for (const Transfer& transfer : Pieces(*operand.pieces).ForReceiver(position)) {
     OperandPiece& piece = pieces.emplace_back();
     piece.worker = transfer.sources[0].worker;
     piece.source_offset = transfer.source_offset;

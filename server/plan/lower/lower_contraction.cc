@@ -126,7 +126,7 @@ class ContractionLowering {
   void AddReaders(MessageDrafts* drafts, Phase& phase) const {
     for (size_t i = 0; i < step_.operands.size(); ++i) {
       if (!step_.operands[i].pieces.has_value()) continue;
-      for (const ExchangeWalk::Given& given : ExchangeWalk(*step_.operands[i].pieces).GivenBy(worker_)) {
+      for (const Pieces::Given& given : Pieces(*step_.operands[i].pieces).ForSender(worker_)) {
         if (IsEmpty(LocalBox(output_.spec, mesh_.PositionAt(given.destination)))) continue;
         const WorkerIndex reader = mesh_.workers()[static_cast<size_t>(given.destination)];
         const Transfer& transfer = given.transfer;

@@ -52,7 +52,7 @@ class ExchangeLowering {
     if (step_.exchange.delivery == Delivery::kPush) phase.kind = PushedOperands{};
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      transfers = walk_.TransfersTo(mesh.PositionAt(*flat));
+      transfers = walk_.ForReceiver(mesh.PositionAt(*flat));
     }
     std::map<Shape, std::vector<size_t>> cells;
     if (passes_on()) transfers = Cut(transfers, &cells);
@@ -62,7 +62,7 @@ class ExchangeLowering {
       phase.peers.read_by.push_back(adder);
       phase.buffers.reads.push_back(source_.buffer);
     }
-    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.peers.read_by.empty() || phase.peers.read_by.back() != reader) phase.peers.read_by.push_back(reader);
       if (phase.buffers.reads.empty() || phase.buffers.reads.back() != source_.buffer)
@@ -95,7 +95,7 @@ class ExchangeLowering {
                          size_t first_instruction, Phase& phase) const {
     const Mesh& mesh = onward_->exchange.destination.mesh;
     const PlanValue& result = plan_.values[static_cast<size_t>(onward_->destination)];
-    const ExchangeWalk walk(onward_->exchange);
+    const Pieces walk(onward_->exchange);
     std::vector<size_t> all(passes_on() ? 0 : transfers.size());
     std::iota(all.begin(), all.end(), size_t{0});
     const auto push = [&](const Transfer& cell, WorkerIndex to) {
@@ -115,13 +115,13 @@ class ExchangeLowering {
                                         ToText(cell.box), " and reduces ", pushed, " elements of it"));
     };
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(*flat))) {
+      for (const Transfer& transfer : walk.ForReceiver(mesh.PositionAt(*flat))) {
         const WorkerIndex giver = transfer.sources[0].worker;
         if (giver == worker_) TESSERA_RETURN_IF_ERROR(push(transfer, worker_));
         if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.peers.pushed_by.push_back(giver);
       }
     }
-    for (const ExchangeWalk::Given& given : walk.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk.ForSender(worker_)) {
       const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker, onward_->exchange)) continue;
       TESSERA_RETURN_IF_ERROR(push(given.transfer, taker));
@@ -170,7 +170,7 @@ class ExchangeLowering {
       }
     }
     take_own();
-    for (const ExchangeWalk::Given& given : walk_.GivenBy(worker_)) {
+    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
       const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker)) continue;
       store(given.transfer, taker);
@@ -266,7 +266,7 @@ class ExchangeLowering {
   const ExchangeStep* onward_;
   const PlanValue& source_;
   const PlanValue& destination_;
-  const ExchangeWalk walk_;
+  const Pieces walk_;
   const WorkerIndex worker_;
 };
 

@@ -259,7 +259,7 @@ enum class MessageLists : uint8_t { kOmit = 0, kBuild = 1 };
 inline constexpr int64_t kMaxChunkBytes = 1 << 20;
 
 // A worker that is in no mesh of the plan gets a program of empty phases. Unit of work: what the own position takes
-// (ExchangeWalk::TransfersTo); with kBuild also what it gives (GivenBy; message transports).
+// (Pieces::ForReceiver); with kBuild also what it gives (ForSender; message transports).
 absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageLists messages,
                                   int64_t max_chunk_bytes = kMaxChunkBytes);
 

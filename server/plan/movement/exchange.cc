@@ -38,27 +38,6 @@ Sources TermsOf(const TransferSource& given, const Mesh& mesh) {
   return terms;
 }
 
-// Collects what one worker gives, part by part.
-class GivenList {
- public:
-  explicit GivenList(const Exchange& exchange) : exchange_(exchange) {}
-
-  void Add(const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources, int64_t destination) {
-    std::vector<Transfer> boxes;
-    AddBoxes(exchange_, cell, low, high, sources, boxes);
-    for (Transfer& box : boxes) given_.push_back({destination, std::move(box)});
-  }
-  std::vector<ExchangeWalk::Given> Sorted() && {
-    std::stable_sort(given_.begin(), given_.end(),
-                     [](const auto& a, const auto& b) { return a.destination < b.destination; });
-    return std::move(given_);
-  }
-
- private:
-  const Exchange& exchange_;
-  std::vector<ExchangeWalk::Given> given_;
-};
-
 }  // namespace
 
 int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
@@ -71,20 +50,6 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination) {
   return terms;
 }
 
-bool EachHoldsOneOfTwoTerms(const Exchange& exchange) {
-  const TensorSpec& from = exchange.source;
-  const TensorSpec& to = exchange.destination;
-  if (!HaveSameArrangement(from.mesh, to.mesh) || exchange.hosts.several() || PendingTerms(from, to) != 2) return false;
-  for (size_t j = 0; j < from.placements.size(); ++j) {
-    const bool is_kept = from.placements[j] == to.placements[j] || from.mesh.shape()[j] == 1;
-    if (!is_kept && !(from.placements[j].is_partial() && to.placements[j].is_replicate())) return false;
-  }
-  return std::all_of(exchange.dims.begin(), exchange.dims.end(), [](const DimOverlay& dim) {
-    return std::all_of(dim.entries.begin(), dim.entries.end(),
-                       [](const OverlayEntry& entry) { return entry.source_shard == entry.destination_shard; });
-  });
-}
-
 bool CanGoByRounds(const Exchange& exchange) {
   return exchange.source.dtype == exchange.destination.dtype && ExchangeRounds::Fit(exchange, ExchangeTables(exchange));
 }
@@ -94,99 +59,153 @@ int64_t CountHostsOfGroup(const Exchange& exchange) {
   return static_cast<int64_t>(ExchangeRounds::HostsOf(exchange, tables, 0).size());
 }
 
-ExchangeWalk::ExchangeWalk(const Exchange& exchange)
+Pieces::Pieces(const Exchange& exchange)
     : exchange_(exchange),
       tables_(std::make_unique<const ExchangeTables>(exchange)),
       rounds_(exchange.is_by_rounds() ? std::make_unique<const ExchangeRounds>(exchange, *tables_) : nullptr) {}
-ExchangeWalk::~ExchangeWalk() = default;
+Pieces::~Pieces() = default;
 
-int64_t ExchangeWalk::term_count() const { return exchange_.reduces() ? tables_->term_count() : 1; }
+int64_t Pieces::term_count() const { return exchange_.reduces() ? tables_->term_count() : 1; }
 
-void ExchangeWalk::AddMoves(int64_t destination, std::vector<Transfer>& transfers) const {
-  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
-  const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
-  const auto from = [&workers](int64_t flat) { return Sources{{workers[static_cast<size_t>(flat)], flat, {}}}; };
-  tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
-    if (own.family == cell.family) return AddBoxes(exchange_, cell, 0, cell.elements, from(own.flat), transfers);
+TransferSource Pieces::SourceAt(int64_t flat) const {
+  const Mesh& mesh = exchange_.is_in_place() ? exchange_.destination.mesh : exchange_.source.mesh;
+  return {mesh.workers()[static_cast<size_t>(flat)], flat, {}};
+}
+
+void Pieces::VisitMembers(const ExchangeCell& cell, const Sides& sides, absl::FunctionRef<void(int64_t)> visit) const {
+  if (sides.taker.has_value()) return visit(*sides.taker);
+  for (const int64_t offset : tables_->member_offsets()) visit(cell.destination + offset);
+}
+
+void Pieces::VisitMoved(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+  VisitMembers(cell, sides, [&](int64_t taker) {
+    const ExchangeTables::Holder& own = tables_->HolderOfDestination(taker);
+    if (own.family == cell.family) {
+      if (sides.MayGive(own.flat)) visit(0, cell.elements, taker, {SourceAt(own.flat)});
+      return;
+    }
     tables_->VisitTaken(
-        cell, 0, cell.elements, ExchangeTables::kMoved, destination, [&](int64_t taken_low, int64_t taken_high) {
-          tables_->VisitParts(
-              cell, taken_low, taken_high, destination, [&](int64_t replica, int64_t low, int64_t high) {
-                const int64_t flat = cell.source + tables_->replica_offsets()[static_cast<size_t>(replica)];
-                AddBoxes(exchange_, cell, low, high, from(flat), transfers);
-              });
+        cell, 0, cell.elements, ExchangeTables::kMoved, taker, [&](int64_t taken_low, int64_t taken_high) {
+          tables_->VisitParts(cell, taken_low, taken_high, taker, [&](int64_t replica, int64_t low, int64_t high) {
+            const int64_t giver = cell.source + tables_->replica_offsets()[static_cast<size_t>(replica)];
+            if (sides.MayGive(giver)) visit(low, high, taker, {SourceAt(giver)});
+          });
         });
   });
 }
 
-void ExchangeWalk::AddReductions(int64_t destination, std::vector<Transfer>& transfers) const {
-  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
-  for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
-    if (piece.owner != destination) continue;
-    const ExchangeCell& cell = piece.cell;
-    if (exchange_.hosts.several()) {
-      VisitSums(piece, std::nullopt, [&](int64_t low, int64_t high, const Sources& sources) {
-        AddBoxes(exchange_, cell, low, high, sources, transfers);
-      });
-      continue;
-    }
-    tables_->VisitParts(cell, piece.low, piece.high, destination, [&](int64_t replica, int64_t low, int64_t high) {
+void Pieces::VisitReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+  tables_->VisitPieces(cell, [&](const OwnedPiece& piece) {
+    if (sides.taker.value_or(piece.owner) != piece.owner) return;
+    if (exchange_.hosts.several()) return VisitSums(piece, sides.giver, visit);
+    const int64_t first = sides.giver.has_value() ? tables_->HolderAt(*sides.giver).term : 0;
+    const int64_t end = sides.giver.has_value() ? first + 1 : tables_->term_count();
+    tables_->VisitParts(cell, piece.low, piece.high, piece.owner, [&](int64_t replica, int64_t low, int64_t high) {
       Sources sources;
-      for (int64_t term = 0; term < tables_->term_count(); ++term) {
-        const int64_t flat = tables_->SourceOf(cell, term, replica, destination);
-        sources.push_back({workers[static_cast<size_t>(flat)], flat, {}});
+      for (int64_t term = first; term < end; ++term) {
+        const int64_t giver = tables_->SourceOf(cell, term, replica, piece.owner);
+        if (sides.MayGive(giver)) sources.push_back(SourceAt(giver));
       }
-      AddBoxes(exchange_, cell, low, high, sources, transfers);
+      if (!sources.empty()) visit(low, high, piece.owner, sources);
     });
-  }
+  });
 }
 
-void ExchangeWalk::VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
-                             absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const {
-  const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
-  tables_->VisitSums(piece, from_host, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
+void Pieces::VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, VisitPart visit) const {
+  std::optional<int32_t> host;
+  if (giver.has_value()) host = exchange_.hosts.HostOf(SourceAt(*giver).worker);
+  tables_->VisitSums(piece, host, [&](int64_t low, int64_t high, absl::Span<const GivenTerms> given) {
     Sources sources;
     for (const GivenTerms& from : given) {
-      TransferSource& source = sources.emplace_back();
-      source.worker = workers[static_cast<size_t>(from.giver)];
-      source.flat_position = from.giver;
+      if (giver.value_or(from.giver) != from.giver) continue;
+      TransferSource& source = sources.emplace_back(SourceAt(from.giver));
       if (from.terms.size() > 1) source.added_up.assign(from.terms.begin(), from.terms.end());
     }
-    visit(low, high, sources);
+    if (!sources.empty()) visit(low, high, piece.owner, sources);
   });
 }
 
-void ExchangeWalk::AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const {
-  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
-  for (const OwnedPiece& piece : tables_->PiecesOf(tables_->GroupOf(destination))) {
-    if (tables_->HasBeforeSpread(piece, destination)) continue;
-    const Sources sources = {{workers[static_cast<size_t>(piece.owner)], piece.owner, {}}};
-    tables_->VisitTaken(piece.cell, piece.low, piece.high, piece.owner, destination, [&](int64_t low, int64_t high) {
-      AddBoxes(exchange_, piece.cell, low, high, sources, transfers);
+void Pieces::VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+  tables_->VisitPieces(cell, [&](const OwnedPiece& piece) {
+    if (!sides.MayGive(piece.owner)) return;
+    const Sources sources = {SourceAt(piece.owner)};
+    VisitMembers(cell, sides, [&](int64_t taker) {
+      if (tables_->HasBeforeSpread(piece, taker)) return;
+      tables_->VisitTaken(cell, piece.low, piece.high, piece.owner, taker,
+                          [&](int64_t low, int64_t high) { visit(low, high, taker, sources); });
     });
+  });
+}
+
+void Pieces::VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+  const auto visit_host = [&](int64_t member) {
+    tables_->VisitFar(cell, member, [&](int64_t far_low, int64_t far_high) {
+      const int32_t host = tables_->HostOfDestination(member);
+      tables_->VisitTakers(cell, far_low, far_high, host, [&](int64_t giver, int64_t low, int64_t high) {
+        if (!sides.MayGive(giver)) return;
+        for (const int64_t mate : tables_->MatesOf(member)) {
+          if (mate != giver && sides.taker.value_or(mate) == mate) visit(low, high, mate, {SourceAt(giver)});
+        }
+      });
+    });
+  };
+  if (sides.taker.has_value() || sides.giver.has_value())
+    return visit_host(sides.taker.has_value() ? *sides.taker : *sides.giver);
+  for (const std::vector<int64_t>& on_host : tables_->MembersByHost(tables_->GroupOf(cell.destination))) {
+    visit_host(on_host[0]);
   }
 }
 
-void ExchangeWalk::AddShares(int64_t destination, std::vector<Transfer>& transfers) const {
-  const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
-  const int32_t host = tables_->HostOfDestination(destination);
-  tables_->VisitFar(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high) {
-    tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
-      if (taker == destination) return;
-      AddBoxes(exchange_, cell, from, to, {{workers[static_cast<size_t>(taker)], taker, {}}}, transfers);
+void Pieces::VisitCell(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+  switch (exchange_.role) {
+    case ExchangeRole::kMove: return VisitMoved(cell, sides, visit);
+    case ExchangeRole::kReduce: return VisitReduced(cell, sides, visit);
+    case ExchangeRole::kSpread: return VisitSpread(cell, sides, visit);
+    case ExchangeRole::kShare: return VisitShared(cell, sides, visit);
+  }
+}
+
+void Pieces::VisitTakenParts(int64_t destination, VisitPiece visit) const {
+  const auto take = [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
+    visit(cell, low, high, destination, sources);
+  };
+  if (rounds_ != nullptr) return rounds_->VisitTaken(destination, take);
+  tables_->VisitWanted(destination, [&](const ExchangeCell& cell) {
+    VisitCell(cell, {destination, std::nullopt},
+              [&](int64_t low, int64_t high, int64_t, const Sources& sources) { take(cell, low, high, sources); });
+  });
+}
+
+void Pieces::VisitGivenParts(WorkerIndex worker, VisitPiece visit) const {
+  const bool is_in_place = exchange_.is_in_place() || rounds_ != nullptr;
+  const Mesh& mesh = is_in_place ? exchange_.destination.mesh : exchange_.source.mesh;
+  const std::optional<int64_t> flat = mesh.FindWorker(worker);
+  if (!flat.has_value()) return;
+  const auto give = [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t taker, const Sources& sources) {
+    if (exchange_.destination.mesh.workers()[static_cast<size_t>(taker)] == worker) return;
+    for (const TransferSource& source : sources) {
+      if (source.flat_position == *flat) visit(cell, low, high, taker, TermsOf(source, mesh));
+    }
+  };
+  if (rounds_ != nullptr) {
+    for (const int64_t taker : rounds_->Takers(*flat)) {
+      rounds_->VisitTaken(taker, [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
+        give(cell, low, high, taker, sources);
+      });
+    }
+    return;
+  }
+  const auto visit_cell = [&](const ExchangeCell& cell) {
+    VisitCell(cell, {std::nullopt, *flat}, [&](int64_t low, int64_t high, int64_t taker, const Sources& sources) {
+      give(cell, low, high, taker, sources);
     });
-  });
+  };
+  is_in_place ? tables_->VisitWanted(*flat, visit_cell) : tables_->VisitHeld(*flat, visit_cell);
 }
 
-void ExchangeWalk::AddRound(int64_t destination, std::vector<Transfer>& transfers) const {
-  rounds_->VisitTaken(destination, [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
-    AddBoxes(exchange_, cell, low, high, sources, transfers);
-  });
-}
+bool Pieces::IsSharedAfterRounds() const { return rounds_ != nullptr && rounds_->has_mates(); }
 
-bool ExchangeWalk::IsSharedAfterRounds() const { return rounds_ != nullptr && rounds_->has_mates(); }
-
-bool ExchangeWalk::IsWantedTwiceFromFar() const {
+bool Pieces::IsWantedTwiceFromFar() const {
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t group = 0; group < to.size(); ++group) {
     if (!exchange_.hosts.several() || tables_->GroupOf(group) != group) continue;
@@ -200,180 +219,87 @@ bool ExchangeWalk::IsWantedTwiceFromFar() const {
   return false;
 }
 
-std::vector<Transfer> ExchangeWalk::TransfersTo(absl::Span<const int64_t> position) const {
+void Pieces::VisitTaken(int64_t destination, absl::FunctionRef<void(const Piece&)> visit) const {
+  VisitTakenParts(destination,
+                  [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t taker, const Sources& sources) {
+                    visit({cell.number, low, high, taker, sources});
+                  });
+}
+
+void Pieces::VisitGiven(WorkerIndex worker, absl::FunctionRef<void(const Piece&)> visit) const {
+  VisitGivenParts(worker,
+                  [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t taker, const Sources& sources) {
+                    visit({cell.number, low, high, taker, sources});
+                  });
+}
+
+std::vector<Transfer> Pieces::ForReceiver(absl::Span<const int64_t> position) const {
   std::vector<Transfer> transfers;
-  const int64_t destination = exchange_.destination.mesh.FlatPosition(position);
-  if (rounds_ != nullptr) {
-    AddRound(destination, transfers);
-    return transfers;
-  }
-  switch (exchange_.role) {
-    case ExchangeRole::kMove: AddMoves(destination, transfers); break;
-    case ExchangeRole::kReduce:
-    case ExchangeRole::kReduceEach: AddReductions(destination, transfers); break;
-    case ExchangeRole::kSpread: AddSpreads(destination, transfers); break;
-    case ExchangeRole::kShare: AddShares(destination, transfers); break;
-  }
+  VisitTakenParts(exchange_.destination.mesh.FlatPosition(position),
+                  [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t, const Sources& sources) {
+                    AddBoxes(exchange_, cell, low, high, sources, transfers);
+                  });
   return transfers;
 }
 
-void ExchangeWalk::VisitReceived(WorkerIndex worker, Count visit) const {
-  const Mesh& to = exchange_.destination.mesh;
-  if (const std::optional<int64_t> flat = to.FindWorker(worker); flat.has_value()) {
-    for (const Transfer& transfer : TransfersTo(to.PositionAt(*flat))) {
-      const int64_t elements = NumElements(transfer.box);
-      for (const TransferSource& source : transfer.sources) {
-        if (source.worker != worker) visit(source.worker, elements);
-      }
+std::vector<Pieces::Given> Pieces::ForSender(WorkerIndex worker) const {
+  std::vector<Given> given;
+  std::vector<Transfer> boxes;
+  VisitGivenParts(worker,
+                  [&](const ExchangeCell& cell, int64_t low, int64_t high, int64_t taker, const Sources& sources) {
+                    boxes.clear();
+                    AddBoxes(exchange_, cell, low, high, sources, boxes);
+                    for (Transfer& box : boxes) given.push_back({taker, std::move(box)});
+                  });
+  std::stable_sort(given.begin(), given.end(),
+                   [](const Given& a, const Given& b) { return a.destination < b.destination; });
+  return given;
+}
+
+void Pieces::VisitReceived(WorkerIndex worker, Count visit) const {
+  const auto take = [&](const ExchangeCell&, int64_t low, int64_t high, int64_t, const Sources& sources) {
+    for (const TransferSource& source : sources) {
+      if (source.worker != worker) visit(source.worker, high - low);
     }
+  };
+  if (const std::optional<int64_t> flat = exchange_.destination.mesh.FindWorker(worker); flat.has_value()) {
+    VisitTakenParts(*flat, take);
   }
-  if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several()) return;
-  for (const Given& given : GivenBy(worker)) {
-    for (const TransferSource& term : given.transfer.sources) {
-      if (term.worker != worker) visit(term.worker, NumElements(given.transfer.box));
-    }
-  }
+  if (exchange_.role == ExchangeRole::kReduce && exchange_.hosts.several()) VisitGivenParts(worker, take);
 }
 
-void ExchangeWalk::VisitSumsOf(
-    int64_t flat, absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const {
-  const int32_t host = exchange_.hosts.HostOf(exchange_.source.mesh.workers()[static_cast<size_t>(flat)]);
-  tables_->VisitHeld(flat, [&](const ExchangeCell& cell) {
-    for (const OwnedPiece& piece : tables_->PiecesOfCell(cell)) {
-      VisitSums(piece, host, [&](int64_t low, int64_t high, const Sources& sources) {
-        for (const TransferSource& source : sources) {
-          const auto& added_up = source.added_up;
-          const bool has_part =
-              source.flat_position == flat || std::find(added_up.begin(), added_up.end(), flat) != added_up.end();
-          if (has_part) visit(piece, low, high, source);
-        }
-      });
-    }
-  });
-}
-
-std::vector<ExchangeWalk::Given> ExchangeWalk::SumsGivenBy(WorkerIndex worker) const {
-  const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
-  if (!flat.has_value()) return {};
-  GivenList given(exchange_);
-  VisitSumsOf(*flat, [&](const OwnedPiece& piece, int64_t low, int64_t high, const TransferSource& source) {
-    if (source.flat_position != *flat || tables_->HolderOfDestination(piece.owner).flat == *flat) return;
-    given.Add(piece.cell, low, high, TermsOf(source, exchange_.source.mesh), piece.owner);
-  });
-  return std::move(given).Sorted();
-}
-
-std::vector<ExchangeWalk::Given> ExchangeWalk::SpreadBy(int64_t flat) const {
-  GivenList given(exchange_);
-  const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
-  const int64_t group = tables_->GroupOf(flat);
-  for (const OwnedPiece& piece : tables_->PiecesOf(group)) {
-    if (piece.owner != flat) continue;
-    for (const int64_t offset : tables_->member_offsets()) {
-      const int64_t destination = group + offset;
-      if (tables_->HasBeforeSpread(piece, destination)) continue;
-      tables_->VisitTaken(piece.cell, piece.low, piece.high, flat, destination,
-                          [&](int64_t low, int64_t high) { given.Add(piece.cell, low, high, self, destination); });
-    }
-  }
-  return std::move(given).Sorted();
-}
-
-std::vector<ExchangeWalk::Given> ExchangeWalk::SharedBy(int64_t flat) const {
-  GivenList given(exchange_);
-  const Sources self = {{exchange_.destination.mesh.workers()[static_cast<size_t>(flat)], flat, {}}};
-  const int32_t host = tables_->HostOfDestination(flat);
-  std::vector<int64_t> mates = tables_->MembersOn(tables_->GroupOf(flat), host);
-  std::erase(mates, flat);
-  if (mates.empty()) return {};
-  tables_->VisitFar(flat, [&](const ExchangeCell& cell, int64_t low, int64_t high) {
-    tables_->VisitTakers(cell, low, high, host, [&](int64_t taker, int64_t from, int64_t to) {
-      if (taker != flat) return;
-      for (const int64_t mate : mates) given.Add(cell, from, to, self, mate);
-    });
-  });
-  return std::move(given).Sorted();
-}
-
-std::vector<ExchangeWalk::Given> ExchangeWalk::RoundGivenBy(WorkerIndex worker) const {
-  const Mesh& mesh = exchange_.destination.mesh;
+std::vector<WorkerIndex> Pieces::AddersOf(WorkerIndex worker) const {
+  const Mesh& mesh = exchange_.source.mesh;
   const std::optional<int64_t> flat = mesh.FindWorker(worker);
-  if (!flat.has_value()) return {};
-  GivenList given(exchange_);
-  for (const int64_t taker : rounds_->Takers(*flat)) {
-    rounds_->VisitTaken(taker, [&](const ExchangeCell& cell, int64_t low, int64_t high, const Sources& sources) {
-      const auto own = std::find_if(sources.begin(), sources.end(),
-                                    [&](const TransferSource& source) { return source.flat_position == *flat; });
-      if (own == sources.end()) return;
-      given.Add(cell, low, high, TermsOf(*own, mesh), taker);
-    });
-  }
-  return std::move(given).Sorted();
-}
-
-std::vector<ExchangeWalk::Given> ExchangeWalk::GivenBy(WorkerIndex worker) const {
-  if (rounds_ != nullptr) return RoundGivenBy(worker);
-  const Mesh& to = exchange_.destination.mesh;
-  if (exchange_.is_in_place()) {
-    const std::optional<int64_t> flat = to.FindWorker(worker);
-    if (!flat.has_value()) return {};
-    return exchange_.role == ExchangeRole::kSpread ? SpreadBy(*flat) : SharedBy(*flat);
-  }
-  if (exchange_.role == ExchangeRole::kReduce && exchange_.hosts.several()) return SumsGivenBy(worker);
-  const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
-  if (!flat.has_value()) return {};
-  const ExchangeTables::Holder self = tables_->HolderAt(*flat);
-  const Sources sources = {{worker, *flat, {}}};
-  GivenList given(exchange_);
-  tables_->VisitHeld(*flat, [&](const ExchangeCell& cell) {
-    const auto add = [&](int64_t low, int64_t high, int64_t destination) {
-      const ExchangeTables::Holder& own = tables_->HolderOfDestination(destination);
-      const bool holds = own.family == cell.family;
-      if (holds && (exchange_.role == ExchangeRole::kMove || own.term == self.term)) return;
-      tables_->VisitParts(cell, low, high, destination, [&](int64_t replica, int64_t part_low, int64_t part_high) {
-        const bool gives = exchange_.role == ExchangeRole::kMove
-                               ? replica == self.replica
-                               : tables_->SourceOf(cell, self.term, replica, destination) == self.flat;
-        if (gives) given.Add(cell, part_low, part_high, sources, destination);
-      });
-    };
-    if (exchange_.role == ExchangeRole::kMove) {
-      for (const int64_t offset : tables_->member_offsets()) {
-        const int64_t destination = cell.destination + offset;
-        tables_->VisitTaken(cell, 0, cell.elements, ExchangeTables::kMoved, destination,
-                            [&](int64_t low, int64_t high) { add(low, high, destination); });
-      }
-      return;
-    }
-    for (const OwnedPiece& piece : tables_->PiecesOfCell(cell)) add(piece.low, piece.high, piece.owner);
-  });
-  return std::move(given).Sorted();
-}
-
-std::vector<WorkerIndex> ExchangeWalk::AddersOf(WorkerIndex worker) const {
-  const std::optional<int64_t> flat = exchange_.source.mesh.FindWorker(worker);
   if (exchange_.role != ExchangeRole::kReduce || !exchange_.hosts.several() || !flat.has_value()) return {};
   std::vector<WorkerIndex> adders;
-  if (rounds_ != nullptr && !exchange_.is_in_place()) {
-    for (const int64_t mate : rounds_->Mates(*flat)) {
-      const WorkerIndex adder = exchange_.source.mesh.workers()[static_cast<size_t>(mate)];
-      const std::vector<Given> given = RoundGivenBy(adder);
-      if (std::any_of(given.begin(), given.end(), [](const Given& each) { return each.transfer.sources.size() > 1; })) {
-        adders.push_back(adder);
-      }
+  const auto add = [&](const TransferSource& source) {
+    const bool has_term = std::find(source.added_up.begin(), source.added_up.end(), *flat) != source.added_up.end();
+    if (has_term && source.worker != worker) adders.push_back(source.worker);
+  };
+  if (rounds_ != nullptr) {
+    for (const int64_t mate : exchange_.is_in_place() ? std::vector<int64_t>() : rounds_->Mates(*flat)) {
+      bool adds_up = false;
+      VisitGivenParts(
+          mesh.workers()[static_cast<size_t>(mate)],
+          [&](const ExchangeCell&, int64_t, int64_t, int64_t, const Sources& terms) { adds_up |= terms.size() > 1; });
+      if (adds_up) adders.push_back(mesh.workers()[static_cast<size_t>(mate)]);
     }
-  } else if (rounds_ == nullptr) {
-    VisitSumsOf(*flat, [&](const OwnedPiece&, int64_t, int64_t, const TransferSource& source) {
-      if (!source.added_up.empty() && source.worker != worker) adders.push_back(source.worker);
+  } else {
+    const int32_t host = exchange_.hosts.HostOf(worker);
+    tables_->VisitHeld(*flat, [&](const ExchangeCell& cell) {
+      tables_->VisitPieces(cell, [&](const OwnedPiece& piece) {
+        tables_->VisitSums(piece, host, [&](int64_t, int64_t, absl::Span<const GivenTerms> given) {
+          for (const GivenTerms& from : given) {
+            add({mesh.workers()[static_cast<size_t>(from.giver)], from.giver, {from.terms.begin(), from.terms.end()}});
+          }
+        });
+      });
     });
   }
   std::sort(adders.begin(), adders.end());
   adders.erase(std::unique(adders.begin(), adders.end()), adders.end());
   return adders;
-}
-
-std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position) {
-  return ExchangeWalk(exchange).TransfersTo(position);
 }
 
 }  // namespace tessera

@@ -11,7 +11,7 @@
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
 // one of the destination. If source and destination differ in dtype, elements are converted as they are written, or
 // before they are given (Delivery::kPush). Law: over the cells that a position receives, every element of its box is
-// written exactly once (kMove, kReduceEach, kReduce with kSpread together), or reduced exactly once per term. By rounds
+// written exactly once (kMove, kReduce with kSpread together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
 #include <cstdint>
@@ -45,13 +45,11 @@ struct DimOverlay {
 };
 
 enum class ExchangeRole : uint8_t {
-  kMove = 0,        // no pending terms: every destination takes each cell from one holder
-  kReduce = 1,      // pending terms: one destination of each cell (the reducer) takes all terms and reduces
-                    // them, in the order of the source's coordinates, into its own place
-  kSpread = 2,      // the other destinations take the reduced cell from the reducer's place, or the relay's
-  kShare = 3,       // several hosts: the others of a host take what one of them took from far from its place
-  kReduceEach = 4,  // two pending terms, of which each destination of a cell holds one: each takes the other and
-                    // reduces for itself. As many bytes as kReduce and kSpread, and one wait for others in place of two
+  kMove = 0,    // no pending terms: every destination takes each cell from one holder
+  kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
+                // them, in the order of the source's coordinates, into its own place
+  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
+  kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
 };
 
 // How what is moved or spread reaches others where memory is mapped: they take it when its giver has it; or the giver
@@ -89,9 +87,6 @@ struct Exchange {
   std::vector<DimOverlay> dims;
   WorkerHosts hosts;  // the plan's
   Rounds rounds;
-  // Bytes that the source's positions give in other exchanges of the plan, by flat position, for a kMove within a host;
-  // none: nothing that counts. The holders of a cell that give least in all give it.
-  std::vector<int64_t> given_besides;
   bool is_by_rounds() const { return !rounds.factors.empty(); }
   bool is_pushed_move() const { return role == ExchangeRole::kMove && delivery == Delivery::kPush; }
   // Adds to what an earlier exchange wrote: the cells that it takes lie in the value that it writes.
@@ -99,7 +94,7 @@ struct Exchange {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
     return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;
   }
-  bool reduces() const { return role == ExchangeRole::kReduce || role == ExchangeRole::kReduceEach; }
+  bool reduces() const { return role == ExchangeRole::kReduce; }
   bool operator==(const Exchange&) const = default;
 };
 
@@ -128,14 +123,49 @@ struct Transfer {
   absl::InlinedVector<TransferSource, 2> sources;
 };
 
-// The transfers that `position` of the destination mesh takes, own pieces included, in a fixed order that senders
-// reproduce. This is the meaning of an Exchange: Lower, Interpret and Verify all ask it.
+// Elements [low, high) of a cell, in row-major order, as one position of the destination takes them.
+struct Piece {
+  int64_t cell = 0;  // its number: row-major over the entries of the dims
+  int64_t low = 0;
+  int64_t high = 0;
+  int64_t taker = 0;  // flat position
+  absl::Span<const TransferSource> sources;
+};
+
+// What moves, as it is seen from three sides; which of them agree is what CheckPieces finds out (piece_check.h).
+class PieceViews {
+ public:
+  virtual ~PieceViews() = default;
+  // The pieces that a position of the destination's mesh takes, its own among them.
+  virtual void VisitTaken(int64_t destination, absl::FunctionRef<void(const Piece&)> visit) const = 0;
+  // The pieces that a worker gives to others: `sources` has this worker alone, or those whose terms it adds up.
+  virtual void VisitGiven(WorkerIndex worker, absl::FunctionRef<void(const Piece&)> visit) const = 0;
+  // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
+  // workers; in far fewer steps than there are pieces.
+  virtual void VisitTotals(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
+                           absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const = 0;
+  // Whether VisitTotals takes about as many steps as there are workers.
+  virtual bool HasQuickTotals() const = 0;
+};
+
+class ExchangeRounds;
+class ExchangeTables;
+struct ExchangeCell;
+struct OwnedPiece;
+
+// What moves in an exchange, as a receiver sees it, as a sender sees it, and in sums. This is the meaning of an
+// Exchange: lowering, prices, flows and Verify all ask it. Each view follows from one function, which says of a cell
+// who takes which part of it from whom; the sums have closed forms besides. Tables that don't depend on a worker are
+// made once.
+//
+//   Pieces(exchange of the example).ForReceiver({1}): 2x2 from itself, 2x2 from position 0
+//   .ForSender(WorkerIndex(0)): the same 2x2, for position 1
+//   .VisitTotals: each receives 4 elements and sends 4
 //
 // Givers, under kMove: a destination whose worker holds the cell takes it from itself. Cells that the others want of
 // one source shard are laid on a line, cell after cell and destination after destination, and its holders give equal
 // lengths of it (shared_line.h), so a cell may come in parts. On one mesh, where the holders at the destinations' own
-// coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut. Holders
-// that give in other exchanges too (given_besides) have shorter parts.
+// coordinates (on the mesh dims that replicate the source) are nearly as level, those give, and nothing is cut.
 //
 // With several hosts: a worker that wants a cell takes it from holders on its own host if there are some; these share
 // that, and cells that no host has for itself are shared so that the busiest holder has least. Under FarTakers::kOne
@@ -153,26 +183,26 @@ struct Transfer {
 // if it is there; another host sends one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
 //
-// Under kReduceEach every destination of a cell is a reducer of all of it.
-//
 // Under kSpread the reducer itself takes nothing: the cell is in place.
 //
 // By rounds: see exchange_rounds.h.
-std::vector<Transfer> TransfersTo(const Exchange& exchange, absl::Span<const int64_t> position);
-
-class ExchangeRounds;
-class ExchangeTables;
-struct OwnedPiece;
-
-// The same for many positions: the tables that don't depend on the position are made once. Keeps a
-// reference to the exchange. The exchange is one that VerifyPlan accepts. One thread at a time.
-class ExchangeWalk {
+//
+// Keeps a reference to the exchange, which is one that VerifyPlan accepts. One thread at a time.
+class Pieces final : public PieceViews {
  public:
-  explicit ExchangeWalk(const Exchange& exchange);
-  ~ExchangeWalk();
+  explicit Pieces(const Exchange& exchange);
+  ~Pieces() override;
 
-  std::vector<Transfer> TransfersTo(absl::Span<const int64_t> position) const;
-  // Calls `visit(from, elements)` for each piece that the worker takes from another: what TransfersTo says of its
+  void VisitTaken(int64_t destination, absl::FunctionRef<void(const Piece&)> visit) const override;
+  void VisitGiven(WorkerIndex worker, absl::FunctionRef<void(const Piece&)> visit) const override;
+  void VisitTotals(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
+                   absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const override;
+  bool HasQuickTotals() const override;
+
+  // The transfers that a position of the destination's mesh takes, own pieces included, in a fixed order that senders
+  // reproduce.
+  std::vector<Transfer> ForReceiver(absl::Span<const int64_t> position) const;
+  // Calls `visit(from, elements)` for each piece that the worker takes from another: what ForReceiver says of its
   // position, and the terms that it adds up for others.
   void VisitReceived(WorkerIndex worker, absl::FunctionRef<void(WorkerIndex, int64_t)> visit) const;
   // A transfer that another position of the destination's mesh takes from one worker.
@@ -180,15 +210,11 @@ class ExchangeWalk {
     int64_t destination = 0;  // flat position
     Transfer transfer;        // `sources` has this worker alone; or those whose terms it adds up
   };
-  // By destination, increasing; for each in the order of its TransfersTo. A worker's transfers from itself are left
+  // By destination, increasing; for each in the order of its ForReceiver. A worker's transfers from itself are left
   // out.
-  std::vector<Given> GivenBy(WorkerIndex worker) const;
+  std::vector<Given> ForSender(WorkerIndex worker) const;
   // The workers that add up a term of this worker's for others, sorted.
   std::vector<WorkerIndex> AddersOf(WorkerIndex worker) const;
-  // Adds to the numbers of elements that workers receive and send (`sent(worker, elements)`), from and to other
-  // workers; in far fewer steps than there are transfers.
-  void VisitTraffic(absl::FunctionRef<void(WorkerIndex, int64_t)> received,
-                    absl::FunctionRef<void(WorkerIndex, int64_t)> sent) const;
   // The number of terms of a cell: 1 where nothing is reduced.
   int64_t term_count() const;
   // By rounds: whether workers share what their host took when all digits are done.
@@ -197,24 +223,31 @@ class ExchangeWalk {
   bool IsWantedTwiceFromFar() const;
 
  private:
-  void AddMoves(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddReductions(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddSpreads(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddShares(int64_t destination, std::vector<Transfer>& transfers) const;
-  void AddRound(int64_t destination, std::vector<Transfer>& transfers) const;
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
-  // With several hosts: the parts of what a position reduces, which differ in their sources; all of these, or those on
-  // one host.
-  void VisitSums(const OwnedPiece& piece, std::optional<int32_t> from_host,
-                 absl::FunctionRef<void(int64_t, int64_t, const Sources&)> visit) const;
-  // Visits the pieces of a source position's cells that it gives, or among whose terms its own is.
-  void VisitSumsOf(int64_t flat,
-                   absl::FunctionRef<void(const OwnedPiece&, int64_t, int64_t, const TransferSource&)> visit) const;
-  std::vector<Given> SumsGivenBy(WorkerIndex worker) const;
-  std::vector<Given> SpreadBy(int64_t flat) const;
-  std::vector<Given> SharedBy(int64_t flat) const;
-  std::vector<Given> RoundGivenBy(WorkerIndex worker) const;
+  // Which pieces are asked for: of one taker, or of one giver, or all. `sources` has the asked giver alone.
+  struct Sides {
+    std::optional<int64_t> taker;  // a flat position of the destination
+    std::optional<int64_t> giver;  // of the mesh where the data lies
+    bool MayGive(int64_t flat) const { return giver.value_or(flat) == flat; }
+  };
+  // (low, high, taker, sources): elements [low, high) of a cell that a position takes.
+  using VisitPart = absl::FunctionRef<void(int64_t, int64_t, int64_t, const Sources&)>;
+  using VisitPiece = absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t, int64_t, const Sources&)>;
+
+  TransferSource SourceAt(int64_t flat) const;  // in the mesh where the data lies
+  void VisitMembers(const ExchangeCell& cell, const Sides& sides, absl::FunctionRef<void(int64_t)> visit) const;
+  // The one place that says who takes which part of a cell from whom; a function for each role.
+  void VisitCell(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitMoved(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, VisitPart visit) const;
+  void VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  // What a position takes, own pieces included, in order; what a worker gives to others, with the terms that it adds
+  // up.
+  void VisitTakenParts(int64_t destination, VisitPiece visit) const;
+  void VisitGivenParts(WorkerIndex worker, VisitPiece visit) const;
   void VisitEachTransfer(Count received, Count sent) const;
   void VisitMoveTraffic(Count received, Count sent) const;
   void VisitReduceTraffic(Count received, Count sent) const;
@@ -243,9 +276,5 @@ int64_t PendingTerms(const TensorSpec& source, const TensorSpec& destination);
 bool CanGoByRounds(const Exchange& exchange);
 // The hosts of the first destinations that want the same: what the factors of rounds multiply to.
 int64_t CountHostsOfGroup(const Exchange& exchange);
-
-// Whether there are two terms and each destination holds one of all that it wants, within a host or with each worker
-// on a host of its own: what kReduceEach is for.
-bool EachHoldsOneOfTwoTerms(const Exchange& exchange);
 
 }  // namespace tessera

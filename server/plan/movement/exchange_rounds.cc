@@ -137,8 +137,7 @@ bool ExchangeRounds::IsTaken(const OwnedPiece& piece, const Place& self) const {
     case ExchangeRole::kReduce: return owner / unit_ == self.host / unit_;
     case ExchangeRole::kMove: return owner / above == self.host / above;
     case ExchangeRole::kSpread: return owner / above == self.host / above && owner / unit_ != self.host / unit_;
-    case ExchangeRole::kShare:
-    case ExchangeRole::kReduceEach: break;
+    case ExchangeRole::kShare: break;
   }
   return true;
 }

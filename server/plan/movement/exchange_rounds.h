@@ -1,6 +1,6 @@
 #pragma once
 
-// ExchangeRounds: who takes what from whom in one round of recursive halving and doubling. ExchangeWalk (exchange.h) is
+// ExchangeRounds: who takes what from whom in one round of recursive halving and doubling. Pieces (exchange.h) is
 // made of it where an exchange goes by rounds; nobody else needs it.
 //
 //   eight hosts, 2x2x2: sums are halved with the host that differs in the first digit, then in the second, then in the

@@ -71,9 +71,7 @@ ExchangeTables::ExchangeTables(const Exchange& exchange)
   IndexEntries();
   const bool by_host = exchange.hosts.several();
   const bool takes_itself = exchange.far_takers == FarTakers::kEach;
-  const bool gives_besides = !exchange.given_besides.empty();
-  if (exchange.role == ExchangeRole::kMove && takes_itself && !gives_besides &&
-      ((same_mesh_ && !by_host) || replica_count() == 1)) {
+  if (exchange.role == ExchangeRole::kMove && takes_itself && ((same_mesh_ && !by_host) || replica_count() == 1)) {
     WeighMoves();
   }
 }
@@ -280,18 +278,9 @@ int64_t ExchangeTables::CommonElements(int64_t source_flat, int64_t destination_
   return elements;
 }
 
-std::unique_ptr<std::vector<OwnedPiece>> ExchangeTables::PiecesOfEach(int64_t group) const {
-  auto pieces = std::make_unique<std::vector<OwnedPiece>>();
-  VisitWanted(group, [&](const ExchangeCell& cell) {
-    for (const int64_t offset : member_offsets_) pieces->push_back({cell, 0, cell.elements, group + offset});
-  });
-  return pieces;
-}
-
 const std::vector<OwnedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   const auto found = pieces_.find(group);
   if (found != pieces_.end()) return *found->second;
-  if (exchange_.role == ExchangeRole::kReduceEach) return *pieces_.emplace(group, PiecesOfEach(group)).first->second;
   // Cells with the same candidates share a line: those of one family, or all of which no member has a term and that
   // the same members should reduce.
   struct Candidates {
@@ -337,15 +326,12 @@ const std::vector<OwnedPiece>& ExchangeTables::PiecesOf(int64_t group) const {
   return *pieces_.emplace(group, std::move(pieces)).first->second;
 }
 
-absl::Span<const OwnedPiece> ExchangeTables::PiecesOfCell(const ExchangeCell& cell) const {
+void ExchangeTables::VisitPieces(const ExchangeCell& cell, absl::FunctionRef<void(const OwnedPiece&)> visit) const {
+  if (member_offsets_.size() == 1 && !has_relays()) return visit({cell, 0, cell.elements, cell.destination});
   const std::vector<OwnedPiece>& pieces = PiecesOf(cell.destination);
-  const auto first =
-      std::lower_bound(pieces.begin(), pieces.end(), cell.number,
-                       [](const OwnedPiece& piece, int64_t number) { return piece.cell.number < number; });
-  auto end = first;
-  while (end != pieces.end() && end->cell.number == cell.number) ++end;
-  return absl::MakeConstSpan(pieces).subspan(static_cast<size_t>(first - pieces.begin()),
-                                             static_cast<size_t>(end - first));
+  auto piece = std::lower_bound(pieces.begin(), pieces.end(), cell.number,
+                                [](const OwnedPiece& each, int64_t number) { return each.cell.number < number; });
+  for (; piece != pieces.end() && piece->cell.number == cell.number; ++piece) visit(*piece);
 }
 
 ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) const {
@@ -355,7 +341,7 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   };
   VisitHeld(cell.source, [&](const ExchangeCell& held) {
     if (exchange_.role != ExchangeRole::kMove) {
-      for (const OwnedPiece& piece : PiecesOfCell(held)) add(held, piece.low, piece.high, piece.owner);
+      VisitPieces(held, [&](const OwnedPiece& piece) { add(held, piece.low, piece.high, piece.owner); });
       return;
     }
     for (const int64_t offset : member_offsets_) {
@@ -365,7 +351,9 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
                  [&](int64_t low, int64_t high) { add(held, low, high, destination); });
     }
   });
-  std::sort(sharing.takes.begin(), sharing.takes.end());
+  if (!std::is_sorted(sharing.takes.begin(), sharing.takes.end())) {
+    std::sort(sharing.takes.begin(), sharing.takes.end());
+  }
   if (exchange_.hosts.several()) {
     exchange_.role == ExchangeRole::kMove ? ShareByHost(cell, sharing) : SumByHost(cell, sharing);
     return sharing;
@@ -379,24 +367,10 @@ ExchangeTables::Sharing ExchangeTables::MakeSharing(const ExchangeCell& cell) co
   }
   std::vector<int64_t> replicas(replica_offsets_.size());
   std::iota(replicas.begin(), replicas.end(), int64_t{0});
-  if (!exchange_.given_besides.empty()) {
-    sharing.lines.emplace_back(std::move(replicas), LoadsBesides(cell), length);
-    return sharing;
-  }
   const int64_t busiest = *std::max_element(own_loads.begin(), own_loads.end());
   sharing.own_coordinates = same_mesh_ && IsSharedLevelly(busiest, ShareOf(length, replica_count()));
   sharing.lines.emplace_back(std::move(replicas), length);
   return sharing;
-}
-
-// The loads of a cell's holders in other exchanges, by replica, in elements.
-std::vector<int64_t> ExchangeTables::LoadsBesides(const ExchangeCell& cell) const {
-  std::vector<int64_t> loads;
-  for (const int64_t offset : replica_offsets_) {
-    const int64_t bytes = exchange_.given_besides[static_cast<size_t>(cell.source + offset)];
-    loads.push_back(bytes / SizeBytes(TakenDType(exchange_)));
-  }
-  return loads;
 }
 
 int64_t ExchangeTables::SourceOf(const ExchangeCell& cell, int64_t term, int64_t replica, int64_t reducer) const {

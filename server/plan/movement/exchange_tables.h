@@ -1,6 +1,6 @@
 #pragma once
 
-// ExchangeTables: who takes which piece of which cell from whom, worked out from an Exchange alone. ExchangeWalk
+// ExchangeTables: who takes which piece of which cell from whom, worked out from an Exchange alone. Pieces
 // (exchange.h) is made of them; nobody else needs them.
 //
 // Words: the *family* of a source position is its coordinates but on the dims that replicate and the pending
@@ -86,8 +86,8 @@ class ExchangeTables {
   // The pieces of a group's cells with their reducers, in order; or with the relays of pieces that are far from some.
   // Only where there are terms, or relays.
   const std::vector<OwnedPiece>& PiecesOf(int64_t group) const;
-  // The pieces of one cell.
-  absl::Span<const OwnedPiece> PiecesOfCell(const ExchangeCell& cell) const;
+  // Calls `visit` for the pieces of one cell, in order. Where one position alone wants the cell no table is made.
+  void VisitPieces(const ExchangeCell& cell, absl::FunctionRef<void(const OwnedPiece&)> visit) const;
 
   // Where the reducer takes a term of a cell from, having been told a replica: a flat position of the source. From
   // itself if it holds the term. Not with several hosts.
@@ -112,9 +112,15 @@ class ExchangeTables {
   // Calls `visit(low, high)` for the parts that the destination takes itself: all, or as a taker.
   void VisitTaken(const ExchangeCell& cell, int64_t low, int64_t high, int64_t reducer, int64_t destination,
                   absl::FunctionRef<void(int64_t, int64_t)> visit) const;
-  // Calls `visit(cell, low, high)` for what a position's host wants from far, in order.
+  // Calls `visit(low, high)` for what a position's host wants from far of a cell, in order.
+  void VisitFar(const ExchangeCell& cell, int64_t destination_flat,
+                absl::FunctionRef<void(int64_t, int64_t)> visit) const;
+  // Calls `visit(cell, low, high)` for what it wants from far of all cells.
   void VisitFar(int64_t destination_flat, absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t)> visit) const;
-  std::vector<int64_t> MembersOn(int64_t group, int32_t host) const;
+  // The members of a position's group on its host, itself among them.
+  const std::vector<int64_t>& MatesOf(int64_t destination_flat) const {
+    return FarLineOf(GroupOf(destination_flat), HostOfDestination(destination_flat)).line.givers();
+  }
   // Members of the group on each host that has some, by host.
   std::vector<std::vector<int64_t>> MembersByHost(int64_t group) const;
   int32_t HostOfDestination(int64_t flat) const;
@@ -166,7 +172,6 @@ class ExchangeTables {
   void VisitProduct(absl::Span<const int> counts, const Choice& choice, const Visitor& visit) const;
   const Sharing& SharingOf(const ExchangeCell& cell) const;
   Sharing MakeSharing(const ExchangeCell& cell) const;
-  std::vector<int64_t> LoadsBesides(const ExchangeCell& cell) const;
   void ShareByHost(const ExchangeCell& cell, Sharing& sharing) const;
   void SumByHost(const ExchangeCell& cell, Sharing& sharing) const;
   const TermsByHost& TermsOf(const ExchangeCell& cell) const;
@@ -178,7 +183,7 @@ class ExchangeTables {
   }
   const std::vector<int32_t>& HostsOfFamily(const ExchangeCell& cell) const;  // sorted
   const FarLine& FarLineOf(int64_t group, int32_t host) const;
-  std::unique_ptr<std::vector<OwnedPiece>> PiecesOfEach(int64_t group) const;
+  std::vector<int64_t> MembersOn(int64_t group, int32_t host) const;
   std::vector<int64_t> FarMembers(const ExchangeCell& cell, absl::Span<const int64_t> members) const;
   std::vector<int64_t> OnNearestHosts(const ExchangeCell& cell, absl::Span<const int64_t> candidates) const;
 

@@ -152,17 +152,22 @@ std::vector<int64_t> ExchangeTables::FarMembers(const ExchangeCell& cell, absl::
   return far;
 }
 
-void ExchangeTables::VisitFar(int64_t destination_flat,
-                              absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t)> visit) const {
-  if (!moves()) {
-    for (const OwnedPiece& piece : PiecesOf(GroupOf(destination_flat))) {
-      if (!IsFar(piece.cell, piece.owner, destination_flat) || HasBeforeSpread(piece, destination_flat)) continue;
-      visit(piece.cell, piece.low, piece.high);
-    }
+void ExchangeTables::VisitFar(const ExchangeCell& cell, int64_t destination_flat,
+                              absl::FunctionRef<void(int64_t, int64_t)> visit) const {
+  if (moves()) {
+    if (IsFar(cell, kMoved, destination_flat)) visit(0, cell.elements);
     return;
   }
+  VisitPieces(cell, [&](const OwnedPiece& piece) {
+    if (!IsFar(piece.cell, piece.owner, destination_flat) || HasBeforeSpread(piece, destination_flat)) return;
+    visit(piece.low, piece.high);
+  });
+}
+
+void ExchangeTables::VisitFar(int64_t destination_flat,
+                              absl::FunctionRef<void(const ExchangeCell&, int64_t, int64_t)> visit) const {
   VisitWanted(destination_flat, [&](const ExchangeCell& cell) {
-    if (IsFar(cell, kMoved, destination_flat)) visit(cell, 0, cell.elements);
+    VisitFar(cell, destination_flat, [&](int64_t low, int64_t high) { visit(cell, low, high); });
   });
 }
 
@@ -211,10 +216,9 @@ void ExchangeTables::VisitTaken(const ExchangeCell& cell, int64_t low, int64_t h
                                 int64_t destination, absl::FunctionRef<void(int64_t, int64_t)> visit) const {
   if (exchange_.far_takers == FarTakers::kEach || !IsFar(cell, reducer, destination)) return visit(low, high);
   if (has_relays() && reducer == kMoved) {
-    for (const OwnedPiece& piece : PiecesOfCell(cell)) {
+    return VisitPieces(cell, [&](const OwnedPiece& piece) {
       if (piece.owner == destination) visit(piece.low, piece.high);
-    }
-    return;
+    });
   }
   VisitTakers(cell, low, high, HostOfDestination(destination), [&](int64_t taker, int64_t from, int64_t to) {
     if (taker == destination) visit(from, to);

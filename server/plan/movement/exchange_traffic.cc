@@ -1,4 +1,4 @@
-// ExchangeWalk: what workers receive and send, counted without a list of the transfers.
+// Pieces: what workers receive and send, counted without a list of the transfers.
 
 #include <cstdint>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-void ExchangeWalk::VisitMoveTraffic(Count received, Count sent) const {
+void Pieces::VisitMoveTraffic(Count received, Count sent) const {
   const Mesh& from = exchange_.source.mesh;
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
@@ -39,7 +39,7 @@ void ExchangeWalk::VisitMoveTraffic(Count received, Count sent) const {
   }
 }
 
-void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
+void Pieces::VisitSumTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const Mesh& to = exchange_.destination.mesh;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
@@ -62,7 +62,7 @@ void ExchangeWalk::VisitSumTraffic(Count received, Count sent) const {
   }
 }
 
-void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
+void Pieces::VisitReduceTraffic(Count received, Count sent) const {
   if (exchange_.hosts.several()) return VisitSumTraffic(received, sent);
   const absl::Span<const WorkerIndex> workers = exchange_.source.mesh.workers();
   const int64_t terms = tables_->term_count();
@@ -92,7 +92,7 @@ void ExchangeWalk::VisitReduceTraffic(Count received, Count sent) const {
   }
 }
 
-void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
+void Pieces::VisitSpreadTraffic(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   const int64_t others = static_cast<int64_t>(tables_->member_offsets().size()) - 1;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
@@ -107,14 +107,14 @@ void ExchangeWalk::VisitSpreadTraffic(Count received, Count sent) const {
   }
 }
 
-void ExchangeWalk::VisitGroups(absl::FunctionRef<void(int64_t, absl::Span<const std::vector<int64_t>>)> visit) const {
+void Pieces::VisitGroups(absl::FunctionRef<void(int64_t, absl::Span<const std::vector<int64_t>>)> visit) const {
   for (int64_t flat = 0; flat < exchange_.destination.mesh.size(); ++flat) {
     if (tables_->GroupOf(flat) == flat) visit(flat, tables_->MembersByHost(flat));
   }
 }
 
-void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int64_t>> members,
-                                 absl::FunctionRef<void(int64_t, int64_t, absl::Span<const int64_t>)> visit) const {
+void Pieces::VisitFarParts(int64_t group, absl::Span<const std::vector<int64_t>> members,
+                           absl::FunctionRef<void(int64_t, int64_t, absl::Span<const int64_t>)> visit) const {
   const std::vector<int64_t> far = tables_->FarElements(group, members);
   for (size_t host = 0; host < members.size(); ++host) {
     const SharedLine line(members[host], far[host]);
@@ -133,7 +133,7 @@ void ExchangeWalk::VisitFarParts(int64_t group, absl::Span<const std::vector<int
   }
 }
 
-void ExchangeWalk::VisitMoveOnceTraffic(Count received, Count sent) const {
+void Pieces::VisitMoveOnceTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> from = exchange_.source.mesh.workers();
   const absl::Span<const WorkerIndex> to = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
@@ -158,7 +158,7 @@ void ExchangeWalk::VisitMoveOnceTraffic(Count received, Count sent) const {
   });
 }
 
-void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
+void Pieces::VisitSpreadOnceTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     absl::flat_hash_map<int32_t, absl::Span<const int64_t>> on_host;
@@ -178,7 +178,7 @@ void ExchangeWalk::VisitSpreadOnceTraffic(Count received, Count sent) const {
   });
 }
 
-void ExchangeWalk::VisitShareTraffic(Count received, Count sent) const {
+void Pieces::VisitShareTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t> on_host) {
@@ -190,7 +190,7 @@ void ExchangeWalk::VisitShareTraffic(Count received, Count sent) const {
   });
 }
 
-void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
+void Pieces::VisitEachTransfer(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   for (const WorkerIndex worker : to.workers()) {
     VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
@@ -200,15 +200,20 @@ void ExchangeWalk::VisitEachTransfer(Count received, Count sent) const {
   }
 }
 
-void ExchangeWalk::VisitTraffic(Count received, Count sent) const {
+bool Pieces::HasQuickTotals() const {
+  if (rounds_ != nullptr || exchange_.far_takers != FarTakers::kEach) return false;
+  return exchange_.role == ExchangeRole::kSpread ||
+         (exchange_.role == ExchangeRole::kMove && !tables_->given_elements().empty());
+}
+
+void Pieces::VisitTotals(Count received, Count sent) const {
   const bool is_once = exchange_.far_takers == FarTakers::kOne;
   if (rounds_ != nullptr || tables_->has_relays()) return VisitEachTransfer(received, sent);
   switch (exchange_.role) {
     case ExchangeRole::kMove:
       if (!is_once) return VisitMoveTraffic(received, sent);
       return tables_->replica_count() == 1 ? VisitMoveOnceTraffic(received, sent) : VisitEachTransfer(received, sent);
-    case ExchangeRole::kReduce:
-    case ExchangeRole::kReduceEach: return VisitReduceTraffic(received, sent);
+    case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);
     case ExchangeRole::kSpread:
       return is_once ? VisitSpreadOnceTraffic(received, sent) : VisitSpreadTraffic(received, sent);
     case ExchangeRole::kShare: return VisitShareTraffic(received, sent);

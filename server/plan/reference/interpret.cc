@@ -10,7 +10,7 @@
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "server/plan/merged_runs.h"
-#include "server/plan/movement/exchange.h"
+#include "server/plan/reference/interpret_exchange.h"
 #include "server/plan/reference/interpret_local.h"
 
 namespace tessera {
@@ -135,66 +135,46 @@ class Interpreter {
     return shards;
   }
 
+  // A step that adds to what an earlier one brought adds nothing here: everyone that wants an element has it from the
+  // first step on. VerifyPlan says that the other steps follow, and that nobody reads the value before.
   void RunExchange(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    const ExchangeWalk walk(exchange);
+    if (exchange.is_in_place()) return;
+    const NaiveExchange meaning(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     memory_.BeginWrite(step.destination);
     for (int64_t flat = 0; flat < mesh.size(); ++flat) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
       const StridedNumbers destination = memory_.ShardOf(step.destination, self);
-      for (const Transfer& transfer : walk.TransfersTo(mesh.PositionAt(flat))) {
-        CopyTransfer(step, transfer, walk.term_count(), self, destination);
-      }
+      meaning.ForEachElement(flat, [&](const NaiveExchange::Element& element) {
+        destination.Write(element.at, ValueOf(step.source, exchange, element));
+        if (!exchange.reduces()) return CountMoved(exchange, element, self);
+        const auto [terms, copies] = meaning.CountTransfers(flat, element);
+        result_.reduced_bytes +=
+            terms * SizeBytes(exchange.source.dtype) + copies * SizeBytes(exchange.destination.dtype);
+      });
     }
   }
 
-  // `term_count`: of the whole reduction, which is what an average divides by.
-  void CopyTransfer(const ExchangeStep& step, const Transfer& transfer, int64_t term_count, WorkerIndex self,
-                    const StridedNumbers& destination) {
-    const Exchange& exchange = step.exchange;
-    const Shape extents = BoxShape(transfer.box);
+  // An element of the value, moved or reduced. Rounded to what is taken before it is converted.
+  Number ValueOf(int source, const Exchange& exchange, const NaiveExchange::Element& element) {
     const DType taken = TakenDType(exchange), accumulated = AccumulatedIn(taken);
-    const int64_t taken_bytes = NumElements(extents) * SizeBytes(taken);
-    // By source: what its worker gives, added up; one of them but for a host's sum.
-    std::vector<std::vector<StridedNumbers>> terms;
-    const auto take = [&](WorkerIndex from, WorkerIndex to) {
-      terms.back().push_back(memory_.ShardOf(step.source, from));
-      if (from != to) CountReceived(to, taken_bytes);
-    };
-    for (const TransferSource& source : transfer.sources) {
-      terms.emplace_back();
-      if (source.added_up.empty()) {
-        take(source.worker, self);
-      } else {
-        for (const int64_t flat : source.added_up) {
-          take(exchange.source.mesh.workers()[static_cast<size_t>(flat)], source.worker);
-        }
-        if (source.worker != self) CountReceived(self, taken_bytes);
-      }
+    const ReduceOp op = exchange.source.partial_op();
+    Number value;
+    for (size_t t = 0; t < element.terms.size(); ++t) {
+      const WorkerIndex from = exchange.source.mesh.workers()[static_cast<size_t>(element.terms[t])];
+      const Number term = CastTo(taken, memory_.ShardOf(source, from).Read(element.source_at));
+      value = t == 0 ? term : ReduceTwo(op, accumulated, value, term);
     }
-    Shape from = transfer.source_offset;
-    Shape to = transfer.destination_offset;
-    ForEachIndex(extents, [&](const Shape& index) {
-      for (size_t d = 0; d < extents.size(); ++d) {
-        const int64_t source_step = exchange.is_in_place() ? 1 : exchange.dims[d].source_step;
-        from[d] = transfer.source_offset[d] + source_step * index[d];
-        to[d] = transfer.destination_offset[d] + index[d];
-      }
-      Number value;
-      for (size_t t = 0; t < terms.size(); ++t) {
-        Number given = terms[t][0].Read(from);
-        for (size_t i = 1; i < terms[t].size(); ++i) {
-          given = ReduceTwo(exchange.reduce_op, accumulated, given, terms[t][i].Read(from));
-        }
-        // In the message, or in the other's memory.
-        given = CastTo(taken, given);
-        value = t == 0 ? given : ReduceTwo(exchange.reduce_op, accumulated, value, given);
-      }
-      if (term_count > 1 && exchange.reduce_op == ReduceOp::kAvg) value = Averaged(accumulated, value, term_count);
-      // Rounded to what is taken before it is converted.
-      destination.Write(to, CastTo(taken, value));
-    });
+    if (element.terms.size() > 1 && op == ReduceOp::kAvg) {
+      value = Averaged(accumulated, value, static_cast<int64_t>(element.terms.size()));
+    }
+    return CastTo(taken, value);
+  }
+
+  void CountMoved(const Exchange& exchange, const NaiveExchange::Element& element, WorkerIndex self) {
+    const WorkerIndex from = exchange.source.mesh.workers()[static_cast<size_t>(element.terms[0])];
+    if (from != self) CountReceived(self, SizeBytes(TakenDType(exchange)));
   }
 
   // Counts the elements that a position's box takes of others' runs.
@@ -313,12 +293,11 @@ class Interpreter {
     dense.strides = RowMajorStrides(dense.extents);
     dense.dtype = spec.dtype;
     data.assign(static_cast<size_t>(NumElements(dense.extents)), Number(std::numeric_limits<double>::quiet_NaN()));
-    for (const Transfer& transfer : TransfersTo(*operand.pieces, position)) {
-      ExchangeStep move;
-      move.source = operand.value;
-      move.exchange = *operand.pieces;
-      CopyTransfer(move, transfer, 1, self, dense);
-    }
+    const Exchange& pieces = *operand.pieces;
+    NaiveExchange(pieces).ForEachElement(spec.mesh.FlatPosition(position), [&](const NaiveExchange::Element& element) {
+      dense.Write(element.at, ValueOf(operand.value, pieces, element));
+      CountMoved(pieces, element, self);
+    });
     return dense;
   }
 

@@ -1,9 +1,10 @@
 #pragma once
 
 // Interpret runs a plan on plain vectors, one per position, so that planners are tested with no
-// server. It shares with the executor the IR and what an exchange means (ExchangeWalk), and nothing else: elements are
-// numbers of their dtype (server/plan/reference/number.h), kernels are the scalar laws of schemas/ops/expression.h and
-// naive loops.
+// server. It shares with the executor the IR and nothing else: elements are numbers of their dtype
+// (server/plan/reference/number.h), exchanges are loops over elements (interpret_exchange.h), kernels are the scalar
+// laws of schemas/ops/expression.h and naive loops. A sum adds its terms in the order of their coordinates: programs
+// add others first where several hosts have terms, so tests give them terms whose sums are exact.
 
 #include <cstdint>
 #include <vector>
@@ -19,7 +20,10 @@ using ShardedArray = std::vector<std::vector<Number>>;
 
 struct InterpretResult {
   std::vector<ShardedArray> outputs;
-  std::vector<int64_t> received_bytes;  // by worker index, counted at every read from another worker
+  // By worker index: what each lacks of what is moved, merged or gathered.
+  std::vector<int64_t> received_bytes;
+  // What reductions bring, to all workers together; a plan decides which of them reduces what.
+  int64_t reduced_bytes = 0;
 };
 absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<ShardedArray>& inputs,
                                           const std::vector<Scalar>& scalars);

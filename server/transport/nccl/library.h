@@ -30,8 +30,7 @@ namespace tessera {
   X(Recv)                         \
   X(AllGather)                    \
   X(Broadcast)                    \
-  X(ReduceScatter)                \
-  X(AllReduce)
+  X(ReduceScatter)
 
 struct Nccl {
   // The process's one. FailedPrecondition says what of the library is missing.

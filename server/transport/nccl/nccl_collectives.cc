@@ -417,10 +417,6 @@ absl::Status NcclCollectives::Launch(Call& call, Communicator& communicator) {
         status = nccl.Check("ncclReduceScatter",
                             nccl.ReduceScatter(from, to, count, SummedType(part.dtype), ncclSum, comm, stream));
         break;
-      case CallKind::kAllReduce:
-        status =
-            nccl.Check("ncclAllReduce", nccl.AllReduce(from, to, count, SummedType(part.dtype), ncclSum, comm, stream));
-        break;
     }
   }
   const absl::Status end = nccl.Check("ncclGroupEnd", nccl.GroupEnd());

@@ -16,7 +16,7 @@ namespace tessera::testing {
 WorldOptions NcclWorldOptions(int workers, const std::vector<int32_t>& hosts = {});
 // Their exchanges are calls where they can be. `entered`, which outlives the world, counts those of each kind as
 // workers make them.
-using CallCounts = std::array<std::atomic<int>, 4>;
+using CallCounts = std::array<std::atomic<int>, 3>;
 WorldOptions NcclCallsOptions(int workers, CallCounts& entered);
 
 }  // namespace tessera::testing

@@ -240,7 +240,7 @@ TEST(Contraction, AnOperandOfAnotherDTypeIsConvertedAsItIsTaken) {
 std::vector<int64_t> CrossingBytes(const Plan& plan, const std::vector<int32_t>& hosts) {
   std::vector<int64_t> crossing(hosts.size());
   const auto add = [&](const Exchange& exchange) {
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     for (size_t worker = 0; worker < hosts.size(); ++worker) {
       walk.VisitReceived(WorkerIndex(static_cast<int32_t>(worker)), [&](WorkerIndex from, int64_t elements) {
         const bool is_far = hosts[static_cast<size_t>(from.value)] != hosts[worker];

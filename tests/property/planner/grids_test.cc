@@ -101,7 +101,7 @@ std::map<int32_t, int64_t> ReducedFarBytes(const TensorSpec& from, const TensorS
   for (const Step& step : plan->steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     for (const WorkerIndex worker : to.mesh.workers()) {
-      ExchangeWalk(exchange).VisitReceived(worker, [&](WorkerIndex sender, int64_t elements) {
+      Pieces(exchange).VisitReceived(worker, [&](WorkerIndex sender, int64_t elements) {
         const int32_t host = topology.HostOf(worker);
         if (topology.HostOf(sender) != host) far[host] += elements * SizeBytes(from.dtype);
       });

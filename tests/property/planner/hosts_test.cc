@@ -36,10 +36,9 @@ bool HasTerms(const TensorSpec& source, const TensorSpec& destination) {
 Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
   const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
   Crossing crossing;
-  int64_t by_each = 0;
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     std::vector<WorkerIndex> workers(exchange.destination.mesh.workers().begin(),
                                      exchange.destination.mesh.workers().end());
     for (const WorkerIndex worker : exchange.source.mesh.workers()) {
@@ -51,7 +50,6 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
         switch (exchange.role) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
-          case ExchangeRole::kReduceEach: by_each += count; break;
           case ExchangeRole::kSpread:
             (PendingTerms(exchange.source, exchange.destination) == 1 ? crossing.moves : crossing.spreads) += count;
             break;
@@ -60,9 +58,6 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
       });
     }
   }
-  // Half of it in place of what is spread.
-  crossing.sums += by_each / 2;
-  crossing.spreads += by_each / 2;
   return crossing;
 }
 
@@ -73,8 +68,8 @@ int64_t BusiestMover(const Plan& plan) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     if (exchange.role != ExchangeRole::kMove && !exchange.is_by_rounds()) continue;
     if (exchange.role == ExchangeRole::kShare) continue;
-    ExchangeWalk(exchange).VisitTraffic([](WorkerIndex, int64_t) {},
-                                        [&](WorkerIndex from, int64_t elements) { sent_by[from] += elements; });
+    Pieces(exchange).VisitTotals([](WorkerIndex, int64_t) {},
+                                 [&](WorkerIndex from, int64_t elements) { sent_by[from] += elements; });
   }
   int64_t busiest = 0;
   for (const auto& [worker, sent] : sent_by) busiest = std::max(busiest, sent);
@@ -231,7 +226,7 @@ TEST(RandomWorlds, TrafficIsThatOfTheTransfers) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::vector<int64_t> received(world.hosts.size()), sent(world.hosts.size());
     for (const Step& step : plan->steps) {
-      const ExchangeWalk walk(std::get<ExchangeStep>(step).exchange);
+      const Pieces walk(std::get<ExchangeStep>(step).exchange);
       for (size_t worker = 0; worker < received.size(); ++worker) {
         walk.VisitReceived(WorkerIndex(static_cast<int32_t>(worker)), [&](WorkerIndex from, int64_t elements) {
           received[worker] += elements;
@@ -277,7 +272,7 @@ TEST(Shares, CrossOnceForAHost) {
     const Crossing crossing = CrossingOf(plan, hosts);
     EXPECT_EQ(crossing.moves + crossing.sums + crossing.spreads, each.crossing) << ToText(plan);
     std::vector<int64_t> shared(9, 0);
-    ExchangeWalk(share).VisitTraffic(
+    Pieces(share).VisitTotals(
         [](WorkerIndex, int64_t) {},
         [&](WorkerIndex from, int64_t elements) { shared[static_cast<size_t>(from.value)] += elements; });
     EXPECT_EQ(shared, each.shared) << ToText(plan);

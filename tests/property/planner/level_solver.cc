@@ -155,15 +155,4 @@ int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destinati
   return LeastLimit(WantedBoxes(source, destination, host_of_worker));
 }
 
-int64_t LeastBusiestSenderOf(const std::vector<LevelMove>& moves) {
-  std::vector<WantedBox> wanted;
-  for (const LevelMove& move : moves) {
-    for (WantedBox& box : WantedBoxes(move.source, move.destination, {})) {
-      box.size *= SizeBytes(move.source.dtype);
-      wanted.push_back(std::move(box));
-    }
-  }
-  return LeastLimit(wanted);
-}
-
 }  // namespace tessera

@@ -17,11 +17,4 @@ namespace tessera {
 int64_t LeastBusiestSender(const TensorSpec& source, const TensorSpec& destination,
                            const std::vector<int32_t>& host_of_worker = {});
 
-// Bytes: the same of several tensors that move together, on one host.
-struct LevelMove {
-  TensorSpec source;
-  TensorSpec destination;
-};
-int64_t LeastBusiestSenderOf(const std::vector<LevelMove>& moves);
-
 }  // namespace tessera

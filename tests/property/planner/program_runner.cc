@@ -218,6 +218,44 @@ absl::Status CheckReceived(const Phase& phase) {
   return absl::OkStatus();
 }
 
+// What a phase has its worker take from others: terms that it copies or reduces, what kernels count, and the terms of
+// its host that it adds up for another one.
+int64_t ReceivedBytes(const Program& program, const Phase& phase) {
+  int64_t bytes = 0;
+  const auto take = [&](const Operand& from, const Shape& extents) {
+    if (from.worker != program.worker) bytes += NumElements(extents) * kElementBytes;
+  };
+  for (const Instruction& instruction : phase.instructions) {
+    if (const auto* copy = std::get_if<CopyInstruction>(&instruction)) {
+      take(copy->source, copy->extents);
+    } else if (const auto* reduce = std::get_if<ReduceInstruction>(&instruction)) {
+      for (const Operand& term : reduce->terms) take(term, reduce->extents);
+    } else {
+      for (const int64_t counted : std::get<KernelInstruction>(instruction).input_received_bytes) bytes += counted;
+    }
+  }
+  for (const OutgoingMessage& out : phase.outgoing) {
+    for (const MessagePart& part : out.parts) {
+      for (const Operand& source : part.sources) take(source, part.extents);
+    }
+  }
+  return bytes;
+}
+
+absl::Status CheckTraffic(const Plan& plan, const std::vector<Program>& programs) {
+  const PlanTraffic traffic = TrafficOf(plan);
+  std::map<WorkerIndex, int64_t> planned;
+  for (size_t i = 0; i < traffic.workers.size(); ++i) planned[traffic.workers[i]] = traffic.received_bytes[i];
+  for (const Program& program : programs) {
+    int64_t bytes = 0;
+    for (const Phase& phase : program.phases) bytes += ReceivedBytes(program, phase);
+    if (bytes == planned[program.worker]) continue;
+    return absl::InternalError(StrCat("worker ", program.worker.value, " takes ", bytes, " bytes, the plan says ",
+                                      planned[program.worker], "\n", ToText(plan)));
+  }
+  return absl::OkStatus();
+}
+
 using Arrived = std::map<int, std::vector<double>>;  // by term
 
 // The terms of a piece that messages bring; each must be what lies in the memory it stands for.
@@ -364,6 +402,7 @@ absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<doubl
                              LowerPlan(plan, WorkerIndex(worker), MessageLists::kBuild, max_chunk_bytes));
     programs.push_back(std::move(program));
   }
+  TESSERA_RETURN_IF_ERROR(CheckTraffic(plan, programs));
   for (size_t phase = 0; phase < programs[0].phases.size(); ++phase) {
     TESSERA_RETURN_IF_ERROR(CheckPeers(programs, phase));
     Messages messages;

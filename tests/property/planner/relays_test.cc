@@ -54,7 +54,7 @@ class RelayedMoves : public testing::TestWithParam<HostWorld> {
     std::vector<int64_t> crossing;  // by step
     for (const Step& step : plan.steps) {
       const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-      const ExchangeWalk walk(exchange);
+      const Pieces walk(exchange);
       int64_t& count = crossing.emplace_back(0);
       for (const WorkerIndex self : exchange.destination.mesh.workers()) {
         walk.VisitReceived(
@@ -131,7 +131,7 @@ int64_t BusiestLink(const Plan& plan, const std::vector<int32_t>& hosts) {
   const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     for (const WorkerIndex self : exchange.destination.mesh.workers()) {
       walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
         if (host_of(from) != host_of(self)) given[host_of(from)] += elements;

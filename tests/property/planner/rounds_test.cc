@@ -81,7 +81,7 @@ class RoundWorlds : public testing::TestWithParam<World> {
     int64_t crossing = 0;
     for (const Step& step : plan.steps) {
       const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-      const ExchangeWalk walk(exchange);
+      const Pieces walk(exchange);
       for (const WorkerIndex self : exchange.destination.mesh.workers()) {
         walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
           const bool crosses = HostOf(from) != HostOf(self);
@@ -122,7 +122,7 @@ int64_t CountMessages(const Plan& plan, const std::vector<int32_t>& hosts) {
   const auto host_of = [&hosts](WorkerIndex worker) { return hosts[static_cast<size_t>(worker.value)]; };
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
-    const ExchangeWalk walk(exchange);
+    const Pieces walk(exchange);
     for (const WorkerIndex self : exchange.destination.mesh.workers()) {
       std::set<WorkerIndex> senders;
       walk.VisitReceived(self, [&](WorkerIndex from, int64_t) {

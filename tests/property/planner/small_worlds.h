@@ -31,8 +31,8 @@ std::vector<double> Numbers(const TensorSpec& spec, int64_t seed = 0);
 // Equal sizes, and elements that differ by at most `tolerance`; NaN agrees with NaN.
 bool Agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance);
 
-// Verifies, runs and joins the outputs; the plan's traffic must be what Interpret counted. Errors carry the
-// plan's text.
+// Verifies, runs and joins the outputs; the plan's traffic must be what Interpret counted: by worker what moves, in all
+// what is reduced. Errors carry the plan's text.
 absl::StatusOr<std::vector<std::vector<double>>> RunPlanOutputs(const Plan& plan,
                                                                 const std::vector<std::vector<double>>& inputs,
                                                                 const std::vector<Scalar>& scalars);
@@ -45,7 +45,8 @@ absl::StatusOr<std::vector<double>> RunPlan(const Plan& plan, const std::vector<
 absl::Status CheckRedistribute(const TensorSpec& source, const TensorSpec& destination);
 
 // Lowers for every worker, with messages, and runs the programs on plain memory, phase by phase; the
-// outputs must be Interpret's. Plans of exchanges and matmuls alone. Reads and messages must pair up.
+// outputs must be Interpret's, and each worker takes from others what the plan's traffic says. Plans of exchanges and
+// matmuls alone. Reads and messages must pair up.
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs);
 // With messages in chunks of at most so many bytes.
 absl::Status CheckPrograms(const Plan& plan, const std::vector<std::vector<double>>& inputs, int64_t max_chunk_bytes);

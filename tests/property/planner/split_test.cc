@@ -130,7 +130,7 @@ Reductions ReductionsOf(const Plan& plan, const Plan& whole, const Case& c) {
         start = LocalBox(c.output, c.output.mesh.PositionAt(*c.output.mesh.FindWorker(self)))[part_dim].start;
         start += std::exchange(written[self], written[self] + to.shape[part_dim]);
       }
-      for (const Transfer& transfer : TransfersTo(exchange->exchange, to.mesh.PositionAt(flat))) {
+      for (const Transfer& transfer : Pieces(exchange->exchange).ForReceiver(to.mesh.PositionAt(flat))) {
         std::vector<std::vector<int64_t>> order;
         for (const TransferSource& source : transfer.sources) {
           std::vector<int64_t>& terms = order.emplace_back();

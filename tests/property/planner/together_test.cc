@@ -106,14 +106,8 @@ absl::Status CheckMessages(const Plan& plan) {
 // The reducers, and their order, are those of each tensor alone: so are the bits of its result. (Other replicas may
 // give.)
 absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& topology) {
-  // Small sums are spread too where others are.
-  const bool spreads = std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
-    return std::get<ExchangeStep>(step).exchange.role == ExchangeRole::kSpread;
-  });
-  Topology as_here = topology;
-  if (spreads) as_here.max_reduced_by_each_bytes = 0;
   for (size_t i = 0; i < list.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const Plan alone, PlanOf({list[i]}, as_here));
+    TESSERA_ASSIGN_OR_RETURN(const Plan alone, PlanOf({list[i]}, topology));
     std::vector<Exchange> expected;
     for (const Step& step : alone.steps) expected.push_back(std::get<ExchangeStep>(step).exchange);
     std::vector<Exchange> exchanges;
@@ -121,7 +115,6 @@ absl::Status CheckAsAlone(const Drawn& list, const Plan& plan, const Topology& t
       const auto& exchange = std::get<ExchangeStep>(step);
       if (exchange.destination != plan.outputs[i]) continue;
       exchanges.push_back(exchange.exchange);
-      exchanges.back().given_besides.clear();
     }
     if (exchanges != expected) return absl::InternalError(StrCat("tensor ", i, " goes otherwise than alone"));
   }

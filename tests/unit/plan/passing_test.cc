@@ -73,7 +73,7 @@ TEST(PassingPlan, HasOneReductionAndOneMove) {
     std::get<LocalStep>(plan.steps[1]).output = 2;
   });
   ExpectRefused("is not reduced, each element at one worker",
-                [](Plan& plan) { SumOf(plan).exchange.role = ExchangeRole::kReduceEach; });
+                [](Plan& plan) { SumOf(plan).exchange.role = ExchangeRole::kMove; });
   ExpectRefused("no pushed move brings it on as it is",
                 [](Plan& plan) { MoveOf(plan).exchange.delivery = Delivery::kPull; });
   ExpectRefused("not to an output", [](Plan& plan) { plan.buffers[2].kind = PlanBuffer::Kind::kTemporary; });

@@ -164,9 +164,9 @@ TEST(PredictSeconds, CountsTheLinksOfHosts) {
   EXPECT_GE(small_s, 2 * topology.step_latency_s + topology.message_latency_s);
 }
 
-TEST(TransfersTo, TakesOwnPiecesFromItself) {
+TEST(Pieces, TakeOwnPiecesFromItself) {
   Plan plan = RowsToColumns();
-  const std::vector<Transfer> transfers = TransfersTo(StepOf(plan, 0).exchange, {1});
+  const std::vector<Transfer> transfers = Pieces(StepOf(plan, 0).exchange).ForReceiver({1});
   ASSERT_EQ(transfers.size(), 2u);
   EXPECT_EQ(ToText(transfers[0].box), "[0:2,2:4]");
   EXPECT_EQ(transfers[0].sources[0].worker, WorkerIndex(0));
@@ -355,53 +355,14 @@ TEST(VerifyPlan, FindsWrongShares) {
   ExpectRefused(reduced_once, "reduces once for a host");
 }
 
-TEST(PlanText, SaysThatEachReduces) {
-  const Plan plan = Redistribution("f32[4,4] @ mesh(2,2) [P(max), S(0)]", "f32[4,4] @ mesh(2,2) [R, S(0)]");
-  EXPECT_EQ(StepLines(plan), std::vector<std::string>{"all_reduce %0 [P(max), S(0)] -> %1 [R, S(0)]"});
-  const std::string text = ToText(plan);
-  EXPECT_NE(text.find("all_reduce %0 -> %1 reduce_each(max)\n"), std::string::npos) << text;
-  const absl::StatusOr<Plan> parsed = ParsePlan(text);
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(*parsed, plan) << text;
-}
-
-TEST(LowerPlan, EachTakesTheOtherTermAndReducesIt) {
-  const Plan plan = Redistribution("f32[4,4] @ mesh(2) [P(sum)]", "f32[4,4] @ mesh(2) [R]");
-  const absl::StatusOr<Program> program = LowerPlan(plan, WorkerIndex(1), MessageLists::kBuild);
-  ASSERT_TRUE(program.ok()) << program.status();
-  ASSERT_EQ(program->phases.size(), 1u);
-  const Phase& phase = program->phases[0];
-  ASSERT_EQ(phase.instructions.size(), 1u);
-  const auto& reduce = std::get<ReduceInstruction>(phase.instructions[0]);
-  ASSERT_EQ(reduce.terms.size(), 2u);
-  EXPECT_EQ(reduce.terms[0].worker, WorkerIndex(0));
-  EXPECT_EQ(reduce.terms[1].worker, WorkerIndex(1));
-  EXPECT_TRUE(reduce.pushes.empty());
-  EXPECT_EQ(phase.peers.read_by, std::vector<WorkerIndex>{WorkerIndex(0)});
-  EXPECT_EQ(phase.messages.outgoing[0].bytes, 64);
-  EXPECT_EQ(phase.messages.incoming[0].bytes, 64);
-}
-
-TEST(VerifyPlan, FindsWhatNotEachCanReduce) {
-  const auto refused = [](std::string_view source, std::string_view destination, std::string_view why) {
-    Plan plan = *PlanRedistribute({*ParseTensorSpec(source), {}}, *ParseTensorSpec(destination));
-    plan.steps.resize(1);
-    StepOf(plan, 0).exchange.role = ExchangeRole::kReduceEach;
-    ExpectRefused(plan, why);
-  };
-  const char* const not_each = "reduces on each what not each has one of two terms of";
-  refused("f32[4,4] @ mesh(3) [P(sum)]", "f32[4,4] @ mesh(3) [R]", not_each);
-  refused("f32[4,4] @ mesh(2) [P(sum)]", "f32[4,4] @ mesh(2) [S(0)]", not_each);
-  refused("f32[4,4] @ mesh(2,2) [P(sum), P(sum)]", "f32[4,4] @ mesh(2,2) [R, R]", not_each);
-  refused("f32[4,4] @ mesh(2,2) [P(sum), S(0)]", "f32[4,4] @ mesh(2,2) [R, R]", not_each);
-  refused("f32[4,4] @ mesh(2) [P(sum)]", "f32[4,4] @ mesh(2; workers=1,0) [R]", not_each);
-  refused("f32[4,4] @ mesh(2) [S(0)]", "f32[4,4] @ mesh(2) [R]", "reduces what has one term");
-  Plan as_product = Redistribution("f32[4,4] @ mesh(2) [P(sum)]", "f32[4,4] @ mesh(2) [R]");
+TEST(VerifyPlan, FindsASumOfOneTermAndOneOfAnotherKind) {
+  Plan as_product = PendingToReplicate();
   StepOf(as_product, 0).exchange.reduce_op = ReduceOp::kProduct;
   ExpectRefused(as_product, "reduces with product");
-  Plan spread = PendingToReplicate();
-  StepOf(spread, 0).exchange.role = ExchangeRole::kReduceEach;
-  ExpectRefused(spread, "spreads what was not reduced");
+  Plan of_one = *PlanRedistribute({*ParseTensorSpec("f32[4,4] @ mesh(2) [S(0)]"), {}},
+                                  *ParseTensorSpec("f32[4,4] @ mesh(2) [R]"));
+  StepOf(of_one, 0).exchange.role = ExchangeRole::kReduce;
+  ExpectRefused(of_one, "reduces what has one term");
 }
 
 TEST(PlanText, SaysWhatIsRelayed) {

@@ -19,15 +19,15 @@
 namespace tessera::testing {
 namespace {
 
-// A sum of f32 on two workers, wanted as f64 on both.
+// Parts of f32 on two workers, wanted as f64 on both.
 constexpr std::string_view kWidened = R"(plan {
-  b0 : input 24 bytes on mesh(2)
+  b0 : input 12 bytes on mesh(2)
   b1 : output 48 bytes on mesh(2)
-  in  %0 : f32[6] @ mesh(2) [P(sum)] in b0
+  in  %0 : f32[6] @ mesh(2) [S(0)] in b0
   out %1 : f64[6] @ mesh(2) [R] in b1
   tmp %2 : f32[6] @ mesh(2) [R] in b1 offset 6
-  all_reduce %0 -> %2 reduce_each(sum)
-    dim 0: [0:6) 0+0 -> 0+0
+  all_gather %0 -> %2 move
+    dim 0: [0:3) 0+0 -> 0+0, [3:6) 1+0 -> 0+3
   local map(cast:f64(in0:f32)) %2 -> %1
 }
 )";
@@ -38,7 +38,7 @@ Plan Widened() {
   return *plan;
 }
 
-ExchangeStep& SumOf(Plan& plan) { return std::get<ExchangeStep>(plan.steps[0]); }
+ExchangeStep& GatherOf(Plan& plan) { return std::get<ExchangeStep>(plan.steps[0]); }
 LocalStep& CastOf(Plan& plan) { return std::get<LocalStep>(plan.steps[1]); }
 
 MapOp CastTo(DType from, DType to) {
@@ -51,16 +51,16 @@ void ExpectRefused(const Plan& plan, std::string_view why) {
   EXPECT_NE(std::string(status.message()).find(why), std::string::npos) << why << " is not in " << status;
 }
 
-TEST(WideningPlan, IsVerifiedAndGivesTheSum) {
+TEST(WideningPlan, IsVerifiedAndGivesTheWhole) {
   const Plan plan = Widened();
   EXPECT_EQ(ToText(plan), kWidened);
   ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
-  EXPECT_EQ(PeakBytes(plan), (std::vector<int64_t>{72, 72}));
+  EXPECT_EQ(PeakBytes(plan), (std::vector<int64_t>{60, 60}));
   EXPECT_TRUE(LiesAtEndOf(plan.values[2], plan.values[1]));
   EXPECT_FALSE(LiesAtEndOf(plan.values[1], plan.values[2]));
-  const auto result = Interpret(plan, {{{1, 2, 3, 4, 5, 6}, {10, 20, 30, 40, 50, 60}}}, {});
+  const auto result = Interpret(plan, {{{1, 2, 3}, {4, 5, 6}}}, {});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->outputs[0][1], (std::vector<Number>{11, 22, 33, 44, 55, 66}));
+  EXPECT_EQ(result->outputs[0][1], (std::vector<Number>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(WideningPlan, TakesWhatLiesAtTheEndOfTheOutputAlone) {
@@ -76,7 +76,7 @@ TEST(WideningPlan, TakesWhatLiesAtTheEndOfTheOutputAlone) {
   Plan as_wide = Widened();
   as_wide.values[2].spec.dtype = DType::kF64;
   as_wide.values[2].offset = 0;
-  SumOf(as_wide).exchange.destination.dtype = DType::kF64;
+  GatherOf(as_wide).exchange.destination.dtype = DType::kF64;
   CastOf(as_wide).op = CastTo(DType::kF64, DType::kF64);
   ExpectRefused(as_wide, "%1 is written twice");
   Plan later = Widened();  // the output does not begin its buffer
@@ -85,7 +85,7 @@ TEST(WideningPlan, TakesWhatLiesAtTheEndOfTheOutputAlone) {
   later.values[2].offset = 8;
   ExpectRefused(later, "%2 is no part of output %1");
   Plan other_mesh = Widened();
-  other_mesh.values[2].spec.mesh = SumOf(other_mesh).exchange.destination.mesh = *ParseMesh("mesh(2; workers=1,0)");
+  other_mesh.values[2].spec.mesh = GatherOf(other_mesh).exchange.destination.mesh = *ParseMesh("mesh(2; workers=1,0)");
   ExpectRefused(other_mesh, "%2 is no part of output %1");
 }
 
@@ -102,7 +102,7 @@ TEST(WideningPlan, AllowsACastAlone) {
   CastOf(several).inputs = {2, 2};
   ExpectRefused(several, "%1 is written twice");
   Plan moved = Widened();
-  moved.steps[1] = SumOf(moved);
+  moved.steps[1] = GatherOf(moved);
   std::get<ExchangeStep>(moved.steps[1]).destination = 1;
   std::get<ExchangeStep>(moved.steps[1]).exchange.destination.dtype = DType::kF64;
   ExpectRefused(moved, "%1 is written twice");

@@ -316,17 +316,6 @@ ncclResult_t AddCollective(const char* function, nccl::Collective::Call call, co
   return group.depth == 0 ? Launch() : ncclSuccess;
 }
 
-ncclResult_t AddReduction(const char* function, nccl::Collective::Kind kind, const void* source, void* destination,
-                          size_t count, ncclDataType_t dtype, ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
-  const Comm comm = Find(handle);
-  const bool is_integer = dtype == ncclInt32 || dtype == ncclUint32 || dtype == ncclInt64 || dtype == ncclUint64;
-  if (comm == nullptr || op != ncclSum || !is_integer) return ncclInvalidArgument;
-  const int64_t pieces = kind == nccl::Collective::Kind::kReduceScatter ? comm->meeting.ranks() : 1;
-  const nccl::Collective::Call call{kind, static_cast<int32_t>(dtype), static_cast<int64_t>(count),
-                                    static_cast<int32_t>(op)};
-  return AddCollective(function, call, source, pieces, destination, 1, handle, stream);
-}
-
 }  // namespace
 
 extern "C" {
@@ -432,15 +421,14 @@ ncclResult_t ncclBroadcast(const void* source, void* destination, size_t count, 
                                     static_cast<int64_t>(count), 0, root};
   return AddCollective("ncclBroadcast", call, source, 1, destination, 1, handle, stream);
 }
-ncclResult_t ncclAllReduce(const void* source, void* destination, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
-                           ncclComm_t handle, cudaStream_t stream) {
-  return AddReduction("ncclAllReduce", nccl::Collective::Kind::kAllReduce, source, destination, count, dtype, op,
-                      handle, stream);
-}
 ncclResult_t ncclReduceScatter(const void* source, void* destination, size_t count, ncclDataType_t dtype,
                                ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream) {
-  return AddReduction("ncclReduceScatter", nccl::Collective::Kind::kReduceScatter, source, destination, count, dtype,
-                      op, handle, stream);
+  const Comm comm = Find(handle);
+  const bool is_integer = dtype == ncclInt32 || dtype == ncclUint32 || dtype == ncclInt64 || dtype == ncclUint64;
+  if (comm == nullptr || op != ncclSum || !is_integer) return ncclInvalidArgument;
+  const nccl::Collective::Call call{nccl::Collective::Kind::kReduceScatter, static_cast<int32_t>(dtype),
+                                    static_cast<int64_t>(count), static_cast<int32_t>(op)};
+  return AddCollective("ncclReduceScatter", call, source, comm->meeting.ranks(), destination, 1, handle, stream);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {

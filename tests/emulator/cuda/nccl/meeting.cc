@@ -176,7 +176,7 @@ bool Meeting::Take(const Part& receive, std::byte* bytes) const {
 }
 
 std::string ToText(const Collective::Call& call) {
-  static constexpr const char* kNames[] = {"AllGather", "Broadcast", "AllReduce", "ReduceScatter"};
+  static constexpr const char* kNames[] = {"AllGather", "Broadcast", "ReduceScatter"};
   std::string text = std::string(kNames[static_cast<int>(call.kind)]) + " of " + std::to_string(call.count) +
                      " of dtype " + std::to_string(call.dtype);
   if (call.kind == Collective::Kind::kBroadcast) text += " from " + std::to_string(call.root);

@@ -37,7 +37,7 @@ struct Part {
 
 // One of an operation's collectives.
 struct Collective {
-  enum class Kind : int32_t { kAllGather, kBroadcast, kAllReduce, kReduceScatter };
+  enum class Kind : int32_t { kAllGather, kBroadcast, kReduceScatter };
   struct Call {
     Kind kind = Kind::kAllGather;
     int32_t dtype = 0;

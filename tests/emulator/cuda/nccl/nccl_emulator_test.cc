@@ -93,9 +93,9 @@ struct Rank {
   ncclResult_t Broadcast(int root) {
     return Library().Broadcast(source, destination, 64, ncclInt8, root, comm, reinterpret_cast<cudaStream_t>(stream));
   }
-  ncclResult_t Sum(bool scatters, size_t count, ncclDataType_t dtype) {
-    const auto& call = scatters ? Library().ReduceScatter : Library().AllReduce;
-    return call(source, destination, count, dtype, ncclSum, comm, reinterpret_cast<cudaStream_t>(stream));
+  ncclResult_t Sum(size_t count, ncclDataType_t dtype) {
+    return Library().ReduceScatter(source, destination, count, dtype, ncclSum, comm,
+                                   reinterpret_cast<cudaStream_t>(stream));
   }
   bool HasPassed() const {
     return Eventually([&] { return driver.StreamQuery(stream) == CUDA_SUCCESS; });
@@ -194,12 +194,12 @@ TEST(EmulatedNccl, CollectivesAreWhatTheyAre) {
     pass([](Rank& rank) { return rank.Broadcast(1); });
     EXPECT_EQ(ranks.rank[0]->destination[63], std::byte(2));
     // Rank 0 has 0x0101..., rank 1 0x0202...
-    pass([](Rank& rank) { return rank.Sum(false, Rank::kBytes / 8, ncclUint64); });
-    EXPECT_EQ(ranks.rank[0]->destination[Rank::kBytes - 1], std::byte(3));
-    pass([](Rank& rank) { return rank.Sum(true, Rank::kBytes / 8, ncclInt32); });
+    pass([](Rank& rank) { return rank.Sum(Rank::kBytes / 16, ncclUint64); });
+    EXPECT_EQ(ranks.rank[0]->destination[Rank::kBytes / 2 - 1], std::byte(3));
+    pass([](Rank& rank) { return rank.Sum(Rank::kBytes / 8, ncclInt32); });
     EXPECT_EQ(ranks.rank[1]->destination[Rank::kBytes / 2 - 1], std::byte(3));
   }
-  EXPECT_EQ(ranks.rank[0]->Sum(false, 4, ncclFloat32), ncclInvalidArgument);
+  EXPECT_EQ(ranks.rank[0]->Sum(4, ncclFloat32), ncclInvalidArgument);
 }
 
 TEST(EmulatedNccl, ACollectiveWaitsForAllRanks) {
