@@ -75,9 +75,6 @@ void Count(const ReduceWork& reduce) {
     if (pushed != nullptr) *pushed += elements * SizeBytes(reduce.destination_dtype);
   }
 }
-void Count(const KernelWork& kernel) {
-  for (const ReceivedCount& count : kernel.received) *count.received_bytes += count.bytes;
-}
 
 // 13020: 13.2.
 std::string VersionText(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
@@ -91,6 +88,7 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   MapCacheOptions maps = {.folder = CacheFolder()};
   if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
   launcher->map_cache_ = MapCache::Open(std::move(maps));
+  if (gpu.driver->HasGraphs()) launcher->graphs_.emplace(gpu);
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
     launcher->least_dnn_multiplications_ = std::atof(least);
@@ -103,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
 
 Launcher::~Launcher() {
   gpu_.Enter().IgnoreError();
+  graphs_.reset();
   for (CUlibrary library : image_) gpu_.driver->LibraryUnload(library);
   for (CUlibrary library : libraries_) gpu_.driver->LibraryUnload(library);
 }
@@ -213,7 +212,7 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
   if (may_fault) {
     TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
     reserved.fault_word = AddressOf(word);
-    turn.fault = {.word = reinterpret_cast<int64_t*>(word), .call = kernel.call};
+    turn.faults.push_back({.word = reinterpret_cast<int64_t*>(word), .call = kernel.call});
   }
   bool has_run = false;
   if (prepared != nullptr) {
@@ -222,8 +221,12 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
     TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
     TESSERA_ASSIGN_OR_RETURN(has_run, RunAdmitted(stream, steps, turn));
   }
-  if (!has_run) return Finish(turn.fault);
-  Count(kernel);
+  if (!has_run && may_fault) {
+    absl::Status none = Finish(turn.faults.back());
+    turn.faults.pop_back();
+    return none;
+  }
+  if (has_run) CountReceived(kernel);
   return absl::OkStatus();
 }
 
@@ -247,9 +250,7 @@ absl::StatusOr<bool> Launcher::RunPrepared(CUstream stream, const KernelCall& ca
     turn.wants = Wants::kRoom;
     return false;
   }
-  for (const PreparedCall::Enqueued& one : prepared.launches()) {
-    TESSERA_RETURN_IF_ERROR(one.fill != nullptr ? Run(stream, *one.fill) : Run(stream, *one.launch, one.kernel));
-  }
+  for (const PreparedCall::Enqueued& one : prepared.launches()) TESSERA_RETURN_IF_ERROR(Run(stream, one));
   return true;
 }
 
@@ -273,8 +274,8 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   absl::Status status = Run(stream, *steps, turn);
   if (absl::IsUnimplemented(status)) return false;
   TESSERA_RETURN_IF_ERROR(status);
-  Count(product);
-  Count(next);
+  CountReceived(product);
+  CountReceived(next);
   return true;
 }
 
