@@ -2,8 +2,9 @@
 
 // Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start.
 //
-// Maps, and rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are
-// first used (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
+// Common maps are in the image (kernels/cuda/common_maps.h; TESSERA_COMMON_MAPS=none leaves them out). Other maps, and
+// rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are first used
+// (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
 // are cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions
 // of some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
 // opened when the first comes. So are Fourier transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of
@@ -25,6 +26,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "kernels/cuda/row_source.h"
@@ -118,6 +120,7 @@ class Launcher {
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
   absl::Status LoadImage();
+  absl::Status LoadImage(const ImagePart& part);
   absl::Status Copy(CUstream stream, const CopyWork& copy, Turn& turn);
   absl::Status Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn);
   absl::Status Kernel(CUstream stream, const KernelWork& kernel, Turn& turn);
