@@ -17,19 +17,25 @@
 extern "C" {
 #define TESSERA_DECLARE(name) extern const std::byte _binary_##name##_fatbin_start[], _binary_##name##_fatbin_end[];
 TESSERA_FAMILIES(TESSERA_DECLARE)
+TESSERA_DECLARE(common_maps)
 #undef TESSERA_DECLARE
 }
 
-namespace tessera::cuda {
-
-absl::Span<const ImagePart> Image() {
 #define TESSERA_PART(name)                  \
   ImagePart{#name,                          \
             {_binary_##name##_fatbin_start, \
              static_cast<size_t>(_binary_##name##_fatbin_end - _binary_##name##_fatbin_start)}},
+
+namespace tessera::cuda {
+
+absl::Span<const ImagePart> Image() {
   static const auto kParts = std::to_array<ImagePart>({TESSERA_FAMILIES(TESSERA_PART)});
-#undef TESSERA_PART
   return kParts;
+}
+
+ImagePart CommonMapsImage() {
+  static const auto kParts = std::to_array<ImagePart>({TESSERA_PART(common_maps)});
+  return kParts[0];
 }
 
 }  // namespace tessera::cuda

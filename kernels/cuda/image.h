@@ -16,4 +16,7 @@ struct ImagePart {
 };
 absl::Span<const ImagePart> Image();
 
+// The maps that ship as well (common_maps.h), by the entries of their programs.
+ImagePart CommonMapsImage();
+
 }  // namespace tessera::cuda

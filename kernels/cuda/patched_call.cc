@@ -68,7 +68,8 @@ absl::Status PatchedCall::DescribeOperands(const KernelCall& call) {
     addresses_.push_back(address);
     operand.beyond_aligned = address % kAlignment;
     operand.is_read = true;
-    if (strides.size() != extents.size()) return;
+    operand.is_anywhere = strides.size() != extents.size();
+    if (operand.is_anywhere) return;
     const auto [first, last] = RangeOf(ToPointer(address), extents, strides, SizeBytes(dtype));
     if (first == last) return;
     operand.first = static_cast<int64_t>(first - address);
@@ -109,8 +110,8 @@ absl::StatusOr<PatchedCall> PatchedCall::Make(const KernelCall& call, int64_t de
     made.workspace_bytes_ = WorkspaceBytes(moved.call, device_items);
     return LaunchKernel(moved.call, {.address = StandIn(stand, count),
                                      .bytes = made.workspace_bytes_,
-                                     .fault_word = StandIn(stand, count + 1),
-                                     .zeros = StandIn(stand, count + 2),
+                                     .fault_word = StandIn(stand, count + 2),
+                                     .zeros = StandIn(stand, count + 1),
                                      .device_items = device_items});
   };
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> other, steps_with(Stand::kSecond));
@@ -176,11 +177,26 @@ absl::Status PatchedCall::CompareWord(void* word, const void* other) {
   return Differs("a parameter");
 }
 
-bool PatchedCall::AreApart(size_t a, uint64_t address_of_a, size_t b, uint64_t address_of_b) const {
-  const auto first = [this](size_t o, uint64_t address) { return address + static_cast<uint64_t>(operands_[o].first); };
-  const auto last = [this](size_t o, uint64_t address) { return address + static_cast<uint64_t>(operands_[o].last); };
-  if (operands_[a].first == operands_[a].last || operands_[b].first == operands_[b].last) return true;
+bool PatchedCall::AreApart(const Operand& a, uint64_t address_of_a, const Operand& b, uint64_t address_of_b) {
+  const auto first = [](const Operand& o, uint64_t address) { return address + static_cast<uint64_t>(o.first); };
+  const auto last = [](const Operand& o, uint64_t address) { return address + static_cast<uint64_t>(o.last); };
+  if (a.first == a.last || b.first == b.last) return true;
   return last(a, address_of_a) <= first(b, address_of_b) || last(b, address_of_b) <= first(a, address_of_a);
+}
+
+bool PatchedCall::IsApartFrom(const PatchedCall& other) const {
+  if (workspace_bytes_ > 0 && other.workspace_bytes_ > 0) return false;
+  for (size_t a = 0; a < operands_.size(); ++a) {
+    if (!operands_[a].is_read) continue;
+    for (size_t b = 0; b < other.operands_.size(); ++b) {
+      const Operand &own = operands_[a], &others = other.operands_[b];
+      if (!others.is_read || (!own.is_output && !others.is_output)) continue;
+      if (own.is_anywhere || others.is_anywhere || !AreApart(own, addresses_[a], others, other.addresses_[b])) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 bool PatchedCall::Fits(const KernelCall& call) const {
@@ -199,7 +215,7 @@ bool PatchedCall::Fits(const KernelCall& call) const {
       const bool is_equal = other == address;
       if (is_equal != (operands_[a].equal_to == operand.equal_to)) return false;
       const bool may_matter = operand.is_output || operands_[a].is_output;
-      if (!is_equal && may_matter && !AreApart(a, other, b, address)) return false;
+      if (!is_equal && may_matter && !AreApart(operands_[a], other, operand, address)) return false;
     }
   }
   return true;
@@ -209,8 +225,8 @@ const std::vector<Step>& PatchedCall::StepsOf(const KernelCall& call, const Work
   const size_t operands = operands_.size();
   for (size_t o = 0; o < operands; ++o) addresses_[o] = AddressOfOperand(call, o);
   addresses_[operands] = workspace.address;
-  addresses_[operands + 1] = workspace.fault_word;
-  addresses_[operands + 2] = workspace.zeros;
+  addresses_[operands + 1] = workspace.zeros;
+  addresses_[operands + 2] = workspace.fault_word;
   for (const AddressWord& word : words_) {
     const uint64_t value = addresses_[word.operand] + word.distance;
     std::memcpy(word.at, &value, sizeof(value));

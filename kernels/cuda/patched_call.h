@@ -42,6 +42,13 @@ class PatchedCall {
   // The same for each call that fits.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
+  // The addresses that the steps which StepsOf gave last have in them, but for the fault word's: those of the operands,
+  // the workspace and the zeros.
+  absl::Span<const uint64_t> addresses() const { return absl::MakeConstSpan(addresses_).first(addresses_.size() - 1); }
+  // Whether these steps and the other one's may run in any order: neither writes bytes that the other one reads or
+  // writes, and not both use the workspace.
+  bool IsApartFrom(const PatchedCall& other) const;
+
  private:
   // Bytes [first, last) of an operand's elements from its address on, and how it lies.
   struct Operand {
@@ -49,7 +56,8 @@ class PatchedCall {
     uint64_t beyond_aligned = 0;
     size_t equal_to = 0;  // the first operand with this address, or itself
     bool is_output = false;
-    bool is_read = false;  // or written
+    bool is_read = false;      // or written
+    bool is_anywhere = false;  // its bytes aren't known
   };
   // 8 bytes of a step that hold an address: that of an operand, or one of the workspace's behind them.
   struct AddressWord {
@@ -64,7 +72,7 @@ class PatchedCall {
 
   PatchedCall() = default;
   absl::Status DescribeOperands(const KernelCall& call);
-  bool AreApart(size_t a, uint64_t address_of_a, size_t b, uint64_t address_of_b) const;
+  static bool AreApart(const Operand& a, uint64_t address_of_a, const Operand& b, uint64_t address_of_b);
   // Notes the words of a step that hold addresses; `other` is the same step with other addresses.
   absl::Status Compare(Step& step, const Step& other);
   absl::Status Compare(Launch& launch, const Launch& other);
@@ -75,7 +83,7 @@ class PatchedCall {
   std::vector<AddressWord> words_;
   std::vector<ArgumentElement> arguments_;
   std::vector<Scalar> scalars_;      // in the steps in another way than as arguments
-  std::vector<uint64_t> addresses_;  // of the call at hand: the operands', and the workspace's
+  std::vector<uint64_t> addresses_;  // of the call at hand: the operands', and the workspace's, the fault word last
   int64_t workspace_bytes_ = 0;
 };
 

@@ -110,6 +110,7 @@ def test_a_gpu_that_is_not_there_is_named(gpu):
     ("TESSERA_NVRTC", "libm.so.6", "is computed on the host: maps: no NVRTC: libm.so.6 has no nvrtcVersion")])
 def test_a_library_that_is_another_thing_is_named_and_done_without(gpu, monkeypatch, new_cluster, variable, library, said):
     monkeypatch.setenv(variable, library)
+    monkeypatch.setenv("TESSERA_COMMON_MAPS", "none")
     monkeypatch.setenv("TESSERA_CUDNN_LEAST", "0")
     cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
     session = cluster.connect()
@@ -259,6 +260,7 @@ def test_functions_of_matrices_are_cusolvers_where_it_is(gpu, monkeypatch, new_c
 def test_a_layer_is_one_call_with_its_bias(gpu, monkeypatch, new_cluster, rng):
     """A map of its own the worker would have its host compute, and say so: it has an NVRTC that compiles nothing."""
     monkeypatch.setenv("TESSERA_NVRTC", str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
+    monkeypatch.setenv("TESSERA_COMMON_MAPS", "none")
     x, w, b = (rng.integers(-9, 9, size).astype(np.float32) for size in ((6, 10), (8, 10), (8,)))
     for left in reversed(range(3)):
         cluster = new_cluster(workers=1, memory="16MiB", device="cuda")
@@ -589,7 +591,8 @@ def test_what_has_no_kernel_for_a_gpu_is_computed_by_its_host(gpu, new_cluster, 
 @needs_emulator("a real NVRTC compiles")
 def test_maps_that_nvrtc_doesnt_compile_are_computed_by_the_host(gpu, rng):
     with Up("--workers", "1") as up, ts.connect(up.address) as session:
-        worker = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_NVRTC=str(EMULATED_DRIVER / "libnvrtc_that_fails.so"))
+        worker = start_beside(up, 1, stderr=subprocess.PIPE, TESSERA_NVRTC=str(EMULATED_DRIVER / "libnvrtc_that_fails.so"),
+                              TESSERA_COMMON_MAPS="none")
         wait_until(lambda: session.worker_count == 2)
         a = rng.random((7, 3))
         x = session.distribute_tensor(a, session.init_device_mesh("cuda", (1,)))

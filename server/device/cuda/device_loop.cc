@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/joined_kernels.h"
 #include "schemas/host/monotonic_clock.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -21,12 +20,8 @@ constexpr int64_t kUnderWayLingerNs = 20'000'000;
 constexpr std::chrono::microseconds kPoll(20);
 // How often the driver is asked whether the device still works, while nothing passes.
 constexpr int64_t kAskNs = 10'000'000;
-// How long it waits for what may be joined with a kernel while that is handed over. docs/limits.md: gpu_join_wait
-constexpr int64_t kJoinWaitNs = 50'000;
 // As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
 constexpr uint64_t kMostOperations = 4;
-// Behind work: that of a read or a transfer, and one that comes by their number.
-constexpr uint64_t kMarks = 2;
 constexpr std::string_view kUnregistered = "memory of clients isn't registered, and the host copies what moves there: ";
 
 }  // namespace
@@ -389,105 +384,6 @@ absl::Status CudaDevice::Loop::SubmitWait(size_t number, const CounterWait& wait
   if (wait.worker != options_.self) return stream.Wait(*awaited, AddressOf(awaited->counter));
   Stream& other = *streams_[static_cast<size_t>(wait.stream)];
   return &other == &stream ? absl::OkStatus() : stream.WaitFor(other, *awaited);
-}
-
-absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number) {
-  TESSERA_RETURN_IF_ERROR(stream.Flush());
-  const uint64_t room = stream.Room();
-  Launcher::Turn turn{.workspace = stream.workspace, .is_clear = is_clear_, .room = room - std::min(room, kMarks)};
-  const absl::StatusOr<bool> with_next = SubmitWithNext(stream, work, turn);
-  absl::Status status = with_next.status();
-  if (with_next.ok() && !*with_next && turn.wants == Launcher::Wants::kNothing) {
-    status = launcher_->Enqueue(stream.get(), work, turn);
-  }
-  if (turn.replaced != nullptr) LetGoLater(turn.replaced);
-  stream.wants_clear = turn.wants == Launcher::Wants::kClear;
-  if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
-  if (turn.wants != Launcher::Wants::kNothing) return status;
-  Fail(stream, stream.Submitted(turn.operations + (turn.replaced == nullptr ? 0 : 1)));  // a larger workspace's zeros
-  // Behind this work: some of it may use them.
-  for (std::shared_ptr<DeviceMemory>& memory : turn.replaced_of_library) LetGoLater(std::move(memory));
-  for (std::shared_ptr<std::byte[]>& memory : turn.of_host) LetGoLater(std::shared_ptr<void>(memory, memory.get()));
-  was_at_work_ = true;
-  if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
-  if (turn.fault.word != nullptr) stream.faults.push_back(std::move(turn.fault));
-  WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
-  WarnOnce(launcher_->dnn_error(),
-           "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
-  WarnOnce(launcher_->transform_error(), "Fourier transforms are computed on the host: ", &has_warned_of_transforms_);
-  WarnOnce(launcher_->solver_error(), "functions of matrices are computed on the host: ", &has_warned_of_solvers_);
-  const auto* kernel = std::get_if<KernelWork>(&work);
-  return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
-}
-
-absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn) {
-  const auto* kernel = std::get_if<KernelWork>(&work);
-  if (kernel == nullptr) return false;
-  const auto* next = stream.queue.empty() ? nullptr : std::get_if<DeviceWork>(&stream.queue.front().item);
-  const auto* next_kernel = next == nullptr ? nullptr : std::get_if<KernelWork>(next);
-  if (next_kernel != nullptr) {
-    const absl::StatusOr<bool> both = launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
-    if (!both.ok() || *both) stream.queue.pop_front();
-    if (!both.ok() || *both || turn.wants != Launcher::Wants::kNothing) return both;
-  }
-  const std::vector<const KernelWork*> run = RunOf(stream, *kernel);
-  if (run.size() < 2) return false;
-  const absl::StatusOr<bool> joined = launcher_->EnqueueRows(stream.get(), run, turn);
-  stream.queue.erase(stream.queue.begin(), stream.queue.begin() + static_cast<std::ptrdiff_t>(turn.joined));
-  return joined;
-}
-
-std::vector<const KernelWork*> CudaDevice::Loop::RunOf(Stream& stream, const KernelWork& first) {
-  const auto is_own = [](const KernelWork& kernel) { return kernel.received.empty(); };
-  if (!is_own(first) || !MayJoin(first.call, first.call)) return {};  // joins none
-  std::vector<const KernelWork*> run = {&first};
-  const int64_t until_ns = MonotonicNs() + kJoinWaitNs;
-  while (run.size() < kMaxJoinedKernels) {
-    if (run.size() > stream.queue.size()) {
-      // An instance is handed over item by item, and a part of its kernels would be another program.
-      if (!Take() && (!is_held_ || MonotonicNs() > until_ns)) break;
-      continue;
-    }
-    const auto* work = std::get_if<DeviceWork>(&stream.queue[run.size() - 1].item);
-    const auto* kernel = work == nullptr ? nullptr : std::get_if<KernelWork>(work);
-    if (kernel == nullptr || !is_own(*kernel) || !MayJoin(first.call, kernel->call)) break;
-    run.push_back(kernel);
-  }
-  return run;
-}
-
-void CudaDevice::Loop::WarnOnce(const absl::Status& why, std::string_view what, bool* has_warned) {
-  if (why.ok() || *has_warned) return;
-  *has_warned = true;
-  if (options_.warn) options_.warn(absl::UnavailableError(StrCat("cuda: ", what, StdView(why.message()))));
-}
-
-absl::Status CudaDevice::Loop::QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number) {
-  WarnOnce(launcher_->program_error(),
-           "what can't be compiled for the GPU is computed on the host: ", &has_warned_of_programs_);
-  const int64_t bytes = HostStepBytes(work.call);
-  if (!is_clear_ && stream.host_memory.Grows(bytes)) {
-    stream.wants_clear = true;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::byte*> memory = stream.host_memory.Reserve(bytes, options_.max_host_step_bytes);
-  if (!memory.ok()) {
-    return absl::Status(memory.status().code(),
-                        StrCat(ToText(*work.call.op), ": ", StdView(memory.status().message())));
-  }
-  const std::shared_ptr<HostStep> step = MakeHostStep(work.call, *memory);
-  std::vector<StreamItem> items(step->before.begin(), step->before.end());
-  items.push_back(AsyncItem{[this, step](Device::Done done) {
-                              host_.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
-                            },
-                            EndsBy::kHost});
-  for (const CopyWork& copy : step->after) items.push_back(DeviceWork(copy));
-  while (!items.empty()) {
-    stream.queue.push_front({number, std::move(items.back())});
-    items.pop_back();
-  }
-  for (const ReceivedCount& count : work.received) *count.received_bytes += count.bytes;
-  return absl::OkStatus();
 }
 
 absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) {

@@ -8,7 +8,7 @@
 //
 // 1. The worker is clear when every wait and gate that was submitted on any stream is met, as the host reads its word,
 //    and no kernel of NCCL waits for other ranks. All calls but launches of loaded kernels, fills, copies with the
-//    GPU's memory on one side and operations on words are made when it is clear.
+//    GPU's memory on one side and operations on words are made when it is clear: those for graphs, too.
 // 2. Behind a wait that isn't met a stream takes kParkedOperations.
 // 3. Items are submitted in the order in which they were handed over, whatever their streams: the order of
 //    instructions. Where the next item has to wait (2., or 1.), other streams go on with items that can't stand still.
@@ -127,11 +127,12 @@ class CudaDevice::Loop {
   absl::Status Submit(size_t number, QueuedItem& item);
   absl::Status SubmitWait(size_t number, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
-  // Whether the work was submitted, and with it what follows it in the queue, as one call of a library or one row
-  // program. The next works are joined only if they are in the queue already, or are being handed over.
+  // Whether the work was submitted, and with it what follows it in the queue: as one call of a library, one row
+  // program, or a run of prepared kernels. The next works are joined only if they are in the queue already, or are
+  // being handed over.
   absl::StatusOr<bool> SubmitWithNext(Stream& stream, const DeviceWork& work, Launcher::Turn& turn);
-  // The kernels of the queue that may be joined with a first one (MayJoin), behind it.
-  std::vector<const KernelWork*> RunOf(Stream& stream, const KernelWork& first);
+  // Puts the first kernel into run_, and those of the queue that may be joined with it.
+  void FindRun(Stream& stream, const KernelWork& first);
   // Puts the copies and the gate that the step is made of in its place, in the queue.
   absl::Status QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
@@ -184,8 +185,9 @@ class CudaDevice::Loop {
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
   bool is_lost_ = false;
-  uint64_t next_number_ = 0;  // of an item
-  bool is_clear_ = false;     // while an item is submitted, for all of that
+  uint64_t next_number_ = 0;            // of an item
+  bool is_clear_ = false;               // while an item is submitted, for all of that
+  std::vector<const KernelWork*> run_;  // likewise: kernels that may be joined
   std::vector<Leaving> leaving_;
   Linger linger_;
   bool is_lingering_ = false;      // since the last news

@@ -30,12 +30,16 @@ absl::StatusOr<Driver> Find() {
         StrCat("cuda: ", kLibrary, " has no cuGetProcAddress_v2: a driver for CUDA 12.4 or newer is needed"));
   }
   Driver driver;
-  LibraryFunctions take([get](const char* name) {
+  const auto find = [get](const char* name) {
     void* found = nullptr;
     return get(name, &found, kVersion, 0, nullptr) == CUDA_SUCCESS ? found : nullptr;
-  });
+  };
+  LibraryFunctions take(find), take_of_graphs(find);
 #define TESSERA_CUDA_TAKE(Name) take("cu" #Name, driver.Name);
   TESSERA_CUDA_FUNCTIONS(TESSERA_CUDA_TAKE)
+#undef TESSERA_CUDA_TAKE
+#define TESSERA_CUDA_TAKE(Name) take_of_graphs("cu" #Name, driver.Name);
+  TESSERA_CUDA_GRAPH_FUNCTIONS(TESSERA_CUDA_TAKE)
 #undef TESSERA_CUDA_TAKE
   if (!take.missing().empty()) {
     return absl::FailedPreconditionError(
@@ -55,6 +59,14 @@ absl::StatusOr<const Driver*> Driver::Load() {
   static const absl::StatusOr<Driver>& driver = *new absl::StatusOr<Driver>(Find());
   if (!driver.ok()) return driver.status();
   return &*driver;
+}
+
+bool Driver::HasGraphs() const {
+  bool has_all = true;
+#define TESSERA_CUDA_IS_THERE(Name) has_all = has_all && Name != nullptr;
+  TESSERA_CUDA_GRAPH_FUNCTIONS(TESSERA_CUDA_IS_THERE)
+#undef TESSERA_CUDA_IS_THERE
+  return has_all;
 }
 
 absl::Status Driver::Check(std::string_view call, CUresult result) const {

@@ -68,6 +68,16 @@ namespace tessera::cuda {
   X(KernelSetAttribute)           \
   X(LaunchKernel)
 
+// Those of graphs, likewise. A driver may have none of them.
+#define TESSERA_CUDA_GRAPH_FUNCTIONS(X) \
+  X(GraphCreate)                        \
+  X(GraphDestroy)                       \
+  X(GraphAddKernelNode)                 \
+  X(GraphInstantiateWithFlags)          \
+  X(GraphExecKernelNodeSetParams)       \
+  X(GraphExecDestroy)                   \
+  X(GraphLaunch)
+
 struct Driver {
   // The process's one. FailedPrecondition says what of libcuda.so.1 is missing, or what it answers to cuInit.
   static absl::StatusOr<const Driver*> Load();
@@ -75,8 +85,12 @@ struct Driver {
   // OK, or an error that names the call and what the driver calls the error; ResourceExhausted for memory.
   absl::Status Check(std::string_view call, CUresult result) const;
 
+  // Whether all functions of graphs are there.
+  bool HasGraphs() const;
+
 #define TESSERA_CUDA_MEMBER(Name) decltype(&::cu##Name) Name = nullptr;
   TESSERA_CUDA_FUNCTIONS(TESSERA_CUDA_MEMBER)
+  TESSERA_CUDA_GRAPH_FUNCTIONS(TESSERA_CUDA_MEMBER)
 #undef TESSERA_CUDA_MEMBER
 };
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/cuda/image.h"
 #include "kernels/cuda/lt_epilogue.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -56,13 +55,6 @@ std::string CacheFolder() {
   return "";
 }
 
-// A kernel that isn't loaded yet would be at its first launch.
-absl::Status LoadNow(const Driver& driver, CUkernel kernel) {
-  CUfunction function = nullptr;
-  TESSERA_RETURN_IF_ERROR(driver.Check("cuKernelGetFunction", driver.KernelGetFunction(&function, kernel)));
-  return driver.Check("cuFuncLoad", driver.FuncLoad(function));
-}
-
 void Count(const CopyWork& copy) {
   if (copy.received_bytes != nullptr) *copy.received_bytes += NumElements(copy.extents) * copy.element_bytes;
 }
@@ -75,12 +67,6 @@ void Count(const ReduceWork& reduce) {
     if (pushed != nullptr) *pushed += elements * SizeBytes(reduce.destination_dtype);
   }
 }
-void Count(const KernelWork& kernel) {
-  for (const ReceivedCount& count : kernel.received) *count.received_bytes += count.bytes;
-}
-
-// 13020: 13.2.
-std::string VersionText(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
 
 }  // namespace
 
@@ -91,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   MapCacheOptions maps = {.folder = CacheFolder()};
   if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
   launcher->map_cache_ = MapCache::Open(std::move(maps));
+  if (gpu.driver->HasGraphs()) launcher->graphs_.emplace(gpu);
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
     launcher->least_dnn_multiplications_ = std::atof(least);
@@ -103,38 +90,9 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
 
 Launcher::~Launcher() {
   gpu_.Enter().IgnoreError();
+  graphs_.reset();
   for (CUlibrary library : image_) gpu_.driver->LibraryUnload(library);
   for (CUlibrary library : libraries_) gpu_.driver->LibraryUnload(library);
-}
-
-absl::Status Launcher::LoadImage() {
-  const Driver& driver = *gpu_.driver;
-  for (const ImagePart& part : Image()) {
-    CUlibrary library = nullptr;
-    absl::Status loaded =
-        driver.Check("cuLibraryLoadData",
-                     driver.LibraryLoadData(&library, part.fatbin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
-    if (!loaded.ok()) {
-      int version = 0;
-      driver.DriverGetVersion(&version);
-      return absl::Status(loaded.code(),
-                          StrCat(StdView(loaded.message()), ", of the kernels \"", part.family, "\": they are of CUDA ",
-                                 VersionText(CUDA_VERSION), ", and the driver is for CUDA ", VersionText(version)));
-    }
-    image_.push_back(library);
-    unsigned count = 0;
-    TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryGetKernelCount", driver.LibraryGetKernelCount(&count, library)));
-    std::vector<CUkernel> kernels(count);
-    TESSERA_RETURN_IF_ERROR(
-        driver.Check("cuLibraryEnumerateKernels", driver.LibraryEnumerateKernels(kernels.data(), count, library)));
-    for (CUkernel kernel : kernels) {
-      const char* name = nullptr;
-      TESSERA_RETURN_IF_ERROR(driver.Check("cuKernelGetName", driver.KernelGetName(&name, kernel)));
-      TESSERA_RETURN_IF_ERROR(LoadNow(driver, kernel));
-      kernels_.emplace(name, kernel);
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Launcher::Enqueue(CUstream stream, const DeviceWork& work, Turn& turn) {
@@ -213,7 +171,7 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
   if (may_fault) {
     TESSERA_ASSIGN_OR_RETURN(std::byte * word, words_.Take());
     reserved.fault_word = AddressOf(word);
-    turn.fault = {.word = reinterpret_cast<int64_t*>(word), .call = kernel.call};
+    turn.faults.push_back({.word = reinterpret_cast<int64_t*>(word), .call = kernel.call});
   }
   bool has_run = false;
   if (prepared != nullptr) {
@@ -222,8 +180,12 @@ absl::Status Launcher::Kernel(CUstream stream, const KernelWork& kernel, Turn& t
     TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, LaunchKernel(kernel.call, reserved));
     TESSERA_ASSIGN_OR_RETURN(has_run, RunAdmitted(stream, steps, turn));
   }
-  if (!has_run) return Finish(turn.fault);
-  Count(kernel);
+  if (!has_run && may_fault) {
+    absl::Status none = Finish(turn.faults.back());
+    turn.faults.pop_back();
+    return none;
+  }
+  if (has_run) CountReceived(kernel);
   return absl::OkStatus();
 }
 
@@ -247,9 +209,7 @@ absl::StatusOr<bool> Launcher::RunPrepared(CUstream stream, const KernelCall& ca
     turn.wants = Wants::kRoom;
     return false;
   }
-  for (const PreparedCall::Enqueued& one : prepared.launches()) {
-    TESSERA_RETURN_IF_ERROR(one.fill != nullptr ? Run(stream, *one.fill) : Run(stream, *one.launch, one.kernel));
-  }
+  for (const PreparedCall::Enqueued& one : prepared.launches()) TESSERA_RETURN_IF_ERROR(Run(stream, one));
   return true;
 }
 
@@ -273,8 +233,8 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   absl::Status status = Run(stream, *steps, turn);
   if (absl::IsUnimplemented(status)) return false;
   TESSERA_RETURN_IF_ERROR(status);
-  Count(product);
-  Count(next);
+  CountReceived(product);
+  CountReceived(next);
   return true;
 }
 
@@ -319,18 +279,6 @@ absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn
   return absl::OkStatus();
 }
 
-absl::StatusOr<CUkernel> Launcher::Load(const std::string& compiled, const std::string& entry) {
-  const Driver& driver = *gpu_.driver;
-  CUlibrary library = nullptr;
-  TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryLoadData", driver.LibraryLoadData(&library, compiled.c_str(), nullptr,
-                                                                                   nullptr, 0, nullptr, nullptr, 0)));
-  libraries_.push_back(library);
-  CUkernel kernel = nullptr;
-  TESSERA_RETURN_IF_ERROR(driver.Check("cuLibraryGetKernel", driver.LibraryGetKernel(&kernel, library, entry.c_str())));
-  TESSERA_RETURN_IF_ERROR(LoadNow(driver, kernel));
-  return kernel;
-}
-
 Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
   const auto known = programs_.find(program.source);
   if (known != programs_.end()) return known->second;
@@ -341,7 +289,8 @@ Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
 }
 
 bool Launcher::IsLoaded(const Launch& launch) {
-  if (launch.program != nullptr && !ProgramOf(*launch.program).kernel.has_value()) return false;
+  const bool is_compiled = launch.program != nullptr && !kernels_.contains(launch.entry);
+  if (is_compiled && !ProgramOf(*launch.program).kernel.has_value()) return false;
   const auto is_loaded = [this](const Launch& other) { return IsLoaded(other); };
   if (!std::all_of(launch.otherwise.begin(), launch.otherwise.end(), is_loaded)) return false;
   if (launch.shared_bytes <= kDefaultSharedBytes) return true;
@@ -426,12 +375,13 @@ absl::StatusOr<CUkernel> Launcher::LoadedProgram(const MapProgram& source) {
 }
 
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
+  // Of a program, too: its entry is named by all of its text.
+  if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
   if (launch.program != nullptr) {
     absl::StatusOr<CUkernel> kernel = LoadedProgram(*launch.program);
     if (program_error_.ok()) program_error_ = kernel.status();
     return kernel;
   }
-  if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
   return absl::InternalError(StrCat("cuda: the image has no kernel ", launch.entry));
 }
 

@@ -2,8 +2,9 @@
 
 // Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start.
 //
-// Maps, and rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are
-// first used (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
+// Common maps are in the image (kernels/cuda/common_maps.h; TESSERA_COMMON_MAPS=none leaves them out). Other maps, and
+// rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are first used
+// (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
 // are cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions
 // of some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
 // opened when the first comes. So are Fourier transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of
@@ -25,11 +26,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/map_cache.h"
 #include "kernels/cuda/row_source.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
+#include "server/device/cuda/graphs.h"
 #include "server/device/cuda/prepared.h"
 #include "server/device/cuda/products.h"
 #include "server/device/cuda/solvers.h"
@@ -79,7 +82,7 @@ class Launcher {
     std::shared_ptr<DeviceMemory> replaced = nullptr;
     std::vector<std::shared_ptr<DeviceMemory>> replaced_of_library = {};
     std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // that libraries use until the work has run
-    Fault fault = {};
+    std::vector<Fault> faults = {};
   };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace and the outputs was
   // written then, and nobody counted.
@@ -93,6 +96,14 @@ class Launcher {
   // turn.joined says how many follow it. False where it is none, or can't be compiled: the first is to be enqueued by
   // itself, unless the turn wants something. None of them leaves a fault.
   absl::StatusOr<bool> EnqueueRows(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn);
+  // Enqueues as many of the kernels as are prepared launches, from the first one on, at least kMinGraphLaunches of
+  // them: by one call of the driver where the same kernels have come with the same addresses before (graphs.h), else
+  // one by one. turn.joined says how many follow the first. False where they are fewer, or the turn isn't clear.
+  absl::StatusOr<bool> EnqueuePrepared(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn);
+  // Whether the kernel may be the first of these, as far as it alone says.
+  bool MayBeginPrepared(const KernelWork& kernel) {
+    return graphs_.has_value() && prepared_calls_.FindKernels(kernel) != nullptr;
+  }
   // Takes the fault's word back. OK where nothing was wrong.
   absl::Status Finish(Fault& fault);
   // Why the first program that has no kernel has none.
@@ -109,6 +120,7 @@ class Launcher {
  private:
   explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
   absl::Status LoadImage();
+  absl::Status LoadImage(const ImagePart& part);
   absl::Status Copy(CUstream stream, const CopyWork& copy, Turn& turn);
   absl::Status Reduce(CUstream stream, const ReduceWork& reduce, Turn& turn);
   absl::Status Kernel(CUstream stream, const KernelWork& kernel, Turn& turn);
@@ -121,6 +133,14 @@ class Launcher {
   // Enqueues the steps of a call, if the turn takes them; else false.
   absl::StatusOr<bool> RunPrepared(CUstream stream, const KernelCall& call, PreparedCall& prepared,
                                    const Workspace& workspace, Turn& turn);
+  static void CountReceived(const KernelWork& kernel) {
+    for (const ReceivedCount& count : kernel.received) *count.received_bytes += count.bytes;
+  }
+  absl::Status Run(CUstream stream, const PreparedCall::Enqueued& one) {
+    return one.fill != nullptr ? Run(stream, *one.fill) : Run(stream, *one.launch, one.kernel);
+  }
+  // Gives the call's steps these addresses. False where a fault word was wanted that there is no memory for.
+  bool SetSteps(const KernelWork& kernel, PreparedCall& prepared, const Workspace& workspace, Turn& turn);
   absl::StatusOr<bool> RunAdmitted(CUstream stream, const std::vector<Step>& steps, Turn& turn);
   // Whether the turn takes the steps; else it says what they want. Kernels that they launch are compiled now, if they
   // aren't yet.
@@ -172,6 +192,9 @@ class Launcher {
   std::string architecture_;  // of programs
   RowLaunches row_launches_;
   PreparedCalls prepared_calls_;
+  std::optional<LaunchGraphs> graphs_;     // none: the driver has no graphs
+  std::vector<PreparedCall*> run_;         // at hand
+  std::vector<LaunchGraphs::Call> calls_;  // likewise
   absl::Status program_error_;
   absl::StatusOr<std::unique_ptr<Products>> products_ = absl::UnavailableError("");
   absl::Status product_error_;

@@ -1,5 +1,6 @@
 #include "server/device/cuda/prepared.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -27,6 +28,18 @@ void PreparedCall::Resolve(KernelOf kernel_of) {
     if (launch == nullptr || !Add(*launch, kernel_of, launches)) return;
   }
   launches_ = std::move(launches);
+}
+
+bool PreparedCall::IsOfKernels() const {
+  return !launches_.empty() &&
+         std::all_of(launches_.begin(), launches_.end(), [](const Enqueued& one) { return one.launch != nullptr; });
+}
+
+PreparedCall* PreparedCalls::FindKernels(const KernelWork& work) {
+  const auto known = known_.find(work.form);
+  if (work.form == 0 || known == known_.end() || !known->second.call.has_value()) return nullptr;
+  PreparedCall& call = *known->second.call;
+  return call.IsOfKernels() && call.Fits(work.call) ? &call : nullptr;
 }
 
 PreparedCall* PreparedCalls::Find(const KernelWork& work) {

@@ -49,6 +49,10 @@ class PreparedCall {
   }
   // The steps that StepsOf gave last. Nothing where they are not known to be loaded kernels and fills alone.
   const std::vector<Enqueued>& launches() const { return launches_; }
+  // Whether they are kernels alone, and known.
+  bool IsOfKernels() const;
+  absl::Span<const uint64_t> addresses() const { return patched_.addresses(); }
+  bool IsApartFrom(const PreparedCall& other) const { return patched_.IsApartFrom(other.patched_); }
   // After the steps were enqueued, so that each kernel is loaded: `kernel_of` gives a launch's, or why there is none.
   using KernelOf = absl::FunctionRef<absl::StatusOr<CUkernel>(const Launch&)>;
   void Resolve(KernelOf kernel_of);
@@ -63,6 +67,8 @@ class PreparedCall {
 class PreparedCalls {
  public:
   PreparedCall* Find(const KernelWork& work);
+  // Likewise, of a call that is known to be kernels alone; and the look doesn't count as a time that the form is seen.
+  PreparedCall* FindKernels(const KernelWork& work);
 
  private:
   struct Known {

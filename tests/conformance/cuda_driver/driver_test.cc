@@ -264,5 +264,69 @@ TEST_F(CudaDriver, AKernelOfPtxRunsOnPinnedAndOnDeviceMemory) {
   EXPECT_EQ(reinterpret_cast<uint64_t*>(pinned_ + 4096)[kCount], 0u);
 }
 
+// Adds 1 to `count` numbers of 8 bytes, as a node.
+struct AddOneNode {
+  AddOneNode(CUkernel kernel, const void* at, uint64_t numbers) : address(AddressOf(at)), count(numbers) {
+    node.kern = kernel;
+    node.gridDimX = 4;
+    node.blockDimX = 32;
+    node.gridDimY = node.gridDimZ = node.blockDimY = node.blockDimZ = 1;
+    node.kernelParams = list;
+  }
+  AddOneNode(const AddOneNode&) = delete;
+  struct {
+    uint64_t address, count;
+  } parameters = {};
+  uint64_t address, count;
+  void* list[1] = {&parameters};
+  CUDA_KERNEL_NODE_PARAMS node = {};
+  // The parameters are taken at the call.
+  template <typename Call>
+  CUresult GivenTo(Call call) {
+    parameters = {address, count};
+    const CUresult result = call(&node);
+    parameters = {0, ~uint64_t{0}};
+    return result;
+  }
+};
+
+TEST_F(CudaDriver, AGraphRunsItsKernelsInTheOrderOfItsEdgesAndOneLaunchAfterTheOther) {
+  ASSERT_TRUE(driver_->HasGraphs());
+  CUlibrary library = nullptr;
+  Expect(driver_->LibraryLoadData(&library, kAddOne, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  Expect(driver_->LibraryGetKernel(&kernel, library, "add_one"));
+  auto memory = MakeMemory(gpu_, kBytes, Sharing::kPrivate);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::byte* const at = (*memory)->data();
+  Expect(driver_->MemsetD8Async(AddressOf(at), 0, kBytes, streams_[0]));
+  CUgraph graph = nullptr;
+  CUgraphNode first = nullptr, second = nullptr;
+  Expect(driver_->GraphCreate(&graph, 0));
+  Expect(AddOneNode(kernel, at, 100).GivenTo([&](const CUDA_KERNEL_NODE_PARAMS* node) {
+    return driver_->GraphAddKernelNode(&first, graph, nullptr, 0, node);
+  }));
+  Expect(AddOneNode(kernel, at, 60).GivenTo([&](const CUDA_KERNEL_NODE_PARAMS* node) {
+    return driver_->GraphAddKernelNode(&second, graph, &first, 1, node);
+  }));
+  CUgraphExec executable = nullptr;
+  Expect(driver_->GraphInstantiateWithFlags(&executable, graph, 0));
+  // Launches of one executable graph follow each other, on whatever streams, and go on when it is destroyed.
+  Expect(driver_->StreamSynchronize(streams_[0]));
+  for (int time = 0; time < 10; ++time) Expect(driver_->GraphLaunch(executable, streams_[time % 2]));
+  // What is set is of later launches alone.
+  Expect(AddOneNode(kernel, at + 4096, 20).GivenTo([&](const CUDA_KERNEL_NODE_PARAMS* node) {
+    return driver_->GraphExecKernelNodeSetParams(executable, second, node);
+  }));
+  for (int time = 0; time < 5; ++time) Expect(driver_->GraphLaunch(executable, streams_[1]));
+  Expect(driver_->GraphExecDestroy(executable));
+  Expect(driver_->GraphDestroy(graph));
+  Copy(at, pinned_, 8192, streams_[1]);
+  Expect(driver_->StreamSynchronize(streams_[1]));
+  const auto* numbers = reinterpret_cast<const uint64_t*>(pinned_);
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_EQ(numbers[i], i < 60 ? 25u : 15u) << i;
+  for (uint64_t i = 0; i < 40; ++i) ASSERT_EQ(numbers[512 + i], i < 20 ? 5u : 0u) << i;
+}
+
 }  // namespace
 }  // namespace tessera::cuda

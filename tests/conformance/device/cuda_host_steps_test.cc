@@ -219,6 +219,47 @@ TEST_P(WithoutPrograms, MapsAreComputedOnTheHost) {
   EXPECT_THAT(warnings[0], HasSubstr("is computed on the host: maps: "));
   EXPECT_THAT(warnings[0], HasSubstr(GetParam() == kNvrtcThatFails ? "this NVRTC compiles nothing" : GetParam()));
 }
+// Each a launch; nothing is loaded for one of the image. The results of both, one after the other.
+std::vector<double> RunCommonMaps(int loads_of_each) {
+  const TestDriver& driver = TestDriver::Get();
+  std::vector<double> results;
+  std::vector<std::string> warnings;
+  {
+    OneGpu gpu({.warn = [&](const absl::Status& why) { warnings.emplace_back(why.message()); }});
+    const double *a = gpu.Put<double>({1, 2, -3, 0.7}), *b = gpu.Put<double>({0.1, 2, 1.5, 1e308});
+    for (const char* text : {"map(add:f64(in0:f64, in1:f64))", "map(exp:f64(in0:f64))"}) {
+      double* const y = gpu.Put<double>({0, 0, 0, 0});
+      Call map(text, {4}, a, y);
+      if (std::string(text).find("in1") != std::string::npos) {
+        map.inputs.push_back(map.inputs[0]);
+        map.inputs[1].data = b;
+        map.call.inputs = map.inputs;
+      }
+      const int loads = driver.Calls("cuLibraryLoadData"), launches = driver.Calls("cuLaunchKernel");
+      gpu.device().EnqueueRun(kCompute, KernelWork{map.call, {}});
+      EXPECT_EQ(gpu.Report(kCompute), absl::OkStatus());
+      for (const double result : gpu.Get(y, 4)) results.push_back(result);
+      if (!driver.is_emulated()) continue;
+      EXPECT_EQ(driver.Calls("cuLaunchKernel") - launches, 1) << text;
+      EXPECT_EQ(driver.Calls("cuLibraryLoadData") - loads, loads_of_each) << text;
+    }
+  }
+  EXPECT_THAT(warnings, ElementsAre());
+  return results;
+}
+
+TEST_P(WithoutPrograms, CommonMapsAreKernelsOfTheImageWithTheSameBits) {
+  std::vector<double> of_image;
+  {
+    const Nvrtc nvrtc(GetParam());
+    of_image = RunCommonMaps(0);
+  }
+  setenv("TESSERA_COMMON_MAPS", "none", 1);
+  const std::vector<double> compiled = RunCommonMaps(1);
+  unsetenv("TESSERA_COMMON_MAPS");
+  EXPECT_EQ(of_image, compiled);
+  EXPECT_EQ(of_image[2], -1.5);
+}
 INSTANTIATE_TEST_SUITE_P(Nvrtc, WithoutPrograms, ::testing::Values("/nowhere/libnvrtc.so", kNvrtcThatFails),
                          [](const auto& info) { return info.param == kNvrtcThatFails ? "Fails" : "IsMissing"; });
 

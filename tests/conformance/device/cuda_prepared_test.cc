@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -11,10 +10,10 @@
 #include <gtest/gtest.h>
 
 #include "schemas/host/monotonic_clock.h"
-#include "schemas/ops/expression.h"
 #include "schemas/ops/local_op.h"
 #include "server/device/cuda/launcher.h"
 #include "tests/conformance/device/device_arrays.h"
+#include "tests/conformance/device/vector_forms.h"
 #include "tests/emulator/cuda/test_driver.h"
 #include "tests/support/allocation_counter.h"
 
@@ -22,34 +21,7 @@ namespace tessera::testing {
 namespace {
 
 constexpr StreamId kCompute = StreamId::kCompute;
-constexpr int64_t kCount = 16;
-
-KernelInput VectorAt(const void* at, int64_t count = kCount) {
-  return {.data = at, .dtype = DType::kF32, .extents = {count}, .strides = {1}};
-}
-
-// An op of vectors, at any addresses.
-struct Form {
-  Form(LocalOp op_of_form, uint64_t number) : op(std::move(op_of_form)), form(number) {}
-  KernelWork At(const std::vector<const float*>& from, float* to, int64_t count = kCount) {
-    inputs.clear();
-    for (const float* at : from) inputs.push_back(VectorAt(at));
-    return {.call = {.op = &op,
-                     .inputs = inputs,
-                     .output = to,
-                     .output_dtype = DType::kF32,
-                     .output_extents = {count},
-                     .output_strides = {1},
-                     .scalars = scalars},
-            .form = form};
-  }
-  LocalOp op;
-  uint64_t form;
-  std::vector<KernelInput> inputs;
-  std::vector<Scalar> scalars;
-};
-
-LocalOp Map(const char* text) { return MapOp{*ParseExpression(text)}; }
+constexpr int64_t kCount = Form::kCount;
 
 class CudaPrepared : public ::testing::Test {
  protected:
@@ -69,7 +41,7 @@ class CudaPrepared : public ::testing::Test {
 };
 
 TEST_F(CudaPrepared, HaveTheResultsOfEachCallsOwnOperandsAndScalars) {
-  Form form(Map("mul:f32(in0:f32, arg0:f32)"), 1);
+  Form form(MapOf("mul:f32(in0:f32, arg0:f32)"), 1);
   for (int time = 0; time < 6; ++time) {
     const float* from = Numbers(static_cast<float>(100 * time));
     form.scalars = {Scalar::Float(time + 0.5)};
@@ -82,7 +54,7 @@ TEST_F(CudaPrepared, HaveTheResultsOfEachCallsOwnOperandsAndScalars) {
 }
 
 TEST_F(CudaPrepared, OperandsThatShareBytesAreLaunchedAsTheyLie) {
-  Form form(Map("sub:f32(in0:f32, in1:f32)"), 2);
+  Form form(MapOf("sub:f32(in0:f32, in1:f32)"), 2);
   for (int time = 0; time < 4; ++time) {
     float* both = gpu_.Put(std::vector<float>(2 * kCount, 5));
     float* const less = Numbers(1);
@@ -102,7 +74,7 @@ TEST_F(CudaPrepared, ABadIndexIsThatOfItsCall) {
   float* const to = Nothing();
   for (int64_t bad : {40, 50, 60, 70}) {
     const int64_t* const indices = gpu_.Put(std::vector<int64_t>{1, bad});
-    inputs = {VectorAt(Numbers(0)), {.data = indices, .dtype = DType::kI64, .extents = {2}, .strides = {1}}};
+    inputs = {Form::VectorAt(Numbers(0)), {.data = indices, .dtype = DType::kI64, .extents = {2}, .strides = {1}}};
     gpu_.device().EnqueueRun(kCompute, KernelWork{.call = {.op = &gather,
                                                            .inputs = inputs,
                                                            .output = to,
@@ -118,7 +90,7 @@ TEST_F(CudaPrepared, ABadIndexIsThatOfItsCall) {
 TEST_F(CudaPrepared, AnOpIsTwoCallsOfTheDriver) {
   const TestDriver& driver = TestDriver::Get();
   if (!driver.is_emulated()) GTEST_SKIP() << "the emulated driver counts its calls";
-  Form form(Map("add:f32(in0:f32, in1:f32)"), 4);
+  Form form(MapOf("add:f32(in0:f32, in1:f32)"), 4);
   const KernelWork work = form.At({Numbers(0), Numbers(1)}, Nothing());
   for (int time = 0; time < 5; ++time) {
     gpu_.device().Drain();
@@ -194,8 +166,8 @@ TEST_F(LaunchCost, OfAPreparedCallIsNoAllocation) {
     size_t scalars = 0;
     int64_t outputs = kCount;
   };
-  Case cases[] = {{"map", Form(Map("add:f32(in0:f32, in1:f32)"), 11)},
-                  {"map with a scalar", Form(Map("add:f32(in0:f32, mul:f32(in1:f32, arg0:f32))"), 12), 1},
+  Case cases[] = {{"map", Form(MapOf("add:f32(in0:f32, in1:f32)"), 11)},
+                  {"map with a scalar", Form(MapOf("add:f32(in0:f32, mul:f32(in1:f32, arg0:f32))"), 12), 1},
                   {"sum", Form(ReduceLocalOp{ReduceOp::kSum, {0}}, 13), 0, 1},
                   {"fill", Form(FillOp{}, 14), 1}};
   for (Case& one : cases) {

@@ -171,6 +171,95 @@ TEST(Emulator, ACallThatWaitsForWhatItsOwnThreadHasToDoEndsTheContext) {
               ::testing::ExitedWithCode(0), "a wait by a word for what stream [0-9]+ of the same thread writes");
 }
 
+// A graph of two kernels that write the same 8 bytes.
+struct TwoKernels {
+  enum class Edge : uint8_t { kNone, kFromFirst };
+  TwoKernels(const World& world, Edge edge) : driver(world.driver) {
+    constexpr const char* kWrite =
+        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry write(.param .align 16 .b8 write_param_0[16])\n"
+        "{\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [write_param_0];\ncvta.to.global.u64 %rd2, %rd1;\n"
+        "mov.u64 %rd3, 7;\nst.global.u64 [%rd2], %rd3;\nret;\n}\n";
+    CUlibrary library = nullptr;
+    EXPECT_EQ(driver.LibraryLoadData(&library, kWrite, nullptr, nullptr, 0, nullptr, nullptr, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver.LibraryGetKernel(&node.kern, library, "write"), CUDA_SUCCESS);
+    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+    node.kernelParams = list;
+    EXPECT_EQ(driver.GraphCreate(&graph, 0), CUDA_SUCCESS);
+    parameters[0] = AddressOf(world.memory->data());
+    EXPECT_EQ(driver.GraphAddKernelNode(&nodes[0], graph, nullptr, 0, &node), CUDA_SUCCESS);
+    EXPECT_EQ(driver.GraphAddKernelNode(&nodes[1], graph, &nodes[0], edge == Edge::kNone ? 0 : 1, &node), CUDA_SUCCESS);
+    EXPECT_EQ(driver.GraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+  }
+  CUresult Set() const { return driver.GraphExecKernelNodeSetParams(executable, nodes[1], &node); }
+
+  const Driver& driver;
+  uint64_t parameters[2] = {};
+  void* list[1] = {parameters};
+  CUDA_KERNEL_NODE_PARAMS node = {};
+  CUgraph graph = nullptr;
+  CUgraphNode nodes[2] = {};
+  CUgraphExec executable = nullptr;
+};
+
+TEST(Emulator, FindsAMissingEdgeOfAGraphInEveryOrder) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    TestDriver::Get().Seed(seed);
+    World world;
+    const TwoKernels loose(world, TwoKernels::Edge::kNone), ordered(world, TwoKernels::Edge::kFromFirst);
+    EXPECT_EQ(world.HazardsOf([&] { world.driver.GraphLaunch(loose.executable, world.streams[0]); }), 1u);
+    EXPECT_EQ(world.HazardsOf([&] {
+      world.Fill(0, 0);
+      world.driver.GraphLaunch(ordered.executable, world.streams[0]);
+      world.driver.GraphLaunch(ordered.executable, world.streams[1]);  // behind the one before
+      world.Fill(1, 0);
+    }),
+              0u);
+    // With one kernel or with both, as they come.
+    EXPECT_GE(world.HazardsOf([&] {
+      world.driver.GraphLaunch(ordered.executable, world.streams[0]);
+      world.Fill(1, 4);
+    }),
+              1u);
+  }
+}
+
+TEST(Emulator, ANodeOfAGraphThatIsGoneEndsTheContext) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    World world;
+    const TwoKernels graph(world, TwoKernels::Edge::kFromFirst), other(world, TwoKernels::Edge::kFromFirst);
+    bool is_so = graph.Set() == CUDA_SUCCESS;
+    is_so = is_so && world.driver.GraphExecKernelNodeSetParams(other.executable, graph.nodes[0], &graph.node) ==
+                         CUDA_ERROR_INVALID_VALUE;
+    world.driver.GraphDestroy(graph.graph);
+    is_so = is_so && world.driver.GraphLaunch(graph.executable, world.streams[0]) == CUDA_SUCCESS;
+    std::_Exit(is_so && graph.Set() == CUDA_ERROR_LAUNCH_TIMEOUT ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "a node is set of a graph that was destroyed");
+}
+
+TEST(Emulator, ACallForAGraphWhileAStreamOfTheThreadStandsStillEndsTheContext) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [](auto call) {
+    World world;
+    const TwoKernels graph(world, TwoKernels::Edge::kFromFirst);
+    if (call(world, graph) != CUDA_SUCCESS) std::_Exit(1);
+    world.Wait(1);
+    std::_Exit(call(world, graph) == CUDA_ERROR_LAUNCH_TIMEOUT ? 0 : 1);
+  };
+  EXPECT_EXIT(run([](const World& world, const TwoKernels& graph) {
+                return world.driver.GraphLaunch(graph.executable, world.streams[0]);
+              }),
+              ::testing::ExitedWithCode(0), "cuGraphLaunch while stream [0-9]+ stands still");
+  EXPECT_EXIT(run([](const World&, const TwoKernels& graph) { return graph.Set(); }), ::testing::ExitedWithCode(0),
+              "cuGraphExecKernelNodeSetParams while stream [0-9]+ stands still");
+  EXPECT_EXIT(run([](const World& world, const TwoKernels& graph) {
+                CUgraphExec executable = nullptr;
+                return world.driver.GraphInstantiateWithFlags(&executable, graph.graph, 0);
+              }),
+              ::testing::ExitedWithCode(0), "cuGraphInstantiateWithFlags while stream [0-9]+ stands still");
+}
+
 // With one queue a wait holds up what any stream was given after it, and nothing that it was given before.
 TEST(Emulator, StreamsThatShareAQueueWaitForEachOther) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -32,6 +32,7 @@ std::string NameOf(const OperationKind& what) {
     std::string operator()(const RecordOperation&) const { return "event"; }
     std::string operator()(const AwaitOperation&) const { return "wait for an event"; }
     std::string operator()(const LibraryOperation& operation) const { return operation.name; }
+    std::string operator()(const GraphOperation&) const { return "graph"; }
   };
   return std::visit(Namer{}, what);
 }
@@ -397,6 +398,7 @@ bool Engine::IsReady(const Stream& stream, const RangeMap& mapped) {
   if (const auto* await = std::get_if<AwaitOperation>(&head.what); await != nullptr && !await->record->is_done) {
     return false;
   }
+  if (const auto* graph = std::get_if<GraphOperation>(&head.what); graph != nullptr && !MayBegin(*graph)) return false;
   if (const auto* call = std::get_if<LibraryOperation>(&head.what); call != nullptr && call->is_ready != nullptr) {
     return !IsHeldUp(stream, mapped) && call->is_ready([&mapped](uint64_t address, int64_t bytes, Access) {
       return mapped.Host(address, bytes);  // what it touches, its run says
@@ -423,6 +425,11 @@ void Engine::Loop() {
       continue;
     }
     Stream& stream = *ready[random_() % ready.size()];
+    if (std::holds_alternative<GraphOperation>(stream.queue.front().what)) {
+      RunNode(stream, lock);
+      changed_.notify_all();
+      continue;
+    }
     Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
     Run(stream, std::move(operation), lock);

@@ -35,6 +35,7 @@
 
 #include <cuda.h>
 
+#include "absl/types/span.h"
 #include "tests/emulator/cuda/hazards.h"
 #include "tests/emulator/cuda/memory.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
@@ -82,8 +83,13 @@ struct LibraryOperation {
   std::function<bool(const TouchMemory&)> is_ready;
   std::function<std::string(const TouchMemory&)> run;
 };
+// A launch of an executable graph (graphs.h).
+struct GraphLaunch;
+struct GraphOperation {
+  std::shared_ptr<GraphLaunch> launch;
+};
 using OperationKind = std::variant<LaunchOperation, CopyOperation, FillOperation, WaitOperation, WriteOperation,
-                                   RecordOperation, AwaitOperation, LibraryOperation>;
+                                   RecordOperation, AwaitOperation, LibraryOperation, GraphOperation>;
 
 class Engine {
  public:
@@ -120,6 +126,15 @@ class Engine {
   // that it feeds stands still could wait for what the thread itself would have to do, and while another library spins
   // for other ranks, for a circle of them: the context ends.
   CUresult MayWaitForAll(const std::string& call);
+
+  // Graphs, as the driver's calls (graphs.h). Each may wait for all that runs; MayWaitForAll is called before.
+  CUresult MakeGraph(CUgraph* graph);
+  CUresult DestroyGraph(CUgraph graph);
+  CUresult AddNode(CUgraph to, absl::Span<const CUgraphNode> after, LaunchOperation launch, CUgraphNode* node);
+  CUresult Instantiate(CUgraph graph, CUgraphExec* executable);
+  CUresult SetNode(CUgraphExec executable, CUgraphNode node, LaunchOperation launch);
+  CUresult LaunchGraph(CUgraphExec executable, CUstream stream);
+  CUresult DestroyExecutable(CUgraphExec executable);
 
   // The host's memory there is to be registered no more. The context ends where a copy of it is under way.
   CUresult ForgetHost(void* at);
@@ -181,6 +196,11 @@ class Engine {
   void Loop();
   bool IsReady(const Stream& stream, const RangeMap& mapped);
   void Run(Stream& stream, Operation operation, std::unique_lock<std::mutex>& lock);
+  // A node of the graph at the stream's head, which is taken from the queue with its last one.
+  void RunNode(Stream& stream, std::unique_lock<std::mutex>& lock);
+  uint32_t MakeLane();
+  static bool IsOver(const GraphLaunch* launch);
+  static bool MayBegin(const GraphOperation& graph);
   // Each returns its error, else empty. Without the lock.
   std::string RunKernel(const LaunchOperation& launch, const RangeMap& mapped, uint32_t seed);
   std::string RunCopy(const CopyOperation& copy, const RangeMap& mapped);

@@ -10,40 +10,23 @@
 
 #include <cuda.h>
 
+#include "tests/emulator/cuda/calls.h"
 #include "tests/emulator/cuda/control.h"
 #include "tests/emulator/cuda/engine.h"
 #include "tests/emulator/cuda/libraries.h"
 
-using tessera::emulator::Access;       // NOLINT: these functions' names are the driver's, in the global namespace
-using tessera::emulator::Engine;       // NOLINT
-using tessera::emulator::TouchMemory;  // NOLINT
+using tessera::emulator::Access;         // NOLINT: these functions' names are the driver's, in the global namespace
+using tessera::emulator::Emulated;       // NOLINT
+using tessera::emulator::Entered;        // NOLINT
+using tessera::emulator::EnteredToWait;  // NOLINT
+using tessera::emulator::TouchMemory;    // NOLINT
 
 namespace {
 
-constexpr unsigned kMaxBlockThreads = 1024;
-constexpr unsigned kMaxGridRows = 65535;
-constexpr unsigned kMaxSharedBytes = 227 << 10;
 constexpr int kHighestPriority = -5;  // of a stream
 
 // The thread's context.
 thread_local CUcontext current_context = nullptr;
-
-Engine& Emulated() { return Engine::Get(); }
-
-template <typename Call>
-CUresult Entered(const char* function, Call call) {
-  const CUresult result = Emulated().Enter(function);
-  return result == CUDA_SUCCESS ? call() : result;
-}
-
-// Enters a call that may wait for all that runs (engine.h).
-template <typename Call>
-CUresult EnteredToWait(const char* function, Call call) {
-  return Entered(function, [&] {
-    const CUresult result = Emulated().MayWaitForAll(function);
-    return result == CUDA_SUCCESS ? call() : result;
-  });
-}
 
 CUresult PushOn(const char* function, CUstream stream, tessera::emulator::OperationKind what) {
   return Entered(function, [&] { return Emulated().Push(stream, std::move(what)); });
@@ -59,7 +42,7 @@ TesseraEmulatorMemory MemoryBy(const TouchMemory& touch) {
 
 void* FindFunction(const std::string& name) {
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&Emulated), &info) == 0) return nullptr;
+  if (dladdr(reinterpret_cast<void*>(&FindFunction), &info) == 0) return nullptr;
   void* self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
     if (void* found = dlsym(self, (name + suffix).c_str()); found != nullptr) return found;
@@ -383,20 +366,11 @@ CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,
                         void**) {
-  const uint64_t threads = uint64_t{block_x} * block_y * block_z;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_x > 0x7FFFFFFF || grid_y > kMaxGridRows ||
-      grid_z > kMaxGridRows || threads == 0 || threads > kMaxBlockThreads || shared_bytes > kMaxSharedBytes) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  const std::array<uint32_t, 3> grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
+  if (!tessera::emulator::IsLaunchable(grid, block, shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto* kernel = reinterpret_cast<const tessera::ptx::Kernel*>(function);
-  const auto* first = static_cast<const std::byte*>(kernel->parameter_bytes > 0 ? parameters[0] : nullptr);
   if (const CUresult result = Emulated().LoadKernel(kernel); result != CUDA_SUCCESS) return result;
-  return PushOn("cuLaunchKernel", stream,
-                tessera::emulator::LaunchOperation{.kernel = kernel,
-                                                   .parameters = {first, first + kernel->parameter_bytes},
-                                                   .grid = {grid_x, grid_y, grid_z},
-                                                   .block = {block_x, block_y, block_z},
-                                                   .shared_bytes = shared_bytes});
+  return PushOn("cuLaunchKernel", stream, tessera::emulator::LaunchOf(kernel, grid, block, shared_bytes, parameters));
 }
 
 // ---- for other emulated libraries
