@@ -234,7 +234,7 @@ int64_t ReceivedBytes(const Program& program, const Phase& phase) {
       for (const int64_t counted : std::get<KernelInstruction>(instruction).input_received_bytes) bytes += counted;
     }
   }
-  for (const OutgoingMessage& out : phase.outgoing) {
+  for (const OutgoingMessage& out : phase.messages.outgoing) {
     for (const MessagePart& part : out.parts) {
       for (const Operand& source : part.sources) take(source, part.extents);
     }
