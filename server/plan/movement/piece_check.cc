@@ -276,8 +276,8 @@ class PieceCheck {
       const WorkerIndex worker =
           next < seen.givers.size() ? seen.givers[next++] : givers.workers()[static_cast<size_t>(positions.Next())];
       uint64_t given = 0;
+      visited += CountOffered(*each.exchange, worker);
       each.views->VisitGiven(worker, [&](const Piece& piece) {
-        ++visited;
         if (is_looked_at_[static_cast<size_t>(piece.taker)]) given += HashOf(piece, piece.sources.size());
       });
       const auto taken = seen.taken_from.find(worker);
@@ -285,6 +285,26 @@ class PieceCheck {
       return Wrong("worker ", worker.value, " gives other pieces than are taken from it");
     }
     return absl::OkStatus();
+  }
+
+  // The cells that a worker has, once for each position that wants them: what it takes to see what it gives.
+  static int64_t CountOffered(const Exchange& exchange, WorkerIndex worker) {
+    const TensorSpec& spec = exchange.is_in_place() ? exchange.destination : exchange.source;
+    const Position position = spec.mesh.PositionAt(*spec.mesh.FindWorker(worker));
+    int64_t offered = 1;
+    for (size_t d = 0; d < exchange.dims.size(); ++d) {
+      const std::vector<OverlayEntry>& entries = exchange.dims[d].entries;
+      const int64_t shard = ShardIndex(spec, static_cast<int>(d), position);
+      const auto count = std::count_if(entries.begin(), entries.end(), [&](const OverlayEntry& entry) {
+        return (exchange.is_in_place() ? entry.destination_shard : entry.source_shard) == shard;
+      });
+      offered = std::min<int64_t>(offered * std::max<int64_t>(1, count), kMaxVerifiedPieces);
+    }
+    for (size_t j = 0; j < exchange.destination.placements.size(); ++j) {
+      if (exchange.destination.placements[j].is_shard()) continue;
+      offered = std::min(offered * exchange.destination.mesh.shape()[j], kMaxVerifiedPieces);
+    }
+    return offered;
   }
 
   absl::Status CheckTotals(const ExchangeViews& each, const Seen& seen) {

