@@ -15,6 +15,11 @@ namespace {
 
 // Cells of one position up to which it is looked at: more than there are workers.
 constexpr int64_t kMaxCells = 1 << 16;
+// Positions that are looked at however many pieces they take: the first and the last.
+constexpr int64_t kFirstTakers = 2;
+// Cells of one sender, counted for each position that wants them, up to which it is looked at: where more than this are
+// offered, as by each worker of a spread over many hosts, a look at one sender would take longer than the plan.
+constexpr int64_t kMaxOffered = 1 << 13;
 // Senders that are looked at first, of those that the first positions take from.
 constexpr size_t kFirstGivers = 2;
 
@@ -166,7 +171,9 @@ class PieceCheck {
 
   absl::Status Run() {
     StrewnPositions takers(to_.mesh.size());
-    while (!takers.is_done() && visited_ < kMaxVerifiedPieces) TESSERA_RETURN_IF_ERROR(CheckPosition(takers.Next()));
+    for (int64_t count = 0; !takers.is_done() && (count < kFirstTakers || visited_ < kMaxVerifiedPieces); ++count) {
+      TESSERA_RETURN_IF_ERROR(CheckPosition(takers.Next()));
+    }
     is_complete_ = is_complete_ && takers.is_done();
     for (size_t i = 0; i < exchanges_.size(); ++i) {
       TESSERA_RETURN_IF_ERROR(CheckSenders(exchanges_[i], seen_[i]));
@@ -276,7 +283,9 @@ class PieceCheck {
       const WorkerIndex worker =
           next < seen.givers.size() ? seen.givers[next++] : givers.workers()[static_cast<size_t>(positions.Next())];
       uint64_t given = 0;
-      visited += CountOffered(*each.exchange, worker);
+      const int64_t offered = CountOffered(*each.exchange, worker);
+      if (offered > kMaxOffered) return absl::OkStatus();
+      visited += offered;
       each.views->VisitGiven(worker, [&](const Piece& piece) {
         if (is_looked_at_[static_cast<size_t>(piece.taker)]) given += HashOf(piece, piece.sources.size());
       });
@@ -298,11 +307,11 @@ class PieceCheck {
       const auto count = std::count_if(entries.begin(), entries.end(), [&](const OverlayEntry& entry) {
         return (exchange.is_in_place() ? entry.destination_shard : entry.source_shard) == shard;
       });
-      offered = std::min<int64_t>(offered * std::max<int64_t>(1, count), kMaxVerifiedPieces);
+      offered = std::min<int64_t>(offered * std::max<int64_t>(1, count), kMaxOffered + 1);
     }
     for (size_t j = 0; j < exchange.destination.placements.size(); ++j) {
       if (exchange.destination.placements[j].is_shard()) continue;
-      offered = std::min(offered * exchange.destination.mesh.shape()[j], kMaxVerifiedPieces);
+      offered = std::min(offered * exchange.destination.mesh.shape()[j], kMaxOffered + 1);
     }
     return offered;
   }

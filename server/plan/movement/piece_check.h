@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-inline constexpr int64_t kMaxVerifiedPieces = 1 << 13;  // docs/limits.md: max_verified_pieces
+inline constexpr int64_t kMaxVerifiedPieces = 1 << 11;  // docs/limits.md: max_verified_pieces
 
 struct ExchangeViews {
   const Exchange* exchange = nullptr;
