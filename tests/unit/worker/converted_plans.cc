@@ -76,8 +76,7 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan) {
   const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
   ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
   EXPECT_TRUE(got.outputs == want->outputs) << ToText(plan);
-  want->received_bytes.resize(static_cast<size_t>(world.size()), 0);
-  EXPECT_EQ(got.received_bytes, want->received_bytes) << ToText(plan);
+  ExpectReceived(world, plan, *want, got.received_bytes);
 }
 
 void ExpectNumbers(WorkerWorld& world, const Plan& plan) {

@@ -50,8 +50,7 @@ void ExpectRuns(WorkerWorld& world, const Plan& plan) {
   const WorkerWorld::Result got = world.RunPlan(plan, inputs, {});
   ASSERT_TRUE(got.status.ok()) << got.status << "\n" << ToText(plan);
   EXPECT_EQ(got.outputs[0], want->outputs[0]) << ToText(plan);
-  want->received_bytes.resize(static_cast<size_t>(world.size()), 0);
-  EXPECT_EQ(got.received_bytes, want->received_bytes) << ToText(plan);
+  ExpectReceived(world, plan, *want, got.received_bytes);
 }
 
 class HostPlans : public ::testing::TestWithParam<Hosts> {};

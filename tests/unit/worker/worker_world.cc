@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -338,6 +339,20 @@ WorkerWorld::Result WorkerWorld::RunPlan(const Plan& plan, const std::vector<Sha
     result.outputs.push_back(Load(value, base(value)));
   }
   return result;
+}
+
+void ExpectReceived(const WorkerWorld& world, const Plan& plan, const InterpretResult& want,
+                    const std::vector<int64_t>& received_bytes) {
+  std::vector<int64_t> planned(static_cast<size_t>(world.size()), 0);
+  const PlanTraffic traffic = TrafficOf(plan);
+  for (size_t i = 0; i < traffic.workers.size(); ++i) {
+    planned[static_cast<size_t>(traffic.workers[i].value)] += traffic.received_bytes[i];
+  }
+  EXPECT_EQ(received_bytes, planned) << ToText(plan);
+  if (plan.hosts.several()) return;  // a sum is added up on each host first, and what hosts share goes twice
+  const int64_t moved = std::accumulate(want.received_bytes.begin(), want.received_bytes.end(), int64_t{0});
+  EXPECT_EQ(std::accumulate(received_bytes.begin(), received_bytes.end(), int64_t{0}), moved + want.reduced_bytes)
+      << ToText(plan);
 }
 
 }  // namespace tessera::testing

@@ -111,4 +111,9 @@ class WorkerWorld {
   int64_t allocated_ = 0;
 };
 
+// Expects that each worker received the bytes that the plan's own account says, and on one host all of them together
+// what the interpreter counts (it doesn't know which worker reduces what).
+void ExpectReceived(const WorkerWorld& world, const Plan& plan, const InterpretResult& want,
+                    const std::vector<int64_t>& received_bytes);
+
 }  // namespace tessera::testing
