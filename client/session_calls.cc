@@ -250,16 +250,7 @@ absl::StatusOr<PlanReport> SessionCalls::Explain(const OpCall& call, absl::Span<
   const PlanCapture* const capture = PlanCapture::Current();
   std::vector<HeldMemory> held = capture == nullptr ? std::vector<HeldMemory>() : capture->Held();
   session_.connection_->Explain(call, std::move(list), std::move(held),
-                                [this, n = number, r = request](absl::StatusOr<PlanReport> plan) {
-                                  {
-                                    std::lock_guard<std::mutex> lock(session_.mutex_);
-                                    r->done = true;
-                                    r->status = plan.status();
-                                    if (plan.ok()) r->plan = *std::move(plan);
-                                    session_.requests_.erase(n);
-                                  }
-                                  session_.NotifyChanged();
-                                });
+                                SessionImpl::Request::AnswerIn(session_, number, request, &SessionImpl::Request::plan));
   TESSERA_RETURN_IF_ERROR(session_.WaitFor("explain", request));
   return request->plan;
 }
@@ -275,10 +266,7 @@ absl::Status SessionCalls::AwaitSpecs(absl::Span<const CallOperand> operands) {
 
 absl::StatusOr<std::optional<SessionCalls::Results>> SessionCalls::Defer(const CallCompletion& complete,
                                                                          absl::Span<const CallOperand> operands) {
-  const bool is_pending = std::any_of(operands.begin(), operands.end(), [](const CallOperand& operand) {
-    return operand.tensor != nullptr && !(*operand.tensor)->spec_known;
-  });
-  if (!is_pending) return std::nullopt;
+  if (!HasPendingSpec(operands)) return std::nullopt;
   // A plan and a recording are of specs.
   if (PlanCapture::Current() != nullptr || Recording::Strict() != nullptr) {
     TESSERA_RETURN_IF_ERROR(AwaitSpecs(operands));

@@ -24,7 +24,6 @@ namespace tessera {
 class SessionCalls {
  public:
   using Results = absl::InlinedVector<HandlePtr, 1>;
-  using RequestPtr = std::shared_ptr<SessionImpl::Request>;
 
   // The session outlives it.
   explicit SessionCalls(SessionImpl& session);

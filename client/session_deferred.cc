@@ -1,14 +1,7 @@
-// A session's part in pending specs: the waits for them, and the calls that wait (deferred_calls.h).
-
-#include <algorithm>
-#include <utility>
+// Waits for specs that are pending (deferred_calls.h).
 
 #include "client/deferred_calls.h"
-#include "client/recording.h"
 #include "client/session_calls.h"
-#include "schemas/ops/attribute_ids.h"
-#include "schemas/ops/op_ids.h"
-#include "schemas/types/errors.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 

@@ -85,16 +85,7 @@ absl::StatusOr<FlightReport> GroupDoor::Flight(uint64_t group, uint32_t last_cal
   TESSERA_RETURN_IF_ERROR(session_.Check());
   auto [number, request] = session_.NewRequest();
   session_.connection_->GroupStatus(
-      group, last_calls, [&session = session_, n = number, r = request](absl::StatusOr<FlightReport> flight) {
-        {
-          std::lock_guard<std::mutex> lock(session.mutex_);
-          r->done = true;
-          r->status = flight.status();
-          if (flight.ok()) r->flight = *std::move(flight);
-          session.requests_.erase(n);
-        }
-        session.NotifyChanged();
-      });
+      group, last_calls, SessionImpl::Request::AnswerIn(session_, number, request, &SessionImpl::Request::flight));
   TESSERA_RETURN_IF_ERROR(session_.WaitFor("flight_record", request));
   return std::move(request->flight);
 }

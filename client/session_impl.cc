@@ -13,8 +13,6 @@
 #include "client/session_request.h"
 #include "client/session_transfers.h"
 #include "client/wait.h"
-#include "schemas/ops/catalog.h"
-#include "schemas/ops/resolve.h"
 #include "schemas/types/address.h"
 #include "schemas/types/call_origin.h"
 #include "schemas/types/living_mesh.h"

@@ -4,6 +4,8 @@
 // doesn't change once `done` was seen.
 
 #include <functional>
+#include <mutex>
+#include <utility>
 
 #include "client/session_impl.h"
 
@@ -34,6 +36,21 @@ struct SessionImpl::Request {
   std::function<void(uint64_t ticket, uint64_t secret)> on_ticket;
   // The same when it is done.
   std::function<void()> on_done;
+
+  // A callback that puts the report into the request's field for it, or says why there is none, and wakes who waits.
+  template <typename Report>
+  static auto AnswerIn(SessionImpl& session, uint64_t number, RequestPtr request, Report Request::*field) {
+    return [&session, number, request = std::move(request), field](absl::StatusOr<Report> report) {
+      {
+        std::lock_guard<std::mutex> lock(session.mutex_);
+        request->done = true;
+        request->status = report.status();
+        if (report.ok()) (*request).*field = *std::move(report);
+        session.requests_.erase(number);
+      }
+      session.NotifyChanged();
+    };
+  }
 };
 
 }  // namespace tessera

@@ -303,16 +303,7 @@ absl::StatusOr<ClusterReport> SessionImpl::GetStatus(uint32_t max_tensors) {
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   const auto ask = [this](TensorRange tensors) -> absl::StatusOr<ClusterReport> {
     auto [number, request] = NewRequest();
-    connection_->GetStatus(tensors, [this, n = number, r = request](absl::StatusOr<ClusterReport> report) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        r->done = true;
-        r->status = report.status();
-        if (report.ok()) r->cluster = *std::move(report);
-        requests_.erase(n);
-      }
-      NotifyChanged();
-    });
+    connection_->GetStatus(tensors, Request::AnswerIn(*this, number, request, &Request::cluster));
     TESSERA_RETURN_IF_ERROR(WaitFor("status", request));
     return std::move(request->cluster);
   };
@@ -332,16 +323,7 @@ absl::StatusOr<ProfileReport> SessionImpl::Profile(const OpRange& ops) {
   TESSERA_RETURN_IF_ERROR(Check());
   TESSERA_RETURN_IF_ERROR(AwaitTakenUp());
   auto [number, request] = NewRequest();
-  connection_->Profile(ops, [this, n = number, r = request](absl::StatusOr<ProfileReport> profile) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      r->done = true;
-      r->status = profile.status();
-      if (profile.ok()) r->profile = *std::move(profile);
-      requests_.erase(n);
-    }
-    NotifyChanged();
-  });
+  connection_->Profile(ops, Request::AnswerIn(*this, number, request, &Request::profile));
   TESSERA_RETURN_IF_ERROR(WaitFor("profile", request));
   for (ProfiledOp& op : request->profile.ops) {
     if (const CallSite* site = FindSite(sites_.Find(op.result)); site != nullptr) op.place = site->place;
