@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schemas/types/mix_bits.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera {
@@ -23,21 +24,15 @@ struct FreeRanges::Node {
 
 namespace {
 
-// A bijection (the finaliser of splitmix64): no two priorities are equal.
-uint64_t Mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
-uint64_t PriorityOf(int64_t stop) { return Mix(static_cast<uint64_t>(stop)); }
+// No two priorities are equal.
+uint64_t PriorityOf(int64_t stop) { return MixBits(static_cast<uint64_t>(stop)); }
 
 }  // namespace
 
 void FreeRanges::Node::Sum() {
   largest = bytes = stop - start;
   count = 1;
-  hash = Mix(PriorityOf(stop) + static_cast<uint64_t>(start));
+  hash = MixBits(PriorityOf(stop) + static_cast<uint64_t>(start));
   for (const Node* child : {left.get(), right.get()}) {
     if (child == nullptr) continue;
     largest = std::max(largest, child->largest);

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "schemas/types/layout.h"
+#include "schemas/types/mix_bits.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -55,17 +56,12 @@ class StrewnPositions {
   int64_t count_ = 0;
 };
 
-uint64_t Mixed(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
-  return value ^ (value >> 31);
-}
-
-// Of a piece from one giver, who gives so many terms of it. Pieces in any order are told apart by the sums of these.
+// The hash of a piece from one giver, who gives so many terms of it. Sums of these tell lists of pieces apart, in
+// whatever order they come.
 uint64_t HashOf(const Piece& piece, size_t terms) {
   uint64_t hash = 0x9e3779b97f4a7c15U;
   for (const int64_t part : {piece.cell, piece.low, piece.high, piece.taker, static_cast<int64_t>(terms)}) {
-    hash = Mixed(hash + 0x9e3779b97f4a7c15U + static_cast<uint64_t>(part));
+    hash = MixBits(hash + 0x9e3779b97f4a7c15U + static_cast<uint64_t>(part));
   }
   return hash;
 }
@@ -105,7 +101,7 @@ class Cells {
     return count;
   }
 
-  // What a position wants, by cell.
+  // The elements that a position wants, by cell.
   std::vector<Wanted> WantedBy(const Position& position) const {
     std::vector<Wanted> wanted = {{0, 1}};
     for (size_t d = 0; d < exchange_.dims.size(); ++d) {
@@ -152,7 +148,7 @@ class Cells {
   std::vector<size_t> carried_dims_;
 };
 
-// What was seen of one exchange at the positions that were looked at.
+// One exchange, as it was seen at the positions that were looked at.
 struct Seen {
   absl::flat_hash_map<WorkerIndex, uint64_t> taken_from;  // sums of hashes
   std::vector<WorkerIndex> givers;                        // the first of them: kFirstGivers
@@ -324,7 +320,7 @@ class PieceCheck {
         [&](WorkerIndex worker, int64_t elements) { received[worker] += elements, all_received += elements; },
         [&](WorkerIndex worker, int64_t elements) { sent[worker] += elements, all_sent += elements; });
     if (all_received != all_sent) return Wrong("workers receive ", all_received, " elements and send ", all_sent);
-    // What a worker adds up for others it receives besides.
+    // A worker receives the terms besides that it adds up for others.
     const bool adds_up = each.exchange->reduces() && each.exchange->hosts.several();
     for (const auto& [worker, elements] : received) {
       const std::optional<int64_t> flat = to_.mesh.FindWorker(worker);
