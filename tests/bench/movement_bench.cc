@@ -1,4 +1,4 @@
-// What each mode of movement is worth in the cost model of a real network: links of 25 GB/s, messages of 5 us, 8 to 64
+// The worth of each mode of movement in the cost model of a real network: links of 25 GB/s, messages of 5 us, 8 to 64
 // hosts. A plan as the planner makes it is priced beside one that moves the same tensor without the mode. One JSON
 // object on stdout: by mode, a row for each movement and size for which the planner takes the mode, with both predicted
 // seconds and the bytes that all workers receive. "gain" is the share of the seconds without the mode that it saves.

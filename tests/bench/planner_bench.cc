@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kMeshSide = 64;
 
-// Of the processor: what others do on it is not the planner's.
+// Time of the processor: the work of others on it is not the planner's.
 double Seconds(const std::function<void()>& run) {
   const int64_t start_ns = ThreadCpuNs();
   run();

@@ -85,8 +85,8 @@ class InternalError(TesseraError, RuntimeError):
 @contextlib.contextmanager
 def named(op: str):
     """Refusals of the ops in the block are said by `op`, which the user called, and what fails of them later too (op is a
-    name of schemas/ops/called_as.h, else each op says it); what others refuse stays theirs. Of blocks in blocks the outer
-    one counts."""
+    name of schemas/ops/called_as.h, else each op says it); refusals of others stay theirs. The outermost of nested
+    blocks counts."""
     outer = _tessera.called_as()
     try:
         if not outer:

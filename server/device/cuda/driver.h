@@ -68,7 +68,7 @@ namespace tessera::cuda {
   X(KernelSetAttribute)           \
   X(LaunchKernel)
 
-// Those of graphs, likewise. A driver may have none of them.
+// Functions of graphs, likewise. A driver may have none of them.
 #define TESSERA_CUDA_GRAPH_FUNCTIONS(X) \
   X(GraphCreate)                        \
   X(GraphDestroy)                       \

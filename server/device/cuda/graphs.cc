@@ -45,7 +45,7 @@ LaunchGraphs::~LaunchGraphs() {
 }
 
 void LaunchGraphs::Destroy(Graph& graph) const {
-  // What is under way goes on to its end.
+  // Launches that are under way go on to their end.
   if (graph.executable != nullptr) gpu_.driver->GraphExecDestroy(std::exchange(graph.executable, nullptr));
   if (graph.graph != nullptr) gpu_.driver->GraphDestroy(std::exchange(graph.graph, nullptr));
   graph.nodes.clear();

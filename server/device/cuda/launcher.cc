@@ -375,7 +375,7 @@ absl::StatusOr<CUkernel> Launcher::LoadedProgram(const MapProgram& source) {
 }
 
 absl::StatusOr<CUkernel> Launcher::KernelOf(const Launch& launch) {
-  // Of a program, too: its entry is named by all of its text.
+  // A program may be there, too: its entry is named by all of its text.
   if (const auto known = kernels_.find(launch.entry); known != kernels_.end()) return known->second;
   if (launch.program != nullptr) {
     absl::StatusOr<CUkernel> kernel = LoadedProgram(*launch.program);

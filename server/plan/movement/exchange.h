@@ -132,7 +132,7 @@ struct Piece {
   absl::Span<const TransferSource> sources;
 };
 
-// What moves, as it is seen from three sides; which of them agree is what CheckPieces finds out (piece_check.h).
+// A movement as it is seen from three sides. CheckPieces finds out whether they agree (piece_check.h).
 class PieceViews {
  public:
   virtual ~PieceViews() = default;
@@ -153,10 +153,10 @@ class ExchangeTables;
 struct ExchangeCell;
 struct OwnedPiece;
 
-// What moves in an exchange, as a receiver sees it, as a sender sees it, and in sums. This is the meaning of an
-// Exchange: lowering, prices, flows and Verify all ask it. Each view follows from one function, which says of a cell
-// who takes which part of it from whom; the sums have closed forms besides. Tables that don't depend on a worker are
-// made once.
+// The pieces that move in an exchange, as a receiver sees them, as a sender sees them, and in sums. They are the
+// meaning of an Exchange: lowering, prices, flows and Verify all ask it. Each view follows from one function, which
+// says of a cell who takes which part of it from whom; the sums have closed forms besides. Tables that don't depend on
+// a worker are made once.
 //
 //   Pieces(exchange of the example).ForReceiver({1}): 2x2 from itself, 2x2 from position 0
 //   .ForSender(WorkerIndex(0)): the same 2x2, for position 1
@@ -225,7 +225,7 @@ class Pieces final : public PieceViews {
  private:
   using Sources = absl::InlinedVector<TransferSource, 2>;
   using Count = absl::FunctionRef<void(WorkerIndex, int64_t)>;
-  // Which pieces are asked for: of one taker, or of one giver, or all. `sources` has the asked giver alone.
+  // The pieces that are asked for: those of one taker, or of one giver, or all. `sources` has the asked giver alone.
   struct Sides {
     std::optional<int64_t> taker;  // a flat position of the destination
     std::optional<int64_t> giver;  // of the mesh where the data lies
@@ -244,8 +244,8 @@ class Pieces final : public PieceViews {
   void VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, VisitPart visit) const;
   void VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
   void VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
-  // What a position takes, own pieces included, in order; what a worker gives to others, with the terms that it adds
-  // up.
+  // The pieces that a position takes, its own included, in order; those that a worker gives to others, with the terms
+  // that it adds up.
   void VisitTakenParts(int64_t destination, VisitPiece visit) const;
   void VisitGivenParts(WorkerIndex worker, VisitPiece visit) const;
   void VisitEachTransfer(Count received, Count sent) const;

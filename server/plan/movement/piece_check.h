@@ -4,15 +4,15 @@
 // totals say. A law of VerifyPlan, at any number of elements and workers: it looks at pieces, never at elements.
 //
 //   f32[65536] [S(0)] -> [R] on 4,096 workers: 16 million pieces. The totals of all workers are compared; so are the
-//   pieces of position 0, of the last one, and of some between, up to kMaxVerifiedPieces.
+//   pieces of position 0 and of the last one, and of some between until there are kMaxVerifiedPieces.
 //
-// Laws. Of each position that is looked at:
+// Laws. For each position that is looked at:
 //   - the pieces that it takes in the exchanges of the value tile the cells that it wants, each once;
 //   - a piece has all terms, each once, and each source has the cell;
 //   - a sender that is looked at gives it just the pieces that it takes from there.
-// Of all, where every piece was looked at or the totals have a closed form: workers receive as many elements as workers
-// send. Where every piece was looked at, each worker receives and sends what its pieces sum up to; else each position
-// that was looked at receives that.
+// Where every piece was looked at, or the totals have a closed form, all workers receive as many elements as they send.
+// Where every piece was looked at, each worker receives and sends what its pieces sum up to; else each position that
+// was looked at receives that.
 
 #include <vector>
 

@@ -22,7 +22,7 @@ struct InterpretResult {
   std::vector<ShardedArray> outputs;
   // By worker index: what each lacks of what is moved, merged or gathered.
   std::vector<int64_t> received_bytes;
-  // What reductions bring, to all workers together; a plan decides which of them reduces what.
+  // Bytes that reductions bring to all workers together; a plan decides which of them reduces what.
   int64_t reduced_bytes = 0;
 };
 absl::StatusOr<InterpretResult> Interpret(const Plan& plan, const std::vector<ShardedArray>& inputs,

@@ -314,7 +314,7 @@ TEST_F(CudaDriver, AGraphRunsItsKernelsInTheOrderOfItsEdgesAndOneLaunchAfterTheO
   // Launches of one executable graph follow each other, on whatever streams, and go on when it is destroyed.
   Expect(driver_->StreamSynchronize(streams_[0]));
   for (int time = 0; time < 10; ++time) Expect(driver_->GraphLaunch(executable, streams_[time % 2]));
-  // What is set is of later launches alone.
+  // Later launches alone have the parameters that are set.
   Expect(AddOneNode(kernel, at + 4096, 20).GivenTo([&](const CUDA_KERNEL_NODE_PARAMS* node) {
     return driver_->GraphExecKernelNodeSetParams(executable, second, node);
   }));

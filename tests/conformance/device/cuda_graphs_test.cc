@@ -439,7 +439,7 @@ CUresult Launched(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, 
   return CUDA_SUCCESS;
 }
 
-// Whose launches cost nothing.
+// A launcher whose launches cost nothing.
 class GraphsOfLauncher : public ::testing::Test {
  protected:
   void SetUp() override {

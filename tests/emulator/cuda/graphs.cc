@@ -123,7 +123,7 @@ void Engine::RunNode(Stream& stream, std::unique_lock<std::mutex>& lock) {
       Clock& clock = launch->clocks[number];
       clock = launch->begin;
       for (const size_t before : node.after) clock.Join(launch->clocks[before]);
-      // What ran in this lane in an earlier launch came before this one.
+      // Nodes of this lane in earlier launches came before this one.
       clock.Tick(node.lane);
       hazards_.Begin(node.lane, clock, node.launch.kernel->name);
       launch->end.Join(clock);

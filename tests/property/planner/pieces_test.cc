@@ -146,7 +146,7 @@ TEST_P(PieceWorlds, WrongReceiversAreFound) {
     const Mesh& givers = exchanges_[i].is_in_place() ? exchanges_[i].destination.mesh : exchanges_[i].source.mesh;
     for (const int64_t flat : EndsThatTake(exchanges_[i])) {
       const WorkerIndex self = exchanges_[i].destination.mesh.workers()[static_cast<size_t>(flat)];
-      // Of the position's first piece that comes from elsewhere.
+      // Changes the position's first piece that comes from elsewhere.
       const auto change = [&](const std::function<void(Piece, Visit)>& changed) {
         return Change{.taken = [=, is_done = std::make_shared<bool>(false)](const Piece& piece, Visit visit) {
           if (piece.taker != flat || *is_done || piece.sources[0].worker == self) return visit(piece);
@@ -198,7 +198,7 @@ TEST_P(PieceWorlds, WrongSendersAreFound) {
     ExpectFound(i, change([](const Piece& piece, Visit visit) { visit(piece), visit(piece); }), "all is given twice");
     ExpectFound(i, change([](Piece piece, Visit visit) { ++piece.low, visit(piece); }), "an element too few");
     ExpectFound(i, change([](Piece piece, Visit visit) { ++piece.cell, visit(piece); }), "other cells");
-    // What is spread to all alike differs at takers that are not looked at.
+    // A spread to all alike differs at takers that are not looked at.
     if (exchanges_[i].is_in_place() && takers == 4096) continue;
     ExpectFound(i, change([=](Piece piece, Visit visit) {
                   piece.taker = (piece.taker + 1) % takers;

@@ -218,8 +218,8 @@ absl::Status CheckReceived(const Phase& phase) {
   return absl::OkStatus();
 }
 
-// What a phase has its worker take from others: terms that it copies or reduces, what kernels count, and the terms of
-// its host that it adds up for another one.
+// Bytes that a phase has its worker take from others: terms that it copies or reduces, bytes that kernels count, and
+// the terms of its host that it adds up for another one.
 int64_t ReceivedBytes(const Program& program, const Phase& phase) {
   int64_t bytes = 0;
   const auto take = [&](const Operand& from, const Shape& extents) {
