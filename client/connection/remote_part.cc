@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket, uint64_t secret) {
-  auto request = gate.transferRequest();
+wire::Transfer::Client Redeem(wire::BulkServer::Client bulk, uint64_t ticket, uint64_t secret) {
+  auto request = bulk.transferRequest();
   request.setTicket(ticket);
   request.setSecret(secret);
   return request.send().getTransfer();
@@ -147,7 +147,7 @@ kj::Promise<void> RemotePart::TryAgain() {
         return request.send();
       })
       .then(
-          [this](capnp::Response<wire::DataGate::ResumeResults>&& response) {
+          [this](capnp::Response<wire::BulkServer::ResumeResults>&& response) {
             client_ = response.getTransfer();
             ++line_;
             sent_ = 0;

@@ -36,7 +36,7 @@ bool OnlyExchanges(const Plan& plan) {
 // A share is the second half of a collective within a host, a round that is in place and of another digit than the
 // first goes on with one.
 bool BeginsCollective(const Exchange& exchange) {
-  if (exchange.role == ExchangeRole::kShare) return false;
+  if (exchange.role == ExchangeRole::kHostGather) return false;
   if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return true;
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
@@ -127,16 +127,30 @@ void StateMachine::IssueDesk::FillTemplate(const IssueUnit& unit, OpPlan planned
   made.plan = std::make_shared<const Plan>(std::move(planned.plan));
 }
 
-// Workers know the plan by its id, so it has to be the same plan.
+// Workers know a plan by its id. A coordinator of another version may plan the call otherwise: that plan has an id of
+// its own.
 absl::Status StateMachine::IssueDesk::MakeAgain(const IssueUnit& unit, PlanTemplate& known) {
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kKnown));
-  const std::string text = ToText(planned.plan);
-  if (XXH3_64bits(text.data(), text.size()) != known.text_hash) {
-    return absl::InternalError(StrCat(NameOf(unit.calls.back()->call.op), ": template ", known.id.value,
-                                      " of a snapshot can't be made again: this coordinator plans the call otherwise"));
+  TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
+  const uint64_t text_hash = XXH3_64bits(text.data(), text.size());
+  if (text_hash != known.text_hash) {
+    TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
+    ForgetOnWorkers(known);
+    known.id = TemplateId(machine_.next_template_++);
+    known.text = std::make_shared<const std::string>(std::move(text));
+    known.text_hash = text_hash;
+    known.defined_on.clear();
   }
   FillTemplate(unit, std::move(planned), known);
   return absl::OkStatus();
+}
+
+void StateMachine::IssueDesk::ForgetOnWorkers(const PlanTemplate& gone) {
+  std::vector<WorkerIndex> present;
+  for (WorkerIndex worker : gone.defined_on) {
+    if (machine_.workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
+  }
+  if (!present.empty()) machine_.ToGroup(MakeGroup(std::move(present)), ForgetTemplate{gone.id});
 }
 
 absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& session, const IssueUnit& unit,
@@ -163,13 +177,7 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& 
   made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
   PlanTemplate* kept = machine_.plans_.Insert(unit.key, std::move(made), evicted);
-  for (const PlanTemplate& gone : evicted) {
-    std::vector<WorkerIndex> present;
-    for (WorkerIndex worker : gone.defined_on) {
-      if (machine_.workers_.at(worker).state != WorkerState::kDead) present.push_back(worker);
-    }
-    if (!present.empty()) machine_.ToGroup(MakeGroup(std::move(present)), ForgetTemplate{gone.id});
-  }
+  for (const PlanTemplate& gone : evicted) ForgetOnWorkers(gone);
   return kept;
 }
 
@@ -243,7 +251,7 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
   std::vector<WorkerIndex> workers;
   int64_t temporaries = 0;
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kPassing) continue;
+    if (buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kTransit) continue;
     workers.insert(workers.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
     temporaries += buffer.kind == PlanBuffer::Kind::kTemporary ? 1 : 0;
     if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});

@@ -15,6 +15,7 @@ class StateMachine::IssueDesk {
 
   absl::StatusOr<PlanTemplate*> TemplateOf(SessionEntry& session, const IssueUnit& unit, std::vector<Scalar>& scalars);
   absl::Status MakeAgain(const IssueUnit& unit, PlanTemplate& known);  // of a snapshot's template: its plan
+  void ForgetOnWorkers(const PlanTemplate& gone);
   // By its plan; a contraction whose temporaries don't fit, by one that keeps to what is free.
   absl::StatusOr<PlanTemplate*> IssueWhatFits(SessionEntry& session, IssueUnit& unit, PlanTemplate& plan,
                                               std::vector<Scalar> scalars);

@@ -27,24 +27,24 @@ class PhasePrice {
 
   void Add(const Exchange& exchange, OwnPieces own_pieces) {
     is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
-    const Pieces walk(exchange);
+    const Pieces pieces(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
     Crossing crossing;
     for (int64_t flat = 0; flat < mesh.size(); flat += is_priced_whole ? 1 : mesh.size() - 1) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
-      const Crossing taken = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
+      const Crossing taken = AddReceived(exchange, pieces, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
       crossing.bytes = std::max(crossing.bytes, taken.bytes);
       crossing.messages = std::max(crossing.messages, taken.messages);
       if (own_pieces != OwnPieces::kCopied || exchange.is_in_place()) continue;
-      const int64_t own = OwnElements(exchange, walk, flat, taken.elements);
+      const int64_t own = OwnElements(exchange, pieces, flat, taken.elements);
       workers_[self].seconds +=
           static_cast<double>(own * SizeBytes(exchange.destination.dtype)) / topology_.local_bandwidth_bytes_s;
     }
     if (!is_priced_whole && crossing.messages > 0) AddGiven(exchange, crossing);
     if (exchange.role != ExchangeRole::kReduce || !exchange.hosts.several() || !is_priced_whole) return;
     for (const WorkerIndex adder : exchange.source.mesh.workers()) {
-      if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, walk, adder, 1);
+      if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, pieces, adder, 1);
     }
   }
 
@@ -91,14 +91,14 @@ class PhasePrice {
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  Crossing AddReceived(const Exchange& exchange, const Pieces& walk, WorkerIndex self, double weight) {
+  Crossing AddReceived(const Exchange& exchange, const Pieces& pieces, WorkerIndex self, double weight) {
     const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     double seconds = 0;
     absl::flat_hash_set<WorkerIndex> senders;
     Crossing taken;
     const int32_t own_host = topology_.HostOf(self);
     double entering = 0;
-    walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
+    pieces.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const double bytes = static_cast<double>(elements * element_bytes);
       const int32_t host = topology_.HostOf(from);
       const bool is_near = host == own_host;
@@ -143,14 +143,14 @@ class PhasePrice {
     return static_cast<double>(count);
   }
 
-  static int64_t OwnElements(const Exchange& exchange, const Pieces& walk, int64_t flat, int64_t received) {
+  static int64_t OwnElements(const Exchange& exchange, const Pieces& pieces, int64_t flat, int64_t received) {
     const Mesh& mesh = exchange.destination.mesh;
     const Position position = mesh.PositionAt(flat);
     if (exchange.far_takers == FarTakers::kEach && !exchange.is_by_rounds()) {
       return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
     }
     int64_t own = 0;  // the rest comes later
-    for (const Transfer& transfer : walk.ForReceiver(position)) {
+    for (const Transfer& transfer : pieces.ForReceiver(position)) {
       const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
       own += is_own ? NumElements(transfer.box) : 0;
     }

@@ -14,7 +14,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/buffer_contents.h"
 #include "server/plan/lower/contract.h"
-#include "server/plan/lower/passing.h"
+#include "server/plan/lower/transit.h"
 #include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/exchange.h"
@@ -109,7 +109,7 @@ class Verifier {
       return absl::ResourceExhaustedError(
           StrCat("plan: ", phases.back(), " phases; ", kMaxPlanPhases, " are allowed (max_phases)"));
     }
-    TESSERA_RETURN_IF_ERROR(VerifyPassing(plan_, phases));
+    TESSERA_RETURN_IF_ERROR(VerifyTransit(plan_, phases));
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       absl::Status status = CheckStart(i, phases);
       if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
@@ -303,7 +303,7 @@ class Verifier {
 
   // Checks that the move's stores, in the phase before its own, touch nothing that others may touch.
   absl::Status CheckStores(size_t index, const ExchangeStep& move, absl::Span<const int> phases) const {
-    if (IsPassing(plan_, move.source)) return absl::OkStatus();  // VerifyPassing
+    if (IsInTransit(plan_, move.source)) return absl::OkStatus();  // VerifyTransit
     if (!IsInput(move.source) || !IsValue(move.destination) || state_[BufferOf(move.destination)].touched_phase != 0) {
       return Wrong("stores beside others what they may touch");
     }
@@ -317,7 +317,7 @@ class Verifier {
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (exchange.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread &&
+    if (exchange.delivery == Delivery::kPush && exchange.role != ExchangeRole::kGatherReduced &&
         exchange.role != ExchangeRole::kMove) {
       return Wrong("pushes what it does not move or spread");
     }
@@ -351,8 +351,10 @@ class Verifier {
         TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms));
         if (exchange.is_in_place()) TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "reduces further what was not reduced"));
         break;
-      case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
-      case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
+      case ExchangeRole::kGatherReduced: TESSERA_RETURN_IF_ERROR(CheckGatherReduced(step)); break;
+      case ExchangeRole::kHostGather:
+        TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once"));
+        break;
     }
     return Finish(step);
   }
@@ -372,13 +374,13 @@ class Verifier {
   static bool IsNextRound(const Exchange& last, const Exchange& exchange) {
     const int digit = exchange.rounds.digit;
     const bool has_reduced = last.role == ExchangeRole::kReduce;
-    const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kSpread;
+    const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kGatherReduced;
     switch (exchange.role) {
       case ExchangeRole::kReduce: return has_reduced && digit == last.rounds.digit + 1;
-      case ExchangeRole::kSpread:
+      case ExchangeRole::kGatherReduced:
         return (has_reduced && last.rounds.is_last() && exchange.rounds.is_last()) ||
                (has_spread && digit == last.rounds.digit - 1);
-      case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
+      case ExchangeRole::kHostGather: return has_spread && last.rounds.digit == 0 && digit == 0;
       case ExchangeRole::kMove: break;
     }
     return false;
@@ -398,12 +400,12 @@ class Verifier {
     if (last.rounds.factors != exchange.rounds.factors) return false;
     if (exchange.is_by_rounds()) return IsNextRound(last, exchange);
     const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
-    if (exchange.role == ExchangeRole::kSpread) {
+    if (exchange.role == ExchangeRole::kGatherReduced) {
       if (last.role == ExchangeRole::kReduce) return !is_relayed;
       return last.role == ExchangeRole::kMove && last.far_takers == FarTakers::kRelays && is_relayed;
     }
     if (exchange.far_takers == FarTakers::kEach || last.far_takers != exchange.far_takers) return false;
-    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_relayed);
+    return last.role == ExchangeRole::kGatherReduced || (last.role == ExchangeRole::kMove && !is_relayed);
   }
 
   // Adds to the last exchange that wrote the value, in the same terms.
@@ -418,7 +420,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status CheckSpread(const ExchangeStep& step) const {
+  absl::Status CheckGatherReduced(const ExchangeStep& step) const {
     TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
     if (step.exchange.delivery == Delivery::kPull) return absl::OkStatus();
     if (step.exchange.far_takers == FarTakers::kRelays) return Wrong("pushes what was not reduced");
@@ -440,7 +442,7 @@ class Verifier {
   }
 
   static bool IsSharedLater(const Exchange& exchange) {
-    if (exchange.role == ExchangeRole::kShare) return false;
+    if (exchange.role == ExchangeRole::kHostGather) return false;
     if (exchange.is_by_rounds()) return Pieces(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }

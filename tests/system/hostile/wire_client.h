@@ -204,12 +204,14 @@ class WireClient {
     uint64_t next_batch = 1;
   };
 
-  static capnp::Request<wire::Gateway::OpenParams, wire::Gateway::OpenResults> RequestOpen(
-      wire::Gateway::Client gateway, uint32_t version, const std::string& token, const Former& former) {
+  capnp::Request<wire::Gateway::OpenParams, wire::Gateway::OpenResults> RequestOpen(wire::Gateway::Client gateway,
+                                                                                    uint32_t version,
+                                                                                    const std::string& token,
+                                                                                    const Former& former) const {
     auto request = gateway.openRequest();
     request.getHello().setProtocolVersion(version);
     request.getHello().setToken(token.c_str());
-    request.getHello().setLeaseS(60);
+    request.getHello().setLeaseS(lease_s_);
     if (former.id != 0) {
       auto resume = request.getHello().initResume();
       resume.setSessionId(former.id);
@@ -255,7 +257,7 @@ class WireClient {
 
   absl::Status Redeem(Wire& wire, uint64_t ticket, uint64_t secret) {
     return StatusOf([&]() {
-      auto request = wire.Root<wire::DataGate>().transferRequest();
+      auto request = wire.Root<wire::BulkServer>().transferRequest();
       request.setTicket(ticket);
       request.setSecret(secret);
       held_.push_back(request.send().wait(io_.waitScope).getTransfer());
@@ -266,6 +268,7 @@ class WireClient {
   kj::AsyncIoContext& io_;
   std::string address_;
   std::string token_;
+  double lease_s_ = 60;  // of the sessions that it opens
   std::vector<wire::Transfer::Client> held_;
 };
 

@@ -2,6 +2,9 @@
 
 #include "server/coordinator/rpc/snapshot.h"
 
+#include <xxhash.h>
+
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,8 @@
 
 namespace tessera {
 namespace {
+
+using testing::HasSubstr;
 
 std::string Save(const Core& core) {
   std::string bytes;
@@ -131,6 +136,62 @@ TEST(SnapshotTest, ATenantsShareIsAsFullAsItWas) {
   EXPECT_EQ(paid_for_us(*restored), paid_for_us(core));
 }
 
+std::string EffectsOf(Core& core, const Event& told) {
+  std::string text;
+  core.Observe([&text](const Effects& effects) {
+    for (const Effect& effect : effects) StrAppend(&text, ToText(effect), "\n");
+  });
+  Event event = told;
+  EXPECT_TRUE(core.Apply(0, event, nullptr).ok());
+  return text;
+}
+
+// As a coordinator would have written that planned the call otherwise: the hash of the plan's text is another one.
+std::string WithAnotherHash(std::string saved, const std::string& plan_text) {
+  uint64_t hash = XXH3_64bits(plan_text.data(), plan_text.size());
+  const size_t at = saved.find(std::string(reinterpret_cast<const char*>(&hash), sizeof(hash)));
+  EXPECT_NE(at, std::string::npos);
+  if (at == std::string::npos) return saved;
+  saved[at] = static_cast<char>(saved[at] ^ (saved[at] == 1 ? 2 : 1));  // a zero would be packed otherwise
+  for (size_t part = 0; part < saved.size();) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, &saved[part], sizeof(bytes));
+    hash = XXH3_64bits(&saved[part + 16], bytes);
+    std::memcpy(&saved[part + 8], &hash, sizeof(hash));
+    part += 16 + bytes;
+  }
+  return saved;
+}
+
+// Workers know a plan by its id: what another version plans otherwise gets one of its own.
+TEST(SnapshotTest, APlanThatIsMadeOtherwiseHasANewIdAndTheFormerOneIsForgotten) {
+  Core core(StoryConfig(), nullptr);
+  WorkerJoinedEvent joined;
+  joined.worker = WorkerIndex(0);
+  joined.incarnation = 1;
+  joined.memory_bytes = 1 << 16;
+  EffectsOf(core, joined);
+  EffectsOf(core, SessionOpenedEvent{SessionId(1), 42, "", "c", 0});
+  const auto fill = [](uint64_t number) {
+    return BatchEvent{
+        SessionId(1), number, {FullRecord(*Mesh::Make({1}, {}, {}), {8}, {Placement::Replicate()}, number)}};
+  };
+  const std::string first = EffectsOf(core, fill(1));
+  const size_t text = first.find("define 0 ");
+  ASSERT_NE(text, std::string::npos) << first;
+  const std::string plan_text = first.substr(text + 9, first.find("}\n", text) + 2 - text - 9);
+  const std::string saved = Save(core);
+
+  auto same = std::move(Load(saved)->core);
+  EXPECT_THAT(EffectsOf(*same, fill(2)), testing::AllOf(HasSubstr("template 0 "), testing::Not(HasSubstr("define"))));
+  auto loaded = Load(WithAnotherHash(saved, plan_text));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const std::string next = EffectsOf(*loaded->core, fill(2));
+  EXPECT_THAT(next, testing::AllOf(HasSubstr("forget 0"), HasSubstr("define 1 "), HasSubstr("template 1 ")));
+  EXPECT_THAT(EffectsOf(*loaded->core, fill(3)),
+              testing::AllOf(HasSubstr("template 1 "), testing::Not(HasSubstr("define"))));
+}
+
 TEST(SnapshotTest, ADigestTellsStatesApart) {
   EXPECT_NE(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 31)));
   EXPECT_EQ(Snapshot::Digest(*After(3, 40, 30)), Snapshot::Digest(*After(3, 40, 30)));
@@ -143,7 +204,7 @@ TEST(SnapshotTest, AFlippedBitAnywhereIsTold) {
     flipped[byte] = static_cast<char>(flipped[byte] ^ 16);
     const auto loaded = Load(flipped);
     ASSERT_TRUE(absl::IsDataLoss(loaded.status())) << "byte " << byte << ": " << loaded.status();
-    EXPECT_THAT(std::string(loaded.status().message()), testing::HasSubstr("snapshot: at byte "));
+    EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("snapshot: at byte "));
   }
 }
 
