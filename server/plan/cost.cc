@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "schemas/types/layout.h"
 #include "server/plan/movement/exchange.h"
+#include "server/plan/movement/pieces_of_plan.h"
 
 namespace tessera {
 namespace {
@@ -25,9 +26,8 @@ class PhasePrice {
  public:
   explicit PhasePrice(const Topology& topology) : topology_(topology) {}
 
-  void Add(const Exchange& exchange, OwnPieces own_pieces) {
+  void Add(const Exchange& exchange, const Pieces& pieces, OwnPieces own_pieces) {
     is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
-    const Pieces pieces(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
     Crossing crossing;
@@ -192,12 +192,18 @@ double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topolo
                   static_cast<double>(MaxShardElements(output)) / topology.flops_per_s);
 }
 
-double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology) {
+double ReadingSeconds(const Exchange& exchange, const Pieces& pieces, const Topology& topology) {
+  PhasePrice price(topology);
+  price.Add(exchange, pieces, OwnPieces::kReadInPlace);
+  return price.Seconds();
+}
+
+double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology, PiecesOfPlan& pieces) {
   double seconds =
       ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
                      plan.values[static_cast<size_t>(step.output)].spec, step.store, topology);
   for (const ContractOperand& operand : step.operands) {
-    if (operand.pieces.has_value()) seconds += PredictReadingSeconds(*operand.pieces, topology);
+    if (operand.pieces.has_value()) seconds += ReadingSeconds(*operand.pieces, pieces.Of(*operand.pieces), topology);
   }
   return seconds;
 }
@@ -265,12 +271,15 @@ bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& top
 }
 
 double PredictReadingSeconds(const Exchange& pieces, const Topology& topology) {
-  PhasePrice price(topology);
-  price.Add(pieces, OwnPieces::kReadInPlace);
-  return price.Seconds();
+  return ReadingSeconds(pieces, Pieces(pieces), topology);
 }
 
 double PredictSeconds(const Plan& plan, const Topology& topology) {
+  PiecesOfPlan pieces;
+  return PredictSeconds(plan, topology, pieces);
+}
+
+double PredictSeconds(const Plan& plan, const Topology& topology, PiecesOfPlan& pieces) {
   WorkerClocks clocks;
   const auto mesh_of = [&plan](int value) -> const Mesh& { return plan.values[static_cast<size_t>(value)].spec.mesh; };
   const auto is_input = [&plan](int value) {
@@ -286,7 +295,7 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
     if (StartOf(step) == StepStart::kNewPhase) end_phase();
     if (!phase.has_value()) phase.emplace(topology);
     if (const auto* exchange = std::get_if<ExchangeStep>(&step); exchange != nullptr) {
-      phase->Add(exchange->exchange, OwnPieces::kCopied);
+      phase->Add(exchange->exchange, pieces.Of(exchange->exchange), OwnPieces::kCopied);
       if (!is_input(exchange->source)) clocks.WaitFor(exchange->exchange.source.mesh);
       clocks.Work(exchange->exchange.destination.mesh);
     } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
@@ -294,7 +303,7 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
         if (!is_input(operand.value)) clocks.WaitFor(mesh_of(operand.value));
       }
       clocks.Work(mesh_of(contract->output));
-      phase->AddWork(SecondsOf(plan, *contract, topology));
+      phase->AddWork(SecondsOf(plan, *contract, topology, pieces));
     } else {
       const auto& local = std::get<LocalStep>(step);
       clocks.Work(mesh_of(local.output));

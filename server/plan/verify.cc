@@ -1,7 +1,6 @@
 #include "server/plan/verify.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <optional>
 #include <set>
@@ -19,6 +18,7 @@
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/exchange.h"
 #include "server/plan/movement/piece_check.h"
+#include "server/plan/movement/pieces_of_plan.h"
 #include "server/plan/movement/same_shards.h"
 #include "server/plan/movement/sub_mesh.h"
 #include "server/plan/verify_elements.h"
@@ -97,7 +97,8 @@ absl::Status CheckKeptTerms(const Exchange& exchange) {
 
 class Verifier {
  public:
-  Verifier(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
+  Verifier(const Plan& plan, const VerifyOptions& options)
+      : plan_(plan), options_(options), pieces_(options.pieces == nullptr ? own_pieces_ : *options.pieces) {}
 
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(CheckReferences());
@@ -441,9 +442,9 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  static bool IsSharedLater(const Exchange& exchange) {
+  bool IsSharedLater(const Exchange& exchange) {
     if (exchange.role == ExchangeRole::kHostGather) return false;
-    if (exchange.is_by_rounds()) return Pieces(exchange).IsSharedAfterRounds();
+    if (exchange.is_by_rounds()) return pieces_.Of(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
 
@@ -463,7 +464,7 @@ class Verifier {
   }
 
   // Receivers take in these exchanges, which bring one value, the pieces that senders give.
-  static absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
+  absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
     // docs/limits.md: max_verified_positions_by_host. Tables of what hosts share would take longer than the plan.
     constexpr int64_t kMaxPositionsByHost = 1024;
     const auto is_long = [](const Exchange* exchange) {
@@ -471,15 +472,14 @@ class Verifier {
       return exchange->hosts.several() && positions > kMaxPositionsByHost;
     };
     if (std::any_of(exchanges.begin(), exchanges.end(), is_long)) return absl::OkStatus();
-    std::deque<Pieces> pieces;
     std::vector<ExchangeViews> views;
-    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces.emplace_back(*exchange)});
+    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces_.Of(*exchange)});
     return CheckPieces(views);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
   // box.
-  absl::Status CheckOperandPieces(const Exchange& pieces, int value) const {
+  absl::Status CheckOperandPieces(const Exchange& pieces, int value) {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
@@ -571,6 +571,8 @@ class Verifier {
 
   const Plan& plan_;
   const VerifyOptions& options_;
+  PiecesOfPlan own_pieces_;
+  PiecesOfPlan& pieces_;
   std::optional<BufferContents> contents_;  // from when references are known to be valid
   std::vector<BufferState> state_;
   std::vector<std::vector<const Exchange*>> unfinished_;  // by value: that wrote parts which others are to add to

@@ -35,10 +35,19 @@ void HazardFinder::Report(uint32_t before, std::string_view verb, std::string_vi
                      ", byte " + std::to_string(byte) + " of memory " + std::to_string(identity));
 }
 
+// By the blocks that were touched: memory that goes is large, and what was touched of it is small.
 void HazardFinder::Forget(uint64_t identity, uint64_t offset, int64_t bytes) {
-  for (uint64_t byte = offset; byte < offset + static_cast<uint64_t>(bytes); ++byte) {
-    const auto block = blocks_.find({identity, byte / kBlockBytes});
-    if (block != blocks_.end()) (*block->second)[byte % kBlockBytes] = {};
+  const uint64_t end = offset + static_cast<uint64_t>(bytes);
+  auto block = blocks_.lower_bound({identity, offset / kBlockBytes});
+  while (block != blocks_.end() && block->first.first == identity && block->first.second * kBlockBytes < end) {
+    const uint64_t start = block->first.second * kBlockBytes;
+    const uint64_t low = std::max(offset, start), high = std::min(end, start + kBlockBytes);
+    if (high - low == kBlockBytes) {
+      block = blocks_.erase(block);
+      continue;
+    }
+    for (uint64_t byte = low; byte < high; ++byte) (*block->second)[byte % kBlockBytes] = {};
+    ++block;
   }
 }
 

@@ -96,5 +96,7 @@ inline constexpr uint64_t kParameterWindow = 0x7400000000000000;
 Operation OperationOf(const std::vector<std::string>& parts, Instruction* instruction);
 // Bits as numbers: of 4 or 8 bytes.
 uint64_t AddFloats(uint64_t a, uint64_t b, int bytes);
+// A word as an atomic instruction leaves it; `replacement`: of a compare-and-swap.
+uint64_t AtomicResult(const Instruction& instruction, uint64_t old, uint64_t operand, uint64_t replacement);
 
 }  // namespace tessera::ptx

@@ -490,6 +490,29 @@ Operation BitsOperationOf(const Parts& parts, Instruction* i) {
 
 }  // namespace
 
+uint64_t AtomicResult(const Instruction& i, uint64_t old, uint64_t operand, uint64_t replacement) {
+  const auto select = [&](auto zero) {
+    using T = decltype(zero);
+    const T a = ValueOf<T>(old), b = ValueOf<T>(operand);
+    return BitsOf<T>(i.atomic == AtomicOp::kMax ? std::max(a, b) : std::min(a, b));
+  };
+  const bool is_signed = i.value_class == ValueClass::kSigned;
+  switch (i.atomic) {
+    case AtomicOp::kAdd: return i.value_class == ValueClass::kFloat ? AddFloats(old, operand, i.bytes) : old + operand;
+    case AtomicOp::kExchange: return operand;
+    case AtomicOp::kCompareAndSwap:
+      return old == (i.bytes == 4 ? static_cast<uint32_t>(operand) : operand) ? replacement : old;
+    case AtomicOp::kMax:
+    case AtomicOp::kMin:
+      if (i.bytes == 4) return is_signed ? select(int32_t{}) : select(uint32_t{});
+      return is_signed ? select(int64_t{}) : select(uint64_t{});
+    case AtomicOp::kOr: return old | operand;
+    case AtomicOp::kAnd: return old & operand;
+    case AtomicOp::kXor: return old ^ operand;
+  }
+  return old;
+}
+
 uint64_t AddFloats(uint64_t a, uint64_t b, int bytes) {
   if (bytes == 4) return BitsOf(ValueOf<float>(a) + ValueOf<float>(b));
   return BitsOf(ValueOf<double>(a) + ValueOf<double>(b));

@@ -178,43 +178,64 @@ class Block {
     }
   }
 
-  // Until the thread has to wait for others, or ends.
+  // Until the thread has to wait for others, or ends. Most of a test's time goes by here: what an instruction needs is
+  // in locals, and an error is looked for where one may have come.
   void Advance(Thread& t) {
-    uint64_t left = launch_.max_instructions;
-    while (t.state == ThreadState::kRuns && error_.empty()) {
-      const Instruction& i = code_.instructions[t.at];
-      ++counts_[t.at];
-      if (--left == 0) Fail(t, i, "does not end");
-      if (i.guard != kNoRegister && (t.registers[i.guard] != 0) == i.is_guard_negated) {
-        ++t.at;
+    const Instruction* const instructions = code_.instructions.data();
+    uint64_t* const registers = t.registers;
+    uint64_t* const counts = counts_;
+    size_t at = t.at;
+    for (uint64_t left = launch_.max_instructions;; --left) {
+      const Instruction& i = instructions[at];
+      ++counts[at];
+      if (left == 1) {
+        t.at = at;
+        return Fail(t, i, "does not end");
+      }
+      if (i.guard != kNoRegister && (registers[i.guard] != 0) == i.is_guard_negated) {
+        ++at;
         continue;
       }
-      switch (i.kind) {
-        case InstructionKind::kCompute:
-          i.operation(t.registers, i);
-          ++t.at;
-          break;
-        case InstructionKind::kBranch: t.at = static_cast<size_t>(i.target); break;
-        case InstructionKind::kBranchTable: BranchByTable(t, i); break;
-        case InstructionKind::kReturn:
-          t.state = ThreadState::kEnded;
-          ++progress_;
-          break;
-        case InstructionKind::kTrap: Fail(t, i, "trap"); break;
-        case InstructionKind::kBarrier: t.state = ThreadState::kAtBarrier; break;
-        case InstructionKind::kWarpBarrier:
-        case InstructionKind::kShuffle:
-        case InstructionKind::kVote:
-        case InstructionKind::kActiveMask: t.state = ThreadState::kInWarp; break;
-        case InstructionKind::kLoad:
-        case InstructionKind::kStore:
-        case InstructionKind::kAtomic:
-          AccessMemory(t, i);
-          ++t.at;
-          if (i.is_synchronizing) return;
-          break;
+      if (i.kind == InstructionKind::kCompute) {
+        i.operation(registers, i);
+        ++at;
+        continue;
       }
+      if (i.kind == InstructionKind::kBranch) {
+        at = static_cast<size_t>(i.target);
+        continue;
+      }
+      t.at = at;
+      if (!Interrupt(t, i)) return;
+      at = t.at;
     }
+  }
+
+  // An instruction that is more than registers; whether the thread goes on.
+  bool Interrupt(Thread& t, const Instruction& i) {
+    switch (i.kind) {
+      case InstructionKind::kCompute:
+      case InstructionKind::kBranch: break;  // Advance does them
+      case InstructionKind::kBranchTable: BranchByTable(t, i); break;
+      case InstructionKind::kReturn:
+        t.state = ThreadState::kEnded;
+        ++progress_;
+        break;
+      case InstructionKind::kTrap: Fail(t, i, "trap"); break;
+      case InstructionKind::kBarrier: t.state = ThreadState::kAtBarrier; break;
+      case InstructionKind::kWarpBarrier:
+      case InstructionKind::kShuffle:
+      case InstructionKind::kVote:
+      case InstructionKind::kActiveMask: t.state = ThreadState::kInWarp; break;
+      case InstructionKind::kLoad:
+      case InstructionKind::kStore:
+      case InstructionKind::kAtomic:
+        AccessMemory(t, i);
+        ++t.at;
+        if (i.is_synchronizing) return false;
+        break;
+    }
+    return t.state == ThreadState::kRuns && error_.empty();
   }
 
   void BranchByTable(Thread& t, const Instruction& i) {
@@ -462,31 +483,8 @@ class Block {
   void Atomic(Thread& t, const Instruction& i, std::byte* place) {
     uint64_t old = 0;
     std::memcpy(&old, place, i.bytes);
-    const uint64_t operand = t.registers[i.from[0]];
-    const auto select = [&](auto zero) {
-      using T = decltype(zero);
-      const T a = ValueOf<T>(old), b = ValueOf<T>(operand);
-      return BitsOf<T>(i.atomic == AtomicOp::kMax ? std::max(a, b) : std::min(a, b));
-    };
-    const bool is_signed = i.value_class == ValueClass::kSigned;
-    uint64_t value = 0;
-    switch (i.atomic) {
-      case AtomicOp::kAdd:
-        value = i.value_class == ValueClass::kFloat ? AddFloats(old, operand, i.bytes) : old + operand;
-        break;
-      case AtomicOp::kExchange: value = operand; break;
-      case AtomicOp::kCompareAndSwap:
-        value = old == (i.bytes == 4 ? static_cast<uint32_t>(operand) : operand) ? t.registers[i.from[1]] : old;
-        break;
-      case AtomicOp::kMax:
-      case AtomicOp::kMin:
-        value = i.bytes == 4 ? (is_signed ? select(int32_t{}) : select(uint32_t{}))
-                             : (is_signed ? select(int64_t{}) : select(uint64_t{}));
-        break;
-      case AtomicOp::kOr: value = old | operand; break;
-      case AtomicOp::kAnd: value = old & operand; break;
-      case AtomicOp::kXor: value = old ^ operand; break;
-    }
+    const bool swaps = i.atomic == AtomicOp::kCompareAndSwap;
+    const uint64_t value = AtomicResult(i, old, t.registers[i.from[0]], swaps ? t.registers[i.from[1]] : 0);
     if (std::memcmp(place, &value, i.bytes) != 0) ++progress_;
     std::memcpy(place, &value, i.bytes);
     if (i.to[0] != kNoRegister) t.registers[i.to[0]] = old;
