@@ -27,10 +27,15 @@ void StateMachine::On(const SessionOpenedEvent& event) {
   const auto is_of_user = [&](const auto& session) {
     return is_alike(session) && session.second.info.uid == event.uid;
   };
-  const int64_t open = std::count_if(sessions_.begin(), sessions_.end(), is_alike);
-  const int64_t of_user = std::count_if(sessions_.begin(), sessions_.end(), is_of_user);
+  // Sessions are counted where there are as many of all kinds as the limit.
+  const auto count = [&](int64_t limit, const auto& is_counted) {
+    return static_cast<int64_t>(sessions_.size()) < limit
+               ? 0
+               : static_cast<int64_t>(std::count_if(sessions_.begin(), sessions_.end(), is_counted));
+  };
   const bool is_admins = event.role == Role::kAdmin;
   const int64_t limit = is_admins ? config_.max_admin_sessions : config_.max_sessions;
+  const int64_t open = count(limit, is_alike), of_user = count(config_.max_sessions_per_uid, is_of_user);
   const bool is_known = !is_admins && event.uid != kNoUid;
   if (is_known && of_user >= config_.max_sessions_per_uid && !MakeRoomFor(event.role, event.uid)) {
     effects_.push_back(EndSession{
