@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tessera as ts
 from conftest import DEVICE
 from tessera import _encoded, _files
 from tessera import decoder as beside
+from waiting import wait_until
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -281,13 +281,6 @@ def test_a_session_that_ends_in_the_middle_leaves_the_old_file(cluster, tmp_path
         ts.save(path, {"x": x})
     wait_until(lambda: os.listdir(tmp_path) == [path.name])
     assert read(path, "x").shape == (5, 6)
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 def test_no_tensor_passes_through_the_client(session, mesh4, tmp_path, suffix):

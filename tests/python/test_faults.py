@@ -8,22 +8,15 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import in_time
 import tessera as ts
+from waiting import wait_until
 
 S, R = ts.Shard, ts.Replicate
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        threading.Event().wait(0.02)
 
 
 def test_messages_name_the_op_and_both_operands(session, mesh4):

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 
 import ml_dtypes
 import numpy as np
@@ -18,17 +17,11 @@ import pytest
 import tessera as ts
 from conftest import DEVICE
 from tessera import _files
+from waiting import wait_until
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32,
           np.float64, np.complex64, np.complex128]
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -10,25 +10,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import tessera as ts
+from waiting import wait_until
 
 S, R = ts.Shard, ts.Replicate
 BINARIES = pathlib.Path(os.environ.get("TESSERA_BIN_DIR", pathlib.Path(__file__).resolve().parents[2] / "bazel-bin"))
 COORDINATOR = BINARIES / "server/coordinator/tessera-coordinator"
 WORKER = BINARIES / "server/worker/tessera-worker"
 TESSERA = BINARIES / "client/cli/tessera"
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 def runs(pid):

@@ -17,6 +17,7 @@ import pytest
 
 import tessera as ts
 from conftest import DEVICE, IS_EMULATED
+from waiting import wait_until
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
 
@@ -44,13 +45,6 @@ def connect_raw(path):
     raw.settimeout(60)
     raw.connect(path)
     return raw
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 def test_garbage_leaves_a_line_in_the_log(new_cluster):

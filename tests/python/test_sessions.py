@@ -13,15 +13,9 @@ import pytest
 
 import tessera as ts
 from test_cli import TESSERA, tessera
+from waiting import wait_until
 
 S, R, P = ts.Shard, ts.Replicate, ts.Partial
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 # ---- who sees and ends what -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import tessera as ts
 from conftest import DEVICE
 from tessera import _files
+from waiting import wait_until
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -46,13 +46,6 @@ def column(path, name):
         extents.append(values.type.list_size)
         values = values.flatten()
     return values.to_numpy(zero_copy_only=False).reshape(-1, *extents)
-
-
-def wait_until(true, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -111,7 +111,7 @@ void Engine::Release() {
 int Engine::Queued() {
   std::lock_guard lock(mutex_);
   size_t queued = 0;
-  for (const auto& stream : streams_) queued += stream->queue.size();
+  for (const Stream* stream : live_) queued += stream->queue.size();
   return static_cast<int>(queued);
 }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <sstream>
 #include <string_view>
@@ -64,11 +65,18 @@ void TestDriver::Release() const {
   if (is_emulated()) release_();
 }
 int TestDriver::Queued() const { return is_emulated() ? queued_() : 0; }
+// Until nothing more has come for a while, in which each thread that is ready had many turns: where others have the
+// processors, a turn takes milliseconds.
 void TestDriver::AwaitQueued(int least) const {
-  constexpr int kLooks = 3'000;
-  for (int looks = 0, before = -1; looks < kLooks; ++looks) {
+  constexpr int kLooks = 100;
+  constexpr std::chrono::milliseconds kWhile(1);
+  auto since = std::chrono::steady_clock::now();
+  for (int looks = 0, before = -1; looks < kLooks || std::chrono::steady_clock::now() - since < kWhile; ++looks) {
     const int now = Queued();
-    if (now != before || now < least) looks = 0;
+    if (now != before || now < least) {
+      looks = 0;
+      since = std::chrono::steady_clock::now();
+    }
     before = now;
     std::this_thread::yield();
   }
