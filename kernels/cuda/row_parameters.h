@@ -15,7 +15,7 @@ struct RowOperand {
 struct RowNumbers {
   long long rows = 1, count = 0;  // elements of a row
   int group_levels = 0;           // 2^group_levels threads have a row, where a warp has several
-  int padding = 0;
+  int chunk_levels = 0;           // 2^chunk_levels blocks of 128 are a warp's, where a row is read in passes
 };
 
 }  // namespace tessera::cuda

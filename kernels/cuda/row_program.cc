@@ -233,18 +233,21 @@ bool HasLongNodes(const RowProgram& program) {
 
 constexpr int64_t kWarpThreads = 32, kMaxThreads = 1024, kRegisters = 1 << 16, kMaxRegisters = 255;
 constexpr int64_t kOtherRegisters = 40;  // places, addresses, and a vector that is being loaded
+constexpr int64_t kPassWarps = 16;       // of a block: two of them fill a multiprocessor
 
 int CeilLog2(int64_t number) { return std::bit_width(static_cast<uint64_t>(number - 1)); }
 
+int64_t BlocksOf(const RowProgram& program) { return (program.count + kReduceBlock - 1) / kReduceBlock; }
+
 std::optional<RowCut> CutRows(const RowProgram& program) {
-  const int64_t blocks = (program.count + kReduceBlock - 1) / kReduceBlock, words = WordsThatStay(program);
+  const int64_t blocks = BlocksOf(program), words = WordsThatStay(program);
   const std::vector<int> counts = HasLongNodes(program) ? std::vector<int>{1, 2} : std::vector<int>{4, 8, 2, 1};
   for (const int count : counts) {
     const int64_t block_threads = kReduceLanes / count;
     RowCut cut = {.count = count, .is_whole = program.count % count == 0};
     cut.group_levels = CeilLog2(block_threads) + CeilLog2(blocks);
-    cut.by_block = cut.group_levels > CeilLog2(kWarpThreads);
-    if (cut.by_block) {
+    if (cut.group_levels > CeilLog2(kWarpThreads)) {
+      cut.hold = RowHold::kBlock;
       const int64_t threads = (blocks * block_threads + kWarpThreads - 1) / kWarpThreads * kWarpThreads;
       if (threads > kMaxThreads) continue;
       cut.group_levels = 0;
@@ -257,19 +260,65 @@ std::optional<RowCut> CutRows(const RowProgram& program) {
   return std::nullopt;
 }
 
-std::optional<RowCut> CutOf(const RowProgram& program) {
+// The fewest blocks of 128 that a warp has whole tiles of, by at most kPassWarps warps: more than half of these have
+// some.
+RowCut CutInPasses(const RowProgram& program) {
+  RowCut cut = {.count = HasLongNodes(program) ? 1 : 4, .hold = RowHold::kMemory};
+  cut.is_whole = program.count % cut.count == 0;
+  const int64_t tile = kWarpThreads * cut.count / kReduceLanes, blocks = BlocksOf(program);
+  cut.chunk_levels = CeilLog2(std::max(tile, (blocks + kPassWarps - 1) / kPassWarps));
+  const int64_t chunk = int64_t{1} << cut.chunk_levels;
+  cut.threads = static_cast<uint32_t>((blocks + chunk - 1) / chunk * kWarpThreads);
+  cut.max_threads = kPassWarps * kWarpThreads;
+  return cut;
+}
+
+std::optional<RowCut> CutOf(const RowProgram& program, const RowLimits& limits) {
   int64_t widest = 1;
   for (const RowValue& value : program.values) {
     if (value.is_wide) widest = std::max<int64_t>(widest, SizeBytes(value.dtype));
   }
   if (!program.is_flat) {
-    if (program.count < kMinRowElements || program.count * widest > kMaxRowBytes) return std::nullopt;
-    return CutRows(program);
+    if (program.count < kMinRowElements) return std::nullopt;
+    std::optional<RowCut> cut;
+    if (program.count * widest <= limits.max_row_bytes) cut = CutRows(program);
+    if (!cut.has_value() && program.rows >= limits.min_pass_rows) cut = CutInPasses(program);
+    return cut;
   }
   RowCut cut = {.count = static_cast<int>(std::min<int64_t>(8, 16 / widest))};
   cut.is_whole = program.count % cut.count == 0;
   cut.threads = cut.max_threads = kThreads;
   return cut;
+}
+
+// ---- passes
+
+// Bytes of a row that a program in passes loads and stores; nothing where it would load what was written over. Operands
+// that are the same row for all rows stay in a cache.
+std::optional<int64_t> PassBytes(const RowProgram& program) {
+  std::vector<std::optional<size_t>> written_in(program.places.size());
+  for (const RowValue& value : program.values) {
+    if (value.stored.has_value()) written_in[*value.stored] = program.steps[*value.made_by].segment;
+  }
+  int64_t bytes = 0;
+  const auto count = [&](const RowPlaces& places) { bytes += places.row == 0 ? 0 : places.element_bytes; };
+  for (size_t segment = 0; segment < program.segments; ++segment) {
+    std::vector<bool> is_loaded(program.values.size(), false);
+    for (const size_t s : program.StepsOf(segment)) {
+      for (const size_t v : program.steps[s].inputs) {
+        const std::optional<size_t> from = program.LoadedFrom(v, segment);
+        if (!from.has_value() || is_loaded[v]) continue;
+        is_loaded[v] = true;
+        const bool is_own = program.values[v].stored == from;
+        if (!is_own && written_in[*from].has_value() && *written_in[*from] < segment) return std::nullopt;
+        count(program.places[*from]);
+      }
+      const RowValue& output = program.values[program.steps[s].output];
+      const bool is_stored = output.is_wide && output.stored.has_value() && program.steps[s].segment == segment;
+      if (is_stored) count(program.places[*output.stored]);
+    }
+  }
+  return bytes;
 }
 
 // ---- the program
@@ -278,7 +327,7 @@ std::optional<RowCut> CutOf(const RowProgram& program) {
 class Builder {
  public:
   // With the leading `lead` dims as rows; none: flat.
-  explicit Builder(size_t lead) : lead_(lead) { program_.is_flat = lead == 0; }
+  Builder(size_t lead, const RowLimits& limits) : lead_(lead), limits_(limits) { program_.is_flat = lead == 0; }
 
   // Whether the call is part of the program now; where not, the builder is of no use any more.
   bool Add(const Walk& walk) {
@@ -293,18 +342,26 @@ class Builder {
     program_.steps.push_back(std::move(step));
     AssignSegments(program_);
     if (program_.count == 0) return true;
-    const std::optional<RowCut> cut = CutOf(program_);
-    if (cut.has_value()) program_.cut = *cut;
-    return cut.has_value();
+    const std::optional<RowCut> cut = CutOf(program_, limits_);
+    if (!cut.has_value()) return false;
+    program_.cut = *cut;
+    return cut->hold != RowHold::kMemory || PassBytes(program_).has_value();
   }
 
   // The number of calls that the program is made of; 0 where these are none.
   size_t size() const { return program_.count == 0 ? 0 : program_.steps.size(); }
-  // Leaves out what nobody else reads.
+  // Leaves out what nobody else reads. In passes it is made again then, which may take more loads than to read it.
   RowProgram Finish() && {
-    for (const RowStep& step : program_.steps) {
+    for (size_t s = program_.steps.size(); s-- > 0;) {
+      const RowStep& step = program_.steps[s];
       RowValue& value = program_.values[step.output];
-      if (step.call->output_readers > 0 && value.readers == step.call->output_readers) value.stored.reset();
+      if (step.call->output_readers == 0 || value.readers != step.call->output_readers) continue;
+      const bool is_free = program_.cut.hold != RowHold::kMemory || !value.is_wide;
+      const std::optional<int64_t> with = is_free ? std::nullopt : PassBytes(program_);
+      const std::optional<size_t> stored = std::exchange(value.stored, std::nullopt);
+      if (is_free) continue;
+      const std::optional<int64_t> without = PassBytes(program_);
+      if (!without.has_value() || *without > *with) value.stored = stored;
     }
     return std::move(program_);
   }
@@ -436,6 +493,7 @@ class Builder {
   int64_t CountOf() const { return std::max<int64_t>(1, program_.count); }
 
   size_t lead_;
+  RowLimits limits_;
   RowProgram program_;
   std::vector<Known> known_;
 };
@@ -450,7 +508,31 @@ const Expression* RowStep::map() const {
   return reduced.map.has_value() ? &*reduced.map : nullptr;
 }
 
-std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls) {
+std::vector<size_t> RowProgram::StepsOf(size_t segment) const {
+  std::vector<bool> is_wanted(steps.size(), false);
+  std::vector<size_t> wanted;
+  for (size_t s = steps.size(); s-- > 0;) {
+    if (steps[s].segment != segment && !is_wanted[s]) continue;
+    wanted.insert(wanted.begin(), s);
+    if (cut.hold != RowHold::kMemory) continue;
+    for (const size_t input : steps[s].inputs) {
+      const RowValue& value = values[input];
+      const bool is_made = value.is_wide && value.made_by.has_value() && !LoadedFrom(input, segment).has_value();
+      if (is_made) is_wanted[*value.made_by] = true;
+    }
+  }
+  return wanted;
+}
+
+std::optional<size_t> RowProgram::LoadedFrom(size_t value, size_t segment) const {
+  const RowValue& v = values[value];
+  if (!v.is_wide) return std::nullopt;
+  const bool is_in_memory = cut.hold == RowHold::kMemory;
+  if (v.read.has_value()) return is_in_memory || v.first_segment == segment ? v.read : std::nullopt;
+  return is_in_memory && v.stored.has_value() && steps[*v.made_by].segment < segment ? v.stored : std::nullopt;
+}
+
+std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls, const RowLimits& limits) {
   std::vector<Walk> walks;
   for (const KernelCall* call : calls.subspan(0, std::min(calls.size(), kMaxJoinedKernels))) {
     std::optional<Walk> walk = WalkOf(*call);
@@ -462,12 +544,12 @@ std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> cal
   // Flat first, then with the shortest rows.
   for (size_t turn = 0; turn <= walks[0].extents.size(); ++turn) {
     const size_t lead = turn == 0 ? 0 : walks[0].extents.size() + 1 - turn;
-    Builder builder(lead);
+    Builder builder(lead, limits);
     size_t fit = 0;
     while (fit < walks.size() && builder.Add(walks[fit])) ++fit;
     if (fit < 2 || (best.has_value() && fit <= best->size())) continue;
     if (fit < walks.size()) {
-      builder = Builder(lead);
+      builder = Builder(lead, limits);
       for (size_t w = 0; w < fit; ++w) builder.Add(walks[w]);
     }
     if (builder.size() > 0) best.emplace(std::move(builder));

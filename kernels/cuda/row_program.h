@@ -1,22 +1,28 @@
 #pragma once
 
 // Row programs: maps and reductions of whole rows that follow each other in a stream, as one kernel that reads each
-// operand once. A GPU's kernels/joined_kernels.h. Pure: no device; addresses are never followed.
+// operand once, or a long row once for each reduction that waits for another. A GPU's kernels/joined_kernels.h. Pure:
+// no device; addresses are never followed.
 //
 //   softmax of bf16[8192,4096]:  max of rows, exp(x - max), sum of rows, e / sum
 //     -> 8192 rows of 4096 elements, by 128 threads a row, each of which has 32 elements; one operand is read, one is
 //        written: exp(x - max) is nobody else's (KernelCall::output_readers)
+//   softmax of f32[512,1048576]
+//     -> 512 rows by 512 threads a row, in three passes: each reads x, two compute exp(x - max), and the last one
+//     writes
 //
 // Law: the program does what its calls do one after the other, to the bit, but for outputs that the calls alone read,
-// whose memory stays as it was. Calls are joined only where
+// whose memory may be as it was. Calls are joined only where
 //   1. leading dims of all calls are the rows, and are not reduced. A row of an operand has one stride, and rows lie at
 //      one stride, or are the same row; an output has its elements apart.
 //   2. a call walks over a row's elements, the same number in all calls, or over one value of the row; a reduction
 //      reduces all of a row.
 //   3. an operand that some call writes is, of each other operand, the same elements in the same places, or apart from
-//      all of them. So a thread has what it needs in registers, or in memory that nobody writes.
+//      all of them. So a thread has what it needs in registers, or in memory that nobody else writes.
 //   4. each call after the first shares memory of rows with the calls before it.
 // Maps alone may have rows of one element: all elements side by side, for operands that lie densely or are one number.
+// A pass reads what an earlier one wrote, and makes values again that were not written. Calls are in no program where it
+// would make one of what was written over.
 //
 // Complex numbers are in no program, nor is a map whose index goes over several dims that rows or elements are made of.
 
@@ -32,8 +38,16 @@ namespace tessera::cuda {
 
 // Rows of fewer elements would leave most threads without any. docs/limits.md: min_row_program_elements
 inline constexpr int64_t kMinRowElements = 64;
-// The bytes of a row's elements, of any operand; they are registers. docs/limits.md: max_row_program_bytes
+// The bytes of a row's elements, of any operand, that registers hold. docs/limits.md: max_row_program_bytes
 inline constexpr int64_t kMaxRowBytes = int64_t{1} << 16;
+// Rows that registers don't hold have a block each; fewer leave most of a device idle, which kernels one by one use.
+// docs/limits.md: min_row_program_passes
+inline constexpr int64_t kMinPassRows = 64;
+
+struct RowLimits {
+  int64_t max_row_bytes = kMaxRowBytes;
+  int64_t min_pass_rows = kMinPassRows;
+};
 
 // Where a row's elements, or its one value, lie. Strides are in elements.
 struct RowPlaces {
@@ -74,12 +88,20 @@ struct RowStep {
   const Expression* map() const;           // null: a reduction of an input as it is
 };
 
+// The place of a row's elements between the segments of a program.
+enum class RowHold : uint8_t {
+  kWarp,    // in registers of part of a warp
+  kBlock,   // in registers of a block
+  kMemory,  // in memory: a block goes over the row once for each segment
+};
+
 // How threads have elements.
 struct RowCut {
-  int count = 4;               // elements side by side of a thread: 1, 2, 4 or 8
-  bool is_whole = false;       // a row is a multiple of them
-  bool by_block = false;       // a block has a row, else part of a warp
-  int group_levels = 0;        // 2^group_levels threads, of a warp
+  int count = 4;          // elements side by side of a thread: 1, 2, 4 or 8
+  bool is_whole = false;  // a row is a multiple of them
+  RowHold hold = RowHold::kWarp;
+  int group_levels = 0;        // kWarp: 2^group_levels threads have a row
+  int chunk_levels = 0;        // kMemory: 2^chunk_levels blocks of 128 are a warp's
   uint32_t threads = 128;      // of a block
   uint32_t max_threads = 128;  // that the program is compiled for
 };
@@ -93,9 +115,15 @@ struct RowProgram {
   RowCut cut;
   // Steps of a segment are one loop over a thread's elements; a reduction's result is there when it ends.
   size_t segments = 0;
+
+  // The steps of a segment's loop, in order: in passes also those of segments before whose outputs it makes again.
+  std::vector<size_t> StepsOf(size_t segment) const;
+  // The places from which a segment loads a value's elements; nothing where a step of the loop, or registers, have
+  // them.
+  std::optional<size_t> LoadedFrom(size_t value, size_t segment) const;
 };
 
 // As many of the calls as are one program, from the first one on; nothing where that is one call.
-std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls);
+std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> calls, const RowLimits& limits = {});
 
 }  // namespace tessera::cuda

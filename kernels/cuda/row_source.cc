@@ -13,7 +13,7 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::string_view kIncludes = "#include \"kernels/cuda/rows.cuh\"\n#include \"kernels/cuda/math.cuh\"\n";
+constexpr std::string_view kMath = "#include \"kernels/cuda/math.cuh\"\n";
 
 std::string TypeOf(DType dtype) { return std::string(StoredType(dtype)); }
 
@@ -47,8 +47,8 @@ class RowWriter {
 
   // The text before and after the entry's name.
   std::pair<std::string, std::string> Write() {
-    std::string head =
-        absl::StrCat(std::string(kIncludes), "namespace tessera::cuda {\nstruct alignas(16) Parameters {\n");
+    std::string head = absl::StrCat("#include \"kernels/cuda/", IsInMemory() ? "row_passes" : "rows", ".cuh\"\n",
+                                    std::string(kMath), "namespace tessera::cuda {\nstruct alignas(16) Parameters {\n");
     if (!arguments_.empty()) absl::StrAppend(&head, "  Element arguments[", arguments_.size(), "];\n");
     absl::StrAppend(&head, "  RowNumbers numbers;\n  RowOperand operands[", used_.size(), "];\n");
     if (!starts_.empty()) absl::StrAppend(&head, "  i64 starts[", starts_.size(), "];\n");
@@ -77,7 +77,7 @@ class RowWriter {
       return operands_[*places] * 2 + (LiesInVectors(program_.places[*places], program_.cut) ? 1 : 0);
     };
     const RowCut& cut = program_.cut;
-    put(program_.is_flat, cut.count, cut.is_whole, cut.by_block, cut.max_threads, program_.steps.size());
+    put(program_.is_flat, cut.count, cut.is_whole, cut.hold, cut.max_threads, program_.steps.size());
     for (const RowStep& step : program_.steps) {
       const ReduceLocalOp* reduction = step.reduction();
       const Expression* map = step.map();
@@ -97,7 +97,10 @@ class RowWriter {
   std::vector<std::byte> Parameters() const {
     ParameterWriter writer;
     for (const Element& argument : arguments_) writer.Put(argument);
-    writer.Put(RowNumbers{.rows = program_.rows, .count = program_.count, .group_levels = program_.cut.group_levels});
+    writer.Put(RowNumbers{.rows = program_.rows,
+                          .count = program_.count,
+                          .group_levels = program_.cut.group_levels,
+                          .chunk_levels = program_.cut.chunk_levels});
     for (const size_t u : used_) {
       const RowPlaces& places = program_.places[u];
       writer.Put(
@@ -110,13 +113,16 @@ class RowWriter {
  private:
   const RowValue& ValueAt(size_t v) const { return program_.values[v]; }
   static std::string NameOf(size_t v) { return absl::StrCat("v", v); }
+  bool IsInMemory() const { return program_.cut.hold == RowHold::kMemory; }
+  bool Stays(size_t v) const { return !IsInMemory() && ValueAt(v).stays(); }
   std::string OperandText(size_t places) const { return absl::StrCat("p.operands[", operands_[places], "]"); }
 
   std::string PlaceText() const {
     const RowCut& cut = program_.cut;
     const std::string numbers = absl::StrCat(cut.count, ", ", cut.is_whole ? "true" : "false");
     if (program_.is_flat) return absl::StrCat("ElementPlace<", numbers, ">");
-    return absl::StrCat("RowPlace<", numbers, ", ", cut.by_block ? "true" : "false", ">");
+    if (IsInMemory()) return absl::StrCat("PassPlace<", numbers, ">");
+    return absl::StrCat("RowPlace<", numbers, ", ", cut.hold == RowHold::kBlock ? "true" : "false", ">");
   }
 
   // A step's expression of one element; none of a reduction of what is there.
@@ -143,7 +149,7 @@ class RowWriter {
     if (!value.is_wide) return NameOf(v);
     return absl::StrCat(VectorText(v), "[i]");
   }
-  std::string VectorText(size_t v) const { return absl::StrCat(NameOf(v), ValueAt(v).stays() ? "[r]" : ""); }
+  std::string VectorText(size_t v) const { return absl::StrCat(NameOf(v), Stays(v) ? "[r]" : ""); }
 
   std::string CallText(size_t s) const {
     const RowStep& step = program_.steps[s];
@@ -177,31 +183,30 @@ class RowWriter {
   }
 
   std::string SegmentText(size_t segment) const {
-    std::vector<size_t> steps;
-    for (size_t s = 0; s < program_.steps.size(); ++s) {
-      if (program_.steps[s].segment == segment) steps.push_back(s);
-    }
+    const std::vector<size_t> steps = program_.StepsOf(segment);
     if (steps.empty()) return "";
     if (!program_.steps[steps[0]].walks_row) return StepOfRowText(steps[0]);
-    std::string text;
+    std::string text, lanes, loop, pushes, folds;
     for (size_t v = 0; v < program_.values.size(); ++v) {
       const RowValue& value = ValueAt(v);
-      if (value.is_wide && value.stays() && value.first_segment == segment) {
+      if (value.is_wide && Stays(v) && value.first_segment == segment) {
         absl::StrAppend(&text, "    ", TypeOf(value.dtype), " ", NameOf(v), "[Place::kRows][kCount];\n");
       }
     }
-    for (const size_t s : steps) {
-      const ReduceLocalOp* reduction = program_.steps[s].reduction();
-      if (reduction != nullptr) absl::StrAppend(&text, "    ", KernelTypeOf(s), " l", s, "[kCount] = {};\n");
-    }
-    absl::StrAppend(&text, "#pragma unroll\n    for (int r = 0; r < Place::kRows; ++r) {\n");
     std::vector<bool> is_there(program_.values.size(), false);
-    for (const size_t s : steps) absl::StrAppend(&text, StepText(s, is_there));
-    absl::StrAppend(&text, "    }\n");
     for (const size_t s : steps) {
-      if (program_.steps[s].reduction() != nullptr) absl::StrAppend(&text, FoldText(s));
+      absl::StrAppend(&loop, StepText(s, segment, is_there));
+      if (program_.steps[s].reduction() == nullptr) continue;
+      absl::StrAppend(&lanes, "    ", KernelTypeOf(s), " l", s, "[kCount] = {};\n");
+      absl::StrAppend(&folds, FoldText(s));
+      if (!IsInMemory()) continue;
+      absl::StrAppend(&text, "    Nodes<", KernelTypeOf(s), "> t", s, ";\n");
+      absl::StrAppend(&pushes, "    at.Push", OpText(s), "l", s, ", t", s, ");\n");
     }
-    return text;
+    if (IsInMemory()) absl::StrAppend(&text, "    for (at.Begin(); at.IsInRow(); at.Advance()) {\n");
+    absl::StrAppend(&text, lanes, "#pragma unroll\n    for (int r = 0; r < Place::kRows; ++r) {\n", loop, "    }\n");
+    if (IsInMemory()) absl::StrAppend(&text, pushes, "    }\n");
+    return text + folds;
   }
 
   // A map of one value of the row.
@@ -222,17 +227,16 @@ class RowWriter {
     return absl::StrCat("<", static_cast<int>(ReducedBy(program_.steps[s].reduction()->op, ReducedDType(s))), ">(");
   }
 
-  // In the loop over r.
-  std::string StepText(size_t s, std::vector<bool>& is_there) const {
+  // In the loop over r of a segment.
+  std::string StepText(size_t s, size_t segment, std::vector<bool>& is_there) const {
     const RowStep& step = program_.steps[s];
     std::string text;
     for (const size_t v : step.inputs) {
-      const RowValue& value = ValueAt(v);
-      if (!value.is_wide || !value.read.has_value() || value.first_segment != step.segment || is_there[v]) continue;
+      const std::optional<size_t> from = program_.LoadedFrom(v, segment);
+      if (!from.has_value() || is_there[v]) continue;
       is_there[v] = true;
-      if (!value.stays()) absl::StrAppend(&text, "      ", TypeOf(value.dtype), " ", NameOf(v), "[kCount];\n");
-      absl::StrAppend(&text, "      at.Load", AccessText(*value.read), OperandText(*value.read), ", r, ", VectorText(v),
-                      ");\n");
+      if (!Stays(v)) absl::StrAppend(&text, "      ", TypeOf(ValueAt(v).dtype), " ", NameOf(v), "[kCount];\n");
+      absl::StrAppend(&text, "      at.Load", AccessText(*from), OperandText(*from), ", r, ", VectorText(v), ");\n");
     }
     const std::string loop = "#pragma unroll\n      for (int i = 0; i < kCount; ++i) ";
     if (step.reduction() != nullptr) {
@@ -240,10 +244,11 @@ class RowWriter {
                           TypeOf(ReducedDType(s)), ">(", CallText(s), ")), l", s, "[i]);\n");
     }
     const RowValue& output = ValueAt(step.output);
-    if (!output.stays())
+    if (!Stays(step.output)) {
       absl::StrAppend(&text, "      ", TypeOf(output.dtype), " ", NameOf(step.output), "[kCount];\n");
+    }
     absl::StrAppend(&text, loop, ElementText(step.output), " = ", CallText(s), ";\n");
-    if (output.stored.has_value()) {
+    if (output.stored.has_value() && step.segment == segment) {
       absl::StrAppend(&text, "      at.Store", AccessText(*output.stored), OperandText(*output.stored), ", r, ",
                       VectorText(step.output), ");\n");
     }
@@ -252,8 +257,8 @@ class RowWriter {
   std::string FoldText(size_t s) const {
     const size_t v = program_.steps[s].output;
     const std::string type = TypeOf(ValueAt(v).dtype);
-    return absl::StrCat("    const ", type, " ", NameOf(v), " = Convert<", type, ">(at.Fold", OpText(s), "l", s,
-                        "));\n", StoreOneText(v));
+    return absl::StrCat("    const ", type, " ", NameOf(v), " = Convert<", type, ">(at.Fold", OpText(s),
+                        IsInMemory() ? "t" : "l", s, "));\n", StoreOneText(v));
   }
 
   const RowProgram& program_;
@@ -280,7 +285,7 @@ absl::StatusOr<Launch> RowLaunches::LaunchOf(const RowProgram& program) {
   launch.block = {cut.threads, 1, 1};
   if (program.is_flat) {
     launch.grid = GridOf((program.count + cut.count - 1) / cut.count, cut.threads);
-  } else if (cut.by_block) {
+  } else if (cut.hold != RowHold::kWarp) {
     launch.grid = GridOf(program.rows, 1);
   } else {
     launch.grid = GridOf(program.rows << cut.group_levels, cut.threads);

@@ -19,10 +19,11 @@ namespace tessera::cuda {
 
 enum RowAccess : int { kByElement, kByVector };
 
-__device__ inline float ShuffleFirst(u32 mask, float value, int width) { return __shfl_sync(mask, value, 0, width); }
-__device__ inline double ShuffleFirst(u32 mask, double value, int width) { return __shfl_sync(mask, value, 0, width); }
-__device__ inline i64 ShuffleFirst(u32 mask, i64 value, int width) { return __shfl_sync(mask, value, 0, width); }
-__device__ inline u64 ShuffleFirst(u32 mask, u64 value, int width) { return __shfl_sync(mask, value, 0, width); }
+// The value of one lane of each `width`.
+template <typename T>
+__device__ inline T ShuffleFrom(u32 mask, T value, int lane, int width = 32) {
+  return __shfl_sync(mask, value, lane, width);
+}
 
 // The results of a block's warps, of which two reductions that follow each other have one half each.
 __device__ inline u64* WarpNodes(int half) {
@@ -63,12 +64,48 @@ struct RowOperands {
       }
     }
   }
+  // Element (r, i) joins its lane, which has those of smaller r.
+  template <int kOp, typename T>
+  __device__ inline void Take(int r, int i, T value, T& lane) const {
+    if (static_cast<const Place&>(*this).Has(r, i)) lane = r == 0 ? value : Combine(kOp, lane, value);
+  }
   // A value of which a row has one.
   template <typename T>
   __device__ inline T LoadOne(const RowOperand& operand) const {
     return static_cast<const T*>(operand.data)[static_cast<const Place&>(*this).row() * operand.row];
   }
 };
+
+// The lanes of blocks of 128 side by side to one node, which the first of these threads has: `group` of them, part of a
+// warp. `left` elements are this thread's block's and those behind it.
+template <int kOp, typename T, int kCount>
+__device__ inline T FoldBlocks(u32 mask, int group, int left, int first_lane, T (&lanes)[kCount]) {
+  constexpr int kThreads = kReduceLanes / kCount;
+  T value = FoldLanes<kOp>(mask, group, left, first_lane, lanes);
+  const int blocks = group / kThreads;
+#pragma unroll 1
+  for (int width = 1; width < blocks; width *= 2) {
+    const T other = ShuffleDown(mask, value, width * kThreads, group);
+    if (left > width * kReduceBlock) value = Combine(kOp, value, other);
+  }
+  return value;
+}
+// A warp has a node of the tree. They are combined pairwise, by each warp for itself: its first thread has the result.
+template <int kOp, typename T>
+__device__ inline T FoldWarps(T value, int& half) {
+  T* nodes = reinterpret_cast<T*>(WarpNodes(half));
+  half ^= 1;
+  const int lane = threadIdx.x & 31, warps = blockDim.x / 32;
+  if (lane == 0) nodes[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = nodes[lane < warps ? lane : 0];
+#pragma unroll 1
+  for (int width = 1; width < warps; width *= 2) {
+    const T other = ShuffleDown(0xFFFFFFFFU, value, width, 32);
+    if (lane + width < warps) value = Combine(kOp, value, other);
+  }
+  return value;
+}
 
 // A row's threads: 2^group_levels of them, or with kByBlock a block's.
 template <int kCount, bool kIsWhole, bool kByBlock>
@@ -103,41 +140,12 @@ struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock>, kCount, kIsW
   __device__ inline void StoreOne(const RowOperand& operand, T value) const {
     if (place == 0) static_cast<T*>(operand.data)[at_row * operand.row] = value;
   }
-  // Element (r, i) joins its lane, which has those of smaller r.
-  template <int kOp, typename T>
-  __device__ inline void Take(int r, int i, T value, T& lane) const {
-    if (Has(r, i)) lane = r == 0 ? value : Combine(kOp, lane, value);
-  }
   // All lanes of the row to one, for all of its threads.
   template <int kOp, typename T>
   __device__ inline T Fold(T (&lanes)[kCount]) {
-    T value = FoldLanes<kOp>(mask, group, left, first_lane, lanes);
-    const int blocks = group / kThreads;
-#pragma unroll 1
-    for (int width = 1; width < blocks; width *= 2) {
-      const T other = ShuffleDown(mask, value, width * kThreads, group);
-      if (left > width * kReduceBlock) value = Combine(kOp, value, other);
-    }
-    if constexpr (kByBlock) value = FoldWarps<kOp>(value);
-    return ShuffleFirst(mask, value, group);
-  }
-
- private:
-  // A warp has a node of the tree. They are combined pairwise, by each warp for itself.
-  template <int kOp, typename T>
-  __device__ inline T FoldWarps(T value) {
-    T* nodes = reinterpret_cast<T*>(WarpNodes(half));
-    half ^= 1;
-    const int lane = place & 31, warps = blockDim.x / 32;
-    if (lane == 0) nodes[place / 32] = value;
-    __syncthreads();
-    value = nodes[lane < warps ? lane : 0];
-#pragma unroll 1
-    for (int width = 1; width < warps; width *= 2) {
-      const T other = ShuffleDown(mask, value, width, 32);
-      if (lane + width < warps) value = Combine(kOp, value, other);
-    }
-    return value;
+    T value = FoldBlocks<kOp>(mask, group, left, first_lane, lanes);
+    if constexpr (kByBlock) value = FoldWarps<kOp>(value, half);
+    return ShuffleFrom(mask, value, 0, group);
   }
 };
 

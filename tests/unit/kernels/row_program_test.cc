@@ -52,10 +52,10 @@ struct Calls {
   void Reduce(ReduceOp op, std::vector<KernelInput> inputs, const KernelInput& output, int readers = 0) {
     Add(ReduceLocalOp{op, {1}}, std::move(inputs), output, readers);
   }
-  std::optional<RowProgram> Make() const {
+  std::optional<RowProgram> Make(const RowLimits& limits = {}) const {
     std::vector<const KernelCall*> list;
     for (const KernelCall& call : calls) list.push_back(&call);
-    return MakeRowProgram(list);
+    return MakeRowProgram(list, limits);
   }
   // The number of calls of the program that begins with the first one.
   size_t Count() const {
@@ -118,22 +118,22 @@ TEST(RowProgram, WhatOthersMayReadIsWritten) {
 TEST(RowProgram, ThreadsOfAWarpOrABlockHaveARow) {
   struct Case {
     int64_t count;
-    bool by_block;
+    RowHold hold;
     int elements;  // side by side
     int group_levels;
     uint32_t threads;
   };
-  for (const Case& c : {Case{64, false, 4, 2, 128},
-                        {128, false, 4, 2, 128},
-                        {129, false, 4, 3, 128},
-                        {1024, false, 4, 5, 128},
-                        {1025, true, 4, 0, 64},
-                        {4096, true, 4, 0, 128},
-                        {5000, true, 4, 0, 160},
-                        {16384, true, 4, 0, 512}}) {
+  for (const Case& c : {Case{64, RowHold::kWarp, 4, 2, 128},
+                        {128, RowHold::kWarp, 4, 2, 128},
+                        {129, RowHold::kWarp, 4, 3, 128},
+                        {1024, RowHold::kWarp, 4, 5, 128},
+                        {1025, RowHold::kBlock, 4, 0, 64},
+                        {4096, RowHold::kBlock, 4, 0, 128},
+                        {5000, RowHold::kBlock, 4, 0, 160},
+                        {16384, RowHold::kBlock, 4, 0, 512}}) {
     const std::optional<RowProgram> program = SoftmaxOf(kRows, c.count).Make();
     ASSERT_TRUE(program.has_value()) << c.count;
-    EXPECT_EQ(program->cut.by_block, c.by_block) << c.count;
+    EXPECT_EQ(program->cut.hold, c.hold) << c.count;
     EXPECT_EQ(program->cut.count, c.elements) << c.count;
     EXPECT_EQ(program->cut.group_levels, c.group_levels) << c.count;
     EXPECT_EQ(program->cut.threads, c.threads) << c.count;
@@ -141,8 +141,84 @@ TEST(RowProgram, ThreadsOfAWarpOrABlockHaveARow) {
     EXPECT_EQ(program->cut.is_whole, c.count % 4 == 0) << c.count;
   }
   EXPECT_EQ(SoftmaxOf(kRows, kMinRowElements - 1).Count(), 1u);
-  EXPECT_EQ(SoftmaxOf(kRows, kMaxRowBytes / 4 + 1).Count(), 1u);
   EXPECT_EQ(SoftmaxOf(1, kCount).Count(), 1u) << "one row";
+}
+
+TEST(RowProgram, ABlockReadsALongRowInPasses) {
+  struct Case {
+    int64_t count;
+    int chunk_levels;
+    uint32_t warps;
+  };
+  constexpr int64_t kLongest = kMaxRowBytes / 4;
+  for (const Case& c : {Case{kLongest + 1, 4, 9}, {32768, 4, 16}, {32769, 5, 9}, {1 << 20, 9, 16}}) {
+    const std::optional<RowProgram> program = SoftmaxOf(kMinPassRows, c.count).Make();
+    ASSERT_TRUE(program.has_value()) << c.count;
+    EXPECT_EQ(program->cut.hold, RowHold::kMemory) << c.count;
+    EXPECT_EQ(program->cut.count, 4) << c.count;
+    EXPECT_EQ(program->cut.chunk_levels, c.chunk_levels) << c.count;
+    EXPECT_EQ(program->cut.threads, c.warps * 32) << c.count;
+    EXPECT_EQ(program->cut.max_threads, 512u) << c.count;
+  }
+  EXPECT_EQ(SoftmaxOf(kMinPassRows - 1, kLongest + 1).Count(), 1u) << "fewer blocks than use a device";
+  EXPECT_EQ(SoftmaxOf(kMinPassRows - 1, kLongest).Count(), 4u);
+}
+
+// The loops of a program: "0 0>1 0>1>3" are three, of which the second makes again what step 0 made. Values that are
+// loaded follow each loop: "0(x)".
+std::string PassesOf(const RowProgram& program) {
+  std::string text;
+  for (size_t segment = 0; segment < program.segments; ++segment) {
+    text += segment == 0 ? "" : " ";
+    std::string loaded;
+    for (const size_t s : program.StepsOf(segment)) {
+      text += (text.empty() || text.back() == ' ' ? "" : ">") + std::to_string(s);
+      for (const size_t input : program.steps[s].inputs) {
+        const std::optional<size_t> places = program.LoadedFrom(input, segment);
+        if (!places.has_value()) continue;
+        const auto place = std::to_string((program.places[*places].address >> 30) - 1);
+        if (loaded.find(place) == std::string::npos) loaded += place;
+      }
+    }
+    text += "(" + loaded + ")";
+  }
+  return text;
+}
+
+constexpr RowLimits kInPasses = {.max_row_bytes = 0, .min_pass_rows = 2};
+
+TEST(RowProgram, PassesMakeAgainWhatNobodyElseReads) {
+  Calls softmax = SoftmaxOf(kRows, kCount);
+  EXPECT_EQ(PassesOf(*softmax.Make(kInPasses)), "0(0) 1>2(0) 1>3(0)");
+  softmax.calls[1].output_readers = 3;  // one that isn't here
+  EXPECT_EQ(PassesOf(*softmax.Make(kInPasses)), "0(0) 1>2(0) 3(2)") << "it is written, so it is read";
+}
+
+TEST(RowProgram, PassesReadAgainWhatTakesSeveralOperands) {
+  Calls calls;
+  calls.Map("add:f32(add:f32(in0:f32, in1:f32), in2:f32)", {Whole(0), Whole(1), Whole(2)}, Whole(3), 3);
+  calls.Reduce(ReduceOp::kMax, {Whole(3)}, One(4), 1);
+  calls.Map(kSub, {Whole(3), One(4)}, Whole(5), 1);
+  calls.Reduce(ReduceOp::kSum, {Whole(5)}, One(6), 1);
+  calls.Map(kSub, {Whole(3), One(6)}, Whole(7));
+  EXPECT_EQ(PassesOf(*calls.Make(kInPasses)), "0>1(012) 2>3(3) 4(3)");
+}
+
+TEST(RowProgram, PassesDontMakeAgainOfWhatWasWrittenOver) {
+  // e = x * x; x -= sum(e); e / max(x)
+  const auto written_over = [](const KernelInput& last) {
+    Calls calls;
+    calls.Map(kMul, {Whole(0)}, Whole(1), 2);
+    calls.Reduce(ReduceOp::kSum, {Whole(1)}, One(2));
+    calls.Map(kSub, {Whole(0), One(2)}, Whole(0));
+    calls.Reduce(ReduceOp::kMax, {Whole(0)}, One(3));
+    calls.Map(kSub, {Whole(1), One(3)}, last);
+    return calls;
+  };
+  EXPECT_EQ(PassesOf(*written_over(Whole(4)).Make(kInPasses)), "0>1(0) 2>3(0) 4(1)");
+  // Over e, too: there is no place left that has it.
+  EXPECT_EQ(written_over(Whole(1)).Make(kInPasses)->steps.size(), 4u);
+  EXPECT_EQ(written_over(Whole(1)).Count(), 5u) << "in registers it stays";
 }
 
 // A thread's registers are those that wait for a reduction.
@@ -334,6 +410,36 @@ extern "C" __global__ void __launch_bounds__(128) )" +
 )";
   EXPECT_EQ(launch->program->source, text);
   EXPECT_EQ(RowLaunches().LaunchOf(*SoftmaxOf(7, 3588).Make())->program->source, text);
+}
+
+// Passes have the same text whatever the row's length is, and differ from registers in their loops.
+TEST(RowProgram, TheTextOfASoftmaxInPasses) {
+  const absl::StatusOr<Launch> launch = RowLaunches().LaunchOf(*SoftmaxOf(kMinPassRows, 1 << 20).Make());
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->grid[0], kMinPassRows);
+  EXPECT_EQ(launch->block[0], 512u);
+  const std::string text = launch->program->source;
+  EXPECT_THAT(text, HasSubstr("using Place = PassPlace<4, true>;\n"));
+  EXPECT_THAT(text, HasSubstr(R"(    const float v1 = Convert<float>(at.Fold<3>(t0));
+    Nodes<float> t2;
+    for (at.Begin(); at.IsInRow(); at.Advance()) {
+    float l2[kCount] = {};
+#pragma unroll
+    for (int r = 0; r < Place::kRows; ++r) {
+      float v0[kCount];
+      at.Load<kByVector>(p.operands[0], r, v0);
+      float v2[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v2[i] = Step1(p, v0[i], v1);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) at.Take<0>(r, i, Convert<float>(Convert<float>(v2[i])), l2[i]);
+    }
+    at.Push<0>(l2, t2);
+    }
+    const float v3 = Convert<float>(at.Fold<0>(t2));
+    for (at.Begin(); at.IsInRow(); at.Advance()) {
+)"));
+  EXPECT_EQ(RowLaunches().LaunchOf(*SoftmaxOf(70, 100000).Make())->program->source, text);
 }
 
 }  // namespace

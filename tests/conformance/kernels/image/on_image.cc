@@ -88,13 +88,13 @@ class Machine {
     return machine;
   }
 
-  std::string Run(const Launch& launch, Memory& memory) {
+  std::string Run(const Launch& launch, Memory& memory, ptx::Coverage* coverage = nullptr) {
     auto loaded = KernelOf(launch);
     if (!loaded.ok()) return std::string(loaded.status().message());
-    KernelCoverage* covered = nullptr;
     if (!loaded->family.empty() && replaced_.empty()) {
-      covered = &coverage_[launch.entry];
-      covered->family = loaded->family;
+      KernelCoverage& covered = coverage_[launch.entry];
+      covered.family = loaded->family;
+      coverage = &covered.coverage;
     }
     return ptx::Run(*loaded->kernel, launch.parameters,
                     {.grid = launch.grid,
@@ -103,7 +103,7 @@ class Machine {
                      .memory = [&memory](uint64_t address, int bytes,
                                          ptx::AccessKind kind) { return memory.Find(address, bytes, kind); },
                      .seed = ++seed_,
-                     .coverage = covered == nullptr ? nullptr : &covered->coverage,
+                     .coverage = coverage,
                      .max_instructions = replaced_.empty() ? uint64_t{200'000'000} : kMaxEditedInstructions});
   }
 
@@ -381,8 +381,9 @@ std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> e
                            absl::Span<const ReduceDestination> destinations) {
   return TryReduceTermsTo(op, dtype, extents, terms, term_count, dtype, destinations);
 }
-absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls) {
-  const std::optional<cuda::RowProgram> program = cuda::MakeRowProgram(calls);
+absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls, const cuda::RowLimits& limits,
+                               ptx::Coverage* coverage) {
+  const std::optional<cuda::RowProgram> program = cuda::MakeRowProgram(calls, limits);
   if (!program.has_value()) return 0;
   static cuda::RowLaunches launches;
   const absl::StatusOr<Launch> launch = launches.LaunchOf(*program), anew = cuda::RowLaunches().LaunchOf(*program);
@@ -399,7 +400,7 @@ absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls) {
     if (value.read.has_value()) add(*value.read, false);
     if (value.stored.has_value()) add(*value.stored, true);
   }
-  const std::string wrong = Machine::Get().Run(*launch, memory);
+  const std::string wrong = Machine::Get().Run(*launch, memory, coverage);
   if (!wrong.empty()) return absl::InternalError(wrong);
   return program->steps.size();
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/row_program.h"
 #include "kernels/kernel.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
 
@@ -31,8 +32,10 @@ std::string TryReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> e
                            absl::Span<const ReduceTerm> terms, int64_t term_count,
                            absl::Span<const ReduceDestination> destinations);
 // Runs the first of the calls as one row program (kernels/cuda/row_program.h): how many these were; 0 where there is
-// none, and nothing was run. Memory is what the program reads, and of its outputs those that it writes.
-absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls);
+// none, and nothing was run. Memory is what the program reads, and of its outputs those that it writes. The coverage,
+// where one is given, is that of one program's text.
+absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls, const cuda::RowLimits& limits = {},
+                               ptx::Coverage* coverage = nullptr);
 // A family's PTX as it ships.
 std::string TextOf(const std::string& family);
 

@@ -1,0 +1,105 @@
+#pragma once
+
+// Rows that stay in memory: the threads of a row program that goes over a row once for each of its segments. Reductions
+// are the fixed tree (tree.cuh) with every bit of it as there.
+//
+// A block has a row. Each of its warps has 2^chunk_levels blocks of 128 side by side, a node of the tree, and goes over
+// them tile by tile: a tile is as many blocks as a warp has at once, where a thread has what rows.cuh says. An element is
+// the same thread's in each pass, so a thread reads what it wrote in an earlier one.
+//
+//   1 Mi elements, 4 side by side: 16 warps of 512 blocks, in 64 tiles of 8 blocks
+//
+//   Nodes<float> sums;
+//   for (at.Begin(); at.IsInRow(); at.Advance()) {
+//     at.Load<kByVector>(p.operands[0], r, x);                               for each r
+//     at.Take<kCodeSum>(r, i, x[i], lanes[i]);                               for each r and i
+//     at.Push<kCodeSum>(lanes, sums);
+//   }
+//   const float sum = at.Fold<kCodeSum>(sums);                               all threads of the row have it
+
+#include "kernels/cuda/rows.cuh"
+
+namespace tessera::cuda {
+
+constexpr u32 kWholeWarp = 0xFFFFFFFFU;
+
+// The nodes of a warp's tiles, combined as a binary counter carries: lane l has the node of 2^l tiles.
+template <typename T>
+struct Nodes {
+  T own = {};
+  u32 tiles = 0;
+
+  // The value is the first lane's.
+  template <int kOp>
+  __device__ inline void Push(T value) {
+    int level = 0;
+#pragma unroll 1
+    for (; (tiles >> level & 1) != 0; ++level) value = Combine(kOp, ShuffleFrom(kWholeWarp, own, level), value);
+    value = ShuffleFrom(kWholeWarp, value, 0);
+    if ((threadIdx.x & 31) == level) own = value;
+    ++tiles;
+  }
+  // For all lanes; of one tile or more.
+  template <int kOp>
+  __device__ inline T Finish() const {
+    T result = {};
+    bool is_first = true;
+#pragma unroll 1
+    for (int level = 0; tiles >> level != 0; ++level) {
+      if ((tiles >> level & 1) == 0) continue;
+      const T node = ShuffleFrom(kWholeWarp, own, level);
+      result = is_first ? node : Combine(kOp, node, result);
+      is_first = false;
+    }
+    return result;
+  }
+};
+
+template <int kCount, bool kIsWhole>
+struct PassPlace : RowOperands<PassPlace<kCount, kIsWhole>, kCount, kIsWhole> {
+  static constexpr int kRows = kTreeRows, kThreads = kReduceLanes / kCount;  // of a block of 128
+  static constexpr int kTile = 32 / kThreads * kReduceBlock;
+  int first_lane, own, left = 0, half = 0;
+  i64 first, end, tile = 0, at_row;
+
+  __device__ inline explicit PassPlace(const RowNumbers& numbers) {
+    const int place = threadIdx.x & 31;
+    first_lane = place % kThreads * kCount;
+    own = place / kThreads * kReduceBlock;
+    const i64 chunk = static_cast<i64>(kReduceBlock) << numbers.chunk_levels;
+    first = threadIdx.x / 32 * chunk;
+    end = first + chunk < numbers.count ? first + chunk : numbers.count;
+    at_row = blockIdx.x;
+  }
+  __device__ inline bool IsInside(const RowNumbers& numbers) const { return at_row < numbers.rows; }
+  __device__ inline void Next() { at_row += gridDim.x; }
+  __device__ inline void Begin() { MoveTo(first); }
+  __device__ inline bool IsInRow() const { return tile < end; }
+  __device__ inline void Advance() { MoveTo(tile + kTile); }
+  __device__ inline i64 row() const { return at_row; }
+  __device__ inline i64 At(int r) const { return tile + own + first_lane + r * kReduceLanes; }
+  __device__ inline bool Has(int r, int i) const { return r * kReduceLanes + first_lane + (kIsWhole ? 0 : i) < left; }
+  // All threads of the row come here before one goes on.
+  __device__ inline void Sync() const { __syncthreads(); }
+  template <typename T>
+  __device__ inline void StoreOne(const RowOperand& operand, T value) const {
+    if (threadIdx.x == 0) static_cast<T*>(operand.data)[at_row * operand.row] = value;
+  }
+  // All lanes of the tile to its node.
+  template <int kOp, typename T>
+  __device__ inline void Push(T (&lanes)[kCount], Nodes<T>& nodes) const {
+    nodes.template Push<kOp>(FoldBlocks<kOp>(kWholeWarp, 32, left, first_lane, lanes));
+  }
+  template <int kOp, typename T>
+  __device__ inline T Fold(const Nodes<T>& nodes) {
+    return ShuffleFrom(kWholeWarp, FoldWarps<kOp>(nodes.template Finish<kOp>(), half), 0);
+  }
+
+ private:
+  __device__ inline void MoveTo(i64 to) {
+    tile = to;
+    left = static_cast<int>((end - tile < kTile ? end - tile : kTile) - own);
+  }
+};
+
+}  // namespace tessera::cuda
