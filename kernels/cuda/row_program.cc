@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/cuda/program_text.h"
+#include "kernels/cuda/row_places.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/joined_kernels.h"
 #include "kernels/operands.h"
@@ -97,58 +98,6 @@ std::optional<Walk> WalkOf(const KernelCall& call) {
   }
   walk.strides.push_back(call.output_strides);
   return walk;
-}
-
-// ---- where operands lie
-
-// The stride of dims [first, last) as one; 0 where none of them has more than one element.
-std::optional<int64_t> StrideOf(const Shape& extents, const Strides& strides, size_t first, size_t last) {
-  std::optional<int64_t> stride;
-  int64_t elements = 1;
-  for (size_t d = last; d-- > first;) {
-    if (extents[d] == 1) continue;
-    if (!stride.has_value()) stride = strides[d];
-    if (strides[d] != *stride * elements) return std::nullopt;
-    elements *= extents[d];
-  }
-  return stride.value_or(0);
-}
-
-struct Range {
-  int64_t first = 0, last = 0;  // addresses
-  bool IsApart(const Range& other) const { return last <= other.first || other.last <= first; }
-};
-Range RowRange(const RowPlaces& places, int64_t count) {
-  const int64_t shift = places.is_wide ? places.element * (count - 1) : 0;
-  const auto first = static_cast<int64_t>(places.address) + std::min<int64_t>(shift, 0) * places.element_bytes;
-  return {first, first + (std::abs(shift) + 1) * places.element_bytes};
-}
-Range WholeRange(const RowPlaces& places, int64_t rows, int64_t count) {
-  Range range = RowRange(places, count);
-  const int64_t shift = places.row * (rows - 1) * places.element_bytes;
-  range.first += std::min<int64_t>(shift, 0);
-  range.last += std::max<int64_t>(shift, 0);
-  return range;
-}
-
-bool AreApart(const RowPlaces& a, const RowPlaces& b, int64_t rows, int64_t count) {
-  if (WholeRange(a, rows, count).IsApart(WholeRange(b, rows, count))) return true;
-  // Rows may lie between rows.
-  const int64_t stride = a.row * a.element_bytes;
-  const Range of_a = RowRange(a, count), of_b = RowRange(b, count);
-  const int64_t span = std::max(of_a.last, of_b.last) - std::min(of_a.first, of_b.first);
-  return stride == b.row * b.element_bytes && span <= std::abs(stride) && of_a.IsApart(of_b);
-}
-bool AreSame(const RowPlaces& a, const RowPlaces& b) {
-  return a.address == b.address && a.row == b.row && a.element == b.element && a.element_bytes == b.element_bytes &&
-         a.is_wide == b.is_wide;
-}
-// Whether no two elements are one.
-bool IsSpread(const RowPlaces& places, int64_t rows, int64_t count) {
-  const int64_t row = std::abs(places.row), element = std::abs(places.element);
-  if (places.is_wide && element == 0) return false;
-  if (rows == 1) return true;
-  return row != 0 && (!places.is_wide || element * (count - 1) < row || row * (rows - 1) < element);
 }
 
 // ---- segments, and how threads have elements
@@ -278,6 +227,16 @@ std::optional<RowCut> CutOf(const RowProgram& program, const RowLimits& limits) 
   for (const RowValue& value : program.values) {
     if (value.is_wide) widest = std::max<int64_t>(widest, SizeBytes(value.dtype));
   }
+  if (program.is_of_columns) {
+    // Else threads side by side would have elements far apart.
+    const bool are_side_by_side = std::all_of(program.values.begin(), program.values.end(), [&](const RowValue& value) {
+      const std::optional<size_t> at = value.read.has_value() ? value.read : value.stored;
+      return !value.is_wide || !at.has_value() ||
+             std::abs(program.places[*at].row) < std::abs(program.places[*at].element);
+    });
+    if (program.rows < limits.min_columns || !are_side_by_side) return std::nullopt;
+    return RowCut{.count = kReduceLanes, .hold = RowHold::kColumn};
+  }
   if (!program.is_flat) {
     if (program.count < kMinRowElements) return std::nullopt;
     std::optional<RowCut> cut;
@@ -301,7 +260,7 @@ std::optional<int64_t> PassBytes(const RowProgram& program) {
     if (value.stored.has_value()) written_in[*value.stored] = program.steps[*value.made_by].segment;
   }
   int64_t bytes = 0;
-  const auto count = [&](const RowPlaces& places) { bytes += places.row == 0 ? 0 : places.element_bytes; };
+  const auto count = [&](const RowPlaces& places) { bytes += places.is_of_rows() ? places.element_bytes : 0; };
   for (size_t segment = 0; segment < program.segments; ++segment) {
     std::vector<bool> is_loaded(program.values.size(), false);
     for (const size_t s : program.StepsOf(segment)) {
@@ -326,8 +285,11 @@ std::optional<int64_t> PassBytes(const RowProgram& program) {
 // A program that calls are added to as long as they fit.
 class Builder {
  public:
-  // With the leading `lead` dims as rows; none: flat.
-  Builder(size_t lead, const RowLimits& limits) : lead_(lead), limits_(limits) { program_.is_flat = lead == 0; }
+  // Without a dim of rows: flat.
+  Builder(const RowDims& dims, const RowLimits& limits) : dims_(dims), limits_(limits) {
+    program_.is_flat = dims.lead + dims.behind == 0;
+    program_.is_of_columns = dims.behind > 0;
+  }
 
   // Whether the call is part of the program now; where not, the builder is of no use any more.
   bool Add(const Walk& walk) {
@@ -345,7 +307,7 @@ class Builder {
     const std::optional<RowCut> cut = CutOf(program_, limits_);
     if (!cut.has_value()) return false;
     program_.cut = *cut;
-    return cut->hold != RowHold::kMemory || PassBytes(program_).has_value();
+    return !cut->is_in_memory() || PassBytes(program_).has_value();
   }
 
   // The number of calls that the program is made of; 0 where these are none.
@@ -356,7 +318,7 @@ class Builder {
       const RowStep& step = program_.steps[s];
       RowValue& value = program_.values[step.output];
       if (step.call->output_readers == 0 || value.readers != step.call->output_readers) continue;
-      const bool is_free = program_.cut.hold != RowHold::kMemory || !value.is_wide;
+      const bool is_free = !program_.cut.is_in_memory() || !value.is_wide;
       const std::optional<int64_t> with = is_free ? std::nullopt : PassBytes(program_);
       const std::optional<size_t> stored = std::exchange(value.stored, std::nullopt);
       if (is_free) continue;
@@ -373,14 +335,18 @@ class Builder {
     bool is_written = false;
   };
 
-  int64_t RowElements(const Walk& walk) const { return NumElements(absl::MakeConstSpan(walk.extents).subspan(lead_)); }
-  bool WalksRow(const Walk& walk) const { return RowElements(walk) > 1; }
+  bool WalksRow(const Walk& walk) const { return ExtentsOf(walk.extents, dims_).count > 1; }
 
   bool TakeExtents(const Walk& walk) {
-    if (walk.extents.size() < lead_) return false;
-    const int64_t rows = NumElements(absl::MakeConstSpan(walk.extents).subspan(0, lead_)), count = RowElements(walk);
-    if (program_.steps.empty()) program_.rows = rows;
-    if (rows != program_.rows || (!program_.is_flat && rows < 2)) return false;
+    if (walk.extents.size() < dims_.lead + dims_.behind) return false;
+    const RowExtents extents = ExtentsOf(walk.extents, dims_);
+    const int64_t rows = extents.rows(), count = extents.count;
+    if (program_.steps.empty()) {
+      program_.rows = rows;
+      program_.inner_rows = extents.inner;
+    }
+    if (rows != program_.rows || extents.inner != program_.inner_rows) return false;
+    if (!program_.is_flat && rows < 2) return false;
     if (program_.is_flat && (walk.reduction != nullptr || count == 1)) return false;
     if (count > 1 && program_.count == 0) program_.count = count;
     if (count > 1 && program_.count != count) return false;
@@ -389,30 +355,30 @@ class Builder {
     for (size_t d = 0; d < walk.extents.size(); ++d) {
       const auto& dims = walk.reduction->dims;
       const bool is_reduced = std::count(dims.begin(), dims.end(), static_cast<int64_t>(d)) > 0;
-      if (is_reduced ? d < lead_ : (d >= lead_ && walk.extents[d] != 1)) return false;
+      const bool is_of_row = d >= dims_.lead && d < dims_.end_of(walk.extents);
+      if (is_reduced != is_of_row && walk.extents[d] != 1) return false;
     }
     return count > 1;
   }
 
   std::optional<RowPlaces> PlacesOf(const Walk& walk, size_t operand) const {
     const bool is_output = operand == walk.call->inputs.size();
-    const Strides& strides = walk.strides[operand];
-    const std::optional<int64_t> row = StrideOf(walk.extents, strides, 0, lead_);
     const bool is_one = is_output && walk.reduction != nullptr;
-    const std::optional<int64_t> element =
-        is_one ? std::optional<int64_t>(0) : StrideOf(walk.extents, strides, lead_, walk.extents.size());
-    if (!row.has_value() || !element.has_value()) return std::nullopt;
+    const Shape& extents = is_one ? walk.call->output_extents : walk.extents;
+    const std::optional<RowStrides> strides = StridesOf(extents, walk.strides[operand], dims_);
+    if (!strides.has_value()) return std::nullopt;
     const void* data = is_output ? walk.call->output : walk.call->inputs[operand].data;
     const DType dtype = is_output ? walk.call->output_dtype : walk.call->inputs[operand].dtype;
     return RowPlaces{.address = AddressOf(data),
-                     .row = *row,
-                     .element = *element,
+                     .outer = strides->outer,
+                     .row = strides->row,
+                     .element = strides->element,
                      .element_bytes = SizeBytes(dtype),
-                     .is_wide = is_output ? WalksRow(walk) && !is_one : *element != 0};
+                     .is_wide = is_output ? WalksRow(walk) && !is_one : strides->element != 0};
   }
 
   // Memory of rows: not what is one for all of them.
-  bool IsOfRows(const RowPlaces& places) const { return places.is_wide || places.row != 0; }
+  bool IsOfRows(const RowPlaces& places) const { return places.is_wide || places.is_of_rows(); }
 
   bool TakeInput(const Walk& walk, size_t i, size_t known_before, RowStep& step, bool& shares) {
     const KernelInput& input = walk.call->inputs[i];
@@ -428,7 +394,7 @@ class Builder {
       const RowPlaces& other = program_.places[known_[k].places];
       if (AreSame(*places, other) && program_.values[known_[k].value].dtype == input.dtype) {
         same = k;
-      } else if (known_[k].is_written && !AreApart(*places, other, program_.rows, CountOf())) {
+      } else if (known_[k].is_written && !AreApart(*places, other, Extents())) {
         return false;
       }
     }
@@ -449,8 +415,10 @@ class Builder {
     if (walk.map == nullptr) return true;
     for (const int32_t dim : IndexedDims(*walk.map)) {
       const auto d = static_cast<size_t>(dim);
-      const bool is_row = d < lead_;
-      const size_t first = is_row ? 0 : lead_, last = is_row ? lead_ : walk.extents.size();
+      const size_t end = dims_.end_of(walk.extents);
+      const bool is_row = d < dims_.lead || d >= end;
+      if (is_row && dims_.behind > 0) return false;
+      const size_t first = is_row ? 0 : dims_.lead, last = is_row ? dims_.lead : end;
       for (size_t other = first; other < last; ++other) {
         if (other != d && walk.extents[other] != 1) return false;
       }
@@ -461,7 +429,7 @@ class Builder {
 
   bool TakeOutput(const Walk& walk, size_t known_before, RowStep& step, bool& shares) {
     const std::optional<RowPlaces> places = PlacesOf(walk, walk.call->inputs.size());
-    if (!places.has_value() || !IsSpread(*places, program_.rows, CountOf())) return false;
+    if (!places.has_value() || !IsSpread(*places, Extents())) return false;
     std::optional<size_t> same;
     for (size_t k = 0; k < known_.size(); ++k) {
       const RowPlaces& other = program_.places[known_[k].places];
@@ -469,7 +437,7 @@ class Builder {
         // Two kinds of elements that were read of it would be two.
         if (same.has_value()) return false;
         same = k;
-      } else if (!AreApart(*places, other, program_.rows, CountOf())) {
+      } else if (!AreApart(*places, other, Extents())) {
         return false;
       }
     }
@@ -490,13 +458,29 @@ class Builder {
     return true;
   }
 
-  int64_t CountOf() const { return std::max<int64_t>(1, program_.count); }
+  RowExtents Extents() const {
+    return {program_.rows / program_.inner_rows, program_.inner_rows, std::max<int64_t>(1, program_.count)};
+  }
 
-  size_t lead_;
+  RowDims dims_;
   RowLimits limits_;
   RowProgram program_;
   std::vector<Known> known_;
 };
+
+// The ways to cut dims into rows and elements: flat first, then with the shortest rows, then by columns.
+std::vector<RowDims> WaysOf(absl::Span<const Walk> walks) {
+  std::vector<RowDims> ways = {{}};
+  for (size_t lead = walks[0].extents.size(); lead > 0; --lead) ways.push_back({.lead = lead});
+  for (const Walk& walk : walks) {
+    if (walk.reduction == nullptr || walk.reduction->dims.empty()) continue;
+    const auto& [first, last] = std::minmax_element(walk.reduction->dims.begin(), walk.reduction->dims.end());
+    const RowDims dims = {static_cast<size_t>(*first), walk.extents.size() - 1 - static_cast<size_t>(*last)};
+    if (ExtentsOf(walk.extents, dims).inner > 1 && dims.behind > 0) ways.push_back(dims);
+    break;
+  }
+  return ways;
+}
 
 }  // namespace
 
@@ -514,7 +498,7 @@ std::vector<size_t> RowProgram::StepsOf(size_t segment) const {
   for (size_t s = steps.size(); s-- > 0;) {
     if (steps[s].segment != segment && !is_wanted[s]) continue;
     wanted.insert(wanted.begin(), s);
-    if (cut.hold != RowHold::kMemory) continue;
+    if (!cut.is_in_memory()) continue;
     for (const size_t input : steps[s].inputs) {
       const RowValue& value = values[input];
       const bool is_made = value.is_wide && value.made_by.has_value() && !LoadedFrom(input, segment).has_value();
@@ -527,7 +511,7 @@ std::vector<size_t> RowProgram::StepsOf(size_t segment) const {
 std::optional<size_t> RowProgram::LoadedFrom(size_t value, size_t segment) const {
   const RowValue& v = values[value];
   if (!v.is_wide) return std::nullopt;
-  const bool is_in_memory = cut.hold == RowHold::kMemory;
+  const bool is_in_memory = cut.is_in_memory();
   if (v.read.has_value()) return is_in_memory || v.first_segment == segment ? v.read : std::nullopt;
   return is_in_memory && v.stored.has_value() && steps[*v.made_by].segment < segment ? v.stored : std::nullopt;
 }
@@ -541,15 +525,13 @@ std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> cal
   }
   if (walks.size() < 2) return std::nullopt;
   std::optional<Builder> best;
-  // Flat first, then with the shortest rows.
-  for (size_t turn = 0; turn <= walks[0].extents.size(); ++turn) {
-    const size_t lead = turn == 0 ? 0 : walks[0].extents.size() + 1 - turn;
-    Builder builder(lead, limits);
+  for (const RowDims& dims : WaysOf(walks)) {
+    Builder builder(dims, limits);
     size_t fit = 0;
     while (fit < walks.size() && builder.Add(walks[fit])) ++fit;
     if (fit < 2 || (best.has_value() && fit <= best->size())) continue;
     if (fit < walks.size()) {
-      builder = Builder(lead, limits);
+      builder = Builder(dims, limits);
       for (size_t w = 0; w < fit; ++w) builder.Add(walks[w]);
     }
     if (builder.size() > 0) best.emplace(std::move(builder));

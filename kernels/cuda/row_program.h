@@ -14,15 +14,16 @@
 // Law: the program does what its calls do one after the other, to the bit, but for outputs that the calls alone read,
 // whose memory may be as it was. Calls are joined only where
 //   1. leading dims of all calls are the rows, and are not reduced. A row of an operand has one stride, and rows lie at
-//      one stride, or are the same row; an output has its elements apart.
+//      one stride, or are the same row; an output has its elements apart. Where dims in the middle are reduced, those
+//      behind them are rows, too, and may lie at another stride.
 //   2. a call walks over a row's elements, the same number in all calls, or over one value of the row; a reduction
 //      reduces all of a row.
 //   3. an operand that some call writes is, of each other operand, the same elements in the same places, or apart from
 //      all of them. So a thread has what it needs in registers, or in memory that nobody else writes.
 //   4. each call after the first shares memory of rows with the calls before it.
 // Maps alone may have rows of one element: all elements side by side, for operands that lie densely or are one number.
-// A pass reads what an earlier one wrote, and makes values again that were not written. Calls are in no program where it
-// would make one of what was written over.
+// A pass reads what an earlier one wrote, and makes values again that were not written. Calls are in no program where
+// it would make one of what was written over.
 //
 // Complex numbers are in no program, nor is a map whose index goes over several dims that rows or elements are made of.
 
@@ -44,17 +45,23 @@ inline constexpr int64_t kMaxRowBytes = int64_t{1} << 16;
 // docs/limits.md: min_row_program_passes
 inline constexpr int64_t kMinPassRows = 64;
 
+// Rows whose elements are no last dims have a thread each; fewer don't fill a device. docs/limits.md:
+// min_row_program_columns
+inline constexpr int64_t kMinColumns = int64_t{1} << 14;
+
 struct RowLimits {
   int64_t max_row_bytes = kMaxRowBytes;
   int64_t min_pass_rows = kMinPassRows;
+  int64_t min_columns = kMinColumns;
 };
 
 // Where a row's elements, or its one value, lie. Strides are in elements.
 struct RowPlaces {
   uint64_t address = 0;
-  int64_t row = 0, element = 0;
+  int64_t outer = 0, row = 0, element = 0;  // outer: from the last of RowProgram::inner_rows to the next one
   int64_t element_bytes = 4;
-  bool is_wide = false;  // a row's elements
+  bool is_wide = false;                                       // a row's elements
+  bool is_of_rows() const { return outer != 0 || row != 0; }  // else one row is all
 };
 
 // A value that a program computes with: an operand that it reads, zeros, or a call's output.
@@ -93,6 +100,7 @@ enum class RowHold : uint8_t {
   kWarp,    // in registers of part of a warp
   kBlock,   // in registers of a block
   kMemory,  // in memory: a block goes over the row once for each segment
+  kColumn,  // likewise, by one thread: elements of rows that lie side by side
 };
 
 // How threads have elements.
@@ -104,11 +112,14 @@ struct RowCut {
   int chunk_levels = 0;        // kMemory: 2^chunk_levels blocks of 128 are a warp's
   uint32_t threads = 128;      // of a block
   uint32_t max_threads = 128;  // that the program is compiled for
+  bool is_in_memory() const { return hold == RowHold::kMemory || hold == RowHold::kColumn; }
 };
 
 struct RowProgram {
   int64_t rows = 1, count = 0;  // elements of a row
+  int64_t inner_rows = 1;       // rows at one stride: all, but of columns
   bool is_flat = false;         // rows of one element: one row has them all
+  bool is_of_columns = false;   // elements are dims in the middle, and there are several groups of inner rows
   std::vector<RowPlaces> places;
   std::vector<RowValue> values;
   std::vector<RowStep> steps;

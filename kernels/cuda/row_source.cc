@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/program_text.h"
 #include "kernels/cuda/row_parameters.h"
 #include "schemas/types/status_macros.h"
@@ -100,11 +101,12 @@ class RowWriter {
     writer.Put(RowNumbers{.rows = program_.rows,
                           .count = program_.count,
                           .group_levels = program_.cut.group_levels,
-                          .chunk_levels = program_.cut.chunk_levels});
+                          .chunk_levels = program_.cut.chunk_levels,
+                          .inner = DivisorOf(program_.inner_rows)});
     for (const size_t u : used_) {
       const RowPlaces& places = program_.places[u];
-      writer.Put(
-          RowOperand{reinterpret_cast<void*>(static_cast<uintptr_t>(places.address)), places.row, places.element});
+      writer.Put(RowOperand{reinterpret_cast<void*>(static_cast<uintptr_t>(places.address)), places.outer, places.row,
+                            places.element});
     }
     for (const int64_t start : starts_) writer.Put<long long>(start);
     return writer.Finish();
@@ -113,7 +115,7 @@ class RowWriter {
  private:
   const RowValue& ValueAt(size_t v) const { return program_.values[v]; }
   static std::string NameOf(size_t v) { return absl::StrCat("v", v); }
-  bool IsInMemory() const { return program_.cut.hold == RowHold::kMemory; }
+  bool IsInMemory() const { return program_.cut.is_in_memory(); }
   bool Stays(size_t v) const { return !IsInMemory() && ValueAt(v).stays(); }
   std::string OperandText(size_t places) const { return absl::StrCat("p.operands[", operands_[places], "]"); }
 
@@ -121,7 +123,8 @@ class RowWriter {
     const RowCut& cut = program_.cut;
     const std::string numbers = absl::StrCat(cut.count, ", ", cut.is_whole ? "true" : "false");
     if (program_.is_flat) return absl::StrCat("ElementPlace<", numbers, ">");
-    if (IsInMemory()) return absl::StrCat("PassPlace<", numbers, ">");
+    if (cut.hold == RowHold::kColumn) return "ColumnPlace";
+    if (cut.hold == RowHold::kMemory) return absl::StrCat("PassPlace<", numbers, ">");
     return absl::StrCat("RowPlace<", numbers, ", ", cut.hold == RowHold::kBlock ? "true" : "false", ">");
   }
 
@@ -200,11 +203,12 @@ class RowWriter {
       absl::StrAppend(&lanes, "    ", KernelTypeOf(s), " l", s, "[kCount] = {};\n");
       absl::StrAppend(&folds, FoldText(s));
       if (!IsInMemory()) continue;
-      absl::StrAppend(&text, "    Nodes<", KernelTypeOf(s), "> t", s, ";\n");
+      absl::StrAppend(&text, "    Place::Nodes<", KernelTypeOf(s), "> t", s, ";\n");
       absl::StrAppend(&pushes, "    at.Push", OpText(s), "l", s, ", t", s, ");\n");
     }
     if (IsInMemory()) absl::StrAppend(&text, "    for (at.Begin(); at.IsInRow(); at.Advance()) {\n");
-    absl::StrAppend(&text, lanes, "#pragma unroll\n    for (int r = 0; r < Place::kRows; ++r) {\n", loop, "    }\n");
+    const char* const unroll = program_.cut.hold == RowHold::kColumn ? "#pragma unroll 1\n" : "#pragma unroll\n";
+    absl::StrAppend(&text, lanes, unroll, "    for (int r = 0; r < Place::kRows; ++r) {\n", loop, "    }\n");
     if (IsInMemory()) absl::StrAppend(&text, pushes, "    }\n");
     return text + folds;
   }
@@ -285,6 +289,8 @@ absl::StatusOr<Launch> RowLaunches::LaunchOf(const RowProgram& program) {
   launch.block = {cut.threads, 1, 1};
   if (program.is_flat) {
     launch.grid = GridOf((program.count + cut.count - 1) / cut.count, cut.threads);
+  } else if (cut.hold == RowHold::kColumn) {
+    launch.grid = GridOf(program.rows, cut.threads);
   } else if (cut.hold != RowHold::kWarp) {
     launch.grid = GridOf(program.rows, 1);
   } else {

@@ -31,15 +31,15 @@ __device__ inline u64* WarpNodes(int half) {
   return nodes[half];
 }
 
-// The access to operands and elements that both kinds of places have. A place has row(), At(r), the number in the row of its first
-// element of r, and Has(r, i).
+// The access to operands and elements that both kinds of places have. A place has RowOffset(operand), At(r), the number in the row
+// of its first element of r, and Has(r, i).
 template <typename Place, int kCount, bool kIsWhole>
 struct RowOperands {
   // With kIsWhole a vector is inside of the row or not, as a whole.
   template <int kAccess, typename T>
   __device__ inline void Load(const RowOperand& operand, int r, T (&values)[kCount]) const {
     const Place& place = static_cast<const Place&>(*this);
-    const T* from = static_cast<const T*>(operand.data) + place.row() * operand.row;
+    const T* from = static_cast<const T*>(operand.data) + place.RowOffset(operand);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = {};
     if constexpr (kAccess == kByVector) {
@@ -54,7 +54,7 @@ struct RowOperands {
   template <int kAccess, typename T>
   __device__ inline void Store(const RowOperand& operand, int r, const T (&values)[kCount]) const {
     const Place& place = static_cast<const Place&>(*this);
-    T* to = static_cast<T*>(operand.data) + place.row() * operand.row;
+    T* to = static_cast<T*>(operand.data) + place.RowOffset(operand);
     if constexpr (kAccess == kByVector) {
       if (place.Has(r, 0)) StoreVector(to, place.At(r), values);
     } else {
@@ -72,7 +72,7 @@ struct RowOperands {
   // A value of which a row has one.
   template <typename T>
   __device__ inline T LoadOne(const RowOperand& operand) const {
-    return static_cast<const T*>(operand.data)[static_cast<const Place&>(*this).row() * operand.row];
+    return static_cast<const T*>(operand.data)[static_cast<const Place&>(*this).RowOffset(operand)];
   }
 };
 
@@ -129,6 +129,7 @@ struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock>, kCount, kIsW
   __device__ inline bool IsInside(const RowNumbers& numbers) const { return at_row < numbers.rows; }
   __device__ inline void Next() { at_row += step; }
   __device__ inline i64 row() const { return at_row; }
+  __device__ inline i64 RowOffset(const RowOperand& operand) const { return at_row * operand.row; }
   __device__ inline int At(int r) const { return begin + r * kReduceLanes; }
   __device__ inline bool Has(int r, int i) const { return r * kReduceLanes + first_lane + (kIsWhole ? 0 : i) < left; }
   // All threads of the row come here before one goes on.
@@ -138,7 +139,7 @@ struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock>, kCount, kIsW
   }
   template <typename T>
   __device__ inline void StoreOne(const RowOperand& operand, T value) const {
-    if (place == 0) static_cast<T*>(operand.data)[at_row * operand.row] = value;
+    if (place == 0) static_cast<T*>(operand.data)[RowOffset(operand)] = value;
   }
   // All lanes of the row to one, for all of its threads.
   template <int kOp, typename T>
@@ -162,6 +163,7 @@ struct ElementPlace : RowOperands<ElementPlace<kCount, kIsWhole>, kCount, kIsWho
   __device__ inline bool IsInside(const RowNumbers&) const { return at < count; }
   __device__ inline void Next() { at += ThreadCount() * kCount; }
   __device__ inline i64 row() const { return 0; }
+  __device__ inline i64 RowOffset(const RowOperand&) const { return 0; }
   __device__ inline i64 At(int) const { return at; }
   __device__ inline bool Has(int, int i) const { return kIsWhole || at + i < count; }
 };

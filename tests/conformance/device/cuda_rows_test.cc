@@ -11,6 +11,7 @@
 
 #include "schemas/ops/expression.h"
 #include "schemas/ops/local_op.h"
+#include "schemas/types/shape.h"
 #include "tests/conformance/device/device_arrays.h"
 #include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
@@ -26,24 +27,30 @@ using ::testing::Not;
 constexpr StreamId kCompute = StreamId::kCompute;
 // As little as is joined (min_joined_bytes).
 constexpr int64_t kRows = 512, kCount = 128, kAll = kRows * kCount;
-constexpr float kUntouched = -77;
+// As little as is read in passes: longer than max_row_program_bytes, as many as min_row_program_passes; and as many
+// columns as min_row_program_columns.
+const Shape kWhole = {kRows, kCount}, kLong = {64, (1 << 14) + 4}, kColumns = {2, 4, 64, 128};
+constexpr float kUntouched = -77.25;
 
 std::vector<float> Untouched(int64_t count) { return std::vector<float>(static_cast<size_t>(count), kUntouched); }
 
 // Rows less their maximum, divided by the sum of that: steps that have the same bits on the host. Only the last of four
 // kernels writes what others read.
 struct Shares {
-  explicit Shares(OneGpu& gpu, const float* x)
-      : most(gpu.Put(Untouched(kRows))),
-        less(gpu.Put(Untouched(kAll))),
-        sum(gpu.Put(Untouched(kRows))),
-        result(gpu.Put(Untouched(kAll))) {
-    const auto whole = [](const float* at) {
-      return KernelInput{.data = at, .dtype = DType::kF32, .extents = {kRows, kCount}, .strides = {kCount, 1}};
+  explicit Shares(OneGpu& gpu, const float* x, Shape whole_extents = kWhole)
+      : rows(NumElements(whole_extents) / whole_extents[1]),
+        all(NumElements(whole_extents)),
+        most(gpu.Put(Untouched(rows))),
+        less(gpu.Put(Untouched(all))),
+        sum(gpu.Put(Untouched(rows))),
+        result(gpu.Put(Untouched(all))) {
+    const auto at_place = [](const float* at, const Shape& extents) {
+      return KernelInput{.data = at, .dtype = DType::kF32, .extents = extents, .strides = RowMajorStrides(extents)};
     };
-    const auto one = [](const float* at) {
-      return KernelInput{.data = at, .dtype = DType::kF32, .extents = {kRows, 1}, .strides = {1, 1}};
-    };
+    Shape one_extents = whole_extents;
+    one_extents[1] = 1;
+    const auto whole = [&](const float* at) { return at_place(at, whole_extents); };
+    const auto one = [&](const float* at) { return at_place(at, one_extents); };
     operands = {{whole(x)}, {whole(x), one(most)}, {whole(less)}, {whole(less), one(sum)}};
     const KernelInput outputs[] = {one(most), whole(less), one(sum), whole(result)};
     const int readers[] = {1, 2, 1, 0};
@@ -72,6 +79,7 @@ struct Shares {
 
   LocalOp ops[4] = {ReduceLocalOp{ReduceOp::kMax, {1}}, MapOp{*ParseExpression("sub:f32(in0:f32, in1:f32)")},
                     ReduceLocalOp{ReduceOp::kSum, {1}}, MapOp{*ParseExpression("div:f32(in0:f32, in1:f32)")}};
+  const int64_t rows, all;
   float *const most, *const less, *const sum, *const result;
   std::vector<std::vector<KernelInput>> operands;
   std::vector<KernelCall> calls;
@@ -79,13 +87,40 @@ struct Shares {
 
 class CudaRows : public ::testing::Test {
  protected:
-  void Open(cuda::CudaDeviceOptions options = {}) {
+  void Open(cuda::CudaDeviceOptions options = {}, const Shape& whole = kWhole) {
+    shares_ = nullptr;
+    gpu_ = nullptr;
     gpu_ = std::make_unique<OneGpu>(std::move(options));
-    std::vector<float> numbers;
-    for (int64_t e = 0; e < kAll; ++e) numbers.push_back(static_cast<float>(e * 7919 % 2003 - 1001) / 3);
-    shares_ = std::make_unique<Shares>(*gpu_, gpu_->Put(numbers));
+    shares_ = std::make_unique<Shares>(*gpu_, gpu_->Put(NumbersOf(whole)), whole);
   }
-  std::vector<float> Result() { return gpu_->Get(shares_->result, kAll); }
+  // Integers, whose sums are exact in any order.
+  static std::vector<float> NumbersOf(const Shape& whole) {
+    std::vector<float> numbers;
+    for (int64_t e = 0; e < NumElements(whole); ++e) numbers.push_back(static_cast<float>(e * 7919 % 673 - 336));
+    return numbers;
+  }
+  static std::vector<float> WantOf(const Shape& whole) {
+    std::vector<float> want = NumbersOf(whole);
+    const auto count = static_cast<size_t>(whole[1]);
+    const size_t inner = want.size() / static_cast<size_t>(whole[0]) / count;  // elements of a row lie so far apart
+    for (size_t row = 0; row < want.size() / count; ++row) {
+      float* const first = want.data() + row / inner * inner * count + row % inner;
+      float most = first[0], sum = 0;
+      for (size_t e = 0; e < count; ++e) most = std::max(most, first[e * inner]);
+      for (size_t e = 0; e < count; ++e) sum += first[e * inner] -= most;
+      for (size_t e = 0; e < count; ++e) first[e * inner] /= sum;
+    }
+    return want;
+  }
+  void ExpectOneLaunch() {
+    const int before = IsEmulated() ? TestDriver::Get().Calls("cuLaunchKernel") : 0;
+    EXPECT_EQ(Run(), absl::OkStatus());
+    if (IsEmulated()) {
+      EXPECT_EQ(TestDriver::Get().Calls("cuLaunchKernel") - before, 1);
+    }
+    EXPECT_FALSE(WereAllWritten());
+  }
+  std::vector<float> Result() { return gpu_->Get(shares_->result, static_cast<size_t>(shares_->all)); }
   std::vector<float> RunApart() {
     for (const KernelCall& call : shares_->calls) {
       gpu_->device().EnqueueRun(kCompute, KernelWork{call, {}});
@@ -93,8 +128,10 @@ class CudaRows : public ::testing::Test {
     }
     EXPECT_TRUE(WereAllWritten());
     std::vector<float> result = Result();
-    for (const auto& [at, count] :
-         {std::pair(shares_->most, kRows), {shares_->less, kAll}, {shares_->sum, kRows}, {shares_->result, kAll}}) {
+    for (const auto& [at, count] : {std::pair(shares_->most, shares_->rows),
+                                    {shares_->less, shares_->all},
+                                    {shares_->sum, shares_->rows},
+                                    {shares_->result, shares_->all}}) {
       gpu_->Upload(Untouched(count).data(), reinterpret_cast<std::byte*>(at), count * 4);
     }
     return result;
@@ -105,8 +142,9 @@ class CudaRows : public ::testing::Test {
       const std::vector<float> values = gpu_->Get(at, static_cast<size_t>(count));
       return std::count(values.begin(), values.end(), kUntouched);
     };
-    const auto left = untouched(shares_->most, kRows) + untouched(shares_->less, kAll) + untouched(shares_->sum, kRows);
-    EXPECT_TRUE(left == 0 || left == 2 * kRows + kAll) << left;
+    const int64_t rows = shares_->rows, all = shares_->all;
+    const auto left = untouched(shares_->most, rows) + untouched(shares_->less, all) + untouched(shares_->sum, rows);
+    EXPECT_TRUE(left == 0 || left == 2 * rows + all) << left;
     return left == 0;
   }
   // Reports what became of all four.
@@ -123,13 +161,17 @@ class CudaRows : public ::testing::Test {
 TEST_F(CudaRows, AreOneLaunchWithTheBitsOfOneByOne) {
   Open();
   const std::vector<float> want = RunApart();
-  EXPECT_EQ(Run(), absl::OkStatus());
+  ExpectOneLaunch();
   EXPECT_EQ(Result(), want);
-  EXPECT_FALSE(WereAllWritten());
-  if (!IsEmulated()) return;
-  const int before = TestDriver::Get().Calls("cuLaunchKernel");
-  EXPECT_EQ(Run(), absl::OkStatus());
-  EXPECT_EQ(TestDriver::Get().Calls("cuLaunchKernel") - before, 1);
+  EXPECT_EQ(want, WantOf(kWhole));
+}
+
+TEST_F(CudaRows, OfLongRowsAndOfColumnsAreOneLaunch) {
+  for (const Shape& whole : {kLong, kColumns}) {
+    Open({}, whole);
+    ExpectOneLaunch();
+    EXPECT_EQ(Result(), WantOf(whole)) << whole[1];
+  }
 }
 
 TEST_F(CudaRows, WithoutNvrtcAreRunOneByOne) {

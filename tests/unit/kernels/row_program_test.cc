@@ -164,6 +164,40 @@ TEST(RowProgram, ABlockReadsALongRowInPasses) {
   EXPECT_EQ(SoftmaxOf(kMinPassRows - 1, kLongest).Count(), 4u);
 }
 
+TEST(RowProgram, AThreadHasAColumnWhereElementsAreADimInTheMiddle) {
+  const auto softmax = [](const Shape& extents, const Strides& strides = {}) {
+    return Softmax(
+        [=](uint64_t place) {
+          KernelInput whole = At(place, extents);
+          if (!strides.empty()) whole.strides = strides;
+          return whole;
+        },
+        [=](uint64_t place) {
+          Shape one = extents;
+          one[1] = 1;
+          return At(place, one);
+        });
+  };
+  const Calls images = softmax({8, 21, 64, 64});
+  const std::optional<RowProgram> program = images.Make();
+  ASSERT_TRUE(program.has_value());
+  EXPECT_EQ(program->steps.size(), 4u);
+  EXPECT_EQ(program->cut.hold, RowHold::kColumn);
+  EXPECT_EQ(program->rows, 8 * 64 * 64);
+  EXPECT_EQ(program->inner_rows, 64 * 64);
+  EXPECT_EQ(program->count, 21);
+  EXPECT_EQ(program->places[0].outer, 21 * 64 * 64);
+  EXPECT_EQ(program->places[0].row, 1);
+  EXPECT_EQ(program->places[0].element, 64 * 64);
+  const absl::StatusOr<Launch> launch = RowLaunches().LaunchOf(*program);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->grid[0] * launch->block[0], 8u * 64 * 64);
+  EXPECT_THAT(launch->program->source, HasSubstr("using Place = ColumnPlace;\n"));
+  EXPECT_EQ(softmax({4, 21, 64, 63}).Count(), 1u) << "fewer columns than fill a device";
+  EXPECT_EQ(softmax({8, 21, 64, 64}, {21 * 4096, 1, 21 * 64, 21}).Count(), 1u) << "elements lie side by side";
+  EXPECT_EQ(softmax({8, 21, 64, 64}, {21 * 8192, 8192, 65, 1}).Count(), 1u) << "columns lie at two strides";
+}
+
 // The loops of a program: "0 0>1 0>1>3" are three, of which the second makes again what step 0 made. Values that are
 // loaded follow each loop: "0(x)".
 std::string PassesOf(const RowProgram& program) {
@@ -239,6 +273,26 @@ TEST(RowProgram, ManyValuesThatStayHaveFewerElementsAThread) {
   of_powers.Reduce(ReduceOp::kSum, {whole(2)}, At(20, {kRows, 1}));
   ASSERT_TRUE(of_powers.Make().has_value());
   EXPECT_EQ(of_powers.Make()->cut.count, 1) << "a power is many instructions";
+}
+
+TEST(RowProgram, MoreValuesThanRegistersHoldStayInMemory) {
+  constexpr int64_t kLong = kMaxRowBytes / 8;
+  const auto hold_of = [](int64_t rows, uint64_t values) {
+    Calls calls;
+    const auto whole = [&](uint64_t place) { return At(place, {rows, kLong}, DType::kF64); };
+    const auto add = [&](uint64_t a, const KernelInput& b, uint64_t to) {
+      calls.Map("sub:f64(in0:f64, in1:f64)", {whole(a), b}, whole(to));
+    };
+    for (uint64_t i = 0; i < values; ++i) add(i, whole(i + 1), 10 + i);
+    calls.Reduce(ReduceOp::kSum, {whole(10)}, At(20, {rows, 1}, DType::kF64));
+    for (uint64_t i = 0; i < values; ++i) add(10 + i, At(20, {rows, 1}, DType::kF64), 30 + i);
+    add(0, At(20, {rows, 1}, DType::kF64), 40);
+    const std::optional<RowProgram> program = calls.Make();
+    return std::pair(program->steps.size(), program->cut.hold);
+  };
+  EXPECT_EQ(hold_of(1000, 2), std::pair(size_t{6}, RowHold::kBlock)) << "three values of 64 bits";
+  EXPECT_EQ(hold_of(1000, 3), std::pair(size_t{8}, RowHold::kMemory)) << "four";
+  EXPECT_EQ(hold_of(10, 3), std::pair(size_t{7}, RowHold::kBlock)) << "the last call is none of few rows";
 }
 
 TEST(RowProgram, MapsAloneGoElementByElement) {
@@ -421,7 +475,7 @@ TEST(RowProgram, TheTextOfASoftmaxInPasses) {
   const std::string text = launch->program->source;
   EXPECT_THAT(text, HasSubstr("using Place = PassPlace<4, true>;\n"));
   EXPECT_THAT(text, HasSubstr(R"(    const float v1 = Convert<float>(at.Fold<3>(t0));
-    Nodes<float> t2;
+    Place::Nodes<float> t2;
     for (at.Begin(); at.IsInRow(); at.Advance()) {
     float l2[kCount] = {};
 #pragma unroll

@@ -392,9 +392,10 @@ absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls, const 
   Memory memory;
   const auto add = [&](size_t number, bool is_written) {
     const cuda::RowPlaces& places = program->places[number];
-    const Shape extents = {program->rows, places.is_wide ? program->count : 1};
+    const Shape extents = {program->rows / program->inner_rows, program->inner_rows,
+                           places.is_wide ? program->count : 1};
     memory.Add(reinterpret_cast<const void*>(static_cast<uintptr_t>(places.address)), extents,
-               {places.row, places.element}, places.element_bytes, is_written);
+               {places.outer, places.row, places.element}, places.element_bytes, is_written);
   };
   for (const cuda::RowValue& value : program->values) {
     if (value.read.has_value()) add(*value.read, false);

@@ -115,6 +115,14 @@ inline int ExpectSame(const Program& program, const std::vector<std::byte>& memo
   return launches;
 }
 
+// Every instruction of a program was run; the last number is the end behind them.
+inline void ExpectWhole(const ptx::Coverage& coverage) {
+  EXPECT_GT(coverage.run_count.size(), 100u);
+  std::string never;
+  for (size_t i = 0; i + 1 < coverage.run_count.size(); ++i) never += coverage.run_count[i] > 0 ? "" : StrCat(i, " ");
+  EXPECT_EQ(never, "") << "instructions of " << coverage.run_count.size() << ", by number";
+}
+
 // x, then its rows' softmax; all between is nobody else's.
 inline Program Softmax(const Operand& x, const Operand& most, const Operand& e, const Operand& sum,
                        const Operand& out) {
@@ -128,20 +136,24 @@ inline Program Softmax(const Operand& x, const Operand& most, const Operand& e, 
   return program;
 }
 
-// A program of random steps on few places, each of a dtype of its own.
+// A program of random steps on few places, each of a dtype of its own, of rows or of columns.
+enum class Lie : uint8_t { kRows, kColumns };
 class RandomProgram {
  public:
-  explicit RandomProgram(uint32_t seed) : random_(seed), arena_(seed) {
+  explicit RandomProgram(uint32_t seed, Lie lie = Lie::kRows) : random_(seed), arena_(seed) {
     constexpr DType kDTypes[] = {DType::kF32, DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32};
     rows_ = 2 + random_.Below(6);
     count_ = 64 + random_.Below(random_.Below(3) == 0 ? 3000 : 400);
     if (random_.Below(2) == 0) count_ = count_ / 8 * 8;
+    const bool is_of_rows = lie == Lie::kRows;
+    const Shape whole = is_of_rows ? Shape{rows_, count_} : Shape{2, count_, rows_};
+    const Shape one = is_of_rows ? Shape{rows_, 1} : Shape{2, 1, rows_};
     for (int p = 0; p < 4; ++p) {
-      const int64_t stride = random_.Below(4) == 0 ? count_ + random_.Below(9) : 0;
-      wide_.push_back(arena_.Put(kDTypes[random_.Below(6)], {rows_, count_}, stride, random_.Below(4) == 0 ? 1 : 0));
+      const int64_t stride = random_.Below(4) == 0 ? (is_of_rows ? count_ : count_ * rows_) + random_.Below(9) : 0;
+      wide_.push_back(arena_.Put(kDTypes[random_.Below(6)], whole, stride, random_.Below(4) == 0 ? 1 : 0));
     }
-    for (int p = 0; p < 3; ++p) narrow_.push_back(arena_.Put(kDTypes[random_.Below(4)], {rows_, 1}));
-    columns_ = arena_.Put(DType::kF32, {count_});
+    for (int p = 0; p < 3; ++p) narrow_.push_back(arena_.Put(kDTypes[random_.Below(4)], one));
+    columns_ = arena_.Put(DType::kF32, is_of_rows ? Shape{count_} : Shape{count_, 1});
     const size_t steps = static_cast<size_t>(2 + random_.Below(8));
     while (program_.size() < steps) AddStep();
     for (size_t call = 0; call < steps; ++call) {
