@@ -177,19 +177,19 @@ TEST(SnapshotTest, APlanThatIsMadeOtherwiseHasANewIdAndTheFormerOneIsForgotten) 
         SessionId(1), number, {FullRecord(*Mesh::Make({1}, {}, {}), {8}, {Placement::Replicate()}, number)}};
   };
   const std::string first = EffectsOf(core, fill(1));
-  const size_t text = first.find("define 0 ");
+  const size_t text = first.find("define 1 ");
   ASSERT_NE(text, std::string::npos) << first;
   const std::string plan_text = first.substr(text + 9, first.find("}\n", text) + 2 - text - 9);
   const std::string saved = Save(core);
 
   auto same = std::move(Load(saved)->core);
-  EXPECT_THAT(EffectsOf(*same, fill(2)), testing::AllOf(HasSubstr("template 0 "), testing::Not(HasSubstr("define"))));
+  EXPECT_THAT(EffectsOf(*same, fill(2)), testing::AllOf(HasSubstr("template 1 "), testing::Not(HasSubstr("define"))));
   auto loaded = Load(WithAnotherHash(saved, plan_text));
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::string next = EffectsOf(*loaded->core, fill(2));
-  EXPECT_THAT(next, testing::AllOf(HasSubstr("forget 0"), HasSubstr("define 1 "), HasSubstr("template 1 ")));
+  EXPECT_THAT(next, testing::AllOf(HasSubstr("forget 1"), HasSubstr("define 2 "), HasSubstr("template 2 ")));
   EXPECT_THAT(EffectsOf(*loaded->core, fill(3)),
-              testing::AllOf(HasSubstr("template 1 "), testing::Not(HasSubstr("define"))));
+              testing::AllOf(HasSubstr("template 2 "), testing::Not(HasSubstr("define"))));
 }
 
 TEST(SnapshotTest, ADigestTellsStatesApart) {
