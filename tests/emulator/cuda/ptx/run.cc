@@ -179,35 +179,34 @@ class Block {
   }
 
   // Until the thread has to wait for others, or ends. Most of a test's time goes by here: what an instruction needs is
-  // in locals, and an error is looked for where one may have come.
-  void Advance(Thread& t) {
-    const Instruction* const instructions = code_.instructions.data();
+  // in locals of a function of its own, and an error is looked for where one may have come.
+  [[gnu::noinline]] void Advance(Thread& t) {
+    const Instruction* const first = code_.instructions.data();
     uint64_t* const registers = t.registers;
-    uint64_t* const counts = counts_;
-    size_t at = t.at;
+    const Instruction* i = first + t.at;
+    uint64_t* count = counts_ + t.at;
+    const auto go_to = [&](size_t at) {
+      i = first + at;
+      count = counts_ + at;
+    };
     for (uint64_t left = launch_.max_instructions;; --left) {
-      const Instruction& i = instructions[at];
-      ++counts[at];
+      ++*count;
       if (left == 1) {
-        t.at = at;
-        return Fail(t, i, "does not end");
+        t.at = static_cast<size_t>(i - first);
+        return Fail(t, *i, "does not end");
       }
-      if (i.guard != kNoRegister && (registers[i.guard] != 0) == i.is_guard_negated) {
-        ++at;
-        continue;
+      const bool is_left_out = i->guard != kNoRegister && (registers[i->guard] != 0) == i->is_guard_negated;
+      if (is_left_out || i->kind == InstructionKind::kCompute) {
+        if (!is_left_out) i->operation(registers, *i);
+        ++i;
+        ++count;
+      } else if (i->kind == InstructionKind::kBranch) {
+        go_to(static_cast<size_t>(i->target));
+      } else {
+        t.at = static_cast<size_t>(i - first);
+        if (!Interrupt(t, *i)) return;
+        go_to(t.at);
       }
-      if (i.kind == InstructionKind::kCompute) {
-        i.operation(registers, i);
-        ++at;
-        continue;
-      }
-      if (i.kind == InstructionKind::kBranch) {
-        at = static_cast<size_t>(i.target);
-        continue;
-      }
-      t.at = at;
-      if (!Interrupt(t, i)) return;
-      at = t.at;
     }
   }
 
