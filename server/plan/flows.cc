@@ -16,9 +16,9 @@ using Bytes = std::map<std::pair<WorkerIndex, WorkerIndex>, int64_t>;  // by rec
 
 template <typename Workers>
 void AddReceived(const Exchange& exchange, const Workers& receivers, Bytes& bytes) {
-  const Pieces pieces(exchange);
+  const Pieces walk(exchange);
   for (const WorkerIndex to : receivers) {
-    pieces.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
+    walk.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
       if (elements > 0) bytes[{to, from}] += elements * SizeBytes(TakenDType(exchange));
     });
   }

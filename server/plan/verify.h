@@ -13,11 +13,8 @@
 
 namespace tessera {
 
-class PiecesOfPlan;
-
 struct VerifyOptions {
-  std::optional<int64_t> memory_limit_bytes = std::nullopt;  // per worker
-  PiecesOfPlan* pieces = nullptr;                            // or null: its own
+  std::optional<int64_t> memory_limit_bytes;  // per worker
 };
 // Internal with the offending step's line and numbers; InvalidArgument where the bytes that move don't fit in 2^63 - 1;
 // ResourceExhausted when the peak doesn't fit.

@@ -27,11 +27,11 @@ std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
 
 // Whether anybody takes anything of another.
 bool IsGiven(const Exchange& exchange) {
-  const Pieces pieces(exchange);
+  const Pieces walk(exchange);
   return std::any_of(exchange.destination.mesh.workers().begin(), exchange.destination.mesh.workers().end(),
-                     [&pieces](WorkerIndex worker) {
+                     [&walk](WorkerIndex worker) {
                        bool takes = false;
-                       pieces.VisitReceived(worker, [&takes](WorkerIndex, int64_t elements) { takes |= elements > 0; });
+                       walk.VisitReceived(worker, [&takes](WorkerIndex, int64_t elements) { takes |= elements > 0; });
                        return takes;
                      });
 }

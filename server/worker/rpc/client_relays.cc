@@ -65,14 +65,13 @@ class RelayTransfer final : public capnp::Capability::Server {
 };
 
 // Passes on what is said of tickets.
-class RelayedServer final : public wire::BulkServer::Server {
+class RelayGate final : public wire::DataGate::Server {
  public:
-  RelayedServer(wire::BulkServer::Client bulk, std::shared_ptr<DialedLine> line,
-                std::shared_ptr<DataConnection> connection)
-      : server_(kj::mv(bulk)), line_(std::move(line)), connection_(std::move(connection)) {}
+  RelayGate(wire::DataGate::Client gate, std::shared_ptr<DialedLine> line, std::shared_ptr<DataConnection> connection)
+      : gate_(kj::mv(gate)), line_(std::move(line)), connection_(std::move(connection)) {}
 
   kj::Promise<void> transfer(TransferContext context) override {
-    auto request = server_.transferRequest();
+    auto request = gate_.transferRequest();
     request.setTicket(context.getParams().getTicket());
     request.setSecret(context.getParams().getSecret());
     return request.send().then([this, context](auto&& answer) mutable {
@@ -81,7 +80,7 @@ class RelayedServer final : public wire::BulkServer::Server {
     });
   }
   kj::Promise<void> resume(ResumeContext context) override {
-    auto request = server_.resumeRequest();
+    auto request = gate_.resumeRequest();
     request.setTicket(context.getParams().getTicket());
     request.setSecret(context.getParams().getSecret());
     return request.send().then([this, context](auto&& answer) mutable {
@@ -102,7 +101,7 @@ class RelayedServer final : public wire::BulkServer::Server {
     return passed.castAs<wire::Transfer>();
   }
 
-  wire::BulkServer::Client server_;
+  wire::DataGate::Client gate_;
   std::shared_ptr<DialedLine> line_;
   const std::shared_ptr<DataConnection> connection_;
 };
@@ -129,15 +128,14 @@ absl::StatusOr<std::shared_ptr<DialedLine>> ClientRelays::LineTo(WorkerIndex pee
   return entry.line;
 }
 
-kj::Promise<wire::BulkServer::Client> ClientRelays::Reach(WorkerIndex peer,
-                                                          std::shared_ptr<DataConnection> connection) {
+kj::Promise<wire::DataGate::Client> ClientRelays::Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection) {
   auto line = LineTo(peer);
   if (!line.ok()) return ToException(line.status());
-  auto request = (*line)->Bootstrap<wire::BulkServer>().forRelayRequest();
+  auto request = (*line)->Bootstrap<wire::DataGate>().forRelayRequest();
   request.setPeerKey(peer_key_);
   return request.send().then(
-      [line = *line, connection = std::move(connection)](auto&& answer) -> wire::BulkServer::Client {
-        return kj::heap<RelayedServer>(answer.getServer(), line, connection);
+      [line = *line, connection = std::move(connection)](auto&& answer) -> wire::DataGate::Client {
+        return kj::heap<RelayGate>(answer.getGate(), line, connection);
       });
 }
 

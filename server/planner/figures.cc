@@ -1,4 +1,4 @@
-#include "server/planner/number_text.h"
+#include "server/planner/figures.h"
 
 namespace tessera {
 
