@@ -42,7 +42,7 @@ struct TileNodes {
     if ((threadIdx.x & 31) == level) own = value;
     ++tiles;
   }
-  // For all lanes; of one tile or more.
+  // For all lanes; there is one tile or more.
   template <int kOp>
   __device__ inline T Finish() const {
     T result = {};
@@ -122,7 +122,7 @@ struct BlockNodes {
     levels[level] = value;
     ++blocks;
   }
-  // Of one block or more.
+  // There is one block or more.
   template <int kOp>
   __device__ inline T Finish() const {
     T result = {};

@@ -95,33 +95,34 @@ TEST(SnapshotTest, AfterAnyFurtherEventsItIsAsIfAllHadBeenReplayed) {
   }
 }
 
+std::string EffectsOf(Core& core, const Event& told) {
+  std::string text;
+  core.Observe([&text](const Effects& effects) {
+    for (const Effect& effect : effects) StrAppend(&text, ToText(effect), "\n");
+  });
+  Event event = told;
+  EXPECT_TRUE(core.Apply(0, event, nullptr).ok());
+  return text;
+}
+
 // A tenant whose bucket is full waits for as long after a restart as it would have.
 TEST(SnapshotTest, ATenantsShareIsAsFullAsItWas) {
-  const auto effects_of = [](Core& core, int64_t now_us, const Event& told) {
-    std::vector<std::string> texts;
-    core.Observe([&texts](const Effects& effects) {
-      for (const Effect& effect : effects) texts.push_back(ToText(effect));
-    });
-    Event event = told;
-    EXPECT_TRUE(core.Apply(now_us, event, nullptr).ok());
-    return texts;
-  };
   Core core(StoryConfig(), nullptr);
   WorkerJoinedEvent joined;
   joined.worker = WorkerIndex(0);
   joined.incarnation = 1;
   joined.memory_bytes = 1 << 16;
-  effects_of(core, 0, joined);
-  effects_of(core, 0,
-             TenantsChangedEvent{{{.name = "t", .max_device_permille = 250, .max_detached_bytes = 512, .lanes = 2}}});
-  effects_of(core, 0, SessionOpenedEvent{SessionId(1), 42, "t", "c", 0});
-  effects_of(core, 0,
-             BatchEvent{SessionId(1), 1, {FullRecord(*Mesh::Make({1}, {}, {}), {8}, {Placement::Replicate()}, 1)}});
+  EffectsOf(core, joined);
+  EffectsOf(core,
+            TenantsChangedEvent{{{.name = "t", .max_device_permille = 250, .max_detached_bytes = 512, .lanes = 2}}});
+  EffectsOf(core, SessionOpenedEvent{SessionId(1), 42, "t", "c", 0});
+  EffectsOf(core,
+            BatchEvent{SessionId(1), 1, {FullRecord(*Mesh::Make({1}, {}, {}), {8}, {Placement::Replicate()}, 1)}});
   WorkerReportEvent report{WorkerIndex(0), 1, {}, {}};
   CompletionReport& done = report.completions.emplace_back();
   done.ordinal = Ordinal(core.machine().next_ordinal() - 1);
   done.times = {1, 750'000'001, 750'000'000, 750'000'000};  // three quarters of a second: the share of three
-  effects_of(core, 0, report);
+  EffectsOf(core, report);
   auto restored = std::move(Load(Save(core))->core);
   EXPECT_EQ(Snapshot::Digest(*restored), Snapshot::Digest(core));
   const auto paid_for_us = [](const Core& one) {
@@ -134,16 +135,6 @@ TEST(SnapshotTest, ATenantsShareIsAsFullAsItWas) {
   };
   EXPECT_GE(paid_for_us(core), 1'000'000);
   EXPECT_EQ(paid_for_us(*restored), paid_for_us(core));
-}
-
-std::string EffectsOf(Core& core, const Event& told) {
-  std::string text;
-  core.Observe([&text](const Effects& effects) {
-    for (const Effect& effect : effects) StrAppend(&text, ToText(effect), "\n");
-  });
-  Event event = told;
-  EXPECT_TRUE(core.Apply(0, event, nullptr).ok());
-  return text;
 }
 
 // As a coordinator would have written that planned the call otherwise: the hash of the plan's text is another one.

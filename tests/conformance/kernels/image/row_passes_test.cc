@@ -142,7 +142,7 @@ void Variance(Rows& r) {
   r.program.Add(Map(StrCat("sub:f32(", r.In(0), ", in1:f32)")), {x, sum}, apart);
   r.program.Add(Reduction(ReduceOp::kSum, {1}, "mul:f32(in0:f32, in0:f32)"), {apart}, r.One());
 }
-// Of the label's column.
+// A label says which column the loss is of.
 void CrossEntropy(Rows& r) {
   const Operand x = r.Whole(), most = r.One(), sum = r.One(), picked = r.One();
   const Operand label = r.arena.Put(DType::kI64, r.one);
