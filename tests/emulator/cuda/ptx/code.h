@@ -1,7 +1,8 @@
 #pragma once
 
 // A kernel as it is interpreted: instructions over 64-bit registers, resolved from the text by parse.cc, run by run.cc.
-// A value of fewer bits is in the low ones, the rest 0. Immediates and addresses of variables are registers, too.
+// A value of fewer bits is in the low ones, the rest 0. Immediates and addresses of variables are registers, too. A
+// warp has its registers together: register r of lane l is number r * kWarpLanes + l.
 
 #include <array>
 #include <cstddef>
@@ -13,8 +14,12 @@
 
 namespace tessera::ptx {
 
+inline constexpr uint32_t kWarpLanes = 32;
+inline constexpr uint32_t kAllLanes = ~uint32_t{0};
+
 struct Instruction;
-using Operation = void (*)(uint64_t* registers, const Instruction& instruction);
+// Of a warp's registers, in the lanes whose bits are 1.
+using Operation = void (*)(uint64_t* registers, const Instruction& instruction, uint32_t lanes);
 
 // The kind of an instruction, besides computing: kCompute has an operation.
 enum class InstructionKind : uint8_t {
@@ -76,7 +81,9 @@ struct Variable {
 
 struct Code {
   std::vector<Instruction> instructions;
-  std::vector<uint64_t> initial;  // registers as a thread begins
+  size_t registers = 0;
+  // Values of registers that nothing writes. What others have before they are written is anything.
+  std::vector<std::pair<int32_t, uint64_t>> constants;
   std::vector<std::pair<int32_t, int>> special;
   std::vector<std::vector<int32_t>> tables;
   std::vector<std::shared_ptr<Variable>> variables;  // of the module

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "schemas/types/half.h"
 #include "tests/emulator/cuda/ptx/arithmetic.h"
@@ -15,14 +16,31 @@ using Parts = std::vector<std::string>;
 bool Has(const Parts& parts, std::string_view part) {
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
+
+// A lane's operation: its registers are every kWarpLanes-th number from r on.
+using LaneOperation = void (*)(uint64_t* r, const Instruction& i);
+
+uint64_t& At(uint64_t* r, int32_t place) { return r[static_cast<size_t>(place) * kWarpLanes]; }
 uint64_t Read(const uint64_t* r, const Instruction& i, size_t operand) {
-  return r[static_cast<size_t>(i.from[operand])];
+  return r[static_cast<size_t>(i.from[operand]) * kWarpLanes];
 }
 template <typename T>
 T Value(const uint64_t* r, const Instruction& i, size_t operand) {
   return ValueOf<T>(Read(r, i, operand));
 }
-void Write(uint64_t* r, const Instruction& i, uint64_t bits) { r[static_cast<size_t>(i.to[0])] = bits; }
+void Write(uint64_t* r, const Instruction& i, uint64_t bits) { At(r, i.to[0]) = bits; }
+
+// A lane's operation for those of a warp.
+template <LaneOperation kOperation>
+void InLanes(uint64_t* r, const Instruction& i, uint32_t lanes) {
+  const Instruction here = i;  // which no register's bytes are
+  if (lanes == kAllLanes) {
+#pragma GCC ivdep
+    for (uint32_t lane = 0; lane < kWarpLanes; ++lane) kOperation(r + lane, here);
+    return;
+  }
+  for (; lanes != 0; lanes &= lanes - 1) kOperation(r + std::countr_zero(lanes), here);
+}
 
 // A function of one or two numbers of a type as an operation.
 template <typename T, auto kFunction>
@@ -77,7 +95,7 @@ void FusedMultiplyAdd(uint64_t* r, const Instruction& i) {
 template <typename T>
 void AddCarrying(uint64_t* r, const Instruction& i) {
   using Sum = unsigned __int128;
-  uint64_t& carry = r[static_cast<size_t>(i.from[4])];
+  uint64_t& carry = At(r, i.from[4]);
   const bool multiplies = (i.combination & 2) != 0;
   T a = Value<T>(r, i, 0);
   if (multiplies) a = (i.combination & 4) != 0 ? MultiplyHigh(a, Value<T>(r, i, 1)) : Multiply(a, Value<T>(r, i, 1));
@@ -170,10 +188,10 @@ enum Comparison : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu
 constexpr std::string_view kComparisons[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
                                              "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
 
-template <typename T>
-bool Compare(T a, T b, uint8_t comparison) {
+template <uint8_t kComparison, typename T>
+bool Compare(T a, T b) {
   const bool is_unordered = a != a || b != b;
-  switch (comparison) {
+  switch (kComparison) {
     case kEq: return a == b;
     case kNe: return !is_unordered && a != b;
     case kLt: return a < b;
@@ -190,9 +208,15 @@ bool Compare(T a, T b, uint8_t comparison) {
     default: return is_unordered;
   }
 }
-template <typename T>
-void SetPredicate(uint64_t* r, const Instruction& i) {
-  const bool compared = Compare(Value<T>(r, i, 0), Value<T>(r, i, 1), i.mode);
+// setp with one result.
+template <typename T, uint8_t kComparison>
+void SetOnePredicate(uint64_t* r, const Instruction& i) {
+  Write(r, i, Compare<kComparison>(Value<T>(r, i, 0), Value<T>(r, i, 1)) ? 1 : 0);
+}
+// With a second one, for what isn't so, or each combined with another predicate.
+template <typename T, uint8_t kComparison>
+void SetPredicates(uint64_t* r, const Instruction& i) {
+  const bool compared = Compare<kComparison>(Value<T>(r, i, 0), Value<T>(r, i, 1));
   const auto combined = [&](bool value) {
     if (i.combination == 0) return value;
     const bool other = (Read(r, i, 2) != 0) != i.saturates;  // saturates: negated
@@ -200,7 +224,18 @@ void SetPredicate(uint64_t* r, const Instruction& i) {
   };
   const bool first = combined(compared), second = combined(!compared);
   Write(r, i, first ? 1 : 0);
-  if (i.to[1] != kNoRegister) r[static_cast<size_t>(i.to[1])] = second ? 1 : 0;
+  if (i.to[1] != kNoRegister) At(r, i.to[1]) = second ? 1 : 0;
+}
+// The comparison that the instruction's mode numbers, of which an operation for all lanes is chosen once.
+template <typename T, uint8_t... kComparison>
+void SetPredicateOf(uint64_t* r, const Instruction& i, uint32_t lanes, std::integer_sequence<uint8_t, kComparison...>) {
+  constexpr Operation kOne[] = {InLanes<SetOnePredicate<T, kComparison>>...};
+  constexpr Operation kSeveral[] = {InLanes<SetPredicates<T, kComparison>>...};
+  (i.combination == 0 && i.to[1] == kNoRegister ? kOne : kSeveral)[i.mode](r, i, lanes);
+}
+template <typename T>
+void SetPredicate(uint64_t* r, const Instruction& i, uint32_t lanes) {
+  SetPredicateOf<T>(r, i, lanes, std::make_integer_sequence<uint8_t, std::size(kComparisons)>());
 }
 
 template <typename To, typename From>
@@ -265,7 +300,7 @@ void Pack(uint64_t* r, const Instruction& i) {
 void Unpack(uint64_t* r, const Instruction& i) {
   const uint64_t whole = Read(r, i, 0), mask = (uint64_t{1} << i.mode) - 1;
   for (size_t k = 0; k < i.count; ++k) {
-    if (i.to[k] != kNoRegister) r[static_cast<size_t>(i.to[k])] = whole >> (i.mode * k) & mask;
+    if (i.to[k] != kNoRegister) At(r, i.to[k]) = whole >> (i.mode * k) & mask;
   }
 }
 void ToWindowOffset(uint64_t* r, const Instruction& i) { Write(r, i, Read(r, i, 0) & ~kWindowMask); }
@@ -309,21 +344,22 @@ T Cosine(T a) {
 
 // ---- by name
 
-#define INTEGER(f, type)                                     \
-  (type == "s64"                    ? Operation(f<int64_t>)  \
-   : type == "u64" || type == "b64" ? Operation(f<uint64_t>) \
-   : type == "s32"                  ? Operation(f<int32_t>)  \
-   : type == "u32" || type == "b32" ? Operation(f<uint32_t>) \
-   : type == "s16"                  ? Operation(f<int16_t>)  \
-   : type == "u16" || type == "b16" ? Operation(f<uint16_t>) \
+#define INTEGER(f, type)                                              \
+  (type == "s64"                    ? Operation(InLanes<f<int64_t>>)  \
+   : type == "u64" || type == "b64" ? Operation(InLanes<f<uint64_t>>) \
+   : type == "s32"                  ? Operation(InLanes<f<int32_t>>)  \
+   : type == "u32" || type == "b32" ? Operation(InLanes<f<uint32_t>>) \
+   : type == "s16"                  ? Operation(InLanes<f<int16_t>>)  \
+   : type == "u16" || type == "b16" ? Operation(InLanes<f<uint16_t>>) \
                                     : nullptr)
-#define FLOAT(f, type) (type == "f32" ? Operation(f<float>) : type == "f64" ? Operation(f<double>) : nullptr)
+#define FLOAT(f, type) \
+  (type == "f32" ? Operation(InLanes<f<float>>) : type == "f64" ? Operation(InLanes<f<double>>) : nullptr)
 #define NUMBER(f, type) (FLOAT(f, type) != nullptr ? FLOAT(f, type) : INTEGER(f, type))
-#define BITS(f, type)                        \
-  (type == "b64"    ? Operation(f<uint64_t>) \
-   : type == "b32"  ? Operation(f<uint32_t>) \
-   : type == "b16"  ? Operation(f<uint16_t>) \
-   : type == "pred" ? Operation(f<uint8_t>)  \
+#define BITS(f, type)                                 \
+  (type == "b64"    ? Operation(InLanes<f<uint64_t>>) \
+   : type == "b32"  ? Operation(InLanes<f<uint32_t>>) \
+   : type == "b16"  ? Operation(InLanes<f<uint16_t>>) \
+   : type == "pred" ? Operation(InLanes<f<uint8_t>>)  \
                     : nullptr)
 #define WRAP(name, shape, function)              \
   template <typename T>                          \
@@ -360,16 +396,16 @@ uint8_t RoundingOf(const Parts& parts) {
 
 template <typename To>
 Operation ConvertFrom(std::string_view from) {
-  if (from == "f32") return ConvertTo<To, float>;
-  if (from == "f64") return ConvertTo<To, double>;
-  if (from == "s8") return ConvertTo<To, int8_t>;
-  if (from == "u8") return ConvertTo<To, uint8_t>;
-  if (from == "s16") return ConvertTo<To, int16_t>;
-  if (from == "u16") return ConvertTo<To, uint16_t>;
-  if (from == "s32") return ConvertTo<To, int32_t>;
-  if (from == "u32") return ConvertTo<To, uint32_t>;
-  if (from == "s64") return ConvertTo<To, int64_t>;
-  if (from == "u64") return ConvertTo<To, uint64_t>;
+  if (from == "f32") return InLanes<ConvertTo<To, float>>;
+  if (from == "f64") return InLanes<ConvertTo<To, double>>;
+  if (from == "s8") return InLanes<ConvertTo<To, int8_t>>;
+  if (from == "u8") return InLanes<ConvertTo<To, uint8_t>>;
+  if (from == "s16") return InLanes<ConvertTo<To, int16_t>>;
+  if (from == "u16") return InLanes<ConvertTo<To, uint16_t>>;
+  if (from == "s32") return InLanes<ConvertTo<To, int32_t>>;
+  if (from == "u32") return InLanes<ConvertTo<To, uint32_t>>;
+  if (from == "s64") return InLanes<ConvertTo<To, int64_t>>;
+  if (from == "u64") return InLanes<ConvertTo<To, uint64_t>>;
   return nullptr;
 }
 Operation ConversionOf(const Parts& parts, Instruction* i) {
@@ -380,11 +416,11 @@ Operation ConversionOf(const Parts& parts, Instruction* i) {
   i->combination = RoundingOf(parts);
   if (to == "f16" || to == "bf16" || from == "f16" || from == "bf16") {
     if (i->combination != 0 || i->saturates) return nullptr;
-    if (from == "f16" && to == "f32") return HalfToFloat<F16>;
-    if (from == "bf16" && to == "f32") return HalfToFloat<BF16>;
-    if (from == "f32" && to == "f16") return FloatToHalf<F16, float>;
-    if (from == "f64" && to == "f16") return FloatToHalf<F16, double>;
-    if (from == "f32" && to == "bf16") return FloatToHalf<BF16, float>;
+    if (from == "f16" && to == "f32") return InLanes<HalfToFloat<F16>>;
+    if (from == "bf16" && to == "f32") return InLanes<HalfToFloat<BF16>>;
+    if (from == "f32" && to == "f16") return InLanes<FloatToHalf<F16, float>>;
+    if (from == "f64" && to == "f16") return InLanes<FloatToHalf<F16, double>>;
+    if (from == "f32" && to == "bf16") return InLanes<FloatToHalf<BF16, float>>;
     return nullptr;
   }
   if (to == "f32") return ConvertFrom<float>(from);
@@ -412,7 +448,15 @@ Operation PredicateOf(const Parts& parts, Instruction* i) {
   if (found == std::end(kComparisons)) return nullptr;
   i->mode = static_cast<uint8_t>(found - std::begin(kComparisons));
   i->combination = Has(parts, "and") ? 1 : Has(parts, "or") ? 2 : Has(parts, "xor") ? 3 : 0;
-  return NUMBER(SetPredicate, type);
+  return type == "f32"                    ? SetPredicate<float>
+         : type == "f64"                  ? SetPredicate<double>
+         : type == "s64"                  ? SetPredicate<int64_t>
+         : type == "u64" || type == "b64" ? SetPredicate<uint64_t>
+         : type == "s32"                  ? SetPredicate<int32_t>
+         : type == "u32" || type == "b32" ? SetPredicate<uint32_t>
+         : type == "s16"                  ? SetPredicate<int16_t>
+         : type == "u16" || type == "b16" ? SetPredicate<uint16_t>
+                                          : nullptr;
 }
 
 // Instructions that add with or to the carry.
@@ -422,8 +466,8 @@ Operation CarryingOf(const Parts& parts, Instruction* i) {
   i->combination = static_cast<uint8_t>((name.back() == 'c' ? 1 : 0) | (multiplies ? 2 : 0) |
                                         (Has(parts, "hi") ? 4 : 0) | (subtracts ? 8 : 0));
   const std::string& type = parts.back();
-  if (type == "u64" || type == "s64") return AddCarrying<uint64_t>;
-  return type == "u32" || type == "s32" ? AddCarrying<uint32_t> : nullptr;
+  if (type == "u64" || type == "s64") return InLanes<AddCarrying<uint64_t>>;
+  return type == "u32" || type == "s32" ? InLanes<AddCarrying<uint32_t>> : nullptr;
 }
 
 Operation ArithmeticOf(const Parts& parts, Instruction* i) {
@@ -470,20 +514,22 @@ Operation BitsOperationOf(const Parts& parts, Instruction* i) {
   if (name == "and") return BITS(And, type);
   if (name == "or") return BITS(Or, type);
   if (name == "xor") return BITS(Xor, type);
-  if (name == "not") return type == "pred" ? Operation(NotPredicate) : BITS(Not, type);
+  if (name == "not") return type == "pred" ? Operation(InLanes<NotPredicate>) : BITS(Not, type);
   if (name == "shl") return INTEGER(ShiftsLeft, type);
   if (name == "shr") return INTEGER(ShiftsRight, type);
-  if (name == "prmt") return parts.size() == 2 ? Operation(Permute) : nullptr;
-  if (name == "lop3") return AnyLogic;
-  if (name == "popc") return type == "b64" ? Operation(PopulationCount<uint64_t>) : PopulationCount<uint32_t>;
-  if (name == "clz") return type == "b64" ? Operation(LeadingZeros<uint64_t>) : LeadingZeros<uint32_t>;
-  if (name == "brev") return type == "b64" ? Operation(ReverseBits<uint64_t>) : ReverseBits<uint32_t>;
+  if (name == "prmt") return parts.size() == 2 ? Operation(InLanes<Permute>) : nullptr;
+  if (name == "lop3") return InLanes<AnyLogic>;
+  if (name == "popc")
+    return type == "b64" ? Operation(InLanes<PopulationCount<uint64_t>>) : InLanes<PopulationCount<uint32_t>>;
+  if (name == "clz")
+    return type == "b64" ? Operation(InLanes<LeadingZeros<uint64_t>>) : InLanes<LeadingZeros<uint32_t>>;
+  if (name == "brev") return type == "b64" ? Operation(InLanes<ReverseBits<uint64_t>>) : InLanes<ReverseBits<uint32_t>>;
   if (name == "bfe") return INTEGER(ExtractBits, type);
-  if (name == "bfi") return type == "b64" ? Operation(InsertBits<uint64_t>) : InsertBits<uint32_t>;
+  if (name == "bfi") return type == "b64" ? Operation(InLanes<InsertBits<uint64_t>>) : InLanes<InsertBits<uint32_t>>;
   if (name == "shf") {
     i->mode = Has(parts, "r") ? 1 : 0;
     i->combination = Has(parts, "wrap") ? 1 : 0;
-    return FunnelShift;
+    return InLanes<FunnelShift>;
   }
   return nullptr;
 }
@@ -520,23 +566,23 @@ uint64_t AddFloats(uint64_t a, uint64_t b, int bytes) {
 
 Operation OperationOf(const Parts& parts, Instruction* i) {
   const std::string &name = parts[0], &type = parts.back();
-  if (name == "pack") return Pack;
-  if (name == "unpack") return Unpack;
+  if (name == "pack") return InLanes<Pack>;
+  if (name == "unpack") return InLanes<Unpack>;
   if (name == "mov") {
-    if (type == "f32") return Move<uint32_t>;
-    if (type == "f64") return Move<uint64_t>;
-    return type == "pred" ? Operation(Move<uint8_t>) : INTEGER(Move, type);
+    if (type == "f32") return InLanes<Move<uint32_t>>;
+    if (type == "f64") return InLanes<Move<uint64_t>>;
+    return type == "pred" ? Operation(InLanes<Move<uint8_t>>) : INTEGER(Move, type);
   }
-  if (name == "membar" || name == "fence" || name == "prefetch" || name == "discard") return Nothing;
+  if (name == "membar" || name == "fence" || name == "prefetch" || name == "discard") return InLanes<Nothing>;
   if (name == "cvta") {
-    if (Has(parts, "shared")) return Has(parts, "to") ? ToWindowOffset : FromShared;
-    if (Has(parts, "local")) return Has(parts, "to") ? ToWindowOffset : FromLocal;
-    if (Has(parts, "param")) return Has(parts, "to") ? ToWindowOffset : FromParameter;
-    return Move<uint64_t>;
+    if (Has(parts, "shared")) return Has(parts, "to") ? InLanes<ToWindowOffset> : InLanes<FromShared>;
+    if (Has(parts, "local")) return Has(parts, "to") ? InLanes<ToWindowOffset> : InLanes<FromLocal>;
+    if (Has(parts, "param")) return Has(parts, "to") ? InLanes<ToWindowOffset> : InLanes<FromParameter>;
+    return InLanes<Move<uint64_t>>;
   }
   if (name == "selp") {
-    if (type == "f32") return Select<uint32_t>;
-    return type == "f64" ? Operation(Select<uint64_t>) : INTEGER(Select, type);
+    if (type == "f32") return InLanes<Select<uint32_t>>;
+    return type == "f64" ? Operation(InLanes<Select<uint64_t>>) : INTEGER(Select, type);
   }
   if (name == "setp") return PredicateOf(parts, i);
   if (name == "cvt") return ConversionOf(parts, i);

@@ -134,9 +134,10 @@ class KernelParser {
     code_->instructions.push_back(end);
     // Dynamic shared memory lies behind what is declared.
     for (const int32_t slot : dynamic_shared_) {
-      code_->initial[static_cast<size_t>(slot)] = static_cast<uint64_t>((kernel_->shared_bytes + 15) / 16 * 16);
+      values_[static_cast<size_t>(slot)] = static_cast<uint64_t>((kernel_->shared_bytes + 15) / 16 * 16);
     }
     if (!dynamic_shared_.empty()) kernel_->shared_bytes = (kernel_->shared_bytes + 15) / 16 * 16;
+    FindConstants();
     return absl::OkStatus();
   }
 
@@ -264,8 +265,23 @@ class KernelParser {
   }
 
   int32_t NewRegister(uint64_t value) {
-    code_->initial.push_back(value);
-    return static_cast<int32_t>(code_->initial.size() - 1);
+    values_.push_back(value);
+    return static_cast<int32_t>(values_.size() - 1);
+  }
+  // Registers that no instruction writes have values from the start.
+  void FindConstants() {
+    std::vector<bool> is_written(values_.size());
+    is_written[static_cast<size_t>(carry_)] = true;
+    for (const Instruction& i : code_->instructions) {
+      for (const int32_t slot : i.to) {
+        if (slot != kNoRegister) is_written[static_cast<size_t>(slot)] = true;
+      }
+    }
+    for (const auto& [slot, which] : code_->special) is_written[static_cast<size_t>(slot)] = true;
+    code_->registers = values_.size();
+    for (size_t slot = 0; slot < values_.size(); ++slot) {
+      if (!is_written[slot]) code_->constants.push_back({static_cast<int32_t>(slot), values_[slot]});
+    }
   }
 
   // The register of a name or a number.
@@ -537,6 +553,7 @@ class KernelParser {
   Kernel* kernel_;
   Code* code_;
   int32_t carry_ = kNoRegister;
+  std::vector<uint64_t> values_;  // of registers, as a thread begins
   std::vector<int32_t> dynamic_shared_;
   std::string error_;
 };
