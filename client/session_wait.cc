@@ -18,6 +18,9 @@ namespace {
 
 constexpr double kProbeAfterS = 5;
 constexpr double kCloseTimeoutS = 5;
+// How long records may be on their way behind an answer to a call. Those that wait at the coordinator for what is
+// before them take longer to be taken up, and are safe there.
+constexpr double kRecordsLateS = 1;
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -394,20 +397,25 @@ absl::Status SessionImpl::Close() {
   return answered.code() == absl::StatusCode::kCancelled ? answered : absl::OkStatus();
 }
 
-// An answer comes when the records before it have gone. Bytes that are on their way from here are waited for: nobody
-// else has them.
+// An answer comes when the records before it have gone. Bytes and records that are on their way from here are waited
+// for: nobody else has them.
 absl::Status SessionImpl::Detach() {
   if (!Check().ok()) return absl::OkStatus();
   const absl::Status brought = WaitUntil("detach", std::nullopt, [this] {
     if (!calls_->deferred().empty()) return false;
     return transfers_->has_brought_all();
   });
-  auto answered = std::make_shared<std::atomic<bool>>(false);
-  connection_->GetStatus({}, [this, answered](const absl::StatusOr<ClusterReport>&) {
-    *answered = true;
+  auto is_answered = std::make_shared<std::atomic<bool>>(false);
+  auto is_taken_up = std::make_shared<std::atomic<bool>>(false);
+  const auto set = [this](std::atomic<bool>& which) {
+    which = true;
     NotifyChanged();
-  });
-  absl::Status left = WaitUntil("detach", kCloseTimeoutS, [&] { return answered->load(); });
+  };
+  connection_->GetStatus({}, [set, is_answered](const absl::StatusOr<ClusterReport>&) { set(*is_answered); });
+  connection_->WhenTakenUp([set, is_taken_up] { set(*is_taken_up); });
+  absl::Status left = WaitUntil("detach", kCloseTimeoutS, [&] { return is_answered->load(); });
+  const absl::Status taken_up = WaitUntil("detach", kRecordsLateS, [&] { return is_taken_up->load(); });
+  if (!absl::IsDeadlineExceeded(taken_up)) left.Update(taken_up);
   left.Update(brought);
   connection_->Shutdown();
   OnDisconnect(absl::FailedPreconditionError("session: this process has left it (detach)"));

@@ -112,6 +112,10 @@ void Connection::GetStatus(TensorRange tensors, std::function<void(absl::StatusO
   });
 }
 
+void Connection::WhenTakenUp(std::function<void()> done) {
+  impl_->queue.Post(Order::kAfterRecords, [done = std::move(done)](ConnectionLoop& loop) { loop.WhenTakenUp(done); });
+}
+
 void Connection::Profile(const OpRange& ops, std::function<void(absl::StatusOr<ProfileReport>)> done) {
   impl_->queue.Post(Order::kAfterRecords, [ops, done = std::move(done)](ConnectionLoop& loop) {
     const auto ask = [ops, done](wire::Session::Client& session) {

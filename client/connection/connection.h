@@ -124,6 +124,9 @@ class Connection {
 
   // Callbacks run on the connection's thread.
   void GetStatus(TensorRange tensors, std::function<void(absl::StatusOr<ClusterReport>)> done);
+  // When the coordinator has taken up all records that were enqueued before, or the session has ended. An answer to a
+  // call says less: calls have a line of their own, which may be ahead of that of the records.
+  void WhenTakenUp(std::function<void()> done);
   void Profile(const OpRange& ops, std::function<void(absl::StatusOr<ProfileReport>)> done);
   void GroupStatus(uint64_t group, uint32_t last_calls, std::function<void(absl::StatusOr<FlightReport>)> done);
   void Explain(OpCall call, std::vector<ExplainOperand> operands, std::vector<HeldMemory> held,

@@ -214,6 +214,7 @@ void ConnectionLoop::Fail(const absl::Status& status) {
   sending_.clear();
   for (auto& [ask, failed] : waiting_) failed(status);
   waiting_.clear();
+  TellTakenUp();
   shared_.listener->OnDisconnect(status);
   tasks_.add(kj::evalLater([this]() { Pump(); }));
 }
@@ -335,6 +336,17 @@ void ConnectionLoop::After(double seconds, std::function<void()> then) {
   tasks_.add(timer_.afterDelay(Seconds(seconds)).then([then = std::move(then)]() { then(); }));
 }
 
+void ConnectionLoop::WhenTakenUp(std::function<void()> then) {
+  when_taken_up_.push_back(std::move(then));
+  TellTakenUp();
+}
+
+void ConnectionLoop::TellTakenUp() {
+  if (failure_.ok() && !core_.is_taken_up()) return;
+  const std::vector<std::function<void()>> told = std::exchange(when_taken_up_, {});
+  for (const auto& then : told) then();
+}
+
 void ConnectionLoop::CancelAll(uint64_t last_number, HandleSet needed) {
   std::vector<Record> waiting(std::make_move_iterator(sending_.begin() + static_cast<ptrdiff_t>(sent_)),
                               std::make_move_iterator(sending_.end()));
@@ -370,6 +382,7 @@ void ConnectionLoop::Deliver(capnp::List<wire::Event>::Reader events) {
   shared_.last_event = core_.last_event();
   linger_.Begin();
   shared_.listener->OnEvents(*std::move(taken));
+  TellTakenUp();
   Acknowledge(SessionCore::Acknowledging::kWhenMany);
 }
 

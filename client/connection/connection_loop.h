@@ -71,6 +71,8 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   void SendAhead(const Record& record);
   void CancelAll(uint64_t last_number, HandleSet needed);
   void After(double seconds, std::function<void()> then);
+  // When the coordinator has taken up all batches that were sent, or the session has ended.
+  void WhenTakenUp(std::function<void()> then);
 
  private:
   // One connection of calls, and the link beside it.
@@ -97,6 +99,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   void Take(wire::ToClient::Reader message);
   void Deliver(capnp::List<wire::Event>::Reader events);
   void Acknowledge(SessionCore::Acknowledging when);
+  void TellTakenUp();
   void taskFailed(kj::Exception&& exception) override;
 
   Connection::Impl& shared_;
@@ -117,6 +120,7 @@ class ConnectionLoop : private kj::TaskSet::ErrorHandler {
   std::vector<Record> sending_;
   size_t sent_ = 0;
   std::vector<RecordQueue::Command> after_sending_;
+  std::vector<std::function<void()>> when_taken_up_;
   TransferTable transfers_;
   LoopLinger linger_;
   kj::TaskSet tasks_;

@@ -52,6 +52,8 @@ class SessionCore {
   // ---- to the coordinator ----
   // Whether it has few enough records to take up.
   bool has_credit() const;
+  // Whether it has taken up all that was added.
+  bool is_taken_up() const { return batches_.empty(); }
   // As one batch. It may be added while no connection is there.
   void Add(absl::Span<const Record> records);
   // The handles, among these, that calls and uploads make which were added and may not be taken up yet.

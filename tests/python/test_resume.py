@@ -1,5 +1,6 @@
 """Sessions outlive their connections: cuts at any byte, restarted kernels, names."""
 
+import itertools
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import pytest
 import tessera as ts
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
-from tls_cluster import TlsCluster  # noqa: E402
+from tls_cluster import CutProxy, TlsCluster  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,40 @@ def test_a_session_is_found_by_its_name_again_and_again(cut_cluster):
     first = "session = connect(name='training'); w = session.distribute_tensor(np.arange(6.0)); w.name = 'w'\n"
     second = "session = connect(resume='training'); print(session.name, session['w'].full_tensor().sum()); session.detach()\n"
     assert restarted(cut_cluster, first, second, second, second).splitlines() == ["training 15.0"]
+
+
+class LateSocket:
+    def __init__(self, sends_on):
+        self._sends_on = sends_on
+
+    def __getattr__(self, name):
+        return getattr(self._sends_on, name)
+
+    def sendall(self, data):
+        time.sleep(0.2)
+        self._sends_on.sendall(data)
+
+
+class LateRecords(CutProxy):
+    """A proxy of clients of which the second connection, that of the records, is late."""
+
+    def __init__(self, port):
+        self._numbers = itertools.count()
+        super().__init__(port)
+
+    def _pass(self, near, far):
+        super()._pass(near, LateSocket(far) if next(self._numbers) % 2 == 1 else far)
+
+
+def test_who_leaves_has_brought_all_records(cut_cluster):
+    """Those that are behind the answer to a call: the two have connections of their own."""
+    with LateRecords(int(cut_cluster.clients.rpartition(":")[2])) as late:
+        session = cut_cluster.connect(address=f"tls://localhost:{late.port}")
+        x = session.distribute_tensor(np.arange(6.0))
+        x.name, left = "x", session.resume_text
+        session.detach()
+    with cut_cluster.connect(resume=left) as session:
+        assert float(session["x"].sum()) == 15
 
 
 @pytest.mark.parametrize("end", ["", "import os, signal; session.sync(); os.kill(os.getpid(), signal.SIGKILL)"])
