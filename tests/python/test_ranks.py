@@ -341,10 +341,11 @@ def destroyed_group_is_used(x):
 
 
 def splits_that_differ():
-    """Rank 0 wants two rows of rank 1, which gives one."""
+    """Rank 0 wants two rows of rank 1, which gives one. Who has sent before the other side asked is told at the end."""
     rank = dist.get_rank()
     takes = [1, 2, 1] if rank == 0 else [1, 1, 1]
     dist.all_to_all_single(np.zeros(sum(takes)), np.ones(3), takes, [1, 1, 1])
+    dist.destroy_process_group()
 
 
 def test_splits_that_the_other_side_does_not_expect_are_named(own_ranks):
