@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -39,6 +40,16 @@ if DEVICE == "cuda":
 # takes those of ONLY alone, as the others would do the same again.
 MOVED_TO = os.environ.get("TESSERA_TEST_MOVED_TO")
 ONLY = os.environ.get("TESSERA_TEST_ONLY")
+
+
+# When tests that ran before are no longer begun again, in seconds since 1970 (tools/test --within).
+REPEATS_UNTIL = float(os.environ.get("TESSERA_TEST_REPEATS_UNTIL", "inf"))
+IS_REPEAT = TRANSPORT != "shm" or DEVICE != "cpu"
+
+
+def pytest_runtest_setup(item):
+    if IS_REPEAT and time.time() > REPEATS_UNTIL:
+        pytest.skip("a repeat for which there was no time")
 
 
 def pytest_configure(config):
