@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed
 
+from forked import run_script
+
 HERE = pathlib.Path(__file__).parent
 PROGRAMS = ("all_reductions", "all_moves", "uneven", "sizes_that_differ", "memory_of_all_kinds", "groups", "messages", "objects", "coalesced",
             "works", "mismatch", "killed", "timed_out", "refusals", "data_parallel", "fully_sharded", "many_at_once",
@@ -32,7 +34,10 @@ def run(cluster, *command, timeout=240):
     environment = {**os.environ, "TESSERA_ADDRESS": cluster.address, "GLOO_SOCKET_IFNAME": "lo"}
     for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         environment.pop(name, None)
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=timeout, env=environment)
+    if str(command[0]).startswith(str(HERE / "rank_")):
+        done = run_script(command, timeout, environment)
+    else:
+        done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=timeout, env=environment)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done.stdout
 
