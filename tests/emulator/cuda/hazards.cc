@@ -16,12 +16,16 @@ void Clock::Join(const Clock& other) {
 
 void HazardFinder::Begin(uint32_t stream, const Clock& clock, std::string name) {
   now_ = clock;
+  ordered_ = 0;
   operations_.push_back({stream, clock.Of(stream), std::move(name)});
 }
 
-bool HazardFinder::IsOrdered(uint32_t operation) const {
+bool HazardFinder::IsOrdered(uint32_t operation) {
+  if (operation == ordered_) return true;
   const Operation& before = operations_[operation];
-  return now_.Of(before.stream) >= before.time;
+  if (now_.Of(before.stream) < before.time) return false;
+  ordered_ = operation;
+  return true;
 }
 
 void HazardFinder::Report(uint32_t before, std::string_view verb, std::string_view did, uint64_t identity,
@@ -65,6 +69,7 @@ void HazardFinder::Touch(uint64_t identity, uint64_t offset, int64_t bytes, Acce
       Report(cell.writer, access == Access::kRead ? "reads" : "writes", "wrote", identity, byte);
     }
     if (access == Access::kRead) {
+      if (cell.readers.size() == 1 && cell.readers.front() == now) continue;
       const uint32_t stream = operations_[now].stream;  // what came before on it is ordered before this
       std::erase_if(cell.readers, [&](uint32_t reader) { return operations_[reader].stream == stream; });
       cell.readers.push_back(now);

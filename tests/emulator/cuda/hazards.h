@@ -55,11 +55,13 @@ class HazardFinder {
   static constexpr uint64_t kBlockBytes = 1024;
   using Block = std::array<Cell, kBlockBytes>;
 
-  bool IsOrdered(uint32_t operation) const;
+  // Whether the operation that began last comes after this one.
+  bool IsOrdered(uint32_t operation);
   void Report(uint32_t before, std::string_view verb, std::string_view did, uint64_t identity, uint64_t byte);
 
   std::vector<Operation> operations_ = {{}};
   Clock now_;
+  uint32_t ordered_ = 0;  // an operation that is known to come before the one that began last: neighbours have one writer
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<Block>> blocks_;
   std::set<std::pair<uint32_t, uint32_t>> reported_;
   std::vector<std::string> hazards_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// An interpreter of the PTX that nvcc and NVRTC make: a grid is run on the host, thread by thread, with the checks of
+// An interpreter of the PTX that nvcc and NVRTC make: a grid is run on the host, warp by warp, with the checks of
 // compute-sanitizer. Memory that isn't the kernel's, a byte of shared memory that two threads use without a barrier
 // between them, or one of shared or local memory that nobody wrote, a barrier that some threads never reach: each is a
 // named error of the launch.
