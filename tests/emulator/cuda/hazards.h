@@ -61,7 +61,7 @@ class HazardFinder {
 
   std::vector<Operation> operations_ = {{}};
   Clock now_;
-  uint32_t ordered_ = 0;  // an operation that is known to come before the one that began last: neighbours have one writer
+  uint32_t ordered_ = 0;  // known to come before the operation that began last: neighbours have one writer
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<Block>> blocks_;
   std::set<std::pair<uint32_t, uint32_t>> reported_;
   std::vector<std::string> hazards_;
