@@ -37,21 +37,21 @@ std::vector<Box> PiecesOf(const Box& box, int64_t element_bytes) {
 }  // namespace
 
 // The state of one call that is under way. Guarded by the session's mutex.
-struct FileDoor::Writing {
+struct FileClient::Writing {
   uint64_t number = 0;
   SessionImpl::RequestPtr request;
   absl::Status status;
   bool is_done = false;
 };
 
-absl::StatusOr<std::unique_ptr<FileDoor>> FileDoor::Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker) {
+absl::StatusOr<std::unique_ptr<FileClient>> FileClient::Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker) {
   TESSERA_RETURN_IF_ERROR(session->Check());
-  std::unique_ptr<FileDoor> door(new FileDoor(std::move(session), worker));
-  TESSERA_RETURN_IF_ERROR(door->Enter());
-  return door;
+  std::unique_ptr<FileClient> files(new FileClient(std::move(session), worker));
+  TESSERA_RETURN_IF_ERROR(files->Enter());
+  return files;
 }
 
-absl::Status FileDoor::Enter() {
+absl::Status FileClient::Enter() {
   const WorkerIndex workers[] = {worker_};
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Make({1}, {}, workers));
   TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
@@ -78,17 +78,17 @@ absl::Status FileDoor::Enter() {
   return absl::OkStatus();
 }
 
-FileDoor::~FileDoor() {
+FileClient::~FileClient() {
   if (transfer_ != 0) session_->connection_->FinishTransfer(transfer_, [](const absl::Status&) {});
 }
 
-absl::Status FileDoor::AwaitDone(const char* what, const std::shared_ptr<Writing>& state) {
+absl::Status FileClient::AwaitDone(const char* what, const std::shared_ptr<Writing>& state) {
   TESSERA_RETURN_IF_ERROR(session_->WaitUntil(what, std::nullopt, [&] { return state->is_done; }));
   std::lock_guard<std::mutex> lock(session_->mutex_);
   return state->status;
 }
 
-DoneCallback FileDoor::Settles(const std::shared_ptr<Writing>& state) {
+DoneCallback FileClient::Settles(const std::shared_ptr<Writing>& state) {
   return [session = session_.get(), state](absl::Status status) {
     {
       std::lock_guard<std::mutex> lock(session->mutex_);
@@ -99,14 +99,14 @@ DoneCallback FileDoor::Settles(const std::shared_ptr<Writing>& state) {
   };
 }
 
-absl::Status FileDoor::Ask(const char* what, std::function<void(TransferTable&, DoneCallback)> call) {
+absl::Status FileClient::Ask(const char* what, std::function<void(TransferTable&, DoneCallback)> call) {
   auto state = std::make_shared<Writing>();
   session_->connection_->OnTransfers(
       [call = std::move(call), done = Settles(state)](TransferTable& transfers) { call(transfers, done); });
   return AwaitDone(what, state);
 }
 
-absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset, uint32_t count) {
+absl::StatusOr<FilePart> FileClient::Look(const std::string& path, uint64_t offset, uint32_t count) {
   auto seen = std::make_shared<FilePart>();
   TESSERA_RETURN_IF_ERROR(Ask("look at a file", [=, transfer = transfer_, worker = worker_](TransferTable& transfers,
                                                                                             const DoneCallback& done) {
@@ -118,7 +118,7 @@ absl::StatusOr<FilePart> FileDoor::Look(const std::string& path, uint64_t offset
   return std::move(*seen);
 }
 
-absl::StatusOr<FilePart> FileDoor::Describe(const std::string& path) {
+absl::StatusOr<FilePart> FileClient::Describe(const std::string& path) {
   auto seen = std::make_shared<FilePart>();
   TESSERA_RETURN_IF_ERROR(Ask(
       "open a file", [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
@@ -130,8 +130,8 @@ absl::StatusOr<FilePart> FileDoor::Describe(const std::string& path) {
   return std::move(*seen);
 }
 
-void FileDoor::CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor, WorkerIndex worker, const Box& box,
-                         int64_t element_bytes, const std::shared_ptr<TransferMeter>& meter) {
+void FileClient::CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor, WorkerIndex worker, const Box& box,
+                           int64_t element_bytes, const std::shared_ptr<TransferMeter>& meter) {
   for (const Box& piece : PiecesOf(box, element_bytes)) {
     const int64_t bytes = NumElements(piece) * element_bytes;
     if (meter != nullptr) meter->expected_bytes += bytes;
@@ -145,7 +145,7 @@ void FileDoor::CopyShard(SessionImpl* session, uint64_t transfer, size_t tensor,
 }
 
 // The tensors' places in the list, by the workers that have them, in the order of the first of each.
-std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<FileTensor>& tensors) {
+std::vector<std::vector<size_t>> FileClient::TogetherOnWorkers(const std::vector<FileTensor>& tensors) {
   std::vector<std::vector<size_t>> groups;
   std::map<std::vector<WorkerIndex>, size_t> open;  // the newest group of these workers
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -162,7 +162,7 @@ std::vector<std::vector<size_t>> FileDoor::TogetherOnWorkers(const std::vector<F
   return groups;
 }
 
-absl::StatusOr<std::vector<HandlePtr>> FileDoor::Load(std::vector<FileTensor> tensors) {
+absl::StatusOr<std::vector<HandlePtr>> FileClient::Load(std::vector<FileTensor> tensors) {
   std::vector<HandlePtr> handles;
   for (const FileTensor& tensor : tensors) {
     handles.push_back(session_->NewHandle(session_->calls().specs().Intern(tensor.spec), session_->next_handle_++));
@@ -175,7 +175,7 @@ absl::StatusOr<std::vector<HandlePtr>> FileDoor::Load(std::vector<FileTensor> te
   return handles;
 }
 
-absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
+absl::Status FileClient::StartLoading(std::vector<Loading> loadings) {
   SessionImpl* const session = session_.get();
   auto [number, request] = session->NewRequest();
   Record record;
@@ -225,29 +225,29 @@ absl::Status FileDoor::StartLoading(std::vector<Loading> loadings) {
   return status;
 }
 
-absl::Status FileDoor::Create(const std::string& path, const std::string& name, int64_t bytes,
-                              const std::string& head) {
+absl::Status FileClient::Create(const std::string& path, const std::string& name, int64_t bytes,
+                                const std::string& head) {
   return Ask("create a file",
              [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
                transfers.CreateFile(transfer, worker, path, name, bytes, head, done);
              });
 }
 
-absl::Status FileDoor::CreateFolder(const std::string& path, const std::string& name, const std::string& json) {
+absl::Status FileClient::CreateFolder(const std::string& path, const std::string& name, const std::string& json) {
   return Ask("create a folder",
              [=, transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
                transfers.CreateFolder(transfer, worker, path, name, json, done);
              });
 }
 
-absl::Status FileDoor::Commit() {
+absl::Status FileClient::Commit() {
   return Ask("save", [transfer = transfer_, worker = worker_](TransferTable& transfers, const DoneCallback& done) {
     transfers.CommitFile(transfer, worker, done);
   });
 }
 
 // Each distinct shard is written by one of those that have it.
-absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing) {
+absl::Status FileClient::StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing) {
   SessionImpl* const session = session_.get();
   const TensorSpec& spec = *tensor->spec;
   std::vector<std::pair<Box, WorkerIndex>> writers;
@@ -277,7 +277,7 @@ absl::Status FileDoor::StartWriting(const HandlePtr& tensor, const FilePlace& pl
   return absl::OkStatus();
 }
 
-absl::Status FileDoor::Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors) {
+absl::Status FileClient::Write(const std::vector<std::pair<HandlePtr, FilePlace>>& tensors) {
   SessionImpl* const session = session_.get();
   std::vector<std::shared_ptr<Writing>> all;
   absl::Status status;

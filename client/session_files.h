@@ -1,11 +1,11 @@
 #pragma once
 
-// FileDoor: a session's way to the files of the workers' host. Workers read and write them; bytes of tensors never
+// FileClient: a session's way to the files of the workers' host. Workers read and write them; bytes of tensors never
 // pass through the client. The caller knows what a file's header means.
 //
-//   auto door = *FileDoor::Open(session, WorkerIndex(0));
-//   FilePart head = *door->Look("x.npy", 0, 4096);
-//   HandlePtr x = door->Load({{spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns}}})->front();
+//   auto files = *FileClient::Open(session, WorkerIndex(0));
+//   FilePart head = *files->Look("x.npy", 0, 4096);
+//   HandlePtr x = files->Load({{spec, {"x.npy", 128, {8}, false, head.file_bytes, head.modified_ns}}})->front();
 
 #include <cstdint>
 #include <functional>
@@ -24,12 +24,12 @@ struct FileTensor {
   FilePlace place;
 };
 
-class FileDoor {
+class FileClient {
  public:
   // Through the data socket of this worker; waits for it.
-  static absl::StatusOr<std::unique_ptr<FileDoor>> Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker);
+  static absl::StatusOr<std::unique_ptr<FileClient>> Open(std::shared_ptr<SessionImpl> session, WorkerIndex worker);
   // A file that was created and isn't committed goes.
-  ~FileDoor();
+  ~FileClient();
 
   // Size, time, and up to `count` bytes from `offset` on.
   absl::StatusOr<FilePart> Look(const std::string& path, uint64_t offset, uint32_t count);
@@ -49,7 +49,8 @@ class FileDoor {
 
  private:
   struct Writing;
-  FileDoor(std::shared_ptr<SessionImpl> session, WorkerIndex worker) : session_(std::move(session)), worker_(worker) {}
+  FileClient(std::shared_ptr<SessionImpl> session, WorkerIndex worker)
+      : session_(std::move(session)), worker_(worker) {}
   absl::Status Enter();
   absl::Status StartWriting(const HandlePtr& tensor, const FilePlace& place, Writing* writing);
   struct Loading {
@@ -70,7 +71,7 @@ class FileDoor {
 
   std::shared_ptr<SessionImpl> session_;
   WorkerIndex worker_;
-  HandlePtr nothing_;  // an upload of no elements: its ticket is the door
+  HandlePtr nothing_;  // an upload of no elements: its ticket is the files
   uint64_t transfer_ = 0;
 };
 

@@ -105,8 +105,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl>, private Co
   friend class DeferredCalls;
   friend class SessionCalls;
   friend class SessionTransfers;
-  friend class FileDoor;   // session_files.h
-  friend class GroupDoor;  // session_groups.h
+  friend class FileClient;  // session_files.h
+  friend class GroupDoor;   // session_groups.h
   friend class PublicationDoor;
   friend class PartsDoor;
   struct Request;

@@ -41,7 +41,7 @@ class SessionTransfers {
 
  private:
   friend class Completions;
-  friend class FileDoor;
+  friend class FileClient;
   friend class PartsDoor;
   // transfer_slabs.h
   struct Slab;

@@ -273,7 +273,7 @@ struct TransferDone {
 
 # ---- the worker's own socket: clients and peers of this host ------------------------------------
 
-interface DataGate {
+interface BulkServer @0xaa717388a1190b46 {
   # The bootstrap capability of a worker's data socket.
   arena @0 (peerKey :UInt64, index :Int32) -> (memory :SharedMemory, counters :SharedMemory,
                                             bytes :Int64);
@@ -285,12 +285,12 @@ interface DataGate {
   resume @2 (ticket :UInt64, secret :UInt64) -> (transfer :Transfer, first :UInt64, session :UInt64);
   # For a client whose connection broke during puts or gets: it goes on where the worker is, with element `first`. The
   # former connection's calls of this ticket fail from here on. So does who may have redeemed it, and doesn't know.
-  relay @3 (index :Int32) -> (gate :DataGate);
-  # For a client that doesn't reach a worker: that worker's gate by way of this one, which passes on what is said of
-  # tickets and nothing else; or this gate itself, for its own worker's index. NotFound: there is no such worker;
+  relay @3 (index :Int32) -> (server :BulkServer);
+  # For a client that doesn't reach a worker: that worker's bulk server by way of this one, which passes on what is said of
+  # tickets and nothing else; or this bulk server itself, for its own worker's index. NotFound: there is no such worker;
   # Unavailable: it isn't reached from here either.
-  forRelay @4 (peerKey :UInt64) -> (gate :DataGate);
-  # For peers that relay: a gate for clients of other hosts. PermissionDenied with another key.
+  forRelay @4 (peerKey :UInt64) -> (server :BulkServer);
+  # For peers that relay: a bulk server for clients of other hosts. PermissionDenied with another key.
 }
 
 struct Box {

@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket, uint64_t secret) {
-  auto request = gate.transferRequest();
+wire::Transfer::Client Redeem(wire::BulkServer::Client bulk, uint64_t ticket, uint64_t secret) {
+  auto request = bulk.transferRequest();
   request.setTicket(ticket);
   request.setSecret(secret);
   return request.send().getTransfer();
@@ -32,15 +32,15 @@ wire::Transfer::Client Resolved(wire::Transfer::Client client) {
 
 }  // namespace
 
-RemotePart::RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, GateOf gate_of)
+RemotePart::RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, ServerOf server_of)
     : ticket_(ticket),
       secret_(secret),
       host_(std::move(host)),
       own_(std::move(own)),
       element_bytes_(SizeBytes(host_.spec->dtype)),
       timer_(timer),
-      gate_of_(std::move(gate_of)),
-      client_(Redeem(gate_of_(Trying::kFirst), ticket, secret)),
+      server_of_(std::move(server_of)),
+      client_(Redeem(server_of_(Trying::kFirst), ticket, secret)),
       broke_at_(timer.now()),
       tasks_(*this) {}
 
@@ -141,13 +141,13 @@ void RemotePart::Broke(uint64_t line, kj::Exception&& exception) {
 kj::Promise<void> RemotePart::TryAgain() {
   return timer_.afterDelay(pauses_.Next())
       .then([this]() {
-        auto request = gate_of_(Trying::kAgain).resumeRequest();
+        auto request = server_of_(Trying::kAgain).resumeRequest();
         request.setTicket(ticket_);
         request.setSecret(secret_);
         return request.send();
       })
       .then(
-          [this](capnp::Response<wire::DataGate::ResumeResults>&& response) {
+          [this](capnp::Response<wire::BulkServer::ResumeResults>&& response) {
             client_ = response.getTransfer();
             ++line_;
             sent_ = 0;

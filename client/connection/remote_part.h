@@ -25,14 +25,14 @@ inline constexpr int64_t kTransferPartBytes = 1 << 20;
 inline constexpr size_t kTransferWindow = 8;   // parts under way to a worker
 inline constexpr double kTransferRetryS = 60;  // docs/limits.md: transfer_retry
 
-// When a call of a gate broke, another way to it may be better than the one that there is.
+// When a call of a bulk server broke, another way to it may be better than the one that there is.
 enum class Trying : uint8_t { kFirst, kAgain };
 
 class RemotePart : private kj::TaskSet::ErrorHandler {
  public:
-  // The worker's gate; throws when there is none.
-  using GateOf = std::function<wire::DataGate::Client(Trying)>;
-  RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, GateOf gate_of);
+  // The worker's bulk server; throws when there is none.
+  using ServerOf = std::function<wire::BulkServer::Client(Trying)>;
+  RemotePart(uint64_t ticket, uint64_t secret, HostSide host, Box own, kj::Timer& timer, ServerOf server_of);
 
   // Copies the part that lies both in the box, which the host's memory has row-major from the offset on, and in the
   // worker's own box.
@@ -70,7 +70,7 @@ class RemotePart : private kj::TaskSet::ErrorHandler {
   const Box own_;
   const int64_t element_bytes_;
   kj::Timer& timer_;
-  const GateOf gate_of_;
+  const ServerOf server_of_;
   wire::Transfer::Client client_;
   uint64_t line_ = 0;       // which connection it is
   std::deque<Part> parts_;  // not passed

@@ -36,14 +36,14 @@ absl::Status OfWorker(WorkerIndex worker, const absl::Status& status) {
 
 }  // namespace
 
-// How a worker's gate is reached: over its own connection, or by way of another worker.
+// How a worker's bulk server is reached: over its own connection, or by way of another worker.
 struct TransferTable::Way {
-  explicit Way(std::shared_ptr<DialedLine> line, wire::DataGate::Client gate)
-      : line(std::move(line)), gate(kj::mv(gate)) {}
+  explicit Way(std::shared_ptr<DialedLine> line, wire::BulkServer::Client bulk)
+      : line(std::move(line)), bulk(kj::mv(bulk)) {}
   bool is_broken() const { return has_failed || (line != nullptr && line->is_broken()); }
 
   std::shared_ptr<DialedLine> line;  // null while it is looked for
-  wire::DataGate::Client gate;
+  wire::BulkServer::Client bulk;
   bool has_failed = false;
 };
 
@@ -111,11 +111,11 @@ absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayTo(int32_t
     return way;
   }
   place.is_remote = true;
-  auto way = std::make_shared<Way>(nullptr, wire::DataGate::Client(nullptr));
-  way->gate = Try(worker, way, doors, 0, {}).catch_([way = std::weak_ptr(way)](kj::Exception&& exception) {
+  auto way = std::make_shared<Way>(nullptr, wire::BulkServer::Client(nullptr));
+  way->bulk = Try(worker, way, doors, 0, {}).catch_([way = std::weak_ptr(way)](kj::Exception&& exception) {
     if (auto strong = way.lock()) strong->has_failed = true;
     kj::throwFatalException(kj::mv(exception));
-    return wire::DataGate::Client(nullptr);
+    return wire::BulkServer::Client(nullptr);
   });
   ways_[worker] = way;
   return way;
@@ -127,7 +127,7 @@ absl::StatusOr<std::shared_ptr<TransferTable::Way>> TransferTable::WayOnHost(Pla
   const auto line =
       std::make_shared<DialedLine>(StreamKind::kUnixSocket, io_.lowLevelProvider->wrapUnixSocketFd(kj::mv(fd)));
   place.is_remote = false;
-  return std::make_shared<Way>(line, line->Bootstrap<wire::DataGate>());
+  return std::make_shared<Way>(line, line->Bootstrap<wire::BulkServer>());
 }
 
 // The door that was named; else its own address first, unless that had failed before and another worker has passed on
@@ -150,30 +150,30 @@ std::vector<int32_t> TransferTable::DoorsTo(int32_t worker) const {
 
 // By the doors from number `at` on; `refusals` is what the ones before said. Where one of them had a connection that
 // was lost, it may be reached the next time, and so the exception says.
-kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak_ptr<Way> way,
-                                                       std::vector<int32_t> doors, size_t at, Refusals refusals) {
+kj::Promise<wire::BulkServer::Client> TransferTable::Try(int32_t worker, std::weak_ptr<Way> way,
+                                                         std::vector<int32_t> doors, size_t at, Refusals refusals) {
   const int32_t door = doors[at];
   const bool is_own = door == worker;
-  auto opened = kj::evalNow([&]() -> kj::Promise<wire::DataGate::Client> {
+  auto opened = kj::evalNow([&]() -> kj::Promise<wire::BulkServer::Client> {
     auto line = RemoteLineTo(door);
     ThrowIfError(line.status());
-    wire::DataGate::Client gate = (*line)->Bootstrap<wire::DataGate>();
+    wire::BulkServer::Client bulk = (*line)->Bootstrap<wire::BulkServer>();
     auto there =
-        is_own ? (*line)->WhenThere().then([gate]() mutable { return gate; }) : RelayedBy(kj::mv(gate), worker);
-    return there.then([this, worker, door, way, line = *line](wire::DataGate::Client reached) {
+        is_own ? (*line)->WhenThere().then([bulk]() mutable { return bulk; }) : RelayedBy(kj::mv(bulk), worker);
+    return there.then([this, worker, door, way, line = *line](wire::BulkServer::Client reached) {
       if (auto strong = way.lock()) strong->line = line;
       Place& place = places_[worker];
       place.relay = door == worker ? std::nullopt : std::optional(door);
       return reached;
     });
   });
-  auto late = io_.provider->getTimer().afterDelay(kReachTimeout).then([]() -> wire::DataGate::Client {
+  auto late = io_.provider->getTimer().afterDelay(kReachTimeout).then([]() -> wire::BulkServer::Client {
     kj::throwFatalException(ToException(
         absl::UnavailableError(StrCat("no answer in ", kReachTimeout / kj::SECONDS, " s (reach_timeout)"))));
   });
   return opened.exclusiveJoin(kj::mv(late))
       .catch_([this, worker, way, doors = std::move(doors), at, refusals = std::move(refusals), is_own,
-               door](kj::Exception&& exception) mutable -> kj::Promise<wire::DataGate::Client> {
+               door](kj::Exception&& exception) mutable -> kj::Promise<wire::BulkServer::Client> {
         const absl::Status status = FromException(exception);
         // A process that shows a wrong certificate at the worker's address isn't the worker: another way wouldn't mend
         // that.
@@ -193,10 +193,10 @@ kj::Promise<wire::DataGate::Client> TransferTable::Try(int32_t worker, std::weak
       });
 }
 
-kj::Promise<wire::DataGate::Client> TransferTable::RelayedBy(wire::DataGate::Client door, int32_t worker) {
+kj::Promise<wire::BulkServer::Client> TransferTable::RelayedBy(wire::BulkServer::Client door, int32_t worker) {
   auto request = door.relayRequest();
   request.setIndex(worker);
-  return request.send().then([](auto&& answer) { return answer.getGate(); });
+  return request.send().then([](auto&& answer) { return answer.getServer(); });
 }
 
 // ---- transfers ----------------------------------------------------------------------------------
@@ -219,14 +219,14 @@ void TransferTable::Begin(uint64_t transfer, uint64_t ticket, uint64_t secret, c
       const auto flat = host.spec->mesh.FindWorker(worker);
       const Box own = LocalBox(*host.spec, host.spec->mesh.PositionAt(flat.value_or(0)));
       part.remote = std::make_shared<RemotePart>(ticket, secret, host, own, io_.provider->getTimer(),
-                                                 [this, worker](Trying trying) -> wire::DataGate::Client {
+                                                 [this, worker](Trying trying) -> wire::BulkServer::Client {
                                                    auto again = WayTo(worker.value, trying);
                                                    ThrowIfError(again.status());
-                                                   return (*again)->gate;
+                                                   return (*again)->bulk;
                                                  });
       continue;
     }
-    auto request = (*way)->gate.transferRequest();
+    auto request = (*way)->bulk.transferRequest();
     request.setTicket(ticket);
     request.setSecret(secret);
     wire::Transfer::Client client = request.send().getTransfer();

@@ -59,7 +59,7 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
   void Finish(uint64_t transfer, DoneCallback done);
 
  private:
-  struct Way;       // to one worker's gate
+  struct Way;       // to one worker's bulk server
   struct Transfer;  // one ticket
   struct Place {
     std::string host;
@@ -80,9 +80,9 @@ class TransferTable : private kj::TaskSet::ErrorHandler {
     std::string words;
     bool is_lost = false;  // one was a connection that was there
   };
-  kj::Promise<wire::DataGate::Client> Try(int32_t worker, std::weak_ptr<Way> way, std::vector<int32_t> doors, size_t at,
-                                          Refusals refusals);
-  static kj::Promise<wire::DataGate::Client> RelayedBy(wire::DataGate::Client door, int32_t worker);
+  kj::Promise<wire::BulkServer::Client> Try(int32_t worker, std::weak_ptr<Way> way, std::vector<int32_t> doors,
+                                            size_t at, Refusals refusals);
+  static kj::Promise<wire::BulkServer::Client> RelayedBy(wire::BulkServer::Client door, int32_t worker);
   // Null, and done is told why, where the transfer has no such part.
   Transfer* FindPart(uint64_t transfer, WorkerIndex worker, absl::Status* why);
   void AskToCopy(Transfer& state, uint64_t transfer, WorkerIndex worker, size_t tensor, const Box& box,

@@ -21,18 +21,18 @@
 namespace tessera::python {
 namespace {
 
-nb::tuple Look(FileDoor& door, const std::string& path, uint64_t offset, uint32_t count) {
-  const FilePart seen = ValueOrRaise(Released([&] { return door.Look(path, offset, count); }));
+nb::tuple Look(FileClient& files, const std::string& path, uint64_t offset, uint32_t count) {
+  const FilePart seen = ValueOrRaise(Released([&] { return files.Look(path, offset, count); }));
   return nb::make_tuple(seen.file_bytes, seen.modified_ns, nb::bytes(seen.part.data(), seen.part.size()));
 }
 
-nb::tuple Describe(FileDoor& door, const std::string& path) {
-  const FilePart seen = ValueOrRaise(Released([&] { return door.Describe(path); }));
+nb::tuple Describe(FileClient& files, const std::string& path) {
+  const FilePart seen = ValueOrRaise(Released([&] { return files.Describe(path); }));
   return nb::make_tuple(seen.file_bytes, seen.modified_ns, nb::bytes(seen.part.data(), seen.part.size()));
 }
 
 // tensors: a list of (dtype, shape, mesh, placements, offset, strides, is_reversed, member or None).
-nb::list Load(FileDoor& door, const std::string& path, int64_t file_bytes, int64_t modified_ns,
+nb::list Load(FileClient& files, const std::string& path, int64_t file_bytes, int64_t modified_ns,
               const nb::list& tensors) {
   std::vector<FileTensor> asked;
   for (nb::handle one : tensors) {
@@ -49,14 +49,14 @@ nb::list Load(FileDoor& door, const std::string& path, int64_t file_bytes, int64
                     nb::cast<std::optional<std::string>>(one[7])};
   }
   nb::list loaded;
-  for (HandlePtr& handle : ValueOrRaise(Released([&] { return door.Load(std::move(asked)); }))) {
+  for (HandlePtr& handle : ValueOrRaise(Released([&] { return files.Load(std::move(asked)); }))) {
     loaded.append(PyTensor{Tensor(std::move(handle))});
   }
   return loaded;
 }
 
 // tensors: a list of (tensor, path, offset, strides, member or None).
-void Write(FileDoor& door, const nb::list& tensors) {
+void Write(FileClient& files, const nb::list& tensors) {
   std::vector<std::pair<HandlePtr, FilePlace>> places;
   for (nb::handle one : tensors) {
     FilePlace place;
@@ -66,32 +66,33 @@ void Write(FileDoor& door, const nb::list& tensors) {
     place.member = nb::cast<std::optional<std::string>>(one[4]);
     places.emplace_back(nb::cast<const PyTensor&>(one[0]).value().state(), std::move(place));
   }
-  RaiseIfError(Released([&] { return door.Write(places); }));
+  RaiseIfError(Released([&] { return files.Write(places); }));
 }
 
 }  // namespace
 
 void DefineFiles(nb::module_& module) {
-  nb::class_<FileDoor>(module, "FileDoor")
+  nb::class_<FileClient>(module, "FileClient")
       .def_static("open",
                   [](const Session& session, int worker) {
-                    auto door = Released([&] { return FileDoor::Open(session.impl(), WorkerIndex(worker)); });
-                    return ValueOrRaise(std::move(door));
+                    auto files = Released([&] { return FileClient::Open(session.impl(), WorkerIndex(worker)); });
+                    return ValueOrRaise(std::move(files));
                   })
       .def("look", &Look)
       .def("describe", &Describe)
       .def("load", &Load)
       .def("create",
-           [](FileDoor& door, const std::string& path, const std::string& name, int64_t bytes, const nb::bytes& head) {
+           [](FileClient& files, const std::string& path, const std::string& name, int64_t bytes,
+              const nb::bytes& head) {
              const std::string text(head.c_str(), head.size());
-             RaiseIfError(Released([&] { return door.Create(path, name, bytes, text); }));
+             RaiseIfError(Released([&] { return files.Create(path, name, bytes, text); }));
            })
       .def("create_folder",
-           [](FileDoor& door, const std::string& path, const std::string& name, const std::string& json) {
-             RaiseIfError(Released([&] { return door.CreateFolder(path, name, json); }));
+           [](FileClient& files, const std::string& path, const std::string& name, const std::string& json) {
+             RaiseIfError(Released([&] { return files.CreateFolder(path, name, json); }));
            })
       .def("write", &Write)
-      .def("commit", [](FileDoor& door) { RaiseIfError(Released([&] { return door.Commit(); })); });
+      .def("commit", [](FileClient& files) { RaiseIfError(Released([&] { return files.Commit(); })); });
 }
 
 }  // namespace tessera::python

@@ -1,12 +1,12 @@
 #pragma once
 
-// The extension's FileDoor: files of the workers' host.
+// The extension's FileClient: files of the workers' host.
 
 #include "client/python/convert.h"
 
 namespace tessera::python {
 
-// FileDoor: look, describe, load, create, create_folder, write, commit.
+// FileClient: look, describe, load, create, create_folder, write, commit.
 void DefineFiles(nb::module_& module);
 
 }  // namespace tessera::python

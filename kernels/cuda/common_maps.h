@@ -9,8 +9,8 @@
 // bf16, f64 and i64 as well, of two operands, and of one with a number on either side. Beside these stand casts and
 // choices by a mask. Functions that a plan has made one map aren't there: they are too many.
 //
-// The image's build writes their kernels as one source: the text of each is what NVRTC would be given (map_source.h), so
-// the entry, which is named by a hash of the text, says that a program is in the image.
+// The image's build writes their kernels as one source: the text of each is what NVRTC would be given (map_source.h),
+// so the entry, which is named by a hash of the text, says that a program is in the image.
 
 #include <string>
 #include <vector>

@@ -4,7 +4,7 @@
 // start: they wait for the connection. The holder of a broken line makes a new one in its place.
 //
 //   DialedLine line(*Dialer::Make("data", address, DialedServer::kWorker, tls_files, io));
-//   line.Bootstrap<wire::DataGate>().transferRequest()...
+//   line.Bootstrap<wire::BulkServer>().transferRequest()...
 
 #include <memory>
 

@@ -17,6 +17,7 @@
 #include "server/coordinator/turn_desk.h"
 #include "server/plan/lower/collective_calls.h"
 #include "server/plan/merged_runs.h"
+#include "server/plan/movement/pieces_of_plan.h"
 #include "server/plan/verify.h"
 #include "server/planner/fitting.h"
 #include "server/planner/smaller_way.h"
@@ -36,7 +37,7 @@ bool OnlyExchanges(const Plan& plan) {
 // A share is the second half of a collective within a host, a round that is in place and of another digit than the
 // first goes on with one.
 bool BeginsCollective(const Exchange& exchange) {
-  if (exchange.role == ExchangeRole::kShare) return false;
+  if (exchange.role == ExchangeRole::kHostGather) return false;
   if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kMove) return true;
   return exchange.reduces() ? exchange.rounds.digit == 0 : exchange.rounds.is_last();
 }
@@ -97,7 +98,8 @@ absl::StatusOr<OpPlan> StateMachine::IssueDesk::PlanUnit(const IssueUnit& unit, 
   return PlanOp(segment.calls[0].call, operands, *topology, limits);
 }
 
-void StateMachine::IssueDesk::FillTemplate(const IssueUnit& unit, OpPlan planned, PlanTemplate& made) {
+void StateMachine::IssueDesk::FillTemplate(const IssueUnit& unit, OpPlan planned, PiecesOfPlan& pieces,
+                                           PlanTemplate& made) {
   made.uses = BufferUses(planned.plan);
   std::vector<WorkerIndex> all;
   for (const PlanBuffer& buffer : planned.plan.buffers) {
@@ -109,8 +111,8 @@ void StateMachine::IssueDesk::FillTemplate(const IssueUnit& unit, OpPlan planned
     if (*group == *made.workers) made.workers = group;  // one list, compared by pointer later
   }
   made.collectives = CollectivesOf(planned.plan);
-  made.cost_us = std::max<int64_t>(
-      1, static_cast<int64_t>(PredictSeconds(planned.plan, machine_.TopologyOf(planned.plan.buffers[0].mesh)) * 1e6));
+  const double predicted_s = PredictSeconds(planned.plan, machine_.TopologyOf(planned.plan.buffers[0].mesh), pieces);
+  made.cost_us = std::max<int64_t>(1, static_cast<int64_t>(predicted_s * 1e6));
   made.stream = OnlyExchanges(planned.plan) ? StreamId::kExchange : StreamId::kCompute;
   made.recipes = std::move(planned.scalars.recipes);
   if (unit.calls.size() > 1) {
@@ -133,15 +135,16 @@ absl::Status StateMachine::IssueDesk::MakeAgain(const IssueUnit& unit, PlanTempl
   TESSERA_ASSIGN_OR_RETURN(OpPlan planned, PlanUnit(unit, Meshes::kKnown));
   TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
   const uint64_t text_hash = XXH3_64bits(text.data(), text.size());
+  PiecesOfPlan pieces;
   if (text_hash != known.text_hash) {
-    TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
+    TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan, {.pieces = &pieces}));
     ForgetOnWorkers(known);
     known.id = TemplateId(machine_.next_template_++);
     known.text = std::make_shared<const std::string>(std::move(text));
     known.text_hash = text_hash;
     known.defined_on.clear();
   }
-  FillTemplate(unit, std::move(planned), known);
+  FillTemplate(unit, std::move(planned), pieces, known);
   return absl::OkStatus();
 }
 
@@ -169,10 +172,11 @@ absl::StatusOr<PlanTemplate*> StateMachine::IssueDesk::TemplateOf(SessionEntry& 
   scalars = std::move(planned.scalars.values);
   TESSERA_ASSIGN_OR_RETURN(std::string text, CheckedPlanText(NameOf(unit.calls.back()->call.op), planned.plan));
   TurnDesk(machine_).Charge(session, static_cast<int64_t>(text.size()) / kPlanBytesPerUs);
-  TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan));
+  PiecesOfPlan pieces;
+  TESSERA_RETURN_IF_ERROR(VerifyPlan(planned.plan, {.pieces = &pieces}));
   PlanTemplate made;
   made.id = TemplateId(machine_.next_template_++);
-  FillTemplate(unit, std::move(planned), made);
+  FillTemplate(unit, std::move(planned), pieces, made);
   made.text_hash = XXH3_64bits(text.data(), text.size());
   made.text = std::make_shared<const std::string>(std::move(text));
   std::vector<PlanTemplate> evicted;
@@ -251,7 +255,7 @@ std::vector<PlanLimits> StateMachine::LimitsFor(const Plan& plan, const std::vec
   std::vector<WorkerIndex> workers;
   int64_t temporaries = 0;
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kPassing) continue;
+    if (buffer.kind == PlanBuffer::Kind::kInput || buffer.kind == PlanBuffer::Kind::kTransit) continue;
     workers.insert(workers.end(), buffer.mesh.workers().begin(), buffer.mesh.workers().end());
     temporaries += buffer.kind == PlanBuffer::Kind::kTemporary ? 1 : 0;
     if (buffer.kind == PlanBuffer::Kind::kOutput) outputs.push_back({buffer.mesh.workers(), buffer.bytes});

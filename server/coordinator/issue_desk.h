@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+class PiecesOfPlan;
+
 class StateMachine::IssueDesk {
  public:
   explicit IssueDesk(StateMachine& machine) : machine_(machine), config_(machine.config_) {}
@@ -38,7 +40,7 @@ class StateMachine::IssueDesk {
  private:
   absl::StatusOr<std::string> CheckedPlanText(std::string_view op, const Plan& plan) const;
   absl::StatusOr<OpPlan> PlanUnit(const IssueUnit& unit, Meshes meshes) const;
-  void FillTemplate(const IssueUnit& unit, OpPlan planned, PlanTemplate& made);
+  void FillTemplate(const IssueUnit& unit, OpPlan planned, PiecesOfPlan& pieces, PlanTemplate& made);
   // The refusal of a plan's buffer, with what would fit in an output's place.
   absl::Status DoesNotFit(const PlanTemplate& plan, size_t buffer, const absl::Status& status);
   absl::StatusOr<std::vector<BufferPointer>> PlaceBuffers(SessionId owner, const IssueUnit& unit,

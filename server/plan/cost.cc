@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "schemas/types/layout.h"
 #include "server/plan/movement/exchange.h"
+#include "server/plan/movement/pieces_of_plan.h"
 
 namespace tessera {
 namespace {
@@ -25,26 +26,25 @@ class PhasePrice {
  public:
   explicit PhasePrice(const Topology& topology) : topology_(topology) {}
 
-  void Add(const Exchange& exchange, OwnPieces own_pieces) {
+  void Add(const Exchange& exchange, const Pieces& pieces, OwnPieces own_pieces) {
     is_stored_before_ = is_stored_before_ || exchange.is_pushed_move();
-    const Pieces walk(exchange);
     const Mesh& mesh = exchange.destination.mesh;
     const bool is_priced_whole = mesh.size() <= kPricedPositions;
     Crossing crossing;
     for (int64_t flat = 0; flat < mesh.size(); flat += is_priced_whole ? 1 : mesh.size() - 1) {
       const WorkerIndex self = mesh.workers()[static_cast<size_t>(flat)];
-      const Crossing taken = AddReceived(exchange, walk, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
+      const Crossing taken = AddReceived(exchange, pieces, self, is_priced_whole ? 1 : OnHostOf(mesh, self));
       crossing.bytes = std::max(crossing.bytes, taken.bytes);
       crossing.messages = std::max(crossing.messages, taken.messages);
       if (own_pieces != OwnPieces::kCopied || exchange.is_in_place()) continue;
-      const int64_t own = OwnElements(exchange, walk, flat, taken.elements);
+      const int64_t own = OwnElements(exchange, pieces, flat, taken.elements);
       workers_[self].seconds +=
           static_cast<double>(own * SizeBytes(exchange.destination.dtype)) / topology_.local_bandwidth_bytes_s;
     }
     if (!is_priced_whole && crossing.messages > 0) AddGiven(exchange, crossing);
     if (exchange.role != ExchangeRole::kReduce || !exchange.hosts.several() || !is_priced_whole) return;
     for (const WorkerIndex adder : exchange.source.mesh.workers()) {
-      if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, walk, adder, 1);
+      if (!mesh.FindWorker(adder).has_value()) AddReceived(exchange, pieces, adder, 1);
     }
   }
 
@@ -91,14 +91,14 @@ class PhasePrice {
   };
 
   // `weight`: how many workers the worker stands for on its host's link.
-  Crossing AddReceived(const Exchange& exchange, const Pieces& walk, WorkerIndex self, double weight) {
+  Crossing AddReceived(const Exchange& exchange, const Pieces& pieces, WorkerIndex self, double weight) {
     const int64_t element_bytes = SizeBytes(TakenDType(exchange));
     double seconds = 0;
     absl::flat_hash_set<WorkerIndex> senders;
     Crossing taken;
     const int32_t own_host = topology_.HostOf(self);
     double entering = 0;
-    walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
+    pieces.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
       const double bytes = static_cast<double>(elements * element_bytes);
       const int32_t host = topology_.HostOf(from);
       const bool is_near = host == own_host;
@@ -143,14 +143,14 @@ class PhasePrice {
     return static_cast<double>(count);
   }
 
-  static int64_t OwnElements(const Exchange& exchange, const Pieces& walk, int64_t flat, int64_t received) {
+  static int64_t OwnElements(const Exchange& exchange, const Pieces& pieces, int64_t flat, int64_t received) {
     const Mesh& mesh = exchange.destination.mesh;
     const Position position = mesh.PositionAt(flat);
     if (exchange.far_takers == FarTakers::kEach && !exchange.is_by_rounds()) {
       return std::max<int64_t>(0, NumElements(LocalBox(exchange.destination, position)) - received);
     }
     int64_t own = 0;  // the rest comes later
-    for (const Transfer& transfer : walk.ForReceiver(position)) {
+    for (const Transfer& transfer : pieces.ForReceiver(position)) {
       const bool is_own = transfer.sources[0].worker == mesh.workers()[static_cast<size_t>(flat)];
       own += is_own ? NumElements(transfer.box) : 0;
     }
@@ -192,12 +192,18 @@ double SecondsOf(const Plan& plan, const LocalStep& step, const Topology& topolo
                   static_cast<double>(MaxShardElements(output)) / topology.flops_per_s);
 }
 
-double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology) {
+double ReadingSeconds(const Exchange& exchange, const Pieces& pieces, const Topology& topology) {
+  PhasePrice price(topology);
+  price.Add(exchange, pieces, OwnPieces::kReadInPlace);
+  return price.Seconds();
+}
+
+double SecondsOf(const Plan& plan, const ContractStep& step, const Topology& topology, PiecesOfPlan& pieces) {
   double seconds =
       ProductSeconds(step.op.notation, SpecOnGrid(plan, step.operands[0]), SpecOnGrid(plan, step.operands[1]),
                      plan.values[static_cast<size_t>(step.output)].spec, step.store, topology);
   for (const ContractOperand& operand : step.operands) {
-    if (operand.pieces.has_value()) seconds += PredictReadingSeconds(*operand.pieces, topology);
+    if (operand.pieces.has_value()) seconds += ReadingSeconds(*operand.pieces, pieces.Of(*operand.pieces), topology);
   }
   return seconds;
 }
@@ -265,12 +271,15 @@ bool AreOnOneHost(std::initializer_list<const Mesh*> meshes, const Topology& top
 }
 
 double PredictReadingSeconds(const Exchange& pieces, const Topology& topology) {
-  PhasePrice price(topology);
-  price.Add(pieces, OwnPieces::kReadInPlace);
-  return price.Seconds();
+  return ReadingSeconds(pieces, Pieces(pieces), topology);
 }
 
 double PredictSeconds(const Plan& plan, const Topology& topology) {
+  PiecesOfPlan pieces;
+  return PredictSeconds(plan, topology, pieces);
+}
+
+double PredictSeconds(const Plan& plan, const Topology& topology, PiecesOfPlan& pieces) {
   WorkerClocks clocks;
   const auto mesh_of = [&plan](int value) -> const Mesh& { return plan.values[static_cast<size_t>(value)].spec.mesh; };
   const auto is_input = [&plan](int value) {
@@ -286,7 +295,7 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
     if (StartOf(step) == StepStart::kNewPhase) end_phase();
     if (!phase.has_value()) phase.emplace(topology);
     if (const auto* exchange = std::get_if<ExchangeStep>(&step); exchange != nullptr) {
-      phase->Add(exchange->exchange, OwnPieces::kCopied);
+      phase->Add(exchange->exchange, pieces.Of(exchange->exchange), OwnPieces::kCopied);
       if (!is_input(exchange->source)) clocks.WaitFor(exchange->exchange.source.mesh);
       clocks.Work(exchange->exchange.destination.mesh);
     } else if (const auto* contract = std::get_if<ContractStep>(&step)) {
@@ -294,7 +303,7 @@ double PredictSeconds(const Plan& plan, const Topology& topology) {
         if (!is_input(operand.value)) clocks.WaitFor(mesh_of(operand.value));
       }
       clocks.Work(mesh_of(contract->output));
-      phase->AddWork(SecondsOf(plan, *contract, topology));
+      phase->AddWork(SecondsOf(plan, *contract, topology, pieces));
     } else {
       const auto& local = std::get<LocalStep>(step);
       clocks.Work(mesh_of(local.output));

@@ -13,6 +13,8 @@
 
 namespace tessera {
 
+class PiecesOfPlan;
+
 struct Topology {
   // With the reference constants of that kind of device. A GPU's constants are read from data sheets, not measured.
   static Topology Of(DeviceKind kind);
@@ -50,5 +52,6 @@ double PredictReadingSeconds(const Exchange& pieces, const Topology& topology);
 
 // Steps on the same workers follow each other, those on different ones run side by side.
 double PredictSeconds(const Plan& plan, const Topology& topology);
+double PredictSeconds(const Plan& plan, const Topology& topology, PiecesOfPlan& pieces);
 
 }  // namespace tessera

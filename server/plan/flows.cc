@@ -16,9 +16,9 @@ using Bytes = std::map<std::pair<WorkerIndex, WorkerIndex>, int64_t>;  // by rec
 
 template <typename Workers>
 void AddReceived(const Exchange& exchange, const Workers& receivers, Bytes& bytes) {
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   for (const WorkerIndex to : receivers) {
-    walk.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
+    pieces.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
       if (elements > 0) bytes[{to, from}] += elements * SizeBytes(TakenDType(exchange));
     });
   }

@@ -80,7 +80,7 @@ std::string ValueText(const Plan& plan, int value, MeshText mesh) {
 
 // ", halving 1 of 3" and ", doubling 1 of 3"; nothing where it isn't by rounds.
 std::string RoundText(const Exchange& exchange) {
-  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kShare) return "";
+  if (!exchange.is_by_rounds() || exchange.role == ExchangeRole::kHostGather) return "";
   const int count = exchange.rounds.count();
   const int digit = exchange.rounds.digit;
   if (exchange.reduces()) return StrCat(", halving ", digit + 1, " of ", count);
@@ -176,11 +176,11 @@ StepStart StartOf(const Step& step) {
 std::string_view ToText(StepStart start) { return start == StepStart::kWithPrevious ? "with " : ""; }
 std::string_view ToText(KernelStore store) { return store == KernelStore::kAdd ? "+->" : "->"; }
 
-bool IsPassing(const Plan& plan, int value) {
+bool IsInTransit(const Plan& plan, int value) {
   if (value < 0 || static_cast<size_t>(value) >= plan.values.size()) return false;
   const int buffer = plan.values[static_cast<size_t>(value)].buffer;
   return buffer >= 0 && static_cast<size_t>(buffer) < plan.buffers.size() &&
-         plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kPassing;
+         plan.buffers[static_cast<size_t>(buffer)].kind == PlanBuffer::Kind::kTransit;
 }
 
 std::vector<int> PhasesOf(const Plan& plan) {
@@ -191,7 +191,7 @@ std::vector<int> PhasesOf(const Plan& plan) {
     const int last = phases.empty() ? 0 : phases.back();
     const auto* exchange = std::get_if<ExchangeStep>(&step);
     const bool is_stored_before =
-        exchange != nullptr && exchange->exchange.is_pushed_move() && !IsPassing(plan, exchange->source);
+        exchange != nullptr && exchange->exchange.is_pushed_move() && !IsInTransit(plan, exchange->source);
     phases.push_back(shares ? last : last + (is_stored_before ? 2 : 1));
   }
   return phases;
@@ -220,7 +220,7 @@ std::vector<std::string> StepLines(const Plan& plan) {
       const bool is_relayed = exchange->exchange.far_takers == FarTakers::kRelays;
       if (is_relayed && exchange->exchange.role == ExchangeRole::kMove) lines.back() += ", by relays";
       if (exchange->exchange.is_pushed_move()) {
-        lines.back() += IsPassing(plan, exchange->source) ? ", stored as it is reduced" : ", stored by holders";
+        lines.back() += IsInTransit(plan, exchange->source) ? ", stored as it is reduced" : ", stored by holders";
       }
       lines.back() += RoundText(exchange->exchange);
       continue;
@@ -254,15 +254,15 @@ PlanTraffic TrafficOf(const Plan& plan) {
         [&](WorkerIndex from, int64_t elements) { traffic.sent_bytes[index(from)] += elements * element_bytes; });
   };
   // A position whose shard of the output is empty takes nothing of an operand's pieces.
-  const auto take_back = [&](const Exchange& pieces, const TensorSpec& output) {
-    const int64_t element_bytes = SizeBytes(pieces.destination.dtype);
-    std::optional<Pieces> walk;
+  const auto take_back = [&](const Exchange& exchange, const TensorSpec& output) {
+    const int64_t element_bytes = SizeBytes(exchange.destination.dtype);
+    std::optional<Pieces> pieces;
     for (int64_t flat = 0; flat < output.mesh.size(); ++flat) {
       const Position position = output.mesh.PositionAt(flat);
       if (!IsEmpty(LocalBox(output, position))) continue;
-      if (!walk.has_value()) walk.emplace(pieces);
+      if (!pieces.has_value()) pieces.emplace(exchange);
       const WorkerIndex self = output.mesh.workers()[static_cast<size_t>(flat)];
-      walk->VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
+      pieces->VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
         traffic.received_bytes[index(self)] -= elements * element_bytes;
         traffic.sent_bytes[index(from)] -= elements * element_bytes;
       });
@@ -303,7 +303,7 @@ std::vector<int64_t> PeakBytes(const Plan& plan) {
   const FigureIndex index(plan);
   std::vector<int64_t> peak_bytes(index.size());
   for (const PlanBuffer& buffer : plan.buffers) {
-    if (buffer.kind == PlanBuffer::Kind::kPassing) continue;
+    if (buffer.kind == PlanBuffer::Kind::kTransit) continue;
     for (const WorkerIndex worker : buffer.mesh.workers()) {
       int64_t& peak = peak_bytes[index(worker)];
       if (__builtin_add_overflow(peak, buffer.bytes, &peak)) peak = std::numeric_limits<int64_t>::max();

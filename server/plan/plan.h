@@ -9,7 +9,7 @@
 // again, by another value, when what it held is not needed any more; an output may be written in parts
 // (buffer_contents.h), or hold a narrower value before, which is widened there (widening.h); a product may be added to
 // one that is there. A reducer that keeps no copy of its result may write it straight into the memory of those who want
-// it (kPassing). Each step is a phase of the programs; steps that touch nothing that the others write may share one
+// it (kTransit). Each step is a phase of the programs; steps that touch nothing that the others write may share one
 // (`with`): exchanges, so that a pair of workers has one message, and one wait, for all of them; and exchanges with the
 // local work before them, whose messages are under way while that runs.
 //
@@ -49,14 +49,14 @@ namespace tessera {
 inline constexpr int kMaxPlanPhases = 4094;  // max_phases: what a worker's counter can say (server/device/counters.h)
 
 struct PlanBuffer {
-  // kPassing: of one value that has each element at one worker, who reduces it. A pushed move of the next phase brings
+  // kTransit: of one value that has each element at one worker, who reduces it. A pushed move of the next phase brings
   // it to an output: it is stored to those who want it as it is reduced, and takes no memory of an arena.
-  enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2, kPassing = 3 };
+  enum class Kind : uint8_t { kInput = 0, kTemporary = 1, kOutput = 2, kTransit = 3 };
   Kind kind = Kind::kTemporary;
   Mesh mesh;          // whose workers have it
   int64_t bytes = 0;  // on every worker; for inputs: bytes from the parameter's offset on, which is
                       // where the operand's element 0 lies (negative strides reach below it);
-                      // of kPassing: what it would take
+                      // of kTransit: what it would take
   bool operator==(const PlanBuffer&) const = default;
 };
 
@@ -86,7 +86,7 @@ enum class Collective : uint8_t {
 enum class StepStart : uint8_t { kNewPhase = 0, kWithPrevious = 1 };
 struct ExchangeStep {
   int source = 0;       // a value
-  int destination = 0;  // a value; for kSpread and kShare the same as the source
+  int destination = 0;  // a value; for kGatherReduced and kHostGather the same as the source
   Exchange exchange;
   Collective name = Collective::kExchange;
   StepStart start = StepStart::kNewPhase;
@@ -159,8 +159,8 @@ StepStart StartOf(const Step& step);
 std::string_view ToText(StepStart start);
 // "->" or "+->".
 std::string_view ToText(KernelStore store);
-// Whether the value lies in a kPassing buffer; false of one that isn't there.
-bool IsPassing(const Plan& plan, int value);
+// Whether the value lies in a kTransit buffer; false of one that isn't there.
+bool IsInTransit(const Plan& plan, int value);
 // The phase of each step, from 1 on; the last is their number. A move that is pushed takes two: it is stored in the one
 // before its own, in which it is there; if it passes on, that is the one in which it is reduced.
 std::vector<int> PhasesOf(const Plan& plan);

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output", "passing"};
+constexpr std::string_view kBufferKinds[] = {"input", "temporary", "output", "transit"};
 constexpr std::string_view kRoles[] = {"move", "reduce", "spread", "share"};
 constexpr int kMaxParsedIndex = 1 << 20;  // docs/limits.md: max_parsed_index
 
@@ -85,7 +85,7 @@ std::string ExchangeText(const Plan& plan, const ExchangeStep& step) {
                             " ", kRoles[static_cast<size_t>(exchange.role)]);
   if (exchange.reduces()) StrAppend(&text, "(", ToText(exchange.reduce_op), ")");
   if (step.exchange.delivery == Delivery::kPush) text += " pushed";
-  if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kShare) text += " once";
+  if (exchange.far_takers == FarTakers::kOne && exchange.role != ExchangeRole::kHostGather) text += " once";
   if (exchange.far_takers == FarTakers::kRelays) text += " relayed";
   if (exchange.is_by_rounds()) {
     StrAppend(&text, " digit ", exchange.rounds.digit, " of ", ListText(exchange.rounds.factors, "x"));
@@ -270,7 +270,7 @@ class PlanParser {
     TESSERA_RETURN_IF_ERROR(scanner.Take(":"));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view kind, scanner.TakeIdentifier());
     const auto* const found = std::find(std::begin(kBufferKinds), std::end(kBufferKinds), kind);
-    if (found == std::end(kBufferKinds)) return scanner.Error("input, temporary, output or passing");
+    if (found == std::end(kBufferKinds)) return scanner.Error("input, temporary, output or transit");
     buffer.kind = static_cast<PlanBuffer::Kind>(found - std::begin(kBufferKinds));
     TESSERA_ASSIGN_OR_RETURN(buffer.bytes, scanner.TakeInteger());
     TESSERA_RETURN_IF_ERROR(scanner.Take("bytes on"));
@@ -417,7 +417,7 @@ class PlanParser {
       TESSERA_RETURN_IF_ERROR(scanner.Take(")"));
     }
     if (scanner.TryTake("pushed")) step.exchange.delivery = Delivery::kPush;
-    const bool shares = step.exchange.role == ExchangeRole::kShare;
+    const bool shares = step.exchange.role == ExchangeRole::kHostGather;
     if (scanner.TryTake("digit")) {
       TESSERA_RETURN_IF_ERROR(TakeRounds(scanner, step.exchange.rounds));
     } else if (scanner.TryTake("relayed")) {

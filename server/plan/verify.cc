@@ -1,7 +1,6 @@
 #include "server/plan/verify.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <optional>
 #include <set>
@@ -14,11 +13,12 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/buffer_contents.h"
 #include "server/plan/lower/contract.h"
-#include "server/plan/lower/passing.h"
+#include "server/plan/lower/transit.h"
 #include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/exchange.h"
 #include "server/plan/movement/piece_check.h"
+#include "server/plan/movement/pieces_of_plan.h"
 #include "server/plan/movement/same_shards.h"
 #include "server/plan/movement/sub_mesh.h"
 #include "server/plan/verify_elements.h"
@@ -97,7 +97,8 @@ absl::Status CheckKeptTerms(const Exchange& exchange) {
 
 class Verifier {
  public:
-  Verifier(const Plan& plan, const VerifyOptions& options) : plan_(plan), options_(options) {}
+  Verifier(const Plan& plan, const VerifyOptions& options)
+      : plan_(plan), options_(options), pieces_(options.pieces == nullptr ? own_pieces_ : *options.pieces) {}
 
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(CheckReferences());
@@ -109,7 +110,7 @@ class Verifier {
       return absl::ResourceExhaustedError(
           StrCat("plan: ", phases.back(), " phases; ", kMaxPlanPhases, " are allowed (max_phases)"));
     }
-    TESSERA_RETURN_IF_ERROR(VerifyPassing(plan_, phases));
+    TESSERA_RETURN_IF_ERROR(VerifyTransit(plan_, phases));
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       absl::Status status = CheckStart(i, phases);
       if (status.ok()) status = std::visit([this](const auto& step) { return Check(step); }, plan_.steps[i]);
@@ -303,7 +304,7 @@ class Verifier {
 
   // Checks that the move's stores, in the phase before its own, touch nothing that others may touch.
   absl::Status CheckStores(size_t index, const ExchangeStep& move, absl::Span<const int> phases) const {
-    if (IsPassing(plan_, move.source)) return absl::OkStatus();  // VerifyPassing
+    if (IsInTransit(plan_, move.source)) return absl::OkStatus();  // VerifyTransit
     if (!IsInput(move.source) || !IsValue(move.destination) || state_[BufferOf(move.destination)].touched_phase != 0) {
       return Wrong("stores beside others what they may touch");
     }
@@ -317,7 +318,7 @@ class Verifier {
 
   absl::Status Check(const ExchangeStep& step) {
     const Exchange& exchange = step.exchange;
-    if (exchange.delivery == Delivery::kPush && exchange.role != ExchangeRole::kSpread &&
+    if (exchange.delivery == Delivery::kPush && exchange.role != ExchangeRole::kGatherReduced &&
         exchange.role != ExchangeRole::kMove) {
       return Wrong("pushes what it does not move or spread");
     }
@@ -351,8 +352,10 @@ class Verifier {
         TESSERA_RETURN_IF_ERROR(CheckReduction(exchange, terms));
         if (exchange.is_in_place()) TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "reduces further what was not reduced"));
         break;
-      case ExchangeRole::kSpread: TESSERA_RETURN_IF_ERROR(CheckSpread(step)); break;
-      case ExchangeRole::kShare: TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once")); break;
+      case ExchangeRole::kGatherReduced: TESSERA_RETURN_IF_ERROR(CheckGatherReduced(step)); break;
+      case ExchangeRole::kHostGather:
+        TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "shares what was not taken once"));
+        break;
     }
     return Finish(step);
   }
@@ -372,13 +375,13 @@ class Verifier {
   static bool IsNextRound(const Exchange& last, const Exchange& exchange) {
     const int digit = exchange.rounds.digit;
     const bool has_reduced = last.role == ExchangeRole::kReduce;
-    const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kSpread;
+    const bool has_spread = last.role == ExchangeRole::kMove || last.role == ExchangeRole::kGatherReduced;
     switch (exchange.role) {
       case ExchangeRole::kReduce: return has_reduced && digit == last.rounds.digit + 1;
-      case ExchangeRole::kSpread:
+      case ExchangeRole::kGatherReduced:
         return (has_reduced && last.rounds.is_last() && exchange.rounds.is_last()) ||
                (has_spread && digit == last.rounds.digit - 1);
-      case ExchangeRole::kShare: return has_spread && last.rounds.digit == 0 && digit == 0;
+      case ExchangeRole::kHostGather: return has_spread && last.rounds.digit == 0 && digit == 0;
       case ExchangeRole::kMove: break;
     }
     return false;
@@ -398,12 +401,12 @@ class Verifier {
     if (last.rounds.factors != exchange.rounds.factors) return false;
     if (exchange.is_by_rounds()) return IsNextRound(last, exchange);
     const bool is_relayed = exchange.far_takers == FarTakers::kRelays;
-    if (exchange.role == ExchangeRole::kSpread) {
+    if (exchange.role == ExchangeRole::kGatherReduced) {
       if (last.role == ExchangeRole::kReduce) return !is_relayed;
       return last.role == ExchangeRole::kMove && last.far_takers == FarTakers::kRelays && is_relayed;
     }
     if (exchange.far_takers == FarTakers::kEach || last.far_takers != exchange.far_takers) return false;
-    return last.role == ExchangeRole::kSpread || (last.role == ExchangeRole::kMove && !is_relayed);
+    return last.role == ExchangeRole::kGatherReduced || (last.role == ExchangeRole::kMove && !is_relayed);
   }
 
   // Adds to the last exchange that wrote the value, in the same terms.
@@ -418,7 +421,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status CheckSpread(const ExchangeStep& step) const {
+  absl::Status CheckGatherReduced(const ExchangeStep& step) const {
     TESSERA_RETURN_IF_ERROR(CheckAddsTo(step, "spreads what was not reduced"));
     if (step.exchange.delivery == Delivery::kPull) return absl::OkStatus();
     if (step.exchange.far_takers == FarTakers::kRelays) return Wrong("pushes what was not reduced");
@@ -439,9 +442,9 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  static bool IsSharedLater(const Exchange& exchange) {
-    if (exchange.role == ExchangeRole::kShare) return false;
-    if (exchange.is_by_rounds()) return Pieces(exchange).IsSharedAfterRounds();
+  bool IsSharedLater(const Exchange& exchange) {
+    if (exchange.role == ExchangeRole::kHostGather) return false;
+    if (exchange.is_by_rounds()) return pieces_.Of(exchange).IsSharedAfterRounds();
     return exchange.far_takers != FarTakers::kEach;
   }
 
@@ -461,7 +464,7 @@ class Verifier {
   }
 
   // Receivers take in these exchanges, which bring one value, the pieces that senders give.
-  static absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
+  absl::Status CheckPiecesOf(const std::vector<const Exchange*>& exchanges) {
     // docs/limits.md: max_verified_positions_by_host. Tables of what hosts share would take longer than the plan.
     constexpr int64_t kMaxPositionsByHost = 1024;
     const auto is_long = [](const Exchange* exchange) {
@@ -469,15 +472,14 @@ class Verifier {
       return exchange->hosts.several() && positions > kMaxPositionsByHost;
     };
     if (std::any_of(exchanges.begin(), exchanges.end(), is_long)) return absl::OkStatus();
-    std::deque<Pieces> pieces;
     std::vector<ExchangeViews> views;
-    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces.emplace_back(*exchange)});
+    for (const Exchange* exchange : exchanges) views.push_back({exchange, &pieces_.Of(*exchange)});
     return CheckPieces(views);
   }
 
   // Each operand is read where it lies: its pieces are a move, of all of it or of a box, that tiles every position's
   // box.
-  absl::Status CheckOperandPieces(const Exchange& pieces, int value) const {
+  absl::Status CheckOperandPieces(const Exchange& pieces, int value) {
     if (pieces.source != Value(value).spec) return Wrong("the pieces are of ", ToText(pieces.source));
     if (pieces.hosts != plan_.hosts) return Wrong("the pieces are between other hosts than the plan");
     if (pieces.role != ExchangeRole::kMove || PendingTerms(pieces.source, pieces.destination) > 1)
@@ -569,6 +571,8 @@ class Verifier {
 
   const Plan& plan_;
   const VerifyOptions& options_;
+  PiecesOfPlan own_pieces_;
+  PiecesOfPlan& pieces_;
   std::optional<BufferContents> contents_;  // from when references are known to be valid
   std::vector<BufferState> state_;
   std::vector<std::vector<const Exchange*>> unfinished_;  // by value: that wrote parts which others are to add to

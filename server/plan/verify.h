@@ -13,8 +13,11 @@
 
 namespace tessera {
 
+class PiecesOfPlan;
+
 struct VerifyOptions {
-  std::optional<int64_t> memory_limit_bytes;  // per worker
+  std::optional<int64_t> memory_limit_bytes = std::nullopt;  // per worker
+  PiecesOfPlan* pieces = nullptr;                            // or null: its own
 };
 // Internal with the offending step's line and numbers; InvalidArgument where the bytes that move don't fit in 2^63 - 1;
 // ResourceExhausted when the peak doesn't fit.

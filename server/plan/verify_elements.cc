@@ -45,12 +45,12 @@ using FollowedShards = std::vector<std::vector<FollowedElement>>;
 // One round. `given` gets what is taken from the value itself: position and element.
 absl::Status Follow(const Exchange& exchange, size_t round, FollowedShards& shards,
                     std::set<std::pair<size_t, size_t>>& given) {
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   const FollowedShards before = shards;
   for (size_t flat = 0; flat < shards.size(); ++flat) {
     const Position position = exchange.destination.mesh.PositionAt(static_cast<int64_t>(flat));
     const Strides strides = RowMajorStrides(BoxShape(LocalBox(exchange.destination, position)));
-    for (const Transfer& transfer : walk.ForReceiver(position)) {
+    for (const Transfer& transfer : pieces.ForReceiver(position)) {
       bool is_right = true;
       ForEachElement(transfer, strides, [&](size_t at) {
         std::set<int64_t> terms;

@@ -38,7 +38,7 @@ ExchangeStep InPlace(const ExchangeStep& step, ExchangeRole role, Collective nam
 std::optional<ExchangeStep> TakeOnce(ExchangeStep& step) {
   if (!Pieces(step.exchange).IsWantedTwiceFromFar()) return std::nullopt;
   step.exchange.far_takers = FarTakers::kOne;
-  return InPlace(step, ExchangeRole::kShare, step.name);
+  return InPlace(step, ExchangeRole::kHostGather, step.name);
 }
 
 void AddPhase(const std::vector<ExchangeStep>& phase, std::vector<Step>& steps) {

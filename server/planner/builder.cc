@@ -15,7 +15,7 @@
 #include "server/plan/lower/widening.h"
 #include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
-#include "server/planner/figures.h"
+#include "server/planner/number_text.h"
 #include "server/planner/overlay.h"
 #include "server/planner/pushed_moves.h"
 #include "server/planner/relays.h"
@@ -123,7 +123,9 @@ absl::StatusOr<int> PlanBuilder::AddRedistribute(int value, const TensorSpec& de
 void PlanBuilder::AddInPhases(std::vector<ExchangeStep> steps, StepStart start) {
   std::array<std::vector<ExchangeStep>, 3> phases;
   for (ExchangeStep& step : steps) {
-    const size_t number = step.exchange.role == ExchangeRole::kSpread ? 2 : step.exchange.is_pushed_move() ? 1 : 0;
+    const size_t number = step.exchange.role == ExchangeRole::kGatherReduced ? 2
+                          : step.exchange.is_pushed_move()                   ? 1
+                                                                             : 0;
     std::vector<ExchangeStep>& phase = phases[number];
     step.start = phase.empty() ? StepStart::kNewPhase : StepStart::kWithPrevious;
     phase.push_back(std::move(step));
@@ -178,7 +180,7 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, ab
       MakeExchanges(this->value(value).spec, this->value(destination).spec, source_start, source_step));
   std::vector<ExchangeStep> steps;
   for (NamedExchange& named : exchanges) {
-    const bool spreads = named.exchange.role == ExchangeRole::kSpread;
+    const bool spreads = named.exchange.role == ExchangeRole::kGatherReduced;
     if (spreads) named.exchange.delivery = Delivery::kPush;
     steps.push_back({spreads ? destination : value, destination, std::move(named.exchange), named.name});
   }
@@ -186,10 +188,10 @@ absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakeStepsTo(int value, ab
 }
 
 absl::StatusOr<std::vector<ExchangeStep>> PlanBuilder::MakePassingSteps(const ValueMove& move, int destination) {
-  const int passing = AddTemporary(*move.reduced_at);
-  plan_.buffers.back().kind = PlanBuffer::Kind::kPassing;
-  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(move.value, {}, {}, passing));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> onward, MakeStepsTo(passing, {}, {}, destination));
+  const int transit = AddTemporary(*move.reduced_at);
+  plan_.buffers.back().kind = PlanBuffer::Kind::kTransit;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> steps, MakeStepsTo(move.value, {}, {}, transit));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<ExchangeStep> onward, MakeStepsTo(transit, {}, {}, destination));
   for (ExchangeStep& step : onward) {
     step.exchange.delivery = Delivery::kPush;
     steps.push_back(std::move(step));
@@ -261,9 +263,9 @@ void PlanBuilder::AddShares() {
   };
   for (Step& step : plan_.steps) {
     auto* exchange = std::get_if<ExchangeStep>(&step);
-    const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
+    const bool spreads = exchange != nullptr && exchange->exchange.role == ExchangeRole::kGatherReduced;
     // A passed value is there in the phase after it was reduced.
-    const bool follows = spreads || (exchange != nullptr && IsPassing(plan_, exchange->source));
+    const bool follows = spreads || (exchange != nullptr && IsInTransit(plan_, exchange->source));
     if (!follows && StartOf(step) == StepStart::kNewPhase) add_shares();
     const bool is_settled =
         exchange != nullptr && (exchange->exchange.far_takers != FarTakers::kEach || exchange->exchange.is_by_rounds());

@@ -17,8 +17,8 @@
 #include "server/plan/movement/same_shards.h"
 #include "server/planner/alternatives.h"
 #include "server/planner/contraction_steps.h"
-#include "server/planner/figures.h"
 #include "server/planner/inner_panels.h"
+#include "server/planner/number_text.h"
 #include "server/planner/operand_reading.h"
 #include "server/planner/split.h"
 

@@ -18,7 +18,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/plan/movement/exchange.h"
 #include "server/plan/movement/same_shards.h"
-#include "server/planner/conversion.h"
+#include "server/planner/redistribute_price.h"
 
 namespace tessera {
 namespace {
@@ -387,7 +387,7 @@ class GridPricer {
 
   Received ReceivedIn(const TensorSpec& from, const TensorSpec& to, const HostWorkers* holders,
                       absl::FunctionRef<bool(WorkerIndex)> takes) const {
-    const Conversion conversion(from, to, reference_);
+    const RedistributePrice conversion(from, to, reference_);
     Received received;
     const absl::Span<const WorkerIndex> workers = output_.mesh.workers();
     for (size_t flat = 0; flat < workers.size(); flat += StrideOf(workers.size(), kPricedWorkers)) {

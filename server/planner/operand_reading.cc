@@ -31,11 +31,11 @@ bool HasGoodPieces(const Contraction& notation, std::string_view letters, const 
   constexpr int64_t kExactUpTo = 16;
   constexpr int64_t kThinShare = 8;  // an eighth of the elements may lie in thin pieces
   const Mesh& mesh = exchange.destination.mesh;
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   for (int64_t flat = 0; flat < (mesh.size() <= kExactUpTo ? mesh.size() : 1); ++flat) {
     const Shape extents = BoxShape(LocalBox(exchange.destination, mesh.PositionAt(flat)));
     int64_t thin_elements = 0;
-    const std::vector<Transfer> transfers = walk.ForReceiver(mesh.PositionAt(flat));
+    const std::vector<Transfer> transfers = pieces.ForReceiver(mesh.PositionAt(flat));
     for (const Transfer& transfer : transfers) {
       bool is_thin = false;
       for (size_t d = 0; d < extents.size(); ++d) {

@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<NamedExchange>> MakeExchanges(const TensorSpec& sourc
   exchange.reduce_op = source.partial_op();
   exchanges.push_back({exchange, Collective::kReduceScatter});
   if (CountReplicas(destination) > 1) {
-    exchange.role = ExchangeRole::kSpread;
+    exchange.role = ExchangeRole::kGatherReduced;
     exchange.reduce_op = ReduceOp::kSum;
     exchanges.push_back({std::move(exchange), Collective::kAllGather});
   }

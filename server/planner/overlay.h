@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// One kMove; or, with pending terms, a kReduce and, where the destination replicates, a kSpread.
+// One kMove; or, with pending terms, a kReduce and, where the destination replicates, a kGatherReduced.
 struct NamedExchange {
   Exchange exchange;
   Collective name = Collective::kExchange;

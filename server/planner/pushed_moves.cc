@@ -27,11 +27,11 @@ std::map<WorkerIndex, int64_t> GivenIn(const Exchange& exchange) {
 
 // Whether anybody takes anything of another.
 bool IsGiven(const Exchange& exchange) {
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   return std::any_of(exchange.destination.mesh.workers().begin(), exchange.destination.mesh.workers().end(),
-                     [&walk](WorkerIndex worker) {
+                     [&pieces](WorkerIndex worker) {
                        bool takes = false;
-                       walk.VisitReceived(worker, [&takes](WorkerIndex, int64_t elements) { takes |= elements > 0; });
+                       pieces.VisitReceived(worker, [&takes](WorkerIndex, int64_t elements) { takes |= elements > 0; });
                        return takes;
                      });
 }

@@ -42,8 +42,8 @@ std::optional<PhaseAlternative> FindRelays(const Plan& plan, const Topology& ref
 std::vector<ExchangeStep> Relayed(const ExchangeStep& step) {
   ExchangeStep move = step;
   move.exchange.far_takers = FarTakers::kRelays;
-  return {move, InPlace(move, ExchangeRole::kSpread, Collective::kAllGather),
-          InPlace(move, ExchangeRole::kShare, Collective::kAllGather)};
+  return {move, InPlace(move, ExchangeRole::kGatherReduced, Collective::kAllGather),
+          InPlace(move, ExchangeRole::kHostGather, Collective::kAllGather)};
 }
 
 void AddRelays(Plan& plan, const Topology& topology) {

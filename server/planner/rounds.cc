@@ -73,7 +73,7 @@ std::optional<PhaseAlternative> FindRounds(const Plan& plan, const Topology& ref
   const size_t end = EndOfPhase(PhasesOf(plan), middle);
   for (size_t i = middle; i < end; ++i) {
     const auto* step = std::get_if<ExchangeStep>(&plan.steps[i]);
-    if (step == nullptr || step->exchange.role != ExchangeRole::kSpread) return std::nullopt;
+    if (step == nullptr || step->exchange.role != ExchangeRole::kGatherReduced) return std::nullopt;
     if (std::erase(reduced, step->destination) == 0) return std::nullopt;
     alternative.Omit(*step);
   }
@@ -104,11 +104,11 @@ std::vector<ExchangeStep> ByRounds(const ExchangeStep& step, const std::vector<i
     steps.push_back(made);
   }
   for (rounds.digit = next; rounds.digit >= 0; --rounds.digit) {
-    steps.push_back(InPlace(made, ExchangeRole::kSpread, Collective::kAllGather));
+    steps.push_back(InPlace(made, ExchangeRole::kGatherReduced, Collective::kAllGather));
   }
   rounds.digit = 0;
   if (Pieces(made.exchange).IsSharedAfterRounds()) {
-    steps.push_back(InPlace(made, ExchangeRole::kShare, Collective::kAllGather));
+    steps.push_back(InPlace(made, ExchangeRole::kHostGather, Collective::kAllGather));
   }
   return steps;
 }

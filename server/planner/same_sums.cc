@@ -38,10 +38,10 @@ struct Sum {
 // The sums of an exchange. Terms are numbered as in `whole_source`.
 std::vector<Sum> SumsOf(const Exchange& exchange, const TensorSpec& whole_source) {
   std::vector<Sum> sums;
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   const absl::Span<const WorkerIndex> holders = exchange.source.mesh.workers();
   for (int64_t flat = 0; flat < exchange.destination.mesh.size(); ++flat) {
-    for (Transfer& transfer : walk.ForReceiver(exchange.destination.mesh.PositionAt(flat))) {
+    for (Transfer& transfer : pieces.ForReceiver(exchange.destination.mesh.PositionAt(flat))) {
       Sum& sum = sums.emplace_back();
       sum.box = std::move(transfer.box);
       for (const TransferSource& source : transfer.sources) {

@@ -49,8 +49,8 @@
 #include "server/worker/options.h"
 #include "server/worker/page_toucher.h"
 #include "server/worker/rpc/await_coordinator.h"
+#include "server/worker/rpc/bulk_loop.h"
 #include "server/worker/rpc/enrolment.h"
-#include "server/worker/rpc/gate_loop.h"
 #include "server/worker/rpc/join_again.h"
 #include "server/worker/rpc/worker_server.h"
 #include "server/worker/spill_memory.h"
@@ -241,10 +241,10 @@ kj::Promise<void> WhenStopped(const WorkerOptions& options, kj::AsyncIoContext& 
 }
 
 // From now on the process shows the certificate that the enrolment has at the time.
-void KeepRenewed(const Own& own, GateLoop& gate) {
+void KeepRenewed(const Own& own, BulkLoop& bulk) {
   if (own.enrolment == nullptr) return;
-  own.enrolment->KeepRenewed([&gate, tls = own.messages.tls]() {
-    gate.Renew();
+  own.enrolment->KeepRenewed([&bulk, tls = own.messages.tls]() {
+    bulk.Renew();
     if (tls == nullptr) return;
     if (const absl::Status renewed = tls->Renew(); !renewed.ok()) Warn(renewed);
   });
@@ -277,12 +277,12 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   MessageTransport* const messages = own.messages.transport.get();
   auto& network = io.provider->getNetwork();
   const auto file_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.file_timeout_s * 1e3));
-  const auto started = GateLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
+  const auto started = BulkLoop::Start({data_address, options.data_listen, options.data_advertise, options.tls,
                                         options.host_id, &options.host_files, file_timeout, EndNow});
   // An address of its own that is taken: no coordinator is to blame.
   if (absl::IsUnavailable(started.status())) ThrowIfError(absl::InternalError(started.status().message()));
   ThrowIfError(started.status());
-  GateLoop& gate = **started;
+  BulkLoop& bulk = **started;
   std::unique_ptr<Dialer> dialer = MakeDialer(options, io);
   std::unique_ptr<Parts> parts;
   // The worker can be stopped while it waits for a silent coordinator, too.
@@ -296,7 +296,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
   // The connection lets go of it when it ends, in the middle of what runs below.
   wire::Worker::Client keep_server = kj::mv(server_own);
   const auto join = [&](DialedConnection& connection, const Rejoining* rejoining) -> kj::Promise<JoinAnswer> {
-    return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, gate.remote_address(),
+    return Join(connection.Bootstrap<wire::Gateway>(), options, data_address, bulk.remote_address(),
                 messages == nullptr ? "" : messages->Address(), keep_server, rejoining);
   };
   auto answered = AwaitUnless(stopped, join(*link, nullptr), io.waitScope);
@@ -316,8 +316,8 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
     parts->pages.Reserve(arena);
     parts->pages.Add(arena);
   }
-  gate.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
-  KeepRenewed(own, gate);
+  bulk.Serve({parts->tickets, *parts->device, joined.getWelcome().getPeerKey()}).wait(io.waitScope);
+  KeepRenewed(own, bulk);
   const WorkerParts worker_parts{network,
                                  io.unixEventPort,
                                  io.provider->getTimer(),
@@ -325,7 +325,7 @@ void RunWorker(const WorkerOptions& options, const Own& own, kj::AsyncIoContext&
                                  parts->executor,
                                  messages,
                                  parts->tickets,
-                                 gate,
+                                 bulk,
                                  parts->outbox,
                                  platform,
                                  is_host_memory ? &parts->pages : nullptr};

@@ -22,14 +22,14 @@ bool IsPushed(const Phase& phase, const Instruction& whole) { return phase.is_pu
 
 }  // namespace
 
-const PhaseEnqueuer::Passing* PhaseEnqueuer::PassingAt(const Operand& operand) const {
-  if (passing_.empty()) return nullptr;
-  const Passing& passing = passing_[static_cast<size_t>(operand.parameter)];
-  return passing.passes_on ? &passing : nullptr;
+const PhaseEnqueuer::Transit* PhaseEnqueuer::TransitAt(const Operand& operand) const {
+  if (transit_.empty()) return nullptr;
+  const Transit& transit = transit_[static_cast<size_t>(operand.parameter)];
+  return transit.passes_on ? &transit : nullptr;
 }
 
 std::byte* PhaseEnqueuer::AddressOf(const Operand& operand, const Instance& instance) const {
-  if (const Passing* passing = PassingAt(operand); passing != nullptr) return passing->data + operand.offset_bytes;
+  if (const Transit* transit = TransitAt(operand); transit != nullptr) return transit->data + operand.offset_bytes;
   return arenas_.MemoryOf(operand.worker) + instance.OffsetOf(operand.parameter, operand.worker) + operand.offset_bytes;
 }
 
@@ -163,12 +163,12 @@ void PhaseEnqueuer::ListPieces(const Phase& phase, size_t first, size_t end) {
 // ---- memory
 
 absl::Status PhaseEnqueuer::Begin(const ProgramTemplate& known, RunRecord& record) {
-  passing_.clear();
-  if (known.passing.empty()) return absl::OkStatus();
-  passing_.resize(static_cast<size_t>(known.buffer_count));
-  for (const PassingUse& use : known.passing) {
-    Passing& passing = passing_[static_cast<size_t>(use.buffer.parameter)];
-    passing.passes_on = true;
+  transit_.clear();
+  if (known.transit.empty()) return absl::OkStatus();
+  transit_.resize(static_cast<size_t>(known.buffer_count));
+  for (const TransitUse& use : known.transit) {
+    Transit& transit = transit_[static_cast<size_t>(use.buffer.parameter)];
+    transit.passes_on = true;
     if (messages_ == nullptr) continue;
     bool is_sent = false, is_host = device_.IsHostMemory();
     for (const WorkerIndex to : use.takers) {
@@ -179,7 +179,7 @@ absl::Status PhaseEnqueuer::Begin(const ProgramTemplate& known, RunRecord& recor
     if (!is_sent) continue;
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<StagingMemory> memory,
                              staging_.New(is_host ? StagingPlace::kHost : StagingPlace::kDevice, use.buffer.bytes));
-    passing.data = memory->bytes.get();
+    transit.data = memory->bytes.get();
     record.staging.push_back(std::move(memory));
   }
   return absl::OkStatus();
@@ -416,7 +416,7 @@ void PhaseEnqueuer::EnqueueReduce(const Here& here, const ReduceInstruction& red
     }
   }
   const auto add_destination = [&](const Operand& to) {
-    if (const Passing* passing = PassingAt(to); passing != nullptr && passing->data == nullptr) return;
+    if (const Transit* transit = TransitAt(to); transit != nullptr && transit->data == nullptr) return;
     if (to.worker != arenas_.self() && !arenas_.IsMapped(to.worker)) return;
     record.destinations.push_back({AddressOf(to, here.instance), to.strides});
     record.push_counts.push_back(CountOf(to.worker, record.report.pushed_bytes));

@@ -90,7 +90,7 @@ class PhaseEnqueuer {
     const Strides* strides = nullptr;
   };
   // A buffer: whether it is of what passes on; no data where nobody gets it in messages.
-  struct Passing {
+  struct Transit {
     bool passes_on = false;
     std::byte* data = nullptr;
   };
@@ -144,7 +144,7 @@ class PhaseEnqueuer {
 
   std::byte* AddressOf(const Operand& operand, const Instance& instance) const;
   // Null where nothing passes on in the operand's buffer.
-  const Passing* PassingAt(const Operand& operand) const;
+  const Transit* TransitAt(const Operand& operand) const;
   Staged StagedTerm(const Here& here, const InstructionPiece* piece, size_t term) const;
   bool IsActive(const StagedOperand& operand) const {
     return active_of_incoming_[static_cast<size_t>(operand.message)] >= 0;
@@ -162,7 +162,7 @@ class PhaseEnqueuer {
   MessageTransport* messages_;
   MessageStaging staging_;
 
-  std::vector<Passing> passing_;  // of the run at hand, by parameter; empty: nothing passes on
+  std::vector<Transit> transit_;  // of the run at hand, by parameter; empty: nothing passes on
 
   // For the phase at hand.
   std::vector<Active> outgoing_, incoming_;

@@ -28,7 +28,7 @@ class TemplateChecker {
       return Bad(StrCat(made_.program.phases.size(), " phases; ", kMaxPhases, " are allowed (max_phases)"));
     }
     made_.publishes.assign(made_.program.phases.size(), 0);
-    for (const PassingBuffer& buffer : made_.program.passing) made_.passing.push_back({buffer, {}});
+    for (const TransitBuffer& buffer : made_.program.transit) made_.transit.push_back({buffer, {}});
     for (size_t p = 0; p < made_.program.phases.size(); ++p) {
       const Phase& phase = made_.program.phases[p];
       pushes_to_ = &phase.peers.pushes_to;
@@ -58,14 +58,14 @@ class TemplateChecker {
   }
 
  private:
-  PassingUse* FindPassing(const Operand& operand) {
-    const auto at = std::find_if(made_.passing.begin(), made_.passing.end(),
-                                 [&](const PassingUse& use) { return use.buffer.parameter == operand.parameter; });
-    return at == made_.passing.end() ? nullptr : &*at;
+  TransitUse* FindTransit(const Operand& operand) {
+    const auto at = std::find_if(made_.transit.begin(), made_.transit.end(),
+                                 [&](const TransitUse& use) { return use.buffer.parameter == operand.parameter; });
+    return at == made_.transit.end() ? nullptr : &*at;
   }
 
   // Notes the bytes of what passes on that a reduction writes, or a message takes.
-  absl::Status TouchPassing(const PassingUse& use, const Operand& operand, absl::Span<const int64_t> extents,
+  absl::Status TouchTransit(const TransitUse& use, const Operand& operand, absl::Span<const int64_t> extents,
                             DType dtype) const {
     TESSERA_RETURN_IF_ERROR(Own(operand));
     TESSERA_ASSIGN_OR_RETURN(const auto touched, TouchedBytes(extents, operand.strides, SizeBytes(dtype)));
@@ -81,7 +81,7 @@ class TemplateChecker {
       return Bad(StrCat("an operand in buffer ", operand.parameter, " of worker ", operand.worker.value));
     }
     if (static_cast<int>(dtype) >= kDTypeCount || !IsImplemented(dtype)) return Bad("an operand of a reserved dtype");
-    if (FindPassing(operand) != nullptr) {
+    if (FindTransit(operand) != nullptr) {
       // A peer's comes in messages.
       return operand.worker == self_ ? Bad("what passes on is read, or written where it is") : absl::OkStatus();
     }
@@ -126,14 +126,14 @@ class TemplateChecker {
     if (reduce.destination.worker != self_) TESSERA_RETURN_IF_ERROR(MayStoreTo(reduce.destination.worker));
     made_.destination_count += 1 + reduce.pushes.size();
     for (const Operand& term : reduce.terms) TESSERA_RETURN_IF_ERROR(Touch(term, reduce.extents, reduce.dtype));
-    const PassingUse* const passing = FindPassing(reduce.destination);
+    const TransitUse* const transit = FindTransit(reduce.destination);
     for (const Operand& push : reduce.pushes) {
-      if (push.worker == self_ && passing == nullptr) return Bad("own memory is pushed to");
+      if (push.worker == self_ && transit == nullptr) return Bad("own memory is pushed to");
       if (push.worker != self_) TESSERA_RETURN_IF_ERROR(MayStoreTo(push.worker));
       TESSERA_RETURN_IF_ERROR(Touch(push, reduce.extents, reduce.destination_dtype));
     }
-    return passing == nullptr ? Touch(reduce.destination, reduce.extents, reduce.destination_dtype)
-                              : TouchPassing(*passing, reduce.destination, reduce.extents, reduce.destination_dtype);
+    return transit == nullptr ? Touch(reduce.destination, reduce.extents, reduce.destination_dtype)
+                              : TouchTransit(*transit, reduce.destination, reduce.extents, reduce.destination_dtype);
   }
   absl::Status CheckInstruction(const KernelInstruction& kernel) {
     const size_t inputs = kernel.inputs.size();
@@ -224,12 +224,12 @@ class TemplateChecker {
     for (const MessagePart& part : message.parts) {
       if (part.sources.empty()) return Bad("a message of nothing");
       if (part.sources.size() == 1) TESSERA_RETURN_IF_ERROR(Own(part.sources[0]));
-      PassingUse* const passing = FindPassing(part.sources[0]);
-      if (passing != nullptr) {
-        passing->takers.push_back(message.to);
-        TESSERA_RETURN_IF_ERROR(TouchPassing(*passing, part.sources[0], part.extents, part.source_dtype));
+      TransitUse* const transit = FindTransit(part.sources[0]);
+      if (transit != nullptr) {
+        transit->takers.push_back(message.to);
+        TESSERA_RETURN_IF_ERROR(TouchTransit(*transit, part.sources[0], part.extents, part.source_dtype));
       }
-      for (size_t s = passing == nullptr ? 0 : 1; s < part.sources.size(); ++s) {
+      for (size_t s = transit == nullptr ? 0 : 1; s < part.sources.size(); ++s) {
         TESSERA_RETURN_IF_ERROR(Touch(part.sources[s], part.extents, part.source_dtype));
       }
       if (part.sources.size() > 1 || part.source_dtype != part.dtype) {

@@ -27,8 +27,8 @@ struct TouchedRange {
 };
 
 // A buffer of what passes on, and who gets it of this worker in messages, where they don't map each other.
-struct PassingUse {
-  PassingBuffer buffer;
+struct TransitUse {
+  TransitBuffer buffer;
   std::vector<WorkerIndex> takers;
 };
 
@@ -44,7 +44,7 @@ struct ProgramTemplate {
   int buffer_count = 0;
   int scalar_count = 0;
   std::vector<TouchedRange> ranges;
-  std::vector<PassingUse> passing;
+  std::vector<TransitUse> transit;
   std::vector<PhaseCalls> calls;          // by phase; empty where the worker has no collectives
   std::vector<WorkerIndex> peers;         // that the program takes bytes from, sorted
   std::vector<WorkerIndex> pushed_peers;  // whose memory it writes, sorted

@@ -2,9 +2,9 @@
 
 // TicketTable: the tickets that this worker knows. A ticket comes with the coordinator's message, is opened when its
 // waits are met, is redeemed by one client, and ends once: with all bytes in, or closed. It is reported when no copy of
-// it runs any more. Clients' calls on it are the data gate's (rpc/data_gate.h).
+// it runs any more. Clients' calls on it are the bulk server's (rpc/bulk_server.h).
 //
-// Law: Expect and Open are any thread's. All else, and what a ticket holds, is of the data gate's thread.
+// Law: Expect and Open are any thread's. All else, and what a ticket holds, is of the bulk server's thread.
 //
 //   tickets.Expect(window);  tickets.Open(window.ordinal);      // Redeem would have been NotFound until then
 //   auto ticket = *tickets.Redeem(window.ticket, window.secret);
@@ -62,7 +62,8 @@ class TicketTable {
   // InvalidArgument when a range of the window lies outside the arena; there is no such ticket then.
   absl::Status Expect(const TransferWindow& window);
   // The window of this ordinal is open; nothing for ordinals that are no window's. The ticket of one that is between
-  // the shard and a file of this worker, which nobody redeems (WorkerServer has the gate begin with it); else nullopt.
+  // the shard and a file of this worker, which nobody redeems (WorkerServer has the bulk server begin with it); else
+  // nullopt.
   std::optional<TicketId> Open(Ordinal ordinal);
   // Such a ticket that isn't over; null: it is, or there is none.
   TicketPointer FindSpill(TicketId id);

@@ -28,6 +28,7 @@
 #include "server/coordinator/plan_cache.h"
 #include "server/plan/cost.h"
 #include "server/plan/lower/program.h"
+#include "server/plan/movement/pieces_of_plan.h"
 #include "server/plan/verify.h"
 #include "server/planner/planner.h"
 
@@ -107,8 +108,9 @@ double ColdSeconds(const OpCall& call, const TensorSpec& source, const Topology&
   const std::vector<PlanOperand> operands = {LayoutOf(source)};
   return Seconds([&] {
     const absl::StatusOr<OpPlan> planned = PlanOp(call, operands, topology);
-    TESSERA_CHECK(planned.ok() && VerifyPlan(planned->plan).ok());
-    TESSERA_CHECK(!ToText(planned->plan).empty() && PredictSeconds(planned->plan, topology) >= 0);
+    PiecesOfPlan pieces;
+    TESSERA_CHECK(planned.ok() && VerifyPlan(planned->plan, {.pieces = &pieces}).ok());
+    TESSERA_CHECK(!ToText(planned->plan).empty() && PredictSeconds(planned->plan, topology, pieces) >= 0);
   });
 }
 

@@ -199,7 +199,7 @@ TEST_F(ProtocolTest, AForeignKeyGetsNoArena) {
   Opened opened = Open();
   Wire data(io_, opened.data_addresses[0]);
   const absl::Status status = StatusOf([&]() {
-    auto request = data.Root<wire::DataGate>().arenaRequest();
+    auto request = data.Root<wire::BulkServer>().arenaRequest();
     request.setPeerKey(opened.epoch);
     request.send().wait(io_.waitScope);
   });
@@ -213,15 +213,15 @@ TEST_F(ProtocolTest, ARelayPassesOnTicketsAndNothingElse) {
   const auto [ticket, secret] = opened.client->tickets[0];
   Wire data(io_, opened.data_addresses[0]);
   const auto relayed = [&](int32_t worker) {
-    auto request = data.Root<wire::DataGate>().relayRequest();
+    auto request = data.Root<wire::BulkServer>().relayRequest();
     request.setIndex(worker);
-    return request.send().wait(io_.waitScope).getGate();
+    return request.send().wait(io_.waitScope).getServer();
   };
   EXPECT_EQ(StatusOf([&]() { relayed(77); }).code(), absl::StatusCode::kNotFound);
-  wire::DataGate::Client gate = relayed(1);
+  wire::BulkServer::Client bulk = relayed(1);
   const auto redeem = [&](uint64_t shown) {
     return StatusOf([&]() {
-      auto request = gate.transferRequest();
+      auto request = bulk.transferRequest();
       request.setTicket(ticket);
       request.setSecret(shown);
       request.send().wait(io_.waitScope);
@@ -230,11 +230,11 @@ TEST_F(ProtocolTest, ARelayPassesOnTicketsAndNothingElse) {
   EXPECT_EQ(redeem(secret + 1).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(redeem(secret).ok());
   EXPECT_EQ(redeem(secret).code(), absl::StatusCode::kFailedPrecondition);  // used
-  const absl::Status arena = StatusOf([&]() { gate.arenaRequest().send().wait(io_.waitScope); });
+  const absl::Status arena = StatusOf([&]() { bulk.arenaRequest().send().wait(io_.waitScope); });
   EXPECT_EQ(arena.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_FALSE(StatusOf([&]() { gate.relayRequest().send().wait(io_.waitScope); }).ok());
+  EXPECT_FALSE(StatusOf([&]() { bulk.relayRequest().send().wait(io_.waitScope); }).ok());
   const absl::Status key =
-      StatusOf([&]() { data.Root<wire::DataGate>().forRelayRequest().send().wait(io_.waitScope); });
+      StatusOf([&]() { data.Root<wire::BulkServer>().forRelayRequest().send().wait(io_.waitScope); });
   EXPECT_EQ(key.code(), absl::StatusCode::kPermissionDenied);
 }
 

@@ -23,7 +23,7 @@ def file_of(content: bytes, said=None):
     """An open file, without a worker."""
     file = _files._File.__new__(_files._File)
     file.path, file.op, file.bytes, file.modified_ns, file.head = "x.file", "load", len(content), 0, content
-    file.door = types.SimpleNamespace(look=lambda path, offset, count: (len(content), 0, content[offset:offset + count]),
+    file.files = types.SimpleNamespace(look=lambda path, offset, count: (len(content), 0, content[offset:offset + count]),
                                       describe=lambda path: (len(content), 0, said))
     file.session = types.SimpleNamespace(default_mesh=types.SimpleNamespace(workers=[0]))
     return file

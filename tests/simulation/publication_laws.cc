@@ -81,7 +81,7 @@ std::vector<PublicationLaws::Range> PublicationLaws::WrittenBy(const ToWorkers& 
     const Plan& plan = *plans_.at(run->plan);
     const std::vector<BufferUse> uses = BufferUses(plan);
     for (size_t b = 0; b < uses.size(); ++b) {
-      if (uses[b].first_write == 0 || plan.buffers[b].kind == PlanBuffer::Kind::kPassing) continue;
+      if (uses[b].first_write == 0 || plan.buffers[b].kind == PlanBuffer::Kind::kTransit) continue;
       const int64_t bytes = plan.buffers[b].bytes;
       const auto apart =
           std::find_if(run->placed_apart.begin(), run->placed_apart.end(),

@@ -155,7 +155,7 @@ inline Plan PlanOfCutRowsInTurns() {
   std::erase_if(plan.steps, [&](Step& step) {
     auto* exchange = std::get_if<ExchangeStep>(&step);
     if (exchange != nullptr) narrow(exchange->exchange.destination);
-    return exchange != nullptr && exchange->exchange.role == ExchangeRole::kSpread;
+    return exchange != nullptr && exchange->exchange.role == ExchangeRole::kGatherReduced;
   });
   std::rotate(plan.steps.begin() + 2, plan.steps.begin() + 4, plan.steps.begin() + 6);
   return plan;

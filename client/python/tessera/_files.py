@@ -29,21 +29,21 @@ _SAFETENSORS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint1
 
 
 class _File:
-    """An open file: its path, the door through which a worker looks at it, and its stamp."""
+    """An open file: its path, the files through which a worker looks at it, and its stamp."""
 
     def __init__(self, path, op, session):
         self.path, self.op = path, op
         self.session = session or _context.current_session()
-        self.door = _tessera.FileDoor.open(self.session, self.session.default_mesh.workers[0])
+        self.files = _tessera.FileClient.open(self.session, self.session.default_mesh.workers[0])
 
     def look(self):
-        self.bytes, self.modified_ns, self.head = self.door.look(self.path, 0, _PART)
+        self.bytes, self.modified_ns, self.head = self.files.look(self.path, 0, _PART)
         return self
 
     def describe(self) -> dict:
         """The answer of the workers' decoder."""
         import json     # not before a file is read
-        self.bytes, self.modified_ns, said = self.door.describe(self.path)
+        self.bytes, self.modified_ns, said = self.files.describe(self.path)
         try:
             return json.loads(said)
         except (ValueError, RecursionError) as error:
@@ -52,7 +52,7 @@ class _File:
     def part(self, offset: int, count: int) -> bytes:
         out = self.head[offset:offset + count]
         while len(out) < count:
-            _, modified_ns, more = self.door.look(self.path, offset + len(out), min(count - len(out), 16 * _PART))
+            _, modified_ns, more = self.files.look(self.path, offset + len(out), min(count - len(out), 16 * _PART))
             if not more or modified_ns != self.modified_ns:
                 break
             out += more
@@ -84,7 +84,7 @@ class _File:
                           tensor._member if tensor._is_decoded else None))
             size += item * int(np.prod(shape, dtype=object))
         with background_bar_of(f"load {os.path.basename(self.path)}", size):
-            loaded = self.door.load(self.path, self.bytes, self.modified_ns, asked)
+            loaded = self.files.load(self.path, self.bytes, self.modified_ns, asked)
         return [out != 0 if part[0].dtype == np.bool_ else out for part, out in zip(parts, loaded)]
 
 
@@ -340,29 +340,29 @@ def _save_zarr(path, tensors, metadata) -> None:
     _encoded.refuse_bfloat16(path, tensors)
     session = _session_of(tensors.values())
     arrays, places = _encoded.zarr_arrays(tensors, dict(metadata or {}))
-    door, name, beside = _door_beside(path, session)
+    files, name, beside = _door_beside(path, session)
     try:
-        door.create_folder(path, name, arrays)
+        files.create_folder(path, name, arrays)
         with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for _, x in places)):
-            door.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
-        door.commit()
+            files.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
+        files.commit()
     finally:
-        del door
+        del files
 
 
 def _save_table(path, tensors, metadata, parts) -> None:
     _encoded.refuse_bfloat16(path, tensors)
     session = _session_of(tensors.values())
     plan, places = _encoded.table_parts(path, tensors, dict(metadata or {}), parts)
-    door, name, beside = _door_beside(path, session)
+    files, name, beside = _door_beside(path, session)
     try:
-        door.create_folder(path, name, plan)
+        files.create_folder(path, name, plan)
         with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for _, x in places)):
-            door.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
-        door.describe(beside)       # refused unless all parts are there: a decoder that ended has lost what waited in it
-        door.commit()
+            files.write([(x, beside, 0, _row_major(x.shape, x.dtype.itemsize), name) for name, x in places if x.size])
+        files.describe(beside)       # refused unless all parts are there: a decoder that ended has lost what waited in it
+        files.commit()
     finally:
-        del door
+        del files
 
 
 def _save_parquet(path, tensors, metadata) -> None:
@@ -373,18 +373,18 @@ def _save_parquet(path, tensors, metadata) -> None:
     with tempfile.TemporaryDirectory() as folder, bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x in tensors.values())):
         made = os.path.join(folder, "made")
         _encoded.write_parquet(path, tensors, dict(metadata or {}), made)
-        door, name, beside = _door_beside(path, session)
+        files, name, beside = _door_beside(path, session)
         try:
             size, at, mesh = os.path.getsize(made), 0, session.default_mesh
-            door.create(path, name, size, b"")
+            files.create(path, name, size, b"")
             with io.open(made, "rb") as file:
                 while (part := np.frombuffer(file.read(_SENT), np.uint8)).size:
                     x = distribute(session, part, mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
-                    door.write([(x, beside, at, [1], None)])
+                    files.write([(x, beside, at, [1], None)])
                     at += part.size
-            door.commit()
+            files.commit()
         finally:
-            del door
+            del files
 
 
 def _npy_head(x) -> bytes:
@@ -423,23 +423,23 @@ def _session_of(tensors):
 
 
 def _door_beside(path, session):
-    """A door, and the name, and the path, of a file beside `path`."""
+    """A files, and the name, and the path, of a file beside `path`."""
     folder, _, name = path.rpartition("/")
     name = f".{name}.tessera-{os.urandom(8).hex()}"
     beside = f"{folder}/{name}" if folder or path.startswith("/") else name
-    return _tessera.FileDoor.open(session, session.default_mesh.workers[0]), name, beside
+    return _tessera.FileClient.open(session, session.default_mesh.workers[0]), name, beside
 
 
 def _write(path, head: bytes, size: int, places) -> None:
     """A file of so many bytes, that begins with `head`, and has each tensor from its offset on."""
-    door, name, beside = _door_beside(path, _session_of([x for x, _ in places]))
+    files, name, beside = _door_beside(path, _session_of([x for x, _ in places]))
     try:
-        door.create(path, name, size, head)
+        files.create(path, name, size, head)
         with bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x, _ in places)):
-            door.write([(_by_rows(x), beside, at, _row_major(x.shape, x.dtype.itemsize), None) for x, at in places if x.size])
-        door.commit()
+            files.write([(_by_rows(x), beside, at, _row_major(x.shape, x.dtype.itemsize), None) for x, at in places if x.size])
+        files.commit()
     finally:
-        del door        # what isn't committed goes with it, also while an exception holds this frame
+        del files        # what isn't committed goes with it, also while an exception holds this frame
 
 
 def _by_rows(x) -> Tensor:

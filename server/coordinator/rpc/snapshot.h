@@ -6,8 +6,8 @@
 // A file of parts (schemas/snapshot.capnp), each [bytes: u64][XXH3 of them: u64][packed Cap'n Proto]. The last one
 // counts the others, so that a file that ends early is seen.
 //
-// Not in it: plans, which are made again by their keys and keep their ids; profiles of what has run; counters of
-// metrics, which begin anew.
+// Not in it: plans, which are made again by their keys and keep their ids where they are the same; profiles of what has
+// run; counters of metrics, which begin anew.
 //
 //   Snapshot::Save(core, {.segment = 4, .events = 70'211}, [&](auto bytes) { return Write(bytes); });
 //   Snapshot::Load(bytes)->core

@@ -27,11 +27,11 @@ struct Ways {
 
 void AddWays(const Exchange& exchange, const Topology& topology, absl::FunctionRef<bool(WorkerIndex)> has_nccl,
              Ways& ways) {
-  const Pieces walk(exchange);
+  const Pieces pieces(exchange);
   const absl::Span<const WorkerIndex> workers = exchange.destination.mesh.workers();
   for (size_t w = 0; w < std::min(workers.size(), kMaxAsked); ++w) {
     const WorkerIndex to = workers[w];
-    walk.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
+    pieces.VisitReceived(to, [&](WorkerIndex from, int64_t elements) {
       if (elements == 0 || from == to) return;
       const bool is_mapped = topology.HostOf(from) == topology.HostOf(to);
       const bool is_nccl = !is_mapped && has_nccl(from) && has_nccl(to);

@@ -3,10 +3,10 @@
 // Launcher: work as launches on a stream. It has the kernels of the image, loaded all at the start.
 //
 // Common maps are in the image (kernels/cuda/common_maps.h; TESSERA_COMMON_MAPS=none leaves them out). Other maps, and
-// rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are first used
-// (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices
-// are cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions
-// of some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
+// rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are first
+// used (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are
+// cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of
+// some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
 // opened when the first comes. So are Fourier transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of
 // large matrices cuSOLVER's (solvers.h; TESSERA_CUSOLVER=PATH, TESSERA_CUBLAS=PATH), else nobody's here.
 //

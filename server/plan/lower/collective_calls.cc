@@ -29,10 +29,10 @@ bool SumsInAnyOrder(ReduceOp op, DType dtype) {
 bool MayBeCalls(const Plan& plan, const ExchangeStep& step) {
   const Exchange& exchange = step.exchange;
   const auto has_step = [](const DimOverlay& dim) { return dim.source_step != 1; };
-  if (exchange.is_by_rounds() || exchange.role == ExchangeRole::kShare || exchange.is_pushed_move()) return false;
+  if (exchange.is_by_rounds() || exchange.role == ExchangeRole::kHostGather || exchange.is_pushed_move()) return false;
   if (exchange.far_takers != FarTakers::kEach || exchange.source.dtype != exchange.destination.dtype) return false;
   if (exchange.reduces() && !SumsInAnyOrder(exchange.reduce_op, exchange.source.dtype)) return false;
-  if (IsPassing(plan, step.source) || IsPassing(plan, step.destination)) return false;
+  if (IsInTransit(plan, step.source) || IsInTransit(plan, step.destination)) return false;
   return std::none_of(exchange.dims.begin(), exchange.dims.end(), has_step);
 }
 
@@ -62,7 +62,7 @@ void AddPiece(Piece piece, std::vector<Piece>& pieces) {
 
 // Nothing where there are too many.
 std::optional<TakenPieces> PiecesOf(const Plan& plan, const ExchangeStep& step, std::set<WorkerIndex>& scattered) {
-  const Pieces walk(step.exchange);
+  const Pieces exchange(step.exchange);
   const PlanValue& source = plan.values[static_cast<size_t>(step.source)];
   const PlanValue& destination = plan.values[static_cast<size_t>(step.destination)];
   const Mesh& mesh = step.exchange.destination.mesh;
@@ -71,7 +71,7 @@ std::optional<TakenPieces> PiecesOf(const Plan& plan, const ExchangeStep& step, 
   for (int64_t flat = 0; flat < mesh.size(); ++flat) {
     const Position position = mesh.PositionAt(flat);
     const WorkerIndex to = mesh.WorkerAt(position);
-    for (const Transfer& transfer : walk.ForReceiver(position)) {
+    for (const Transfer& transfer : exchange.ForReceiver(position)) {
       if (++count > kMaxCollectivePieces) return std::nullopt;
       const Shape extents = BoxShape(transfer.box);
       if (NumElements(extents) == 0) continue;
@@ -137,9 +137,9 @@ class GroupCall {
         const auto gather = AllGather(/*own_is_there=*/false);
         return gather.has_value() ? gather : Broadcast();
       }
-      case ExchangeRole::kSpread: return AllGather(/*own_is_there=*/true);
+      case ExchangeRole::kGatherReduced: return AllGather(/*own_is_there=*/true);
       case ExchangeRole::kReduce: return ReduceScatter();
-      case ExchangeRole::kShare: return std::nullopt;
+      case ExchangeRole::kHostGather: return std::nullopt;
     }
     return std::nullopt;
   }

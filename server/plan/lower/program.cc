@@ -14,7 +14,7 @@
 #include "server/plan/lower/lower_merge.h"
 #include "server/plan/lower/operand_at.h"
 #include "server/plan/lower/output_readers.h"
-#include "server/plan/lower/passing.h"
+#include "server/plan/lower/transit.h"
 #include "server/plan/lower/widening.h"
 #include "server/plan/merged_runs.h"
 #include "server/plan/movement/sub_mesh.h"
@@ -42,7 +42,7 @@ class ExchangeLowering {
         onward_(onward),
         source_(plan.values[static_cast<size_t>(step.source)]),
         destination_(plan.values[static_cast<size_t>(step.destination)]),
-        walk_(step.exchange),
+        pieces_(step.exchange),
         worker_(worker) {}
 
   // Adds to the phase. `before`: of a pushed move, the phase before. `drafts`: null where no messages are wanted.
@@ -52,17 +52,17 @@ class ExchangeLowering {
     if (step_.exchange.delivery == Delivery::kPush) phase.kind = PushedOperands{};
     std::vector<Transfer> transfers;
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      transfers = walk_.ForReceiver(mesh.PositionAt(*flat));
+      transfers = pieces_.ForReceiver(mesh.PositionAt(*flat));
     }
     std::map<Shape, std::vector<size_t>> cells;
     if (passes_on()) transfers = Cut(transfers, &cells);
     if (step_.exchange.is_pushed_move()) AddStores(transfers, *before);
     AddInstructions(transfers, phase);
-    for (const WorkerIndex adder : walk_.AddersOf(worker_)) {
+    for (const WorkerIndex adder : pieces_.AddersOf(worker_)) {
       phase.peers.read_by.push_back(adder);
       phase.buffers.reads.push_back(source_.buffer);
     }
-    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
+    for (const Pieces::Given& given : pieces_.ForSender(worker_)) {
       const WorkerIndex reader = mesh.workers()[static_cast<size_t>(given.destination)];
       if (phase.peers.read_by.empty() || phase.peers.read_by.back() != reader) phase.peers.read_by.push_back(reader);
       if (phase.buffers.reads.empty() || phase.buffers.reads.back() != source_.buffer)
@@ -81,7 +81,7 @@ class ExchangeLowering {
   // begins.
   std::vector<Transfer> Cut(absl::Span<const Transfer> transfers, std::map<Shape, std::vector<size_t>>* cells) const {
     std::vector<Transfer> cut;
-    for (PassedTransfer& part : CutForPassing(step_.exchange, onward_->exchange, transfers)) {
+    for (PassedTransfer& part : CutForTransit(step_.exchange, onward_->exchange, transfers)) {
       if (cells != nullptr) (*cells)[part.cell_start].push_back(cut.size());
       cut.push_back(std::move(part.transfer));
     }
@@ -95,7 +95,7 @@ class ExchangeLowering {
                          size_t first_instruction, Phase& phase) const {
     const Mesh& mesh = onward_->exchange.destination.mesh;
     const PlanValue& result = plan_.values[static_cast<size_t>(onward_->destination)];
-    const Pieces walk(onward_->exchange);
+    const Pieces pieces(onward_->exchange);
     std::vector<size_t> all(passes_on() ? 0 : transfers.size());
     std::iota(all.begin(), all.end(), size_t{0});
     const auto push = [&](const Transfer& cell, WorkerIndex to) {
@@ -115,13 +115,13 @@ class ExchangeLowering {
                                         ToText(cell.box), " and reduces ", pushed, " elements of it"));
     };
     if (const std::optional<int64_t> flat = mesh.FindWorker(worker_); flat.has_value()) {
-      for (const Transfer& transfer : walk.ForReceiver(mesh.PositionAt(*flat))) {
+      for (const Transfer& transfer : pieces.ForReceiver(mesh.PositionAt(*flat))) {
         const WorkerIndex giver = transfer.sources[0].worker;
         if (giver == worker_) TESSERA_RETURN_IF_ERROR(push(transfer, worker_));
         if (giver != worker_ && IsNear(giver, onward_->exchange)) phase.peers.pushed_by.push_back(giver);
       }
     }
-    for (const Pieces::Given& given : walk.ForSender(worker_)) {
+    for (const Pieces::Given& given : pieces.ForSender(worker_)) {
       const WorkerIndex taker = mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker, onward_->exchange)) continue;
       TESSERA_RETURN_IF_ERROR(push(given.transfer, taker));
@@ -142,7 +142,7 @@ class ExchangeLowering {
     const auto take_own = [&] {
       std::erase_if(taken, [this](const Transfer& transfer) { return transfer.sources[0].worker == worker_; });
     };
-    if (IsPassing(plan_, step_.source)) return take_own();
+    if (IsInTransit(plan_, step_.source)) return take_own();
     std::map<std::pair<Shape, Shape>, size_t> known;  // by source offset and extents
     const auto store = [&](const Transfer& transfer, WorkerIndex to) {
       Shape extents = BoxShape(transfer.box);
@@ -170,7 +170,7 @@ class ExchangeLowering {
       }
     }
     take_own();
-    for (const Pieces::Given& given : walk_.ForSender(worker_)) {
+    for (const Pieces::Given& given : pieces_.ForSender(worker_)) {
       const WorkerIndex taker = step_.exchange.destination.mesh.workers()[static_cast<size_t>(given.destination)];
       if (!IsNear(taker)) continue;
       store(given.transfer, taker);
@@ -223,7 +223,7 @@ class ExchangeLowering {
       reduce.op = step_.exchange.reduce_op;
       reduce.extents = std::move(extents);
       reduce.destination = std::move(destination);
-      reduce.term_count = walk_.term_count();
+      reduce.term_count = pieces_.term_count();
       reduce.terms.reserve(transfer.sources.size());
       for (const TransferSource& from : transfer.sources) reduce.terms.push_back(Source(transfer, from));
       phase.instructions.emplace_back(std::move(reduce));
@@ -266,7 +266,7 @@ class ExchangeLowering {
   const ExchangeStep* onward_;
   const PlanValue& source_;
   const PlanValue& destination_;
-  const Pieces walk_;
+  const Pieces pieces_;
   const WorkerIndex worker_;
 };
 
@@ -382,8 +382,8 @@ const ExchangeStep* FindPush(const Plan& plan, size_t index, const ExchangeStep&
   if (step.exchange.role != ExchangeRole::kReduce) return nullptr;
   for (size_t i = index + 1; i < plan.steps.size(); ++i) {
     const auto* onward = std::get_if<ExchangeStep>(&plan.steps[i]);
-    if (onward != nullptr && onward->source == step.destination && IsPassing(plan, step.destination)) return onward;
-    if (onward == nullptr || onward->exchange.role != ExchangeRole::kSpread) continue;
+    if (onward != nullptr && onward->source == step.destination && IsInTransit(plan, step.destination)) return onward;
+    if (onward == nullptr || onward->exchange.role != ExchangeRole::kGatherReduced) continue;
     if (onward->destination == step.destination) return onward->exchange.delivery == Delivery::kPush ? onward : nullptr;
   }
   return nullptr;
@@ -463,8 +463,8 @@ absl::StatusOr<Program> LowerPlan(const Plan& plan, WorkerIndex worker, MessageL
   Program program;
   program.worker = worker;
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    if (plan.buffers[b].kind != PlanBuffer::Kind::kPassing) continue;
-    program.passing.push_back({static_cast<int>(b), plan.buffers[b].bytes});
+    if (plan.buffers[b].kind != PlanBuffer::Kind::kTransit) continue;
+    program.transit.push_back({static_cast<int>(b), plan.buffers[b].bytes});
   }
   const std::vector<int> phases = PhasesOf(plan);
   program.phases.resize(phases.empty() ? 0 : static_cast<size_t>(phases.back()));

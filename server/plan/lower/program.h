@@ -47,7 +47,7 @@ struct CopyInstruction {
 // destination = terms reduced in this order, accumulated as the catalog says for the dtype. Terms may
 // be peers'. The destination may be one of the terms; or of another dtype, to which the result is converted. With one
 // term, it is a move that converts, or that is stored to peers: to them alone, the first of whom has the destination,
-// where nothing of it stays here. A destination that passes on (PassingBuffer) is written where messages need it; the
+// where nothing of it stays here. A destination that passes on (TransitBuffer) is written where messages need it; the
 // pushes are all who want it, this worker too.
 //
 // A term may be a sum that its worker adds up as it packs the message: it lies in no memory that could be mapped,
@@ -233,17 +233,17 @@ struct Phase {
   const RangedMerge* ranged_merge() const { return std::get_if<RangedMerge>(&kind); }
 };
 
-// A buffer of what passes on (passing.h). A reduction's destination there is written, and is in host memory, only where
+// A buffer of what passes on (transit.h). A reduction's destination there is written, and is in host memory, only where
 // others get it in messages.
-struct PassingBuffer {
+struct TransitBuffer {
   int parameter = 0;
   int64_t bytes = 0;
-  bool operator==(const PassingBuffer&) const = default;
+  bool operator==(const TransitBuffer&) const = default;
 };
 
 struct Program {
   WorkerIndex worker;
-  std::vector<PassingBuffer> passing;
+  std::vector<TransitBuffer> transit;
   std::vector<Phase> phases;  // of the plan's steps, possibly without instructions
   // Why this worker can't run it, though others may: the chunks of its messages are right, so that it can refuse them
   // and nobody waits for what never comes.

@@ -125,7 +125,7 @@ void Pieces::VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, Vi
   });
 }
 
-void Pieces::VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+void Pieces::VisitGatherReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
   tables_->VisitPieces(cell, [&](const OwnedPiece& piece) {
     if (!sides.MayGive(piece.owner)) return;
     const Sources sources = {SourceAt(piece.owner)};
@@ -137,7 +137,7 @@ void Pieces::VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart
   });
 }
 
-void Pieces::VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
+void Pieces::VisitHostGather(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const {
   const auto visit_host = [&](int64_t member) {
     tables_->VisitFar(cell, member, [&](int64_t far_low, int64_t far_high) {
       const int32_t host = tables_->HostOfDestination(member);
@@ -160,8 +160,8 @@ void Pieces::VisitCell(const ExchangeCell& cell, const Sides& sides, VisitPart v
   switch (exchange_.role) {
     case ExchangeRole::kMove: return VisitMoved(cell, sides, visit);
     case ExchangeRole::kReduce: return VisitReduced(cell, sides, visit);
-    case ExchangeRole::kSpread: return VisitSpread(cell, sides, visit);
-    case ExchangeRole::kShare: return VisitShared(cell, sides, visit);
+    case ExchangeRole::kGatherReduced: return VisitGatherReduced(cell, sides, visit);
+    case ExchangeRole::kHostGather: return VisitHostGather(cell, sides, visit);
   }
 }
 

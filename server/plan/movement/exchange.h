@@ -11,7 +11,7 @@
 // A cell is one entry per dim: a box of the destination that lies in one shard of the source and in
 // one of the destination. If source and destination differ in dtype, elements are converted as they are written, or
 // before they are given (Delivery::kPush). Law: over the cells that a position receives, every element of its box is
-// written exactly once (kMove, kReduce with kSpread together), or reduced exactly once per term. By rounds
+// written exactly once (kMove, kReduce with kGatherReduced together), or reduced exactly once per term. By rounds
 // what is reduced in part lies there, too, until the whole replaces it.
 
 #include <cstdint>
@@ -45,31 +45,31 @@ struct DimOverlay {
 };
 
 enum class ExchangeRole : uint8_t {
-  kMove = 0,    // no pending terms: every destination takes each cell from one holder
-  kReduce = 1,  // pending terms: one destination of each cell (the reducer) takes all terms and reduces
-                // them, in the order of the source's coordinates, into its own place
-  kSpread = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
-  kShare = 3,   // several hosts: the others of a host take what one of them took from far from its place
+  kMove = 0,           // no pending terms: every destination takes each cell from one holder
+  kReduce = 1,         // pending terms: one destination of each cell (the reducer) takes all terms and reduces
+                       // them, in the order of the source's coordinates, into its own place
+  kGatherReduced = 2,  // the other destinations take the reduced cell from the reducer's place, or the relay's
+  kHostGather = 3,     // several hosts: the others of a host take what one of them took from far from its place
 };
 
 // How what is moved or spread reaches others where memory is mapped: they take it when its giver has it; or the giver
-// stores it to them, which saves reading it again for each, and converts it before (kMove), or as it reduces (kSpread).
-// Destinations that are reached by messages get them in time to read their own place.
+// stores it to them, which saves reading it again for each, and converts it before (kMove), or as it reduces
+// (kGatherReduced). Destinations that are reached by messages get them in time to read their own place.
 enum class Delivery : uint8_t { kPull = 0, kPush = 1 };
 
-// Several hosts: who takes what none of its host has, under kMove and kSpread.
+// Several hosts: who takes what none of its host has, under kMove and kGatherReduced.
 enum class FarTakers : uint8_t {
   kEach = 0,    // everyone that wants it
-  kOne = 1,     // one of those on its host that want it; a kShare follows
-  kRelays = 2,  // of a kMove: one of all that want it, the relay; a kSpread, under which one of each host takes it from
-                // the relay, and a kShare follow
+  kOne = 1,     // one of those on its host that want it; a kHostGather follows
+  kRelays = 2,  // of a kMove: one of all that want it, the relay; a kGatherReduced, under which one of each host takes
+                // it from the relay, and a kHostGather follow
 };
 
 // Several hosts: a step of those by which they exchange in rounds, each with the few that differ from it in one digit
 // of their numbers (recursive halving and doubling; exchange_rounds.h).
 struct Rounds {
   std::vector<int> factors;  // of the number of hosts, most significant first; none: not by rounds
-  int digit = 0;             // the step's; of a kShare 0
+  int digit = 0;             // the step's; of a kHostGather 0
   int count() const { return static_cast<int>(factors.size()); }
   bool is_last() const { return digit + 1 == count(); }
   bool operator==(const Rounds&) const = default;
@@ -78,7 +78,7 @@ struct Rounds {
 struct Exchange {
   ExchangeRole role = ExchangeRole::kMove;
   ReduceOp reduce_op = ReduceOp::kSum;
-  Delivery delivery = Delivery::kPull;  // kPush: of a kMove or kSpread
+  Delivery delivery = Delivery::kPull;  // kPush: of a kMove or kGatherReduced
   FarTakers far_takers = FarTakers::kEach;
   // The specs that the shard indexes refer to. In place `source` is that of the step that moved or reduced first: the
   // same reducers and takers are found again.
@@ -92,7 +92,7 @@ struct Exchange {
   // Adds to what an earlier exchange wrote: the cells that it takes lie in the value that it writes.
   bool is_in_place() const {
     const bool reduces_further = role == ExchangeRole::kReduce && is_by_rounds() && rounds.digit > 0;
-    return role == ExchangeRole::kSpread || role == ExchangeRole::kShare || reduces_further;
+    return role == ExchangeRole::kGatherReduced || role == ExchangeRole::kHostGather || reduces_further;
   }
   bool reduces() const { return role == ExchangeRole::kReduce; }
   bool operator==(const Exchange&) const = default;
@@ -170,7 +170,7 @@ struct OwnedPiece;
 // With several hosts: a worker that wants a cell takes it from holders on its own host if there are some; these share
 // that, and cells that no host has for itself are shared so that the busiest holder has least. Under FarTakers::kOne
 // what several workers of a host want of a group's cells from far (moved, or reduced elsewhere) is laid on a line, of
-// which each takes an equal length; under kShare the others take it from there. Under FarTakers::kRelays what the
+// which each takes an equal length; under kHostGather the others take it from there. Under FarTakers::kRelays what the
 // workers of all hosts want from far is laid on one line: its source gives each cell once, and the relays pass it on
 // (the scatter and all-gather of van de Geijn's broadcast; Barnett et al., "Interprocessor collective communication
 // library", 1994). Where each worker has a host of its own, or hosts are not told, what a worker doesn't hold is far.
@@ -183,7 +183,7 @@ struct OwnedPiece;
 // if it is there; another host sends one sum of its terms, which its workers share in adding up (host_sums.h). The
 // reducer's order is its own host's terms by coordinate, then the sums by host.
 //
-// Under kSpread the reducer itself takes nothing: the cell is in place.
+// Under kGatherReduced the reducer itself takes nothing: the cell is in place.
 //
 // By rounds: see exchange_rounds.h.
 //
@@ -219,7 +219,8 @@ class Pieces final : public PieceViews {
   int64_t term_count() const;
   // By rounds: whether workers share what their host took when all digits are done.
   bool IsSharedAfterRounds() const;
-  // Whether several workers of a host want the same from far: of a kMove or kSpread, which FarTakers::kOne suits.
+  // Whether several workers of a host want the same from far: of a kMove or kGatherReduced, which FarTakers::kOne
+  // suits.
   bool IsWantedTwiceFromFar() const;
 
  private:
@@ -242,8 +243,8 @@ class Pieces final : public PieceViews {
   void VisitMoved(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
   void VisitReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
   void VisitSums(const OwnedPiece& piece, std::optional<int64_t> giver, VisitPart visit) const;
-  void VisitSpread(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
-  void VisitShared(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitGatherReduced(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
+  void VisitHostGather(const ExchangeCell& cell, const Sides& sides, VisitPart visit) const;
   // The pieces that a position takes, its own included, in order; those that a worker gives to others, with the terms
   // that it adds up.
   void VisitTakenParts(int64_t destination, VisitPiece visit) const;
@@ -252,11 +253,11 @@ class Pieces final : public PieceViews {
   void VisitMoveTraffic(Count received, Count sent) const;
   void VisitReduceTraffic(Count received, Count sent) const;
   void VisitSumTraffic(Count received, Count sent) const;
-  void VisitSpreadTraffic(Count received, Count sent) const;
+  void VisitGatherReducedTraffic(Count received, Count sent) const;
   // Under FarTakers::kOne; of moves where nothing is replicated.
   void VisitMoveOnceTraffic(Count received, Count sent) const;
-  void VisitSpreadOnceTraffic(Count received, Count sent) const;
-  void VisitShareTraffic(Count received, Count sent) const;
+  void VisitGatherReducedOnceTraffic(Count received, Count sent) const;
+  void VisitHostGatherTraffic(Count received, Count sent) const;
   // Calls `visit(group, members by host)` for all groups of destinations.
   void VisitGroups(absl::FunctionRef<void(int64_t, absl::Span<const std::vector<int64_t>>)> visit) const;
   // Calls `visit(member, elements, members of its host)` for what members take once for their host.

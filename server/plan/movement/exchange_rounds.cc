@@ -136,8 +136,8 @@ bool ExchangeRounds::IsTaken(const OwnedPiece& piece, const Place& self) const {
   switch (exchange_.role) {
     case ExchangeRole::kReduce: return owner / unit_ == self.host / unit_;
     case ExchangeRole::kMove: return owner / above == self.host / above;
-    case ExchangeRole::kSpread: return owner / above == self.host / above && owner / unit_ != self.host / unit_;
-    case ExchangeRole::kShare: break;
+    case ExchangeRole::kGatherReduced: return owner / above == self.host / above && owner / unit_ != self.host / unit_;
+    case ExchangeRole::kHostGather: break;
   }
   return true;
 }
@@ -148,7 +148,7 @@ ExchangeRounds::Sources ExchangeRounds::SourcesOf(const OwnedPiece& piece, const
   const auto source_on = [&](int64_t host) {
     return SourceAt(group.members[static_cast<size_t>(host)][static_cast<size_t>(owner.column)]);
   };
-  if (exchange_.role == ExchangeRole::kShare) return {source_on(self.host)};
+  if (exchange_.role == ExchangeRole::kHostGather) return {source_on(self.host)};
   if (exchange_.role != ExchangeRole::kReduce) {
     return {source_on(self.host + (DigitOf(owner.host) - DigitOf(self.host)) * unit_)};
   }
@@ -171,7 +171,7 @@ void ExchangeRounds::VisitTaken(
   const Place& self = PlaceAt(destination);
   const Group& group = GroupAt(destination);
   for (size_t column = 0; column < group.pieces.size(); ++column) {
-    if ((static_cast<int64_t>(column) == self.column) == (exchange_.role == ExchangeRole::kShare)) continue;
+    if ((static_cast<int64_t>(column) == self.column) == (exchange_.role == ExchangeRole::kHostGather)) continue;
     const std::vector<OwnedPiece>& pieces = group.pieces[column];
     for (size_t i = 0; i < pieces.size();) {
       if (!IsTaken(pieces[i], self)) {
@@ -202,8 +202,8 @@ std::vector<int64_t> ExchangeRounds::Mates(int64_t flat) const {
 std::vector<int64_t> ExchangeRounds::Takers(int64_t flat) const {
   std::vector<int64_t> takers;
   const bool is_first_sum = exchange_.role == ExchangeRole::kReduce && exchange_.rounds.digit == 0;
-  if (exchange_.role == ExchangeRole::kShare || is_first_sum) takers = Mates(flat);
-  if (exchange_.role != ExchangeRole::kShare) {
+  if (exchange_.role == ExchangeRole::kHostGather || is_first_sum) takers = Mates(flat);
+  if (exchange_.role != ExchangeRole::kHostGather) {
     const Place& self = PlaceAt(flat);
     const Group& group = GroupAt(flat);
     for (const size_t partner : PartnersOf(self.host)) {

@@ -13,9 +13,10 @@
 //   kReduce, digit i:  takes the pieces of owners whose digits 0 to i are its own, from those that differ in digit i
 //                      alone: of digit 0 their host's sum, later what they have reduced so far
 //   kMove, last digit: has its own piece, takes those of owners that differ in this digit alone
-//   kSpread, digit i:  takes the pieces of owners that agree in digits 0 to i - 1 and not in i, from those that differ
+//   kGatherReduced, digit i:  takes the pieces of owners that agree in digits 0 to i - 1 and not in i, from those that
+//   differ
 //                      in digit i alone
-//   kShare:            takes what the other columns of its host have
+//   kHostGather:            takes what the other columns of its host have
 //
 // Source: Rabenseifner, "Optimization of collective reduction operations" (ICCS 2004); Thakur, Rabenseifner, Gropp,
 // "Optimization of collective communication operations in MPICH" (IJHPCA 2005). With a digit for each factor of the

@@ -179,7 +179,7 @@ class ExchangeTables {
   // Whether what is taken was moved, not reduced.
   bool moves() const {
     return exchange_.role == ExchangeRole::kMove ||
-           (exchange_.role == ExchangeRole::kShare && term_count() == 1 && !has_relays());
+           (exchange_.role == ExchangeRole::kHostGather && term_count() == 1 && !has_relays());
   }
   const std::vector<int32_t>& HostsOfFamily(const ExchangeCell& cell) const;  // sorted
   const FarLine& FarLineOf(int64_t group, int32_t host) const;

@@ -92,7 +92,7 @@ void Pieces::VisitReduceTraffic(Count received, Count sent) const {
   }
 }
 
-void Pieces::VisitSpreadTraffic(Count received, Count sent) const {
+void Pieces::VisitGatherReducedTraffic(Count received, Count sent) const {
   const Mesh& to = exchange_.destination.mesh;
   const int64_t others = static_cast<int64_t>(tables_->member_offsets().size()) - 1;
   for (int64_t flat = 0; flat < to.size(); ++flat) {
@@ -158,7 +158,7 @@ void Pieces::VisitMoveOnceTraffic(Count received, Count sent) const {
   });
 }
 
-void Pieces::VisitSpreadOnceTraffic(Count received, Count sent) const {
+void Pieces::VisitGatherReducedOnceTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     absl::flat_hash_map<int32_t, absl::Span<const int64_t>> on_host;
@@ -178,7 +178,7 @@ void Pieces::VisitSpreadOnceTraffic(Count received, Count sent) const {
   });
 }
 
-void Pieces::VisitShareTraffic(Count received, Count sent) const {
+void Pieces::VisitHostGatherTraffic(Count received, Count sent) const {
   const absl::Span<const WorkerIndex> workers = exchange_.destination.mesh.workers();
   VisitGroups([&](int64_t group, absl::Span<const std::vector<int64_t>> members) {
     VisitFarParts(group, members, [&](int64_t member, int64_t elements, absl::Span<const int64_t> on_host) {
@@ -202,7 +202,7 @@ void Pieces::VisitEachTransfer(Count received, Count sent) const {
 
 bool Pieces::HasQuickTotals() const {
   if (rounds_ != nullptr || exchange_.far_takers != FarTakers::kEach) return false;
-  return exchange_.role == ExchangeRole::kSpread ||
+  return exchange_.role == ExchangeRole::kGatherReduced ||
          (exchange_.role == ExchangeRole::kMove && !tables_->given_elements().empty());
 }
 
@@ -214,9 +214,9 @@ void Pieces::VisitTotals(Count received, Count sent) const {
       if (!is_once) return VisitMoveTraffic(received, sent);
       return tables_->replica_count() == 1 ? VisitMoveOnceTraffic(received, sent) : VisitEachTransfer(received, sent);
     case ExchangeRole::kReduce: return VisitReduceTraffic(received, sent);
-    case ExchangeRole::kSpread:
-      return is_once ? VisitSpreadOnceTraffic(received, sent) : VisitSpreadTraffic(received, sent);
-    case ExchangeRole::kShare: return VisitShareTraffic(received, sent);
+    case ExchangeRole::kGatherReduced:
+      return is_once ? VisitGatherReducedOnceTraffic(received, sent) : VisitGatherReducedTraffic(received, sent);
+    case ExchangeRole::kHostGather: return VisitHostGatherTraffic(received, sent);
   }
 }
 

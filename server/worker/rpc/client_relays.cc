@@ -65,13 +65,14 @@ class RelayTransfer final : public capnp::Capability::Server {
 };
 
 // Passes on what is said of tickets.
-class RelayGate final : public wire::DataGate::Server {
+class RelayedServer final : public wire::BulkServer::Server {
  public:
-  RelayGate(wire::DataGate::Client gate, std::shared_ptr<DialedLine> line, std::shared_ptr<DataConnection> connection)
-      : gate_(kj::mv(gate)), line_(std::move(line)), connection_(std::move(connection)) {}
+  RelayedServer(wire::BulkServer::Client bulk, std::shared_ptr<DialedLine> line,
+                std::shared_ptr<DataConnection> connection)
+      : server_(kj::mv(bulk)), line_(std::move(line)), connection_(std::move(connection)) {}
 
   kj::Promise<void> transfer(TransferContext context) override {
-    auto request = gate_.transferRequest();
+    auto request = server_.transferRequest();
     request.setTicket(context.getParams().getTicket());
     request.setSecret(context.getParams().getSecret());
     return request.send().then([this, context](auto&& answer) mutable {
@@ -80,7 +81,7 @@ class RelayGate final : public wire::DataGate::Server {
     });
   }
   kj::Promise<void> resume(ResumeContext context) override {
-    auto request = gate_.resumeRequest();
+    auto request = server_.resumeRequest();
     request.setTicket(context.getParams().getTicket());
     request.setSecret(context.getParams().getSecret());
     return request.send().then([this, context](auto&& answer) mutable {
@@ -101,7 +102,7 @@ class RelayGate final : public wire::DataGate::Server {
     return passed.castAs<wire::Transfer>();
   }
 
-  wire::DataGate::Client gate_;
+  wire::BulkServer::Client server_;
   std::shared_ptr<DialedLine> line_;
   const std::shared_ptr<DataConnection> connection_;
 };
@@ -128,14 +129,15 @@ absl::StatusOr<std::shared_ptr<DialedLine>> ClientRelays::LineTo(WorkerIndex pee
   return entry.line;
 }
 
-kj::Promise<wire::DataGate::Client> ClientRelays::Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection) {
+kj::Promise<wire::BulkServer::Client> ClientRelays::Reach(WorkerIndex peer,
+                                                          std::shared_ptr<DataConnection> connection) {
   auto line = LineTo(peer);
   if (!line.ok()) return ToException(line.status());
-  auto request = (*line)->Bootstrap<wire::DataGate>().forRelayRequest();
+  auto request = (*line)->Bootstrap<wire::BulkServer>().forRelayRequest();
   request.setPeerKey(peer_key_);
   return request.send().then(
-      [line = *line, connection = std::move(connection)](auto&& answer) -> wire::DataGate::Client {
-        return kj::heap<RelayGate>(answer.getGate(), line, connection);
+      [line = *line, connection = std::move(connection)](auto&& answer) -> wire::BulkServer::Client {
+        return kj::heap<RelayedServer>(answer.getServer(), line, connection);
       });
 }
 

@@ -32,10 +32,10 @@ class ClientRelays {
   void Add(const PeerJoined& peer);
   void Remove(WorkerIndex peer) { peers_.erase(peer); }
 
-  // The gate for a client, when the peer is reached. The client's connection has a place from when the peer has taken
-  // its ticket until that is over. NotFound: there is no such peer; FailedPrecondition: no client of another host
+  // The bulk server for a client, when the peer is reached. The client's connection has a place from when the peer has
+  // taken its ticket until that is over. NotFound: there is no such peer; FailedPrecondition: no client of another host
   // reaches it from here; Unavailable: it doesn't answer.
-  kj::Promise<wire::DataGate::Client> Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection);
+  kj::Promise<wire::BulkServer::Client> Reach(WorkerIndex peer, std::shared_ptr<DataConnection> connection);
 
  private:
   struct Peer {

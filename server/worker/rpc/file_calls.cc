@@ -13,7 +13,7 @@
 #include "schemas/types/str_cat.h"
 #include "server/worker/files/decoded_file.h"
 #include "server/worker/files/tensor_file.h"
-#include "server/worker/rpc/gate_parts.h"
+#include "server/worker/rpc/bulk_parts.h"
 
 namespace tessera {
 namespace {
@@ -94,7 +94,7 @@ DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeou
                .limit_name = "decoder_timeout and file_timeout"},
               &timer) {}
 
-FileCalls::FileCalls(const GateParts& parts, TicketTable::TicketPointer ticket,
+FileCalls::FileCalls(const BulkParts& parts, TicketTable::TicketPointer ticket,
                      std::shared_ptr<DataConnection> connection)
     : files_(parts.files),
       decoder_(parts.decoder),

@@ -44,19 +44,19 @@ struct HostFiles {
   int64_t spill_memory_bytes = 0;               // of the host, that buffers of a GPU may take before files
 };
 
-// The threads of a data gate: for memory, for files, and for what asks the decoder. Each folder that is served is a
+// The threads of a bulk server: for memory, for files, and for what asks the decoder. Each folder that is served is a
 // lane of the second.
 struct DataThreads {
   explicit DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout = kFileTimeout);
   JobThreads copies, files, decodes;
 };
 
-struct GateParts;
+struct BulkParts;
 
 class FileCalls {
  public:
   // All that the parts say outlives this.
-  FileCalls(const GateParts& parts, TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection);
+  FileCalls(const BulkParts& parts, TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection);
 
   // The file that this tensor lies in: an upload's as it was when it was looked at (FailedPrecondition: it has
   // changed), a download's made by createFile before.

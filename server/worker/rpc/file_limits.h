@@ -1,6 +1,6 @@
 #pragma once
 
-// Limits of a data gate's answers and files, which its relays know, too.
+// Limits of a bulk server's answers and files, which its relays know, too.
 
 #include <cstdint>
 

@@ -6,7 +6,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(memory, kept.Map(fd, TransferDirection::kUpload));
 //
-// When the connection has ended, the device lets go of all. Used by the gate's thread.
+// When the connection has ended, the device lets go of all. Used by the bulk server's thread.
 
 #include <sys/types.h>
 

@@ -5,7 +5,7 @@
 
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
-#include "server/worker/rpc/gate_parts.h"
+#include "server/worker/rpc/bulk_parts.h"
 #include "server/worker/window_copy.h"
 
 namespace tessera {

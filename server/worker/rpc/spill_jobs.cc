@@ -51,7 +51,7 @@ class RunsCopy final : public ShardCopy {
 // says outlives the job.
 class SpillCopy {
  public:
-  SpillCopy(const GateParts& parts, std::shared_ptr<SpillMemory> memory, TicketTable::TicketPointer ticket)
+  SpillCopy(const BulkParts& parts, std::shared_ptr<SpillMemory> memory, TicketTable::TicketPointer ticket)
       : files_(*parts.files.spill),
         memory_(std::move(memory)),
         kind_(parts.files.memory),

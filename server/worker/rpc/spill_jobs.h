@@ -1,7 +1,7 @@
 #pragma once
 
 // SpillJobs: buffers between a worker's arena and its files (spill_files.h), or the host's memory (spill_memory.h):
-// jobs of the threads for files, so that a slow disk holds up nobody but who waits for it. Lives on the data gate's
+// jobs of the threads for files, so that a slow disk holds up nobody but who waits for it. Lives on the bulk server's
 // thread.
 //
 //   SpillJobs jobs(parts);
@@ -12,7 +12,7 @@
 
 #include <kj/async.h>
 
-#include "server/worker/rpc/gate_parts.h"
+#include "server/worker/rpc/bulk_parts.h"
 #include "server/worker/spill_memory.h"
 
 namespace tessera {
@@ -20,7 +20,7 @@ namespace tessera {
 class SpillJobs final : private kj::TaskSet::ErrorHandler {
  public:
   // All of the parts outlives this.
-  explicit SpillJobs(const GateParts& parts)
+  explicit SpillJobs(const BulkParts& parts)
       : parts_(parts),
         memory_(std::make_shared<SpillMemory>(parts.device, parts.files.spill_memory_bytes)),
         tasks_(*this) {}
@@ -31,7 +31,7 @@ class SpillJobs final : private kj::TaskSet::ErrorHandler {
  private:
   void taskFailed(kj::Exception&& exception) override;
 
-  const GateParts& parts_;
+  const BulkParts& parts_;
   const std::shared_ptr<SpillMemory> memory_;  // a job that runs has it, too
   kj::TaskSet tasks_;
 };

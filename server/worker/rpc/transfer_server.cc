@@ -66,7 +66,7 @@ absl::Status CheckAllRows(const TicketTable::Ticket::Shard& shard) {
 
 }  // namespace
 
-TransferServer::TransferServer(const GateParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
+TransferServer::TransferServer(const BulkParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
                                TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection,
                                DataConnection::Visit visit)
     : parts_(parts),

@@ -18,17 +18,17 @@
 #include "schemas/types/box_range.h"
 #include "schemas/worker.capnp.h"
 #include "server/worker/files/shard_file.h"
+#include "server/worker/rpc/bulk_parts.h"
 #include "server/worker/rpc/client_memory.h"
 #include "server/worker/rpc/data_connection.h"
 #include "server/worker/rpc/file_calls.h"
-#include "server/worker/rpc/gate_parts.h"
 #include "server/worker/rpc/kept_memory.h"
 
 namespace tessera {
 
 class TransferServer final : public wire::Transfer::Server {
  public:
-  TransferServer(const GateParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
+  TransferServer(const BulkParts& parts, std::shared_ptr<KeptMemory> kept, ClientHost host,
                  TicketTable::TicketPointer ticket, std::shared_ptr<DataConnection> connection,
                  DataConnection::Visit visit);
   ~TransferServer();
@@ -89,7 +89,7 @@ class TransferServer final : public wire::Transfer::Server {
   int64_t element_bytes() const { return SizeBytes(ticket_->window.ranges[0].spec.dtype); }
   std::byte* MemoryOf(const TransferRange& range) const { return parts_.tickets.arena().memory() + range.offset_bytes; }
 
-  const GateParts parts_;
+  const BulkParts parts_;
   const std::shared_ptr<KeptMemory> kept_;
   const ClientHost host_;
   TicketTable::TicketPointer ticket_;

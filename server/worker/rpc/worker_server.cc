@@ -130,14 +130,14 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
     }
     void operator()(const InlineRead& m) { self.parts_->executor.ReadInline(m); }
     void operator()(const InlineWrite& m) { self.parts_->executor.WriteInline(m); }
-    void operator()(const CloseTicket& m) { self.tasks_.add(self.parts_->gate.CloseTicket(m.ticket)); }
+    void operator()(const CloseTicket& m) { self.tasks_.add(self.parts_->bulk.CloseTicket(m.ticket)); }
     void operator()(const PeerJoined&) {}  // TakeRest takes the peer in
     void operator()(const PeerDied& m) {
       self.peers_.erase(m.worker);
-      self.tasks_.add(self.parts_->gate.RemovePeer(m.worker));
+      self.tasks_.add(self.parts_->bulk.RemovePeer(m.worker));
       self.parts_->executor.MarkDead(m.worker);
     }
-    void operator()(const ForgetSpilled& m) { self.tasks_.add(self.parts_->gate.ForgetSpilled(m.file)); }
+    void operator()(const ForgetSpilled& m) { self.tasks_.add(self.parts_->bulk.ForgetSpilled(m.file)); }
     void operator()(const Shutdown& m) {
       spdlog::info("worker {}: ending: {}", self.self_.value, m.reason);
       self.is_shut_down_ = true;
@@ -150,7 +150,7 @@ void WorkerServer::TakeNow(const WorkerMessage& message) {
 // A peer that is stopped would hold back all that comes behind it: ops of others, and the word that it is dead.
 kj::Promise<void> WorkerServer::TakeIn(const PeerJoined& peer) {
   peers_[peer.worker] = peer.incarnation;
-  tasks_.add(parts_->gate.AddPeer(peer));
+  tasks_.add(parts_->bulk.AddPeer(peer));
   auto mapping = MapPeer(peer).fork();
   tasks_.add(mapping.addBranch());
   auto late = parts_->timer.afterDelay(kMapTimeout).then([this, peer]() {
@@ -174,14 +174,14 @@ kj::Promise<void> WorkerServer::MapPeer(const PeerJoined& peer) {
       })
       .then([this, peer](kj::Own<kj::AsyncIoStream> stream) {
         auto connection = kj::heap<DialedConnection>(StreamKind::kUnixSocket, kj::mv(stream));
-        auto mapped = MapArenaOf(connection->Bootstrap<wire::DataGate>(), peer);
+        auto mapped = MapArenaOf(connection->Bootstrap<wire::BulkServer>(), peer);
         return mapped.attach(kj::mv(connection));
       })
       .catch_([this, peer](kj::Exception&& exception) { PeerNotReached(peer, FromException(exception)); });
 }
 
-kj::Promise<void> WorkerServer::MapArenaOf(wire::DataGate::Client gate, const PeerJoined& peer) {
-  auto request = gate.arenaRequest();
+kj::Promise<void> WorkerServer::MapArenaOf(wire::BulkServer::Client bulk, const PeerJoined& peer) {
+  auto request = bulk.arenaRequest();
   request.setPeerKey(peer_key_);
   request.setIndex(peer.worker.value);
   return request.send()
@@ -254,7 +254,7 @@ void WorkerServer::SendReports() {
     for (const CompletionReport& completion : batch.completions()) {
       if (!completion.status.ok()) continue;
       const std::optional<TicketId> spill = parts_->tickets.Open(completion.ordinal);
-      if (spill.has_value()) tasks_.add(parts_->gate.Spill(*spill));
+      if (spill.has_value()) tasks_.add(parts_->bulk.Spill(*spill));
     }
     capnp::MallocMessageBuilder message(FirstWords(batch));
     Encode(batch, message);

@@ -23,7 +23,7 @@
 #include "server/worker/executor.h"
 #include "server/worker/link_core.h"
 #include "server/worker/page_toucher.h"
-#include "server/worker/rpc/gate_loop.h"
+#include "server/worker/rpc/bulk_loop.h"
 #include "server/worker/rpc/report_outbox.h"
 #include "server/worker/tickets.h"
 
@@ -37,7 +37,7 @@ struct WorkerParts {
   Executor& executor;
   MessageTransport* messages;  // null: every peer is mapped
   TicketTable& tickets;
-  GateLoop& gate;
+  BulkLoop& bulk;
   ReportOutbox& outbox;
   Platform& platform;
   PageToucher* pages;  // null where the arenas are not the host's memory
@@ -74,7 +74,7 @@ class WorkerServer final : public wire::Worker::Server, private kj::TaskSet::Err
   // Ready when the peer is reached, or can't be, or is late: mapping goes on then.
   kj::Promise<void> TakeIn(const PeerJoined& peer);
   kj::Promise<void> MapPeer(const PeerJoined& peer);
-  kj::Promise<void> MapArenaOf(wire::DataGate::Client gate, const PeerJoined& peer);
+  kj::Promise<void> MapArenaOf(wire::BulkServer::Client bulk, const PeerJoined& peer);
   bool IsPresent(const PeerJoined& peer) const;
   // Until it is: ops that have to do with the peer fail by its name. The coordinator hears of it.
   void PeerNotReached(const PeerJoined& peer, const absl::Status& why);

@@ -50,10 +50,10 @@ Crossing CrossingOf(const Plan& plan, const std::vector<int32_t>& hosts) {
         switch (exchange.role) {
           case ExchangeRole::kMove: crossing.moves += count; break;
           case ExchangeRole::kReduce: crossing.sums += count; break;
-          case ExchangeRole::kSpread:
+          case ExchangeRole::kGatherReduced:
             (PendingTerms(exchange.source, exchange.destination) == 1 ? crossing.moves : crossing.spreads) += count;
             break;
-          case ExchangeRole::kShare: ADD_FAILURE() << "shared with another host"; break;
+          case ExchangeRole::kHostGather: ADD_FAILURE() << "shared with another host"; break;
         }
       });
     }
@@ -67,7 +67,7 @@ int64_t BusiestMover(const Plan& plan) {
   for (const Step& step : plan.steps) {
     const Exchange& exchange = std::get<ExchangeStep>(step).exchange;
     if (exchange.role != ExchangeRole::kMove && !exchange.is_by_rounds()) continue;
-    if (exchange.role == ExchangeRole::kShare) continue;
+    if (exchange.role == ExchangeRole::kHostGather) continue;
     Pieces(exchange).VisitTotals([](WorkerIndex, int64_t) {},
                                  [&](WorkerIndex from, int64_t elements) { sent_by[from] += elements; });
   }
@@ -233,7 +233,7 @@ TEST(RandomWorlds, TrafficIsThatOfTheTransfers) {
           sent[static_cast<size_t>(from.value)] += elements;
         });
       }
-      cut_at_rows += std::get<ExchangeStep>(step).exchange.role == ExchangeRole::kShare ? 1 : 0;
+      cut_at_rows += std::get<ExchangeStep>(step).exchange.role == ExchangeRole::kHostGather ? 1 : 0;
     }
     const PlanTraffic traffic = TrafficOf(*plan);
     ASSERT_EQ(traffic.received_bytes, received) << ToText(source) << " -> " << ToText(destination);
@@ -268,7 +268,7 @@ TEST(Shares, CrossOnceForAHost) {
         Case{"f64[900] @ mesh(1; workers=4) [R]", 2 * 900, {600, 600, 600, 0, 0, 0, 600, 600, 600}}}) {
     const Plan plan = PlanOf(each.source, "f64[900] @ mesh(9) [R]", hosts);
     const Exchange& share = std::get<ExchangeStep>(plan.steps.back()).exchange;
-    ASSERT_EQ(share.role, ExchangeRole::kShare) << ToText(plan);
+    ASSERT_EQ(share.role, ExchangeRole::kHostGather) << ToText(plan);
     const Crossing crossing = CrossingOf(plan, hosts);
     EXPECT_EQ(crossing.moves + crossing.sums + crossing.spreads, each.crossing) << ToText(plan);
     std::vector<int64_t> shared(9, 0);
@@ -319,7 +319,7 @@ TEST(Shares, AreNotTakenFromMemoryThatIsPushedToAgain) {
     int shares = 0;
     for (const Step& step : plan.steps) {
       const auto* exchange = std::get_if<ExchangeStep>(&step);
-      shares += exchange != nullptr && exchange->exchange.role == ExchangeRole::kShare ? 1 : 0;
+      shares += exchange != nullptr && exchange->exchange.role == ExchangeRole::kHostGather ? 1 : 0;
     }
     EXPECT_EQ(shares, again ? 0 : 1) << ToText(plan);
   }

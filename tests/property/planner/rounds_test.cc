@@ -85,7 +85,7 @@ class RoundWorlds : public testing::TestWithParam<World> {
       for (const WorkerIndex self : exchange.destination.mesh.workers()) {
         walk.VisitReceived(self, [&](WorkerIndex from, int64_t elements) {
           const bool crosses = HostOf(from) != HostOf(self);
-          EXPECT_FALSE(crosses && exchange.role == ExchangeRole::kShare) << ToText(plan);
+          EXPECT_FALSE(crosses && exchange.role == ExchangeRole::kHostGather) << ToText(plan);
           crossing += crosses ? elements : 0;
         });
       }

@@ -269,7 +269,7 @@ TEST(ConvertedLists, TakeNoTemporary) {
     topologies[1].host_of_worker.push_back(worker / 2 % 2);
     topologies[2].host_of_worker.push_back(worker % 3);
   }
-  int passing = 0;
+  int transit = 0;
   for (int n = 0; n < 1600; ++n) {
     ConvertedList list = DrawConverted(draws);
     if (n % 2 != 0) GoElsewhere(list, draws);
@@ -282,13 +282,13 @@ TEST(ConvertedLists, TakeNoTemporary) {
       ASSERT_TRUE(planned.ok()) << planned.status();
       const Plan& plan = planned->plan;
       EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTemporary), 0) << ToText(plan);
-      passing += CountBuffers(plan, PlanBuffer::Kind::kPassing) > 0 ? 1 : 0;
+      transit += CountBuffers(plan, PlanBuffer::Kind::kTransit) > 0 ? 1 : 0;
       const absl::StatusOr<std::vector<std::vector<double>>> results = RunPlanOutputs(plan, dense, {});
       ASSERT_TRUE(results.ok()) << results.status() << "\n" << ToText(plan);
       for (size_t i = 0; i < results->size(); ++i) ASSERT_TRUE(Agree((*results)[i], dense[i], 0)) << ToText(plan);
     }
   }
-  EXPECT_GT(passing, 200);
+  EXPECT_GT(transit, 200);
 }
 
 TEST(ConvertedLists, AreRightAndReceiveWhatOneAfterTheOtherDoes) {

@@ -92,7 +92,7 @@ class Attacker : private WireClient {
       for (int i = 0; i < 500 && opened.client->tickets.empty(); ++i) Pause(10);
       if (opened.client->tickets.empty()) ThrowIfError(absl::UnavailableError("no ticket"));
       deaf_ = std::make_unique<DeafWire>(io_, opened.data_addresses[0]);
-      auto request = deaf_->Root<wire::DataGate>().transferRequest();
+      auto request = deaf_->Root<wire::BulkServer>().transferRequest();
       request.setTicket(opened.client->tickets[0].first);
       request.setSecret(opened.client->tickets[0].second);
       transfer_ = request.send().getTransfer();

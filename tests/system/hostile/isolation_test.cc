@@ -131,15 +131,15 @@ TEST_F(IsolationTest, EveryCallAnswersAsForWhatIsNotThere) {
   });
   same("transfer", StrCat(ticket), StrCat(kAbsent), [&](bool is_foreign) {
     Wire wire(io_, other.data_addresses[0]);
-    auto request = wire.Root<wire::DataGate>().transferRequest();
+    auto request = wire.Root<wire::BulkServer>().transferRequest();
     request.setTicket(is_foreign ? ticket : kAbsent);
     request.setSecret(1);
     request.send().wait(io_.waitScope);
   });
   // The owner has all of it.
   EXPECT_TRUE(owner_->client->ended.ok()) << owner_->client->ended;
-  Wire gate(io_, other.data_addresses[0]);
-  EXPECT_TRUE(Redeem(gate, ticket, secret).ok());
+  Wire bulk(io_, other.data_addresses[0]);
+  EXPECT_TRUE(Redeem(bulk, ticket, secret).ok());
 }
 
 TEST_F(IsolationTest, StatusIsOfTheOwnTenantAlone) {

@@ -257,7 +257,7 @@ class WireClient {
 
   absl::Status Redeem(Wire& wire, uint64_t ticket, uint64_t secret) {
     return StatusOf([&]() {
-      auto request = wire.Root<wire::DataGate>().transferRequest();
+      auto request = wire.Root<wire::BulkServer>().transferRequest();
       request.setTicket(ticket);
       request.setSecret(secret);
       held_.push_back(request.send().wait(io_.waitScope).getTransfer());

@@ -339,7 +339,7 @@ Plan ReducedTwice(Delivery second) {
   for (int id = 2; id <= 3; ++id) {
     for (Step step : own) {
       auto& exchange = std::get<ExchangeStep>(step);
-      if (exchange.exchange.role == ExchangeRole::kSpread) {
+      if (exchange.exchange.role == ExchangeRole::kGatherReduced) {
         exchange.source = id;
         exchange.exchange.delivery = id == 2 ? Delivery::kPull : second;
       }

@@ -142,7 +142,7 @@ TEST_F(Tickets, ClosedBeforeTheyAreOpenAreUnopenedNoMore) {
   EXPECT_EQ(reports_.size(), 1u);
 }
 
-// The link's thread expects and opens; the data gate's redeems and ends.
+// The link's thread expects and opens; the bulk server's redeems and ends.
 TEST_F(Tickets, AreRedeemedByOneThreadWhileAnotherOpensTheirWindows) {
   constexpr uint64_t kCount = 2000;
   std::thread link([this] {

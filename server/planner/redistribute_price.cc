@@ -1,4 +1,4 @@
-#include "server/planner/conversion.h"
+#include "server/planner/redistribute_price.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,12 +24,12 @@ HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology) {
   return by_host;
 }
 
-Conversion::Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology)
+RedistributePrice::RedistributePrice(const TensorSpec& source, const TensorSpec& destination, const Topology& topology)
     : source_(source), destination_(destination), terms_(PendingTerms(source, destination)) {
   if (terms_ > 1 && destination.mesh.size() <= kExactUpTo) ReduceExactly(topology);
 }
 
-int64_t Conversion::ReceivedBy(WorkerIndex worker) const {
+int64_t RedistributePrice::ReceivedBy(WorkerIndex worker) const {
   const std::optional<int64_t> to = destination_.mesh.FindWorker(worker);
   if (!to.has_value()) return 0;
   const int64_t element_bytes = SizeBytes(source_.dtype);
@@ -48,7 +48,8 @@ int64_t Conversion::ReceivedBy(WorkerIndex worker) const {
   return static_cast<int64_t>(std::ceil(words)) * element_bytes;
 }
 
-std::vector<Conversion::HeldBox> Conversion::BoxesOf(const TensorSpec& spec, absl::Span<const WorkerIndex> workers) {
+std::vector<RedistributePrice::HeldBox> RedistributePrice::BoxesOf(const TensorSpec& spec,
+                                                                   absl::Span<const WorkerIndex> workers) {
   std::vector<HeldBox> boxes;
   for (const WorkerIndex worker : workers) {
     const std::optional<int64_t> flat = spec.mesh.FindWorker(worker);
@@ -72,7 +73,7 @@ std::vector<Conversion::HeldBox> Conversion::BoxesOf(const TensorSpec& spec, abs
 }
 
 // Some of many, which stand for as many each: evenly, but not always at the same place of a row.
-std::pair<std::vector<Conversion::HeldBox>, double> Conversion::SampleOf(std::vector<HeldBox> boxes) {
+std::pair<std::vector<RedistributePrice::HeldBox>, double> RedistributePrice::SampleOf(std::vector<HeldBox> boxes) {
   constexpr size_t kAllUpTo = 64, kSampled = 16;
   if (boxes.size() <= kAllUpTo) return {std::move(boxes), 1};
   const size_t stride = boxes.size() / kSampled;
@@ -81,8 +82,8 @@ std::pair<std::vector<Conversion::HeldBox>, double> Conversion::SampleOf(std::ve
   return {std::move(sample), static_cast<double>(boxes.size()) / kSampled};
 }
 
-int64_t Conversion::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> takers,
-                                   absl::Span<const WorkerIndex> holders) const {
+int64_t RedistributePrice::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> takers,
+                                          absl::Span<const WorkerIndex> holders) const {
   const int64_t element_bytes = SizeBytes(source_.dtype);
   if (!reduced_elements_.empty()) {
     const auto found = reduced_elements_of_hosts_.find(host);
@@ -104,8 +105,8 @@ int64_t Conversion::ReceivedByHost(int32_t host, absl::Span<const WorkerIndex> t
 }
 
 // It reduces its share of what the hosts get together, of one sum of each other host, and takes the others' shares.
-int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<const HeldBox> held,
-                                  size_t takers) const {
+int64_t RedistributePrice::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<const HeldBox> held,
+                                         size_t takers) const {
   if (wanted.empty()) return 0;
   int64_t elements = 0;
   for (const HeldBox& want : wanted) elements += NumElements(want.box);
@@ -127,7 +128,7 @@ int64_t Conversion::ReducedByHost(absl::Span<const HeldBox> wanted, absl::Span<c
   return static_cast<int64_t>(std::ceil(static_cast<double>(elements) * (sums + hosts - 1) / hosts));
 }
 
-void Conversion::ReduceExactly(const Topology& topology) {
+void RedistributePrice::ReduceExactly(const Topology& topology) {
   const absl::StatusOr<std::vector<NamedExchange>> exchanges = MakeExchanges(source_, destination_, {}, {});
   if (!exchanges.ok()) return;
   reduced_elements_.resize(static_cast<size_t>(destination_.mesh.size()));
@@ -143,11 +144,11 @@ void Conversion::ReduceExactly(const Topology& topology) {
     ExchangeStep by_hosts;
     by_hosts.exchange = named.exchange;
     by_hosts.exchange.hosts = HostsAmong(WorkerHosts(topology.host_of_worker), source_.mesh, destination_.mesh);
-    if (by_hosts.exchange.role == ExchangeRole::kSpread) TakeOnce(by_hosts);
-    const Pieces walk(by_hosts.exchange);
+    if (by_hosts.exchange.role == ExchangeRole::kGatherReduced) TakeOnce(by_hosts);
+    const Pieces pieces(by_hosts.exchange);
     for (const WorkerIndex worker : destination_.mesh.workers()) {
       const int32_t host = topology.HostOf(worker);
-      walk.VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
+      pieces.VisitReceived(worker, [&](WorkerIndex from, int64_t elements) {
         if (topology.HostOf(from) != host) reduced_elements_of_hosts_[host] += elements;
       });
     }

@@ -4,12 +4,12 @@
 // memory is mapped here, never the reverse.
 
 #include "schemas/worker.capnp.h"
+#include "server/worker/rpc/bulk_parts.h"
 #include "server/worker/rpc/data_connection.h"
-#include "server/worker/rpc/gate_parts.h"
 
 namespace tessera {
 
 // The bootstrap capability of one data connection.
-wire::DataGate::Client MakeDataGate(const GateParts& parts, ClientHost host, DataConnection::Door door);
+wire::BulkServer::Client MakeBulkServer(const BulkParts& parts, ClientHost host, DataConnection::Door door);
 
 }  // namespace tessera

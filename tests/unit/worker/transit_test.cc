@@ -32,7 +32,7 @@ TEST_P(PassingWorkers, OfEveryPlacement) {
   WorkerWorld world(World(6, 16 << 20));
   const std::pair<const char*, DType> kDTypes[] = {
       {"f64", DType::kF32}, {"f32", DType::kBF16}, {"i64", DType::kI32}, {"f64", DType::kF16}};
-  int passing = 0;
+  int transit = 0;
   for (const char* shape : {"[1,1]", "[1,3]", "[7,5]", "[3,0]", "[37,41]"}) {
     for (const auto& [from, to] : kDTypes) {
       for (const char* source : {"[P(sum), R]", "[P(sum), P(sum)]", "[S(0), P(max)]", "[P(min), S(1)]"}) {
@@ -40,7 +40,7 @@ TEST_P(PassingWorkers, OfEveryPlacement) {
           for (const char* mesh : {"mesh(1,2; workers=4,5)", "mesh(2,2; workers=5,1,4,0)"}) {
             const Plan plan = PlanPassing({StrCat(from, shape, " @ mesh(2,2) ", source)}, to, destination, mesh,
                                           Hosts(InTwoPhases()));
-            passing += CountBuffers(plan, PlanBuffer::Kind::kPassing);
+            transit += CountBuffers(plan, PlanBuffer::Kind::kTransit);
             ExpectRuns(world, plan);
             if (HasFailure()) return;
           }
@@ -48,23 +48,23 @@ TEST_P(PassingWorkers, OfEveryPlacement) {
       }
     }
   }
-  EXPECT_GT(passing, 300);
+  EXPECT_GT(transit, 300);
 }
 
 // With others that are moved, reduced where they go, widened, or narrowed where they are.
 TEST_P(PassingWorkers, OfSeveralTensorsTogether) {
   WorkerWorld world(World(6, 1 << 20));
-  int passing = 0;
+  int transit = 0;
   for (const char* mesh : {"mesh(2; workers=4,5)", "mesh(4; workers=5,1,4,2)"}) {
     for (const char* placements : {"[R]", "[S(0)]"}) {
       const Plan plan = PlanPassing({"f64[7,5] @ mesh(4) [P(sum)]", "f16[5,9] @ mesh(4) [P(max)]",
                                      "f64[6] @ mesh(4) [S(0)]", "f32[4,4] @ mesh(4) [P(sum)]", "i64[3] @ mesh(4) [R]"},
                                     DType::kF32, placements, mesh, Hosts({}));
-      passing += CountBuffers(plan, PlanBuffer::Kind::kPassing);
+      transit += CountBuffers(plan, PlanBuffer::Kind::kTransit);
       ExpectRuns(world, plan);
     }
   }
-  EXPECT_EQ(passing, 4);
+  EXPECT_EQ(transit, 4);
 }
 
 // With one that several workers of another host want: it crosses once and is shared, after what passes on is there.
@@ -74,7 +74,7 @@ TEST_P(PassingWorkers, BesideWhatIsShared) {
     for (const char* placements : {"[R]", "[S(0)]"}) {
       const Plan plan = PlanPassing({"f64[8] @ mesh(2) [R]", "f64[8] @ mesh(2) [P(sum)]", "f64[8] @ mesh(1) [P(sum)]"},
                                     DType::kF32, placements, mesh, Hosts({}));
-      EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kPassing), 1) << ToText(plan);
+      EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTransit), 1) << ToText(plan);
       ExpectRuns(world, plan);
     }
   }
@@ -86,7 +86,7 @@ TEST_P(PassingWorkers, OfMuch) {
   for (const char* placements : {"[R]", "[S(1)]"}) {
     const Plan plan =
         PlanPassing({"f64[1031,500] @ mesh(4) [P(sum)]"}, DType::kF32, placements, "mesh(2; workers=4,5)", Hosts({}));
-    EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kPassing), 1) << ToText(plan);
+    EXPECT_EQ(CountBuffers(plan, PlanBuffer::Kind::kTransit), 1) << ToText(plan);
     ExpectNumbers(world, plan);
     EXPECT_EQ(PhasesOf(plan).back(), 2) << ToText(plan);
   }

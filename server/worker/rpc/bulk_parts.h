@@ -1,7 +1,7 @@
 #pragma once
 
-// Parts of a worker's data gate: the threads for calls that may take their time, the places that clients share, and all
-// that it opens to.
+// Parts of a worker's bulk server: the threads for calls that may take their time, the places that clients share, and
+// all that it opens to.
 
 #include <algorithm>
 #include <chrono>
@@ -39,8 +39,8 @@ struct DataPlaces {
   FairPlaces open_files;
 };
 
-// All of it outlives the gate.
-struct GateParts {
+// All of it outlives the bulk.
+struct BulkParts {
   TicketTable& tickets;
   Device& device;
   DataThreads& threads;

@@ -1,4 +1,4 @@
-#include "server/planner/figures.h"
+#include "server/planner/number_text.h"
 
 namespace tessera {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Passing: what is reduced for others alone, and stored to them as it is reduced.
+// Transit: what is reduced for others alone, and stored to them as it is reduced.
 //
-//   b1 : passing 128 bytes on mesh(2)
+//   b1 : transit 128 bytes on mesh(2)
 //   b2 : output 128 bytes on mesh(2; workers=2,3)
 //   tmp %1 : f32[8,8] @ mesh(2) [S(0)] in b1
 //   reduce_scatter %0 -> %1 reduce sum          worker 0 adds up rows 0 to 3, as f32
@@ -19,9 +19,9 @@
 
 namespace tessera {
 
-// Internal unless every value of a kPassing buffer is alone there, is reduced once, each element at one worker, and is
+// Internal unless every value of a kTransit buffer is alone there, is reduced once, each element at one worker, and is
 // brought to an output by one pushed move of the next phase. `phases`: PhasesOf.
-absl::Status VerifyPassing(const Plan& plan, absl::Span<const int> phases);
+absl::Status VerifyTransit(const Plan& plan, absl::Span<const int> phases);
 
 // A part of a transfer that lies in one cell of the exchange that brings it on.
 struct PassedTransfer {
@@ -29,7 +29,7 @@ struct PassedTransfer {
   Shape cell_start;  // of the cell's box
 };
 // Cuts what is taken under `reduction` where the cells of `onward` end; in row-major order, transfer by transfer.
-std::vector<PassedTransfer> CutForPassing(const Exchange& reduction, const Exchange& onward,
+std::vector<PassedTransfer> CutForTransit(const Exchange& reduction, const Exchange& onward,
                                           absl::Span<const Transfer> transfers);
 
 }  // namespace tessera

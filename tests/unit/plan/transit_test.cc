@@ -1,6 +1,6 @@
 // Plans in which what is reduced for others passes on: what is allowed is just that, and what workers do for it.
 
-#include "server/plan/lower/passing.h"
+#include "server/plan/lower/transit.h"
 
 #include <functional>
 #include <string>
@@ -16,9 +16,9 @@ namespace tessera::testing {
 namespace {
 
 // A sum of f64 on workers 0 and 1, wanted as f32 on 2 and 3: by rows where its terms are, by columns where it goes.
-constexpr std::string_view kPassing = R"(plan {
+constexpr std::string_view kTransit = R"(plan {
   b0 : input 64 bytes on mesh(2)
-  b1 : passing 16 bytes on mesh(2)
+  b1 : transit 16 bytes on mesh(2)
   b2 : output 16 bytes on mesh(2; workers=2,3)
   in  %0 : f64[4,2] @ mesh(2) [P(sum)] in b0
   tmp %1 : f32[4,2] @ mesh(2) [S(0)] in b1
@@ -32,8 +32,8 @@ constexpr std::string_view kPassing = R"(plan {
 }
 )";
 
-Plan Passing() {
-  const absl::StatusOr<Plan> plan = ParsePlan(kPassing);
+Plan Transit() {
+  const absl::StatusOr<Plan> plan = ParsePlan(kTransit);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -42,7 +42,7 @@ ExchangeStep& SumOf(Plan& plan) { return std::get<ExchangeStep>(plan.steps[0]); 
 ExchangeStep& MoveOf(Plan& plan) { return std::get<ExchangeStep>(plan.steps[1]); }
 
 void ExpectRefused(std::string_view why, const std::function<void(Plan&)>& change) {
-  Plan plan = Passing();
+  Plan plan = Transit();
   change(plan);
   const absl::Status status = VerifyPlan(plan);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << why << "\n" << ToText(plan);
@@ -50,8 +50,8 @@ void ExpectRefused(std::string_view why, const std::function<void(Plan&)>& chang
 }
 
 TEST(PassingPlan, IsVerifiedAndGivesTheSum) {
-  const Plan plan = Passing();
-  EXPECT_EQ(ToText(plan), kPassing);
+  const Plan plan = Transit();
+  EXPECT_EQ(ToText(plan), kTransit);
   ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
   EXPECT_EQ(PhasesOf(plan), (std::vector<int>{1, 2}));
   EXPECT_EQ(PeakBytes(plan), (std::vector<int64_t>{64, 64, 16, 16}));
@@ -81,9 +81,9 @@ TEST(PassingPlan, HasOneReductionAndOneMove) {
 
 // Worker 0 adds up rows 0 and 1: one column for each of the others. Nothing of it is in an arena.
 TEST(PassingPlan, IsStoredAsItIsReduced) {
-  const absl::StatusOr<Program> program = LowerPlan(Passing(), WorkerIndex(0), MessageLists::kBuild);
+  const absl::StatusOr<Program> program = LowerPlan(Transit(), WorkerIndex(0), MessageLists::kBuild);
   ASSERT_TRUE(program.ok()) << program.status();
-  EXPECT_EQ(program->passing, (std::vector<PassingBuffer>{{1, 16}}));
+  EXPECT_EQ(program->transit, (std::vector<TransitBuffer>{{1, 16}}));
   const Phase& sum = program->phases[0];
   ASSERT_EQ(sum.instructions.size(), 2u);
   for (int column = 0; column < 2; ++column) {
@@ -103,8 +103,8 @@ TEST(PassingPlan, IsStoredAsItIsReduced) {
 
 // Messages are cut where their elements go on, at both ends.
 TEST(PassingPlan, MessagesOfTermsAreCutAlike) {
-  const absl::StatusOr<Program> giver = LowerPlan(Passing(), WorkerIndex(1), MessageLists::kBuild);
-  const absl::StatusOr<Program> reducer = LowerPlan(Passing(), WorkerIndex(0), MessageLists::kBuild);
+  const absl::StatusOr<Program> giver = LowerPlan(Transit(), WorkerIndex(1), MessageLists::kBuild);
+  const absl::StatusOr<Program> reducer = LowerPlan(Transit(), WorkerIndex(0), MessageLists::kBuild);
   ASSERT_TRUE(giver.ok() && reducer.ok());
   ASSERT_EQ(giver->phases[0].messages.outgoing.size(), 1u);
   ASSERT_EQ(reducer->phases[0].messages.incoming.size(), 1u);
@@ -114,7 +114,7 @@ TEST(PassingPlan, MessagesOfTermsAreCutAlike) {
 }
 
 TEST(PassingPlan, ReceiversHaveIt) {
-  const absl::StatusOr<Program> program = LowerPlan(Passing(), WorkerIndex(3), MessageLists::kBuild);
+  const absl::StatusOr<Program> program = LowerPlan(Transit(), WorkerIndex(3), MessageLists::kBuild);
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_EQ(program->phases[0].peers.pushed_by, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));
   EXPECT_EQ(program->phases[1].peers.reads_from, (std::vector<WorkerIndex>{WorkerIndex(0), WorkerIndex(1)}));

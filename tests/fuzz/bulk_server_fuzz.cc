@@ -1,4 +1,4 @@
-// A worker's data gate, on any sequence of calls that a client could make with tickets of its own: each is answered,
+// A worker's bulk server, on any sequence of calls that a client could make with tickets of its own: each is answered,
 // each ticket is reported at most once, an upload that ended well has brought every row, and no byte is written outside
 // the window, be it of the arena or of the client's memory. Files that were there stay, and so do those that were
 // committed.
@@ -29,7 +29,7 @@
 #include "schemas/worker.capnp.h"
 #include "server/device/cpu/cpu_device.h"
 #include "server/worker/files/tensor_file.h"
-#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/bulk_server.h"
 
 namespace tessera {
 namespace {
@@ -101,8 +101,8 @@ class World {
                    if (report.ticket.value == kUpload) is_uploaded_ = true;
                    if (report.ticket.value == kTogether) are_uploaded_ = true;
                  }),
-        gate_(MakeDataGate({tickets_, device, threads_, places_, decoder_, attached_, files_, 11, nullptr}, host,
-                           {[] {}, [] {}, std::make_shared<AnswerWindow>()})) {
+        gate_(MakeBulkServer({tickets_, device, threads_, places_, decoder_, attached_, files_, 11, nullptr}, host,
+                             {[] {}, [] {}, std::make_shared<AnswerWindow>()})) {
     std::memset(arena_.memory(), 0x5A, kMemoryBytes);
     TESSERA_CHECK(tickets_.Expect(Window(kUpload, TransferDirection::kUpload, kOffset)).ok());
     TESSERA_CHECK(tickets_.Expect(Window(kDownload, TransferDirection::kDownload, kSecondOffset)).ok());
@@ -284,7 +284,7 @@ class World {
   const HostFiles files_ = {*FileRoots::Make({folder_}), DeviceKind::kCpu, {}};
   int64_t modified_ns_ = 0;
   AttachedMemory attached_{{.count = 6, .bytes = 1 << 20}};
-  wire::DataGate::Client gate_;
+  wire::BulkServer::Client gate_;
   std::vector<wire::Transfer::Client> transfers_;
   std::vector<kj::Own<kj::PromiseFulfiller<wire::SharedMemory::Client>>> promised_;
   std::vector<kj::Promise<void>> answers_;

@@ -1,7 +1,7 @@
-// A worker's data gate over its socket, and over a relay: what a client that doesn't read, opens without end, or keeps
-// what is over takes from others.
+// A worker's bulk server over its socket, and over a relay: what a client that doesn't read, opens without end, or
+// keeps what is over takes from others.
 
-#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/bulk_server.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ class Worker {
         port_{*receiver_,
               [this](const PeerName&, const Acceptor::Admission& admission) {
                 using Stay = Acceptor::Admission::Stay;
-                return MakeDataGate(
+                return MakeBulkServer(
                     parts_, ClientHost::kOther,
                     {admission, [admission]() { admission.Dismiss(Stay::kWhileThereIsRoom); }, admission.answers()});
               }},
@@ -102,21 +102,21 @@ class Worker {
   Decoder decoder_;
   AttachedMemory attached_{AttachedMemory::HostLimits()};
   const HostFiles files_;
-  const GateParts parts_;
+  const BulkParts parts_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   Acceptor::Port port_;
   Acceptor acceptor_;
   kj::Promise<void> running_;
 };
 
-class DataGateTest : public ::testing::Test {
+class BulkServerTest : public ::testing::Test {
  protected:
-  DataGateTest() {
-    std::string pattern = "/tmp/tessera-gate-XXXXXX";  // short: it has sockets
+  BulkServerTest() {
+    std::string pattern = "/tmp/tessera-bulk-XXXXXX";  // short: it has sockets
     TESSERA_CHECK(mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
   }
-  ~DataGateTest() override { std::filesystem::remove_all(folder_); }
+  ~BulkServerTest() override { std::filesystem::remove_all(folder_); }
 
   void RunFor(int64_t ms) { io_.provider->getTimer().afterDelay(ms * kj::MILLISECONDS).wait(io_.waitScope); }
   // Until the memory has not grown for a while.
@@ -131,8 +131,8 @@ class DataGateTest : public ::testing::Test {
     }
     return grown;
   }
-  static wire::Transfer::Client Redeem(wire::DataGate::Client gate, uint64_t ticket) {
-    auto request = gate.transferRequest();
+  static wire::Transfer::Client Redeem(wire::BulkServer::Client bulk, uint64_t ticket) {
+    auto request = bulk.transferRequest();
     request.setTicket(ticket);
     request.setSecret(kSecret);
     return request.send().getTransfer();
@@ -193,18 +193,18 @@ class DataGateTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(DataGateTest, UnreadAnswersOfAConnectionAreNoMoreThanItsWindow) {
+TEST_F(BulkServerTest, UnreadAnswersOfAConnectionAreNoMoreThanItsWindow) {
   Worker worker(io_, folder_, 0);
   worker.AddTicket(1, TransferDirection::kDownload);
   auto deaf = kj::heap<DialedConnection>(StreamKind::kBytes, kj::heap<DeafStream>(worker.Connect()));
   std::vector<kj::Promise<void>> answers;
   const int64_t before = ResidentBytes();
-  GetUnread(Redeem(deaf->Bootstrap<wire::DataGate>(), 1), answers);
+  GetUnread(Redeem(deaf->Bootstrap<wire::BulkServer>(), 1), answers);
   EXPECT_LE(GrownBytes(before), static_cast<int64_t>(kAnswerWindowBytes) + kSlackBytes);
   Leave(worker, kj::mv(deaf), answers);
 }
 
-TEST_F(DataGateTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
+TEST_F(BulkServerTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
   ClientRelays relays(io_, {}, "host", kPeerKey);
   Worker relay(io_, folder_, 0, 64, &relays), worker(io_, folder_, 1);
   relays.Add({WorkerIndex(1), 1, "host", "unix:" + worker.path(), "", false, ""});
@@ -212,23 +212,23 @@ TEST_F(DataGateTest, UnreadAnswersByWayOfARelayAreNoMoreThanTheWindow) {
   auto deaf = kj::heap<DialedConnection>(StreamKind::kBytes, kj::heap<DeafStream>(relay.Connect()));
   std::vector<kj::Promise<void>> answers;
   const int64_t before = ResidentBytes();
-  auto request = deaf->Bootstrap<wire::DataGate>().relayRequest();
+  auto request = deaf->Bootstrap<wire::BulkServer>().relayRequest();
   request.setIndex(1);
-  GetUnread(Redeem(request.send().getGate(), 1), answers);
+  GetUnread(Redeem(request.send().getServer(), 1), answers);
   EXPECT_LE(GrownBytes(before), 2 * static_cast<int64_t>(kAnswerWindowBytes) + kSlackBytes);
   Leave(relay, kj::mv(deaf), answers);
 }
 
 // A client that reads has all of it, in order, whatever the window.
-TEST_F(DataGateTest, WhoReadsHasMoreThanAWindowOfAnswers) {
+TEST_F(BulkServerTest, WhoReadsHasMoreThanAWindowOfAnswers) {
   ClientRelays relays(io_, {}, "host", kPeerKey);
   Worker relay(io_, folder_, 0, 64, &relays), worker(io_, folder_, 1);
   relays.Add({WorkerIndex(1), 1, "host", "unix:" + worker.path(), "", false, ""});
   worker.AddTicket(1, TransferDirection::kDownload);
   DialedConnection reads(StreamKind::kBytes, relay.Connect());
-  auto request = reads.Bootstrap<wire::DataGate>().relayRequest();
+  auto request = reads.Bootstrap<wire::BulkServer>().relayRequest();
   request.setIndex(1);
-  wire::Transfer::Client transfer = Redeem(request.send().getGate(), 1);
+  wire::Transfer::Client transfer = Redeem(request.send().getServer(), 1);
   int64_t bytes = 0;
   std::vector<kj::Promise<void>> answers;
   for (int i = 0; i < 24; ++i) {
@@ -241,12 +241,12 @@ TEST_F(DataGateTest, WhoReadsHasMoreThanAWindowOfAnswers) {
 }
 
 // A sparse file of which each element is a call: the load ends when its ticket is over, and not when all is read.
-TEST_F(DataGateTest, ALoadEndsWhenItsTicketIsOver) {
+TEST_F(BulkServerTest, ALoadEndsWhenItsTicketIsOver) {
   constexpr int64_t kStride = 4096;
   Worker worker(io_, folder_, 0);
   worker.AddTicket(1, TransferDirection::kUpload);
   DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
   const std::string path = File("thin", 0);
   std::filesystem::resize_file(path, kShardBytes * kStride);
   auto open = transfer.openFileRequest();
@@ -268,7 +268,7 @@ TEST_F(DataGateTest, ALoadEndsWhenItsTicketIsOver) {
 }
 
 // Its decoder is a script that says that it was started.
-TEST_F(DataGateTest, AQuestionToTheDecoderWhoseClientIsGoneIsNotAsked) {
+TEST_F(BulkServerTest, AQuestionToTheDecoderWhoseClientIsGoneIsNotAsked) {
   std::ofstream(folder_ + "/python") << "#!/bin/sh\ntouch " << folder_ << "/started\n";
   std::filesystem::permissions(folder_ + "/python", std::filesystem::perms::owner_all);
   const std::string path = File("x.h5", 8);
@@ -283,7 +283,7 @@ TEST_F(DataGateTest, AQuestionToTheDecoderWhoseClientIsGoneIsNotAsked) {
   auto held = worker.threads().decodes.Run(std::move(holds));
   {
     DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-    auto request = Redeem(client.Bootstrap<wire::DataGate>(), 1).describeFileRequest();
+    auto request = Redeem(client.Bootstrap<wire::BulkServer>(), 1).describeFileRequest();
     request.setPath(path.c_str());
     auto answer = request.send().ignoreResult().eagerlyEvaluate(nullptr);
     RunFor(50);
@@ -296,14 +296,14 @@ TEST_F(DataGateTest, AQuestionToTheDecoderWhoseClientIsGoneIsNotAsked) {
   worker.threads().decodes.Run(std::move(last)).wait(io_.waitScope);
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/started"));
   DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-  auto request = Redeem(client.Bootstrap<wire::DataGate>(), 2).describeFileRequest();
+  auto request = Redeem(client.Bootstrap<wire::BulkServer>(), 2).describeFileRequest();
   request.setPath(path.c_str());
   EXPECT_FALSE(StatusOf(request.send().ignoreResult()).ok());
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/started"));
 }
 
 // Its decoder is a script that never answers, and says its number.
-class HangingDecoderTest : public DataGateTest {
+class HangingDecoderTest : public BulkServerTest {
  protected:
   HangingDecoderTest() {
     std::ofstream(folder_ + "/python") << "#!/bin/sh\necho $$ > " << folder_ << "/new\nmv " << folder_ << "/new "
@@ -339,7 +339,7 @@ class HangingDecoderTest : public DataGateTest {
 TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsConnection) {
   {
     DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
-    auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::DataGate>(), 1));
+    auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::BulkServer>(), 1));
     AwaitStarted();
   }
   ExpectFree();
@@ -348,7 +348,7 @@ TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsConnection) {
 // The coordinator closes its tickets.
 TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsSession) {
   DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
-  auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::DataGate>(), 1));
+  auto answer = AskWhatIsIn(path_, Redeem(client.Bootstrap<wire::BulkServer>(), 1));
   AwaitStarted();
   worker_.tickets().Close(TicketId(1));
   ExpectFree();
@@ -356,7 +356,7 @@ TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsSession) {
 
 TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsCall) {
   DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
-  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
   {
     auto answer = AskWhatIsIn(path_, transfer);
     AwaitStarted();
@@ -367,7 +367,7 @@ TEST_F(HangingDecoderTest, AQuestionUnderWayEndsWithItsCall) {
 TEST_F(HangingDecoderTest, ALoadUnderWayEndsWithItsConnection) {
   {
     DialedConnection client(StreamKind::kUnixSocket, worker_.Connect());
-    auto copied = Load(Redeem(client.Bootstrap<wire::DataGate>(), 1), path_, 8);
+    auto copied = Load(Redeem(client.Bootstrap<wire::BulkServer>(), 1), path_, 8);
     AwaitStarted();
   }
   ExpectFree();
@@ -375,7 +375,7 @@ TEST_F(HangingDecoderTest, ALoadUnderWayEndsWithItsConnection) {
 }
 
 // Its decoder answers when the file `go` is there, with as many bytes as are asked for. The transfer goes on.
-TEST_F(DataGateTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
+TEST_F(BulkServerTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
   std::ofstream(folder_ + "/python") << "#!/bin/sh\ntouch " << folder_ << "/started\nwhile [ ! -e " << folder_
                                      << "/go ]; do sleep 0.01; done\nprintf '\\000\\000\\000\\000\\010\\000\\000"
                                         "\\000\\000\\000\\000\\000' >&3\nexec sleep 1000\n";
@@ -384,7 +384,7 @@ TEST_F(DataGateTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
   Worker worker(io_, folder_, 0);
   worker.AddTicket(1, TransferDirection::kUpload, 1, 1, 8);
   DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
   {
     auto copied = Load(transfer, path, 8);
     while (!std::filesystem::exists(folder_ + "/started")) RunFor(5);
@@ -395,11 +395,11 @@ TEST_F(DataGateTest, ACopyWhoseCallIsTakenBackHasItsTurn) {
   EXPECT_EQ(worker.reports(), 1);
 }
 
-TEST_F(DataGateTest, TensorsOfOneFileShareWhatIsOpen) {
+TEST_F(BulkServerTest, TensorsOfOneFileShareWhatIsOpen) {
   Worker worker(io_, folder_, 0);
   worker.AddTicket(1, TransferDirection::kUpload, 1, 300, 8);
   DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::DataGate>(), 1);
+  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
   const std::string path = File("x", 8);
   for (uint32_t tensor = 0; tensor < 300; ++tensor) {
     OpenFile(transfer, path, tensor, 8).wait(io_.waitScope);
@@ -417,23 +417,23 @@ TEST_F(DataGateTest, TensorsOfOneFileShareWhatIsOpen) {
   EXPECT_EQ(worker.places().open_files.taken(), 0);
 }
 
-TEST_F(DataGateTest, ASessionThatOpensFilesWithoutEndLeavesSomeForOthers) {
+TEST_F(BulkServerTest, ASessionThatOpensFilesWithoutEndLeavesSomeForOthers) {
   Worker worker(io_, folder_, 0, 64);  // 16 open files
   worker.AddTicket(1, TransferDirection::kUpload, 1, 40, 8);
   worker.AddTicket(2, TransferDirection::kUpload, 2, 1, 8);
   DialedConnection greedy(StreamKind::kUnixSocket, worker.Connect()), honest(StreamKind::kUnixSocket, worker.Connect());
-  wire::Transfer::Client transfer = Redeem(greedy.Bootstrap<wire::DataGate>(), 1);
+  wire::Transfer::Client transfer = Redeem(greedy.Bootstrap<wire::BulkServer>(), 1);
   absl::Status refused;
   for (uint32_t tensor = 0; tensor < 40 && refused.ok(); ++tensor) {
     refused = StatusOf(OpenFile(transfer, File(StrCat("f", tensor), 8), tensor, 8));
   }
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_NE(refused.message().find("max_open_files"), absl::string_view::npos) << refused;
-  wire::Transfer::Client other = Redeem(honest.Bootstrap<wire::DataGate>(), 2);
+  wire::Transfer::Client other = Redeem(honest.Bootstrap<wire::BulkServer>(), 2);
   EXPECT_TRUE(StatusOf(OpenFile(other, File("y", 8), 0, 8)).ok());
 }
 
-TEST_F(DataGateTest, ASessionWithManyConnectionsLeavesPlacesForOthersAndTheyAreBackWhenItsTicketsAreOver) {
+TEST_F(BulkServerTest, ASessionWithManyConnectionsLeavesPlacesForOthersAndTheyAreBackWhenItsTicketsAreOver) {
   Worker worker(io_, folder_, 0, 64);  // 16 connections
   std::vector<std::unique_ptr<DialedConnection>> connections;
   std::vector<wire::Transfer::Client> transfers;
@@ -442,20 +442,20 @@ TEST_F(DataGateTest, ASessionWithManyConnectionsLeavesPlacesForOthersAndTheyAreB
   for (; ticket <= 20 && refused.ok(); ++ticket) {
     worker.AddTicket(ticket, TransferDirection::kDownload);
     connections.push_back(std::make_unique<DialedConnection>(StreamKind::kUnixSocket, worker.Connect()));
-    transfers.push_back(Redeem(connections.back()->Bootstrap<wire::DataGate>(), ticket));
+    transfers.push_back(Redeem(connections.back()->Bootstrap<wire::BulkServer>(), ticket));
     refused = StatusOf(transfers.back().whenResolved());
   }
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_NE(refused.message().find("max_data_connections"), absl::string_view::npos) << refused;
   worker.AddTicket(100, TransferDirection::kDownload, 2);
   DialedConnection honest(StreamKind::kUnixSocket, worker.Connect());
-  EXPECT_TRUE(StatusOf(Redeem(honest.Bootstrap<wire::DataGate>(), 100).whenResolved()).ok());
+  EXPECT_TRUE(StatusOf(Redeem(honest.Bootstrap<wire::BulkServer>(), 100).whenResolved()).ok());
   for (uint64_t number = 1; number < ticket; ++number) worker.tickets().Close(TicketId(number));
   EXPECT_LE(worker.places().connections.taken(), 1);
   // They are guests again, which may stay, and come in by another ticket.
   RunFor(300);
   worker.AddTicket(101, TransferDirection::kDownload);
-  EXPECT_TRUE(StatusOf(Redeem(connections[0]->Bootstrap<wire::DataGate>(), 101).whenResolved()).ok());
+  EXPECT_TRUE(StatusOf(Redeem(connections[0]->Bootstrap<wire::BulkServer>(), 101).whenResolved()).ok());
 }
 
 }  // namespace

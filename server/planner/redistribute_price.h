@@ -1,7 +1,7 @@
 #pragma once
 
-// Conversion: what a redistribution costs, by worker and by host, without planning it. For grids (grids.h), of which
-// many are priced.
+// RedistributePrice: what a redistribution costs, by worker and by host, without planning it. For grids (grids.h), of
+// which many are priced.
 //
 //   f64[8,4] @ mesh(4) [S(0)] -> [R], workers 0 and 1 on one host, 2 and 3 on the other:
 //   each worker receives 192 bytes, each host 128: elements that both workers want of the other host cross once.
@@ -24,9 +24,9 @@ HostWorkers WorkersByHost(const Mesh& mesh, const Topology& topology);
 
 // Keeps references. Exact on meshes of up to 64 workers; on larger ones sums are what a formula says, and where a
 // host's workers want more than 64 boxes some stand for all.
-class Conversion {
+class RedistributePrice {
  public:
-  Conversion(const TensorSpec& source, const TensorSpec& destination, const Topology& topology);
+  RedistributePrice(const TensorSpec& source, const TensorSpec& destination, const Topology& topology);
 
   // Bytes that the worker takes from others.
   int64_t ReceivedBy(WorkerIndex worker) const;

@@ -1,4 +1,4 @@
-#include "server/plan/lower/passing.h"
+#include "server/plan/lower/transit.h"
 
 #include <algorithm>
 #include <utility>
@@ -80,17 +80,17 @@ absl::Span<const OverlayEntry> EntriesIn(const DimOverlay& dim, const Interval& 
 
 }  // namespace
 
-absl::Status VerifyPassing(const Plan& plan, absl::Span<const int> phases) {
+absl::Status VerifyTransit(const Plan& plan, absl::Span<const int> phases) {
   std::vector<int> values(plan.buffers.size(), 0);
   for (size_t i = 0; i < plan.values.size(); ++i) {
-    if (!IsPassing(plan, static_cast<int>(i))) continue;
+    if (!IsInTransit(plan, static_cast<int>(i))) continue;
     if (++values[static_cast<size_t>(plan.values[i].buffer)] > 1) return Wrong("%", i, " passes on, and is not alone");
     if (absl::Status status = VerifyValue(plan, phases, static_cast<int>(i)); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-std::vector<PassedTransfer> CutForPassing(const Exchange& reduction, const Exchange& onward,
+std::vector<PassedTransfer> CutForTransit(const Exchange& reduction, const Exchange& onward,
                                           absl::Span<const Transfer> transfers) {
   std::vector<PassedTransfer> cut;
   for (const Transfer& whole : transfers) {

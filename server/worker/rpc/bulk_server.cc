@@ -1,4 +1,4 @@
-#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/bulk_server.h"
 
 #include <utility>
 
@@ -18,14 +18,14 @@ kj::AutoCloseFd Taken(OwnedFd& fd) {
   return kj::AutoCloseFd(fd.Release());
 }
 
-class DataGateServer final : public wire::DataGate::Server {
+class BulkServerImpl final : public wire::BulkServer::Server {
  public:
-  DataGateServer(const GateParts& parts, ClientHost host, std::shared_ptr<DataConnection> connection)
+  BulkServerImpl(const BulkParts& parts, ClientHost host, std::shared_ptr<DataConnection> connection)
       : parts_(parts),
         kept_(std::make_shared<KeptMemory>(parts.device, parts.attached)),
         host_(host),
         connection_(std::move(connection)) {}
-  ~DataGateServer() {
+  ~BulkServerImpl() {
     if (!called_) LogRefusal(StrCat("worker ", self()), "a data connection ended without a call");
   }
 
@@ -71,23 +71,23 @@ class DataGateServer final : public wire::DataGate::Server {
     called_ = true;
     const WorkerIndex wanted(context.getParams().getIndex());
     if (wanted == parts_.tickets.self()) {  // the client knows the door, and not whose it is
-      context.getResults().setGate(thisCap());
+      context.getResults().setServer(thisCap());
       return kj::READY_NOW;
     }
     if (parts_.relays == nullptr) {
       Require(absl::UnimplementedError(StrCat("relay: worker ", self(), " passes nothing on")));
     }
-    return parts_.relays->Reach(wanted, connection_).then([context](wire::DataGate::Client gate) mutable {
-      context.getResults().setGate(kj::mv(gate));
+    return parts_.relays->Reach(wanted, connection_).then([context](wire::BulkServer::Client bulk) mutable {
+      context.getResults().setServer(kj::mv(bulk));
     });
   }
   kj::Promise<void> forRelay(ForRelayContext context) override {
     called_ = true;
     Require(CheckKey("relay", context.getParams().getPeerKey()));
     connection_->EnterAsPeer();
-    auto gate = kj::heap<DataGateServer>(parts_, ClientHost::kOther, connection_);
-    gate->called_ = true;
-    context.getResults().setGate(kj::mv(gate));
+    auto bulk = kj::heap<BulkServerImpl>(parts_, ClientHost::kOther, connection_);
+    bulk->called_ = true;
+    context.getResults().setServer(kj::mv(bulk));
     return kj::READY_NOW;
   }
 
@@ -108,7 +108,7 @@ class DataGateServer final : public wire::DataGate::Server {
     return kj::heap<TransferServer>(parts_, kept_, host_, std::move(ticket), connection_, *std::move(visit));
   }
 
-  const GateParts parts_;
+  const BulkParts parts_;
   const std::shared_ptr<KeptMemory> kept_;
   const ClientHost host_;
   const std::shared_ptr<DataConnection> connection_;
@@ -117,8 +117,8 @@ class DataGateServer final : public wire::DataGate::Server {
 
 }  // namespace
 
-wire::DataGate::Client MakeDataGate(const GateParts& parts, ClientHost host, DataConnection::Door door) {
-  return kj::heap<DataGateServer>(parts, host,
+wire::BulkServer::Client MakeBulkServer(const BulkParts& parts, ClientHost host, DataConnection::Door door) {
+  return kj::heap<BulkServerImpl>(parts, host,
                                   std::make_shared<DataConnection>(std::move(door), parts.places.connections));
 }
 

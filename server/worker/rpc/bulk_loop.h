@@ -1,11 +1,11 @@
 #pragma once
 
-// GateLoop: the thread and event loop of the worker's data gate: what clients, and peers of the own host, ask this
+// BulkLoop: the thread and event loop of the worker's bulk server: what clients, and peers of the own host, ask this
 // worker directly. The loop of the coordinator's link does nothing for them, so a flood of uploads holds up no op.
 //
-//   TESSERA_ASSIGN_OR_RETURN(GateLoop * gate, GateLoop::Start(options));   // listens; nobody is served yet
-//   gate->Serve({self, tickets, device, peer_key});                        // once the worker has a number
-//   tasks.add(gate->AddPeer(peer));
+//   TESSERA_ASSIGN_OR_RETURN(BulkLoop * bulk, BulkLoop::Start(options));   // listens; nobody is served yet
+//   bulk->Serve({self, tickets, device, peer_key});                        // once the worker has a number
+//   tasks.add(bulk->AddPeer(peer));
 //
 // It lasts as long as the process: jobs that hang on a disk hold what is its. Calls are those of the link's thread.
 
@@ -21,11 +21,11 @@
 #include "absl/status/statusor.h"
 #include "schemas/link/tls_files.h"
 #include "server/plan/worker_message.h"
-#include "server/worker/rpc/gate_parts.h"
+#include "server/worker/rpc/bulk_parts.h"
 
 namespace tessera {
 
-struct GateOptions {
+struct BulkOptions {
   std::string data_address;    // "unix:/path": of clients and peers of this host
   std::string data_listen;     // "tls://host:port": of clients of others; empty: there are none
   std::string data_advertise;  // the host[:port] by which they reach it, where that is another
@@ -33,10 +33,10 @@ struct GateOptions {
   std::string host_id;
   const HostFiles* files = nullptr;  // outlives the process's last job
   std::chrono::milliseconds file_timeout{0};
-  std::function<void(const absl::Status&)> failed;  // of its thread: the gate takes no connection any more
+  std::function<void(const absl::Status&)> failed;  // of its thread: the bulk server takes no connection any more
 };
 
-class GateLoop {
+class BulkLoop {
  public:
   // All of it lasts as long as the process.
   struct Worker {
@@ -46,7 +46,7 @@ class GateLoop {
   };
 
   // Unavailable where it can't listen, InvalidArgument for an address that is none.
-  static absl::StatusOr<GateLoop*> Start(const GateOptions& options);
+  static absl::StatusOr<BulkLoop*> Start(const BulkOptions& options);
   // As clients of other hosts are told it; empty where they don't reach it.
   const std::string& remote_address() const { return remote_address_; }
 
@@ -58,17 +58,17 @@ class GateLoop {
   kj::Promise<void> Spill(TicketId ticket);
   kj::Promise<void> ForgetSpilled(uint64_t file);
   // The files of TLS have changed: connections that come from now on see the new certificate. Any thread's call, once
-  // the gate serves; errors of the files are said in the log, and the old ones stay.
+  // the bulk server serves; errors of the files are said in the log, and the old ones stay.
   void Renew();
 
  private:
   class Loop;
   using Started = std::promise<absl::Status>;
 
-  explicit GateLoop(const GateOptions& options) : options_(options) {}
+  explicit BulkLoop(const BulkOptions& options) : options_(options) {}
   void Run(Started started);
 
-  const GateOptions options_;
+  const BulkOptions options_;
   std::string remote_address_;            // from Start on
   kj::Own<const kj::Executor> executor_;  // likewise
   Loop* loop_ = nullptr;                  // likewise; of its thread

@@ -1,4 +1,4 @@
-#include "server/worker/rpc/gate_loop.h"
+#include "server/worker/rpc/bulk_loop.h"
 
 #include <optional>
 #include <utility>
@@ -12,7 +12,7 @@
 #include "schemas/types/address.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
-#include "server/worker/rpc/data_gate.h"
+#include "server/worker/rpc/bulk_server.h"
 #include "server/worker/rpc/spill_jobs.h"
 
 namespace tessera {
@@ -25,7 +25,7 @@ struct RemoteDoor {
   std::string address;  // as it is told; empty: there is none
 };
 
-absl::StatusOr<RemoteDoor> OpenRemoteDoor(const GateOptions& options, kj::AsyncIoContext& io) {
+absl::StatusOr<RemoteDoor> OpenRemoteDoor(const BulkOptions& options, kj::AsyncIoContext& io) {
   RemoteDoor door;
   if (options.data_listen.empty()) return door;
   const std::string what = StrCat("--data-listen ", options.data_listen);
@@ -52,9 +52,9 @@ absl::StatusOr<RemoteDoor> OpenRemoteDoor(const GateOptions& options, kj::AsyncI
 }  // namespace
 
 // The thread's own parts.
-class GateLoop::Loop {
+class BulkLoop::Loop {
  public:
-  explicit Loop(const GateOptions& options)
+  explicit Loop(const BulkOptions& options)
       : options_(options),
         io_(kj::setupAsyncIo()),
         decoder_(options.files->decoder),
@@ -75,7 +75,7 @@ class GateLoop::Loop {
   void Serve(const Worker& worker) {
     tickets_ = &worker.tickets;
     relays_.emplace(io_, options_.tls, options_.host_id, worker.peer_key);
-    parts_.emplace(GateParts{worker.tickets, worker.device, threads_, places_, decoder_, attached_, *options_.files,
+    parts_.emplace(BulkParts{worker.tickets, worker.device, threads_, places_, decoder_, attached_, *options_.files,
                              worker.peer_key, &*relays_});
     spills_.emplace(*parts_);
     acceptor_.emplace(io_, AcceptOptions{});
@@ -114,13 +114,13 @@ class GateLoop::Loop {
   Acceptor::MakeBootstrap GateFor(ClientHost host) {
     return [this, host](const PeerName&, const Acceptor::Admission& admission) {
       using Stay = Acceptor::Admission::Stay;
-      return MakeDataGate(
+      return MakeBulkServer(
           *parts_, host,
           {admission, [admission]() { admission.Dismiss(Stay::kWhileThereIsRoom); }, admission.answers()});
     };
   }
 
-  const GateOptions& options_;
+  const BulkOptions& options_;
   kj::AsyncIoContext io_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   RemoteDoor remote_;
@@ -131,26 +131,26 @@ class GateLoop::Loop {
   AttachedMemory attached_{AttachedMemory::HostLimits()};
   TicketTable* tickets_ = nullptr;  // from Serve on, as all that follows
   std::optional<ClientRelays> relays_;
-  std::optional<GateParts> parts_;
+  std::optional<BulkParts> parts_;
   std::optional<SpillJobs> spills_;
   std::optional<Acceptor> acceptor_;
   std::optional<Acceptor::Port> on_host_, from_elsewhere_;
   kj::Promise<void> accepting_ = nullptr;
 };
 
-absl::StatusOr<GateLoop*> GateLoop::Start(const GateOptions& options) {
-  std::unique_ptr<GateLoop> gate(new GateLoop(options));
+absl::StatusOr<BulkLoop*> BulkLoop::Start(const BulkOptions& options) {
+  std::unique_ptr<BulkLoop> bulk(new BulkLoop(options));
   Started started;
   std::future<absl::Status> status = started.get_future();
-  gate->thread_ =
-      std::thread([gate = gate.get(), started = std::move(started)]() mutable { gate->Run(std::move(started)); });
+  bulk->thread_ =
+      std::thread([bulk = bulk.get(), started = std::move(started)]() mutable { bulk->Run(std::move(started)); });
   absl::Status found = status.get();
-  if (found.ok()) return gate.release();
-  gate->thread_.join();
+  if (found.ok()) return bulk.release();
+  bulk->thread_.join();
   return found;
 }
 
-void GateLoop::Run(Started started) {
+void BulkLoop::Run(Started started) {
   Loop loop(options_);
   absl::Status status = loop.Listen();
   const bool listens = status.ok();
@@ -161,25 +161,25 @@ void GateLoop::Run(Started started) {
   if (listens) loop.RunForever();
 }
 
-kj::Promise<void> GateLoop::Serve(const Worker& worker) {
+kj::Promise<void> BulkLoop::Serve(const Worker& worker) {
   return executor_->executeAsync([this, worker]() { loop_->Serve(worker); });
 }
-void GateLoop::Renew() {
+void BulkLoop::Renew() {
   executor_->executeSync([this]() { loop_->Renew(); });
 }
-kj::Promise<void> GateLoop::AddPeer(const PeerJoined& peer) {
+kj::Promise<void> BulkLoop::AddPeer(const PeerJoined& peer) {
   return executor_->executeAsync([this, peer]() { loop_->relays().Add(peer); });
 }
-kj::Promise<void> GateLoop::RemovePeer(WorkerIndex peer) {
+kj::Promise<void> BulkLoop::RemovePeer(WorkerIndex peer) {
   return executor_->executeAsync([this, peer]() { loop_->relays().Remove(peer); });
 }
-kj::Promise<void> GateLoop::Spill(TicketId ticket) {
+kj::Promise<void> BulkLoop::Spill(TicketId ticket) {
   return executor_->executeAsync([this, ticket]() { loop_->spills().Begin(ticket); });
 }
-kj::Promise<void> GateLoop::ForgetSpilled(uint64_t file) {
+kj::Promise<void> BulkLoop::ForgetSpilled(uint64_t file) {
   return executor_->executeAsync([this, file]() { loop_->spills().Forget(file); });
 }
-kj::Promise<void> GateLoop::CloseTicket(TicketId ticket) {
+kj::Promise<void> BulkLoop::CloseTicket(TicketId ticket) {
   return executor_->executeAsync([this, ticket]() { loop_->tickets().Close(ticket); });
 }
 
