@@ -21,7 +21,9 @@ uint64_t GranuleOf(const Code& code) {
 size_t ThreadsOf(const GridLaunch& launch) { return size_t{launch.block[0]} * launch.block[1] * launch.block[2]; }
 size_t WarpsOf(const GridLaunch& launch) { return (ThreadsOf(launch) + kWarpLanes - 1) / kWarpLanes; }
 
-// Registers of blocks that are gone, for those that come: to make and clear thousands takes longer than most launches.
+// Registers of some blocks that are gone, for those that come: to make and clear thousands takes longer than most
+// launches.
+constexpr size_t kMostSpare = 4;
 thread_local std::vector<std::vector<uint64_t>> spare_registers;
 
 std::vector<uint64_t> TakeRegisters(size_t count) {
@@ -68,7 +70,9 @@ Block::Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const
   }
 }
 
-Block::~Block() { spare_registers.push_back(std::move(registers_)); }
+Block::~Block() {
+  if (spare_registers.size() < kMostSpare) spare_registers.push_back(std::move(registers_));
+}
 
 void Block::Start(std::array<uint32_t, 3> id) {
   id_ = id;
