@@ -44,7 +44,7 @@ class Block {
 
   // Begins the block, where another one may have ended.
   void Start(std::array<uint32_t, 3> id);
-  // Each thread as far as it gets, or to the next word that other blocks may look at.
+  // Runs each thread as far as it gets, or to the next word that other blocks may look at.
   void Step();
   bool is_done() const { return is_done_; }
   // The error, or empty.
@@ -72,27 +72,27 @@ class Block {
     for (; lanes != 0; lanes &= lanes - 1) f(threads_[first + static_cast<size_t>(std::countr_zero(lanes))]);
   }
   uint32_t LanesThatRun(size_t first, size_t end) const;
-  // As far as its threads get; whether any did.
+  // Runs a warp as far as its threads get; whether any did.
   bool RunWarp(size_t first);
-  // These lanes as far as they get, or to the next word that other blocks may look at; whether any did.
+  // Runs these lanes as far as they get, or to the next word that other blocks may look at; whether any did.
   bool RunLanes(size_t first, size_t end, uint32_t among);
-  // Lanes that are at one instruction, until they part, come to where others are, or have to wait; those that go on.
+  // Runs lanes that are at one instruction until they part, come to where others are, or wait; those that go on.
   uint32_t Advance(size_t first, uint32_t lanes, size_t others);
-  // Lanes that end, or wait for others.
+  // Stops lanes that end, or wait for others.
   void Stop(size_t first, uint32_t lanes, const Instruction& i);
   void BranchByTable(Thread& t, const Instruction& i);
 
   // ---- what lanes of a warp do with each other
-  // Of the lanes that wait at one instruction, where all that it names are there.
+  // Runs an instruction at which all the lanes that it names wait; whether there is one.
   bool RunWarpOperation(size_t first, size_t end);
   bool HaveOneMask(size_t first, size_t end, uint32_t mask, const Instruction& i);
   void Exchange(size_t first, uint32_t mask, const Instruction& i);
   void Shuffle(size_t first, uint32_t mask, const Instruction& i);
 
   // ---- memory (block_memory.cc)
-  // A load, store or atomic instruction.
+  // Runs a load, store or atomic instruction.
   void AccessMemory(size_t first, uint32_t lanes, const Instruction& i);
-  // Loads and stores of lanes whose elements follow each other, or are one; false where they don't.
+  // Runs loads and stores of lanes whose elements follow each other, or are one; false where they don't.
   bool AccessInSteps(size_t first, uint32_t lanes, const Instruction& i);
   void AccessMemory(Thread& t, const Instruction& i);
   void Atomic(Thread& t, const Instruction& i, std::byte* place);

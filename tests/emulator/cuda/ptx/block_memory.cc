@@ -1,4 +1,4 @@
-// What threads do with memory, and the checks of each place that they name.
+// Loads, stores and atomic instructions, and the checks of each place that they name.
 
 #include <cstring>
 #include <memory>
@@ -15,7 +15,7 @@ AccessKind KindOf(const Instruction& i) {
                                              : AccessKind::kAtomic;
 }
 
-// In as many bytes as there are: what was stored a moment ago is read from there only by its size.
+// A load takes as many bytes as an element has: a processor hands a fresh store to a load of the same size alone.
 uint64_t Load(const std::byte* place, size_t bytes) {
   const auto as = [&](auto value) -> uint64_t {
     std::memcpy(&value, place, sizeof(value));
@@ -37,13 +37,13 @@ void Store(std::byte* place, size_t bytes, uint64_t bits) {
     default: return as(bits);
   }
 }
-// As a register has it, which may be wider.
+// The bits of an element as a register has them, which may be wider.
 uint64_t Extended(const Instruction& i, uint64_t value) {
   if (i.value_class != ValueClass::kSigned) return value;
   const size_t unused = 64 - 8 * size_t{i.bytes};
   return static_cast<uint64_t>(static_cast<int64_t>(value << unused) >> unused);
 }
-// The elements of one thread.
+// Moves the elements of one thread.
 void Move(const Thread& t, const Instruction& i, std::byte* place) {
   for (size_t k = 0; k < i.count; ++k, place += i.bytes) {
     if (i.kind == InstructionKind::kStore) {
@@ -53,7 +53,7 @@ void Move(const Thread& t, const Instruction& i, std::byte* place) {
     }
   }
 }
-// An element of each lane, `stride` bytes apart.
+// Moves an element of each lane; they are `stride` bytes apart.
 template <typename T>
 void MoveLanes(uint64_t* lane, uint32_t lanes, const Instruction& i, std::byte* place, size_t stride) {
   const bool stores = i.kind == InstructionKind::kStore;

@@ -60,7 +60,7 @@ struct GridLaunch {
   std::array<uint32_t, 3> block = {1, 1, 1};
   uint32_t shared_bytes = 0;  // dynamic
   // Where the host has the bytes [address, address + bytes) of global memory; null where they are not the device's.
-  // Called for every access.
+  // Called for every access, of a thread or of several whose bytes follow each other.
   std::function<std::byte*(uint64_t address, int bytes, AccessKind kind)> memory;
   uint32_t seed = 1;             // of the order of blocks and warps
   Coverage* coverage = nullptr;  // added to, where asked for
