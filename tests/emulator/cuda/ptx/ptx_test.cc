@@ -161,6 +161,25 @@ TEST(Ptx, LanesExchange) {
   EXPECT_EQ(memory[31], 0xC0000000u + 100);
 }
 
+TEST(Ptx, LanesPartAndMeetAgain) {
+  // Each lane goes round as often as its number says; those that are through wait for nobody.
+  std::vector<uint64_t> memory(32);
+  const std::string body = StrCat(kOwnPlace,
+                                  "mov.u64 %rd4, 0; mov.u32 %r3, 0;\n"
+                                  "AGAIN: setp.ge.u32 %p1, %r3, %r2; @%p1 bra DONE;\n"
+                                  "add.u64 %rd4, %rd4, 3; add.u32 %r3, %r3, 1; bra AGAIN;\n"
+                                  "DONE: vote.sync.ballot.b32 %r4, 1, -1; cvt.u64.u32 %rd5, %r4;\n"
+                                  "add.u64 %rd4, %rd4, %rd5; st.global.u64 [%rd2], %rd4;");
+  const Outcome outcome = RunBody(Text(body), &memory);
+  ASSERT_EQ(outcome.wrong, "");
+  for (uint64_t lane = 0; lane < 32; ++lane) EXPECT_EQ(memory[lane], 0xFFFFFFFFu + 3 * lane);
+  uint64_t rounds = 0;
+  for (size_t i = 0; i < outcome.lines.size(); ++i) {
+    if (outcome.lines[i] == 12) rounds = outcome.coverage.run_count[i];
+  }
+  EXPECT_EQ(rounds, 31u * 32 / 2);
+}
+
 // ---- planted faults
 
 constexpr std::string_view kTile = ".shared .align 8 .b8 tile[512];\n";
@@ -305,6 +324,26 @@ TEST(PtxChecks, OrderOfWarpsIsTheSeeds) {
     seen[word] = true;
   }
   EXPECT_TRUE(seen[0] && seen[1]);
+}
+
+TEST(PtxChecks, LanesGoTogetherOnlyWhereTheKernelSaysSo) {
+  // Each lane writes a word and reads that of the lane 16 behind, with nothing between: in some seed it is too early.
+  auto module = Parse(Text(StrCat(kOwnPlace,
+                                  "st.global.u64 [%rd2], 1; add.u32 %r3, %r2, 16; and.b32 %r3, %r3, 31;\n"
+                                  "mul.wide.u32 %rd5, %r3, 8; add.s64 %rd6, %rd1, %rd5; ld.global.u64 %rd7, [%rd6];\n"
+                                  "st.global.u64 [%rd2+256], %rd7;")));
+  ASSERT_TRUE(module.ok());
+  std::array<bool, 2> is_seen = {};
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    std::vector<uint64_t> memory(64);
+    const Parameters given = {reinterpret_cast<uint64_t>(memory.data()), 0};
+    const auto place = [](uint64_t address, int, AccessKind) { return reinterpret_cast<std::byte*>(address); };
+    ASSERT_EQ(ptx::Run(module->kernels.at("k"), {reinterpret_cast<const std::byte*>(&given), 12},
+                       {.block = {32, 1, 1}, .memory = place, .seed = seed}),
+              "");
+    is_seen[std::accumulate(memory.begin() + 32, memory.end(), uint64_t{0}) == 32 ? 1 : 0] = true;
+  }
+  EXPECT_TRUE(is_seen[0] && is_seen[1]);
 }
 
 // ---- blocks that look at each other
