@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kProbeAfterS = 5;
 constexpr double kCloseTimeoutS = 5;
-// How long records may be on their way behind an answer to a call. Those that wait at the coordinator for what is
+// The longest time that records may be behind an answer to a call. Records that wait at the coordinator for what is
 // before them take longer to be taken up, and are safe there.
 constexpr double kRecordsLateS = 1;
 

@@ -342,7 +342,7 @@ void ConnectionLoop::WhenTakenUp(std::function<void()> then) {
 }
 
 void ConnectionLoop::TellTakenUp() {
-  if (failure_.ok() && !core_.is_taken_up()) return;
+  if (when_taken_up_.empty() || (failure_.ok() && !core_.is_taken_up())) return;
   const std::vector<std::function<void()>> told = std::exchange(when_taken_up_, {});
   for (const auto& then : told) then();
 }

@@ -341,7 +341,7 @@ def destroyed_group_is_used(x):
 
 
 def splits_that_differ():
-    """Rank 0 wants two rows of rank 1, which gives one. Who has sent before the other side asked is told at the end."""
+    """Rank 0 wants two rows of rank 1, which gives one. A sender is told at the end where it had sent before the other side asked."""
     rank = dist.get_rank()
     takes = [1, 2, 1] if rank == 0 else [1, 1, 1]
     dist.all_to_all_single(np.zeros(sum(takes)), np.ones(3), takes, [1, 1, 1])

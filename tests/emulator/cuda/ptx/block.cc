@@ -182,7 +182,7 @@ bool Block::RunLanes(size_t first, size_t end, uint32_t among) {
   if (running == 0) return false;
   ForLanes(first, running, [&](Thread& t) { t.left = launch_.max_instructions; });
   while (running != 0 && error_.empty()) {
-    // Those that are least far go first: so they meet the others where their ways join.
+    // The least far go first: so they meet the others where their ways join.
     size_t at = SIZE_MAX, others = SIZE_MAX;
     ForLanes(first, running, [&](Thread& t) { at = std::min(at, t.at); });
     uint32_t together = 0;
@@ -290,11 +290,10 @@ bool Block::RunWarpOperation(size_t first, size_t end) {
     }
     if ((here & mask) != (mask & LanesOf(first, end)) || !HaveOneMask(first, end, mask, i)) continue;
     Exchange(first, mask, i);
-    for (size_t t = first; t < end; ++t) {
-      if ((mask >> (t - first) & 1) == 0) continue;
-      threads_[t].state = ThreadState::kRuns;
-      ++threads_[t].at;
-    }
+    ForLanes(first, mask & LanesOf(first, end), [](Thread& t) {
+      t.state = ThreadState::kRuns;
+      ++t.at;
+    });
     shared_.OrderLanes(first / kWarpLanes);
     return true;
   }
@@ -314,22 +313,19 @@ bool Block::HaveOneMask(size_t first, size_t end, uint32_t mask, const Instructi
 void Block::Exchange(size_t first, uint32_t mask, const Instruction& i) {
   if (i.kind == InstructionKind::kShuffle) return Shuffle(first, mask, i);
   if (i.kind == InstructionKind::kWarpBarrier) return;
-  uint32_t votes = 0;
-  const auto each = [&](auto&& f) {
-    for (uint32_t lane = 0; lane < kWarpLanes; ++lane) {
-      if ((mask >> lane & 1) != 0 && first + lane < threads_.size()) f(threads_[first + lane], lane);
-    }
-  };
-  if (i.kind == InstructionKind::kActiveMask) {
-    return each([&](Thread& t, uint32_t) { t.Register(i.to[0]) = mask; });
-  }
-  each([&](Thread& t, uint32_t lane) { votes |= t.Register(i.from[0]) != 0 ? 1U << lane : 0; });
   const uint32_t here = mask & LanesOf(first, std::min<size_t>(first + kWarpLanes, threads_.size()));
-  const auto mode = static_cast<VoteMode>(i.mode);
-  const uint32_t result = mode == VoteMode::kBallot ? votes
-                          : mode == VoteMode::kAny  ? static_cast<uint32_t>(votes != 0)
-                                                    : static_cast<uint32_t>(votes == here);
-  each([&](Thread& t, uint32_t) { t.Register(i.to[0]) = result; });
+  uint32_t result = mask;
+  if (i.kind == InstructionKind::kVote) {
+    uint32_t votes = 0;
+    ForLanes(first, here, [&](const Thread& t) {
+      if (t.Register(i.from[0]) != 0) votes |= 1U << (t.number % kWarpLanes);
+    });
+    const auto mode = static_cast<VoteMode>(i.mode);
+    result = mode == VoteMode::kBallot ? votes
+             : mode == VoteMode::kAny  ? static_cast<uint32_t>(votes != 0)
+                                       : static_cast<uint32_t>(votes == here);
+  }
+  ForLanes(first, here, [&](Thread& t) { t.Register(i.to[0]) = result; });
 }
 
 // As the PTX ISA's shfl.sync says it.

@@ -113,7 +113,6 @@ class Block {
   std::vector<std::byte> local_;
   std::vector<uint8_t> local_written_;
   SharedMemory shared_;
-  std::string wrong_;  // of shared memory
   uint64_t progress_ = 0;
   std::minstd_rand random_;
   bool is_done_ = true;

@@ -152,8 +152,9 @@ std::byte* Block::PlaceOf(const Thread& t, const Instruction& i, uint64_t addres
   std::byte* place = nullptr;
   switch (space) {
     case Space::kShared: {
-      place = shared_.Use(t.number, offset, bytes, kind, &wrong_);
-      if (place == nullptr) Fail(t, i, wrong_);
+      std::string wrong;
+      place = shared_.Use(t.number, offset, bytes, kind, &wrong);
+      if (place == nullptr) Fail(t, i, wrong);
       return place;
     }
     case Space::kLocal: return Local(t, i, offset, bytes, kind);

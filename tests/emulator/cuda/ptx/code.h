@@ -18,7 +18,7 @@ inline constexpr uint32_t kWarpLanes = 32;
 inline constexpr uint32_t kAllLanes = ~uint32_t{0};
 
 struct Instruction;
-// Of a warp's registers, in the lanes whose bits are 1.
+// An operation computes with a warp's registers, in the lanes whose bits are 1.
 using Operation = void (*)(uint64_t* registers, const Instruction& instruction, uint32_t lanes);
 
 // The kind of an instruction, besides computing: kCompute has an operation.
@@ -82,7 +82,7 @@ struct Variable {
 struct Code {
   std::vector<Instruction> instructions;
   size_t registers = 0;
-  // Values of registers that nothing writes. What others have before they are written is anything.
+  // Values of registers that nothing writes. Other registers begin with any value.
   std::vector<std::pair<int32_t, uint64_t>> constants;
   std::vector<std::pair<int32_t, int>> special;
   std::vector<std::vector<int32_t>> tables;

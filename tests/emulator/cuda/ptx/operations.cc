@@ -344,16 +344,22 @@ T Cosine(T a) {
 
 // ---- by name
 
-#define INTEGER(f, type)                                              \
-  (type == "s64"                    ? Operation(InLanes<f<int64_t>>)  \
-   : type == "u64" || type == "b64" ? Operation(InLanes<f<uint64_t>>) \
-   : type == "s32"                  ? Operation(InLanes<f<int32_t>>)  \
-   : type == "u32" || type == "b32" ? Operation(InLanes<f<uint32_t>>) \
-   : type == "s16"                  ? Operation(InLanes<f<int16_t>>)  \
-   : type == "u16" || type == "b16" ? Operation(InLanes<f<uint16_t>>) \
+template <Operation kOperation>
+constexpr Operation OfWarp = kOperation;
+
+// A function of types, each as `shape` has it: InLanes one of a lane, OfWarp one of a warp.
+#define INTEGER_AS(shape, f, type)                                  \
+  (type == "s64"                    ? Operation(shape<f<int64_t>>)  \
+   : type == "u64" || type == "b64" ? Operation(shape<f<uint64_t>>) \
+   : type == "s32"                  ? Operation(shape<f<int32_t>>)  \
+   : type == "u32" || type == "b32" ? Operation(shape<f<uint32_t>>) \
+   : type == "s16"                  ? Operation(shape<f<int16_t>>)  \
+   : type == "u16" || type == "b16" ? Operation(shape<f<uint16_t>>) \
                                     : nullptr)
-#define FLOAT(f, type) \
-  (type == "f32" ? Operation(InLanes<f<float>>) : type == "f64" ? Operation(InLanes<f<double>>) : nullptr)
+#define FLOAT_AS(shape, f, type) \
+  (type == "f32" ? Operation(shape<f<float>>) : type == "f64" ? Operation(shape<f<double>>) : nullptr)
+#define INTEGER(f, type) INTEGER_AS(InLanes, f, type)
+#define FLOAT(f, type) FLOAT_AS(InLanes, f, type)
 #define NUMBER(f, type) (FLOAT(f, type) != nullptr ? FLOAT(f, type) : INTEGER(f, type))
 #define BITS(f, type)                                 \
   (type == "b64"    ? Operation(InLanes<f<uint64_t>>) \
@@ -448,15 +454,8 @@ Operation PredicateOf(const Parts& parts, Instruction* i) {
   if (found == std::end(kComparisons)) return nullptr;
   i->mode = static_cast<uint8_t>(found - std::begin(kComparisons));
   i->combination = Has(parts, "and") ? 1 : Has(parts, "or") ? 2 : Has(parts, "xor") ? 3 : 0;
-  return type == "f32"                    ? SetPredicate<float>
-         : type == "f64"                  ? SetPredicate<double>
-         : type == "s64"                  ? SetPredicate<int64_t>
-         : type == "u64" || type == "b64" ? SetPredicate<uint64_t>
-         : type == "s32"                  ? SetPredicate<int32_t>
-         : type == "u32" || type == "b32" ? SetPredicate<uint32_t>
-         : type == "s16"                  ? SetPredicate<int16_t>
-         : type == "u16" || type == "b16" ? SetPredicate<uint16_t>
-                                          : nullptr;
+  const Operation of_floats = FLOAT_AS(OfWarp, SetPredicate, type);
+  return of_floats != nullptr ? of_floats : INTEGER_AS(OfWarp, SetPredicate, type);
 }
 
 // Instructions that add with or to the carry.
