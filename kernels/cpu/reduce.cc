@@ -437,7 +437,7 @@ class ReduceRunner final : public PieceRunner {
 absl::StatusOr<Shape> ExtentsTogether(const char* kernel, absl::Span<const KernelInput> inputs, size_t rank) {
   Shape extents(rank, 1);
   for (const KernelInput& input : inputs) {
-    if (input.extents.size() > rank || !IsImplemented(input.dtype)) {
+    if (input.extents.size() > rank || IsFloat8(input.dtype)) {
       return absl::InvalidArgumentError(absl::StrCat(kernel, ": input rank ", input.extents.size(), ", output rank ",
                                                      rank, ", dtype ", std::string(ToText(input.dtype))));
     }

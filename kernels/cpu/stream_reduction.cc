@@ -160,7 +160,7 @@ bool CanStreamReduction(ReduceOp op, DType dtype) {
   if (op == ReduceOp::kProduct || IsBitwise(op) || (is_complex && op != ReduceOp::kSum && op != ReduceOp::kAvg))
     return false;
   if (op == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat && !is_complex) return false;
-  return IsImplemented(dtype) && dtype != DType::kBool && AccumulatedIn(dtype) == dtype;
+  return !IsFloat8(dtype) && dtype != DType::kBool && AccumulatedIn(dtype) == dtype;
 }
 
 void StreamReduction(const StreamedReduction& work) { HWY_DYNAMIC_DISPATCH(Stream)(work); }

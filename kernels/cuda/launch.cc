@@ -84,9 +84,9 @@ static absl::Status NumberFaultOf(const CheckRangeOp& op, const KernelCall& call
 
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
   for (const DType dtype : inputs) {
-    if (!IsImplemented(dtype)) return NoKernelFor("kernel", dtype);
+    if (IsFloat8(dtype)) return NoKernelFor("kernel", dtype);
   }
-  if (!IsImplemented(output)) return NoKernelFor("kernel", output);
+  if (IsFloat8(output)) return NoKernelFor("kernel", output);
   return HasGpuKernel(op, output);
 }
 

@@ -182,7 +182,7 @@ int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
 }
 
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace) {
-  if (!IsImplemented(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
+  if (IsFloat8(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
   if (const char letter = LetterToCut(op.notation, call); letter != 0) {
     absl::StatusOr<Steps> all = Steps();

@@ -51,7 +51,7 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
   const size_t rank = call.output_extents.size();
   Shape extents(rank, 1);
   for (const KernelInput& input : call.inputs) {
-    if (input.extents.size() > rank || !IsImplemented(input.dtype)) {
+    if (input.extents.size() > rank || IsFloat8(input.dtype)) {
       return absl::InvalidArgumentError(absl::StrCat("reduce: input rank ", input.extents.size(), ", output rank ",
                                                      rank, ", dtype ", NameOf(input.dtype)));
     }

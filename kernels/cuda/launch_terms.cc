@@ -20,7 +20,7 @@ int64_t ReduceTermsWorkspaceBytes(DType dtype, absl::Span<const int64_t> extents
 absl::StatusOr<Steps> LaunchReduceTerms(ReduceOp op, DType dtype, absl::Span<const int64_t> extents,
                                         absl::Span<const ReduceTerm> terms, int64_t term_count, DType destination_dtype,
                                         absl::Span<const ReduceDestination> destinations, const Workspace& workspace) {
-  if (!IsImplemented(dtype) || !IsImplemented(destination_dtype) || IsUndefinedReduce(op, dtype)) {
+  if (IsFloat8(dtype) || IsFloat8(destination_dtype) || IsUndefinedReduce(op, dtype)) {
     return NoKernelFor("reduce of terms", dtype);
   }
   if (NumElements(extents) == 0 || terms.empty()) return Steps();

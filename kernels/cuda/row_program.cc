@@ -28,7 +28,7 @@ struct Walk {
   std::vector<Strides> strides;
 };
 
-bool IsReal(DType dtype) { return IsImplemented(dtype) && Kind(dtype) != DTypeKind::kComplex; }
+bool IsReal(DType dtype) { return !IsFloat8(dtype) && Kind(dtype) != DTypeKind::kComplex; }
 
 // Whether the expression is one that LaunchKernel takes of these inputs, of real numbers alone.
 bool Fits(const Expression& expression, const KernelCall& call) {

@@ -353,7 +353,7 @@ absl::Status ValidateExpression(const Expression& expression, int inputs, int ar
     if (static_cast<int>(node.op) >= kScalarOpCount || static_cast<int>(node.dtype) >= kDTypeCount) {
       return absl::InvalidArgumentError(StrCat("expression: node ", i, " has an unknown op or dtype"));
     }
-    if (!IsImplemented(node.dtype)) {
+    if (IsFloat8(node.dtype)) {
       return absl::UnimplementedError(StrCat("expression: dtype ", ToText(node.dtype), " is reserved"));
     }
     TESSERA_RETURN_IF_ERROR(ValidateUnused(node, i));

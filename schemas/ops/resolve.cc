@@ -129,7 +129,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
   for (const OperandSpec& operand : operands) {
     const auto* spec = std::get_if<TensorSpec>(&operand);
     if (spec == nullptr) continue;
-    if (!IsImplemented(spec->dtype)) {
+    if (IsFloat8(spec->dtype)) {
       return absl::UnimplementedError(
           StrCat(row->name, ": dtype ", ToText(spec->dtype), " is reserved: ", DescribeOperands(input)));
     }
@@ -142,7 +142,7 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
       input.tensors.size() != operands.size()) {
     return OperandError(input, "a number can't stand here");
   }
-  if (call.attributes.Get(attribute::dtype) != nullptr && !IsImplemented(*call.attributes.Get(attribute::dtype))) {
+  if (call.attributes.Get(attribute::dtype) != nullptr && IsFloat8(*call.attributes.Get(attribute::dtype))) {
     return absl::UnimplementedError(
         StrCat(row->name, ": dtype ", ToText(*call.attributes.Get(attribute::dtype)), " is reserved"));
   }

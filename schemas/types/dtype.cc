@@ -14,28 +14,27 @@ struct DTypeRow {
   std::string_view name;
   int bits;
   DTypeKind kind;
-  bool implemented;
 };
 
 // By the number of the dtype.
 constexpr std::array<DTypeRow, kDTypeCount> kRows = {{
-    {"bool", 8, DTypeKind::kBool, true},
-    {"i8", 8, DTypeKind::kSigned, true},
-    {"i16", 16, DTypeKind::kSigned, true},
-    {"i32", 32, DTypeKind::kSigned, true},
-    {"i64", 64, DTypeKind::kSigned, true},
-    {"u8", 8, DTypeKind::kUnsigned, true},
-    {"u16", 16, DTypeKind::kUnsigned, true},
-    {"u32", 32, DTypeKind::kUnsigned, true},
-    {"u64", 64, DTypeKind::kUnsigned, true},
-    {"f16", 16, DTypeKind::kFloat, true},
-    {"bf16", 16, DTypeKind::kFloat, true},
-    {"f32", 32, DTypeKind::kFloat, true},
-    {"f64", 64, DTypeKind::kFloat, true},
-    {"c64", 64, DTypeKind::kComplex, true},
-    {"c128", 128, DTypeKind::kComplex, true},
-    {"f8e4m3", 8, DTypeKind::kFloat, false},
-    {"f8e5m2", 8, DTypeKind::kFloat, false},
+    {"bool", 8, DTypeKind::kBool},
+    {"i8", 8, DTypeKind::kSigned},
+    {"i16", 16, DTypeKind::kSigned},
+    {"i32", 32, DTypeKind::kSigned},
+    {"i64", 64, DTypeKind::kSigned},
+    {"u8", 8, DTypeKind::kUnsigned},
+    {"u16", 16, DTypeKind::kUnsigned},
+    {"u32", 32, DTypeKind::kUnsigned},
+    {"u64", 64, DTypeKind::kUnsigned},
+    {"f16", 16, DTypeKind::kFloat},
+    {"bf16", 16, DTypeKind::kFloat},
+    {"f32", 32, DTypeKind::kFloat},
+    {"f64", 64, DTypeKind::kFloat},
+    {"c64", 64, DTypeKind::kComplex},
+    {"c128", 128, DTypeKind::kComplex},
+    {"f8e4m3", 8, DTypeKind::kFloat},
+    {"f8e5m2", 8, DTypeKind::kFloat},
 }};
 
 const DTypeRow& Row(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
@@ -74,16 +73,14 @@ DType FloatOfBits(int bits) { return bits <= 32 ? DType::kF32 : DType::kF64; }
 // Bits of one of the two parts of a complex, or of a float.
 int PartBits(DType dtype) { return Kind(dtype) == DTypeKind::kComplex ? SizeBits(dtype) / 2 : SizeBits(dtype); }
 
-bool IsFloat8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
-
 }  // namespace
 
 int SizeBits(DType dtype) { return Row(dtype).bits; }
 int64_t SizeBytes(DType dtype) { return Row(dtype).bits / 8; }
 DTypeKind Kind(DType dtype) { return Row(dtype).kind; }
-bool IsImplemented(DType dtype) { return Row(dtype).implemented; }
+bool IsFloat8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 DType AccumulatedIn(DType dtype) {
-  return Kind(dtype) == DTypeKind::kFloat && SizeBits(dtype) == 16 ? DType::kF32 : dtype;
+  return Kind(dtype) == DTypeKind::kFloat && SizeBits(dtype) <= 16 ? DType::kF32 : dtype;
 }
 DType RealOf(DType dtype) { return dtype == DType::kC64 ? DType::kF32 : dtype == DType::kC128 ? DType::kF64 : dtype; }
 bool MayCast(DType from, DType to) {

@@ -4,7 +4,7 @@
 //
 //   ToText(DType::kF32) == "f32";  SizeBits(DType::kF32) == 32;  Promote(kI32, kF32) == kF64
 //
-// Text: bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128; reserved: f8e4m3 f8e5m2.
+// Text: bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 c64 c128 f8e4m3 f8e5m2.
 
 #include <cstdint>
 #include <string>
@@ -31,8 +31,8 @@ enum class DType : uint8_t {
   kF64 = 12,
   kC64 = 13,
   kC128 = 14,
-  kF8E4M3 = 15,
-  kF8E5M2 = 16,  // reserved
+  kF8E4M3 = 15,  // without infinities, as NumPy's (ml_dtypes) and torch's float8_e4m3fn
+  kF8E5M2 = 16,
 };
 inline constexpr int kDTypeCount = 17;
 
@@ -42,9 +42,10 @@ int SizeBits(DType dtype);
 // Bytes of one element. Every dtype of today has whole bytes.
 int64_t SizeBytes(DType dtype);
 DTypeKind Kind(DType dtype);
-// Whether tensors of this dtype can be made and computed on: all but the reserved ones.
-bool IsImplemented(DType dtype);
-// In which sums and products of several elements are made, and rounded in the end: f32 for f16 and bf16, else itself.
+// Whether it is a float of 8 bits. Tensors of these are made, moved, cast and multiplied (matmul); no other op takes them.
+bool IsFloat8(DType dtype);
+// In which sums and products of several elements are made, and rounded in the end: f32 for floats of 8 and 16 bits, else
+// itself.
 DType AccumulatedIn(DType dtype);
 // The dtype of a complex number's parts: f32 for c64, f64 for c128; else itself.
 DType RealOf(DType dtype);
