@@ -8,7 +8,7 @@
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/catalog.h"
 #include "schemas/ops/graph_text.h"
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
@@ -44,7 +44,8 @@ Scalar ElementAt(DType dtype, const char* at) {
     case DType::kF64: return Scalar::Float(Load<double>(at)).As(dtype);
     case DType::kC64: return Scalar::Complex({Load<float>(at), Load<float>(at + sizeof(float))}).As(dtype);
     case DType::kC128: return Scalar::Complex({Load<double>(at), Load<double>(at + sizeof(double))}).As(dtype);
-    default: break;
+    case DType::kF8E4M3: return Scalar::Float(static_cast<double>(Load<F8E4M3>(at))).As(dtype);
+    case DType::kF8E5M2: return Scalar::Float(static_cast<double>(Load<F8E5M2>(at))).As(dtype);
   }
   TESSERA_CHECK(false);
   return Scalar();

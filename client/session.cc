@@ -136,10 +136,6 @@ static absl::StatusOr<TensorSpec> DistributedSpec(SessionImpl& session, DType dt
   TESSERA_RETURN_IF_ERROR(session.Check());
   TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, TensorSpec::Make("distribute_tensor", dtype, shape, mesh, placements));
   TESSERA_RETURN_IF_ERROR(CheckWorkers("distribute_tensor", mesh, session.membership()));
-  if (IsFloat8(spec.dtype)) {
-    return absl::UnimplementedError(
-        StrCat("distribute_tensor: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
-  }
   if (spec.has_partial()) {
     return absl::InvalidArgumentError(StrCat("distribute_tensor: nothing becomes Partial: ", ToText(spec),
                                              "; give each position its term with from_local"));
@@ -177,9 +173,6 @@ absl::StatusOr<Tensor> Session::DistributeTensor(const HostView& source, const M
 absl::StatusOr<Tensor> Session::FromLocal(const TensorSpec& spec, absl::Span<const HostView> locals) const {
   TESSERA_RETURN_IF_ERROR(impl_->Check());
   TESSERA_RETURN_IF_ERROR(CheckWorkers("from_local", spec.mesh, impl_->membership()));
-  if (IsFloat8(spec.dtype)) {
-    return absl::UnimplementedError(StrCat("from_local: dtype ", ToText(spec.dtype), " is reserved: ", ToText(spec)));
-  }
   if (static_cast<int64_t>(locals.size()) != spec.mesh.size()) {
     return absl::InvalidArgumentError(
         StrCat("from_local: ", locals.size(), " arrays for the ", spec.mesh.size(), " positions of ", ToText(spec)));

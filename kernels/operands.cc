@@ -122,7 +122,9 @@ struct OperandsVisitor {
   absl::Status operator()(const MatmulOp& op) const {
     if (call.inputs.size() != 2) return absl::InvalidArgumentError("matmul: takes two operands");
     const KernelInput &a = call.inputs[0], &b = call.inputs[1];
-    if (a.dtype == b.dtype && a.dtype == call.output_dtype && FitsNotation(op.notation, call)) return absl::OkStatus();
+    const bool is_float8 = IsFloat8(a.dtype) && IsFloat8(b.dtype) && call.output_dtype == DType::kF32;
+    const bool is_one_dtype = a.dtype == b.dtype && a.dtype == call.output_dtype && !IsFloat8(a.dtype);
+    if ((is_float8 || is_one_dtype) && FitsNotation(op.notation, call)) return absl::OkStatus();
     return absl::InvalidArgumentError(StrCat("matmul ", ToText(op.notation), ": ", ToText(a.dtype), ToText(a.extents),
                                              " by ", ToText(b.dtype), ToText(b.extents), " into ",
                                              ToText(call.output_dtype), ToText(call.output_extents)));

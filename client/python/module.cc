@@ -442,7 +442,7 @@ NB_MODULE(_tessera, module) {
   module.def("dtype_names", [] {
     nb::list out;
     for (int i = 0; i < kDTypeCount; ++i) {
-      out.append(nb::make_tuple(std::string(ToText(static_cast<DType>(i))), !IsFloat8(static_cast<DType>(i))));
+      out.append(std::string(ToText(static_cast<DType>(i))));
     }
     return out;
   });

@@ -322,12 +322,22 @@ nb::list CallAll(int op, const nb::tuple& objects, const nb::kwargs& attributes)
   return out;
 }
 
-// How NumPy knows it; bf16 as its bits.
+// The name of a dtype that NumPy has by ml_dtypes; null for another one.
+const char* NameInMlDTypes(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16: return "bfloat16";
+    case DType::kF8E4M3: return "float8_e4m3fn";
+    case DType::kF8E5M2: return "float8_e5m2";
+    default: return nullptr;
+  }
+}
+
+// How NumPy knows it; a dtype of ml_dtypes as its bits.
 nb::dlpack::dtype ArrayDType(DType dtype) {
   const auto of = [dtype](nb::dlpack::dtype_code code) {
     return nb::dlpack::dtype{static_cast<uint8_t>(code), static_cast<uint8_t>(SizeBits(dtype)), 1};
   };
-  if (dtype == DType::kBF16) return of(nb::dlpack::dtype_code::UInt);
+  if (NameInMlDTypes(dtype) != nullptr) return of(nb::dlpack::dtype_code::UInt);
   switch (Kind(dtype)) {
     case DTypeKind::kBool: return of(nb::dlpack::dtype_code::Bool);
     case DTypeKind::kSigned: return of(nb::dlpack::dtype_code::Int);
@@ -347,8 +357,8 @@ nb::object ArrayOf(HostArray array) {
   nb::object out =
       nb::cast(nb::ndarray<nb::numpy>(data, array.shape.size(), shape, owner, nullptr, ArrayDType(array.dtype)),
                nb::rv_policy::reference);
-  if (array.dtype != DType::kBF16) return out;
-  return out.attr("view")(nb::module_::import_("tessera._dtypes").attr("bfloat16"));
+  const char* const name = NameInMlDTypes(array.dtype);
+  return name == nullptr ? out : out.attr("view")(nb::module_::import_("tessera._dtypes").attr(name));
 }
 
 // A row-major array of Python that a download writes, held meanwhile.

@@ -46,9 +46,9 @@ HWY_INLINE To Convert(From v) {
     return BoolElement{static_cast<uint8_t>((v.real() != 0) | (v.imag() != 0))};
   } else if constexpr (kIsComplex<To>) {
     return To(Convert<typename To::value_type>(v), 0);
-  } else if constexpr (kIsHalf<From>) {
+  } else if constexpr (kIsHalf<From> || kIsFloat8<From>) {
     return Convert<To>(static_cast<float>(v));
-  } else if constexpr (kIsHalf<To>) {
+  } else if constexpr (kIsHalf<To> || kIsFloat8<To>) {
     return To(v);
   } else if constexpr (std::is_same_v<To, BoolElement>) {
     return BoolElement{static_cast<uint8_t>(v != From{0})};
@@ -73,7 +73,31 @@ bool CastLoop(const NodeBlock& block) {
   return true;
 }
 
+// Calls f with the C++ type of a float of 8 bits.
+template <typename F>
+bool VisitFloat8(DType dtype, F&& f) {
+  return dtype == DType::kF8E4M3 ? f(F8E4M3{}) : f(F8E5M2{});
+}
+
 bool Cast(const NodeBlock& block) {
+  if (IsFloat8(block.dtype) && IsFloat8(block.operand)) {
+    return VisitFloat8(block.dtype, [&](auto to) {
+      return VisitFloat8(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
+    });
+  }
+  if (IsFloat8(block.dtype)) {
+    return VisitFloat8(block.dtype, [&](auto to) {
+      return VisitElement(block.operand, [&](auto from) {
+        if constexpr (!kIsComplex<decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);
+        return false;
+      });
+    });
+  }
+  if (IsFloat8(block.operand)) {
+    return VisitElement(block.dtype, [&](auto to) {
+      return VisitFloat8(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
+    });
+  }
   return VisitElement(block.dtype, [&](auto to) {
     return VisitElement(block.operand, [&](auto from) {
       if constexpr (kConverts<decltype(to), decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);

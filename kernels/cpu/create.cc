@@ -101,6 +101,8 @@ ElementBits ToElement(const Scalar& scalar, DType dtype) {
   ElementBits element{};
   const Scalar typed = scalar.As(dtype);
   auto put = [&](auto value) { std::memcpy(element.bytes, &value, sizeof(value)); };
+  if (dtype == DType::kF8E4M3) put(F8E4M3(typed.AsDouble()));
+  if (dtype == DType::kF8E5M2) put(F8E5M2(typed.AsDouble()));
   VisitElement(dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, BoolElement>) {
@@ -119,7 +121,7 @@ ElementBits ToElement(const Scalar& scalar, DType dtype) {
 
 absl::Status RunFill(const FillOp& op, const KernelCall& call) {
   if (absl::Status s = ExpectScalars("full", call, 1, 0, kMaxRank); !s.ok()) return s;
-  return VisitDType("full", call.output_dtype, [&](auto zero) {
+  return VisitDType("full", MovedAs(call.output_dtype), [&](auto zero) {
     const ElementBits element = ToElement(call.scalars[0], call.output_dtype);
     CopyStrided(call.output_extents, sizeof(zero), element.bytes, Strides(call.output_extents.size(), 0), call.output,
                 call.output_strides);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "schemas/types/dtype.h"
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 
 namespace tessera::cpu {
 
@@ -23,7 +23,10 @@ struct alignas(16) AnyElement {
 // An element of any dtype that is 0.
 inline constexpr AnyElement kZeroElement = {};
 
-// Calls f(T{}), which returns a bool; false for a dtype that is not implemented.
+// The dtype as whose elements those of `dtype` are moved, where only their bits count.
+inline DType MovedAs(DType dtype) { return IsFloat8(dtype) ? DType::kU8 : dtype; }
+
+// Calls f(T{}), which returns a bool; false for floats of 8 bits, which nothing but casts and products computes with.
 template <typename F>
 bool VisitElement(DType dtype, F&& f) {
   switch (dtype) {

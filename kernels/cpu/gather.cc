@@ -399,7 +399,7 @@ absl::Status RunFilter(const FilterOp& op, const KernelCall& call) {
   if (absl::Status s = CheckFilter(op, call); !s.ok()) return s;
   const int64_t room = call.output_extents[static_cast<size_t>(op.dim)];
   int64_t seen = 0;
-  const absl::Status known = VisitDType("filter", call.output_dtype, [](auto) {});
+  const absl::Status known = VisitDType("filter", MovedAs(call.output_dtype), [](auto) {});
   if (!known.ok()) return known;
   absl::Status status = ForEachBlockOfPlaces(call.inputs.back(), [&](absl::Span<const int64_t> places) {
     const int64_t to = seen;
@@ -414,7 +414,7 @@ absl::Status RunFilter(const FilterOp& op, const KernelCall& call) {
       }
       return written;
     }
-    VisitDType("filter", call.output_dtype, [&](auto element) {
+    VisitDType("filter", MovedAs(call.output_dtype), [&](auto element) {
       written = FilterBlock<decltype(element)>(op, call, places, to);
     }).IgnoreError();
     return written;
@@ -435,15 +435,15 @@ absl::Status RunGather(const GatherOp& op, const KernelCall& call) {
   }
   absl::Status status;
   if (op.from == GatherFrom::kApart) {
-    const absl::Status known =
-        VisitDType("gather", data.dtype, [&](auto element) { status = GatherApart<decltype(element)>(op, call); });
+    const absl::Status known = VisitDType("gather", MovedAs(data.dtype),
+                                          [&](auto element) { status = GatherApart<decltype(element)>(op, call); });
     return known.ok() ? status : known;
   }
   auto layout = LayoutOf("gather", op.dim, data.extents, data.is_zero ? Strides(data.extents.size(), 0) : data.strides,
                          call.inputs[1], call.output_extents, call.output_strides);
   if (!layout.ok()) return layout.status();
   if (absl::Status s = SetShard("gather", op.dim, op.whole, call, &*layout); !s.ok()) return s;
-  const absl::Status known = VisitDType("gather", data.dtype, [&](auto element) {
+  const absl::Status known = VisitDType("gather", MovedAs(data.dtype), [&](auto element) {
     using T = decltype(element);
     OwnRows<T> rows{static_cast<const T*>(data.is_zero ? &kZeroElement : data.data), layout->own, layout->stride};
     status = Gather(*layout, op.dim, rows, static_cast<T*>(call.output));

@@ -189,16 +189,16 @@ int64_t RunStride(absl::Span<const ContractDim> inner, size_t operand) {
 }
 
 // The operands of a sum as matrices: in place, for one run of inner dims, or packed where they are none.
-template <typename T>
-Matrix<const T> LeftInPlace(const SumOfProducts<T>& sum) {
+template <typename T, typename C>
+Matrix<const T> LeftInPlace(const SumOfProducts<T, C>& sum) {
   return {sum.a, sum.m.extent, sum.depth(), sum.m.strides[0], RunStride(sum.inner, 0)};
 }
-template <typename T>
-Matrix<const T> RightInPlace(const SumOfProducts<T>& sum) {
+template <typename T, typename C>
+Matrix<const T> RightInPlace(const SumOfProducts<T, C>& sum) {
   return {sum.b, sum.depth(), sum.n.extent, RunStride(sum.inner, 1), sum.n.strides[1]};
 }
-template <typename T>
-Matrix<const T> LeftMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
+template <typename T, typename C>
+Matrix<const T> LeftMatrix(const SumOfProducts<T, C>& sum, Packed<T>& memory) {
   const int64_t depth = sum.depth();
   if (IsOneRun(sum.inner, 0)) return LeftInPlace(sum);
   Shape extents = {sum.m.extent};
@@ -211,8 +211,8 @@ Matrix<const T> LeftMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
   CopyStrided(extents, sizeof(T), sum.a, strides, dense.data, RowMajorStrides(extents));
   return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
 }
-template <typename T>
-Matrix<const T> RightMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
+template <typename T, typename C>
+Matrix<const T> RightMatrix(const SumOfProducts<T, C>& sum, Packed<T>& memory) {
   const int64_t depth = sum.depth();
   if (IsOneRun(sum.inner, 1)) return RightInPlace(sum);
   Shape extents;
@@ -227,8 +227,8 @@ Matrix<const T> RightMatrix(const SumOfProducts<T>& sum, Packed<T>& memory) {
   CopyStrided(extents, sizeof(T), sum.b, strides, dense.data, RowMajorStrides(extents));
   return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
 }
-template <typename T>
-Matrix<T> OutputMatrix(const SumOfProducts<T>& sum) {
+template <typename T, typename C>
+Matrix<C> OutputMatrix(const SumOfProducts<T, C>& sum) {
   return {sum.c, sum.m.extent, sum.n.extent, sum.m.strides[2], sum.n.strides[2]};
 }
 
@@ -338,6 +338,43 @@ class FloatProduct {
   Packed<T> packed_a_{0}, packed_b_{1}, packed_c_{2};
 };
 
+// As f32, into dense rows.
+template <typename T>
+void Widen(DType dtype, Matrix<const T> from, Packed<T>& packed, float* to) {
+  if (from.columns > 1 && from.column_stride != 1) from = packed.Pack(from);
+  for (int64_t r = 0; r < from.rows; ++r) {
+    CastBlock(dtype, DType::kF32, from.data + r * from.row_stride, from.columns, to + r * from.columns);
+  }
+}
+template <typename T>
+Matrix<const float> Widened(DType dtype, const Matrix<const T>& from, Packed<T>& packed, Packed<float>& memory) {
+  const Matrix<float> dense = memory.Make(from.rows, from.columns);
+  Widen(dtype, from, packed, dense.data);
+  return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+}
+
+// Of floats of 8 bits, whose products f32 has exactly: blocks of the factors as f32, and the sums in the output.
+class Float8Product {
+ public:
+  Float8Product(DType left, DType right) : left_dtype_(left), right_dtype_(right) {}
+  void Run(const SumOfProducts<uint8_t, float>& sum) {
+    constexpr int64_t kRows = 512, kColumns = 1024, kDepth = 1024;
+    ForEachBlock(sum, kRows, kColumns, [&](const SumOfProducts<uint8_t, float>& block) {
+      ForEachPiece(block, kDepth, [&](const SumOfProducts<uint8_t, float>& piece) {
+        const Matrix<const float> left = Widened(left_dtype_, LeftMatrix(piece, bytes_), bytes_, left_);
+        const Matrix<const float> right = Widened(right_dtype_, RightMatrix(piece, bytes_), bytes_, right_);
+        product_.Multiply(left, right, OutputMatrix(piece), piece.store);
+      });
+    });
+  }
+
+ private:
+  const DType left_dtype_, right_dtype_;
+  FloatProduct<float> product_;
+  Packed<float> left_{3}, right_{4};
+  Packed<uint8_t> bytes_{0};
+};
+
 // Blocks of the operands as f32, and of the sum until all its products are added up and it is rounded.
 template <typename Half, DType dtype>
 class HalfProduct {
@@ -391,17 +428,9 @@ class HalfProduct {
     Round({sums.row(0), c.rows, c.columns, sums.stride(), 1}, c);
   }
 
-  // Into dense rows.
-  void Widen(Matrix<const Half> from, float* to) {
-    if (from.columns > 1 && from.column_stride != 1) from = packed_.Pack(from);
-    for (int64_t r = 0; r < from.rows; ++r) {
-      CastBlock(dtype, DType::kF32, from.data + r * from.row_stride, from.columns, to + r * from.columns);
-    }
-  }
+  void Widen(const Matrix<const Half>& from, float* to) { tessera::cpu::Widen(dtype, from, packed_, to); }
   Matrix<const float> Widened(const Matrix<const Half>& from, Packed<float>& memory) {
-    const Matrix<float> dense = memory.Make(from.rows, from.columns);
-    Widen(from, dense.data);
-    return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
+    return tessera::cpu::Widened(dtype, from, packed_, memory);
   }
 
   void Round(const Matrix<float>& from, const Matrix<Half>& to) {
@@ -477,7 +506,7 @@ ContractDim TakeLast(DimGroup& group) {
   return last;
 }
 
-template <typename T, typename Product>
+template <typename T, typename C = T, typename Product>
 void RunProducts(Groups groups, const KernelCall& call, Product product) {
   const ContractDim m = TakeLast(groups.left), n = TakeLast(groups.right);
   DimGroup outer = groups.batch;
@@ -486,15 +515,15 @@ void RunProducts(Groups groups, const KernelCall& call, Product product) {
   static const T kZero{0};
   const T* const left = call.inputs[0].is_zero ? &kZero : static_cast<const T*>(call.inputs[0].data);
   const T* const right = call.inputs[1].is_zero ? &kZero : static_cast<const T*>(call.inputs[1].data);
-  T* const output = static_cast<T*>(call.output);
+  C* const output = static_cast<C*>(call.output);
   Walk(outer, {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
-    product.Run(SumOfProducts<T>{.a = left + at[0],
-                                 .b = right + at[1],
-                                 .c = output + at[2],
-                                 .m = m,
-                                 .n = n,
-                                 .inner = groups.inner,
-                                 .store = call.store});
+    product.Run(SumOfProducts<T, C>{.a = left + at[0],
+                                    .b = right + at[1],
+                                    .c = output + at[2],
+                                    .m = m,
+                                    .n = n,
+                                    .inner = groups.inner,
+                                    .store = call.store});
   });
 }
 
@@ -533,6 +562,10 @@ absl::Status RunMatmul(const MatmulOp& op, const KernelCall& call) {
     const Strides strides(call.output_extents.size(), 0);
     CopyStrided(call.output_extents, SizeBytes(call.output_dtype), &kZeroElement, strides, call.output,
                 call.output_strides);
+    return absl::OkStatus();
+  }
+  if (const DType left = call.inputs[0].dtype; IsFloat8(left)) {
+    RunProducts<uint8_t, float>(groups, call, Float8Product(left, call.inputs[1].dtype));
     return absl::OkStatus();
   }
   switch (call.output_dtype) {

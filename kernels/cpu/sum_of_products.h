@@ -25,11 +25,12 @@ struct ContractDim {
 };
 using DimGroup = absl::InlinedVector<ContractDim, 4>;
 
-template <typename T>
+// Of factors of type T; the sums are C.
+template <typename T, typename C = T>
 struct SumOfProducts {
   const T* a = nullptr;  // of the first index of all dims, as b and c
   const T* b = nullptr;
-  T* c = nullptr;
+  C* c = nullptr;
   ContractDim m = {}, n = {};
   absl::Span<const ContractDim> inner = {};  // no extent is 0
   KernelStore store = KernelStore::kWrite;
@@ -53,11 +54,11 @@ void Walk(absl::Span<const ContractDim> dims, std::array<int64_t, 3> at, const V
 }
 
 // Calls visit(block of the sum) for blocks of c.
-template <typename T, typename Visitor>
-void ForEachBlock(const SumOfProducts<T>& sum, int64_t most_rows, int64_t most_columns, const Visitor& visit) {
+template <typename T, typename C, typename Visitor>
+void ForEachBlock(const SumOfProducts<T, C>& sum, int64_t most_rows, int64_t most_columns, const Visitor& visit) {
   for (int64_t i = 0; i < sum.m.extent; i += most_rows) {
     for (int64_t j = 0; j < sum.n.extent; j += most_columns) {
-      SumOfProducts<T> block = sum;
+      SumOfProducts<T, C> block = sum;
       block.a += i * sum.m.strides[0];
       block.b += j * sum.n.strides[1];
       block.c += i * sum.m.strides[2] + j * sum.n.strides[2];
@@ -70,8 +71,8 @@ void ForEachBlock(const SumOfProducts<T>& sum, int64_t most_rows, int64_t most_c
 
 // Calls visit(piece of the sum) for pieces of at most `most` inner indexes, in order: a range of one dim and all of
 // those after it. The first is stored as the sum is, the others are added.
-template <typename T, typename Visitor>
-void ForEachPiece(const SumOfProducts<T>& sum, int64_t most, const Visitor& visit) {
+template <typename T, typename C, typename Visitor>
+void ForEachPiece(const SumOfProducts<T, C>& sum, int64_t most, const Visitor& visit) {
   size_t whole = sum.inner.size();  // the first dim that no piece cuts
   int64_t depth = 1;
   while (whole > 0 && sum.inner[whole - 1].extent <= most / depth) depth *= sum.inner[--whole].extent;
@@ -80,7 +81,7 @@ void ForEachPiece(const SumOfProducts<T>& sum, int64_t most, const Visitor& visi
   const ContractDim& dim = sum.inner[cut];
   const int64_t step = std::max<int64_t>(1, most / depth);
   DimGroup dims(sum.inner.begin() + static_cast<int64_t>(cut), sum.inner.end());
-  SumOfProducts<T> piece = sum;
+  SumOfProducts<T, C> piece = sum;
   piece.inner = dims;
   Walk(sum.inner.first(cut), {0, 0, 0}, [&](const std::array<int64_t, 3>& at) {
     for (int64_t i = 0; i < dim.extent; i += step) {

@@ -25,6 +25,12 @@ struct F16 {
 struct BF16 {
   u16 bits;
 };
+struct F8E4M3 {
+  u8 bits;
+};
+struct F8E5M2 {
+  u8 bits;
+};
 template <typename P>
 struct alignas(2 * sizeof(P)) Complex {
   using Part = P;
@@ -43,6 +49,8 @@ template <typename T>
 inline constexpr bool kIsFloat = kIsSame<T, float> || kIsSame<T, double>;
 template <typename T>
 inline constexpr bool kIsHalf = kIsSame<T, F16> || kIsSame<T, BF16>;
+template <typename T>
+inline constexpr bool kIsFloat8 = kIsSame<T, F8E4M3> || kIsSame<T, F8E5M2>;
 template <typename T>
 inline constexpr bool kIsComplex = kIsSame<T, C64> || kIsSame<T, C128>;
 template <typename T>
@@ -144,6 +152,28 @@ __device__ inline BF16 ToBF16(float value) {
   return {static_cast<u16>((all + 0x7FFF + ((all >> 16) & 1)) >> 16)};
 }
 
+// As schemas/types/float8.h has them.
+__device__ inline float FloatOf8(u32 rest, u32 sign, int mantissa, float scale) {
+  const float scaled = FloatOfBits(rest << (23 - mantissa)) * scale;
+  const u32 infinite = mantissa == 2 && rest == 0x7C ? 0x7F800000U : 0U;
+  const bool is_nan = rest > (mantissa == 3 ? 0x7EU : 0x7CU);
+  return FloatOfBits((is_nan ? 0x7FC00000U : BitsOfFloat(scaled) | infinite) | sign << 24);
+}
+__device__ inline float ToFloat(F8E4M3 a) { return FloatOf8(a.bits & 0x7F, a.bits & 0x80, 3, 0x1p120f); }
+__device__ inline float ToFloat(F8E5M2 a) { return FloatOf8(a.bits & 0x7F, a.bits & 0x80, 2, 0x1p112f); }
+template <int kMantissa>
+__device__ inline u8 Float8Bits(float value) {
+  constexpr int kBias = kMantissa == 3 ? 7 : 15, kCut = 23 - kMantissa;
+  constexpr u32 kLeastNormal = u32(127 - kBias + 1) << 23, kSubnormal = u32(127 - kBias + kCut + 1) << 23;
+  constexpr u32 kTooLarge = kMantissa == 3 ? 0x43F00000U : 0x47800000U;  // 480, 2^16
+  const u32 all = BitsOfFloat(value), rest = all & 0x7FFFFFFF;
+  const u32 special = kMantissa == 3 || rest > 0x7F800000U ? 0x7F : 0x7C;
+  const u32 subnormal = BitsOfFloat(FloatOfBits(rest) + FloatOfBits(kSubnormal)) - kSubnormal;
+  const u32 normal = (rest - kLeastNormal + (1U << 23) + ((1U << (kCut - 1)) - 1) + ((rest >> kCut) & 1)) >> kCut;
+  const u32 small = rest < kLeastNormal ? subnormal : normal;
+  return static_cast<u8>((rest >= kTooLarge ? special : small) | (all >> 31) << 7);
+}
+
 // As a cast of the catalog: a number out of an integer's range saturates, NaN is 0; complex numbers become complex
 // numbers and truth values alone.
 template <typename To, typename From>
@@ -158,12 +188,14 @@ __device__ inline To Convert(From v) {
     return {static_cast<u8>((v.real != 0) | (v.imag != 0))};
   } else if constexpr (kIsComplex<To>) {
     return {Convert<typename To::Part>(v), 0};
-  } else if constexpr (kIsHalf<From>) {
+  } else if constexpr (kIsHalf<From> || kIsFloat8<From>) {
     return Convert<To>(ToFloat(v));
   } else if constexpr (kIsSame<To, F16>) {
     return ToF16(OddFloat(v));
   } else if constexpr (kIsSame<To, BF16>) {
     return ToBF16(OddFloat(v));
+  } else if constexpr (kIsFloat8<To>) {
+    return {Float8Bits<kIsSame<To, F8E4M3> ? 3 : 2>(OddFloat(v))};
   } else if constexpr (kIsSame<To, Bool>) {
     return {static_cast<u8>(v != From(0))};
   } else if constexpr (kIsFloat<From> && !kIsFloat<To>) {

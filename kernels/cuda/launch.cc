@@ -83,10 +83,13 @@ static absl::Status NumberFaultOf(const CheckRangeOp& op, const KernelCall& call
 }
 
 absl::Status Implements(const LocalOp& op, absl::Span<const DType> inputs, DType output) {
+  const bool takes_float8 = std::holds_alternative<MapOp>(op) || std::holds_alternative<FillOp>(op) ||
+                            std::holds_alternative<PlaceOp>(op) || std::holds_alternative<GatherOp>(op) ||
+                            std::holds_alternative<MatmulOp>(op);
   for (const DType dtype : inputs) {
-    if (IsFloat8(dtype)) return NoKernelFor("kernel", dtype);
+    if (IsFloat8(dtype) && !takes_float8) return NoKernelFor("kernel", dtype);
   }
-  if (IsFloat8(output)) return NoKernelFor("kernel", output);
+  if (IsFloat8(output) && !takes_float8) return NoKernelFor("kernel", output);
   return HasGpuKernel(op, output);
 }
 

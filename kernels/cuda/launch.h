@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -62,7 +63,10 @@ struct Launch {
 // library could choose by. A bias (lt_epilogue.h) is added to each row, behind the sums.
 inline constexpr uint64_t kProductAlignment = 16;
 struct MatmulProblem {
-  DType dtype = DType::kF32;                             // f64, f32, f16 or bf16 (summed in f32)
+  DType dtype = DType::kF32;  // f64, f32, f16 or bf16 (summed in f32)
+  // The dtypes of left and right, which are `dtype`, or floats of 8 bits beside f32: then right is dense along the
+  // inner dim, [batch, column, inner].
+  std::optional<std::array<DType, 2>> factors = {};
   ProductPrecision precision = ProductPrecision::kFull;  // kTf32 of f32 alone
   int64_t batch = 1, rows = 0, columns = 0, inner = 0;
   uint64_t left = 0, right = 0, output = 0;  // addresses

@@ -61,18 +61,27 @@ Matrices Dense(Matrices m) {
   return m;
 }
 
+// The library multiplies floats of 8 bits where both factors are dense along the inner dim.
+bool IsOfFloat8(const KernelCall& call) { return IsFloat8(call.inputs[0].dtype); }
+
 struct Operands {
-  std::array<Matrices, 3> all;  // left [batch, row, inner], right [batch, inner, column], output [batch, row, column]
+  // Left [batch, row, inner], right [batch, inner, column] (of floats of 8 bits [batch, column, inner]), output [batch,
+  // row, column].
+  std::array<Matrices, 3> all;
 };
 Operands OperandsOf(const Contraction& n, const KernelCall& call) {
   using R = LetterRole;
   const KernelInput &a = call.inputs[0], &b = call.inputs[1];
+  const std::array<R, 3> of_right = IsOfFloat8(call) ? std::array<R, 3>{R::kBatch, R::kRight, R::kInner}
+                                                     : std::array<R, 3>{R::kBatch, R::kInner, R::kRight};
   return {{MatricesOf(n, n.left, a.extents, StridesOf(a), {R::kBatch, R::kLeft, R::kInner}),
-           MatricesOf(n, n.right, b.extents, StridesOf(b), {R::kBatch, R::kInner, R::kRight}),
+           MatricesOf(n, n.right, b.extents, StridesOf(b), of_right),
            MatricesOf(n, n.output, call.output_extents, call.output_strides, {R::kBatch, R::kLeft, R::kRight})}};
 }
 
-std::string EntryOf(DType dtype) {
+std::string EntryOf(const KernelCall& call) {
+  const DType dtype = call.output_dtype;
+  if (IsOfFloat8(call)) return "matmul_" + NameOf(call.inputs[0].dtype) + "_" + NameOf(call.inputs[1].dtype);
   switch (Kind(dtype)) {
     case DTypeKind::kSigned:
     case DTypeKind::kUnsigned: return absl::StrCat("matmul_", SizeBits(dtype));
@@ -80,9 +89,9 @@ std::string EntryOf(DType dtype) {
   }
 }
 
-Launch PlainProduct(const MatmulParameters& p, DType dtype) {
+Launch PlainProduct(const MatmulParameters& p, const KernelCall& call) {
   const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
-  return MakeLaunch(EntryOf(dtype), p,
+  return MakeLaunch(EntryOf(call), p,
                     {static_cast<uint32_t>(tiles(p.columns)), static_cast<uint32_t>(std::min(tiles(p.rows), kMaxGridY)),
                      static_cast<uint32_t>(std::min<int64_t>(p.batch, kMaxGridY))},
                     {kTile, kTile, 1});
@@ -146,13 +155,16 @@ void ForHalves(const Contraction& n, const KernelCall& whole, char letter, Run r
                                       : whole.inputs[1].extents[static_cast<size_t>(DimOf(n.right, letter))];
   const int64_t units = extent / kPartUnit;
   const int64_t first = units > 1 ? (units + 1) / 2 * kPartUnit : extent / 2;
-  const int64_t bytes = SizeBytes(whole.output_dtype);
+  const auto narrow_input = [&](std::string_view letters, int64_t start, int64_t count, KernelInput* input) {
+    Narrow(letters, letter, start, count, SizeBytes(input->dtype), input->strides, &input->extents, &input->data);
+  };
   for (const auto& [start, count] : {std::pair(int64_t{0}, first), std::pair(first, extent - first)}) {
     std::array<KernelInput, 2> inputs = {whole.inputs[0], whole.inputs[1]};
     KernelCall half = whole;
-    Narrow(n.left, letter, start, count, bytes, inputs[0].strides, &inputs[0].extents, &inputs[0].data);
-    Narrow(n.right, letter, start, count, bytes, inputs[1].strides, &inputs[1].extents, &inputs[1].data);
-    Narrow(n.output, letter, start, count, bytes, half.output_strides, &half.output_extents, &half.output);
+    narrow_input(n.left, start, count, &inputs[0]);
+    narrow_input(n.right, start, count, &inputs[1]);
+    Narrow(n.output, letter, start, count, SizeBytes(whole.output_dtype), half.output_strides, &half.output_extents,
+           &half.output);
     half.inputs = inputs;
     run(half);
   }
@@ -175,14 +187,14 @@ int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call) {
     const Matrices& m = operands.all[o];
     const bool is_zero = o < 2 && call.inputs[o].is_zero;
     if ((is_zero && IsLibrarys(call.output_dtype)) || IsPacked(m, data[o], call.output_dtype)) {
-      bytes += Pieces::Rounded(NumElements(m.extents) * SizeBytes(call.output_dtype));
+      const DType dtype = o < 2 ? call.inputs[o].dtype : call.output_dtype;
+      bytes += Pieces::Rounded(NumElements(m.extents) * SizeBytes(dtype));
     }
   }
   return bytes;
 }
 
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace) {
-  if (IsFloat8(call.output_dtype)) return NoKernelFor("matmul", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
   if (const char letter = LetterToCut(op.notation, call); letter != 0) {
     absl::StatusOr<Steps> all = Steps();
@@ -210,9 +222,10 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   for (size_t o = 0; o < 2; ++o) {
     Matrices& m = operands.all[o];
     if (!IsPacked(m, from[o], call.output_dtype)) continue;
-    TESSERA_ASSIGN_OR_RETURN(void* packed, pieces.Take(NumElements(m.extents) * bytes));
+    const int64_t element_bytes = SizeBytes(call.inputs[o].dtype);
+    TESSERA_ASSIGN_OR_RETURN(void* packed, pieces.Take(NumElements(m.extents) * element_bytes));
     const Matrices dense = Dense(m);
-    AddCopy(m.extents, bytes, from[o], m.strides, packed, dense.strides, &steps);
+    AddCopy(m.extents, element_bytes, from[o], m.strides, packed, dense.strides, &steps);
     from[o] = packed;
     m = dense;
   }
@@ -233,10 +246,12 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
   p.columns = output.sizes[2];
   p.inner = left.sizes[2];
   std::tie(p.left_batch, p.left_row, p.left_inner) = std::tie(left.steps[0], left.steps[1], left.steps[2]);
-  std::tie(p.right_batch, p.right_inner, p.right_column) = std::tie(right.steps[0], right.steps[1], right.steps[2]);
+  const size_t inner = IsOfFloat8(call) ? 2 : 1;
+  std::tie(p.right_batch, p.right_inner, p.right_column) =
+      std::tie(right.steps[0], right.steps[inner], right.steps[3 - inner]);
   std::tie(p.output_batch, p.output_row, p.output_column) = std::tie(output.steps[0], output.steps[1], output.steps[2]);
   p.adds = adds ? 1 : 0;
-  Launch plain = PlainProduct(p, call.output_dtype);
+  Launch plain = PlainProduct(p, call);
   if (IsLibrarys(call.output_dtype)) {
     MatmulProblem problem = {.dtype = call.output_dtype,
                              .precision = op.notation.precision,
@@ -248,6 +263,7 @@ absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, c
                              .right = AddressOf(p.right),
                              .output = AddressOf(p.output),
                              .store = call.store};
+    if (IsOfFloat8(call)) problem.factors = {call.inputs[0].dtype, call.inputs[1].dtype};
     problem.otherwise.push_back(std::move(plain));
     steps.push_back(std::move(problem));
   } else {

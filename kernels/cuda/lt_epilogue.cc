@@ -86,7 +86,9 @@ const MatmulProblem* AddBias(const BiasedProduct& biased, std::vector<Step>& ste
   const auto is_product = [](const Step& step) { return std::holds_alternative<MatmulProblem>(step); };
   if (steps.empty() || std::count_if(steps.begin(), steps.end(), is_product) != 1) return nullptr;
   auto* problem = std::get_if<MatmulProblem>(&steps.back());
-  if (problem == nullptr || problem->batch != 1 || problem->columns != biased.elements) return nullptr;
+  // The library adds a bias of bf16 alone to f32 of floats of 8 bits.
+  if (problem == nullptr || problem->factors.has_value() || problem->batch != 1 || problem->columns != biased.elements)
+    return nullptr;
   problem->bias = AddressOf(biased.bias);
   return problem;
 }

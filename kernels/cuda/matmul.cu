@@ -7,15 +7,15 @@ namespace tessera::cuda {
 
 constexpr int kTile = 16;
 
-template <typename T>
+template <typename L, typename R, typename T>
 __device__ inline void Matmul(const MatmulParameters& p) {
   using A = typename AccumulatorOf<T>::Type;
   __shared__ A left[kTile][kTile + 1];
   __shared__ A right[kTile][kTile + 1];
   const int x = threadIdx.x, y = threadIdx.y;
   for (i64 b = blockIdx.z; b < p.batch; b += gridDim.z) {
-    const T* from_left = static_cast<const T*>(p.left) + b * p.left_batch;
-    const T* from_right = static_cast<const T*>(p.right) + b * p.right_batch;
+    const L* from_left = static_cast<const L*>(p.left) + b * p.left_batch;
+    const R* from_right = static_cast<const R*>(p.right) + b * p.right_batch;
     T* output = static_cast<T*>(p.output) + b * p.output_batch;
     for (i64 tile = blockIdx.y; tile * kTile < p.rows; tile += gridDim.y) {
       const i64 row = tile * kTile + y, column = static_cast<i64>(blockIdx.x) * kTile + x;
@@ -47,7 +47,7 @@ __device__ inline void Matmul(const MatmulParameters& p) {
 }
 
 #define TESSERA_MATMUL(name, T) \
-  extern "C" __global__ void matmul_##name(const __grid_constant__ MatmulParameters p) { Matmul<T>(p); }
+  extern "C" __global__ void matmul_##name(const __grid_constant__ MatmulParameters p) { Matmul<T, T, T>(p); }
 TESSERA_MATMUL(bool, Bool)
 TESSERA_MATMUL(8, u8)
 TESSERA_MATMUL(16, u16)
@@ -59,5 +59,11 @@ TESSERA_MATMUL(f32, float)
 TESSERA_MATMUL(f64, double)
 TESSERA_MATMUL(c64, C64)
 TESSERA_MATMUL(c128, C128)
+#define TESSERA_FLOAT8_MATMUL(name, L, R) \
+  extern "C" __global__ void matmul_##name(const __grid_constant__ MatmulParameters p) { Matmul<L, R, float>(p); }
+TESSERA_FLOAT8_MATMUL(f8e4m3_f8e4m3, F8E4M3, F8E4M3)
+TESSERA_FLOAT8_MATMUL(f8e4m3_f8e5m2, F8E4M3, F8E5M2)
+TESSERA_FLOAT8_MATMUL(f8e5m2_f8e4m3, F8E5M2, F8E4M3)
+TESSERA_FLOAT8_MATMUL(f8e5m2_f8e5m2, F8E5M2, F8E5M2)
 
 }  // namespace tessera::cuda

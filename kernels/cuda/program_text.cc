@@ -47,6 +47,8 @@ std::string_view StoredType(DType dtype) {
     case DType::kF32: return "float";
     case DType::kF64: return "double";
     case DType::kC64: return "C64";
+    case DType::kF8E4M3: return "F8E4M3";
+    case DType::kF8E5M2: return "F8E5M2";
     default: return "C128";
   }
 }

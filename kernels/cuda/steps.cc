@@ -45,6 +45,8 @@ void PutReal(double value, DType dtype, Element* element) {
   switch (dtype) {
     case DType::kF16: return Put(F16(value).bits, element);
     case DType::kBF16: return Put(BF16(value).bits, element);
+    case DType::kF8E4M3: return Put(F8E4M3(value).bits, element);
+    case DType::kF8E5M2: return Put(F8E5M2(value).bits, element);
     case DType::kF32: return Put(static_cast<float>(value), element);
     default: return Put(value, element);
   }

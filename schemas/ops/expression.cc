@@ -313,6 +313,7 @@ bool IsDefinedFor(ScalarOp op, DType operand, DType value) {
   const bool is_complex = IsComplex(operand);
   const bool is_float = IsFloat(operand);
   const bool is_same = operand == value;
+  if (IsFloat8(operand) || IsFloat8(value)) return op == ScalarOp::kCast && MayCast(operand, value);
   switch (Row(op).op_class) {
     case OpClass::kLeaf: return true;
     case OpClass::kCast: return MayCast(operand, value);
@@ -353,8 +354,8 @@ absl::Status ValidateExpression(const Expression& expression, int inputs, int ar
     if (static_cast<int>(node.op) >= kScalarOpCount || static_cast<int>(node.dtype) >= kDTypeCount) {
       return absl::InvalidArgumentError(StrCat("expression: node ", i, " has an unknown op or dtype"));
     }
-    if (IsFloat8(node.dtype)) {
-      return absl::UnimplementedError(StrCat("expression: dtype ", ToText(node.dtype), " is reserved"));
+    if (IsFloat8(node.dtype) && node.op != ScalarOp::kInput && node.op != ScalarOp::kCast) {
+      return DTypeError(StrCat("expression: node ", i, ", ", ToText(node.op), ", gives no ", ToText(node.dtype)));
     }
     TESSERA_RETURN_IF_ERROR(ValidateUnused(node, i));
     if (Row(node.op).op_class != OpClass::kLeaf) {

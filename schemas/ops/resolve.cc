@@ -51,6 +51,22 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
   return absl::InternalError("unknown op family");
 }
 
+// Rows that make, move, cast or multiply floats of 8 bits, and rows that are made of others.
+bool TakesFloat8(const OpRow& row) {
+  switch (row.family) {
+    case OpFamily::kView:
+    case OpFamily::kPlace:
+    case OpFamily::kContraction:
+    case OpFamily::kComposite:
+    case OpFamily::kRedistribute: return true;
+    default: break;
+  }
+  return row.id == OpId::kFull || row.id == OpId::kAsType || row.id == OpId::kTakeAlongAxis ||
+         row.id == OpId::kFilter || row.id == OpId::kShardCounts;
+}
+constexpr std::string_view kFloat8Ops =
+    ", which is made, moved, cast and multiplied (matmul) alone; cast by astype before or behind";
+
 }  // namespace
 
 std::string DescribeOperands(const ResolveInput& input) {
@@ -129,9 +145,8 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
   for (const OperandSpec& operand : operands) {
     const auto* spec = std::get_if<TensorSpec>(&operand);
     if (spec == nullptr) continue;
-    if (IsFloat8(spec->dtype)) {
-      return absl::UnimplementedError(
-          StrCat(row->name, ": dtype ", ToText(spec->dtype), " is reserved: ", DescribeOperands(input)));
+    if (IsFloat8(spec->dtype) && !TakesFloat8(*row)) {
+      return OperandDTypeError(input, StrCat("takes no ", ToText(spec->dtype), kFloat8Ops));
     }
     input.tensors.push_back(spec);
   }
@@ -142,9 +157,9 @@ absl::StatusOr<OpResolution> ResolveOp(const OpCall& call, absl::Span<const Oper
       input.tensors.size() != operands.size()) {
     return OperandError(input, "a number can't stand here");
   }
-  if (call.attributes.Get(attribute::dtype) != nullptr && IsFloat8(*call.attributes.Get(attribute::dtype))) {
-    return absl::UnimplementedError(
-        StrCat(row->name, ": dtype ", ToText(*call.attributes.Get(attribute::dtype)), " is reserved"));
+  const DType* dtype = call.attributes.Get(attribute::dtype);
+  if (dtype != nullptr && IsFloat8(*dtype) && !TakesFloat8(*row)) {
+    return DTypeError(StrCat(row->name, ": gives no ", ToText(*dtype), kFloat8Ops));
   }
   if (row->family != OpFamily::kRedistribute) TESSERA_RETURN_IF_ERROR(CheckMeshes(input));
   TESSERA_ASSIGN_OR_RETURN(OpResolution resolution, Dispatch(input));

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 #include "schemas/types/text.h"

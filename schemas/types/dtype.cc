@@ -102,7 +102,7 @@ absl::StatusOr<DType> DTypeFromWire(uint32_t value) {
 
 absl::StatusOr<DType> Promote(DType a, DType b) {
   if (a == b) return a;
-  if (IsFloat8(a) || IsFloat8(b)) return NoPromotion(a, b, " (8-bit floats are reserved)");
+  if (IsFloat8(a) || IsFloat8(b)) return NoPromotion(a, b, "; cast the float of 8 bits by astype");
   if (Kind(a) == DTypeKind::kBool) return b;
   if (Kind(b) == DTypeKind::kBool) return a;
   const bool a_integer = Kind(a) == DTypeKind::kSigned || Kind(a) == DTypeKind::kUnsigned;

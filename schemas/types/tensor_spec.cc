@@ -28,6 +28,9 @@ absl::StatusOr<Placement> NormalizePlacement(std::string_view op, const Placemen
     }
     return placement.OnDim(dim < 0 ? dim + rank : dim);
   }
+  if (placement.is_partial() && IsFloat8(dtype)) {
+    return DTypeError(StrCat(op, ": ", ToText(placement), " of ", ToText(dtype), ", which isn't added up", about()));
+  }
   if (placement.is_partial() && placement.reduce_op() == ReduceOp::kAvg && Kind(dtype) != DTypeKind::kFloat &&
       Kind(dtype) != DTypeKind::kComplex) {
     return DTypeError(StrCat(op, ": P(avg) needs a floating dtype", about()));

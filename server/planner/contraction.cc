@@ -185,6 +185,9 @@ std::string WayText(const SplitProblem& problem, const WorkingOff& way) {
   return text;
 }
 
+// The dtype in which a factor is read: the product's, but for floats of 8 bits, of which the product is f32.
+DType FactorDType(DType factor, DType product) { return IsFloat8(factor) ? factor : product; }
+
 }  // namespace
 
 absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& notation, int left, int right,
@@ -196,10 +199,12 @@ absl::StatusOr<int> AddContraction(PlanBuilder& builder, const Contraction& nota
       const std::vector<GridCandidate> grids,
       EnumerateGrids(notation, left_spec, right_spec, output, topology, limits.pieces, 1 + kRunnersUp));
   GridCandidate best = grids[0];
-  TESSERA_ASSIGN_OR_RETURN(const OperandReading a, DecideReading(builder, notation, notation.left, left, best.left,
-                                                                 output.dtype, topology, limits.pieces));
-  TESSERA_ASSIGN_OR_RETURN(const OperandReading b, DecideReading(builder, notation, notation.right, right, best.right,
-                                                                 output.dtype, topology, limits.pieces));
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading a,
+                           DecideReading(builder, notation, notation.left, left, best.left,
+                                         FactorDType(left_spec.dtype, output.dtype), topology, limits.pieces));
+  TESSERA_ASSIGN_OR_RETURN(const OperandReading b,
+                           DecideReading(builder, notation, notation.right, right, best.right,
+                                         FactorDType(right_spec.dtype, output.dtype), topology, limits.pieces));
   for (const OperandReading* operand : {&a, &b}) best.peak_bytes += GatheredAfterAll(notation, *operand, limits.pieces);
   const SplitProblem problem = {notation, {&a, &b}, best.product, output, topology};
   TESSERA_ASSIGN_OR_RETURN(WorkingOff way, ChooseOverlap(builder, problem, limits.overlap));

@@ -80,7 +80,7 @@ class TemplateChecker {
     if (operand.parameter < 0 || operand.parameter >= made_.buffer_count || operand.worker.value < 0) {
       return Bad(StrCat("an operand in buffer ", operand.parameter, " of worker ", operand.worker.value));
     }
-    if (static_cast<int>(dtype) >= kDTypeCount || IsFloat8(dtype)) return Bad("an operand of a reserved dtype");
+    if (static_cast<int>(dtype) >= kDTypeCount) return Bad("an operand of no dtype");
     if (FindTransit(operand) != nullptr) {
       // A peer's comes in messages.
       return operand.worker == self_ ? Bad("what passes on is read, or written where it is") : absl::OkStatus();

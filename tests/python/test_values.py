@@ -84,5 +84,4 @@ def test_a_dtype_has_numpys_names_and_the_notations():
         with pytest.raises(ts.DTypeError, match=f'say "{one}" or "{other}"'):
             code_of(name, "zeros")
     assert code_of("c64", "t") == code_of(np.complex64, "t") == code_of(ts.complex64, "t")
-    with pytest.raises(ts.UnimplementedError):
-        code_of("f8e4m3", "zeros")
+    assert code_of("f8e4m3", "t") == code_of(ts.float8_e4m3fn, "t") == code_of("float8_e4m3fn", "t")

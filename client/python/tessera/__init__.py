@@ -35,8 +35,8 @@ from ._context import blocking, implicit_redistribution
 from ._creation import (arange, asarray, distribute_tensor, empty, empty_like, eye, from_dlpack, from_local, full, full_like,
                         host_empty, init_device_mesh, linspace, ones, ones_like, zeros, zeros_like)
 from ._display import visualize_sharding
-from ._dtypes import (bfloat16, bool, complex64, complex128, float16, float32, float64, int8, int16, int32, int64,  # noqa: A004
-                      uint8, uint16, uint32, uint64)
+from ._dtypes import (bfloat16, bool, complex64, complex128, float8_e4m3fn, float8_e5m2, float16, float32, float64,  # noqa: A004
+                      int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 from ._errors import (CancelledError, DeadlineExceededError, DTypeError, FailedPreconditionError, IndexOutOfRangeError,
                       InternalError, InvalidArgumentError, LinAlgError, NotFoundError, NumberOutOfRangeError, PermissionDeniedError,
                       ResourceExhaustedError,

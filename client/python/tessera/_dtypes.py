@@ -7,17 +7,15 @@ import builtins
 import numpy as np
 
 try:
-    from ml_dtypes import bfloat16
-except ImportError:     # bf16 alone needs it
-    bfloat16 = None
+    from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
+except ImportError:     # these alone need it
+    bfloat16 = float8_e4m3fn = float8_e5m2 = None
 
 import _tessera
-from ._errors import ArgumentError, DTypeError, InvalidArgumentError, UnimplementedError
+from ._errors import ArgumentError, DTypeError, InvalidArgumentError
 
 # Position in the list = number on the wire.
-_ROWS = _tessera.dtype_names()
-NAMES = tuple(name for name, _ in _ROWS)
-_IMPLEMENTED = tuple(implemented for _, implemented in _ROWS)
+NAMES = tuple(_tessera.dtype_names())
 
 _NUMPY = {
     "bool": np.dtype(np.bool_),
@@ -26,8 +24,14 @@ _NUMPY = {
     "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
     "c64": np.dtype(np.complex64), "c128": np.dtype(np.complex128),
 }
+# The dtypes of ml_dtypes, of which Python has no buffers: they come and go as their bits.
+AS_BITS = {}
 if bfloat16 is not None:
     bfloat16 = _NUMPY["bf16"] = np.dtype(bfloat16)
+    float8_e4m3fn = _NUMPY["f8e4m3"] = np.dtype(float8_e4m3fn)
+    float8_e5m2 = _NUMPY["f8e5m2"] = np.dtype(float8_e5m2)
+    AS_BITS = {bfloat16: np.uint16, float8_e4m3fn: np.uint8, float8_e5m2: np.uint8}
+_OF_ML_DTYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
 
 bool = np.dtype(np.bool_)  # noqa: A001 - the array API's name
 int8, int16, int32, int64 = (np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
@@ -40,7 +44,7 @@ _BY_CODE = {code: dtype for dtype, code in _CODE_OF.items()}
 
 
 def supported() -> str:
-    return ", ".join(name for name, implemented in _ROWS if implemented)
+    return ", ".join(NAMES)
 
 
 # Names for which the notation and NumPy have different meanings.
@@ -59,15 +63,12 @@ def code_of(dtype, op: str) -> int:
             code = _CODE_OF.get(np.dtype(dtype).newbyteorder("="))
         except TypeError:
             code = None
-        if code is None and str(dtype) == "bfloat16":
-            code = NAMES.index("bf16")
+        if code is None and str(dtype) in _OF_ML_DTYPES:
+            code = NAMES.index(_OF_ML_DTYPES[str(dtype)])
         if code is None:
             raise DTypeError(f"{op}: unknown dtype {dtype!r}; supported are {supported()}")
-    if NAMES[code] == "bf16" and bfloat16 is None:
-        raise DTypeError(f"{op}: NumPy has bf16 by the package ml_dtypes, which is not installed")
-    if not _IMPLEMENTED[code]:
-        # Both: the dtype is wrong here, and it is a reserved one.
-        raise ReservedDTypeError(f"{op}: dtype {NAMES[code]} is not supported yet; supported are {supported()}")
+    if bfloat16 is None and NAMES[code] in _OF_ML_DTYPES.values():
+        raise DTypeError(f"{op}: NumPy has {NAMES[code]} by the package ml_dtypes, which is not installed")
     return code
 
 
@@ -80,16 +81,10 @@ def numpy_of(code: int) -> np.dtype:
     return _BY_CODE[code]
 
 
-class ReservedDTypeError(DTypeError, UnimplementedError):
-    """A dtype that has a name and a number, and no kernels yet."""
-
-
-ReservedDTypeError.__module__ = "tessera"
-
-
 def buffer_of(array: np.ndarray) -> np.ndarray:
-    """An array that has a buffer of Python; bf16 has none, so its bits."""
-    return array.view(np.uint16) if bfloat16 is not None and array.dtype == bfloat16 else array
+    """An array that has a buffer of Python; the dtypes of ml_dtypes have none, so their bits."""
+    bits = AS_BITS.get(array.dtype)
+    return array if bits is None else array.view(bits)
 
 
 def refuse_masked(value, op: str) -> None:

@@ -10,6 +10,7 @@ import os
 import numpy as np
 
 from ._downloads import rows_of
+from ._dtypes import AS_BITS
 from ._errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError, TesseraError
 from ._placements import Partial, Replicate, Shard
 from ._stored import part_start
@@ -45,10 +46,10 @@ def _told(path: str):
         raise InvalidArgumentError(f"save: {path}: {type(error).__name__}: {str(error)[:300]}") from None
 
 
-def refuse_bfloat16(path, tensors) -> None:
+def refuse_ml_dtypes(path, tensors) -> None:
     for name, x in tensors.items():
-        if x.dtype.name == "bfloat16":
-            raise InvalidArgumentError(f"save: {path}: {name!r}: such a file has no bfloat16; save to a .safetensors file, or x.astype(ts.float32)")
+        if x.dtype in AS_BITS:
+            raise InvalidArgumentError(f"save: {path}: {name!r}: such a file has no {x.dtype.name}; save to a .safetensors file, or x.astype(ts.float32)")
 
 
 def hdf5_head(path, tensors, metadata, folder) -> tuple[bytes, list, int]:

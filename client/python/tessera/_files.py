@@ -12,7 +12,7 @@ import numpy as np
 from _tessera import Tensor
 
 from . import _context, _encoded
-from ._dtypes import bfloat16, code_of
+from ._dtypes import AS_BITS, bfloat16, code_of, float8_e4m3fn, float8_e5m2
 from ._errors import ArgumentError, DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
 from ._file_tensor import FileTensor
 from ._placements import Partial, Placement, Replicate, Shard, listed
@@ -24,7 +24,7 @@ _MAX_HEADER = 100_000_000       # as safetensors has it
 _SENT = 16 << 20                # of an encoded file at a time
 _LEAST_RUN = 4096               # bytes that a worker writes in one piece, or rows go to fewer workers
 _SAFETENSORS = {"BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "F16": np.float16,
-                "BF16": bfloat16, "U32": np.uint32, "I32": np.int32, "F32": np.float32, "U64": np.uint64, "I64": np.int64,
+                "BF16": bfloat16, "F8_E4M3": float8_e4m3fn, "F8_E5M2": float8_e5m2, "U32": np.uint32, "I32": np.int32, "F32": np.float32, "U64": np.uint64, "I64": np.int64,
                 "F64": np.float64, "C64": np.complex64}
 
 
@@ -329,7 +329,7 @@ def save(path, x, *, metadata=None, parts=None):
 
 
 def _save_hdf5(path, tensors, metadata) -> None:
-    _encoded.refuse_bfloat16(path, tensors)
+    _encoded.refuse_ml_dtypes(path, tensors)
     import tempfile     # not before a file is written
     with tempfile.TemporaryDirectory() as folder:
         head, places, size = _encoded.hdf5_head(path, tensors, dict(metadata or {}), folder)
@@ -337,7 +337,7 @@ def _save_hdf5(path, tensors, metadata) -> None:
 
 
 def _save_zarr(path, tensors, metadata) -> None:
-    _encoded.refuse_bfloat16(path, tensors)
+    _encoded.refuse_ml_dtypes(path, tensors)
     session = _session_of(tensors.values())
     arrays, places = _encoded.zarr_arrays(tensors, dict(metadata or {}))
     files, name, beside = _door_beside(path, session)
@@ -351,7 +351,7 @@ def _save_zarr(path, tensors, metadata) -> None:
 
 
 def _save_table(path, tensors, metadata, parts) -> None:
-    _encoded.refuse_bfloat16(path, tensors)
+    _encoded.refuse_ml_dtypes(path, tensors)
     session = _session_of(tensors.values())
     plan, places = _encoded.table_parts(path, tensors, dict(metadata or {}), parts)
     files, name, beside = _door_beside(path, session)
@@ -367,7 +367,7 @@ def _save_table(path, tensors, metadata, parts) -> None:
 
 def _save_parquet(path, tensors, metadata) -> None:
     """It is encoded here, and its bytes are written as those of a tensor are."""
-    _encoded.refuse_bfloat16(path, tensors)
+    _encoded.refuse_ml_dtypes(path, tensors)
     session = _session_of(tensors.values())
     import tempfile     # not before a file is written
     with tempfile.TemporaryDirectory() as folder, bar_of(f"save {os.path.basename(path)}", sum(x.nbytes for x in tensors.values())):
@@ -388,8 +388,8 @@ def _save_parquet(path, tensors, metadata) -> None:
 
 
 def _npy_head(x) -> bytes:
-    if x.dtype == bfloat16:
-        raise InvalidArgumentError("save: a .npy file has no bfloat16; save to a .safetensors file, or x.astype(ts.float32)")
+    if x.dtype in AS_BITS:
+        raise InvalidArgumentError(f"save: a .npy file has no {x.dtype.name}; save to a .safetensors file, or x.astype(ts.float32)")
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": np.lib.format.dtype_to_descr(np.dtype(x.dtype)), "fortran_order": False,
                                                "shape": tuple(x.shape)})

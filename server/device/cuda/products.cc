@@ -14,6 +14,8 @@ cudaDataType TypeOf(DType dtype) {
     case DType::kF16: return CUDA_R_16F;
     case DType::kBF16: return CUDA_R_16BF;
     case DType::kF64: return CUDA_R_64F;
+    case DType::kF8E4M3: return CUDA_R_8F_E4M3;
+    case DType::kF8E5M2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
   }
 }
@@ -27,7 +29,7 @@ cublasComputeType_t ComputeTypeOf(const LtShape& shape) {
 // asks for none.
 uint64_t ImplementationsFor(const LtShape& shape) {
   uint64_t refused = CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_16F;
-  if (shape.dtype == DType::kF32) {
+  if (shape.dtype == DType::kF32 && !IsFloat8(shape.a.dtype)) {
     refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
     if (shape.precision == ProductPrecision::kFull) refused |= CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32;
   }
@@ -44,8 +46,10 @@ bool IsRefusal(cublasStatus_t status) {
 void* At(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 std::string TextOf(const LtShape& shape) {
-  return StrCat(ToText(shape.dtype), " ", shape.rows, " x ", shape.inner, " by ", shape.inner, " x ", shape.columns,
-                ", batch ", shape.batch);
+  const std::string factors =
+      IsFloat8(shape.a.dtype) ? StrCat(ToText(shape.a.dtype), " and ", ToText(shape.b.dtype), " to ") : "";
+  return StrCat(factors, ToText(shape.dtype), " ", shape.rows, " x ", shape.inner, " by ", shape.inner, " x ",
+                shape.columns, ", batch ", shape.batch);
 }
 
 }  // namespace
@@ -69,7 +73,7 @@ struct Products::Prepared {
          {std::pair(&layouts[0], &shape.a), std::pair(&layouts[1], &shape.b), std::pair(&layouts[2], &shape.d)}) {
       TESSERA_RETURN_IF_ERROR(
           library.Check("cublasLtMatrixLayoutCreate",
-                        library.MatrixLayoutCreate(layout, TypeOf(shape.dtype), static_cast<uint64_t>(from->rows),
+                        library.MatrixLayoutCreate(layout, TypeOf(from->dtype), static_cast<uint64_t>(from->rows),
                                                    static_cast<uint64_t>(from->columns), from->rows)));
       if (shape.batch == 1) continue;
       TESSERA_RETURN_IF_ERROR(Set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, shape.batch));
@@ -92,8 +96,11 @@ struct Products::Prepared {
 
  private:
   absl::Status DescribeOperation(const LtShape& shape, cublasLtMatmulDesc_t* operation) const {
-    return library.Check("cublasLtMatmulDescCreate",
-                         library.MatmulDescCreate(operation, ComputeTypeOf(shape), TypeOf(shape.computed_in)));
+    TESSERA_RETURN_IF_ERROR(
+        library.Check("cublasLtMatmulDescCreate",
+                      library.MatmulDescCreate(operation, ComputeTypeOf(shape), TypeOf(shape.computed_in))));
+    if (!shape.is_a_transposed) return absl::OkStatus();
+    return Set(*operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   }
   template <typename T>
   absl::Status Set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, T value) const {

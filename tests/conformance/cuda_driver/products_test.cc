@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/driver.h"
 #include "tests/emulator/cuda/test_driver.h"
@@ -161,6 +161,50 @@ TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF16) { AgreesOnEveryShape<F16>(); }
 TEST_F(CublasLtProducts, AgreeOnEveryShapeOfBF16) { AgreesOnEveryShape<BF16>(); }
 TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF32) { AgreesOnEveryShape<float>(); }
 TEST_F(CublasLtProducts, AgreeOnEveryShapeOfF64) { AgreesOnEveryShape<double>(); }
+
+// Right is dense along the inner dim. GPUs before compute capability 8.9 have none.
+TEST_F(CublasLtProducts, MultiplyFloatsOf8BitsToF32) {
+  const auto number = [](DType dtype, int place, int64_t e) {
+    const auto value = static_cast<float>((e * 7 + place * 3) % 11 - 5) / 4;
+    return dtype == DType::kF8E4M3 ? std::pair(F8E4M3(value).bits, value) : std::pair(F8E5M2(value).bits, value);
+  };
+  constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
+  for (const auto& factors : {std::array{kE4M3, kE4M3}, {kE4M3, kE5M2}, {kE5M2, kE4M3}, {kE5M2, kE5M2}}) {
+    for (const auto& [m, k, n, batch] :
+         {std::tuple{16, 32, 16, 1}, {32, 64, 48, 3}, {16, 20, 16, 1}, {16, 32, 18, 1}}) {
+      MatmulProblem problem = {.factors = factors, .batch = batch, .rows = m, .columns = n, .inner = k};
+      problem.left = Address(0), problem.right = Address(1), problem.output = Address(2);
+      const bool is_taken = k % 16 == 0 && n % 4 == 0 && factors != std::array{kE5M2, kE5M2};
+      const absl::StatusOr<bool> has = products_->HasAlgorithms(LtProblemsOf(problem));
+      ASSERT_TRUE(has.ok()) << has.status();
+      if (!*has && !testing::TestDriver::Get().is_emulated()) continue;
+      ASSERT_EQ(*has, is_taken) << m << "x" << k << "x" << n;
+      EXPECT_FALSE(products_->AddsBias(LtProblemsOf(problem)[0].shape));
+      if (!is_taken) continue;
+      std::vector<float> left, right;
+      for (int64_t e = 0; e < batch * m * k; ++e) {
+        const auto [bits, value] = number(factors[0], 0, e);
+        At<uint8_t>(0)[e] = bits;
+        left.push_back(value);
+      }
+      for (int64_t e = 0; e < batch * n * k; ++e) {
+        const auto [bits, value] = number(factors[1], 1, e);
+        At<uint8_t>(1)[e] = bits;
+        right.push_back(value);
+      }
+      const absl::Status status = Run(problem);
+      ASSERT_TRUE(status.ok()) << status;
+      for (int64_t i = 0; i < batch * m * n; ++i) {
+        float sum = 0;
+        for (int64_t p = 0; p < k; ++p) {
+          sum +=
+              left[static_cast<size_t>(i / n * k + p)] * right[static_cast<size_t>((i / (m * n) * n + i % n) * k + p)];
+        }
+        ASSERT_EQ(At<float>(2)[i], sum) << m << "x" << k << "x" << n << " at " << i;
+      }
+    }
+  }
+}
 
 TEST_F(CublasLtProducts, WhatIsWrittenOverIsntRead) {
   for (int64_t e = 0; e < 64; ++e) {

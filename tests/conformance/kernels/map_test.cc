@@ -214,6 +214,30 @@ TEST(MapKernel, CastsAgreeBetweenAllDTypes) {
   }
 }
 
+// Every number of 8 bits, and numbers that are rounded to them.
+TEST(MapKernel, CastsAgreeWithFloatsOf8Bits) {
+  const auto agree = [](StridedArray& a, DType to) {
+    const int64_t size = a.extents()[0];
+    ExpectMapAgrees(Unary(ScalarOp::kCast, a.dtype(), to), {&a}, {size}, Layout::kStepped, {}, ScalarOp::kCast);
+  };
+  for (const DType eight : kFloat8DTypes) {
+    StridedArray all(eight, {256}, Layout::kRowMajor);
+    for (int64_t i = 0; i < 256; ++i) static_cast<uint8_t*>(all.data())[i] = static_cast<uint8_t>(i);
+    for (const DType other : kDTypes) {
+      agree(all, other);
+      if (IsComplex(other)) continue;
+      StridedArray from(other, {3000}, Layout::kRowMajor);
+      from.Randomize(5);
+      agree(from, eight);
+    }
+    for (const DType other : kFloat8DTypes) agree(all, other);
+    StridedArray near(DType::kF32, {1024}, Layout::kRowMajor);
+    for (int64_t i = 0; i < 1024; ++i) near.Set(i, {DType::kF32, all.Get(i % 256).f * (1 + (i / 256 - 1) / 32.0), 0});
+    agree(near, eight);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST(MapKernel, WhereAndBoolOpsAgree) {
   StridedArray condition(DType::kBool, {9, 40}, Layout::kColumnMajor), other(DType::kBool, {9, 40}, Layout::kRowMajor);
   condition.Randomize(5);

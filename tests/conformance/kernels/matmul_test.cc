@@ -54,6 +54,33 @@ absl::Status Multiply(const KernelInput& a, const KernelInput& b, StridedArray& 
   return RunKernel(call);
 }
 
+// Sums of small numbers, which f32 has exactly in any order. Extents of 16 are those that a library takes.
+TEST(MatmulKernel, MultipliesFloatsOf8BitsToF32) {
+  for (const DType left : kFloat8DTypes) {
+    for (const DType right : kFloat8DTypes) {
+      for (const auto& [m, k, n] :
+           {std::tuple{5, 7, 3}, {1, 1, 1}, {16, 32, 16}, {17, 1100, 20}, {1, 48, 4}, {4, 0, 5}}) {
+        for (const Layout la : kLayouts) {
+          StridedArray a(left, {m, k}, la), b(right, {k, n}, Layout::kColumnMajor), c(DType::kF32, {m, n}, la);
+          a.FillSmall(1);
+          b.FillSmall(2);
+          ASSERT_TRUE(Multiply(a.AsInput(), b.AsInput(), c).ok());
+          for (int64_t at = 0; at < int64_t{m} * n; ++at) {
+            double sum = 0;
+            for (int64_t p = 0; p < k; ++p) sum += a.Get(at / n * k + p).f * b.Get(p * n + at % n).f;
+            ASSERT_EQ(c.Get(at).f, sum) << ToText(left) << " " << ToText(right) << " " << m << "x" << k << "x" << n;
+          }
+          EXPECT_TRUE(c.GuardsAreIntact());
+        }
+      }
+    }
+  }
+  StridedArray a(DType::kF8E4M3, {4, 4}, Layout::kRowMajor), half(DType::kF16, {4, 4}, Layout::kRowMajor);
+  StridedArray c(DType::kF32, {4, 4}, Layout::kRowMajor), eight(DType::kF8E4M3, {4, 4}, Layout::kRowMajor);
+  EXPECT_FALSE(Multiply(a.AsInput(), half.AsInput(), c).ok());
+  EXPECT_FALSE(Multiply(a.AsInput(), a.AsInput(), eight).ok());
+}
+
 TEST(MatmulKernel, AgreesOnEveryLayoutAndDType) {
   for (DType dtype : kDTypes) {
     for (const auto& [m, k, n] : {std::tuple{5, 7, 3}, {1, 1, 1}, {17, 300, 20}, {1, 9, 4}, {4, 1, 5}, {6, 2, 1}}) {

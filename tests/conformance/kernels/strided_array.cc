@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "schemas/ops/scalar.h"
 #include "schemas/ops/scalar_ops.h"
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 
 namespace tessera::testing {
 namespace {
@@ -71,6 +71,8 @@ ScalarValue StridedArray::Get(int64_t flat_index) const {
     case DType::kF16: value.f = static_cast<double>(get(F16{})); break;
     case DType::kBF16: value.f = static_cast<double>(get(BF16{})); break;
     case DType::kF32: value.f = get(float{}); break;
+    case DType::kF8E4M3: value.f = static_cast<double>(get(F8E4M3{})); break;
+    case DType::kF8E5M2: value.f = static_cast<double>(get(F8E5M2{})); break;
     case DType::kC64: {
       const auto number = get(std::array<float, 2>{});
       value.f = number[0];
@@ -104,6 +106,8 @@ void StridedArray::Set(int64_t flat_index, const ScalarValue& value) {
     case DType::kF16: put(F16(value.f)); break;
     case DType::kBF16: put(BF16(value.f)); break;
     case DType::kF32: put(static_cast<float>(value.f)); break;
+    case DType::kF8E4M3: put(F8E4M3(value.f)); break;
+    case DType::kF8E5M2: put(F8E5M2(value.f)); break;
     case DType::kC64:
       put(std::array<float, 2>{static_cast<float>(value.f), static_cast<float>(value.imaginary)});
       break;

@@ -22,6 +22,7 @@ inline constexpr Layout kLayouts[] = {Layout::kRowMajor, Layout::kColumnMajor, L
 inline constexpr DType kDTypes[] = {DType::kBool, DType::kI8,  DType::kI16, DType::kI32, DType::kI64,
                                     DType::kU8,   DType::kU16, DType::kU32, DType::kU64, DType::kF16,
                                     DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128};
+inline constexpr DType kFloat8DTypes[] = {DType::kF8E4M3, DType::kF8E5M2};
 inline bool IsComplex(DType dtype) { return Kind(dtype) == DTypeKind::kComplex; }
 
 class StridedArray {

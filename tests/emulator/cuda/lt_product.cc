@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 
 namespace tessera::emulator {
 namespace {
@@ -15,6 +15,8 @@ constexpr uint64_t kBiasAlignment = 16;
 
 int64_t BytesOf(cudaDataType_t type) {
   switch (type) {
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return 1;
     case CUDA_R_16F:
     case CUDA_R_16BF: return 2;
     case CUDA_R_32F: return 4;
@@ -29,17 +31,15 @@ A Load(cudaDataType_t type, const std::byte* from) {
     std::memcpy(&value, from, sizeof(value));
     return static_cast<A>(value);
   };
+  const auto as_float = [from](auto value) {
+    std::memcpy(&value, from, sizeof(value));
+    return static_cast<A>(static_cast<float>(value));
+  };
   switch (type) {
-    case CUDA_R_16F: {
-      F16 half;
-      std::memcpy(&half, from, sizeof(half));
-      return static_cast<A>(static_cast<float>(half));
-    }
-    case CUDA_R_16BF: {
-      BF16 half;
-      std::memcpy(&half, from, sizeof(half));
-      return static_cast<A>(static_cast<float>(half));
-    }
+    case CUDA_R_8F_E4M3: return as_float(F8E4M3{});
+    case CUDA_R_8F_E5M2: return as_float(F8E5M2{});
+    case CUDA_R_16F: return as_float(F16{});
+    case CUDA_R_16BF: return as_float(BF16{});
     case CUDA_R_64F: return as(double{});
     default: return as(float{});
   }
@@ -100,6 +100,19 @@ uint64_t Hash(const LtShapes& shapes, Epilogues epilogues) {
   return hash;
 }
 
+bool IsFloat8(const LtMatrix& matrix) { return matrix.type == CUDA_R_8F_E4M3 || matrix.type == CUDA_R_8F_E5M2; }
+
+// Floats of 8 bits are multiplied where both factors are dense along the inner dim, of lines of whole 16 bytes, and not
+// both of e5m2 (cuBLAS, "cublasLtMatmul()", the table of FP8 data types).
+std::string WrongWithFloat8(const LtShapes& s) {
+  if (s.operation.transpose_a != CUBLAS_OP_T || s.operation.transpose_b != CUBLAS_OP_N) return "no TN layout of FP8";
+  if (s.a.type == CUDA_R_8F_E5M2 && s.b.type == CUDA_R_8F_E5M2) return "two factors of e5m2";
+  for (const LtMatrix* m : {&s.a, &s.b, &s.d}) {
+    if (m->leading_dimension * BytesOf(m->type) % 16 != 0) return "lines of FP8 that aren't of whole 16 bytes";
+  }
+  return "";
+}
+
 bool IsTf32(const LtShapes& shapes) { return shapes.operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32; }
 
 uint64_t ImplementationOf(const LtShapes& shapes) {
@@ -107,6 +120,8 @@ uint64_t ImplementationOf(const LtShapes& shapes) {
   flags |= shapes.operation.compute == CUBLAS_COMPUTE_64F ? CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_64F
                                                           : CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F;
   switch (shapes.a.type) {
+    case CUDA_R_8F_E4M3: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E4M3;
+    case CUDA_R_8F_E5M2: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E5M2;
     case CUDA_R_16F: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16F;
     case CUDA_R_16BF: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_16BF;
     case CUDA_R_64F: return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F;
@@ -254,7 +269,8 @@ std::string WrongWith(const LtShapes& s) {
   const bool is_single = o.compute == CUBLAS_COMPUTE_32F && o.scale == CUDA_R_32F && s.a.type != CUDA_R_64F;
   const bool is_tf32 = IsTf32(s) && o.scale == CUDA_R_32F && s.a.type == CUDA_R_32F;
   if (!is_double && !is_single && !is_tf32) return "types that are not computed so";
-  if (s.b.type != s.a.type || s.c.type != s.d.type || (s.d.type != s.a.type && s.d.type != o.scale)) {
+  const bool is_float8 = IsFloat8(s.a) && IsFloat8(s.b);
+  if ((s.b.type != s.a.type && !is_float8) || s.c.type != s.d.type || (s.d.type != s.a.type && s.d.type != o.scale)) {
     return "types that don't go together";
   }
   if (o.pointer_mode != CUBLASLT_POINTER_MODE_HOST) return "scales that are not the host's";
@@ -266,7 +282,8 @@ std::string WrongWith(const LtShapes& s) {
   const bool fits =
       (a_as_it_is ? s.a.rows : s.a.columns) == s.d.rows && (b_as_it_is ? s.b.columns : s.b.rows) == s.d.columns &&
       (b_as_it_is ? s.b.rows : s.b.columns) == InnerOf(s) && s.c.rows == s.d.rows && s.c.columns == s.d.columns;
-  return fits ? "" : "extents that don't go together";
+  if (!fits) return "extents that don't go together";
+  return is_float8 ? WrongWithFloat8(s) : "";
 }
 
 std::optional<LtAlgorithm> ChooseAlgorithm(const LtShapes& shapes, const LtPreference& preference) {
@@ -302,7 +319,8 @@ std::optional<uint64_t> CheckAlgorithm(const LtShapes& shapes, const LtAlgorithm
   if (!WrongWith(shapes).empty() || algorithm.of != Hash(shapes, Epilogues::kLeftOut)) return std::nullopt;
   const uint64_t bytes = algorithm.workspace_bytes;
   if (!HasBias(shapes)) return bytes;
-  if (shapes.d.rows % 2 != 0 || !IsAligned(shapes.operation.bias, kBiasAlignment)) return std::nullopt;
+  if (IsFloat8(shapes.a) || shapes.d.rows % 2 != 0 || !IsAligned(shapes.operation.bias, kBiasAlignment))
+    return std::nullopt;
   // The parts of a sum are put together there before the bias comes.
   return bytes == 0 ? 0 : bytes + shapes.d.rows * shapes.d.columns * SumBytes(shapes);
 }

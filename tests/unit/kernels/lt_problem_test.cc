@@ -74,6 +74,25 @@ TEST(LtProblem, AShapeIsOfExtentsAndDTypeAlone) {
   EXPECT_EQ(LtProblemsOf(there)[0].b, kBase + 512);
 }
 
+TEST(LtProblem, FloatsOf8BitsAreDenseAlongTheInnerDim) {
+  const MatmulProblem product = {.factors = {{DType::kF8E4M3, DType::kF8E5M2}},
+                                 .batch = kMaxLtBatch + 1,
+                                 .rows = 3,
+                                 .columns = 2,
+                                 .inner = 16,
+                                 .left = kBase,
+                                 .right = kRight,
+                                 .output = kOutput};
+  const std::vector<LtProblem> problems = LtProblemsOf(product);
+  const LtShape& shape = problems[0].shape;
+  EXPECT_TRUE(shape.is_a_transposed);
+  EXPECT_EQ(shape.a, (LtLayout{DType::kF8E5M2, 16, 2, 32, kProductAlignment}));
+  EXPECT_EQ(shape.b, (LtLayout{DType::kF8E4M3, 16, 3, 48, 16}));
+  EXPECT_EQ(shape.d, (LtLayout{DType::kF32, 2, 3, 6, 8}));
+  EXPECT_EQ(problems[1].a, kRight + kMaxLtBatch * 32);  // a byte an element
+  EXPECT_EQ(problems[1].d, kOutput + kMaxLtBatch * 24);
+}
+
 TEST(LtProblem, SumsAreInF32OrF64) {
   for (const auto& [dtype, computed_in] : {std::pair(DType::kF16, DType::kF32), std::pair(DType::kBF16, DType::kF32),
                                            std::pair(DType::kF32, DType::kF32), std::pair(DType::kF64, DType::kF64)}) {

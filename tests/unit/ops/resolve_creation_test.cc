@@ -52,7 +52,10 @@ TEST(Creation, Errors) {
   EXPECT_EQ(Output(OpId::kFull, {}, ToShape({4}), {one}), "full: needs a device mesh");
   EXPECT_EQ(Output(OpId::kFull, {}, {}, {one}), "full: needs a shape");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {}), "full: takes 1 numbers, not 0");
-  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF8E4M3, "mesh(2)"), {one}), "full: dtype f8e4m3 is reserved");
+  EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF8E4M3, "mesh(2)"), {one}), "f8e4m3[4] @ mesh(2) [R]");
+  EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kF8E4M3, "mesh(2)"), {one, one}),
+            "rand: gives no f8e4m3, which is made, moved, cast and multiplied (matmul) alone; cast by astype before or "
+            "behind");
   EXPECT_EQ(Output(OpId::kFull, {}, Creation({4}, DType::kF32, "mesh(2)"), {Scalar::Complex({1, 2})}),
             "full: 1.0+2.0j doesn't fit dtype f32");
   EXPECT_EQ(Output(OpId::kArange, {}, Creation({4}, DType::kC64, "mesh(2)"), {one, one}),

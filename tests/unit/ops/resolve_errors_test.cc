@@ -36,7 +36,14 @@ TEST(Errors, NameTheOpBothValuesAndTheTensors) {
        {"i32[2] @ mesh(2) [R]", "4294967296"},
        "add: 4294967296 doesn't fit dtype i32: a is i32[2], b is "
        "4294967296"},
-      {OpId::kAdd, {"f8e4m3[2] @ mesh(2) [R]", "2"}, "add: dtype f8e4m3 is reserved: a is f8e4m3[2], b is 2"},
+      {OpId::kAdd,
+       {"f8e4m3[2] @ mesh(2) [R]", "2"},
+       "add: takes no f8e4m3, which is made, moved, cast and multiplied (matmul) alone; cast by astype before or "
+       "behind: "
+       "a is f8e4m3[2], b is 2"},
+      {OpId::kMatmul,
+       {"f8e4m3[2,2] @ mesh(2) [R]", "f16[2,2] @ mesh(2) [R]"},
+       "matmul: dtypes f8e4m3 and f16 have no common dtype: a is f8e4m3[2,2], b is f16[2,2]"},
       {OpId::kLess,
        {"c64[2] @ mesh(2) [R]", "2"},
        "less: needs a real dtype, complex numbers have no order: a is c64[2], b is 2"},

@@ -54,7 +54,15 @@ TEST(DType, PromotionTable) {
   }
   EXPECT_EQ(*Promote(DType::kI16, DType::kF16), DType::kF32);
   EXPECT_EQ(*Promote(DType::kC64, DType::kC128), DType::kC128);
-  EXPECT_FALSE(Promote(DType::kF8E4M3, DType::kF32).ok());
+  EXPECT_EQ(Promote(DType::kF8E4M3, DType::kF32).status().message(),
+            "dtype: f8e4m3 and f32 have no common dtype; cast the float of 8 bits by astype");
+  EXPECT_FALSE(Promote(DType::kF8E4M3, DType::kF8E5M2).ok());
+}
+
+TEST(DType, FloatsAreAddedUpIn32Bits) {
+  for (const char* name : {"f8e4m3", "f8e5m2", "f16", "bf16"})
+    EXPECT_EQ(AccumulatedIn(Parse(name)), DType::kF32) << name;
+  EXPECT_TRUE(IsFloat8(DType::kF8E5M2) && !IsFloat8(DType::kF16) && !IsFloat8(DType::kI8));
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ from ._tensor import Tensor, handle_of
 INDEX = "model.safetensors.index.json"
 VERSION = 1
 SAVE = "save"       # in the metadata of the index and of each file: one number for all files of a save
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+          "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
           "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16,
           "U32": torch.uint32, "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

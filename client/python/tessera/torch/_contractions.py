@@ -9,7 +9,7 @@ from .._catalog import OPS
 from ._cell import moved
 from . import _composed
 from ._composed import einsum
-from ._dtypes import FLOATS, INTEGERS
+from ._dtypes import CODES, F32, FLOATS, FLOATS8, INTEGERS
 from ._one_call import one_call
 from ._operands import cast, operand
 from ._placing import is_small, settled
@@ -23,15 +23,17 @@ _LEAD = "abcdefgh"
 _LINEAR = [(f"{_LEAD[:n]}i,oi->{_LEAD[:n]}o", f"{_LEAD[:n]}o,oi->{_LEAD[:n]}i", f"{_LEAD[:n]}o,{_LEAD[:n]}i->oi") for n in range(8)]
 
 
-def _refuse_dtypes(op: str, x, w):
-    raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {x!r} and {w!r}")
+def _check_dtypes(op: str, x, w):
+    if x._dtype != w._dtype:
+        raise InvalidArgumentError(f"{op}: expected both operands to have the same dtype, but got {wrap(x)!r} and {wrap(w)!r}")
+    if x._dtype in FLOATS8:
+        raise NotImplementedError(f"{op}: not implemented for {wrap(x).dtype}, as in torch; torch._scaled_mm multiplies floats of 8 bits")
 
 
 @row("linear.default", one_call=one_call("einsum", FLOATS, is_product=True, notations=tuple(one for one, *_ in _LINEAR), bias="added"))
 def linear(x, weight, bias=None):
     h, w = handle_of(x), handle_of(weight)
-    if h._dtype != w._dtype:
-        _refuse_dtypes("linear", x, weight)
+    _check_dtypes("linear", h, w)
     notation = _LINEAR[h.ndim - 1][0]
     out = einsum(notation if w.ndim > 1 else notation.replace("o", ""), h, w)
     return wrap(out if bias is None else _call(_ADD, (out, handle_of(bias))))
@@ -67,8 +69,7 @@ def linear_backward(x, grad, weight, wanted):
 def _plain(op: str, notation: str):
     def function(a, b):
         x, y = handle_of(a), handle_of(b)
-        if x._dtype != y._dtype:
-            _refuse_dtypes(op, a, b)
+        _check_dtypes(op, x, y)
         return wrap(cast(einsum(notation, x, y), x._dtype))      # of small integers the catalog's are wider
     return function
 
@@ -98,6 +99,32 @@ for _name, _notation in (("addmm", "mk,kn->mn"), ("baddbmm", "bmk,bkn->bmn"), ("
     row(f"{_name}.default")(_plus(_name, _notation))
 
 
+def _scale(name: str, scale, like, rows: tuple):
+    """A scale as an operand: one number, or one for each row of the first matrix, or each column of the second."""
+    h = operand("_scaled_mm", scale, like)
+    if isinstance(h, float):        # of a CPU tensor without dims
+        return h
+    if h._dtype != F32 or (h.size != 1 and tuple(h.shape) != rows):
+        raise InvalidArgumentError(f"_scaled_mm: {name} is {scale!r}; it is float32, of 1 element or of shape {rows}")
+    return h if h.ndim == 2 else _call(OPS["reshape"], (h,), shape=[1, 1])
+
+
+@row("_scaled_mm.default")
+def scaled_mm(a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
+    """Sums are in f32, whatever use_fast_accum permits; they are scaled and rounded once, to out_dtype (or a's dtype)."""
+    x, y = handle_of(a), handle_of(b)
+    if x._dtype not in FLOATS8 or y._dtype not in FLOATS8:
+        raise InvalidArgumentError(f"_scaled_mm: takes two matrices of float8_e4m3fn or float8_e5m2, not {a!r} and {b!r}")
+    out = einsum("mk,kn->mn", x, y)
+    for name, scale, rows in (("scale_a", scale_a, (x.shape[0], 1)), ("scale_b", scale_b, (1, y.shape[1]))):
+        out = _call(OPS["multiply"], (out, _scale(name, scale, a, rows)))
+    if bias is not None:
+        out = _call(_ADD, (out, cast(operand("_scaled_mm", bias, a), F32)))
+    if scale_result is not None:
+        out = _call(OPS["multiply"], (out, _scale("scale_result", scale_result, a, (1, 1))))
+    return wrap(cast(out, x._dtype if out_dtype is None else CODES[out_dtype]))
+
+
 def _letters(a: int, b: int) -> tuple[str, str, str]:
     """The letters of a matmul of operands with so many dims: theirs and the result's."""
     n = max(a, b) - 2
@@ -111,8 +138,7 @@ def _letters(a: int, b: int) -> tuple[str, str, str]:
 @row("matmul.default", one_call=one_call("matmul", FLOATS, is_product=True))
 def matmul(a, b):
     x, y = handle_of(a), handle_of(b)
-    if x._dtype != y._dtype:
-        _refuse_dtypes("matmul", a, b)
+    _check_dtypes("matmul", x, y)
     return wrap(cast(_composed.matmul(x, y), x._dtype))
 
 

@@ -12,10 +12,10 @@ from typing import Callable, NamedTuple
 
 import _tessera
 from .._catalog import OPS
-from ._dtypes import CODES, FLOATS
+from ._dtypes import CODES, FLOATS, FLOATS8
 
-ALL = frozenset(CODES.values())
-REAL_FLOATS = frozenset(code for dtype, code in CODES.items() if dtype.is_floating_point)
+ALL = frozenset(CODES.values()) - FLOATS8
+REAL_FLOATS = frozenset(code for dtype, code in CODES.items() if dtype.is_floating_point) - FLOATS8
 
 
 class Settled(enum.IntEnum):
