@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "schemas/types/half.h"
+#include "schemas/types/float8.h"
 
 namespace tessera::cuda {
 
