@@ -121,6 +121,10 @@ TEST(CopyStridedKernel, TransposesByVectors) {
         }
       }
       CheckCopy(extents, bytes, Place(extents, turned, 0, 1u << (rank - 1)), Place(extents, order, 0, 0), 0, random);
+      Placed apart = Place(extents, turned, 0, 0);
+      apart.strides[0] += rank > 2 ? vector : 0;
+      apart.size += vector;
+      CheckCopy(extents, bytes, apart, Place(extents, order, 0, 0), 0, random);
     }
   }
 }
