@@ -1,6 +1,7 @@
 // Copies and creation: dims are put in the destination's order and merged, and elements taken together, so that most
 // copies are one dim of 16 bytes; arrays that are dense along different dims go through tiles.
 
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/steps.h"
+#include "kernels/cuda/transpose_tile.h"
 #include "kernels/operands.h"
 #include "schemas/types/status_macros.h"
 
@@ -15,7 +17,6 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int64_t kMaxElementBytes = 16;
-constexpr int64_t kTile = 32, kTileRows = 8;
 // Below this extent of either dim a tile is mostly empty.
 constexpr int64_t kMinTransposed = 16;
 constexpr int64_t kMaxGridY = 65535;
@@ -55,6 +56,38 @@ int64_t TransposedDim(const Loops& loops) {
   return -1;
 }
 
+// Tiles of a transposing copy.
+struct Tile {
+  int64_t rows = 32, columns = 32;
+  std::array<uint32_t, 3> threads = {32, 8, 1};
+  const char* entry = "transpose_";
+};
+template <int kBytes>
+Tile TileOfVectors() {
+  return {TransposeTile<kBytes>::kRows,
+          TransposeTile<kBytes>::kColumns,
+          {static_cast<uint32_t>(kTransposeThreads), 1, 1},
+          "transpose_v_"};
+}
+
+// By vectors of 16 bytes where both sides lie in them and half a tile is full.
+Tile TileOf(const Loops& loops, size_t dim, int64_t element_bytes, const TransposeParameters& p) {
+  if (element_bytes > 4) return {};
+  const Tile tile = element_bytes == 1   ? TileOfVectors<1>()
+                    : element_bytes == 2 ? TileOfVectors<2>()
+                                         : TileOfVectors<4>();
+  const auto divides = [](int64_t bytes) { return bytes % 16 == 0; };
+  bool fits = 2 * p.rows >= tile.rows && 2 * p.columns >= tile.columns && divides(p.rows * element_bytes) &&
+              divides(p.columns * element_bytes) && AddressOf(p.source) % 16 == 0 && AddressOf(p.destination) % 16 == 0;
+  for (size_t side = 0; side < 2; ++side) {
+    const size_t dense = side == 0 ? dim : loops.extents.size() - 1;
+    for (size_t d = 0; d < loops.extents.size(); ++d) {
+      fits = fits && (d == dense || divides(loops.strides[side][d] * element_bytes));
+    }
+  }
+  return fits ? tile : Tile{};
+}
+
 Launch TransposeOf(const Loops& loops, size_t dim, int64_t element_bytes, const void* source, void* destination) {
   const size_t last = loops.extents.size() - 1;
   TransposeParameters p;
@@ -67,11 +100,13 @@ Launch TransposeOf(const Loops& loops, size_t dim, int64_t element_bytes, const 
   Shape batch = loops.extents;
   batch[last] = batch[dim] = 1;
   p.batch = MakeNest<2>(batch, loops.strides);
-  const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
-  return MakeLaunch(absl::StrCat("transpose_", element_bytes), p,
-                    {static_cast<uint32_t>(tiles(p.columns)), static_cast<uint32_t>(std::min(tiles(p.rows), kMaxGridY)),
-                     static_cast<uint32_t>(p.batch.size)},
-                    {static_cast<uint32_t>(kTile), static_cast<uint32_t>(kTileRows), 1});
+  const Tile tile = TileOf(loops, dim, element_bytes, p);
+  const auto tiles = [](int64_t extent, int64_t side) { return (extent + side - 1) / side; };
+  return MakeLaunch(
+      absl::StrCat(tile.entry, element_bytes), p,
+      {static_cast<uint32_t>(tiles(p.columns, tile.columns)),
+       static_cast<uint32_t>(std::min(tiles(p.rows, tile.rows), kMaxGridY)), static_cast<uint32_t>(p.batch.size)},
+      tile.threads);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ DType ReducedIn(DType dtype) {
 namespace {
 
 constexpr uint32_t kRowThreads = 128;
+constexpr int64_t kTreeRows = kReduceBlock / kReduceLanes;  // elements of a lane in a block
 
 // The last two by loads of 16 bytes (vector_tree.cuh).
 enum class Walk : uint8_t { kRows, kColumns, kVectorRows, kVectorColumns };
@@ -39,8 +40,9 @@ struct ReduceCall {
   Walk walk = Walk::kRows;
   int64_t chunks = 1;
   int chunk_levels = 0;
-  int group_levels = 0;  // by vectors along rows
-  int64_t octets = 1;    // by vectors of columns
+  int group_levels = 0;      // by vectors along rows
+  int64_t vector_count = 1;  // elements of a load by vectors
+  int64_t octets = 1;        // by vectors of columns
 };
 
 absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& call) {
@@ -83,6 +85,8 @@ absl::StatusOr<ReduceCall> Analyse(const ReduceLocalOp& op, const KernelCall& ca
     return absl::InvalidArgumentError(absl::StrCat("reduce: dim ", op.dims.back(), " is out of range for rank ", rank));
   }
   r.value_dtype = op.map.has_value() ? op.map->dtype() : call.inputs[0].dtype;
+  r.vector_count =
+      op.map.has_value() ? VectorCountOf(*op.map, MapResult::kReduced, kTreeRows) : 16 / SizeBytes(r.value_dtype);
   r.dtype = AccumulatedIn(call.output_dtype);
   r.kernel_dtype = ReducedIn(r.dtype);
   r.op = ReducedBy(op.op, r.dtype);
@@ -120,22 +124,25 @@ std::string VectorEntry(const ReduceCall& r, Walk walk) {
   }
 }
 
-// Whether every row, or every vector of columns, begins at an address that 16 divides where the first one does.
-bool LiesInVectors(const ReduceCall& r, Walk walk) {
-  if (r.reduced.size() != 1 || r.kept.size() != 2) return false;
+// The inputs that are loaded by vectors, a bit each, where all others have one number for a whole vector; 0 where there
+// is none, or an input lies otherwise. Addresses are left out of it where they are null.
+uint64_t InVectors(const ReduceCall& r, Walk walk, const KernelCall& call, absl::Span<const uint64_t> addresses) {
   const Loops reduced = MergedLoops(r.reduced_extents, r.reduced), kept = MergedLoops(r.kept_extents, r.kept);
-  if (reduced.extents.size() != 1) return false;
-  const int64_t count = 16 / SizeBytes(r.value_dtype);
-  const auto divides = [&](const Strides& strides, size_t dims) {
-    return std::all_of(strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(dims),
-                       [count](int64_t stride) { return stride % count == 0; });
-  };
-  const size_t rank = kept.extents.size();
-  if (walk == Walk::kVectorRows) {
-    return reduced.strides[0][0] == 1 && r.count >= kReduceLanes && divides(kept.strides[0], rank);
+  const bool is_along_rows = walk == Walk::kVectorRows;
+  if (reduced.extents.size() != 1 ||
+      (is_along_rows ? r.count < kReduceLanes : kept.extents.back() % r.vector_count != 0)) {
+    return 0;
   }
-  return kept.strides[0].back() == 1 && kept.extents.back() % count == 0 && divides(kept.strides[0], rank - 1) &&
-         divides(reduced.strides[0], 1);
+  uint64_t in_vectors = 0;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    Strides others = kept.strides[i];
+    const int64_t step = is_along_rows ? reduced.strides[i][0] : others.back();
+    if (!is_along_rows) others.back() = reduced.strides[i][0];
+    if (step == 0 && call.inputs.size() > 1) continue;
+    if (step != 1 || !VectorsDivide(addresses[i], others, call.inputs[i].dtype, r.vector_count)) return 0;
+    in_vectors |= uint64_t{1} << i;
+  }
+  return in_vectors;
 }
 
 int64_t BlocksOf(const ReduceCall& r) { return (r.count + kReduceBlock - 1) / kReduceBlock; }
@@ -154,9 +161,7 @@ void CutVectors(int64_t wanted, int least, int most, ReduceCall* r) {
 }
 
 // Blocks that a warp has at once: a load of 16 bytes has so many of a block's 16 lanes.
-int WarpLevels(const ReduceCall& r) {
-  return IsOfTruths(r) ? 5 : 5 - FloorLog2(kReduceLanes * SizeBytes(r.value_dtype) / 16);
-}
+int WarpLevels(const ReduceCall& r) { return 5 - FloorLog2(kReduceLanes / r.vector_count); }
 
 // How the work is cut: the tree is the same.
 void CutAsScalars(int64_t device_items, ReduceCall* r) {
@@ -179,7 +184,7 @@ void Cut(Walk walk, int64_t device_items, ReduceCall* r) {
     r->group_levels = std::min(WarpLevels(*r), CeilLog2(BlocksOf(*r)));
     CutVectors(device_items / r->outputs, r->group_levels, r->group_levels + kVectorLevels, r);
   } else if (walk == Walk::kVectorColumns) {
-    const int64_t columns = 8 * 16 / SizeBytes(r->value_dtype);
+    const int64_t columns = 8 * r->vector_count;
     r->octets = (r->outputs + columns - 1) / columns;
     CutVectors(device_items / r->octets, 0, kColumnLevels, r);
   } else {
@@ -187,13 +192,23 @@ void Cut(Walk walk, int64_t device_items, ReduceCall* r) {
   }
 }
 
-// By vectors where there is a kernel, as far as strides say.
-Walk WalkOf(const ReduceCall& r, const KernelCall& call) {
-  if (call.inputs.size() != 1 || call.inputs[0].is_zero) return Walk::kRows;
+// By vectors where there is a kernel, or a program may be one, and all inputs lie so.
+struct VectorWalk {
+  Walk walk = Walk::kRows;
+  uint64_t in_vectors = 0;
+};
+VectorWalk WalkOf(const ReduceCall& r, const KernelCall& call, bool has_map, absl::Span<const uint64_t> addresses) {
+  const bool has_zeros = call.inputs.size() == 1 && call.inputs[0].is_zero;
+  if (has_zeros || (has_map && (r.vector_count == 1 || Kind(r.kernel_dtype) == DTypeKind::kComplex))) return {};
   for (const Walk walk : {Walk::kVectorRows, Walk::kVectorColumns}) {
-    if (!VectorEntry(r, walk).empty() && LiesInVectors(r, walk)) return walk;
+    if (!has_map && VectorEntry(r, walk).empty()) continue;
+    if (const uint64_t in_vectors = InVectors(r, walk, call, addresses); in_vectors != 0) return {walk, in_vectors};
   }
-  return Walk::kRows;
+  return {};
+}
+// As far as strides say.
+Walk WalkOf(const ReduceCall& r, const KernelCall& call, bool has_map) {
+  return WalkOf(r, call, has_map, std::vector<uint64_t>(call.inputs.size())).walk;
 }
 
 int64_t PartialBytes(const ReduceCall& r) {
@@ -206,6 +221,16 @@ std::string EntryOf(const ReduceCall& r) {
   if (r.walk == Walk::kRows) return "reduce_rows_" + NameOf(r.kernel_dtype);
   const bool is_half = r.value_dtype != r.kernel_dtype;
   return "reduce_columns_" + NameOf(r.kernel_dtype) + (is_half ? "_of_" + NameOf(r.value_dtype) : "");
+}
+
+std::string_view KernelOf(Walk walk) {
+  switch (walk) {
+    case Walk::kRows: return "ReduceRows";
+    case Walk::kColumns: return "ReduceColumns";
+    case Walk::kVectorRows: return "ReduceRowsByVector";
+    case Walk::kVectorColumns: return "ReduceColumnsByVector";
+  }
+  return "";
 }
 
 struct ItemThreads {
@@ -244,7 +269,7 @@ int64_t ReduceWorkspaceBytes(const ReduceLocalOp& op, const KernelCall& call, in
   if (!r.ok() || r->count == 0 || r->outputs == 0) return 0;
   Cut(Walk::kRows, device_items, &*r);
   const int64_t scalars = PartialBytes(*r);
-  const Walk walk = op.map.has_value() ? Walk::kRows : WalkOf(*r, call);
+  const Walk walk = WalkOf(*r, call, op.map.has_value());
   if (walk == Walk::kRows) return scalars;
   Cut(walk, device_items, &*r);
   return std::max(scalars, PartialBytes(*r));
@@ -260,9 +285,10 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
     p.nest = MakeNest<1>(call.output_extents, {call.output_strides});
     return Steps{MakeLaunch(absl::StrCat("fill_", SizeBytes(call.output_dtype)), p, GridOf(p.nest.size))};
   }
-  // By scalars where the first address isn't one that 16 divides.
-  const bool is_by_vectors = !op.map.has_value() && AddressOf(call.inputs[0].data) % 16 == 0;
-  Cut(is_by_vectors ? WalkOf(r, call) : Walk::kRows, workspace.device_items, &r);
+  std::vector<uint64_t> addresses;
+  for (const KernelInput& input : call.inputs) addresses.push_back(AddressOf(input.data));
+  const VectorWalk by_vectors = WalkOf(r, call, op.map.has_value(), addresses);
+  Cut(by_vectors.walk, workspace.device_items, &r);
   Pieces pieces(workspace);
   void* partials = nullptr;
   if (const int64_t bytes = PartialBytes(r); bytes > 0) {
@@ -273,11 +299,16 @@ absl::StatusOr<Steps> LaunchReduce(const ReduceLocalOp& op, const KernelCall& ca
   const auto grid = GridOf(items.all, threads);
   Steps steps;
   if (op.map.has_value()) {
+    const bool is_by_vectors = by_vectors.in_vectors != 0;
     const ReduceProgramCall fused = {.op = r.op,
                                      .dtype = r.dtype,
                                      .kernel_dtype = r.kernel_dtype,
-                                     .is_by_row = r.walk == Walk::kRows,
+                                     .kernel = KernelOf(r.walk),
+                                     .vector_count = static_cast<int>(is_by_vectors ? r.vector_count : 1),
+                                     .in_vectors = by_vectors.in_vectors,
                                      .chunk_levels = r.chunk_levels,
+                                     .group_levels = r.group_levels,
+                                     .octets = r.octets,
                                      .count = r.count,
                                      .chunks = r.chunks,
                                      .outputs = r.outputs,

@@ -29,7 +29,42 @@ std::string HashOf(std::string_view text) {
 
 constexpr size_t kMaxParameterBytes = 4096;
 
+// Whether a node is many instructions, of which a thread has few copies then.
+bool IsLong(const ExpressionNode& node) {
+  switch (node.op) {
+    case ScalarOp::kInput:
+    case ScalarOp::kArgument:
+    case ScalarOp::kIndex:
+    case ScalarOp::kCast:
+    case ScalarOp::kNeg:
+    case ScalarOp::kSqrt:
+    case ScalarOp::kAdd:
+    case ScalarOp::kSub:
+    case ScalarOp::kMul:
+    case ScalarOp::kMaximum:
+    case ScalarOp::kMinimum:
+    case ScalarOp::kWhere: return false;
+    case ScalarOp::kRandom:
+    case ScalarOp::kFloorDivide:
+    case ScalarOp::kRemainder:
+    case ScalarOp::kPow:
+    case ScalarOp::kAtan2:
+    case ScalarOp::kLogAddExp:
+    case ScalarOp::kNextAfter:
+    case ScalarOp::kSin:
+    case ScalarOp::kCos:
+    case ScalarOp::kTan:
+    case ScalarOp::kGcd: return true;
+    case ScalarOp::kDiv: return node.dtype != DType::kF32 && AccumulatedIn(node.dtype) != DType::kF32;
+    default: return node.dtype == DType::kF64;
+  }
+}
+
 }  // namespace
+
+bool HasLongNodes(const Expression& expression) {
+  return std::any_of(expression.nodes.begin(), expression.nodes.end(), IsLong);
+}
 
 std::string_view StoredType(DType dtype) {
   switch (dtype) {

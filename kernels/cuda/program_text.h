@@ -25,6 +25,9 @@ namespace tessera::cuda {
 // The type of the dtype's elements in memory. A node's value has that type, too, but for bool.
 std::string_view StoredType(DType dtype);
 
+// Whether a node is many instructions, so that a thread has few copies of the expression.
+bool HasLongNodes(const Expression& expression);
+
 // Writes the statements of an expression's nodes, n0 and so on.
 class NodeWriter {
  public:

@@ -143,40 +143,10 @@ int64_t WordsThatStay(const RowProgram& program) {
   return most;
 }
 
-// Whether a node is many instructions, of which a thread has few copies then.
-bool IsLong(const ExpressionNode& node) {
-  switch (node.op) {
-    case ScalarOp::kInput:
-    case ScalarOp::kArgument:
-    case ScalarOp::kIndex:
-    case ScalarOp::kCast:
-    case ScalarOp::kNeg:
-    case ScalarOp::kSqrt:
-    case ScalarOp::kAdd:
-    case ScalarOp::kSub:
-    case ScalarOp::kMul:
-    case ScalarOp::kMaximum:
-    case ScalarOp::kMinimum:
-    case ScalarOp::kWhere: return false;
-    case ScalarOp::kRandom:
-    case ScalarOp::kFloorDivide:
-    case ScalarOp::kRemainder:
-    case ScalarOp::kPow:
-    case ScalarOp::kAtan2:
-    case ScalarOp::kLogAddExp:
-    case ScalarOp::kNextAfter:
-    case ScalarOp::kSin:
-    case ScalarOp::kCos:
-    case ScalarOp::kTan:
-    case ScalarOp::kGcd: return true;
-    case ScalarOp::kDiv: return node.dtype != DType::kF32 && AccumulatedIn(node.dtype) != DType::kF32;
-    default: return node.dtype == DType::kF64;
-  }
-}
 bool HasLongNodes(const RowProgram& program) {
   return std::any_of(program.steps.begin(), program.steps.end(), [](const RowStep& step) {
     const Expression* const expression = step.map();
-    return expression != nullptr && std::any_of(expression->nodes.begin(), expression->nodes.end(), IsLong);
+    return expression != nullptr && cuda::HasLongNodes(*expression);
   });
 }
 

@@ -101,6 +101,34 @@ TEST(CopyStridedKernel, TransposesBatches) {
   }
 }
 
+// Tiles of vectors of 16 bytes: whole ones, tiles that are cut, rows with gaps, planes, and what is nearly so.
+TEST(CopyStridedKernel, TransposesByVectors) {
+  std::mt19937 random(6);
+  for (const int64_t bytes : {1, 2, 4}) {
+    const int64_t vector = 16 / bytes;
+    for (const Shape& extents : {Shape{128, 128}, Shape{7 * vector, 9 * vector}, Shape{64, 272}, Shape{272, 80},
+                                 Shape{2, 3, 9 * vector, 128}, Shape{128, 130}, Shape{130, 128}}) {
+      const size_t rank = extents.size();
+      std::vector<size_t> order(rank), turned(rank);
+      std::iota(order.begin(), order.end(), size_t{0});
+      turned = order;
+      std::swap(turned[rank - 1], turned[rank - 2]);
+      for (const int64_t padding : {int64_t{0}, vector, int64_t{1}}) {
+        for (const int64_t shift : {int64_t{0}, bytes}) {
+          CheckCopy(extents, bytes, Place(extents, turned, padding, 0), Place(extents, order, 0, 0), shift, random);
+          CheckCopy(extents, bytes, Place(extents, turned, 0, 0), Place(extents, order, padding, 0), shift, random);
+          if (HasFatalFailure()) return;
+        }
+      }
+      CheckCopy(extents, bytes, Place(extents, turned, 0, 1u << (rank - 1)), Place(extents, order, 0, 0), 0, random);
+      Placed apart = Place(extents, turned, 0, 0);
+      apart.strides[0] += rank > 2 ? vector : 0;
+      apart.size += vector;
+      CheckCopy(extents, bytes, apart, Place(extents, order, 0, 0), 0, random);
+    }
+  }
+}
+
 TEST(CopyStridedKernel, CopiesNothingWhereAnExtentIsZero) {
   uint32_t source = 1, got = 2;
   CopyStrided({0, 3}, 4, &source, {3, 1}, &got, {3, 1});

@@ -72,6 +72,24 @@ TEST(PatchedCall, AnOperandThatIsAlignedOtherwiseDoesNotFit) {
   EXPECT_FALSE(patched->Fits(beyond.call));
 }
 
+// A map's parameters say which operands lie in vectors.
+TEST(PatchedCall, AMapsOperandBesideAVectorDoesNotFit) {
+  const Call aligned(Sum(), {4096}, {0x10000, 0x20000}, 0x30000);
+  const auto patched = PatchedCall::Make(aligned.call);
+  ASSERT_TRUE(patched.ok()) << patched.status();
+  EXPECT_TRUE(patched->Fits(aligned.call));
+  for (const Call& beside :
+       {Call(Sum(), {4096}, {0x10004, 0x20000}, 0x30000), Call(Sum(), {4096}, {0x10000, 0x20008}, 0x30000),
+        Call(Sum(), {4096}, {0x10000, 0x20000}, 0x3000C)}) {
+    EXPECT_FALSE(patched->Fits(beside.call));
+    auto own = PatchedCall::Make(beside.call);
+    ASSERT_TRUE(own.ok()) << own.status();
+    ASSERT_TRUE(own->Fits(beside.call));
+    EXPECT_EQ(ParametersOf(own->StepsOf(beside.call, kWorkspace)),
+              ParametersOf(*LaunchKernel(beside.call, kWorkspace)));
+  }
+}
+
 TEST(PatchedCall, OperandsThatLieOtherwiseToEachOtherDoNotFit) {
   const Call apart(Sum(), {64}, {0x10000, 0x20000}, 0x30000);
   const auto patched = PatchedCall::Make(apart.call);

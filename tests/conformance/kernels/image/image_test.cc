@@ -175,36 +175,40 @@ TEST(MapPrograms, EveryOpAndDTypeCompilesForADeviceWithoutOne) {
   }
 }
 
-// By row and by column, with results in every dtype.
+// By row and by column, by vectors and by scalars, with results in every dtype.
 TEST(MapPrograms, ReductionsOfEveryDTypeCompileForADeviceWithoutOne) {
   auto cache = cuda::MapCache::Open({});
   ASSERT_TRUE(cache.ok()) << cache.status();
   std::set<std::string> compiled;
+  const auto compile = [&](DType dtype, int64_t dim, int64_t beyond) {
+    const Expression sum = {{{ScalarOp::kInput, dtype, 0}, {ScalarOp::kAdd, dtype, 0, 0}}};
+    alignas(16) std::array<std::byte, 32> data = {};
+    const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}, sum};
+    const Shape extents = dim == 0 ? Shape{1, 64} : Shape{64, 1};
+    const std::vector<KernelInput> inputs = {
+        {.data = data.data() + beyond * SizeBytes(dtype), .dtype = dtype, .extents = {64, 64}, .strides = {64, 1}}};
+    const KernelCall call = {.op = &op,
+                             .inputs = inputs,
+                             .output = data.data(),
+                             .output_dtype = dtype,
+                             .output_extents = extents,
+                             .output_strides = RowMajorStrides(extents)};
+    auto steps = cuda::LaunchKernel(call, {});
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    const auto& launch = std::get<cuda::Launch>(steps->front());
+    ASSERT_NE(launch.program, nullptr);
+    if (!compiled.insert(launch.program->source).second) return;
+    auto cubin = (*cache)->Compile(*launch.program, "sm_90a");
+    EXPECT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
+  };
   for (const DType dtype : EverythingOf::kAll) {
     if (dtype == DType::kBool) continue;
-    const Expression sum = {{{ScalarOp::kInput, dtype, 0}, {ScalarOp::kAdd, dtype, 0, 0}}};
-    alignas(16) std::array<std::byte, 16> data = {};
     for (const int64_t dim : {0, 1}) {
-      const LocalOp op = ReduceLocalOp{ReduceOp::kSum, {dim}, sum};
-      const Shape extents = dim == 0 ? Shape{1, 64} : Shape{64, 1};
-      const std::vector<KernelInput> inputs = {
-          {.data = data.data(), .dtype = dtype, .extents = {64, 64}, .strides = {64, 1}}};
-      const KernelCall call = {.op = &op,
-                               .inputs = inputs,
-                               .output = data.data(),
-                               .output_dtype = dtype,
-                               .output_extents = extents,
-                               .output_strides = RowMajorStrides(extents)};
-      auto steps = cuda::LaunchKernel(call, {});
-      ASSERT_TRUE(steps.ok()) << steps.status();
-      const auto& launch = std::get<cuda::Launch>(steps->front());
-      ASSERT_NE(launch.program, nullptr);
-      if (!compiled.insert(launch.program->source).second) continue;
-      auto cubin = (*cache)->Compile(*launch.program, "sm_90a");
-      EXPECT_TRUE(cubin.ok()) << ToText(dtype) << ": " << cubin.status();
+      for (const int64_t beyond : {0, 1}) compile(dtype, dim, beyond);
     }
   }
-  EXPECT_EQ(compiled.size(), 14 + 8u);  // columns are of the dtypes that are accumulated in, and of halves
+  // Complex numbers have no vectors. By scalars, columns are of the dtypes that are accumulated in, and of halves.
+  EXPECT_EQ(compiled.size(), 2 * 12 + 14 + 8u);
 }
 
 TEST(MapPrograms, AFolderKeepsThem) {
@@ -239,6 +243,7 @@ class Exercise {
     for (size_t i = 0; i < numbers_.size(); ++i) numbers_[i] = static_cast<float>((i * 7919) % 61) / 8 - 3;
     const KernelInput matrix = Numbers({45, 70}, {70, 1}), turned = Numbers({70, 45}, {1, 70});
     Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {turned}, DType::kF32, {70, 45});
+    Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {Numbers({68, 80}, {1, 68})}, DType::kF32, {68, 80});
     Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1}}, {Numbers({9, 13}, {200, -2}, 30)}, DType::kF32, {9, 13});
     Run("copy", PlaceOp{PlaceBase::kInput, {}, {1, 1, 1}}, {Numbers({4, 33, 35}, {661, 1, 33})}, DType::kF32,
         {4, 33, 35});
@@ -387,6 +392,7 @@ TEST(Edits, ThoseOfANameAreSeen) {
       {"copy", "transpose_4", "bar.sync 0;", ""},
       {"order", "argreduce", "bar.sync 0;", "", 1},
       {"copy", "transpose_4", "setp.ge.s64", "setp.gt.s64", 3},
+      {"copy", "transpose_v_4", "bar.sync 0;", ""},
       {"reduce", "reduce_rows_f32", "add.rn.f32", "sub.rn.f32"},
       {"reduce", "reduce_rows_f32", "shfl.sync.down", "shfl.sync.up"},
       {"reduce", "reduce_columns_f32", "add.rn.f32", "mul.rn.f32"},
