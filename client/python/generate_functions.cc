@@ -18,6 +18,22 @@
 namespace tessera {
 namespace {
 
+constexpr char kRandomNumbers[] = R"(
+## Random numbers
+
+A number follows from a seed, the number of the call and the index `i` of its element in the whole tensor, in row-major order; so it is the
+same on every mesh and placement, on CPUs and GPUs, and no worker keeps a state. Philox 4x32-10 (Salmon, Moraes, Dror, Shaw,
+SC 2011) with the seed as its key makes four words of 32 bits of each counter; the call's number is the counter's upper half.
+
+| | uniform number i in [0, 1) | normal number i |
+|---|---|---|
+| f32, f16, bf16 | the upper 24, 11 or 8 bits of word i mod 4 of counter i / 4 | of i and i + 1, i even: u and v are their words; made in f32 and rounded once |
+| f64 | the upper 53 bits of words 2 (i mod 2) and 2 (i mod 2) + 1 of counter i / 2 | of i and i + 1, i even: u is words 0 and 1 of counter i / 2, v words 2 and 3 |
+
+Box and Muller's pair of normal numbers is sqrt(-2 ln u) cos(2 pi v) and sqrt(-2 ln u) sin(2 pi v), of u and v as fractions of 1
+(`schemas/ops/normal_law.h`). All other distributions are made of uniform and normal numbers.
+)";
+
 // Rows that are no function of their own: said by operators, methods, or functions that do more than the row.
 bool HasFunction(const OpRow& row) {
   switch (row.family) {
@@ -165,6 +181,7 @@ int Generate(std::string_view what) {
       if (what == "stubs") WriteStub(row, *signature);
     }
   }
+  if (what == "markdown") std::fputs(kRandomNumbers, stdout);
   return 0;
 }
 

@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/random_loops.h"
+#include "kernels/cpu/strided.h"
 #include "schemas/ops/complex_functions.h"
+#include "schemas/ops/normal_law.h"
 #include "schemas/ops/philox.h"
 
 namespace tessera::cpu {
@@ -76,23 +81,91 @@ void Eye(const KernelCall& call) {
   });
 }
 
-template <typename T, typename ToUniform>
-void Rand(const RandOp& op, const KernelCall& call, ToUniform to_uniform) {
-  const uint64_t seed = static_cast<uint64_t>(call.scalars[0].AsInt());
-  const uint64_t stream = static_cast<uint64_t>(call.scalars[1].AsInt());
-  const size_t rank = call.output_extents.size();
-  const Strides global = RowMajorStrides(op.global_shape);
-  ForEachOutputRow<T>(call, [&](T* row, const Shape& index) {
-    uint64_t first = 0;
-    for (size_t d = 0; d < rank; ++d) {
-      first += static_cast<uint64_t>(call.output_box[d].start + index[d]) * static_cast<uint64_t>(global[d]);
-    }
-    const int64_t n = rank > 0 ? call.output_extents[rank - 1] : 1;
-    const int64_t stride = rank > 0 ? call.output_strides[rank - 1] : 1;
-    for (int64_t j = 0; j < n; ++j) {
-      row[j * stride] = to_uniform(ElementWords(seed, stream, first + static_cast<uint64_t>(j)));
+// A draw makes the numbers of a call: Run those that lie side by side, One any other.
+template <typename T>
+struct UniformDraw {
+  uint64_t seed, stream;
+
+  explicit UniformDraw(absl::Span<const Scalar> scalars)
+      : seed(static_cast<uint64_t>(scalars[0].AsInt())), stream(static_cast<uint64_t>(scalars[1].AsInt())) {}
+  T One(uint64_t number) const {
+    if constexpr (std::is_same_v<T, double>) return ToUniformF64(RandomBits64(seed, stream, number));
+    if constexpr (std::is_same_v<T, float>) return ToUniformF32(RandomBits32(seed, stream, number));
+    if constexpr (std::is_same_v<T, F16>) return ToUniformF16(RandomBits32(seed, stream, number));
+    if constexpr (std::is_same_v<T, BF16>) return ToUniformBF16(RandomBits32(seed, stream, number));
+  }
+  void Run(DType dtype, uint64_t first, int64_t count, T* out) const {
+    UniformNumbers(dtype, {seed, stream, first, count}, out);
+  }
+};
+template <typename T>
+struct NormalDraw {
+  using Made = std::conditional_t<sizeof(T) == 8, double, float>;
+  double mean, deviation;
+  uint64_t seed, stream;
+
+  explicit NormalDraw(absl::Span<const Scalar> scalars)
+      : mean(scalars[0].AsDouble()),
+        deviation(scalars[1].AsDouble()),
+        seed(static_cast<uint64_t>(scalars[2].AsInt())),
+        stream(static_cast<uint64_t>(scalars[3].AsInt())) {}
+  T One(uint64_t number) const {
+    const auto words = CounterWords(seed, stream, number / NumbersPerCounter(sizeof(T)));
+    return static_cast<T>(static_cast<Made>(mean) + static_cast<Made>(deviation) * NormalOf<Made>(words, number));
+  }
+  void Run(DType dtype, uint64_t first, int64_t count, T* out) const {
+    NormalNumbers(dtype, {seed, stream, first, count}, mean, deviation, out);
+  }
+};
+
+// Elements [start, start + count) of the nest, whose operand 1 is the elements' numbers, from `first` on.
+template <typename T, typename Draw>
+void RandPart(const KernelCall& call, const Draw& draw, const LoopNest& nest, uint64_t first, int64_t start,
+              int64_t count) {
+  const int64_t stride = nest.strides[0].back(), step = nest.strides[1].back();
+  T block[kBlockElements];
+  RowWalk numbers(nest, 1, start);
+  ForEachRow(nest, 0, start, count, [&](int64_t offset, int64_t seen, int64_t n) {
+    const int64_t place = seen == 0 ? PlaceOf(nest, 1, start).offset : numbers.offset();
+    const uint64_t number = first + static_cast<uint64_t>(place);
+    numbers.Next();
+    T* row = static_cast<T*>(call.output) + offset;
+    if (n < kMinRunNumbers || step != 1) {
+      for (int64_t i = 0; i < n; ++i) row[i * stride] = draw.One(number + static_cast<uint64_t>(i * step));
+    } else if (stride == 1) {
+      draw.Run(call.output_dtype, number, n, row);
+    } else {
+      for (int64_t i = 0; i < n; i += kBlockElements) {
+        const int64_t taken = std::min(n - i, kBlockElements);
+        draw.Run(call.output_dtype, number + static_cast<uint64_t>(i), taken, block);
+        for (int64_t k = 0; k < taken; ++k) row[(i + k) * stride] = block[k];
+      }
     }
   });
+}
+
+template <typename T, typename Draw>
+void RandBy(const Draw& draw, const Shape& global_shape, const KernelCall& call) {
+  const Strides numbers = RowMajorStrides(global_shape);
+  uint64_t first = 0;
+  for (size_t d = 0; d < numbers.size(); ++d) {
+    first += static_cast<uint64_t>(call.output_box[d].start) * static_cast<uint64_t>(numbers[d]);
+  }
+  const LoopNest nest = Coalesce(call.output_extents, {call.output_strides, numbers});
+  if (nest.size == 0) return;
+  RunParts(PartsFor(nest.size * static_cast<int64_t>(sizeof(T))), [&](int64_t part, int64_t parts) {
+    const int64_t start = nest.size / parts * part;
+    const int64_t stop = part + 1 == parts ? nest.size : nest.size / parts * (part + 1);
+    RandPart<T>(call, draw, nest, first, start, stop - start);
+  });
+}
+
+template <typename T>
+void Rand(const RandOp& op, const KernelCall& call) {
+  switch (op.distribution) {
+    case Distribution::kUniform: return RandBy<T>(UniformDraw<T>(call.scalars), op.global_shape, call);
+    case Distribution::kNormal: return RandBy<T>(NormalDraw<T>(call.scalars), op.global_shape, call);
+  }
 }
 
 }  // namespace
@@ -144,17 +217,19 @@ absl::Status RunEye(const EyeOp& op, const KernelCall& call) {
 }
 
 absl::Status RunRand(const RandOp& op, const KernelCall& call) {
-  if (absl::Status s = ExpectScalars("rand", call, 2, 0, kMaxRank); !s.ok()) return s;
+  if (absl::Status s = ExpectScalars("rand", call, op.distribution == Distribution::kNormal ? 4 : 2, 0, kMaxRank);
+      !s.ok())
+    return s;
   const size_t rank = call.output_extents.size();
   if (op.global_shape.size() != rank || call.output_box.size() != rank) {
     return absl::InvalidArgumentError(
         absl::StrCat("rand: global shape ", ToText(op.global_shape), " for an output ", ToText(call.output_extents)));
   }
   switch (call.output_dtype) {
-    case DType::kF16: Rand<F16>(op, call, ToUniformF16); return absl::OkStatus();
-    case DType::kBF16: Rand<BF16>(op, call, ToUniformBF16); return absl::OkStatus();
-    case DType::kF32: Rand<float>(op, call, ToUniformF32); return absl::OkStatus();
-    case DType::kF64: Rand<double>(op, call, ToUniformF64); return absl::OkStatus();
+    case DType::kF16: Rand<F16>(op, call); return absl::OkStatus();
+    case DType::kBF16: Rand<BF16>(op, call); return absl::OkStatus();
+    case DType::kF32: Rand<float>(op, call); return absl::OkStatus();
+    case DType::kF64: Rand<double>(op, call); return absl::OkStatus();
     default: break;
   }
   return absl::UnimplementedError(

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/element_types.h"
+#include "kernels/cpu/random_loops.h"
 #include "schemas/ops/philox.h"
 #include "schemas/ops/scalar_meaning.h"
 #include "schemas/ops/scalar_ops.h"
@@ -251,27 +252,49 @@ bool ElementByElement(const NodeBlock& block) {
   return false;
 }
 
+// Runs of numbers that follow each other, of one seed and stream, are drawn together: neighbours share their work.
 template <typename T, typename Draw>
 bool RandomNumbers(const NodeBlock& block, Draw draw) {
   const int64_t* number = static_cast<const int64_t*>(block.a);
   const int64_t* seed = static_cast<const int64_t*>(block.b);
   const int64_t* stream = static_cast<const int64_t*>(block.c);
   T* out = static_cast<T*>(block.out);
-  for (int64_t i = 0; i < block.count; ++i) {
-    out[i] = draw(ElementWords(static_cast<uint64_t>(seed[i]), static_cast<uint64_t>(stream[i]),
-                               static_cast<uint64_t>(number[i])));
+  for (int64_t i = 0; i < block.count;) {
+    // -1 and 0 are the last number and the first.
+    int64_t end = i + 1;
+    while (end < block.count && number[end - 1] != -1 && number[end] == number[end - 1] + 1 && seed[end] == seed[i] &&
+           stream[end] == stream[i]) {
+      ++end;
+    }
+    const RandomRun run = {static_cast<uint64_t>(seed[i]), static_cast<uint64_t>(stream[i]),
+                           static_cast<uint64_t>(number[i]), end - i};
+    if (run.count >= kMinRunNumbers) {
+      UniformNumbers(block.dtype, run, out + i);
+    } else {
+      for (int64_t k = 0; k < run.count; ++k) {
+        out[i + k] = draw(run.seed, run.stream, run.first + static_cast<uint64_t>(k));
+      }
+    }
+    i = end;
   }
   return true;
 }
 
 bool RandomBlock(const NodeBlock& block) {
+  const auto of_32 = [](auto to_uniform) {
+    return
+        [=](uint64_t seed, uint64_t stream, uint64_t number) { return to_uniform(RandomBits32(seed, stream, number)); };
+  };
   switch (block.dtype) {
-    case DType::kU32: return RandomNumbers<uint32_t>(block, [](const auto& words) { return words[0]; });
-    case DType::kU64: return RandomNumbers<uint64_t>(block, ToBits64);
-    case DType::kF16: return RandomNumbers<F16>(block, ToUniformF16);
-    case DType::kBF16: return RandomNumbers<BF16>(block, ToUniformBF16);
-    case DType::kF32: return RandomNumbers<float>(block, ToUniformF32);
-    case DType::kF64: return RandomNumbers<double>(block, ToUniformF64);
+    case DType::kU32: return RandomNumbers<uint32_t>(block, RandomBits32);
+    case DType::kU64: return RandomNumbers<uint64_t>(block, RandomBits64);
+    case DType::kF16: return RandomNumbers<F16>(block, of_32(ToUniformF16));
+    case DType::kBF16: return RandomNumbers<BF16>(block, of_32(ToUniformBF16));
+    case DType::kF32: return RandomNumbers<float>(block, of_32(ToUniformF32));
+    case DType::kF64:
+      return RandomNumbers<double>(block, [](uint64_t seed, uint64_t stream, uint64_t number) {
+        return ToUniformF64(RandomBits64(seed, stream, number));
+      });
     default: return false;
   }
 }

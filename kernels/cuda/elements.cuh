@@ -282,18 +282,25 @@ __device__ inline T Minimum(T a, T b) {
   else return a < b ? a : b;
 }
 
-// ---- Philox 4x32-10
+// ---- random numbers
 
 struct Words {
   u32 word[4];
 };
-__device__ inline Words ElementWords(u64 seed, u64 stream, u64 index) {
+// One instruction: the compiler makes a product of 64 bits of `u64(a) * b`, which is several.
+__device__ inline u64 WideProduct(u32 a, u32 b) {
+  u64 product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+// Philox 4x32-10.
+__device__ inline Words CounterWords(u64 seed, u64 stream, u64 counter) {
   u32 k0 = static_cast<u32>(seed), k1 = static_cast<u32>(seed >> 32);
-  Words c = {static_cast<u32>(index), static_cast<u32>(index >> 32), static_cast<u32>(stream),
+  Words c = {static_cast<u32>(counter), static_cast<u32>(counter >> 32), static_cast<u32>(stream),
              static_cast<u32>(stream >> 32)};
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const u64 p0 = u64(0xD2511F53) * c.word[0], p1 = u64(0xCD9E8D57) * c.word[2];
+    const u64 p0 = WideProduct(c.word[0], 0xD2511F53), p1 = WideProduct(c.word[2], 0xCD9E8D57);
     c = {static_cast<u32>(p1 >> 32) ^ c.word[1] ^ k0, static_cast<u32>(p1),
          static_cast<u32>(p0 >> 32) ^ c.word[3] ^ k1, static_cast<u32>(p0)};
     k0 += 0x9E3779B9;
@@ -301,19 +308,40 @@ __device__ inline Words ElementWords(u64 seed, u64 stream, u64 index) {
   }
   return c;
 }
-// Uniform in [0, 1), as many bits as the type holds; u32 and u64 get the words themselves.
+// How many neighbours share a counter.
 template <typename T>
-__device__ inline T FromWords(const Words& w) {
-  if constexpr (kIsSame<T, BF16>) return ToBF16(static_cast<float>(w.word[0] >> 24) * 0x1.0p-8f);
-  else if constexpr (kIsSame<T, F16>) return ToF16(static_cast<float>(w.word[0] >> 21) * 0x1.0p-11f);
-  else if constexpr (kIsSame<T, float>) return static_cast<float>(w.word[0] >> 8) * 0x1.0p-24f;
-  else if constexpr (kIsSame<T, u32>) return w.word[0];
-  else if constexpr (kIsSame<T, u64>) return static_cast<u64>(w.word[0]) << 32 | w.word[1];
-  else return static_cast<double>((static_cast<u64>(w.word[0]) << 32 | w.word[1]) >> 11) * 0x1.0p-53;
+inline constexpr int kNumbersPerCounter = sizeof(T) == 8 ? 2 : 4;
+// Uniform in [0, 1), as many bits as the type holds; u32 and u64 get the bits themselves. A number of 64 bits is made
+// of two words, any other of the first one.
+template <typename T>
+__device__ inline T UniformOf(u32 word, u32 next) {
+  if constexpr (kIsSame<T, BF16>) {
+    const u32 bits = BitsOfFloat(static_cast<float>(word >> 24) * 0x1.0p-8f);
+    return {static_cast<u16>(bits >> 16)};  // exact: the lower half is 0
+  } else if constexpr (kIsSame<T, F16>) {
+    return ToF16(static_cast<float>(word >> 21) * 0x1.0p-11f);
+  } else if constexpr (kIsSame<T, float>) {
+    return static_cast<float>(word >> 8) * 0x1.0p-24f;
+  } else if constexpr (kIsSame<T, u32>) {
+    return word;
+  } else if constexpr (kIsSame<T, u64>) {
+    return static_cast<u64>(word) << 32 | next;
+  } else {
+    return static_cast<double>((static_cast<u64>(word) << 32 | next) >> 11) * 0x1.0p-53;
+  }
 }
 template <typename T>
 __device__ inline T RandomOf(i64 number, i64 seed, i64 stream) {
-  return FromWords<T>(ElementWords(static_cast<u64>(seed), static_cast<u64>(stream), static_cast<u64>(number)));
+  constexpr u64 kShared = kNumbersPerCounter<T>;
+  const u64 n = static_cast<u64>(number);
+  const Words w = CounterWords(static_cast<u64>(seed), static_cast<u64>(stream), n / kShared);
+  const bool is_odd = (n & 1) != 0;
+  if constexpr (sizeof(T) == 8) {
+    return UniformOf<T>(is_odd ? w.word[2] : w.word[0], is_odd ? w.word[3] : w.word[1]);
+  } else {
+    const u32 low = is_odd ? w.word[1] : w.word[0], high = is_odd ? w.word[3] : w.word[2];
+    return UniformOf<T>((n & 2) != 0 ? high : low, 0);
+  }
 }
 
 }  // namespace tessera::cuda

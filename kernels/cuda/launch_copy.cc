@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/random_parameters.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/cuda/transpose_tile.h"
 #include "kernels/operands.h"
@@ -210,7 +211,8 @@ absl::StatusOr<Steps> LaunchEye(const KernelCall& call) {
 }
 
 absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call) {
-  TESSERA_RETURN_IF_ERROR(ExpectScalars("rand", call, 2, 0, kMaxRank));
+  const bool is_normal = op.distribution == Distribution::kNormal;
+  TESSERA_RETURN_IF_ERROR(ExpectScalars("rand", call, is_normal ? 4 : 2, 0, kMaxRank));
   const size_t rank = call.output_extents.size();
   if (op.global_shape.size() != rank || call.output_box.size() != rank) {
     return absl::InvalidArgumentError(
@@ -223,13 +225,33 @@ absl::StatusOr<Steps> LaunchRand(const RandOp& op, const KernelCall& call) {
   if (NumElements(call.output_extents) == 0) return Steps();
   RandParameters p;
   p.destination = call.output;
-  p.seed = static_cast<unsigned long long>(call.scalars[0].AsInt());
-  p.stream = static_cast<unsigned long long>(call.scalars[1].AsInt());
+  if (is_normal) {
+    p.mean = call.scalars[0].AsDouble();
+    p.deviation = call.scalars[1].AsDouble();
+  }
+  const size_t seed = is_normal ? 2 : 0;
+  p.seed = static_cast<unsigned long long>(call.scalars[seed].AsInt());
+  p.stream = static_cast<unsigned long long>(call.scalars[seed + 1].AsInt());
   const Strides numbers = RowMajorStrides(op.global_shape);
   for (size_t d = 0; d < rank; ++d) p.first += call.output_box[d].start * numbers[d];
   p.dtype = static_cast<int>(call.output_dtype);
-  p.nest = MakeNest<2>(call.output_extents, {call.output_strides, numbers});
-  return Steps{MakeLaunch("rand_uniform", p, GridOf(p.nest.size))};
+  Loops rows = MergedLoops(call.output_extents, {call.output_strides, numbers});
+  if (rows.strides[1].back() != 1) {  // rows of one element
+    rows.extents.push_back(1);
+    for (Strides& operand : rows.strides) operand.push_back(0);
+  }
+  p.columns = rows.extents.back();
+  p.stride = rows.strides[0].back();
+  // Rows that all begin at the same place of a counter's numbers, or anywhere among them.
+  const int64_t shared = SizeBytes(call.output_dtype) == 8 ? 2 : 4;
+  bool are_alike = true;
+  for (size_t d = 0; d + 1 < rows.extents.size(); ++d) are_alike = are_alike && rows.strides[1][d] % shared == 0;
+  const int64_t skipped = are_alike ? p.first % shared : shared - 1;
+  p.counters = DivisorOf((skipped + p.columns + shared - 1) / shared);
+  rows.extents.back() = 1;
+  rows.size /= p.columns;
+  p.rows = ToNest<2>(rows);
+  return Steps{MakeLaunch(is_normal ? "rand_normal" : "rand_uniform", p, GridOf(p.rows.size * p.counters.value))};
 }
 
 absl::StatusOr<Steps> LaunchPlace(const PlaceOp& op, const KernelCall& call, const Workspace& workspace) {

@@ -78,15 +78,6 @@ struct EyeParameters {
   long long rows = 0, row_stride = 0, column_stride = 0;
   long long first_row = 0, first_column = 0, diagonal = 0;
 };
-// Operand 0 is the output, operand 1 the number of an element in the whole, from `first` on.
-struct RandParameters {
-  void* destination = nullptr;
-  unsigned long long seed = 0, stream = 0;
-  long long first = 0;
-  int dtype = 0;
-  int padding = 0;
-  Nest<2> nest;
-};
 
 // ---- terms.cu
 

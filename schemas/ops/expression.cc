@@ -267,15 +267,16 @@ ScalarValue Test(ScalarOp op, const ScalarValue& a, const ScalarValue& b) {
 
 // By the bits of the dtype's fraction; integers have them all.
 ScalarValue Random(DType dtype, const ScalarValue& number, const ScalarValue& seed, const ScalarValue& stream) {
-  const auto words =
-      ElementWords(static_cast<uint64_t>(seed.i), static_cast<uint64_t>(stream.i), static_cast<uint64_t>(number.i));
+  const auto drawn = [&](auto bits) {
+    return bits(static_cast<uint64_t>(seed.i), static_cast<uint64_t>(stream.i), static_cast<uint64_t>(number.i));
+  };
   switch (dtype) {
-    case DType::kU32: return IntegerValue(dtype, words[0]);
-    case DType::kU64: return IntegerValue(dtype, static_cast<int64_t>(ToBits64(words)));
-    case DType::kF16: return FloatValue(dtype, static_cast<double>(ToUniformF16(words)));
-    case DType::kBF16: return FloatValue(dtype, static_cast<double>(ToUniformBF16(words)));
-    case DType::kF32: return FloatValue(dtype, static_cast<double>(ToUniformF32(words)));
-    default: return FloatValue(dtype, ToUniformF64(words));
+    case DType::kU32: return IntegerValue(dtype, drawn(RandomBits32));
+    case DType::kU64: return IntegerValue(dtype, static_cast<int64_t>(drawn(RandomBits64)));
+    case DType::kF16: return FloatValue(dtype, static_cast<double>(ToUniformF16(drawn(RandomBits32))));
+    case DType::kBF16: return FloatValue(dtype, static_cast<double>(ToUniformBF16(drawn(RandomBits32))));
+    case DType::kF32: return FloatValue(dtype, static_cast<double>(ToUniformF32(drawn(RandomBits32))));
+    default: return FloatValue(dtype, ToUniformF64(drawn(RandomBits64)));
   }
 }
 

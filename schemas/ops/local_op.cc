@@ -41,7 +41,9 @@ struct TextVisitor {
   std::string operator()(const FillOp&) const { return "fill()"; }
   std::string operator()(const ArangeOp&) const { return "arange()"; }
   std::string operator()(const EyeOp&) const { return "eye()"; }
-  std::string operator()(const RandOp& op) const { return StrCat("rand(", ToText(op.global_shape), ")"); }
+  std::string operator()(const RandOp& op) const {
+    return StrCat("rand(", ToText(op.global_shape), op.distribution == Distribution::kNormal ? "; normal)" : ")");
+  }
   std::string operator()(const PlaceOp& op) const {
     std::string text = StrCat("place(", NameOf(op.base), "; step=", ToText(op.step), "; starts=");
     for (const Shape& start : op.starts) StrAppend(&text, ToText(start));
@@ -159,7 +161,7 @@ struct ValidateVisitor {
   absl::Status operator()(const ArangeOp&) const { return ExpectCounts("arange", inputs, 0, scalars, 2); }
   absl::Status operator()(const EyeOp&) const { return ExpectCounts("eye", inputs, 0, scalars, 1); }
   absl::Status operator()(const RandOp& op) const {
-    TESSERA_RETURN_IF_ERROR(ExpectCounts("rand", inputs, 0, scalars, 2));
+    TESSERA_RETURN_IF_ERROR(ExpectCounts("rand", inputs, 0, scalars, op.distribution == Distribution::kNormal ? 4 : 2));
     return ValidateShape("rand", op.global_shape, 1);
   }
   absl::Status operator()(const PlaceOp& op) const {

@@ -74,10 +74,12 @@ struct ArangeOp {  // scalars {start, step}, f64 or i64: start + step * global i
 struct EyeOp {  // scalars {diagonal}: 1 where column - row == diagonal
   bool operator==(const EyeOp&) const = default;
 };
-// Uniform in [0, 1), f32 or f64: Philox 4x32-10 keyed by (seed, stream), counter = row-major global
-// index of the element. scalars {seed, stream}; `global_shape` gives the index.
+// Random floats by the number of the element in the whole tensor, which `global_shape` gives: uniform in [0, 1), by
+// philox.h, scalars {seed, stream}; or normal, by normal_law.h, scalars {mean, standard deviation, seed, stream}.
+enum class Distribution : uint8_t { kUniform = 0, kNormal = 1 };
 struct RandOp {
   Shape global_shape;
+  Distribution distribution = Distribution::kUniform;
   bool operator==(const RandOp&) const = default;
 };
 
@@ -241,7 +243,7 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "map(add:f32(in0:f32, in1:f32))", "reduce(sum; dims=[0])",
 // "reduce(sum; dims=[0]; map=mul:f32(in0:f32, in1:f32))", "argreduce(min; dim=1)",
 // "argreduce(max; dims=[0,1])", "argreduce(max; dim=0; whole=[8])", "pick(dims=[0]; whole=[8])",
-// "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])",
+// "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])", "rand([4,6]; normal)",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "argsort(dim=0; first=5)", "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)",
 // "attention()", "attention(causal)", "attention_gradients()", "attention_gradients(causal)", "gather(dim=1)",

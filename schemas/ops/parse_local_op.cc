@@ -141,8 +141,12 @@ absl::StatusOr<LocalOp> ParsePick(Scanner& scanner) {
 
 absl::StatusOr<LocalOp> ParseRand(Scanner& scanner) {
   TESSERA_ASSIGN_OR_RETURN(Shape shape, ParseShape(scanner));
-  const RandOp op{std::move(shape)};
-  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 0, 2));
+  RandOp op{std::move(shape)};
+  if (scanner.TryTake(";")) {
+    TESSERA_RETURN_IF_ERROR(scanner.Take("normal"));
+    op.distribution = Distribution::kNormal;
+  }
+  TESSERA_RETURN_IF_ERROR(ValidateLocalOp(op, 0, op.distribution == Distribution::kNormal ? 4 : 2));
   return op;
 }
 

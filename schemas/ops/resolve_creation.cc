@@ -27,7 +27,8 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
       }
       break;
     case OpId::kRand:
-      if (!IsFloating(dtype)) return DTypeError(StrCat("rand: the dtype must be a float, not ", ToText(dtype)));
+    case OpId::kNormal:
+      if (!IsFloating(dtype)) return DTypeError(StrCat(name, ": the dtype must be a float, not ", ToText(dtype)));
       break;
     default: break;
   }
@@ -42,20 +43,23 @@ absl::Status CheckCreation(const ResolveInput& input, DType dtype, const Shape& 
   return absl::OkStatus();
 }
 
-size_t WantedScalars(OpId op) { return op == OpId::kArange || op == OpId::kRand ? 2 : 1; }
+size_t WantedScalars(OpId op) { return op == OpId::kNormal ? 4 : op == OpId::kArange || op == OpId::kRand ? 2 : 1; }
 
 LocalOp LocalOf(OpId op, const Shape& shape) {
   switch (op) {
     case OpId::kArange: return ArangeOp{};
     case OpId::kRand: return RandOp{shape};
+    case OpId::kNormal: return RandOp{shape, Distribution::kNormal};
     case OpId::kEye: return EyeOp{};
     default: return FillOp{};
   }
 }
 
-// In the dtype that the kernel computes in: arange of floats in f64, rounded at the end.
-Scalar LocalScalar(OpId op, DType dtype, const Scalar& scalar) {
+// In the dtype that the kernel computes in: arange of floats in f64, rounded at the end, as a normal number's mean and
+// deviation; `at`: which of the call's numbers it is.
+Scalar LocalScalar(OpId op, DType dtype, size_t at, const Scalar& scalar) {
   switch (op) {
+    case OpId::kNormal: return scalar.As(at < 2 ? DType::kF64 : DType::kI64);
     case OpId::kFull: return scalar.As(dtype);
     case OpId::kArange: return scalar.As(IsFloating(dtype) ? DType::kF64 : DType::kI64);
     default: return scalar.As(DType::kI64);
@@ -91,7 +95,9 @@ absl::StatusOr<OpResolution> ResolveCreation(const ResolveInput& input) {
                                                                call.attributes.Get(attribute::placements) != nullptr
                                                                    ? *call.attributes.Get(attribute::placements)
                                                                    : AutoPlacements(dtype, shape, mesh)));
-  for (const Scalar& scalar : call.scalars) resolution.scalars.push_back(LocalScalar(call.op, dtype, scalar));
+  for (size_t i = 0; i < call.scalars.size(); ++i) {
+    resolution.scalars.push_back(LocalScalar(call.op, dtype, i, call.scalars[i]));
+  }
   resolution.local = LocalOf(call.op, shape);
   resolution.outputs.push_back(std::move(output));
   return resolution;

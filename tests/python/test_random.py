@@ -67,6 +67,67 @@ def test_distributions(mesh4, draw, mean, variance, kurtosis):
     assert abs(got_kurtosis - kurtosis) < 0.1 * kurtosis
 
 
+# The law of docs/gpu.md in a few lines, by NumPy alone.
+
+def words(seed, stream, counters):
+    """Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011): four words of each counter."""
+    low = np.uint64(0xFFFFFFFF)
+    counters = np.asarray(counters, np.uint64)
+    c = [counters & low, counters >> np.uint64(32), np.full_like(counters, stream & 0xFFFFFFFF), np.full_like(counters, stream >> 32)]
+    k = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(q >> np.uint64(32)) ^ c[1] ^ np.uint64(k[0]), q & low, (p >> np.uint64(32)) ^ c[3] ^ np.uint64(k[1]), p & low]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(c, axis=-1)
+
+
+def uniform_by_law(seed, stream, count, dtype):
+    if dtype == np.float64:
+        pairs = words(seed, stream, range(count // 2 + 1)).reshape(-1, 2)[:count]
+        return ((pairs[:, 0] << np.uint64(32) | pairs[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = 24 if dtype == np.float32 else 11
+    return ((words(seed, stream, range(count // 4 + 1)).ravel()[:count] >> np.uint64(32 - bits)).astype(np.float64) * 2.0**-bits).astype(dtype)
+
+
+def normal_by_law(seed, stream, count, dtype):
+    if dtype == np.float64:
+        four = words(seed, stream, range(count // 2 + 1)).astype(np.float64)
+        u = (np.floor(four[:, 0] * 2.0**20 + four[:, 1] * 2.0**-12) + 0.5) * 2.0**-52
+        turn = four[:, 2] * 2.0**-32 + four[:, 3] * 2.0**-64
+    else:
+        two = words(seed, stream, range(count // 4 + 1)).reshape(-1, 2)
+        u, turn = (two[:, 0] >> np.uint64(1)).astype(np.float32) * np.float32(2.0**-31) + np.float32(2.0**-32), two[:, 1] * 2.0**-32
+    radius, angle = np.sqrt(-2 * np.log(u.astype(np.float64))), 2 * np.pi * turn
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).ravel()[:count]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_are_those_of_the_law(mesh22, dtype):
+    seed, shape = (5 << 40) + 3, (13, 7)
+    ts.manual_seed(seed)
+    placed = {"dtype": dtype, "device_mesh": mesh22, "placements": [S(0), S(1)]}
+    uniform, normal = ts.rand(shape, **placed).full_tensor(), ts.normal(2.0, 0.5, shape, **placed).full_tensor()
+    np.testing.assert_array_equal(uniform, uniform_by_law(seed, 0, 91, dtype).reshape(shape))
+    want = 2.0 + 0.5 * normal_by_law(seed, 1, 91, dtype).reshape(shape)
+    np.testing.assert_allclose(normal, want, rtol=0, atol=16 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("draw", [ts.rand, ts.randn])
+def test_neighbours_do_not_depend_on_each_other(mesh4, draw, dtype):
+    ts.manual_seed(8)
+    n = 100_000
+    x = draw(n, dtype=dtype).full_tensor().astype(np.float64)
+    x = (x - x.mean()) / x.std()
+    for lag in (1, 2, 3, 4, 5, 8):      # numbers of one counter, of a pair, and of the next counters
+        for of in (x, x * x - 1, np.abs(x) - np.abs(x).mean()):
+            assert abs((of[:-lag] * of[lag:]).mean()) < 5 * of.var() / np.sqrt(n), (lag, draw)
+    for place in range(4):              # numbers at the same place of their counters
+        one = x[place::4]
+        assert abs(one.mean()) < 5 / np.sqrt(n / 4) and abs(one.var() - 1) < 5 * np.sqrt(2 / (n / 4))
+
+
 def test_calls_differ_and_a_seed_starts_over(mesh4):
     ts.manual_seed(1)
     first, second = ts.randn(100).full_tensor(), ts.randn(100).full_tensor()

@@ -42,12 +42,11 @@ def set_state(seed: int, stream: int) -> None:
         _state.update(seed=seed, stream=stream)
 
 
-def _streams(count: int) -> list[int]:
-    """The numbers of `count` calls: seed and stream of each."""
+def _next_call() -> list[int]:
+    """The numbers of the next call: its seed and stream."""
     with _lock:
-        first = _state["stream"]
-        _state["stream"] += count
-        return [number for i in range(count) for number in (_state["seed"], first + i)]
+        _state["stream"] += 1
+        return [_state["seed"], _state["stream"] - 1]
 
 
 def _place_of(x, options: dict) -> dict:
@@ -72,11 +71,11 @@ def _number(name: str, key: str, value) -> float:
     return float(value)
 
 
-def _drawn(name: str, shape, dtype, numbers: list, streams: int, device, device_mesh, placements):
+def _drawn(name: str, shape, dtype, numbers: list, device, device_mesh, placements):
     dtype = np.float64 if dtype is None else dtype
     if not is_floating(dtype, name):
         raise InvalidArgumentError(f"{name}: dtype {numpy_of(code_of(dtype, name))} is no float")
-    return create(name, extents_of(name, shape), dtype, [*numbers, *_streams(streams)], device, device_mesh, placements)
+    return create(name, extents_of(name, shape), dtype, [*numbers, *_next_call()], device, device_mesh, placements)
 
 
 def _extents(name: str, shape: tuple, unknown: dict):
@@ -87,14 +86,14 @@ def _extents(name: str, shape: tuple, unknown: dict):
 
 def rand(*shape, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
     """Uniform random numbers in [0, 1): rand(3, 4) or rand((3, 4))."""
-    return _drawn("rand", _extents("rand", shape, unknown), dtype, [], 1, device, device_mesh, placements)
+    return _drawn("rand", _extents("rand", shape, unknown), dtype, [], device, device_mesh, placements)
 
 
 def randn(*shape, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
     """Random numbers of the normal distribution around 0, with standard deviation 1: randn(3, 4) or randn((3, 4))."""
     extents = _extents("randn", shape, unknown)
     with named("randn"):
-        return _drawn("normal", extents, dtype, [0.0, 1.0], 2, device, device_mesh, placements)
+        return _drawn("normal", extents, dtype, [0.0, 1.0], device, device_mesh, placements)
 
 
 def normal(loc=0.0, scale=1.0, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
@@ -105,7 +104,7 @@ def normal(loc=0.0, scale=1.0, shape=(), *, dtype=None, device=None, device_mesh
     numbers = [_number("normal", "loc", loc), _number("normal", "scale", scale)]
     if numbers[1] < 0:
         raise InvalidArgumentError(f"normal: scale is {scale}, below 0")
-    return _drawn("normal", shape, dtype, numbers, 2, device, device_mesh, placements)
+    return _drawn("normal", shape, dtype, numbers, device, device_mesh, placements)
 
 
 def uniform(low=0.0, high=1.0, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
@@ -114,7 +113,7 @@ def uniform(low=0.0, high=1.0, shape=(), *, dtype=None, device=None, device_mesh
     Random numbers in [low, high), each as likely as another. high itself may come by rounding."""
     _no_size("uniform", unknown)
     numbers = [_number("uniform", "low", low), _number("uniform", "high", high)]
-    return _drawn("uniform", shape, dtype, numbers, 1, device, device_mesh, placements)
+    return _drawn("uniform", shape, dtype, numbers, device, device_mesh, placements)
 
 
 def exponential(scale=1.0, shape=(), *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
@@ -125,7 +124,7 @@ def exponential(scale=1.0, shape=(), *, dtype=None, device=None, device_mesh=Non
     number = _number("exponential", "scale", scale)
     if number < 0:
         raise InvalidArgumentError(f"exponential: scale is {scale}, below 0")
-    return _drawn("exponential", shape, dtype, [number], 1, device, device_mesh, placements)
+    return _drawn("exponential", shape, dtype, [number], device, device_mesh, placements)
 
 
 def bernoulli(p=0.5, shape=None, *, dtype=None, device=None, device_mesh=None, placements=None, **unknown):
@@ -144,7 +143,7 @@ def bernoulli(p=0.5, shape=None, *, dtype=None, device=None, device_mesh=None, p
         if not 0 <= p <= 1:
             raise InvalidArgumentError(f"bernoulli: p is {p}, no probability")
     with named("bernoulli"):
-        drawn = less(_drawn("rand", () if shape is None else shape, np.float64, [], 1, **options), p)
+        drawn = less(_drawn("rand", () if shape is None else shape, np.float64, [], **options), p)
         return drawn if dtype is None else astype(drawn, dtype)
 
 
@@ -256,7 +255,7 @@ def dropout(x, /, p=0.5, *, training=True):
     p = _number("dropout", "p", p)
     if not 0 <= p <= 1:
         raise InvalidArgumentError(f"dropout: p is {p}, no probability")
-    return call("dropout", x, p=p, scalars=_streams(1)) if training and p > 0 else x._copy()
+    return call("dropout", x, p=p, scalars=_next_call()) if training and p > 0 else x._copy()
 
 
 for _function in (rand, randn):

@@ -3,7 +3,6 @@
 // the distribution.
 
 #include <array>
-#include <numbers>
 
 #include "schemas/ops/attribute_ids.h"
 #include "schemas/ops/composites/rows.h"
@@ -41,14 +40,6 @@ bool IsDraw(G& g, size_t count) {
 V Number(const G& g, size_t at) { return V(Scalar::Float(g.scalars()[at].AsDouble())); }
 void Give(G& g, const V& x) { g.Return(g.AsType(x, *g.attributes().Get(attribute::dtype))); }
 
-// Box and Muller, "A note on the generation of random normal deviates", 1958. 1 - u is above 0.
-void Normal(G& g) {
-  if (!IsDraw(g, 6)) return;
-  const V radius = g.Map(OpId::kSqrt, {V(-2.0) * g.Map(OpId::kLog1p, {-Uniform01(g, 2)})});
-  const V angle = g.Map(OpId::kCos, {V(2 * std::numbers::pi) * Uniform01(g, 4)});
-  Give(g, Number(g, 0) + Number(g, 1) * (radius * angle));
-}
-
 // low * (1 - u) + high * u: bounds of which the difference overflows, too.
 void UniformBetween(G& g) {
   if (!IsDraw(g, 4)) return;
@@ -82,10 +73,6 @@ void Dropout(G& g) {
 }
 
 constexpr std::array kRows = {
-    Composite(OpId::kNormal, "normal", 0, 0, Normal,
-              "normal(loc=0.0, scale=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
-              "Random numbers of the normal distribution, the same on every mesh and placement.",
-              "ts.normal(0.0, 1.0, (2, 3)).shape => (2, 3)"),
     Composite(OpId::kUniform, "uniform", 0, 0, UniformBetween,
               "uniform(low=0.0, high=1.0, shape=(), *, dtype=None, device_mesh=None, placements=None)",
               "Random numbers in [low, high), the same on every mesh and placement.",

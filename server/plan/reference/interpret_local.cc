@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <tuple>
 #include <utility>
 
@@ -37,12 +38,11 @@ Number Identity(ReduceOp op, DType dtype) {
   return CastTo(dtype, lowest ? -infinite : infinite);
 }
 
-// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed; the counter is the
-// element's global index and the stream.
-std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t index) {
+// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011), keyed by the seed.
+std::array<uint32_t, 4> PhiloxWords(uint64_t seed, uint64_t stream, uint64_t counter) {
   uint32_t key0 = static_cast<uint32_t>(seed);
   uint32_t key1 = static_cast<uint32_t>(seed >> 32);
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
                                static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * c[0];
@@ -258,17 +258,35 @@ struct Kernels {
 
   void operator()(const RandOp& op) const {
     const Strides strides = RowMajorStrides(op.global_shape);
+    const size_t key = op.distribution == Distribution::kNormal ? 2 : 0;  // the seed's place
     ForEachIndex(output.extents, [&](const Shape& index) {
       int64_t global = 0;
       for (size_t d = 0; d < index.size(); ++d) global += (output_box[d].start + index[d]) * strides[d];
-      const auto words = PhiloxWords(static_cast<uint64_t>(scalars[0].AsInt()),
-                                     static_cast<uint64_t>(scalars[1].AsInt()), static_cast<uint64_t>(global));
+      // A counter's words are those of four elements, or of two of f64.
+      const int64_t shared = output.dtype == DType::kF64 ? 2 : 4, place = global % shared;
+      const auto words =
+          PhiloxWords(static_cast<uint64_t>(scalars[key].AsInt()), static_cast<uint64_t>(scalars[key + 1].AsInt()),
+                      static_cast<uint64_t>(global / shared));
+      const auto word = [&](int64_t at) { return uint64_t{words[static_cast<size_t>(at)]}; };
+      const auto two = [&](int64_t at) { return word(at) << 32 | word(at + 1); };
+      if (op.distribution == Distribution::kNormal) {
+        const int64_t pair = place / 2 * 2;
+        const auto half_of = [](uint64_t bits, int shift) {
+          return std::ldexp(static_cast<double>(bits >> shift) + 0.5, shift - 64);
+        };
+        const double u = shared == 2 ? half_of(two(0), 12) : half_of(word(pair) << 32, 33);
+        const double turn = std::ldexp(static_cast<double>(shared == 2 ? two(2) >> 12 : word(pair + 1) << 20), -52);
+        const double angle = 2 * std::numbers::pi * turn, radius = std::sqrt(-2 * std::log(u));
+        const double drawn = radius * (place % 2 == 0 ? std::cos(angle) : std::sin(angle));
+        output.Write(index, scalars[0].AsDouble() + scalars[1].AsDouble() * drawn);
+        return;
+      }
+      const uint64_t drawn = shared == 4 ? word(place) << 32 : two(2 * place);
       const int bits = output.dtype == DType::kBF16  ? 8
                        : output.dtype == DType::kF16 ? 11
                        : output.dtype == DType::kF32 ? 24
                                                      : 53;
-      const uint64_t drawn = (uint64_t{words[0]} << 32 | words[1]) >> (64 - bits);
-      output.Write(index, std::ldexp(static_cast<double>(drawn), -bits));
+      output.Write(index, std::ldexp(static_cast<double>(drawn >> (64 - bits)), -bits));
     });
   }
 

@@ -16,7 +16,6 @@
 
 #include "gtest/gtest.h"
 
-#include "schemas/ops/philox.h"
 #include "tests/conformance/kernels/strided_array.h"
 
 namespace {
@@ -481,43 +480,6 @@ TEST(CreateKernel, EyeTakesEveryDiagonal) {
     ASSERT_TRUE(Create(EyeOp{}, {{0, 2}, {5, 8}}, {Scalar::Int(diagonal)}, e).ok());
     for (int64_t i = 0; i < e.size(); ++i) EXPECT_EQ(e.Get(i).i, 0);
   }
-}
-
-TEST(CreateKernel, PhiloxHasTheKnownAnswers) {
-  // From the test vectors of Random123 (kat_vectors, philox4x32 10).
-  using Words = std::array<uint32_t, 4>;
-  EXPECT_EQ(Philox({0, 0}, {0, 0, 0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(Philox({0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}),
-            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(Philox({0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
-}
-
-TEST(CreateKernel, RandIsTheSameOnEveryShardAndUniform) {
-  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
-    const Shape global{40, 50};
-    const std::vector<Scalar> key = {Scalar::Int(7), Scalar::Int(3)};
-    StridedArray whole(dtype, global, Layout::kRowMajor), part(dtype, {10, 20}, Layout::kColumnMajor);
-    ASSERT_TRUE(Create(RandOp{global}, WholeBox(global), key, whole).ok());
-    ASSERT_TRUE(Create(RandOp{global}, {{30, 40}, {5, 25}}, key, part).ok());
-    double sum = 0;
-    for (int64_t i = 0; i < whole.size(); ++i) {
-      const double v = whole.Get(i).f;
-      ASSERT_GE(v, 0);
-      ASSERT_LT(v, 1);
-      sum += v;
-    }
-    EXPECT_NEAR(sum / static_cast<double>(whole.size()), 0.5, 0.03);
-    for (int64_t i = 0; i < 10; ++i) {
-      for (int64_t j = 0; j < 20; ++j) ASSERT_EQ(part.Get(i * 20 + j).f, whole.Get((30 + i) * 50 + 5 + j).f);
-    }
-    StridedArray other(dtype, global, Layout::kRowMajor);
-    ASSERT_TRUE(Create(RandOp{global}, WholeBox(global), {Scalar::Int(7), Scalar::Int(4)}, other).ok());
-    EXPECT_NE(other.Get(0).f, whole.Get(0).f);
-  }
-  StridedArray integers(DType::kI32, {4}, Layout::kRowMajor);
-  EXPECT_EQ(Create(RandOp{{4}}, {{0, 4}}, {Scalar::Int(1), Scalar::Int(0)}, integers).code(),
-            absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

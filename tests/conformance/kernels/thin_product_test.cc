@@ -26,7 +26,7 @@ template <typename T>
 std::vector<T> Random(int64_t count, uint64_t seed) {
   std::vector<T> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<T>(ToUniformF64(ElementWords(seed, 0, i)) - 0.4);
+    values[i] = static_cast<T>(ToUniformF64(RandomBits64(seed, 0, i)) - 0.4);
   }
   return values;
 }

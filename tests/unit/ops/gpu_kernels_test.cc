@@ -46,6 +46,7 @@ std::vector<Sample> Samples() {
       {"arange()", {}, {6}, f32, {}, {Scalar::Float(0), Scalar::Float(1)}},
       {"eye()", {}, {3, 3}, f32, {}, {Scalar::Int(0)}},
       {"rand([6])", {}, {6}, f32, {}, {Scalar::Int(1), Scalar::Int(2)}},
+      {"rand([6]; normal)", {}, {6}, f32, {}, {Scalar::Float(0), Scalar::Float(1), Scalar::Int(1), Scalar::Int(2)}},
       {"scan(sum; dim=0)", {{6}}, {6}},
       {"sort(dim=0)", {{6}}, {6}},
       {"merge(runs=[0,4])", {{6}}, {6}},

@@ -39,6 +39,13 @@ TEST(Creation, NumbersHaveTheResultsDType) {
       ToText(
           *Resolve(OpId::kRand, {}, Creation({4, 6}, DType::kF32, "mesh(2)"), {Scalar::Int(1), Scalar::Int(2)})->local),
       "rand([4,6])");
+  const OpResolution normal =
+      *Resolve(OpId::kNormal, {}, Creation({4, 6}, DType::kF16, "mesh(2)"),
+               {Scalar::Int(3), Scalar::Float(0.1), Scalar::Int(1), Scalar::Int((int64_t{1} << 60) + 1)});
+  EXPECT_EQ(ToText(*normal.local), "rand([4,6]; normal)");
+  EXPECT_EQ(ToText(normal.scalars[0]), "3.0:f64");
+  EXPECT_EQ(ToText(normal.scalars[1]), "0.1:f64") << "rounded in the kernel";
+  EXPECT_EQ(normal.scalars[3].AsInt(), (int64_t{1} << 60) + 1);
 }
 
 TEST(Creation, Errors) {
@@ -68,6 +75,10 @@ TEST(Creation, Errors) {
             "eye: the shape must be 2-D, not [4]");
   EXPECT_EQ(Output(OpId::kRand, {}, Creation({4}, DType::kI32, "mesh(2)"), {one, one}),
             "rand: the dtype must be a float, not i32");
+  EXPECT_EQ(Output(OpId::kNormal, {}, Creation({4}, DType::kC64, "mesh(2)"), {one, one, one, one}),
+            "normal: the dtype must be a float, not c64");
+  EXPECT_EQ(Output(OpId::kNormal, {}, Creation({4}, DType::kF32, "mesh(2)"), {one, one}),
+            "normal: takes 4 numbers, not 2");
   Attributes no_mesh = Creation({4}, DType::kF32, "mesh(2)");
   no_mesh.Set(attribute::mesh, Mesh());
   EXPECT_EQ(Output(OpId::kFull, {}, no_mesh, {one}), "full: the device mesh is not set");

@@ -86,7 +86,7 @@ def zeros_of_tangents(x, other, *, self_num_batch_dims=0):
 
 def _random_like(name: str):
     def function(x, *args, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, generator=None):
-        numbers = ([0.0, 1.0, *next_call(generator), *next_call(generator)] if name == "normal" else next_call(generator))
+        numbers = [*([0.0, 1.0] if name == "normal" else ()), *next_call(generator)]
         return wrap(create_like(name, handle_of(x), x.shape, code(dtype, x.dtype), numbers))
     return function
 
@@ -217,7 +217,7 @@ def uniform_(x, low=0.0, high=1.0, *, generator=None):
 def normal_(x, mean=0.0, std=1.0, *, generator=None):
     if std < 0:
         raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}: {x!r}")
-    numbers = [float(mean), float(std), *next_call(generator), *next_call(generator)]
+    numbers = [float(mean), float(std), *next_call(generator)]
     return _bind_whole("normal_", x, lambda base: create_like("normal", base, base.shape, base._dtype, numbers))
 
 

@@ -265,7 +265,7 @@ class Exercise {
     Run("order", ArgReduceOp{Extreme::kMin, {1}}, {Numbers({4, 30, 6}, {700, 3, 100})}, DType::kI64, {4, 1, 6});
     Run("order", ArgReduceOp{Extreme::kMax, {1}}, {Numbers({9, 70}, {140, 2})}, DType::kI64, {9, 1});
     Run("matmul", MatmulOp{}, {matrix, Numbers({70, 45}, {45, 1})}, DType::kF32, {45, 45});
-    Run("create", RandOp{{3, 50}}, {}, DType::kF32, {3, 50}, {Scalar::Int(5), Scalar::Int(6)});
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) RunRandom(dtype);
     Run("create", EyeOp{}, {}, DType::kF32, {5, 7}, {Scalar::Int(1)});
     Run("create", ArangeOp{}, {}, DType::kI32, {300}, {Scalar::Int(1), Scalar::Int(3)});
     const std::vector<int64_t> indices = {3, 0, -1, 44, 3};
@@ -351,6 +351,12 @@ class Exercise {
     seen_ += status.ok() ? output : status.ToString();
     if (!status.ok()) errors_ += StrCat(family, ": ", status.ToString(), "\n");
   }
+  void RunRandom(DType dtype) {
+    const std::vector<Scalar> key = {Scalar::Int(5), Scalar::Int(6)};
+    Run("create", RandOp{{3, 50}}, {}, dtype, {3, 50}, key);
+    Run("create", RandOp{{3, 50}, Distribution::kNormal}, {}, dtype, {3, 50},
+        {Scalar::Float(1), Scalar::Float(2), key[0], key[1]});
+  }
   void RunTerms() {
     const std::vector<ReduceTerm> terms = {
         {numbers_.data(), {70, 1}}, {numbers_.data() + 99, {1, 31}}, {numbers_.data() + 5, {45, 2}}};
@@ -404,6 +410,8 @@ TEST(Edits, ThoseOfANameAreSeen) {
       {"matmul", "matmul_f32", "bar.sync 0;", ""},
       {"matmul", "matmul_f32", "mul.rn.f32", "add.rn.f32"},
       {"create", "rand_uniform", "xor.b32", "or.b32"},
+      {"create", "rand_normal", "xor.b32", "or.b32"},
+      {"create", "rand_normal", "mul.rn.f32", "add.rn.f32"},
   };
   for (const Edit& edit : edits) {
     const std::string text = Edited(edit);
