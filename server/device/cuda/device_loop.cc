@@ -51,6 +51,7 @@ absl::Status CudaDevice::Loop::Begin(const CudaDeviceOptions& options) {
           .in_turn = [this](absl::FunctionRef<void()> call) { InTurn(call); },
           .refused = [this](const absl::Status& why) { WarnOnce(why, kUnregistered, &has_warned_of_registered_); },
           .idle_ns = options_.registered_idle_ns});
+  launcher_->SetInTurn([this](absl::FunctionRef<void()> call) { InTurn(call); });
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -63,7 +64,8 @@ CudaDevice::Loop::~Loop() {
   }
   given_.notify_all();
   thread_.join();
-  host_.Stop();
+  for (HostThread& thread : host_) thread.Stop();
+  launcher_->StopThread();
   gpu_.Enter().IgnoreError();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->LetGo();
   for (const std::unique_ptr<Stream>& stream : streams_) stream->Abandon();
@@ -125,7 +127,10 @@ bool CudaDevice::Loop::Take() {
     has_nothing_ = false;
   }
   for (NewPeer& peer : peers) ReplacePeer(std::move(peer));
-  for (Given& given : items) streams_[given.stream]->queue.push_back({++next_number_, std::move(given.item)});
+  for (Given& given : items) {
+    is_alone_ = is_alone_ && !IsForOthers(given.item);
+    streams_[given.stream]->queue.push_back({++next_number_, std::move(given.item)});
+  }
   return !items.empty() || !peers.empty();
 }
 
@@ -188,9 +193,16 @@ std::optional<size_t> CudaDevice::Loop::NextStream() {
       first = s;
     }
   }
-  if (!first.has_value() || MaySubmit(*first)) return first;
+  if (!first.has_value()) return first;
+  const auto goes_by_itself = [this](size_t s) {
+    return MaySubmit(s) && !MayStandStill(streams_[s]->queue.front().item);
+  };
   for (size_t s = 0; s < kStreamCount; ++s) {
-    if (MaySubmit(s) && !MayStandStill(streams_[s]->queue.front().item)) return s;
+    if (LaneOf(static_cast<StreamId>(s)) == Lane::kLight && goes_by_itself(s)) return s;
+  }
+  if (MaySubmit(*first)) return first;
+  for (size_t s = 0; s < kStreamCount; ++s) {
+    if (goes_by_itself(s)) return s;
   }
   return std::nullopt;
 }
@@ -199,9 +211,11 @@ bool CudaDevice::Loop::MaySubmit(size_t number) {
   Stream& stream = *streams_[number];
   if (stream.queue.empty() || stream.is_full() || stream.is_held()) return false;
   const StreamItem& item = stream.queue.front().item;
-  if (turn_ == OtherTurn::kGiven && (MayStandStill(item) || std::holds_alternative<AsyncItem>(item))) return false;
+  if (turn_ == OtherTurn::kGiven && (MayStandStill(item) || MayHaveGate(item))) return false;
   if (const auto* wait = std::get_if<CounterWait>(&item)) return MaySubmitWait(number, *wait);
   if (stream.wants_clear && !IsClear()) return false;
+  if (stream.wants_made != nullptr && !stream.wants_made->load()) return false;
+  if (const auto* rest = std::get_if<RestItem>(&item); rest != nullptr && !rest->beside->is_made) return false;
   return stream.Room() >= std::max(stream.wants_room, kMostOperations);
 }
 
@@ -223,10 +237,22 @@ bool CudaDevice::Loop::MayStandStill(const StreamItem& item) {
   return wait->worker != options_.self || streams_[static_cast<size_t>(wait->stream)]->IsParked();
 }
 
+bool CudaDevice::Loop::MayHaveGate(const StreamItem& item) const {
+  const auto* async = std::get_if<AsyncItem>(&item);
+  return async != nullptr && !(is_alone_ && async->ends_by == EndsBy::kHost);
+}
+
+bool CudaDevice::Loop::IsForOthers(const StreamItem& item) const {
+  if (const auto* async = std::get_if<AsyncItem>(&item)) return async->ends_by == EndsBy::kOthers;
+  const auto* wait = std::get_if<CounterWait>(&item);
+  return wait != nullptr && wait->worker != options_.self;
+}
+
 bool CudaDevice::Loop::SubmitSome() {
   bool any = false;
   Stream* before = nullptr;
-  for (std::optional<size_t> next = NextStream(); next.has_value(); next = NextStream()) {
+  // A light item that comes meanwhile is the next one.
+  for (std::optional<size_t> next = NextStream(); next.has_value(); Take(), next = NextStream()) {
     Stream& stream = *streams_[*next];
     if (before != nullptr && before != &stream) Fail(*before, before->Flush());
     before = &stream;
@@ -235,14 +261,15 @@ bool CudaDevice::Loop::SubmitSome() {
     stream.queue.pop_front();
     stream.wants_clear = false;
     stream.wants_room = 0;
+    stream.wants_made = nullptr;
     absl::Status status;
     {
-      const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+      const std::shared_lock<std::shared_mutex> quiet = gpu_.use->TryQuiet();
       is_clear_ = quiet.owns_lock() && NoneStandsStill();
       status = Submit(*next, queued);
       is_clear_ = false;
     }
-    if (stream.wants_clear || stream.wants_room > 0) {
+    if (stream.wants_something()) {
       stream.queue.push_front(std::move(queued));
       continue;
     }
@@ -271,7 +298,7 @@ bool CudaDevice::Loop::DoWhenClear() {
       if (stream.Room() >= kMostOperations) Fail(stream, stream.MarkBehind(leaving.submitted[s]));
     }
   }
-  std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+  std::shared_lock<std::shared_mutex> quiet = gpu_.use->TryQuiet();
   if (!quiet.owns_lock() || !NoneStandsStill()) return false;
   staging_->FreeLarge();
   std::erase_if(leaving_, [this](const Leaving& leaving) {
@@ -355,13 +382,14 @@ absl::Status CudaDevice::Loop::Submit(size_t number, QueuedItem& item) {
     absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(number, wait); }
     absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work, place); }
     absl::Status operator()(const ReadItem& read) const { return loop.SubmitRead(stream, read.work); }
-    absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async.start)); }
+    absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async)); }
     absl::Status operator()(const SignalItem& signal) const {
       std::atomic<uint64_t>* counter = &loop.options_.counters->counters[number];
       return stream.Signal({counter, signal.value}, AddressOf(counter));
     }
     absl::Status operator()(ReportItem& report) const { return loop.SubmitReport(stream, std::move(report.report)); }
     absl::Status operator()(TransferItem& transfer) const { return loop.SubmitTransfer(stream, transfer); }
+    absl::Status operator()(RestItem& rest) const { return loop.SubmitRest(stream, rest, place); }
   };
   return std::visit(Submitter{*this, number, item.number, *streams_[number]}, item.item);
 }
@@ -400,7 +428,7 @@ absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) 
   to_slot.destination = slot;
   to_slot.destination_strides = RowMajorStrides(work.extents);
   absl::Status status = SubmitWork(stream, to_slot, 0);
-  if (stream.wants_clear || stream.wants_room > 0) {
+  if (stream.wants_something()) {
     reads_.Give(slot);
     return status;
   }
@@ -413,7 +441,7 @@ absl::Status CudaDevice::Loop::SubmitRead(Stream& stream, const CopyWork& work) 
 }
 
 // The stream says that it is there; the host starts; Done opens the gate.
-absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) {
+absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, AsyncItem item) {
   const uint64_t number = ++stream.gates;
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   struct Outcome {
@@ -428,7 +456,7 @@ absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) 
     }
     words->gate.store(number, std::memory_order_release);
   };
-  TESSERA_RETURN_IF_ERROR(stream.Mark([this, start = std::move(start), done = std::move(done)]() mutable {
+  TESSERA_RETURN_IF_ERROR(stream.Mark([this, start = std::move(item.start), done = std::move(done)]() mutable {
     was_at_work_ = true;
     start(std::move(done));
   }));
@@ -438,7 +466,7 @@ absl::Status CudaDevice::Loop::SubmitAsync(Stream& stream, Device::Start start) 
     if (stream.run_error.ok()) stream.run_error = std::move(outcome->status);
   };
   std::atomic<uint64_t>* gate = &stream.words().gate;
-  if (HoldsWaits()) {
+  if (HoldsWaits() || (is_alone_ && item.ends_by == EndsBy::kHost)) {
     stream.Hold({gate, number}, std::move(go_on));
     return absl::OkStatus();
   }

@@ -13,15 +13,19 @@
 // 3. Items are submitted in the order in which they were handed over, whatever their streams: the order of
 //    instructions. Where the next item has to wait (2., or 1.), other streams go on with items that can't stand still.
 //    So a wait that isn't met is for something of a smaller ordinal than the item that the worker must be clear for,
-//    and is met even if that item is not submitted.
+//    and is met even if that item is not submitted. Items of the light lane that can't stand still go before all
+//    others.
 // 4. A stream waits for another stream of the worker by an event, once the signal was submitted.
 // 5. Where streams share the queues of the GPU (gpu_use.h), the host holds waits and gates: the stream's next item is
-//    submitted when they are met, and none stands still on the GPU.
+//    submitted when they are met, and none stands still on the GPU. It holds the gates of host steps, too, of a worker
+//    that has waited for no other one: such a worker is always clear.
+// 6. The loop makes nothing that takes long: other threads compile programs and compute host steps, for each lane one,
+//    and one makes plans of libraries. The stream that needs it goes on when it is made; meanwhile others do, as in 3.
 //
 // Transfers are in no order with streams, and wait for nothing.
 //
-// Another thread's calls that may wait for all streams, about memory of clients, are made in a turn that the loop gives
-// when the worker is clear; meanwhile it submits nothing at which a stream may stand still.
+// Another thread's calls that may wait for all streams, about memory of clients or plans of libraries, are made in a
+// turn that the loop gives when the worker is clear; meanwhile it submits nothing at which a stream may stand still.
 //
 // The loop lingers (linger.h): while something is under way, and for a while after, it polls and gives its core away in
 // between; a thread that hands it something then wakes nobody. When others need the core, or nothing has passed for
@@ -106,6 +110,10 @@ class CudaDevice::Loop {
   bool MaySubmitWait(size_t stream, const CounterWait& wait);
   // Whether the stream may stand at the item, on the GPU, until something comes that isn't its own.
   bool MayStandStill(const StreamItem& item);
+  // Whether it starts something that may wait for others, or for which the stream may stand at a gate.
+  bool MayHaveGate(const StreamItem& item) const;
+  // Whether others, peers or senders of messages, end it.
+  bool IsForOthers(const StreamItem& item) const;
   // Nothing of a worker that isn't mapped, whose counters count as met.
   absl::StatusOr<std::optional<Stream::Awaited>> AwaitedOf(const CounterWait& wait) const;
   bool NoneStandsStill();
@@ -127,6 +135,12 @@ class CudaDevice::Loop {
   absl::Status Submit(size_t number, QueuedItem& item);
   absl::Status SubmitWait(size_t number, const CounterWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
+  absl::Status SubmitRest(Stream& stream, RestItem& rest, uint64_t number);
+  Launcher::Turn TurnOf(Stream& stream);
+  // Behind a turn for the work, or a part of it, which had this status. Where the stream says afterwards that it wants
+  // something, nothing was submitted.
+  absl::Status EndTurn(Stream& stream, const DeviceWork& work, uint64_t number, Launcher::Turn turn,
+                       absl::Status status);
   // Whether the work was submitted, and with it what follows it in the queue: as one call of a library, one row
   // program, or a run of prepared kernels. The next works are joined only if they are in the queue already, or are
   // being handed over.
@@ -136,7 +150,7 @@ class CudaDevice::Loop {
   // Puts the copies and the gate that the step is made of in its place, in the queue.
   absl::Status QueueHostStep(Stream& stream, const KernelWork& work, uint64_t number);
   absl::Status SubmitRead(Stream& stream, const CopyWork& work);
-  absl::Status SubmitAsync(Stream& stream, Device::Start start);
+  absl::Status SubmitAsync(Stream& stream, AsyncItem item);
   absl::Status SubmitReport(Stream& stream, Device::Report report);
   absl::Status SubmitTransfer(Stream& stream, TransferItem& transfer);
   void Fail(Stream& stream, absl::Status status);
@@ -177,7 +191,7 @@ class CudaDevice::Loop {
   std::unique_ptr<Launcher> launcher_;
   const std::shared_ptr<StagingPool> staging_;
   PinnedSlots reads_;
-  HostThread host_;
+  std::array<HostThread, kLaneCount> host_;  // that compute for the streams of each lane
   bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
   bool has_warned_of_transforms_ = false, has_warned_of_solvers_ = false;
   bool has_warned_of_registered_ = false;  // of the thread that registers
@@ -185,6 +199,7 @@ class CudaDevice::Loop {
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
   bool is_lost_ = false;
+  bool is_alone_ = true;                // nothing has come so far that others end
   uint64_t next_number_ = 0;            // of an item
   bool is_clear_ = false;               // while an item is submitted, for all of that
   std::vector<const KernelWork*> run_;  // likewise: kernels that may be joined
@@ -209,6 +224,7 @@ class CudaDevice::Loop {
   enum class OtherTurn : uint8_t { kNone, kWanted, kGiven };
   std::atomic<OtherTurn> turn_ = OtherTurn::kNone;  // not kNone: written under mutex_
   std::condition_variable turn_given_;
+  std::mutex turns_mutex_;  // of who has a turn, or wants one
   std::unique_ptr<RegisteredMemory> registered_;
 
   Ring up_, down_;

@@ -69,6 +69,15 @@ absl::StatusOr<DnnPlans::Parts> DnnPlans::Prepare(const DnnCall& call, int64_t m
   return parts;
 }
 
+bool DnnPlans::Has(const DnnCall& call, int64_t max_workspace_bytes) const {
+  const auto known = kept_.find(call.graph);
+  if (known == kept_.end()) return false;
+  const absl::StatusOr<std::shared_ptr<const DnnPlan>>& plan = known->second.plan;
+  if (!plan.ok() || (*plan)->workspace_bytes() <= max_workspace_bytes) return true;
+  const std::optional<std::pair<DnnCall, DnnCall>> halves = HalvesOf(call);
+  return !halves.has_value() || (Has(halves->first, max_workspace_bytes) && Has(halves->second, max_workspace_bytes));
+}
+
 absl::Status DnnPlans::Enqueue(CUstream stream, const Parts& parts, CUdeviceptr workspace) {
   if (stream_ != stream) {
     TESSERA_RETURN_IF_ERROR(library_->Check("cudnnSetStream", library_->SetStream(handle_, stream)));

@@ -45,6 +45,8 @@ class DnnPlans {
   };
   // Unimplemented where the library has no plan, or one that wants more memory than that and can't be cut.
   absl::StatusOr<Parts> Prepare(const DnnCall& call, int64_t max_workspace_bytes);
+  // Whether Prepare has it without the library.
+  bool Has(const DnnCall& call, int64_t max_workspace_bytes) const;
   absl::Status Enqueue(CUstream stream, const Parts& parts, CUdeviceptr workspace);
 
   // Plans that were made so far.

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 
 namespace tessera::cuda {
 
@@ -44,8 +45,8 @@ GpuUse::Spinning GpuUse::BeginSpinning() {
   return Spinning(&spinning_);
 }
 
-std::unique_lock<std::mutex> GpuUse::TryQuiet() {
-  std::unique_lock lock(quiet_mutex_);
+std::shared_lock<std::shared_mutex> GpuUse::TryQuiet() {
+  std::shared_lock lock(quiet_mutex_);
   if (!is_quiet()) lock.unlock();
   return lock;
 }

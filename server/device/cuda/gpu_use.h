@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <shared_mutex>
 #include <utility>
 
@@ -66,15 +65,15 @@ class GpuUse {
   // Before the kernel is launched. Waits while someone holds what TryQuiet gave.
   Spinning BeginSpinning();
   bool is_quiet() const { return spinning_ == 0; }
-  // The lock is held where no kernel spins.
-  std::unique_lock<std::mutex> TryQuiet();
+  // The lock is held where no kernel spins; by several threads at once.
+  std::shared_lock<std::shared_mutex> TryQuiet();
 
  private:
   mutable std::shared_mutex memory_mutex_;
   std::map<CUdeviceptr, int64_t> memory_;  // bytes by address
   std::atomic<int> streams_ = 0;
   std::atomic<bool> expects_streams_ = false;
-  std::mutex quiet_mutex_;
+  std::shared_mutex quiet_mutex_;
   std::atomic<int> spinning_ = 0;
 };
 

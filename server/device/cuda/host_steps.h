@@ -9,16 +9,11 @@
 // Law: the thread that enqueues waits for none of it, and the memory of a stream is used by one step after the other,
 // in the stream's order: at most max_bytes at once, and as much again for what was outgrown.
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "kernels/kernel.h"
 #include "server/device/cuda/cuda_memory.h"
@@ -58,26 +53,6 @@ class HostStepMemory {
   const Gpu gpu_;
   std::vector<std::byte*> blocks_;
   int64_t bytes_ = 0;  // of the last one
-};
-
-// The thread that computes host steps, one after the other. It starts with the first.
-class HostThread {
- public:
-  HostThread() = default;
-  ~HostThread() { Stop(); }
-  HostThread(const HostThread&) = delete;
-  HostThread& operator=(const HostThread&) = delete;
-  void Run(absl::AnyInvocable<void()> task);
-  // Returns when the task at hand has ended; the others are dropped.
-  void Stop();
-
- private:
-  void Loop();
-  std::mutex mutex_;
-  std::condition_variable given_;
-  std::deque<absl::AnyInvocable<void()>> tasks_;  // guarded by mutex_, as what follows
-  bool is_stopping_ = false;
-  std::thread thread_;
 };
 
 }  // namespace tessera::cuda

@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kZeroBytes = 256;                       // at the start of a workspace, for what counts as zeros
 constexpr int64_t kMinWorkspaceBytes = int64_t{2} << 20;  // docs/limits.md: gpu_workspace_bytes
-constexpr uint32_t kDefaultSharedBytes = 48 << 10;        // more is asked for by an attribute of the kernel
-constexpr uint64_t kOperationsOfDnnCall = 4;              // a call may be several kernels and fills
-constexpr uint64_t kOperationsOfSolver = 32;              // likewise: a factorization goes block by block
-constexpr uint64_t kOperationsOfTransform = 8;            // likewise: a kernel for a few factors of the length
 
 // Both sides in one piece: the driver's own copy is the fastest.
 bool IsContiguous(const CopyWork& copy) {
@@ -73,10 +69,10 @@ void Count(const ReduceWork& reduce) {
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Make(const Gpu& gpu) {
   std::unique_ptr<Launcher> launcher(new Launcher(gpu));
   TESSERA_RETURN_IF_ERROR(launcher->LoadImage());
-  TESSERA_ASSIGN_OR_RETURN(launcher->architecture_, ArchitectureOf(gpu));
+  TESSERA_ASSIGN_OR_RETURN(std::string architecture, ArchitectureOf(gpu));
   MapCacheOptions maps = {.folder = CacheFolder()};
   if (const char* nvrtc = std::getenv("TESSERA_NVRTC"); nvrtc != nullptr) maps.libraries = {nvrtc};
-  launcher->map_cache_ = MapCache::Open(std::move(maps));
+  launcher->programs_.emplace(std::move(maps), std::move(architecture));
   if (gpu.driver->HasGraphs()) launcher->graphs_.emplace(gpu);
   launcher->products_ = Products::Open(gpu, CublasLtLibraries());
   if (const char* least = std::getenv("TESSERA_CUDNN_LEAST"); least != nullptr) {
@@ -239,15 +235,15 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
 }
 
 absl::StatusOr<bool> Launcher::EnqueueRows(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn) {
-  if (!map_cache_.ok()) return false;
+  if (!programs_->has_compiler()) return false;
   std::vector<const KernelCall*> calls;
   for (const KernelWork* kernel : kernels) calls.push_back(&kernel->call);
   const std::optional<RowProgram> program = MakeRowProgram(calls);
   if (!program.has_value()) return false;
   const absl::StatusOr<Launch> launch = row_launches_.LaunchOf(*program);
-  // One by one they may have kernels of the image alone.
-  if (!launch.ok() || !ProgramOf(*launch->program).compiled.ok()) return false;
+  if (!launch.ok()) return false;
   TESSERA_ASSIGN_OR_RETURN(const bool may_run, Admit({*launch}, turn));
+  // One by one they may have kernels of the image alone.
   if (!may_run || !LoadedProgram(*launch->program).ok()) return false;
   turn.joined = program->steps.size() - 1;
   TESSERA_RETURN_IF_ERROR(Run(stream, *launch));
@@ -275,101 +271,27 @@ absl::Status Launcher::Run(CUstream stream, const std::vector<Step>& steps, Turn
     absl::Status operator()(const FourierProblem& problem) const { return launcher.Run(stream, problem, turn); }
     absl::Status operator()(const SolverProblem& problem) const { return launcher.Run(stream, problem, turn); }
   };
-  for (const Step& step : steps) TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, turn}, step));
-  return absl::OkStatus();
-}
-
-Launcher::Program& Launcher::ProgramOf(const MapProgram& program) {
-  const auto known = programs_.find(program.source);
-  if (known != programs_.end()) return known->second;
-  Program made;
-  made.compiled = map_cache_.ok() ? (*map_cache_)->Compile(program, architecture_) : map_cache_.status();
-  if (!made.compiled.ok()) made.kernel = made.compiled.status();
-  return programs_.emplace(program.source, std::move(made)).first->second;
-}
-
-bool Launcher::IsLoaded(const Launch& launch) {
-  const bool is_compiled = launch.program != nullptr && !kernels_.contains(launch.entry);
-  if (is_compiled && !ProgramOf(*launch.program).kernel.has_value()) return false;
-  const auto is_loaded = [this](const Launch& other) { return IsLoaded(other); };
-  if (!std::all_of(launch.otherwise.begin(), launch.otherwise.end(), is_loaded)) return false;
-  if (launch.shared_bytes <= kDefaultSharedBytes) return true;
-  const absl::StatusOr<CUkernel> kernel = KernelOf(launch);
-  if (!kernel.ok()) return true;  // it isn't launched
-  const auto known = shared_bytes_.find(*kernel);
-  return known != shared_bytes_.end() && known->second >= launch.shared_bytes;
-}
-
-absl::StatusOr<bool> Launcher::Admit(const std::vector<Step>& steps, Turn& turn) {
-  Wanted wanted;
-  TESSERA_RETURN_IF_ERROR(Add(steps, turn.is_clear, wanted));
-  if (wanted.needs_clear && !turn.is_clear) turn.wants = Wants::kClear;
-  if (turn.wants == Wants::kNothing && wanted.operations > turn.room) turn.wants = Wants::kRoom;
-  turn.operations = wanted.operations;
-  return turn.wants == Wants::kNothing;
-}
-
-absl::Status Launcher::Add(const std::vector<Step>& steps, bool is_clear, Wanted& wanted) {
-  bool& needs_clear = wanted.needs_clear;
-  for (const Step& step : steps) {
-    uint64_t of_step = 1;
-    if (const auto* launch = std::get_if<Launch>(&step); launch != nullptr) {
-      needs_clear = !IsLoaded(*launch) || needs_clear;
-      of_step = std::max<uint64_t>(1, launch->otherwise.size());
-    } else if (const auto* product = std::get_if<MatmulProblem>(&step); product != nullptr) {
-      of_step = product->otherwise.size();
-      if (products_.ok()) {
-        const std::vector<LtProblem> problems = LtProblemsOf(*product);
-        TESSERA_ASSIGN_OR_RETURN(const bool is_the_librarys, (*products_)->HasAlgorithms(problems));
-        needs_clear = is_the_librarys || needs_clear;
-        if (is_the_librarys) of_step = problems.size();
-      }
-      const auto is_loaded = [this](const Launch& launch) { return IsLoaded(launch); };
-      needs_clear = !std::all_of(product->otherwise.begin(), product->otherwise.end(), is_loaded) || needs_clear;
-    } else if (const auto* dnn = std::get_if<DnnProblem>(&step); dnn != nullptr) {
-      TESSERA_ASSIGN_OR_RETURN(of_step, AddOfDnn(*dnn, is_clear, wanted));
-    } else if (const auto* transform = std::get_if<FourierProblem>(&step); transform != nullptr) {
-      if (transforms_.has_value() && !transforms_->ok())
-        return absl::UnimplementedError(transforms_->status().message());
-      needs_clear = true;
-      if (is_clear) {
-        TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(*transform));
-        of_step = kOperationsOfTransform * parts.calls.size();
-      }
-    } else if (const auto* solver = std::get_if<SolverProblem>(&step); solver != nullptr) {
-      if (solver->least_extent < least_solver_extent_) return absl::UnimplementedError("cuda: matrices that are small");
-      if (solvers_.has_value() && !solvers_->ok()) return absl::UnimplementedError(solvers_->status().message());
-      needs_clear = true;
-      if (is_clear) TESSERA_RETURN_IF_ERROR(RoomOfSolver(*solver).status());
-      // More of a large batch than a queue has room for are let through: a call that is clear may wait.
-      of_step = kOperationsOfSolver;
-    }
-    wanted.operations += of_step;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    TESSERA_RETURN_IF_ERROR(std::visit(Runner{*this, stream, turn}, steps[s]));
+    if (turn.beside == nullptr) continue;
+    turn.rest.assign(steps.begin() + static_cast<std::ptrdiff_t>(s) + 1, steps.end());
+    break;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Launcher::AddOfDnn(const DnnProblem& dnn, bool is_clear, Wanted& wanted) {
-  if (IsForDnn(dnn) && !is_clear) {
-    wanted.needs_clear = true;
-    return dnn.otherwise.size();
-  }
-  if (IsForDnn(dnn)) {
-    const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(dnn);
-    if (parts.ok()) return kOperationsOfDnnCall * parts->calls.size();
-    if (!absl::IsUnimplemented(parts.status())) return parts.status();
-  }
-  if (dnn.make_otherwise == nullptr) return dnn.otherwise.size();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Step> steps, dnn.make_otherwise().steps);
-  TESSERA_RETURN_IF_ERROR(Add(steps, is_clear, wanted));
-  return 0;
+absl::Status Launcher::EnqueueRest(CUstream stream, const Making& beside, const std::vector<Step>& rest, Turn& turn) {
+  TESSERA_RETURN_IF_ERROR(StatusOfSolver(beside.status));
+  return RunAdmitted(stream, rest, turn).status();
 }
 
 absl::StatusOr<CUkernel> Launcher::LoadedProgram(const MapProgram& source) {
-  Program& program = ProgramOf(source);
+  Program& program = programs_->Find(source, Lane::kBatch);
   if (!program.kernel.has_value()) {
-    program.kernel = Load(*program.compiled, source.entry);
-    program.compiled = "";
+    program.is_compiled().wait(false);  // it is, but for steps that nobody admitted
+    absl::StatusOr<std::string>& code = program.code();
+    program.kernel = code.ok() ? Load(*code, source.entry) : absl::StatusOr<CUkernel>(code.status());
+    if (code.ok()) code = std::string();
   }
   return *program.kernel;
 }
@@ -434,28 +356,6 @@ absl::Status Launcher::Run(CUstream stream, const MatmulProblem& problem, Stream
   return absl::OkStatus();
 }
 
-bool Launcher::IsForDnn(const DnnProblem& problem) {
-  return problem.call.multiplications >= least_dnn_multiplications_ && !(dnn_.has_value() && !dnn_->ok());
-}
-
-absl::StatusOr<DnnPlans::Parts> Launcher::PrepareByDnn(const DnnProblem& problem) {
-  if (!dnn_.has_value()) dnn_ = DnnPlans::Open(gpu_);
-  if (dnn_->ok()) {
-    DnnPlans::Parts all;
-    const auto add = [&](const DnnCall& call) -> absl::Status {
-      TESSERA_ASSIGN_OR_RETURN(DnnPlans::Parts parts, (**dnn_)->Prepare(call, problem.max_workspace_bytes));
-      for (auto& part : parts.calls) all.calls.push_back(std::move(part));
-      all.workspace_bytes = std::max(all.workspace_bytes, parts.workspace_bytes);
-      return absl::OkStatus();
-    };
-    for (const DnnCall& call : problem.before) TESSERA_RETURN_IF_ERROR(add(call));
-    TESSERA_RETURN_IF_ERROR(add(problem.call));
-    return all;
-  }
-  if (dnn_error_.ok()) dnn_error_ = dnn_->status();
-  return absl::UnimplementedError(dnn_->status().message());
-}
-
 absl::Status Launcher::Run(CUstream stream, const DnnProblem& problem, Turn& turn) {
   if (IsForDnn(problem)) {
     const absl::StatusOr<DnnPlans::Parts> parts = PrepareByDnn(problem);
@@ -482,15 +382,6 @@ absl::Status Launcher::ReserveForLibrary(int64_t bytes, Turn& turn) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Transforms::Parts> Launcher::PrepareTransforms(const FourierProblem& problem) {
-  if (!transforms_.has_value()) transforms_ = Transforms::Open(gpu_);
-  absl::StatusOr<Transforms::Parts> parts =
-      transforms_->ok() ? (**transforms_)->Prepare(problem, kMaxFourierWorkspaceBytes)
-                        : absl::StatusOr<Transforms::Parts>(absl::UnimplementedError(transforms_->status().message()));
-  if (transform_error_.ok()) transform_error_ = parts.status();
-  return parts;
-}
-
 absl::Status Launcher::Run(CUstream stream, const FourierProblem& problem, Turn& turn) {
   TESSERA_ASSIGN_OR_RETURN(const Transforms::Parts parts, PrepareTransforms(problem));
   absl::Status status = ReserveForLibrary(parts.workspace_bytes, turn);
@@ -502,15 +393,6 @@ absl::Status Launcher::Run(CUstream stream, const FourierProblem& problem, Turn&
   return status;
 }
 
-absl::StatusOr<Solvers::Room> Launcher::RoomOfSolver(const SolverProblem& problem) {
-  if (!solvers_.has_value()) solvers_ = Solvers::Open(gpu_);
-  absl::StatusOr<Solvers::Room> room =
-      solvers_->ok() ? (**solvers_)->RoomFor(problem)
-                     : absl::StatusOr<Solvers::Room>(absl::UnimplementedError(solvers_->status().message()));
-  if (solver_error_.ok()) solver_error_ = room.status();
-  return room;
-}
-
 absl::Status Launcher::Run(CUstream stream, const SolverProblem& problem, Turn& turn) {
   TESSERA_ASSIGN_OR_RETURN(const Solvers::Room room, RoomOfSolver(problem));
   absl::Status status = ReserveForLibrary(room.device, turn);
@@ -520,9 +402,16 @@ absl::Status Launcher::Run(CUstream stream, const SolverProblem& problem, Turn& 
     turn.of_host.push_back(std::make_shared<std::byte[]>(static_cast<size_t>(room.host)));
     host = turn.of_host.back().get();
   }
-  if (status.ok()) {
-    status = (**solvers_)->Enqueue(stream, problem, room, memory == nullptr ? 0 : AddressOf(memory->data()), host);
-  }
+  if (!status.ok()) return StatusOfSolver(status);
+  const auto enqueue = [this, stream, problem, room, host, at = memory == nullptr ? 0 : AddressOf(memory->data())] {
+    return (**solvers_)->Enqueue(stream, problem, room, at, host);
+  };
+  if (!Solvers::TakesLong(problem)) return StatusOfSolver(enqueue());
+  turn.beside = library_thread_.Begin(enqueue);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::StatusOfSolver(absl::Status status) {
   if (absl::IsResourceExhausted(status)) status = absl::UnimplementedError(status.message());
   if (solver_error_.ok()) solver_error_ = status;
   return status;

@@ -4,7 +4,7 @@
 //
 // Common maps are in the image (kernels/cuda/common_maps.h; TESSERA_COMMON_MAPS=none leaves them out). Other maps, and
 // rows of maps and reductions (kernels/cuda/row_program.h), are generated and compiled by NVRTC when they are first
-// used (kernels/cuda/map_cache.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are
+// used (programs.h), and kept on disk. TESSERA_NVRTC=PATH says where NVRTC is. Products of matrices are
 // cuBLASLt's where it is there (products.h; TESSERA_CUBLASLT=PATH), else the image's. Attentions and convolutions of
 // some size are cuDNN's where it is there and takes them (dnn_plans.h; TESSERA_CUDNN=PATH), else the image's; it is
 // opened when the first comes. So are Fourier transforms cuFFT's (transforms.h; TESSERA_CUFFT=PATH) and functions of
@@ -16,6 +16,7 @@
 // and those that take memory. In another turn there are launches of what is loaded, fills, and copies with the
 // GPU's memory on one side: a copy from host memory to host memory returns when it is done, so a kernel copies there.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,17 +25,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/map_cache.h"
 #include "kernels/cuda/row_source.h"
 #include "server/device/cuda/cuda_memory.h"
 #include "server/device/cuda/dnn_plans.h"
 #include "server/device/cuda/graphs.h"
+#include "server/device/cuda/library_thread.h"
 #include "server/device/cuda/prepared.h"
 #include "server/device/cuda/products.h"
+#include "server/device/cuda/programs.h"
 #include "server/device/cuda/solvers.h"
 #include "server/device/cuda/transforms.h"
 #include "server/device/device.h"
@@ -66,27 +70,41 @@ class Launcher {
     int64_t* word = nullptr;
     KernelCall call = {};  // that it is of
   };
+  // How the other thread that calls libraries gets its turns; without them it takes them. It ends with StopThread.
+  void SetInTurn(LibraryThread::InTurn in_turn) { library_thread_.SetInTurn(std::move(in_turn)); }
+  void StopThread() { library_thread_.Stop(); }
   // Takes the memory that products on the stream will want, before it is given to others.
   absl::Status ReserveForProducts(StreamWorkspace& workspace);
   // Arguments of a call of Enqueue, and its results.
-  enum class Wants : uint8_t { kNothing, kClear, kRoom };
+  enum class Wants : uint8_t { kNothing, kClear, kRoom, kMade };
   struct Turn {
     StreamWorkspace& workspace;
     bool is_clear = false;  // no stream of the device stands still
     uint64_t room = 0;      // for so many operations
-    // Not kNothing: the work was not enqueued, and wants a turn that is clear, or has room for `operations`.
+    Lane lane = Lane::kBatch;
+    // Not kNothing: the work was not enqueued, and wants a turn that is clear, has room for `operations`, or comes when
+    // `made` is true: another thread makes something.
     Wants wants = Wants::kNothing;
-    uint64_t operations = 0;  // that were enqueued
-    size_t joined = 0;        // works behind the first one that were enqueued with it, or failed with it
+    const std::atomic<bool>* made = nullptr;
+    std::shared_ptr<Making> making = nullptr;  // for this work; that of the turn before, if it was the same work's
+    uint64_t operations = 0;                   // that were enqueued
+    size_t joined = 0;  // works behind the first one that were enqueued with it, or failed with it
     // Workspaces that were too small, to be let go of behind the work.
     std::shared_ptr<DeviceMemory> replaced = nullptr;
     std::vector<std::shared_ptr<DeviceMemory>> replaced_of_library = {};
     std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // that libraries use until the work has run
     std::vector<Fault> faults = {};
+    // Not null: the libraries' thread enqueues one of the steps, and `rest` comes behind it, by EnqueueRest, when it is
+    // made.
+    std::shared_ptr<Making> beside = nullptr;
+    std::vector<Step> rest = {};
   };
   // Enqueues the work. Unimplemented where there is no kernel for it: nothing but the workspace and the outputs was
   // written then, and nobody counted.
   absl::Status Enqueue(CUstream stream, const DeviceWork& work, Turn& turn);
+  // Enqueues the rest of work of which the libraries' thread has enqueued a step. The turn may want something, or have
+  // a rest, as that of Enqueue. Unimplemented likewise.
+  absl::Status EnqueueRest(CUstream stream, const Making& beside, const std::vector<Step>& rest, Turn& turn);
   // Enqueues a product of matrices and the sum with a bias that follows it as one call of cuBLASLt, where both are that
   // (kernels/cuda/lt_epilogue.h) and the product's algorithm adds a bias: the bits are those of one after the other.
   // False where not: each is to be enqueued by itself, unless the turn wants something. Neither of the two leaves a
@@ -118,7 +136,9 @@ class Launcher {
   const absl::Status& solver_error() const { return solver_error_; }
 
  private:
-  explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64) {}
+  static constexpr uint32_t kDefaultSharedBytes = 48 << 10;  // more is asked for by an attribute of the kernel
+
+  explicit Launcher(const Gpu& gpu) : gpu_(gpu), words_(gpu, 64), library_thread_(gpu) {}
   absl::Status LoadImage();
   absl::Status LoadImage(const ImagePart& part);
   absl::Status Copy(CUstream stream, const CopyWork& copy, Turn& turn);
@@ -150,46 +170,50 @@ class Launcher {
     bool needs_clear = false;
   };
   // Adds what the steps want in such a turn.
-  absl::Status Add(const std::vector<Step>& steps, bool is_clear, Wanted& wanted);
-  // Likewise, but for the operations, which it returns, where they are known before.
-  absl::StatusOr<uint64_t> AddOfDnn(const DnnProblem& dnn, bool is_clear, Wanted& wanted);
-  // Whether the launch calls nothing but cuLaunchKernel.
-  bool IsLoaded(const Launch& launch);
+  absl::Status Add(const std::vector<Step>& steps, Turn& turn, Wanted& wanted);
+  // Likewise, but for the operations, which they return, where they are known before.
+  absl::StatusOr<uint64_t> AddOfDnn(const DnnProblem& dnn, Turn& turn, Wanted& wanted);
+  absl::StatusOr<uint64_t> AddOfTransform(const FourierProblem& transform, Turn& turn, Wanted& wanted);
+  absl::StatusOr<uint64_t> AddOfSolver(const SolverProblem& solver, Turn& turn, Wanted& wanted);
+  // Whether the turn waits for the libraries' thread: it makes something, or has begun to make what is missing.
+  struct Missing {
+    absl::FunctionRef<bool()> is_made;
+    absl::FunctionRef<absl::AnyInvocable<absl::Status()>()> making;
+  };
+  absl::StatusOr<bool> AwaitsLibrary(const Missing& missing, Turn& turn);
+  // Likewise: nothing where the launch, and what stands in for it, call nothing but cuLaunchKernel.
+  void AddLoads(const Launch& launch, Turn& turn, Wanted& wanted);
   absl::StatusOr<CUkernel> KernelOf(const Launch& launch);
   // The same for a program that may fail to load without anybody being told.
-  absl::StatusOr<CUkernel> LoadedProgram(const MapProgram& program);
+  absl::StatusOr<CUkernel> LoadedProgram(const MapProgram& source);
   absl::StatusOr<CUkernel> Load(const std::string& compiled, const std::string& entry);
   absl::Status Run(CUstream stream, const MatmulProblem& problem, StreamWorkspace& workspace);
   absl::Status Run(CUstream stream, const Fill& fill);
   absl::Status Run(CUstream stream, const DnnProblem& problem, Turn& turn);
   // Whether cuDNN is asked for it.
   bool IsForDnn(const DnnProblem& problem);
-  // In a turn that is clear.
+  // In a turn that is clear, as all of these.
   absl::StatusOr<DnnPlans::Parts> PrepareByDnn(const DnnProblem& problem);
+  // The same by the libraries' thread. Those that prepare say afterwards what went wrong.
+  absl::StatusOr<DnnPlans::Parts> MakeDnnPlans(const DnnProblem& problem);
+  absl::StatusOr<Transforms::Parts> MakeTransforms(const FourierProblem& problem);
   absl::Status Run(CUstream stream, const FourierProblem& problem, Turn& turn);
-  // In a turn that is clear. Unimplemented where cuFFT isn't there, or doesn't take it.
+  // Unimplemented where cuFFT isn't there, or doesn't take it.
   absl::StatusOr<Transforms::Parts> PrepareTransforms(const FourierProblem& problem);
   absl::Status Run(CUstream stream, const SolverProblem& problem, Turn& turn);
-  // In a turn that is clear. Unimplemented where cuSOLVER isn't there, or says so.
+  // Unimplemented where the host is to compute it.
+  absl::Status StatusOfSolver(absl::Status status);
+  // Unimplemented where cuSOLVER isn't there, or says so.
   absl::StatusOr<Solvers::Room> RoomOfSolver(const SolverProblem& problem);
-  // In a turn that is clear: that the stream's memory for libraries has so many bytes.
+  // That the stream's memory for libraries has so many bytes.
   absl::Status ReserveForLibrary(int64_t bytes, Turn& turn);
 
   const Gpu gpu_;
   PinnedSlots words_;
-  struct Program {
-    absl::StatusOr<std::string> compiled;            // let go of when it is loaded
-    std::optional<absl::StatusOr<CUkernel>> kernel;  // none: it isn't loaded
-  };
-  // From the first time on that it is asked for.
-  Program& ProgramOf(const MapProgram& program);
-
   std::vector<CUlibrary> image_, libraries_;              // the second of programs
   std::map<std::string, CUkernel, std::less<>> kernels_;  // of the image, by entry
   std::map<CUkernel, uint32_t> shared_bytes_;             // that a kernel may have, where they are more than by default
-  std::map<std::string, Program, std::less<>> programs_;  // by source
-  absl::StatusOr<std::unique_ptr<MapCache>> map_cache_ = absl::UnavailableError("");
-  std::string architecture_;  // of programs
+  std::optional<Programs> programs_;                      // from Make on
   RowLaunches row_launches_;
   PreparedCalls prepared_calls_;
   std::optional<LaunchGraphs> graphs_;     // none: the driver has no graphs
@@ -208,6 +232,7 @@ class Launcher {
   std::optional<absl::StatusOr<std::unique_ptr<Solvers>>> solvers_;
   int64_t least_solver_extent_ = kLeastSolverExtent;
   absl::Status solver_error_;
+  LibraryThread library_thread_;  // for dnn_, transforms_ and solvers_, which are its own until it is free
 };
 
 }  // namespace tessera::cuda

@@ -27,6 +27,10 @@
 
 namespace tessera::cuda {
 
+// Matrices whose calls one thread enqueues with all else: each is some tens of kernels, and a driver's queue has room
+// for about a thousand. docs/limits.md: max_gpu_solver_batch
+inline constexpr int64_t kMaxSolverBatch = 8;
+
 class Solvers {
  public:
   // With the GPU's context current, as for every call. As Cusolver::Open says it where there is no library.
@@ -40,6 +44,10 @@ class Solvers {
     int64_t device = 0, host = 0;
   };
   absl::StatusOr<Room> RoomFor(const SolverProblem& problem);
+  // Whether Enqueue takes as long as what it computes: it waits for the stream, or for room in its queue.
+  static bool TakesLong(const SolverProblem& problem) {
+    return problem.call == SolverCall::kSyevd || problem.call == SolverCall::kGesvdj || problem.batch > kMaxSolverBatch;
+  }
   // `host` stays until the stream has run it.
   absl::Status Enqueue(CUstream stream, const SolverProblem& problem, const Room& room, CUdeviceptr workspace,
                        std::byte* host);

@@ -34,7 +34,7 @@ absl::Status MakeStreamOf(const Gpu& gpu, Lane lane, CUstream* stream) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stream>> Stream::Make(const Gpu& gpu, Lane lane) {
-  std::unique_ptr<Stream> stream(new Stream(gpu));
+  std::unique_ptr<Stream> stream(new Stream(gpu, lane));
   TESSERA_RETURN_IF_ERROR(MakeStreamOf(gpu, lane, &stream->stream_));
   gpu.use->AddStream();
   TESSERA_ASSIGN_OR_RETURN(stream->words_, MakeStreamWords(gpu));

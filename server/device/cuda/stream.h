@@ -60,7 +60,15 @@ struct TransferItem {
   CopyWork work;
   absl::AnyInvocable<void(absl::Status)> done;
 };
-using StreamItem = std::variant<CounterWait, DeviceWork, ReadItem, AsyncItem, SignalItem, ReportItem, TransferItem>;
+// What comes behind a step of the work that the libraries' thread enqueues.
+struct RestItem {
+  KernelWork work;
+  std::shared_ptr<Making> beside;
+  std::vector<Step> steps;
+  std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // which the step uses until it has run
+};
+using StreamItem =
+    std::variant<CounterWait, DeviceWork, ReadItem, AsyncItem, SignalItem, ReportItem, TransferItem, RestItem>;
 struct QueuedItem {
   uint64_t number = 0;  // in the order in which all items of the device were handed over
   StreamItem item;
@@ -130,6 +138,10 @@ class Stream {
   // The wants of its first item before it can be submitted (Launcher::Turn).
   bool wants_clear = false;
   uint64_t wants_room = 0;
+  const std::atomic<bool>* wants_made = nullptr;
+  std::shared_ptr<Making> making;
+  bool wants_something() const { return wants_clear || wants_room > 0 || wants_made != nullptr; }
+  const Lane lane;
   // Since the last report: what could not be submitted, and what went wrong on the way.
   absl::Status submit_error, run_error;
   StreamWorkspace workspace;
@@ -165,7 +177,7 @@ class Stream {
   absl::Status Record(CUevent event);
   absl::Status Gather(const CUstreamBatchMemOpParams& operation);
   absl::Status GatherWrite(CUdeviceptr address, uint64_t value);
-  explicit Stream(const Gpu& gpu) : host_memory(gpu), gpu_(gpu) {}
+  Stream(const Gpu& gpu, Lane of_lane) : lane(of_lane), host_memory(gpu), gpu_(gpu) {}
 
   const Gpu gpu_;
   CUstream stream_ = nullptr;

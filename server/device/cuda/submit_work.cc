@@ -1,6 +1,7 @@
 // Work of streams: alone, or with the kernels that follow it; or on the host.
 
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "kernels/joined_kernels.h"
@@ -25,30 +26,60 @@ bool MayBeRow(const KernelWork& kernel) { return kernel.received.empty() && MayJ
 
 absl::Status CudaDevice::Loop::SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number) {
   TESSERA_RETURN_IF_ERROR(stream.Flush());
-  const uint64_t room = stream.Room();
-  Launcher::Turn turn{.workspace = stream.workspace, .is_clear = is_clear_, .room = room - std::min(room, kMarks)};
+  Launcher::Turn turn = TurnOf(stream);
   const absl::StatusOr<bool> with_next = SubmitWithNext(stream, work, turn);
   absl::Status status = with_next.status();
   if (with_next.ok() && !*with_next && turn.wants == Launcher::Wants::kNothing) {
     status = launcher_->Enqueue(stream.get(), work, turn);
   }
+  return EndTurn(stream, work, number, std::move(turn), std::move(status));
+}
+
+absl::Status CudaDevice::Loop::SubmitRest(Stream& stream, RestItem& rest, uint64_t number) {
+  TESSERA_RETURN_IF_ERROR(stream.Flush());
+  Launcher::Turn turn = TurnOf(stream);
+  absl::Status status = launcher_->EnqueueRest(stream.get(), *rest.beside, rest.steps, turn);
+  std::move(rest.of_host.begin(), rest.of_host.end(), std::back_inserter(turn.of_host));
+  rest.of_host.clear();
+  return EndTurn(stream, rest.work, number, std::move(turn), std::move(status));
+}
+
+Launcher::Turn CudaDevice::Loop::TurnOf(Stream& stream) {
+  const uint64_t room = stream.Room();
+  return {.workspace = stream.workspace,
+          .is_clear = is_clear_,
+          .room = room - std::min(room, kMarks),
+          .lane = stream.lane,
+          .making = std::move(stream.making)};
+}
+
+absl::Status CudaDevice::Loop::EndTurn(Stream& stream, const DeviceWork& work, uint64_t number, Launcher::Turn turn,
+                                       absl::Status status) {
   if (turn.replaced != nullptr) LetGoLater(turn.replaced);
   stream.wants_clear = turn.wants == Launcher::Wants::kClear;
   if (turn.wants == Launcher::Wants::kRoom) stream.wants_room = turn.operations + kMarks;
+  if (turn.wants == Launcher::Wants::kMade) stream.wants_made = turn.made;
+  stream.making = std::move(turn.making);
   if (turn.wants != Launcher::Wants::kNothing) return status;
+  stream.making = nullptr;
   Fail(stream, stream.Submitted(turn.operations + (turn.replaced == nullptr ? 0 : 1)));  // a larger workspace's zeros
-  // Behind this work: some of it may use them.
-  for (std::shared_ptr<DeviceMemory>& memory : turn.replaced_of_library) LetGoLater(std::move(memory));
-  for (std::shared_ptr<std::byte[]>& memory : turn.of_host) LetGoLater(std::shared_ptr<void>(memory, memory.get()));
   was_at_work_ = true;
   if (stream.work_submitted_ns == 0) stream.work_submitted_ns = MonotonicNs();
   for (Launcher::Fault& fault : turn.faults) stream.faults.push_back(std::move(fault));
+  const auto* kernel = std::get_if<KernelWork>(&work);
+  if (turn.beside != nullptr && status.ok()) {
+    RestItem rest{*kernel, turn.beside, std::move(turn.rest), std::exchange(turn.of_host, {})};
+    rest.work.received = {};  // it is counted
+    stream.queue.push_front({number, std::move(rest)});
+  }
+  // Behind this work: some of it may use them.
+  for (std::shared_ptr<DeviceMemory>& memory : turn.replaced_of_library) LetGoLater(std::move(memory));
+  for (std::shared_ptr<std::byte[]>& memory : turn.of_host) LetGoLater(std::shared_ptr<void>(memory, memory.get()));
   WarnOnce(launcher_->product_error(), "products are computed by the image's own kernels: ", &has_warned_of_products_);
   WarnOnce(launcher_->dnn_error(),
            "attentions and convolutions are computed by the image's own kernels: ", &has_warned_of_dnn_);
   WarnOnce(launcher_->transform_error(), "Fourier transforms are computed on the host: ", &has_warned_of_transforms_);
   WarnOnce(launcher_->solver_error(), "functions of matrices are computed on the host: ", &has_warned_of_solvers_);
-  const auto* kernel = std::get_if<KernelWork>(&work);
   return kernel != nullptr && absl::IsUnimplemented(status) ? QueueHostStep(stream, *kernel, number) : status;
 }
 
@@ -120,8 +151,9 @@ absl::Status CudaDevice::Loop::QueueHostStep(Stream& stream, const KernelWork& w
   }
   const std::shared_ptr<HostStep> step = MakeHostStep(work.call, *memory);
   std::vector<StreamItem> items(step->before.begin(), step->before.end());
-  items.push_back(AsyncItem{[this, step](Device::Done done) {
-                              host_.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
+  HostThread& of_lane = host_[static_cast<size_t>(stream.lane)];
+  items.push_back(AsyncItem{[&of_lane, step](Device::Done done) {
+                              of_lane.Run([step, done = std::move(done)]() mutable { done(RunKernel(step->call)); });
                             },
                             EndsBy::kHost});
   for (const CopyWork& copy : step->after) items.push_back(DeviceWork(copy));

@@ -160,6 +160,7 @@ absl::Status CudaDevice::Loop::SubmitTransfer(Stream& stream, TransferItem& tran
 // ---- memory of clients
 
 void CudaDevice::Loop::InTurn(absl::FunctionRef<void()> call) {
+  const std::lock_guard one_by_one(turns_mutex_);
   for (bool has_run = false; !has_run;) {
     bool has_turns = true;
     {
@@ -171,7 +172,7 @@ void CudaDevice::Loop::InTurn(absl::FunctionRef<void()> call) {
     }
     {
       // A kernel of NCCL may have begun meanwhile.
-      const std::unique_lock<std::mutex> quiet = gpu_.use->TryQuiet();
+      const std::shared_lock<std::shared_mutex> quiet = gpu_.use->TryQuiet();
       has_run = quiet.owns_lock() || !has_turns;
       if (has_run) call();
     }

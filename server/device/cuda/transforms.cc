@@ -133,6 +133,15 @@ absl::StatusOr<Transforms::Parts> Transforms::Prepare(const FourierProblem& prob
   return parts;
 }
 
+bool Transforms::Has(const FourierProblem& problem, int64_t max_workspace_bytes) const {
+  const auto known = kept_.find(problem.shape);
+  if (known == kept_.end()) return false;
+  const absl::StatusOr<std::shared_ptr<Plan>>& plan = known->second.plan;
+  if (!plan.ok() || (*plan)->workspace_bytes() <= max_workspace_bytes) return true;
+  const std::optional<std::pair<FourierProblem, FourierProblem>> halves = HalvesOf(problem);
+  return !halves.has_value() || (Has(halves->first, max_workspace_bytes) && Has(halves->second, max_workspace_bytes));
+}
+
 absl::Status Transforms::Enqueue(CUstream stream, const Parts& parts, CUdeviceptr workspace) {
   for (const auto& [problem, plan] : parts.calls) TESSERA_RETURN_IF_ERROR(plan->Run(stream, problem, workspace));
   return absl::OkStatus();

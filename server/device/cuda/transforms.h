@@ -48,6 +48,8 @@ class Transforms {
   };
   // Unimplemented, too, where one line wants more memory than that.
   absl::StatusOr<Parts> Prepare(const FourierProblem& problem, int64_t max_workspace_bytes);
+  // Whether Prepare has it without the library.
+  bool Has(const FourierProblem& problem, int64_t max_workspace_bytes) const;
   absl::Status Enqueue(CUstream stream, const Parts& parts, CUdeviceptr workspace);
 
  private:

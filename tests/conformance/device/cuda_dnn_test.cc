@@ -507,8 +507,26 @@ TEST_F(CudaDnn, CallsAreEnqueuedWhenNoStreamStandsStill) {
   const auto one = MakeCase<BF16>(Attention{.rows = 32});
   for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
     const KernelCall& there = one->On(gpu);
-    ExpectAwaitsStreams(gpu, [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
+    ExpectAwaitsStreams(
+        gpu,
+        [&] {
+          gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+        },
+        "cudnnBackendFinalize");
   }
+}
+
+TEST_F(CudaDnn, APlanThatTakesLongHoldsUpNoLightOp) {
+  if (!IsEmulated()) GTEST_SKIP() << "a library that takes as long as it is told to";
+  OneGpu gpu;
+  const auto one = MakeCase<BF16>(Attention{.rows = 32});
+  const KernelCall& there = one->On(gpu);
+  ExpectHoldsUpNoLightOp(gpu, "cudnnBackendFinalize", [&] {
+    gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+  });
+  const auto got =
+      gpu.Get(static_cast<const BF16*>(there.output), static_cast<size_t>(NumElements(there.output_extents)));
+  ExpectNear<BF16>(got, one->Want(), kTolerance<BF16>);
 }
 
 // ---- hazards

@@ -59,6 +59,12 @@ CopyWork Copy(const double* from, double* to, int64_t count) {
           .destination_strides = {1}};
 }
 
+// The device has waited for others: from then on a stream stands on the GPU at the gate of a host step.
+void MeetOthers(OneGpu& gpu) {
+  gpu.device().EnqueueAsync(kExchange, [](Device::Done done) { done(absl::OkStatus()); });
+  EXPECT_EQ(gpu.Report(kExchange), absl::OkStatus());
+}
+
 // n rows of 4 on the diagonal.
 std::vector<double> Fours(int64_t n) {
   std::vector<double> a(static_cast<size_t>(n * n));
@@ -103,6 +109,7 @@ TEST(CudaHostSteps, AreInOrderWithTheirStream) {
     driver.Seed(seed);
     const size_t hazards = driver.Hazards().size();
     OneGpu gpu;
+    if (seed % 2 == 1) MeetOthers(gpu);
     const double* given = gpu.Put<double>({4, 0, 0, 9});
     double *x = gpu.Put<double>({1, 0, 0, 1}), *y = gpu.Put<double>({0, 0, 0, 0}), *z = gpu.Put<double>({0, 0, 0, 0});
     const Call first("linalg(cholesky)", {2, 2}, x, y), second("linalg(cholesky)", {2, 2}, y, x);
@@ -136,14 +143,17 @@ TEST(CudaHostSteps, AStreamThatStandsStillHoldsUpNoOther) {
 }
 
 TEST(CudaHostSteps, ADeviceEndsWithStepsUnderWay) {
-  std::optional<Call> call;  // which outlives the items
-  OneGpu gpu;
-  const double* a = gpu.Put(Fours(64));
-  double* y = gpu.Put(Fours(64));
-  call.emplace("linalg(cholesky)", Shape{64, 64}, a, y);
-  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
-  gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
-  for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
+  for (const bool has_met_others : {false, true}) {
+    std::optional<Call> call;  // which outlives the items
+    OneGpu gpu;
+    if (has_met_others) MeetOthers(gpu);
+    const double* a = gpu.Put(Fours(64));
+    double* y = gpu.Put(Fours(64));
+    call.emplace("linalg(cholesky)", Shape{64, 64}, a, y);
+    for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
+    gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});
+    for (int i = 0; i < 10; ++i) gpu.device().EnqueueRun(kCompute, KernelWork{call->call, {}});
+  }
 }
 
 TEST(CudaHostSteps, AnErrorIsOfItsOpAlone) {
@@ -176,6 +186,7 @@ TEST(CudaHostSteps, WhatNeedsTooMuchMemoryOfTheHostSaysSo) {
 
 TEST(CudaHostSteps, GrowWhileEarlierOnesAreUnderWay) {
   OneGpu gpu;
+  MeetOthers(gpu);
   std::vector<double*> results;
   std::vector<std::unique_ptr<Call>> calls;
   gpu.device().EnqueueWait(kCompute, {WorkerIndex(0), kExchange, 1});

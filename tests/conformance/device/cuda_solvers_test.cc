@@ -15,8 +15,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/types/span.h"
 #include "kernels/kernel.h"
 #include "schemas/ops/local_op.h"
+#include "server/device/cuda/solvers.h"
 #include "tests/conformance/device/device_arrays.h"
 #include "tests/conformance/device/library_tests.h"
 #include "tests/emulator/cuda/test_driver.h"
@@ -261,6 +263,46 @@ TEST_F(CudaSolvers, WhereALibraryFailsTheHostComputes) {
           << call;
     }
   }
+}
+
+TEST_F(CudaSolvers, ALibraryThatTakesLongToBeginHoldsUpNoLightOp) {
+  if (!IsEmulated()) GTEST_SKIP() << "a library that takes as long as it is told to";
+  OneGpu gpu;
+  Case<float> one(LinalgOp{.kind = LinalgKind::kCholesky});
+  const KernelCall& there = one.On(gpu);
+  ExpectHoldsUpNoLightOp(gpu, "cusolverDnCreate", [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
+}
+
+TEST_F(CudaSolvers, ACallThatWaitsForTheStreamHoldsUpNoLightOp) {
+  if (!IsEmulated()) GTEST_SKIP() << "a library that takes as long as it is told to";
+  OneGpu gpu;
+  Case<float> one(LinalgOp{.kind = LinalgKind::kEigvalsh});
+  const KernelCall& there = one.On(gpu);
+  ExpectHoldsUpNoLightOp(gpu, "cusolverDnXsyevd", [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
+  ExpectNear<float>(gpu.Get(static_cast<const float*>(there.output), one.Want().size()), one.Want(), "eigvalsh");
+}
+
+// They are more operations than a queue has room for.
+TEST_F(CudaSolvers, CallsForManyMatricesHoldUpNoLightOp) {
+  if (!IsEmulated()) GTEST_SKIP() << "a library that takes as long as it is told to";
+  OneGpu gpu;
+  constexpr int64_t kMatrices = cuda::kMaxSolverBatch + 1;
+  std::vector<float> fours(kMatrices * 4), roots(kMatrices * 4);
+  for (size_t i = 0; i < fours.size(); ++i) {
+    if (i % 4 != 1 && i % 4 != 2) fours[i] = 4, roots[i] = 2;
+  }
+  const LocalOp op = LinalgOp{.kind = LinalgKind::kCholesky};
+  const KernelInput matrices = {
+      .data = gpu.Put(fours), .dtype = DType::kF32, .extents = {kMatrices, 2, 2}, .strides = {4, 2, 1}};
+  float* const result = gpu.Put(std::vector<float>(fours.size(), 777));
+  const KernelCall call{.op = &op,
+                        .inputs = absl::MakeConstSpan(&matrices, 1),
+                        .output = result,
+                        .output_dtype = DType::kF32,
+                        .output_extents = matrices.extents,
+                        .output_strides = matrices.strides};
+  ExpectHoldsUpNoLightOp(gpu, "cusolverDnXpotrf", [&] { gpu.device().EnqueueRun(kCompute, KernelWork{call, {}}); });
+  EXPECT_EQ(gpu.Get(result, fours.size()), roots);
 }
 
 // ---- hazards

@@ -318,8 +318,21 @@ TEST(CudaTransforms, CallsAreEnqueuedWhenNoStreamStandsStill) {
   Case<C64, C64> one({.extents = {7, 12}});
   const KernelCall& there = one.On(gpu);
   for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
-    ExpectAwaitsStreams(gpu, [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
+    ExpectAwaitsStreams(
+        gpu,
+        [&] {
+          gpu.device().EnqueueRun(kCompute, KernelWork{there, {}});
+        },
+        "cufftXtMakePlanMany");
   }
+}
+
+TEST(CudaTransforms, APlanThatTakesLongHoldsUpNoLightOp) {
+  if (!TestDriver::Get().is_emulated()) GTEST_SKIP() << "a library that takes as long as it is told to";
+  OneGpu gpu;
+  Case<C64, C64> one({});
+  const KernelCall& there = one.On(gpu);
+  ExpectHoldsUpNoLightOp(gpu, "cufftXtMakePlanMany", [&] { gpu.device().EnqueueRun(kCompute, KernelWork{there, {}}); });
 }
 
 // ---- hazards

@@ -38,8 +38,13 @@ struct Warnings {
 };
 
 // Work on the compute stream that may wait for all streams is enqueued when none stands still: `enqueue` does so while
-// the exchange stream stands at a call of the host, and the work is reported after that call, without an error.
-void ExpectAwaitsStreams(OneGpu& gpu, const std::function<void()>& enqueue);
+// the exchange stream stands at a call of the host, and the work is reported after that call, without an error. The
+// driver or its library hears nothing of this function until then.
+void ExpectAwaitsStreams(OneGpu& gpu, const std::function<void()>& enqueue, const char* function = "");
+
+// Work on the compute stream, in the batch lane, for which the library makes something by this function: while the call
+// takes its time, ops of the light lane are run: one that wants a clear worker, and one of the host.
+void ExpectHoldsUpNoLightOp(OneGpu& gpu, const char* function, const std::function<void()>& enqueue);
 
 enum class LeftOut : uint8_t { kNothing, kReadersWait, kWritersWait };
 

@@ -15,6 +15,9 @@ int tessera_emulator_queued();
 int tessera_emulator_hazards(char* text, int bytes);
 // The nth call of the function from now on returns the error.
 void tessera_emulator_fail(const char* function, int nth, int result);
+// The next call of the function, of another emulated library, takes until the release.
+void tessera_emulator_hold_call(const char* function);
+void tessera_emulator_release_call();
 // Calls of the function so far; null: of all.
 int tessera_emulator_calls(const char* function);
 void tessera_emulator_seed(uint32_t seed);

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,35 @@ thread_local CUcontext current_context = nullptr;
 CUresult PushOn(const char* function, CUstream stream, tessera::emulator::OperationKind what) {
   return Entered(function, [&] { return Emulated().Push(stream, std::move(what)); });
 }
+
+// A call of another emulated library that takes until it is let go of.
+class HeldCall {
+ public:
+  void Hold(std::string function) {
+    const std::lock_guard lock(mutex_);
+    next_ = std::move(function);
+    is_held_ = true;
+  }
+  void Release() {
+    const std::lock_guard lock(mutex_);
+    next_.clear();
+    is_held_ = false;
+    released_.notify_all();
+  }
+  void Pass(const char* function) {
+    std::unique_lock lock(mutex_);
+    if (next_ != function) return;
+    next_.clear();
+    released_.wait(lock, [this] { return !is_held_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable released_;
+  std::string next_;
+  bool is_held_ = false;
+};
+HeldCall held_call;
 
 // For as long as `touch` lives.
 TesseraEmulatorMemory MemoryBy(const TouchMemory& touch) {
@@ -375,7 +406,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 
 // ---- for other emulated libraries
 
-int tessera_emulator_enter(const char* function) { return Emulated().Enter(function); }
+int tessera_emulator_enter(const char* function) {
+  held_call.Pass(function);
+  return Emulated().Enter(function);
+}
 int tessera_emulator_may_wait_for_all(const char* call) { return Emulated().MayWaitForAll(call); }
 int tessera_emulator_push(CUstream stream, const TesseraEmulatorOperation* operation) {
   const std::shared_ptr<void> state(operation->state, operation->drop);
@@ -412,6 +446,8 @@ int tessera_emulator_hazards(char* text, int bytes) {
 void tessera_emulator_fail(const char* function, int nth, int result) {
   Emulated().Fail(function, nth, static_cast<CUresult>(result));
 }
+void tessera_emulator_hold_call(const char* function) { held_call.Hold(function); }
+void tessera_emulator_release_call() { held_call.Release(); }
 int tessera_emulator_calls(const char* function) { return Emulated().Calls(function); }
 void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }
 }

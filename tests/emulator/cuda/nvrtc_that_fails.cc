@@ -1,13 +1,31 @@
-// A libnvrtc of which every program fails to compile.
+// A libnvrtc of which every program fails to compile; the next one takes as long as a test wants it to.
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 
 namespace {
 constexpr char kLog[] = "this NVRTC compiles nothing";
+
+enum class Next { kFails, kIsHeld, kIsBeingHeld };
+std::mutex mutex;
+std::condition_variable changed;
+Next next = Next::kFails;  // guarded by mutex
 }  // namespace
 
 extern "C" {
+// The next program isn't done until the release.
+void tessera_nvrtc_hold() {
+  const std::lock_guard lock(mutex);
+  next = Next::kIsHeld;
+}
+void tessera_nvrtc_release() {
+  const std::lock_guard lock(mutex);
+  next = Next::kFails;
+  changed.notify_all();
+}
+
 int nvrtcVersion(int* major, int* minor) {
   *major = *minor = 0;
   return 0;
@@ -18,7 +36,14 @@ int nvrtcCreateProgram(void** program, const char*, const char*, int, const char
   return 0;
 }
 int nvrtcDestroyProgram(void**) { return 0; }
-int nvrtcCompileProgram(void*, int, const char* const*) { return 6; }
+int nvrtcCompileProgram(void*, int, const char* const*) {
+  std::unique_lock lock(mutex);
+  if (next == Next::kIsHeld) {
+    next = Next::kIsBeingHeld;
+    changed.wait(lock, [] { return next != Next::kIsBeingHeld; });
+  }
+  return 6;
+}
 int nvrtcGetProgramLogSize(void*, size_t* bytes) {
   *bytes = sizeof(kLog);
   return 0;

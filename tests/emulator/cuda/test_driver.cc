@@ -56,6 +56,8 @@ TestDriver::TestDriver() {
   take("tessera_emulator_fail", fail_);
   take("tessera_emulator_seed", seed_);
   take("tessera_emulator_calls", calls_);
+  take("tessera_emulator_hold_call", hold_call_);
+  take("tessera_emulator_release_call", release_call_);
 }
 
 void TestDriver::Hold() const {
@@ -83,6 +85,12 @@ void TestDriver::AwaitQueued(int least) const {
 }
 void TestDriver::Fail(const char* function, int nth, int result) const {
   if (is_emulated()) fail_(function, nth, result);
+}
+void TestDriver::HoldCall(const char* function) const {
+  if (is_emulated()) hold_call_(function);
+}
+void TestDriver::ReleaseCall() const {
+  if (is_emulated()) release_call_();
 }
 int TestDriver::Calls(const char* function) const { return is_emulated() ? calls_(function) : 0; }
 void TestDriver::Seed(uint32_t seed) const {

@@ -29,6 +29,9 @@ class TestDriver {
   std::vector<std::string> Hazards() const;
   void Fail(const char* function, int nth, int result) const;
   void Seed(uint32_t seed) const;
+  // The next call of the function, of another emulated library, takes until the release.
+  void HoldCall(const char* function) const;
+  void ReleaseCall() const;
   // Calls of the function so far; null: of all.
   int Calls(const char* function = nullptr) const;
 
@@ -42,6 +45,8 @@ class TestDriver {
   void (*fail_)(const char*, int, int) = nullptr;
   void (*seed_)(uint32_t) = nullptr;
   int (*calls_)(const char*) = nullptr;
+  void (*hold_call_)(const char*) = nullptr;
+  void (*release_call_)() = nullptr;
 };
 
 }  // namespace tessera::testing
