@@ -51,11 +51,14 @@ uint32_t LanesWhere(const uint64_t* registers, const Instruction& i) {
 
 }  // namespace
 
-Block::Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch, uint64_t* counts)
+Block::Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch, BlockRaces* races,
+             uint64_t* counts)
     : kernel_(kernel),
       code_(*kernel.code),
       parameters_(parameters),
       launch_(launch),
+      races_(races),
+      order_(races == nullptr ? BlockOrder(0, nullptr) : races->MakeOrder(WarpsOf(launch))),
       counts_(counts),
       threads_(ThreadsOf(launch)),
       registers_(TakeRegisters(code_.registers * WarpsOf(launch) * kWarpLanes)),
@@ -76,6 +79,7 @@ Block::~Block() {
 
 void Block::Start(std::array<uint32_t, 3> id) {
   id_ = id;
+  order_.Begin(id[0] + launch_.grid[0] * (id[1] + launch_.grid[1] * id[2]));
   shared_.Begin();
   std::fill(local_written_.begin(), local_written_.end(), uint8_t{0});
   const auto& n = launch_.block;
@@ -144,6 +148,7 @@ bool Block::EndBarrier() {
     ++t.at;
   }
   shared_.OrderThreads();
+  if (races_ != nullptr) races_->Barrier(&order_);
   ++progress_;
   return true;
 }
@@ -234,6 +239,10 @@ uint32_t Block::Advance(size_t first, uint32_t lanes, size_t others) {
         leave(active, at);  // until the block's next turn
         lanes &= ~active;
         threads = static_cast<uint64_t>(std::popcount(lanes));
+        break;
+      case InstructionKind::kFence:
+        if (races_ != nullptr) order_.Fence(first / kWarpLanes, active);
+        ++at;
         break;
       case InstructionKind::kBranch:
         if (active == lanes) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "tests/emulator/cuda/ptx/block_races.h"
 #include "tests/emulator/cuda/ptx/code.h"
 #include "tests/emulator/cuda/ptx/ptx.h"
 #include "tests/emulator/cuda/ptx/shared_memory.h"
@@ -36,8 +37,10 @@ struct Thread {
 
 class Block {
  public:
-  // All of them outlive it. `counts`: of each instruction, how often threads have come to it; added to.
-  Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch, uint64_t* counts);
+  // All of them outlive it. `races`: null where the grid has no other block. `counts`: of each instruction, how often
+  // threads have come to it; added to.
+  Block(const Kernel& kernel, absl::Span<const std::byte> parameters, const GridLaunch& launch, BlockRaces* races,
+        uint64_t* counts);
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block();
@@ -99,12 +102,18 @@ class Block {
   // Where the bytes are; null where the thread may not use them so.
   std::byte* PlaceOf(const Thread& t, const Instruction& i, uint64_t address, uint64_t bytes, AccessKind kind);
   std::byte* Local(const Thread& t, const Instruction& i, uint64_t offset, uint64_t bytes, AccessKind kind);
+  // Empty, or the race with another block that it is when these lanes use bytes of global memory.
+  std::string RaceOf(size_t warp, uint32_t lanes, const Instruction& i, uint64_t address, uint64_t bytes) {
+    return races_ == nullptr ? "" : races_->Use(i, address, bytes, warp, lanes, &order_);
+  }
   std::byte* Constant(const Thread& t, const Instruction& i, uint64_t address, uint64_t bytes, AccessKind kind);
 
   const Kernel& kernel_;
   const Code& code_;
   const absl::Span<const std::byte> parameters_;
   const GridLaunch& launch_;
+  BlockRaces* const races_;
+  BlockOrder order_;
   uint64_t* const counts_;
   std::array<uint32_t, 3> id_ = {};
   std::vector<Thread> threads_;

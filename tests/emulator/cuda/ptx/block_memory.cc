@@ -94,13 +94,16 @@ bool Block::AccessInSteps(size_t first, uint32_t lanes, const Instruction& i) {
     end += step;
   });
   if (!is_in_steps) return false;
+  const uint64_t all_bytes = step == 0 ? bytes : end - begin;
   std::byte* place = nullptr;
   if (is_global) {
-    place = launch_.memory(begin, static_cast<int>(step == 0 ? bytes : end - begin), KindOf(i));
+    place = launch_.memory(begin, static_cast<int>(all_bytes), KindOf(i));
   } else if (i.space == Space::kParameter || i.space == Space::kConstant) {
     place = PlaceOf(one, i, begin, bytes, AccessKind::kRead);
   }
   if (place == nullptr) return false;
+  // A race is named by the lane that has it.
+  if (is_global && !RaceOf(first / kWarpLanes, lanes, i, begin, all_bytes).empty()) return false;
   if (i.kind == InstructionKind::kStore) ++progress_;
   for (size_t k = 0; k < i.count; ++k, place += i.bytes) {
     const int32_t slot = i.kind == InstructionKind::kStore ? i.from[k] : i.to[k];
@@ -173,6 +176,12 @@ std::byte* Block::PlaceOf(const Thread& t, const Instruction& i, uint64_t addres
     Fail(t, i,
          StrCat("illegal address ", address, " (", bytes, " bytes, ", kind == AccessKind::kRead ? "read" : "write",
                 ")"));
+    return nullptr;
+  }
+  if (const std::string race = RaceOf(t.number / kWarpLanes, 1U << (t.number % kWarpLanes), i, address, bytes);
+      !race.empty()) {
+    Fail(t, i, race);
+    return nullptr;
   }
   return place;
 }

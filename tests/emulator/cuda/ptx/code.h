@@ -36,9 +36,13 @@ enum class InstructionKind : uint8_t {
   kLoad,
   kStore,
   kAtomic,
+  kFence,  // between blocks
 };
 
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kLocal, kParameter, kConstant };
+
+// Of an access of memory, as other blocks see it.
+enum class MemoryOrder : uint8_t { kPlain, kRelaxed, kAcquire, kRelease, kAcquireRelease };
 
 enum class AtomicOp : uint8_t { kAdd, kExchange, kCompareAndSwap, kMax, kMin, kOr, kAnd, kXor };
 enum class ValueClass : uint8_t { kUnsigned, kSigned, kFloat };
@@ -66,6 +70,7 @@ struct Instruction {
   Space space = Space::kGeneric;
   ValueClass value_class = ValueClass::kUnsigned;
   AtomicOp atomic = AtomicOp::kAdd;
+  MemoryOrder order = MemoryOrder::kPlain;
   int64_t offset = 0;
   int32_t target = 0;  // of a branch; of a table its number
   uint32_t line = 0;
@@ -89,6 +94,7 @@ struct Code {
   std::vector<std::shared_ptr<Variable>> variables;  // of the module
   int64_t local_bytes = 0;
   bool is_synchronizing = false;  // some instruction is
+  bool orders_blocks = false;     // some instruction acquires or releases
 };
 
 // Addresses with these first bytes are no global memory.

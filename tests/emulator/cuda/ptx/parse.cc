@@ -396,10 +396,27 @@ class KernelParser {
     } else if (name == "bar" || name == "barrier") {
       i->kind = InstructionKind::kBarrier;
       if (!Has(parts, "sync") || operands.size() != 1 || operands[0] != "0") error_ = "a barrier that isn't emulated";
+    } else if ((name == "fence" || name == "membar") && IsBetweenBlocks(parts)) {
+      i->kind = InstructionKind::kFence;
+      code_->orders_blocks = true;
     } else {
       return false;
     }
     return true;
+  }
+
+  static bool IsBetweenBlocks(const Parts& fence) {
+    return fence[0] == "membar" ? Has(fence, "gl") || Has(fence, "sys")
+                                : (Has(fence, "acq_rel") || Has(fence, "sc")) && !Has(fence, "cta");
+  }
+
+  // An access in the scope of a block is as a plain one to other blocks.
+  static MemoryOrder OrderOf(const Parts& parts, bool is_strong) {
+    return !is_strong || Has(parts, "cta") ? MemoryOrder::kPlain
+           : Has(parts, "acq_rel")         ? MemoryOrder::kAcquireRelease
+           : Has(parts, "acquire")         ? MemoryOrder::kAcquire
+           : Has(parts, "release")         ? MemoryOrder::kRelease
+                                           : MemoryOrder::kRelaxed;
   }
 
   bool MemoryAccess(const Parts& parts, const std::vector<std::string>& operands, Scope* scope, Instruction* i) {
@@ -418,6 +435,8 @@ class KernelParser {
         is_atomic || Has(parts, "acquire") || Has(parts, "release") || Has(parts, "relaxed") || Has(parts, "volatile");
     i->is_synchronizing = is_strong && (i->space == Space::kGlobal || i->space == Space::kGeneric);
     code_->is_synchronizing = code_->is_synchronizing || i->is_synchronizing;
+    i->order = OrderOf(parts, is_strong);
+    code_->orders_blocks = code_->orders_blocks || (i->is_synchronizing && i->order > MemoryOrder::kRelaxed);
     if (is_load) {
       i->kind = InstructionKind::kLoad;
       i->count = Registers(operands[0], scope, &i->to);
@@ -510,7 +529,7 @@ class KernelParser {
       error_ = "not emulated";
       return;
     }
-    if (operands.empty()) return;  // a fence
+    if (operands.empty()) return;  // a fence of a block
     Results(operands[0], scope, i);
     for (size_t k = 1; k < operands.size() && k <= 4; ++k) {
       const bool is_negated = operands[k][0] == '!';

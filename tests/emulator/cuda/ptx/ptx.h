@@ -2,8 +2,9 @@
 
 // An interpreter of the PTX that nvcc and NVRTC make: a grid is run on the host, warp by warp, with the checks of
 // compute-sanitizer. Memory that isn't the kernel's, a byte of shared memory that two threads use without a barrier
-// between them, or one of shared or local memory that nobody wrote, a barrier that some threads never reach: each is a
-// named error of the launch.
+// between them, one of global memory that two blocks use with no release and acquire between (block_races.h), one of
+// shared or local memory that nobody wrote, a barrier that some threads never reach: each is a named error of the
+// launch.
 //
 //   auto module = Parse(text);
 //   std::string wrong = Run(module->kernels.at("copy_4"), parameters, {.grid = {2, 1, 1}, .block = {32, 1, 1}, ...});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include "schemas/types/str_cat.h"
@@ -37,6 +38,8 @@ std::string RunResident(const Kernel& kernel, absl::Span<const std::byte> parame
   constexpr uint64_t kIdleSteps = 64;  // of each block, until it is seen that none gets on
   const size_t places = kernel.code->is_synchronizing ? 2 + launch.seed % 7 : 1;
   std::mt19937 random(launch.seed * 31 + 7);
+  std::optional<BlockRaces> races;
+  if (order.size() > 1) races.emplace(*kernel.code, launch.grid);
   std::vector<std::unique_ptr<Block>> resident;
   size_t started = 0;
   const auto start = [&](Block& block) {
@@ -45,7 +48,8 @@ std::string RunResident(const Kernel& kernel, absl::Span<const std::byte> parame
                  static_cast<uint32_t>(b / launch.grid[0] / launch.grid[1])});
   };
   while (resident.size() < std::min(places, order.size())) {
-    resident.push_back(std::make_unique<Block>(kernel, parameters, launch, counts));
+    resident.push_back(
+        std::make_unique<Block>(kernel, parameters, launch, races.has_value() ? &*races : nullptr, counts));
     start(*resident.back());
   }
   for (uint64_t idle = 0; !resident.empty();) {
