@@ -29,8 +29,8 @@ __device__ inline T ElementOf(const u32* words, int i) {
   } else {
     constexpr int kInWord = 4 / sizeof(T);
     const u32 bits = words[i / kInWord] >> (i % kInWord * 8 * sizeof(T));
-    if constexpr (sizeof(T) == 1 && !kIsSame<T, Bool>) return static_cast<T>(static_cast<u8>(bits));
-    else if constexpr (kIsSame<T, Bool>) return {static_cast<u8>(bits)};
+    if constexpr (kIsSame<T, Bool> || kIsFloat8<T>) return {static_cast<u8>(bits)};
+    else if constexpr (sizeof(T) == 1) return static_cast<T>(static_cast<u8>(bits));
     else if constexpr (kIsHalf<T>) return {static_cast<u16>(bits)};
     else return static_cast<T>(static_cast<u16>(bits));
   }
@@ -55,7 +55,7 @@ __device__ inline void PutElement(T value, u32* words, int i) {
     constexpr int kInWord = 4 / sizeof(T);
     u32 bits;
     if constexpr (kIsSame<T, Bool>) bits = value.byte;
-    else if constexpr (kIsHalf<T>) bits = value.bits;
+    else if constexpr (kIsHalf<T> || kIsFloat8<T>) bits = value.bits;
     else bits = static_cast<Unsigned<T>>(value);
     words[i / kInWord] |= bits << (i % kInWord * 8 * sizeof(T));
   }
