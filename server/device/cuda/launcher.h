@@ -70,7 +70,7 @@ class Launcher {
     int64_t* word = nullptr;
     KernelCall call = {};  // that it is of
   };
-  // How the other thread that calls libraries gets its turns; without them it takes them. It ends with StopThread.
+  // The other thread that calls libraries gets its turns so; else it takes them. It ends with StopThread.
   void SetInTurn(LibraryThread::InTurn in_turn) { library_thread_.SetInTurn(std::move(in_turn)); }
   void StopThread() { library_thread_.Stop(); }
   // Takes the memory that products on the stream will want, before it is given to others.

@@ -1,4 +1,4 @@
-// What work wants before it can be enqueued: kernels that are loaded, plans of libraries, a turn that is clear, room.
+// Wants of work before it can be enqueued: kernels that are loaded, plans of libraries, a turn that is clear, room.
 
 #include <algorithm>
 #include <utility>

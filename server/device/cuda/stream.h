@@ -60,7 +60,7 @@ struct TransferItem {
   CopyWork work;
   absl::AnyInvocable<void(absl::Status)> done;
 };
-// What comes behind a step of the work that the libraries' thread enqueues.
+// The rest of work of which the libraries' thread enqueues a step.
 struct RestItem {
   KernelWork work;
   std::shared_ptr<Making> beside;

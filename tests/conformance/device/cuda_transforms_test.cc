@@ -315,7 +315,8 @@ TEST(CudaTransforms, ALineThatWantsTooMuchIsTheHosts) {
 // A driver may wait for all streams in a call of the library, and what another stream stands at may need the loop.
 TEST(CudaTransforms, CallsAreEnqueuedWhenNoStreamStandsStill) {
   OneGpu gpu;
-  Case<C64, C64> one({.extents = {7, 12}});
+  Case<C64, C64> other({.extents = {5, 12}}), one({.extents = {7, 12}});
+  EXPECT_TRUE(other.Run(gpu).ok());  // its memory is there
   const KernelCall& there = one.On(gpu);
   for (int time = 0; time < 2; ++time) {  // not only where a plan has to be made
     ExpectAwaitsStreams(

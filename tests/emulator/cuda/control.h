@@ -18,6 +18,8 @@ void tessera_emulator_fail(const char* function, int nth, int result);
 // The next call of the function, of another emulated library, takes until the release.
 void tessera_emulator_hold_call(const char* function);
 void tessera_emulator_release_call();
+// Until the call that is to be held has come.
+void tessera_emulator_await_call();
 // Calls of the function so far; null: of all.
 int tessera_emulator_calls(const char* function);
 void tessera_emulator_seed(uint32_t seed);

@@ -46,18 +46,24 @@ class HeldCall {
     const std::lock_guard lock(mutex_);
     next_.clear();
     is_held_ = false;
-    released_.notify_all();
+    changed_.notify_all();
   }
   void Pass(const char* function) {
     std::unique_lock lock(mutex_);
     if (next_ != function) return;
     next_.clear();
-    released_.wait(lock, [this] { return !is_held_; });
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !is_held_; });
+  }
+  // Until the call has come.
+  void Await() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return next_.empty(); });
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable released_;
+  std::condition_variable changed_;
   std::string next_;
   bool is_held_ = false;
 };
@@ -447,6 +453,7 @@ void tessera_emulator_fail(const char* function, int nth, int result) {
   Emulated().Fail(function, nth, static_cast<CUresult>(result));
 }
 void tessera_emulator_hold_call(const char* function) { held_call.Hold(function); }
+void tessera_emulator_await_call() { held_call.Await(); }
 void tessera_emulator_release_call() { held_call.Release(); }
 int tessera_emulator_calls(const char* function) { return Emulated().Calls(function); }
 void tessera_emulator_seed(uint32_t seed) { Emulated().SetSeed(seed); }

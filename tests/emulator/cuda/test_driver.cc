@@ -58,6 +58,7 @@ TestDriver::TestDriver() {
   take("tessera_emulator_calls", calls_);
   take("tessera_emulator_hold_call", hold_call_);
   take("tessera_emulator_release_call", release_call_);
+  take("tessera_emulator_await_call", await_call_);
 }
 
 void TestDriver::Hold() const {
@@ -91,6 +92,9 @@ void TestDriver::HoldCall(const char* function) const {
 }
 void TestDriver::ReleaseCall() const {
   if (is_emulated()) release_call_();
+}
+void TestDriver::AwaitCall() const {
+  if (is_emulated()) await_call_();
 }
 int TestDriver::Calls(const char* function) const { return is_emulated() ? calls_(function) : 0; }
 void TestDriver::Seed(uint32_t seed) const {

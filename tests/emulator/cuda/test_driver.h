@@ -32,6 +32,8 @@ class TestDriver {
   // The next call of the function, of another emulated library, takes until the release.
   void HoldCall(const char* function) const;
   void ReleaseCall() const;
+  // Until that call has come.
+  void AwaitCall() const;
   // Calls of the function so far; null: of all.
   int Calls(const char* function = nullptr) const;
 
@@ -47,6 +49,7 @@ class TestDriver {
   int (*calls_)(const char*) = nullptr;
   void (*hold_call_)(const char*) = nullptr;
   void (*release_call_)() = nullptr;
+  void (*await_call_)() = nullptr;
 };
 
 }  // namespace tessera::testing
