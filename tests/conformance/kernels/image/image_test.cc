@@ -423,6 +423,33 @@ TEST(Edits, ThoseOfANameAreSeen) {
   EXPECT_TRUE(Exercised() == shipped);
 }
 
+// A total of 8 bytes is stored plainly, and its flag says that it is there.
+TEST(Edits, ALookBackWithoutItsReleaseOrItsAcquireIsARace) {
+  const auto scanned = [](std::string_view from, std::string_view to) {
+    std::string text = on_image::TextOf("scan");
+    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+      text.replace(at, from.size(), to);
+    }
+    on_image::ReplaceFamily("scan", text);
+    std::vector<double> numbers(5 * 2048, 1), sums(numbers.size());
+    const Shape extents = {static_cast<int64_t>(numbers.size())};
+    const LocalOp op = ScanOp{ReduceOp::kSum, 0};
+    const std::vector<KernelInput> inputs = {
+        {.data = numbers.data(), .dtype = DType::kF64, .extents = extents, .strides = {1}}};
+    const absl::Status status = RunKernel({.op = &op,
+                                           .inputs = inputs,
+                                           .output = sums.data(),
+                                           .output_dtype = DType::kF64,
+                                           .output_extents = extents,
+                                           .output_strides = {1}});
+    on_image::ReplaceFamily("scan", "");
+    return std::string(status.message());
+  };
+  EXPECT_EQ(scanned("st.release.gpu", "st.release.gpu"), "");
+  EXPECT_THAT(scanned("st.release.gpu", "st.relaxed.gpu"), HasSubstr(": race: plain read of byte "));
+  EXPECT_THAT(scanned("ld.acquire.gpu", "ld.relaxed.gpu"), HasSubstr(": race: plain read of byte "));
+}
+
 // Mistakes: an instruction, and another one that it may be taken for.
 constexpr std::pair<std::string_view, std::string_view> kMistakes[] = {
     {"add.", "sub."},         {"sub.", "add."},         {"setp.lt.", "setp.le."}, {"setp.le.", "setp.lt."},

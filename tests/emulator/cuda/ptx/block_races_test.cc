@@ -24,7 +24,7 @@ constexpr uint32_t kSeeds = 20;
 std::vector<std::string> WrongOf(std::string_view body, uint32_t blocks = 2, uint32_t threads = 1) {
   std::vector<std::string> all;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
-    std::vector<uint64_t> memory(4096);
+    std::vector<uint64_t> memory(8192);
     const std::string text = Text(StrCat("mov.u32 %r3, %ctaid.x;\n", body));
     all.push_back(RunBody(text, &memory, 0, {threads, 1, 1}, {blocks, 1, 1}, seed).wrong);
   }
@@ -94,7 +94,8 @@ TEST(BlockRaces, BlocksReadWhatNobodyWritesAndWriteWhatIsTheirs) {
                8);
 }
 
-TEST(BlockRaces, BytesSideBySideAreNoRace) {
+TEST(BlockRaces, BytesSideBySideAreNoRaceAndOneByteIs) {
+  ExpectRace("st.global.u8 [%rd1+1], 1;", HasSubstr("plain write of byte "));
   ExpectNoRace("cvt.u64.u32 %rd3, %r3; add.s64 %rd2, %rd1, %rd3; st.global.u8 [%rd2], 1;", 16);
 }
 
@@ -106,6 +107,16 @@ TEST(BlockRaces, RowsOfAWarpAreLookedAtWhole) {
   };
   ExpectNoRace(body(512), 40, 32);
   ExpectRace(body(496), HasSubstr("plain write of byte "), 40, 32);
+}
+
+TEST(BlockRaces, ARowGoesOverTheEndOfAPage) {
+  // A page has 1,024 vectors; block 0 writes 16 before its end and 16 behind, block 1 one of these.
+  ExpectRace(
+      "add.s64 %rd2, %rd1, 16383; and.b64 %rd2, %rd2, -16384; add.s64 %rd2, %rd2, 16128;\n"
+      "mad.lo.u32 %r4, %r3, 384, 0; setp.eq.u32 %p1, %r3, 0; mul.lo.u32 %r5, %r2, 16; @%p1 add.u32 %r4, %r4, %r5;\n"
+      "cvt.u64.u32 %rd3, %r4; add.s64 %rd2, %rd2, %rd3; setp.eq.u32 %p2, %r2, 0; or.pred %p1, %p1, %p2;\n"
+      "@%p1 st.global.v4.u32 [%rd2], {%r3, %r3, %r3, %r3};",
+      HasSubstr("plain write of byte "), 2, 32);
 }
 
 TEST(BlockRaces, LaunchesAreOrdered) {
