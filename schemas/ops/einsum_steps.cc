@@ -152,6 +152,8 @@ absl::StatusOr<DType> CommonDType(absl::Span<const EinsumOperand> operands, Name
   const auto is_float = [](DType dtype) {
     return Kind(dtype) == DTypeKind::kFloat || Kind(dtype) == DTypeKind::kComplex;
   };
+  // Products of these are f32, of both kinds, too.
+  if (std::all_of(dtypes.begin(), dtypes.end(), IsFloat8)) return DType::kF32;
   std::stable_partition(dtypes.begin(), dtypes.end(), is_float);
   DType common = dtypes[0];
   for (const DType dtype : dtypes) {

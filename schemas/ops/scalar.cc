@@ -52,6 +52,8 @@ double RoundTo(DType dtype, N value) {
   switch (dtype) {
     case DType::kF16: return static_cast<double>(F16(value));
     case DType::kBF16: return static_cast<double>(BF16(value));
+    case DType::kF8E4M3: return static_cast<double>(F8E4M3(value));
+    case DType::kF8E5M2: return static_cast<double>(F8E5M2(value));
     case DType::kF32:
     case DType::kC64: return static_cast<double>(static_cast<float>(value));
     default: return static_cast<double>(value);

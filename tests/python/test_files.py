@@ -60,6 +60,19 @@ def test_an_array_comes_back_as_it_was(session, served, dtype):
     assert np.load(served / "out.npy").dtype == array.dtype
 
 
+def test_floats_of_8_bits_come_back_as_they_were(session, served):
+    mesh = session.init_device_mesh((4,))
+    arrays = {str(dtype): np.arange(256, dtype=np.uint8).view(dtype).reshape(64, 4) for dtype in (ts.float8_e4m3fn, ts.float8_e5m2)}
+    tensors = {name: ts.distribute_tensor(array, mesh, [S(0)]) for name, array in arrays.items()}
+    ts.save("eight.safetensors", tensors)
+    back = ts.load("eight.safetensors", mesh)
+    for name, array in arrays.items():
+        assert back[name].dtype == array.dtype
+        np.testing.assert_array_equal(back[name].full_tensor().view(np.uint8), array.view(np.uint8))
+        with pytest.raises(ts.InvalidArgumentError, match=f"no {name}; save to a .safetensors file"):
+            ts.save("eight.npy", tensors[name])
+
+
 @pytest.mark.parametrize("order, endian", itertools.product("CF", "<>"))
 @pytest.mark.parametrize("placements", [[S(0), R()], [R(), S(1)], [S(1), S(0)], [S(2), S(2)], [S(0, sizes=[1, 8]), S(1)], [R(), R()]],
                          ids=str)

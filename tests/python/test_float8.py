@@ -14,7 +14,7 @@ def numbers(dtype, shape, seed=0):
 
 
 def same_bits(tensor, array):
-    got = tensor.numpy()
+    got = tensor.full_tensor()
     assert got.dtype == array.dtype and np.array_equal(got.view(np.uint8), array.view(np.uint8))
 
 
@@ -43,14 +43,14 @@ def test_casts_are_those_of_ml_dtypes(mesh4, dtype):
         want = f32.astype(dtype)
     x = ts.distribute_tensor(f32, mesh4, [ts.Shard(0)]).astype(dtype)
     is_number = ~np.isnan(want.astype(np.float32))
-    assert np.array_equal(x.numpy().view(np.uint8)[is_number], want.view(np.uint8)[is_number])
-    assert np.array_equal(x.astype(ts.float32).numpy(), want.astype(np.float32), equal_nan=True)
+    assert np.array_equal(x.full_tensor().view(np.uint8)[is_number], want.view(np.uint8)[is_number])
+    assert np.array_equal(x.astype(ts.float32).full_tensor(), want.astype(np.float32), equal_nan=True)
     for other in (np.float16, ts.bfloat16, np.float64):
-        assert np.array_equal(x.astype(other).numpy().astype(np.float64), want.astype(np.float64), equal_nan=True)
+        assert np.array_equal(x.astype(other).full_tensor().astype(np.float64), want.astype(np.float64), equal_nan=True)
     assert ts.asarray([0, 1, 17, 19, -300], device_mesh=mesh4).astype(dtype).tolist() == np.array([0, 1, 17, 19, -300]).astype(dtype).tolist()
     # Conversion and arithmetic are one map.
     y = (x[:1000].astype(ts.float32) * 2 + 1).astype(ts.bfloat16)
-    assert np.array_equal(y.numpy(), (want[:1000].astype(np.float32) * 2 + 1).astype(ts.bfloat16))
+    assert np.array_equal(y.full_tensor(), (want[:1000].astype(np.float32) * 2 + 1).astype(ts.bfloat16))
 
 
 @pytest.mark.parametrize("left", FLOAT8, ids=str)
@@ -63,8 +63,8 @@ def test_products_are_f32_of_every_placement(mesh4, left, right):
         for of_b in PLACEMENTS:
             x = ts.distribute_tensor(a.astype(left), mesh4, of_a)
             y = ts.distribute_tensor(b.astype(right), mesh4, of_b)
-            assert np.array_equal((x @ y).numpy(), a @ b) and (x @ y).dtype == np.float32
-    assert np.array_equal(ts.einsum("ik,jk->ij", x, y.T).numpy(), a @ b)
+            assert np.array_equal((x @ y).full_tensor(), a @ b) and (x @ y).dtype == np.float32
+    assert np.array_equal(ts.einsum("ik,jk->ij", x, y.T).full_tensor(), a @ b)
 
 
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
@@ -95,13 +95,3 @@ def test_other_ops_name_the_dtype_and_the_cast(mesh4, dtype):
         x @ ts.zeros((4, 4), dtype=ts.float32, device_mesh=mesh4)
     with pytest.raises(ts.DTypeError, match="isn't added up"):
         ts.from_local([np.zeros((4, 4), dtype)] * 4, mesh4, [ts.Partial()])
-
-
-def test_files(mesh4, tmp_path):
-    tensors = {str(dtype): ts.distribute_tensor(numbers(dtype, (8, 5)), mesh4, [ts.Shard(0)]) for dtype in FLOAT8}
-    ts.save(tmp_path / "x.safetensors", tensors)
-    back = ts.load(tmp_path / "x.safetensors", device_mesh=mesh4)
-    for name, x in tensors.items():
-        same_bits(back[name], x.numpy())
-    with pytest.raises(ts.InvalidArgumentError, match="no float8_e5m2; save to a .safetensors file"):
-        ts.save(tmp_path / "x.npy", tensors["float8_e5m2"])
