@@ -9,7 +9,6 @@
 #include "kernels/cuda/program_text.h"
 #include "kernels/operands.h"
 #include "schemas/ops/gpu_kernels.h"
-#include "schemas/ops/scalar_ops.h"
 #include "schemas/types/status_macros.h"
 
 namespace tessera::cuda {
@@ -35,9 +34,7 @@ void PutData(const KernelCall& call, const Workspace& workspace, const std::vect
 // The input types of an expression; empty of an input that isn't read.
 std::vector<std::string> InputTypes(const Expression& expression, size_t inputs) {
   std::vector<std::string> types(inputs);
-  for (const ExpressionNode& node : expression.nodes) {
-    if (node.op == ScalarOp::kInput) types[static_cast<size_t>(node.a)] = std::string(StoredType(node.dtype));
-  }
+  ForEachInput(expression, [&](size_t input, DType dtype) { types[input] = std::string(StoredType(dtype)); });
   return types;
 }
 // A function of an element: "Value(p, a0, a1, x0)", of the inputs that are read and the indexes.
@@ -158,9 +155,7 @@ int VectorCountOf(const Expression& expression, MapResult result, int64_t copies
     narrowest = std::min(narrowest, SizeBytes(dtype));
   };
   if (result == MapResult::kStored) take(expression.dtype());
-  for (const ExpressionNode& node : expression.nodes) {
-    if (node.op == ScalarOp::kInput) take(node.dtype);
-  }
+  ForEachInput(expression, [&](size_t, DType dtype) { take(dtype); });
   const auto nodes = static_cast<int64_t>(expression.nodes.size());
   int64_t count = std::clamp<int64_t>(16 / widest, 4 / std::min<int64_t>(narrowest, 4), 8);
   while (count > 1 && nodes * count * copies > kMaxVectorNodes) count /= 2;

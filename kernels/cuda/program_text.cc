@@ -178,6 +178,12 @@ std::vector<LaunchArgument> PlacesOfArguments(const Expression& expression) {
   return places;
 }
 
+void ForEachInput(const Expression& expression, absl::FunctionRef<void(size_t input, DType dtype)> visit) {
+  for (const ExpressionNode& node : expression.nodes) {
+    if (node.op == ScalarOp::kInput) visit(static_cast<size_t>(node.a), node.dtype);
+  }
+}
+
 std::vector<int32_t> IndexedDims(const Expression& expression) {
   std::vector<int32_t> dims;
   for (const ExpressionNode& node : expression.nodes) {

@@ -77,6 +77,8 @@ class ParameterWriter {
 std::vector<Element> ArgumentsOf(const Expression& expression, absl::Span<const Scalar> scalars);
 // The places of these elements in parameters that begin with them.
 std::vector<LaunchArgument> PlacesOfArguments(const Expression& expression);
+// Calls visit for the inputs that the expression reads; for one that it reads in several nodes, several times.
+void ForEachInput(const Expression& expression, absl::FunctionRef<void(size_t input, DType dtype)> visit);
 // The dims whose index the expression reads, each once.
 std::vector<int32_t> IndexedDims(const Expression& expression);
 
