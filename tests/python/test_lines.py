@@ -54,7 +54,7 @@ def test_code_that_is_gone_leaves_no_line_behind(singular):
 
 
 def test_a_cell_of_a_notebook_is_named_by_its_number(singular, monkeypatch):
-    shell = types.SimpleNamespace(_instance=types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={"/tmp/ipykernel_7/1.py": 12})))
+    shell = types.SimpleNamespace(initialized=lambda: False, _instance=types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={"/tmp/ipykernel_7/1.py": 12})))
     monkeypatch.setitem(sys.modules, "IPython.core.interactiveshell", types.SimpleNamespace(InteractiveShell=shell))
     names = {"ts": ts, "s": singular}
     exec(compile("\nx = ts.linalg.inv(s)", "/tmp/ipykernel_7/1.py", "exec"), names)      # noqa: S102 - as a notebook does
