@@ -109,6 +109,13 @@ absl::StatusOr<int> AddGatherApart(PlanBuilder& builder, const GatherOp& op, int
     TESSERA_ASSIGN_OR_RETURN(const int own, builder.AddImplicitRedistribute(indices, wanted));
     return AddLocal(builder, op, {array, own}, output);
   }
+  // Floats of 8 bits aren't added up: each worker takes from all of them.
+  if (IsFloat8(output.dtype)) {
+    const std::vector<int64_t> dims = {op.dim};
+    TESSERA_ASSIGN_OR_RETURN(const int own, builder.AddImplicitRedistribute(indices, wanted));
+    TESSERA_ASSIGN_OR_RETURN(const int all, builder.AddRedistribute(array, Gathered(spec, dims)));
+    return AddLocal(builder, GatherOp{op.dim}, {all, own}, output);
+  }
   // Terms of a sum, of bools of an or: nothing where another shard has the row.
   TensorSpec terms = output, whole = wanted;
   const ReduceOp joins = output.dtype == DType::kBool ? ReduceOp::kBor : ReduceOp::kSum;
