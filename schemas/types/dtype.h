@@ -42,10 +42,11 @@ int SizeBits(DType dtype);
 // Bytes of one element. Every dtype of today has whole bytes.
 int64_t SizeBytes(DType dtype);
 DTypeKind Kind(DType dtype);
-// Whether it is a float of 8 bits. Tensors of these are made, moved, cast and multiplied (matmul); no other op takes them.
+// Whether it is a float of 8 bits. Tensors of these are made, moved, cast and multiplied (matmul); no other op takes
+// them.
 bool IsFloat8(DType dtype);
-// In which sums and products of several elements are made, and rounded in the end: f32 for floats of 8 and 16 bits, else
-// itself.
+// In which sums and products of several elements are made, and rounded in the end: f32 for floats of 8 and 16 bits,
+// else itself.
 DType AccumulatedIn(DType dtype);
 // The dtype of a complex number's parts: f32 for c64, f64 for c128; else itself.
 DType RealOf(DType dtype);
