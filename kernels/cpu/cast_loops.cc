@@ -73,33 +73,16 @@ bool CastLoop(const NodeBlock& block) {
   return true;
 }
 
-// Calls f with the C++ type of a float of 8 bits.
+// As VisitElement, of floats of 8 bits, too.
 template <typename F>
-bool VisitFloat8(DType dtype, F&& f) {
-  return dtype == DType::kF8E4M3 ? f(F8E4M3{}) : f(F8E5M2{});
+bool VisitCast(DType dtype, F&& f) {
+  if (dtype == DType::kF8E4M3) return f(F8E4M3{});
+  return dtype == DType::kF8E5M2 ? f(F8E5M2{}) : VisitElement(dtype, f);
 }
 
 bool Cast(const NodeBlock& block) {
-  if (IsFloat8(block.dtype) && IsFloat8(block.operand)) {
-    return VisitFloat8(block.dtype, [&](auto to) {
-      return VisitFloat8(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
-    });
-  }
-  if (IsFloat8(block.dtype)) {
-    return VisitFloat8(block.dtype, [&](auto to) {
-      return VisitElement(block.operand, [&](auto from) {
-        if constexpr (!kIsComplex<decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);
-        return false;
-      });
-    });
-  }
-  if (IsFloat8(block.operand)) {
-    return VisitElement(block.dtype, [&](auto to) {
-      return VisitFloat8(block.operand, [&](auto from) { return CastLoop<decltype(to), decltype(from)>(block); });
-    });
-  }
-  return VisitElement(block.dtype, [&](auto to) {
-    return VisitElement(block.operand, [&](auto from) {
+  return VisitCast(block.dtype, [&](auto to) {
+    return VisitCast(block.operand, [&](auto from) {
       if constexpr (kConverts<decltype(to), decltype(from)>) return CastLoop<decltype(to), decltype(from)>(block);
       return false;
     });

@@ -353,7 +353,8 @@ Matrix<const float> Widened(DType dtype, const Matrix<const T>& from, Packed<T>&
   return {dense.data, dense.rows, dense.columns, dense.row_stride, dense.column_stride};
 }
 
-// Of floats of 8 bits, whose products f32 has exactly: blocks of the factors as f32, and the sums in the output.
+// The product of floats of 8 bits, whose products f32 has exactly: blocks of the factors as f32, and the sums in the
+// output.
 class Float8Product {
  public:
   Float8Product(DType left, DType right) : left_dtype_(left), right_dtype_(right) {}

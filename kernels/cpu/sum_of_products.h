@@ -25,7 +25,7 @@ struct ContractDim {
 };
 using DimGroup = absl::InlinedVector<ContractDim, 4>;
 
-// Of factors of type T; the sums are C.
+// Factors are of type T, and sums of type C.
 template <typename T, typename C = T>
 struct SumOfProducts {
   const T* a = nullptr;  // of the first index of all dims, as b and c

@@ -305,12 +305,11 @@ constexpr std::array kRows = {
           "argmax(x, /, axis=None, *, keepdims=False)",
           "Returns the indices of the maximum values along an axis; the first one of several.",
           "ts.argmax(ts.asarray([[1, 5, 2], [7, 0, 3]]), axis=1).tolist() => [1, 0]"),
-    OpRow{
-        OpId::kMatmul, "matmul", F::kContraction, 2, 2, "mk,kn->mn", std::nullopt, std::nullopt, D::kPromoteNumeric,
-        P::kLinear, "matmul(x1, x2, /, *, precision='full')",
-        "Computes the matrix product; leading dims are broadcast, a 1-D operand is a vector. Of floats of 8 bits it is "
-        "f32. precision='tf32' lets GPUs read f32 factors with 10 bits of mantissa.",
-        "ts.matmul(ts.asarray([[1, 2], [3, 4]]), ts.asarray([1, 1])).tolist() => [3, 7]"},
+    OpRow{OpId::kMatmul, "matmul", F::kContraction, 2, 2, "mk,kn->mn", std::nullopt, std::nullopt, D::kPromoteNumeric,
+          P::kLinear, "matmul(x1, x2, /, *, precision='full')",
+          "Computes the matrix product; leading dims are broadcast, a 1-D operand is a vector. Floats of 8 bits give "
+          "f32. precision='tf32' lets GPUs read f32 factors with 10 bits of mantissa.",
+          "ts.matmul(ts.asarray([[1, 2], [3, 4]]), ts.asarray([1, 1])).tolist() => [3, 7]"},
     OpRow{
         OpId::kEinsum, "einsum", F::kContraction, 2, 2, "", std::nullopt, std::nullopt, D::kPromoteNumeric, P::kLinear,
         "einsum(notation, x1, x2, /, *, precision='full')",

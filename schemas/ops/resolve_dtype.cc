@@ -171,7 +171,7 @@ absl::StatusOr<ResolvedDTypes> DTypesByRule(const ResolveInput& input) {
 }  // namespace
 
 absl::StatusOr<ResolvedDTypes> ResolveDTypes(const ResolveInput& input) {
-  // Of both kinds, too, as gradients and weights are.
+  // Both kinds may be factors of one product, as gradients and weights are.
   if (input.row.family == OpFamily::kContraction && IsFloat8(input.tensors[0]->dtype) &&
       IsFloat8(input.tensors[1]->dtype)) {
     return ResolvedDTypes{DType::kF32, DType::kF32};

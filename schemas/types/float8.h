@@ -17,6 +17,7 @@ namespace tessera {
 
 template <int kMantissa>
 struct Byte8 {
+  using Bits = uint8_t;
   static constexpr int kBias = kMantissa == 3 ? 7 : 15;
   static constexpr uint32_t kNaN = 0x7F;
   // Above kGreatest are NaNs alone; e4m3 has no infinity.
@@ -53,17 +54,7 @@ struct Byte8 {
 };
 
 template <int kMantissa>
-struct Float8 {
-  uint8_t bits;
-
-  Float8() = default;
-  template <typename N>
-  requires std::is_arithmetic_v<N>
-  explicit Float8(N value) : bits(static_cast<uint8_t>(Byte8<kMantissa>::FromFloat(FloatForHalf(value)))) {}
-
-  operator float() const { return Byte8<kMantissa>::ToFloat(bits); }  // NOLINT: read as the number it is
-};
-
+using Float8 = ShortFloat<Byte8<kMantissa>>;
 using F8E4M3 = Float8<3>;
 using F8E5M2 = Float8<2>;
 

@@ -49,6 +49,7 @@ inline float FloatForHalf(N value) {
 }
 
 struct Ieee16 {
+  using Bits = uint16_t;
   static float ToFloat(uint32_t bits) {
     // A product brings the exponent to a float's, and makes subnormals right.
     const float scaled = std::bit_cast<float>((bits & 0x7FFF) << 13) * 0x1p112f;
@@ -71,6 +72,7 @@ struct Ieee16 {
 };
 
 struct Brain16 {
+  using Bits = uint16_t;
   static float ToFloat(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
   static uint32_t FromFloat(float value) {
     const uint32_t all = std::bit_cast<uint32_t>(value);
@@ -79,20 +81,21 @@ struct Brain16 {
   }
 };
 
+// A number that is kept in the bits of a format, and read as float.
 template <typename Format>
-struct Half {
-  uint16_t bits;
+struct ShortFloat {
+  typename Format::Bits bits;
 
-  Half() = default;
+  ShortFloat() = default;
   template <typename N>
   requires std::is_arithmetic_v<N>
-  explicit Half(N value) : bits(static_cast<uint16_t>(Format::FromFloat(FloatForHalf(value)))) {}
+  explicit ShortFloat(N value) : bits(static_cast<typename Format::Bits>(Format::FromFloat(FloatForHalf(value)))) {}
 
   operator float() const { return Format::ToFloat(bits); }  // NOLINT: read as the number it is
 };
 
-using F16 = Half<Ieee16>;
-using BF16 = Half<Brain16>;
+using F16 = ShortFloat<Ieee16>;
+using BF16 = ShortFloat<Brain16>;
 
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;

@@ -194,7 +194,7 @@ class Launcher {
   bool IsForDnn(const DnnProblem& problem);
   // In a turn that is clear, as all of these.
   absl::StatusOr<DnnPlans::Parts> PrepareByDnn(const DnnProblem& problem);
-  // The same by the libraries' thread. Those that prepare say afterwards what went wrong.
+  // The same by the libraries' thread. PrepareByDnn and PrepareTransforms say afterwards what went wrong.
   absl::StatusOr<DnnPlans::Parts> MakeDnnPlans(const DnnProblem& problem);
   absl::StatusOr<Transforms::Parts> MakeTransforms(const FourierProblem& problem);
   absl::Status Run(CUstream stream, const FourierProblem& problem, Turn& turn);

@@ -80,7 +80,7 @@ struct Map {
   DType to;
   const char* text;
 };
-// Of two inputs.
+// A map of two inputs.
 const Map kMaps[] = {
     {ReduceOp::kSum, DType::kF32, "mul:f32(in0:f32, in1:f32)"},
     {ReduceOp::kMax, DType::kF32, "sub:f32(in0:f32, in1:f32)"},

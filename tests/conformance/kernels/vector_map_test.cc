@@ -81,7 +81,7 @@ void ExpectMap(const std::string& text, const Case& c, const std::vector<Scalar>
   ASSERT_TRUE(output.array().GuardsAreIntact()) << text << " " << TextOf(c);
 }
 
-// Of two inputs. Vectors of f32 are 4 elements.
+// A map of two inputs. Vectors of f32 are 4 elements.
 const std::vector<Case> kLayouts2 = {
     // Side by side: whole vectors, tails, fewer elements than a vector has.
     {{1024}, {{{1}}, {{1}}}, {{1}}},

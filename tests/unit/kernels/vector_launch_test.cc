@@ -57,7 +57,7 @@ struct Vectors {
 };
 void PrintTo(const Vectors& v, std::ostream* out) { *out << v.count << " vectors, of inputs " << v.inputs; }
 
-// Of the sum of two f32: behind the addresses of its three operands.
+// Parameters of the sum of two f32: behind the addresses of its three operands.
 Vectors VectorsOfSum(const Shape& extents, const std::vector<View>& views) {
   const LocalOp sum = MapOp{*ParseExpression("add:f32(in0:f32, in1:f32)")};
   const Launch launch = LaunchOf(sum, extents, views, {DType::kF32, DType::kF32, DType::kF32}, extents);

@@ -24,7 +24,7 @@ struct Moment {
   uint32_t time = 0;
 };
 
-// Of some warps, the times up to which all that they did is known.
+// The times of some warps up to which all that they did is known.
 class Clock {
  public:
   static constexpr uint32_t kAllWarps = ~uint32_t{0};
@@ -65,7 +65,7 @@ class Moments {
   std::vector<Moment> all_;
 };
 
-// What the warps of one block do and know.
+// The acts and the knowledge of the warps of one block.
 class BlockOrder {
  public:
   // A block that orders nothing is one agent, as if it had one warp. `moments` outlives it.
@@ -83,7 +83,7 @@ class BlockOrder {
   // The lanes have read a word that was handed on with this: known at once, or from their next fence on.
   void AcquireAtOnce(size_t warp, const Known& published);
   void AcquireAtFence(size_t warp, uint32_t lanes, const Known& published);
-  // What a store of the lanes hands on: as of now, or as of their last fence.
+  // The times that a store of the lanes hands on: as of now, or as of their last fence.
   Known Release(size_t warp);
   Known ReleasedByFence(size_t warp, uint32_t lanes) const;
 

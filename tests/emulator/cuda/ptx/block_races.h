@@ -46,7 +46,7 @@ class BlockRaces {
 
  private:
   static constexpr uint64_t kPageCells = 1024;
-  // Numbers of moments. Those of an earlier launch, and 0, are none.
+  // Numbers of moments. Numbers of an earlier launch, and 0, are none.
   struct Page {
     std::array<uint32_t, kPageCells> written = {};
     std::array<uint32_t, kPageCells> read = {};  // the first reader, and whether there are several
@@ -65,7 +65,7 @@ class BlockRaces {
     std::vector<uint32_t> reads, writes;
     Known published;
   };
-  // Who uses it, and how.
+  // The user, and the kind of use.
   struct User {
     const Instruction& instruction;
     size_t warp;

@@ -19,8 +19,8 @@ using ::testing::StartsWith;
 
 constexpr uint32_t kSeeds = 20;
 
-// Of a kernel of some blocks, which begins with %r3, its block. What is wrong in each seed; one text for all that are
-// the same.
+// Runs a kernel of some blocks, which begins with %r3, its block, and gives the fault of each seed; one text for all
+// that are the same.
 std::vector<std::string> WrongOf(std::string_view body, uint32_t blocks = 2, uint32_t threads = 1) {
   std::vector<std::string> all;
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
