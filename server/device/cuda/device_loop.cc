@@ -22,6 +22,7 @@ constexpr std::chrono::microseconds kPoll(20);
 constexpr int64_t kAskNs = 10'000'000;
 // As many operations as an item takes, beside those of work: an EnqueueAsync has two marks, a wait and one mark more.
 constexpr uint64_t kMostOperations = 4;
+static_assert(kAllStreams <= size_t{kConnections}, "each stream has a queue of the GPU");
 constexpr std::string_view kUnregistered = "memory of clients isn't registered, and the host copies what moves there: ";
 
 }  // namespace
@@ -31,7 +32,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice::Loop>> CudaDevice::Loop::Prepare(cons
   std::unique_ptr<Loop> loop(new Loop(gpu));
   TESSERA_ASSIGN_OR_RETURN(loop->launcher_, Launcher::Make(gpu));
   for (size_t s = 0; s < loop->streams_.size(); ++s) {
-    const Lane lane = s == kTransferStream ? Lane::kBatch : ThreadsOf(static_cast<StreamId>(s));
+    const Lane lane = s >= kStreamCount ? Lane::kBatch : ThreadsOf(static_cast<StreamId>(s));
     TESSERA_ASSIGN_OR_RETURN(loop->streams_[s], Stream::Make(gpu, lane));
   }
   TESSERA_RETURN_IF_ERROR(
@@ -185,7 +186,9 @@ bool CudaDevice::Loop::NoneStandsStill() {
 }
 
 std::optional<size_t> CudaDevice::Loop::NextStream() {
-  if (MaySubmit(kTransferStream)) return kTransferStream;
+  for (const size_t s : {kUploadStream, kDownloadStream}) {
+    if (MaySubmit(s)) return s;
+  }
   std::optional<size_t> first;
   for (size_t s = 0; s < kStreamCount; ++s) {
     const auto& queue = streams_[s]->queue;

@@ -50,8 +50,9 @@
 
 namespace tessera::cuda {
 
-// The device's streams, and one for transfers, which no counter orders.
-inline constexpr size_t kTransferStream = kStreamCount;
+// The device's streams, and one for transfers of each direction, which no counter orders. A GPU copies in both at once.
+inline constexpr size_t kUploadStream = kStreamCount, kDownloadStream = kStreamCount + 1;
+inline constexpr size_t kAllStreams = kStreamCount + 2;
 
 class CudaDevice::Loop {
  public:
@@ -93,7 +94,7 @@ class CudaDevice::Loop {
   // To be let go of when all that was submitted before has run, and the worker is clear.
   struct Leaving {
     std::shared_ptr<void> what;
-    std::array<uint64_t, kStreamCount + 1> submitted;  // by stream
+    std::array<uint64_t, kAllStreams> submitted;  // by stream
   };
 
   explicit Loop(const Gpu& gpu) : gpu_(gpu), staging_(StagingPool::Make(gpu)), reads_(gpu, kReadBytes) {}
@@ -178,7 +179,7 @@ class CudaDevice::Loop {
   std::optional<std::vector<ReachedPiece>> PiecesReached(const CopyWork& work, TransferSide side);
   absl::Status Upload(const CopyWork& work, const Ring& ring);
   absl::Status Download(const CopyWork& work, const Ring& ring);
-  void SubmitPiece(CopyWork piece, const std::shared_ptr<Moving>& moving);
+  void SubmitPiece(CopyWork piece, TransferSide side, const std::shared_ptr<Moving>& moving);
   // Until so many pieces are there. Unavailable where the device is gone.
   absl::Status AwaitPieces(const Moving& moving, size_t count);
 
@@ -195,7 +196,7 @@ class CudaDevice::Loop {
   bool has_warned_of_programs_ = false, has_warned_of_products_ = false, has_warned_of_dnn_ = false;
   bool has_warned_of_transforms_ = false, has_warned_of_solvers_ = false;
   bool has_warned_of_registered_ = false;  // of the thread that registers
-  std::array<std::unique_ptr<Stream>, kStreamCount + 1> streams_;
+  std::array<std::unique_ptr<Stream>, kAllStreams> streams_;
   std::map<WorkerIndex, Peer> peers_;
   std::atomic<bool> was_at_work_ = false, is_at_work_ = false;
   bool is_lost_ = false;

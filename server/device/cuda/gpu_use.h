@@ -22,9 +22,9 @@
 namespace tessera::cuda {
 
 // Queues that the driver is asked for: CUDA_DEVICE_MAX_CONNECTIONS, unless it is set. Each takes a channel of the GPU,
-// and the channels are shared by all of its processes: 14 with 32 each had no room, 50 with 8 have. docs/limits.md:
-// gpu_connections
-inline constexpr int kConnections = 8;
+// and the channels are shared by all of its processes: 14 with 32 each had no room, 50 with 8 have. A worker has seven
+// streams, and one for transfers of each direction. docs/limits.md: gpu_connections
+inline constexpr int kConnections = 9;
 // CUDA_DEVICE_MAX_CONNECTIONS, or kConnections where it isn't set.
 int Connections();
 

@@ -65,14 +65,16 @@ absl::Status CudaDevice::Loop::Ring::Make(const Gpu& gpu) {
   return absl::OkStatus();
 }
 
-void CudaDevice::Loop::SubmitPiece(CopyWork piece, const std::shared_ptr<Moving>& moving) {
+void CudaDevice::Loop::SubmitPiece(CopyWork piece, TransferSide side, const std::shared_ptr<Moving>& moving) {
   moved_bytes_ += BytesOf(piece);
-  Push(kTransferStream, TransferItem{std::move(piece), [this, moving](absl::Status status) {
-                                       std::lock_guard lock(mutex_);
-                                       ++moving->done;
-                                       if (moving->error.ok()) moving->error = std::move(status);
-                                       piece_done_.notify_all();
-                                     }});
+  auto done = [this, moving](absl::Status status) {
+    std::lock_guard lock(mutex_);
+    ++moving->done;
+    if (moving->error.ok()) moving->error = std::move(status);
+    piece_done_.notify_all();
+  };
+  Push(side == TransferSide::kSourceIsHost ? kUploadStream : kDownloadStream,
+       TransferItem{std::move(piece), std::move(done)});
 }
 
 absl::Status CudaDevice::Loop::AwaitPieces(const Moving& moving, size_t count) {
@@ -110,7 +112,7 @@ std::optional<std::vector<CudaDevice::Loop::ReachedPiece>> CudaDevice::Loop::Pie
 absl::Status CudaDevice::Loop::Transfer(const CopyWork& work, TransferSide side) {
   if (const auto pieces = PiecesReached(work, side); pieces.has_value()) {
     const auto moving = std::make_shared<Moving>();
-    for (const ReachedPiece& piece : *pieces) SubmitPiece(piece.work, moving);
+    for (const ReachedPiece& piece : *pieces) SubmitPiece(piece.work, side, moving);
     return AwaitPieces(*moving, pieces->size());
   }
   Ring& ring = side == TransferSide::kSourceIsHost ? up_ : down_;
@@ -127,7 +129,7 @@ absl::Status CudaDevice::Loop::Upload(const CopyWork& work, const Ring& ring) {
     if (i >= kSlots) TESSERA_RETURN_IF_ERROR(AwaitPieces(*moving, i - kSlots + 1));
     CopyOnHost(ToSlot(pieces[i], ring.SlotOf(i)));
     host_copied_bytes_ += BytesOf(pieces[i]);
-    SubmitPiece(FromSlot(pieces[i], ring.SlotOf(i)), moving);
+    SubmitPiece(FromSlot(pieces[i], ring.SlotOf(i)), TransferSide::kSourceIsHost, moving);
   }
   return AwaitPieces(*moving, pieces.size());
 }
@@ -139,7 +141,8 @@ absl::Status CudaDevice::Loop::Download(const CopyWork& work, const Ring& ring) 
   size_t submitted = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (; submitted < std::min(pieces.size(), i + kSlots); ++submitted) {
-      SubmitPiece(ToSlot(pieces[submitted], ring.SlotOf(submitted)), moving);
+      const CopyWork piece = ToSlot(pieces[submitted], ring.SlotOf(submitted));
+      SubmitPiece(piece, TransferSide::kDestinationIsHost, moving);
     }
     TESSERA_RETURN_IF_ERROR(AwaitPieces(*moving, i + 1));
     CopyOnHost(FromSlot(pieces[i], ring.SlotOf(i)));

@@ -79,7 +79,8 @@ absl::StatusOr<Seen> LookAt(const FileRoots& roots, const std::string& path, uin
 }  // namespace
 
 DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout)
-    : copies({.name = "copies"}),
+    : uploads({.name = "uploads"}),
+      downloads({.name = "downloads"}),
       files({.name = "files",
              .threads = kMaxFileThreads,
              .threads_per_lane = kMaxFolderThreads,

@@ -186,6 +186,24 @@ TEST_F(CudaTransfers, BothDirectionsAndSeveralOfOneAreUnderWayAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A GPU copies in both directions at once: no stream orders an upload before a download, or after it.
+TEST_F(CudaTransfers, TheTwoDirectionsAreInNoOrder) {
+  const TestDriver& driver = TestDriver::Get();
+  if (!driver.is_emulated()) GTEST_SKIP() << "the emulated driver names bytes that two streams use in no order";
+  Open();
+  gpu_->Reset();
+  std::byte* const there = gpu_->Take(kBytes);
+  std::vector<std::byte> sent(kBytes), received(kBytes);
+  driver.Hold();
+  std::thread upload([&] { gpu_->Upload(sent.data(), there, kBytes); });
+  std::thread download([&] { gpu_->Download(there, received.data(), kBytes); });
+  driver.AwaitQueued(2);
+  driver.Release();
+  upload.join();
+  download.join();
+  EXPECT_THAT(driver.Hazards(), ElementsAre(HasSubstr("copy")));
+}
+
 // The client's memory outlives a device that ends.
 TEST_F(CudaTransfers, ADeviceThatEndsLetsGoOfAll) {
   Open();
