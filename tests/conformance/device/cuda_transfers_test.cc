@@ -142,8 +142,8 @@ TEST_F(CudaTransfers, MemoryStaysRegisteredUntilItsCopiesHaveEnded) {
   const std::weak_ptr<std::byte> lent = pages;
   pages = nullptr;
   const std::shared_ptr<std::byte> others = Pages(kBytes);
-  gpu_->device().KeepReachable(others.get(), kBytes, others);
   const int registered = driver.Calls("cuMemHostRegister");
+  gpu_->device().KeepReachable(others.get(), kBytes, others);
   while (driver.Calls("cuMemHostRegister") == registered) std::this_thread::yield();
   EXPECT_EQ(driver.Calls("cuMemHostUnregister"), before);
   EXPECT_FALSE(lent.expired());
@@ -197,7 +197,7 @@ TEST_F(CudaTransfers, TheTwoDirectionsAreInNoOrder) {
   driver.Hold();
   std::thread upload([&] { gpu_->Upload(sent.data(), there, kBytes); });
   std::thread download([&] { gpu_->Download(there, received.data(), kBytes); });
-  driver.AwaitQueued(2);
+  driver.AwaitQueued(4);  // each with its mark
   driver.Release();
   upload.join();
   download.join();

@@ -20,6 +20,11 @@ void tessera_nvrtc_hold() {
   const std::lock_guard lock(mutex);
   next = Next::kIsHeld;
 }
+// Until a program is held.
+void tessera_nvrtc_await() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [] { return next == Next::kIsBeingHeld; });
+}
 void tessera_nvrtc_release() {
   const std::lock_guard lock(mutex);
   next = Next::kFails;
@@ -40,6 +45,7 @@ int nvrtcCompileProgram(void*, int, const char* const*) {
   std::unique_lock lock(mutex);
   if (next == Next::kIsHeld) {
     next = Next::kIsBeingHeld;
+    changed.notify_all();
     changed.wait(lock, [] { return next != Next::kIsBeingHeld; });
   }
   return 6;
